@@ -107,7 +107,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=others)
     left_out = set(others)
     items[:] = [item for item in items if item not in left_out]
-    order = {path: place for place, path in enumerate(_LONGEST)}
+    order = {path: index for index, path in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
@@ -140,7 +140,7 @@ def add_summary(reporter: pytest.TerminalReporter, lines: list[str], peak: int) 
     """Add this part's result to the common summary."""
     if not SUMMARY:
         return
-    counts = [f"{len(actual):,} {outcome}" for outcome in _OUTCOMES if (actual := reporter.stats.get(outcome))]
+    counts = [f"{len(reports):,} {outcome}" for outcome in _OUTCOMES if (reports := reporter.stats.get(outcome))]
     broken = [
         f"{outcome.upper()} {report.nodeid}"
         for outcome in ("failed", "error")
@@ -151,6 +151,6 @@ def add_summary(reporter: pytest.TerminalReporter, lines: list[str], peak: int) 
         file.write("\n".join([head, *lines, *broken, ""]))
 
 
-def _is_in(path: Path, places: tuple[Path, ...]) -> bool:
+def _is_in(path: Path, folders: tuple[Path, ...]) -> bool:
     """Whether a path is one of these files, or in one of these folders."""
-    return any(path.is_relative_to(place) for place in places)
+    return any(path.is_relative_to(folder) for folder in folders)

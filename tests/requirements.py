@@ -57,8 +57,8 @@ def _user_namespace() -> str:
 def _strace() -> str:
     if not shutil.which("strace"):
         return "there is no program strace"
-    tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, text=True, check=False)
-    return "" if tried.returncode == 0 else f"this machine forbids tracing: {tried.stderr.strip()}"
+    completed = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, text=True, check=False)
+    return "" if completed.returncode == 0 else f"this machine forbids tracing: {completed.stderr.strip()}"
 
 
 def _overlay() -> str:
@@ -71,10 +71,10 @@ def _overlay() -> str:
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
         with tempfile.TemporaryDirectory() as base:
             syscalls.mount("none", base, "tmpfs")
-            places = [f"{base}/{name}" for name in ("lower", "upper", "work", "merged")]
-            for place in places:
-                os.mkdir(place)
-            lower, upper, work, merged = places
+            directories = [f"{base}/{name}" for name in ("lower", "upper", "work", "merged")]
+            for directory in directories:
+                os.mkdir(directory)
+            lower, upper, work, merged = directories
             try:
                 syscalls.mount("none", merged, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
                 syscalls.umount(merged)
@@ -89,8 +89,8 @@ def _overlay() -> str:
 
 def _mpi4py() -> str:
     """Try mpi4py in the system's Python, which has the build for the system's MPI."""
-    tried = subprocess.run(["/usr/bin/python3", "-c", "import mpi4py"], capture_output=True, check=False)
-    return "" if tried.returncode == 0 else "the system's Python has no mpi4py"
+    completed = subprocess.run(["/usr/bin/python3", "-c", "import mpi4py"], capture_output=True, check=False)
+    return "" if completed.returncode == 0 else "the system's Python has no mpi4py"
 
 
 def _postgresql() -> str:
@@ -102,16 +102,16 @@ def _postgresql() -> str:
 def ordinary_users_python() -> str:
     """An interpreter of our version that an ordinary user may start, the running one if possible; "" where none is."""
     program = f"import encodings, sys; sys.exit(sys.version_info[:2] != {tuple(sys.version_info[:2])})"
-    for actual in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        command = [actual, "-c", program]
+    for interpreter in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+        command = [interpreter, "-c", program]
         try:
-            tried = subprocess.run(
+            completed = subprocess.run(
                 command, check=False, capture_output=True, cwd="/", user=65534, group=65534, extra_groups=[]
             )
         except OSError:  # it is not there, or not for an ordinary user; or we may not become one
             continue
-        if tried.returncode == 0:
-            return actual
+        if completed.returncode == 0:
+            return interpreter
     return ""
 
 

@@ -52,8 +52,8 @@ class Channel:
 
     def enter(self, now: int, frame: bytes, then: Callable[[int, Channel, bytes], None]) -> None:
         accepted = self.entrance.take(now, frame)
-        whole = [] if accepted is None else [(now, accepted)]
-        for when, one in whole + self.entrance.deferred:
+        accepted_frames = [] if accepted is None else [(now, accepted)]
+        for when, one in accepted_frames + self.entrance.deferred:
             self.in_flight += 1
             self._rings.at(when + self.delay, then, self, one)
         self.entrance.deferred.clear()
@@ -119,14 +119,14 @@ class Rings:
 
     def _pass_on(self, now: int, ring: Ring) -> None:
         """The token goes to the next station with a frame."""
-        asking = [port for port, frames in ring.waiting.items() if frames]
-        if ring.is_busy or not asking:
+        asking_ports = [port for port, frames in ring.waiting.items() if frames]
+        if ring.is_busy or not asking_ports:
             return
-        size = max(ring.out.keys() | asking)
-        steps = min((port - ring.holder - 1) % size + 1 for port in asking)
-        ring.holder, ring.is_busy = (ring.holder + steps - 1) % size + 1, True
+        size = max(ring.out.keys() | asking_ports)
+        step_count = min((port - ring.holder - 1) % size + 1 for port in asking_ports)
+        ring.holder, ring.is_busy = (ring.holder + step_count - 1) % size + 1, True
         channel, frame = ring.waiting[ring.holder].popleft()
-        lasts = steps * HOP + len(frame) * 8 * 10**9 // RATE
+        lasts = step_count * HOP + len(frame) * 8 * 10**9 // RATE
         self.at(now + lasts * self._slowed, self._go_round, channel, frame)
 
     def _go_round(self, now: int, channel: Channel, frame: bytes) -> None:
@@ -134,10 +134,14 @@ class Rings:
         ring, port = self.rings[channel.plug.switch], channel.plug.port
         ring.is_busy = False
         ring.learned[frame[6:12]] = port
-        known = ring.learned.get(frame[:6])
-        ports = [known] if known in ring.out else [one for one in sorted(ring.out) if one != port]
-        for one in ports:
-            ring.out[one].enter(now, frame, self._deliver)
+        known_port = ring.learned.get(frame[:6])
+        ports = (
+            [known_port]
+            if known_port in ring.out
+            else [port_number for port_number in sorted(ring.out) if port_number != port]
+        )
+        for port_number in ports:
+            ring.out[port_number].enter(now, frame, self._deliver)
         channel.in_flight -= 1
         channel.entrance.count_delivered(frame)
         if not ports:

@@ -11,5 +11,5 @@ from browser import Browser
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("chromium")) as actual:
-        yield actual
+    with Browser(tmp_path_factory.mktemp("chromium")) as page_browser:
+        yield page_browser

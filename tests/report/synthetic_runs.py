@@ -21,8 +21,8 @@ def layout(source: str = "star-4") -> Layout:
     return resolve(load(source).description)
 
 
-def verdict(grade: str = "trusted", **more: object) -> dict[str, object]:
-    return {"grade": grade, "seconds": 1.0, "notes": [], "findings": [], **more}
+def verdict(grade: str = "trusted", **options: object) -> dict[str, object]:
+    return {"grade": grade, "seconds": 1.0, "notes": [], "findings": [], **options}
 
 
 def write_run(
@@ -36,12 +36,12 @@ def write_run(
     **requested: object,
 ) -> Path:
     """A run that is over. result: instead of one that is trusted; {} for a run that never ended."""
-    reported: dict[str, Any] = {
+    document: dict[str, Any] = {
         "kind": "workload", "cluster": cluster, "workload": "pingpong", "form": "pingpong", "settings": {"count": 1000},
         "protocol": "emp", "codec": "generated", "mode": "live", "seed": 0, "repeat": 1, "began": 1_700_000_000.0,
         "command": f"testbed run {cluster} pingpong", "environment": {"kernel": "6.1", "versions": {"pyroute2": "0.9"}},
     }  # fmt: skip
-    folder = RunFolder(path, {**reported, **requested}, f'name = "{cluster}"\n', to_json(layout(cluster)))
+    folder = RunFolder(path, {**document, **requested}, f'name = "{cluster}"\n', to_json(layout(cluster)))
     with (path / "rows.jsonl").open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     if scenario:
@@ -55,14 +55,14 @@ def write_run(
 
 
 def ping_pong_rows(factor: float = 1.0, repeats: int = 1, sizes: Iterable[int] = SIZES) -> list[dict[str, object]]:
-    """Rows of ping-pong; each repetition is a little slower than the one before."""
+    """Rows of ping-pong; each repetition is a little slower than the previous one."""
     rows: list[dict[str, object]] = []
     for repeat in range(repeats):
-        for place, size in enumerate(sizes):
+        for index, size in enumerate(sizes):
             time = round(factor * (20_000 + 10 * size + 37 * repeat))
             row: dict[str, object] = {"repeat": repeat + 1} if repeats > 1 else {}
             rows.append(row | {
-                "node": "n1", "rank": 0, "clock_ns": 5 * SECOND + place, "size_bytes": size, "count": 1000,
+                "node": "n1", "rank": 0, "clock_ns": 5 * SECOND + index, "size_bytes": size, "count": 1000,
                 "min_ns": time - 500, "p50_ns": time, "p90_ns": time + 900, "p99_ns": 2 * time, "p999_ns": 3 * time,
                 "cpu_ns": time // 2,
             })  # fmt: skip
@@ -79,8 +79,8 @@ def message_rows(zero: int) -> list[dict[str, object]]:
 
 def fault_events(what: str, begin: int, end: int | None, zero: int, name: str = "fault[1]") -> list[dict[str, object]]:
     """The events of a fault, in ns since the programs began at the clock's `zero`."""
-    about = {"time": 0, "fault": name, "kind": "impair", "what": what}
-    begins = {**about, "clock": zero + begin, "event": "fault begins", "at": begin, "begun": begin, "in_force": begin}
-    ends = {**about, "clock": zero + (end or 0), "event": "fault ends", "at": end, "with_the_run": False,
+    facts = {"time": 0, "fault": name, "kind": "impair", "what": what}
+    begins = {**facts, "clock": zero + begin, "event": "fault begins", "at": begin, "begun": begin, "in_force": begin}
+    ends = {**facts, "clock": zero + (end or 0), "event": "fault ends", "at": end, "with_the_run": False,
             "counted": {"frames": 100, "loss": 9}, "had_effect": True}  # fmt: skip
     return [begins] if end is None else [begins, ends]

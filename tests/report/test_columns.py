@@ -21,21 +21,21 @@ VALUES = st.one_of(
 ROWS = st.lists(st.dictionaries(st.sampled_from(["node", "a_ns", "b", "c"]), VALUES, min_size=1), max_size=40)
 
 
-def written(path: Path, text: str) -> Path:
+def write_rows(path: Path, text: str) -> Path:
     (path / "rows.jsonl").write_text(text)
     return path / "rows.jsonl"
 
 
 @given(rows=ROWS)
 def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> None:
-    path = written(tmp_path_factory.mktemp("rows"), "".join(json.dumps(row) + "\n" for row in rows))
-    actual = {frozenset(kind.keys): kind for kind in read_kinds(path)}
-    assert sum(kind.count for kind in actual.values()) == len(rows)
-    for keys, kind in actual.items():
-        mine = [row for row in rows if row.keys() == keys]
-        assert kind.first == mine
+    path = write_rows(tmp_path_factory.mktemp("rows"), "".join(json.dumps(row) + "\n" for row in rows))
+    kinds_read = {frozenset(kind.keys): kind for kind in read_kinds(path)}
+    assert sum(kind.count for kind in kinds_read.values()) == len(rows)
+    for keys, kind in kinds_read.items():
+        own_rows = [row for row in rows if row.keys() == keys]
+        assert kind.first == own_rows
         for key in keys:
-            values = [row[key] for row in mine]
+            values = [row[key] for row in own_rows]
             for found_value, value in zip(kind.frame[key], values, strict=True):
                 if isinstance(found_value, float):
                     assert found_value == float(value)
@@ -47,13 +47,13 @@ def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> Non
 
 def test_a_column_that_turns_into_text_later_is_all_text(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(columns, "_CHUNK_LINES", 2)
-    (kind,) = read_kinds(written(tmp_path, '{"a": 1}\n{"a": 2}\n{"a": "x"}\n{"a": 2}\n'))
+    (kind,) = read_kinds(write_rows(tmp_path, '{"a": 1}\n{"a": 2}\n{"a": "x"}\n{"a": 2}\n'))
     assert list(kind.frame["a"]) == ["1", "2", "x", "2"]
     assert kind.where(a="2").height == 2
 
 
 def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
-    (kind,) = read_kinds(written(tmp_path, '{"a": 1}\n{"a": \n[3]\n7\n\n{"a": 2}\n{"a": 3'))
+    (kind,) = read_kinds(write_rows(tmp_path, '{"a": 1}\n{"a": \n[3]\n7\n\n{"a": 2}\n{"a": 3'))
     assert list(kind.column("a")) == [1, 2]
 
 
@@ -63,12 +63,12 @@ def test_a_missing_file_has_no_rows(tmp_path: Path) -> None:
 
 def test_a_clock_of_nanoseconds_is_exact(tmp_path: Path) -> None:
     clock = 48_131_413_876_001
-    (kind,) = read_kinds(written(tmp_path, f'{{"clock_ns": {clock}}}\n'))
+    (kind,) = read_kinds(write_rows(tmp_path, f'{{"clock_ns": {clock}}}\n'))
     assert int(kind.column("clock_ns")[0]) == clock
 
 
 def test_rows_with_keys_of_their_own_do_not_fill_the_memory(tmp_path: Path) -> None:
-    kinds = read_kinds(written(tmp_path, "".join(json.dumps({f"key{number}": 1}) + "\n" for number in range(500))))
+    kinds = read_kinds(write_rows(tmp_path, "".join(json.dumps({f"key{number}": 1}) + "\n" for number in range(500))))
     assert len(kinds) == 100
 
 
@@ -81,5 +81,5 @@ def test_impossible_values_are_not_plotted(tmp_path: Path) -> None:
         "endless_ns": float("inf"),
         "none_ns": float("nan"),
     }
-    (kind,) = read_kinds(written(tmp_path, json.dumps(row)))
+    (kind,) = read_kinds(write_rows(tmp_path, json.dumps(row)))
     assert [key for key in row if kind.is_numeric(key)] == ["good_ns", "less"]

@@ -16,49 +16,55 @@ from testbed.cli.main import testbed as command
 from tests.report.synthetic_runs import ping_pong_rows, verdict, write_run
 
 
-def compared(*arguments: str | Path) -> Result:
+def run_compare(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, ["compare", *map(str, arguments)])
 
 
 def noisy(factor: float, seed: int, repeats: int = 10) -> list[dict[str, object]]:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     return [
-        {"repeat": repeat, "node": "n1", "size_bytes": size, "p50_ns": round(factor * chance.gauss(20_000, 300)),
-         "bandwidth_bit_s": chance.gauss(9e8, 9e6) / factor}
+        {"repeat": repeat, "node": "n1", "size_bytes": size, "p50_ns": round(factor * rng.gauss(20_000, 300)),
+         "bandwidth_bit_s": rng.gauss(9e8, 9e6) / factor}
         for repeat in range(1, repeats + 1) for size in (4, 1024)
     ]  # fmt: skip
 
 
 def test_a_run_is_as_good_as_itself_and_as_another_of_its_kind(tmp_path: Path) -> None:
     first, second = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1, 2), repeat=10)
-    for theirs in (first, second):
-        comparison = compared(first, theirs)
+    for other_run in (first, second):
+        comparison = run_compare(first, other_run)
         assert comparison.exit_code == 0, comparison.output
         assert "4 no difference" in comparison.output
 
 
 def test_a_regression_is_exit_code_1_and_an_improvement_is_none(tmp_path: Path) -> None:
-    good, bad = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1.2, 2), repeat=10)
-    comparison = compared(good, bad)
+    good_run, bad_run = (
+        write_run(tmp_path / "a", noisy(1, 1), repeat=10),
+        write_run(tmp_path / "b", noisy(1.2, 2), repeat=10),
+    )
+    comparison = run_compare(good_run, bad_run)
     assert comparison.exit_code == 1
     assert "4 worse" in comparison.output  # latency is more, bandwidth is less
-    comparison = compared(bad, good)
+    comparison = run_compare(bad_run, good_run)
     assert comparison.exit_code == 0
     assert "4 better" in comparison.output
 
 
 def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
-    good, bad = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1.2, 2), repeat=10)
-    assert compared(good, bad, "--threshold", "30%").exit_code == 0
-    comparison = compared(good, bad, "--measure", "p50")
+    good_run, bad_run = (
+        write_run(tmp_path / "a", noisy(1, 1), repeat=10),
+        write_run(tmp_path / "b", noisy(1.2, 2), repeat=10),
+    )
+    assert run_compare(good_run, bad_run, "--threshold", "30%").exit_code == 0
+    comparison = run_compare(good_run, bad_run, "--measure", "p50")
     assert comparison.exit_code == 1
     assert "2 worse;" in comparison.output
 
 
 def test_too_few_repetitions_are_undecided_and_it_says_how_many_would_do(tmp_path: Path) -> None:
-    good = write_run(tmp_path / "a", noisy(1, 1, 2), repeat=2)
-    bad = write_run(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
-    comparison = compared(good, bad)
+    good_run = write_run(tmp_path / "a", noisy(1, 1, 2), repeat=2)
+    bad_run = write_run(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
+    comparison = run_compare(good_run, bad_run)
     assert comparison.exit_code == 0
     assert "4 undecided" in comparison.output
     assert "run --repeat 5" in comparison.output
@@ -68,8 +74,8 @@ def test_simulations_under_the_same_seed_are_exact_and_under_another_they_are_no
     first, slower = (
         write_run(tmp_path / name, ping_pong_rows(factor), mode="sim") for name, factor in (("a", 1), ("b", 1.1))
     )
-    assert compared(first, slower).exit_code == 1
-    assert compared(first, write_run(tmp_path / "c", ping_pong_rows(1.1), mode="sim", seed=5)).exit_code == 0
+    assert run_compare(first, slower).exit_code == 1
+    assert run_compare(first, write_run(tmp_path / "c", ping_pong_rows(1.1), mode="sim", seed=5)).exit_code == 0
 
 
 def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_left_out(tmp_path: Path) -> None:
@@ -78,7 +84,7 @@ def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_l
         write_run(tmp_path / "after" / f"run-{number}", noisy(1.3, 50 + number, 1), seed=number)
     write_run(tmp_path / "after" / "bad", noisy(0.1, 9, 1), result={"status": "done", "verdict": verdict("invalid")})
     write_run(tmp_path / "after" / "killed", noisy(0.1, 9, 1), result={})
-    comparison = compared(tmp_path / "before", tmp_path / "after")
+    comparison = run_compare(tmp_path / "before", tmp_path / "after")
     assert comparison.exit_code == 1
     assert "bad is invalid, and its figures are not used" in comparison.output
     assert "killed did not complete (unfinished), and is left out" in comparison.output
@@ -91,7 +97,7 @@ def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: P
         write_run(tmp_path / name, [{"node": "n1", "trip_ns": base + number % 7} for number in range(1000)])
         for name, base in (("a", 1000), ("b", 2000))
     )
-    comparison = compared(first, second)
+    comparison = run_compare(first, second)
     assert comparison.exit_code == 0
     assert "1 and 1" in comparison.output
     assert "undecided" in comparison.output
@@ -100,7 +106,7 @@ def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: P
 def test_what_was_asked_for_differently_is_named(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", ping_pong_rows())
     second = write_run(tmp_path / "b", ping_pong_rows(), protocol="tcp", settings={"count": 7})
-    comparison = compared(first, second)
+    comparison = run_compare(first, second)
     assert comparison.exit_code == 0
     assert "differs: protocol (emp, tcp)" in comparison.output
     assert "differs: setting count (1000, 7)" in comparison.output
@@ -109,7 +115,7 @@ def test_what_was_asked_for_differently_is_named(tmp_path: Path) -> None:
 def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", [{"node": "n1", "asked_again": 0, "p50_ns": 5}], mode="sim")
     second = write_run(tmp_path / "b", [{"node": "n1", "asked_again": 3, "p50_ns": 5}], mode="sim")
-    comparison = compared(first, second, "--json")
+    comparison = run_compare(first, second, "--json")
     assert comparison.exit_code == 1
     document = json.loads(comparison.stdout)
     jsonschema.validate(document, dict(schema_of("compare")))
@@ -119,7 +125,7 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "sentence"),
+    ("second_run", "sentence"),
     [
         ({"workload": "sort"}, "is of pingpong, .* of sort: different workloads cannot be compared"),
         ({"rows": []}, "has no rows with a figure"),
@@ -129,10 +135,10 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
         ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and its figures are not used"),
     ],
 )
-def test_incomparable_runs_are_exit_code_2_and_an_error_of_one_line(tmp_path: Path, theirs, sentence: str) -> None:
+def test_incomparable_runs_are_exit_code_2_and_an_error_of_one_line(tmp_path: Path, second_run, sentence: str) -> None:
     first = write_run(tmp_path / "a", ping_pong_rows())
-    second = write_run(tmp_path / "b", **{"rows": ping_pong_rows(), **theirs})
-    comparison = compared(first, second)
+    second = write_run(tmp_path / "b", **{"rows": ping_pong_rows(), **second_run})
+    comparison = run_compare(first, second)
     assert comparison.exit_code == 2
     assert len(comparison.stderr.splitlines()) == 1
     assert_says(comparison, sentence)
@@ -140,13 +146,13 @@ def test_incomparable_runs_are_exit_code_2_and_an_error_of_one_line(tmp_path: Pa
 
 def test_missing_damaged_or_newer_runs_are_exit_code_2(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", ping_pong_rows())
-    assert_says(compared(first, tmp_path / "nowhere"), "is not the folder of a run")
+    assert_says(run_compare(first, tmp_path / "nowhere"), "is not the folder of a run")
     for text, sentence in (("{", "damaged"), ('{"format": 99}', "newer version of testbed")):
         second = write_run(tmp_path / f"b{len(text)}", ping_pong_rows())
         (second / "run.json").write_text(text)
-        assert_says(compared(first, second), sentence)
+        assert_says(run_compare(first, second), sentence)
     (write_run(tmp_path / "c", ping_pong_rows()) / "rows.jsonl").unlink()
-    assert_says(compared(first, tmp_path / "c"), r"has no rows\.jsonl")
+    assert_says(run_compare(first, tmp_path / "c"), r"has no rows\.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -155,45 +161,50 @@ def test_missing_damaged_or_newer_runs_are_exit_code_2(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_wrong_call_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -> None:
     write_run(tmp_path / "a", ping_pong_rows())
-    assert compared(*[tmp_path / "a" if argument == "a" else argument for argument in arguments]).exit_code == 2
+    assert run_compare(*[tmp_path / "a" if argument == "a" else argument for argument in arguments]).exit_code == 2
 
 
 def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
-    slow = write_run(tmp_path / "slow", ping_pong_rows(1.5, sizes=[4, 1500]), mode="sim")
-    comparison = compared(slow, "--against", "paper")
+    slow_run = write_run(tmp_path / "slow", ping_pong_rows(1.5, sizes=[4, 1500]), mode="sim")
+    comparison = run_compare(slow_run, "--against", "paper")
     assert comparison.exit_code == 1
     assert "latency, 4 B" in comparison.output
     assert "23 us" in comparison.output
-    as_good = write_run(tmp_path / "good", [{"size_bytes": 4, "p50_ns": 22_900}], mode="sim")
-    assert compared(as_good, "--against", "paper").exit_code == 0
+    equal_run = write_run(tmp_path / "good", [{"size_bytes": 4, "p50_ns": 22_900}], mode="sim")
+    assert run_compare(equal_run, "--against", "paper").exit_code == 0
     live = write_run(tmp_path / "live", [{"size_bytes": 4, "p50_ns": 99_000}])
-    comparison = compared(live, "--against", "paper")
+    comparison = run_compare(live, "--against", "paper")
     assert (comparison.exit_code, "undecided" in comparison.output) == (0, True)
 
 
 def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
     row = {"system": "emp", "name": "latency, 4 B", "paper": 23, "ours": 30, "unit": "us", "kind": "predicted"}
-    another = {**row, "name": "latency: TCP", "paper": 120, "ours": None, "kind": "paper"}
+    unmeasured_row = {**row, "name": "latency: TCP", "paper": 120, "ours": None, "kind": "paper"}
     file = tmp_path / "emp.json"
 
-    def write(ours: float) -> None:
-        document = {"kind": "reproduce", "systems": [{"paper": "a paper"}], "rows": [{**row, "ours": ours}, another]}
+    def write(measured: float) -> None:
+        document = {
+            "kind": "reproduce",
+            "systems": [{"paper": "a paper"}],
+            "rows": [{**row, "ours": measured}, unmeasured_row],
+        }
         file.write_text(json.dumps(document))
 
     write(30)
-    assert compared(file, "--against", "paper").exit_code == 1
+    assert run_compare(file, "--against", "paper").exit_code == 1
     write(22)
-    assert compared(file, "--against", "paper").exit_code == 0
+    assert run_compare(file, "--against", "paper").exit_code == 0
     file.write_text('{"kind": "run"}')
-    assert_says(compared(file, "--against", "paper"), "was not written by this version's 'testbed reproduce")
+    assert_says(run_compare(file, "--against", "paper"), "was not written by this version's 'testbed reproduce")
 
 
 def test_where_there_is_no_paper_or_no_row_of_it_a_sentence_says_so(tmp_path: Path) -> None:
     assert_says(
-        compared(write_run(tmp_path / "a", ping_pong_rows(), protocol="tcp"), "--against", "paper"), "tcp has no paper"
+        run_compare(write_run(tmp_path / "a", ping_pong_rows(), protocol="tcp"), "--against", "paper"),
+        "tcp has no paper",
     )
     sort = write_run(tmp_path / "b", ping_pong_rows(), workload="sort", form="sort")
-    assert_says(compared(sort, "--against", "paper"), "the paper has no value")
+    assert_says(run_compare(sort, "--against", "paper"), "the paper has no value")
 
 
 def assert_says(comparison: Result, sentence: str) -> None:

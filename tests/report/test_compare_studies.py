@@ -24,13 +24,13 @@ seed = [1, 2, 3]
 """
 
 
-def run_study(place: Path, name: str, delays: list[str]) -> Path:
-    (place / f"{name}.toml").write_text(STUDY.format(delays=delays))
-    done = CliRunner().invoke(
-        command, ["study", str(place / f"{name}.toml"), "--output", str(place / name), "--workers", "1"]
+def run_study(folder: Path, name: str, delays: list[str]) -> Path:
+    (folder / f"{name}.toml").write_text(STUDY.format(delays=delays))
+    result = CliRunner().invoke(
+        command, ["study", str(folder / f"{name}.toml"), "--output", str(folder / name), "--workers", "1"]
     )
-    assert done.exit_code == 0, done.output
-    return place / name
+    assert result.exit_code == 0, result.output
+    return folder / name
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +48,18 @@ def test_the_points_are_what_varies_and_the_seeds_are_samples(before: Path) -> N
 
 
 def test_equal_studies_do_not_differ_and_a_slower_one_is_worse(before: Path, tmp_path: Path) -> None:
-    same = CliRunner().invoke(command, ["compare", str(before), str(before), "--json"])
-    assert same.exit_code == 0, same.output
-    assert {measure["judgement"] for measure in json.loads(same.stdout)["measures"]} == {"no difference"}
+    comparison = CliRunner().invoke(command, ["compare", str(before), str(before), "--json"])
+    assert comparison.exit_code == 0, comparison.output
+    assert {measure["judgement"] for measure in json.loads(comparison.stdout)["measures"]} == {"no difference"}
     lines = (before / "points.jsonl").read_text().splitlines()
     (tmp_path / "study.json").write_text((before / "study.json").read_text())
     slower = [json.loads(line) for line in lines]
-    for one in slower:
-        one["rows"] = [{**row, "p50_ns": 2 * row["p50_ns"]} for row in one["rows"]]
-    (tmp_path / "points.jsonl").write_text("".join(json.dumps(one) + "\n" for one in slower))
-    worse = CliRunner().invoke(command, ["compare", str(before), str(tmp_path), "--measure", "p50"])
-    assert worse.exit_code == 1, worse.output
-    assert "4 worse" in worse.output
+    for slower_row in slower:
+        slower_row["rows"] = [{**row, "p50_ns": 2 * row["p50_ns"]} for row in slower_row["rows"]]
+    (tmp_path / "points.jsonl").write_text("".join(json.dumps(slower_row) + "\n" for slower_row in slower))
+    slower_comparison = CliRunner().invoke(command, ["compare", str(before), str(tmp_path), "--measure", "p50"])
+    assert slower_comparison.exit_code == 1, slower_comparison.output
+    assert "4 worse" in slower_comparison.output
 
 
 def test_points_without_figures_are_said(before: Path, tmp_path: Path) -> None:
@@ -72,5 +72,5 @@ def test_points_without_figures_are_said(before: Path, tmp_path: Path) -> None:
 
 
 def test_a_study_and_a_run_are_not_compared(before: Path, tmp_path: Path) -> None:
-    compared = CliRunner().invoke(command, ["compare", str(before), str(tmp_path)])
-    assert compared.exit_code == 2
+    comparison = CliRunner().invoke(command, ["compare", str(before), str(tmp_path)])
+    assert comparison.exit_code == 2

@@ -29,25 +29,25 @@ MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.intege
 
 @given(messages=MESSAGES)
 def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
-    at, took, moved = (numpy.array(column, dtype=float) for column in zip(*sorted(messages), strict=True))
-    actual = divide(Samples(at, took, moved, "message", ""), float(at.max()), 20)
-    assert actual.count.sum() == len(messages)
-    assert actual.rate is not None
-    assert actual.rate.sum() * (actual.edges[1] - actual.edges[0]) / 8 == pytest.approx(moved.sum())
-    assert numpy.nanmax(actual.slowest) == took.max()
-    assert numpy.nanmin(actual.low) == took.min()
-    some = actual.count > 0
-    assert (actual.low[some] <= actual.median[some]).all()
-    assert (actual.median[some] <= actual.high[some]).all()
-    assert (actual.high[some] <= actual.slowest[some]).all()
+    ends, durations, sizes = (numpy.array(column, dtype=float) for column in zip(*sorted(messages), strict=True))
+    intervals = divide(Samples(ends, durations, sizes, "message", ""), float(ends.max()), 20)
+    assert intervals.count.sum() == len(messages)
+    assert intervals.rate is not None
+    assert intervals.rate.sum() * (intervals.edges[1] - intervals.edges[0]) / 8 == pytest.approx(sizes.sum())
+    assert numpy.nanmax(intervals.slowest) == durations.max()
+    assert numpy.nanmin(intervals.low) == durations.min()
+    has_messages = intervals.count > 0
+    assert (intervals.low[has_messages] <= intervals.median[has_messages]).all()
+    assert (intervals.median[has_messages] <= intervals.high[has_messages]).all()
+    assert (intervals.high[has_messages] <= intervals.slowest[has_messages]).all()
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=60))
 def test_what_is_shaded_is_when_a_fault_was_in_force_and_next_to_nothing_else(spans) -> None:
-    faults = [FaultPeriod("", "", "", begin, begin + lasts, {}, True) for begin, lasts in spans]
+    faults = [FaultPeriod("", "", "", start, start + lasts, {}, True) for start, lasts in spans]
     fault_spans_found = fault_spans(faults, 13.0)
-    for begin, lasts in spans:
-        assert any(first <= begin and begin + lasts <= last for first, last in fault_spans_found)
+    for start, lasts in spans:
+        assert any(first <= start and start + lasts <= last for first, last in fault_spans_found)
     assert all(before[1] < after[0] for before, after in pairwise(fault_spans_found))
     assert (
         sum(last - first for first, last in fault_spans_found) <= sum(lasts + 13.0 / 500 for _, lasts in spans) + 1e-9
@@ -100,9 +100,9 @@ def test_plots_have_their_text_as_text_and_the_colours_of_the_page(tmp_path: Pat
     plots = every_plot(tmp_path)
     assert [plot.name for plot in plots] == ["timeline-1", "latency", "distribution", "percentiles"]
     for plot in plots:
-        drawn = ElementTree.fromstring(plot.svg)
-        assert drawn.get("role") == "img"
-        assert drawn.get("aria-label") == plot.alt_text
+        drawn_plot = ElementTree.fromstring(plot.svg)
+        assert drawn_plot.get("role") == "img"
+        assert drawn_plot.get("aria-label") == plot.alt_text
         assert "var(--series-1)" in plot.svg
         assert not re.findall(r"#[0-9a-f]{6}", plot.svg)
         assert "<text" in plot.svg
@@ -110,19 +110,19 @@ def test_plots_have_their_text_as_text_and_the_colours_of_the_page(tmp_path: Pat
 
 
 def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> None:
-    every = [match for plot in every_plot(tmp_path) for match in re.findall(r' id="([^"]*)"', plot.svg)]
-    assert every
-    assert len(every) == len(set(every))
+    identifiers = [match for plot in every_plot(tmp_path) for match in re.findall(r' id="([^"]*)"', plot.svg)]
+    assert identifiers
+    assert len(identifiers) == len(set(identifiers))
     for plot in every_plot(tmp_path / "again"):
-        for used in re.findall(r'(?:href="|url\()#([^")]+)', plot.svg):
-            assert f'id="{used}"' in plot.svg
+        for reference in re.findall(r'(?:href="|url\()#([^")]+)', plot.svg):
+            assert f'id="{reference}"' in plot.svg
 
 
 def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Path) -> None:
-    mine, second = (
+    own_summary, second = (
         summarize_run(write_run(tmp_path / name, ping_pong_rows(), protocol=name), "") for name in ("emp", "tcp")
     )
-    (of_emp,), (of_tcp,) = curves([mine]), curves([second])
+    (of_emp,), (of_tcp,) = curves([own_summary]), curves([second])
     assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alt_text
     assert "SC 2001" in of_emp.caption
     assert "paper" not in of_tcp.alt_text + of_tcp.caption

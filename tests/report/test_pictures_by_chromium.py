@@ -14,7 +14,7 @@ PICTURES = Path(__file__).parents[2] / "ci" / "pictures"
 @pytest.mark.requires("chromium")
 @pytest.mark.parametrize("script", ["report.py", "web.py"])
 def test_a_picture_is_of_what_the_page_says_today(script: str) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(PICTURES / script), "--check"], capture_output=True, text=True, timeout=110, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr

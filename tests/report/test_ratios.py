@@ -55,15 +55,15 @@ def test_exchanging_the_samples_inverts_the_ratio(ours, theirs) -> None:
 def test_intervals_have_the_stated_coverage() -> None:
     """Intervals at 95 % of 20 and 20 samples from a skewed distribution: of 1,000 at most 85 miss, the binomial bound
     for 5 % at one in a million."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     missed = 0
     for _ in range(1000):
-        ours = [math.exp(chance.gauss(0, 1)) for _ in range(20)]
-        theirs = [2 * math.exp(chance.gauss(0, 1)) for _ in range(20)]
-        actual = independent(ours, theirs, 0.05)
-        assert actual.low is not None
-        assert actual.high is not None
-        missed += not actual.low <= 2 <= actual.high
+        first_samples = [math.exp(rng.gauss(0, 1)) for _ in range(20)]
+        second_samples = [2 * math.exp(rng.gauss(0, 1)) for _ in range(20)]
+        interval = independent(first_samples, second_samples, 0.05)
+        assert interval.low is not None
+        assert interval.high is not None
+        missed += not interval.low <= 2 <= interval.high
     assert 15 <= missed <= 85
 
 
@@ -78,20 +78,20 @@ def test_too_small_a_sample_has_no_interval_and_the_needed_size_is_known() -> No
 
 
 def test_large_samples_detect_a_small_difference() -> None:
-    chance = random.Random(3)
-    ours = [chance.gauss(100, 1) for _ in range(60)]
-    actual = independent(ours, [1.02 * chance.gauss(100, 1) for _ in range(60)], 0.01)
-    assert actual.excludes_one
-    assert actual.value == pytest.approx(1.02, abs=0.005)
+    rng = random.Random(3)
+    first_samples = [rng.gauss(100, 1) for _ in range(60)]
+    interval = independent(first_samples, [1.02 * rng.gauss(100, 1) for _ in range(60)], 0.01)
+    assert interval.excludes_one
+    assert interval.value == pytest.approx(1.02, abs=0.005)
 
 
 def test_one_exact_pair_decides_and_few_pairs_must_agree() -> None:
     assert paired([10.0], [11.0], 0.05) == Ratio(1.1, 1.1, 1.1)
     assert paired([10.0, 20.0, 30.0], [11.0, 22.0, 33.0], 0.05).excludes_one
     assert not paired([10.0, 20.0, 30.0], [11.0, 19.0, 33.0], 0.05).excludes_one
-    many = paired([10.0] * 20, [11.0] * 19 + [9.0], 0.05)  # one outlier among many pairs does not matter
-    assert many.excludes_one
-    assert many.value == median([1.1])
+    many_pairs = paired([10.0] * 20, [11.0] * 19 + [9.0], 0.05)  # one outlier among many pairs does not matter
+    assert many_pairs.excludes_one
+    assert many_pairs.value == median([1.1])
 
 
 def test_a_ratio_to_zero_is_infinite() -> None:

@@ -19,13 +19,13 @@ from tests.report.synthetic_runs import SECOND, fault_events, message_rows, ping
 EMPTY = {"meta", "link", "br", "img", "input", "path", "rect", "use"}
 
 
-def reported(*arguments: str | Path) -> Result:
+def run_report(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, ["report", *map(str, arguments)])
 
 
 def page(tmp_path: Path, *runs: Path) -> str:
-    actual = reported(*runs, "-o", tmp_path / "report.html")
-    assert actual.exit_code == 0, actual.output
+    page_text = run_report(*runs, "-o", tmp_path / "report.html")
+    assert page_text.exit_code == 0, page_text.output
     return (tmp_path / "report.html").read_text()
 
 
@@ -42,12 +42,12 @@ class Outline(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        reported = dict(attrs)
-        self.names += [reported["id"]] if reported.get("id") else []
+        attributes = dict(attrs)
+        self.names += [attributes["id"]] if attributes.get("id") else []
         for key in ("aria-labelledby", "aria-describedby"):
-            self.references += (reported.get(key) or "").split()
-        if (reported.get("href") or "").startswith("#"):
-            self.references.append(str(reported["href"])[1:])
+            self.references += (attributes.get(key) or "").split()
+        if (attributes.get("href") or "").startswith("#"):
+            self.references.append(str(attributes["href"])[1:])
         if tag in ("h1", "h2", "h3", "h4"):
             self.headings.append(int(tag[1]))
         if tag not in EMPTY:
@@ -77,7 +77,7 @@ def rich_run(path: Path, **requested: object) -> Path:
 
 
 def test_a_page_is_whole_and_what_it_refers_to_is_there(tmp_path: Path) -> None:
-    actual = Outline(
+    outline = Outline(
         page(
             tmp_path,
             rich_run(tmp_path / "a"),
@@ -85,10 +85,10 @@ def test_a_page_is_whole_and_what_it_refers_to_is_there(tmp_path: Path) -> None:
             write_run(tmp_path / "c", ping_pong_rows()),
         )
     )
-    assert len(actual.names) == len(set(actual.names))
-    assert set(actual.references) <= set(actual.names)
-    assert actual.headings[0] == 1
-    assert all(after - before <= 1 for before, after in zip(actual.headings, actual.headings[1:], strict=False))
+    assert len(outline.names) == len(set(outline.names))
+    assert set(outline.references) <= set(outline.names)
+    assert outline.headings[0] == 1
+    assert all(after - before <= 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
 
 
 def test_the_verdict_stands_before_everything_else_with_its_reasons(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_as_many_runs_as_protocols_and_modes_have_one_page_in_which_each_looks_d
     html = page(tmp_path, *runs)
     Outline(html)
     labels = re.findall(r'<span class="(label series-[^"]*)">([A-N])<', html)
-    assert len({looks for looks, _ in labels}) == len({name for _, name in labels}) == 14
+    assert len({appearance for appearance, _ in labels}) == len({name for _, name in labels}) == 14
 
 
 @pytest.mark.parametrize("file", ["cluster.json", "events.jsonl", "rows.jsonl", "result.json"])
@@ -180,17 +180,17 @@ def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> 
 
 
 def test_missing_runs_and_unwritable_reports_are_errors_of_one_line(tmp_path: Path) -> None:
-    actual = reported(tmp_path / "nowhere")
-    assert_says(actual, 4, "is not a run's folder")
+    result = run_report(tmp_path / "nowhere")
+    assert_says(result, 4, "is not a run's folder")
     run = write_run(tmp_path / "run", ping_pong_rows())
     (tmp_path / "file").write_text("")
-    assert_says(reported(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
-    assert_says(reported(run, "-o", tmp_path), 1, "Is a directory")
+    assert_says(run_report(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
+    assert_says(run_report(run, "-o", tmp_path), 1, "Is a directory")
     (run / "run.json").write_text('{"format": 99}')
-    assert_says(reported(run), 3, "newer version of testbed")
+    assert_says(run_report(run), 3, "newer version of testbed")
     (run / "run.json").write_text("{")
-    assert_says(reported(run), 1, "damaged")
-    assert reported(*[write_run(tmp_path / f"r{number}") for number in range(17)]).exit_code == 2
+    assert_says(run_report(run), 1, "damaged")
+    assert run_report(*[write_run(tmp_path / f"r{number}") for number in range(17)]).exit_code == 2
     assert not (tmp_path / "report.html").exists()
 
 
@@ -204,24 +204,24 @@ def assert_says(comparison: Result, code: int, sentence: str) -> None:
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2", "polars"])
 def test_without_its_library_the_command_says_what_to_install(tmp_path: Path, package: str) -> None:
     run = write_run(tmp_path / "run", ping_pong_rows())
-    hidden = (
+    script = (
         "import importlib.util as u; find = u.find_spec; "
         "u.find_spec = lambda name, *more: None if name == '" + package + "' else find(name, *more); "
         "from testbed.cli.main import main; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", hidden, "report", str(run)], capture_output=True, text=True, check=False
+    completed = subprocess.run(
+        [sys.executable, "-c", script, "report", str(run)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 3
-    assert done.stderr.startswith(f"testbed: a report is drawn with {package}, which is not installed")
-    assert "pip install 'netns-testbed[report]'" in done.stderr
+    assert completed.returncode == 3
+    assert completed.stderr.startswith(f"testbed: a report is drawn with {package}, which is not installed")
+    assert "pip install 'netns-testbed[report]'" in completed.stderr
 
 
 def test_other_commands_do_not_import_what_only_the_report_needs(tmp_path: Path) -> None:
-    see = "import sys; sys.argv[1:] = {}; from testbed.cli.main import testbed; testbed({}, standalone_mode=False); " \
+    program = "import sys; sys.argv[1:] = {}; from testbed.cli.main import testbed; testbed({}, standalone_mode=False); " \
         "print([name for name in ('jinja2', 'matplotlib', 'numpy', 'polars') if name in sys.modules])"  # fmt: skip
     first = write_run(tmp_path / "run", ping_pong_rows())
     for arguments in (["runs", str(first)], ["compare", str(first), str(first)]):
-        done = subprocess.run([sys.executable, "-c", see.format(arguments, arguments)], capture_output=True, text=True,
-                              check=False, env={**os.environ})  # fmt: skip
-        assert done.stdout.splitlines()[-1] == "[]", done.stderr
+        completed = subprocess.run([sys.executable, "-c", program.format(arguments, arguments)], capture_output=True,
+                                   text=True, check=False, env={**os.environ})  # fmt: skip
+        assert completed.stdout.splitlines()[-1] == "[]", completed.stderr

@@ -20,16 +20,16 @@ WORDS = "h1, h2, h3, p, li, a, th, td, dt, dd, caption, figcaption, summary, pre
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("report")
+    folder = tmp_path_factory.mktemp("report")
     zero = 5 * SECOND
     events = [{"event": "repetition begins"}, *fault_events("loss 10% on n1", SECOND // 5, SECOND // 2, zero)]
     runs = [
-        write_run(place / "a", [*ping_pong_rows(), *message_rows(zero)], events=events),
-        write_run(place / "b", ping_pong_rows(1.2), protocol="tcp"),
+        write_run(folder / "a", [*ping_pong_rows(), *message_rows(zero)], events=events),
+        write_run(folder / "b", ping_pong_rows(1.2), protocol="tcp"),
     ]
-    result = CliRunner().invoke(command, ["report", *map(str, runs), "-o", str(place / "report.html")])
+    result = CliRunner().invoke(command, ["report", *map(str, runs), "-o", str(folder / "report.html")])
     assert result.exit_code == 0, result.output
-    return place / "report.html"
+    return folder / "report.html"
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def test_everything_is_there_and_the_console_is_silent(open_report: Browser) -> 
 
 def test_all_parts_of_the_page_have_accessible_names(open_report: Browser) -> None:
     tree = open_report.call("Accessibility.getFullAXTree")["nodes"]
-    named = {"figure", "image", "table", "region", "navigation", "img"}
-    nodes = [one for one in tree if one.get("role", {}).get("value") in named and not one.get("ignored")]
+    roles = {"figure", "image", "table", "region", "navigation", "img"}
+    nodes = [node for node in tree if node.get("role", {}).get("value") in roles and not node.get("ignored")]
     assert {node["role"]["value"] for node in nodes} >= {"figure", "table", "region", "navigation"}
-    nameless = [node["role"]["value"] for node in nodes if not node.get("name", {}).get("value")]
-    assert nameless == []
+    unnamed_roles = [node["role"]["value"] for node in nodes if not node.get("name", {}).get("value")]
+    assert unnamed_roles == []
 
 
 def test_the_keyboard_reaches_everything_that_can_be_opened_or_scrolled(open_report: Browser) -> None:
@@ -92,9 +92,9 @@ def test_light_and_dark_are_not_the_same(open_report: Browser, tmp_path: Path) -
     for dark in (False, True):
         open_report.appear(dark=dark)
         open_report.screenshot(tmp_path / f"{dark}.png")
-    light, night = (tmp_path / "False.png").read_bytes(), (tmp_path / "True.png").read_bytes()
-    assert struct.unpack(">II", light[16:24]) == struct.unpack(">II", night[16:24]) == (1200, 900)
-    assert light != night
+    light_picture, dark_picture = (tmp_path / "False.png").read_bytes(), (tmp_path / "True.png").read_bytes()
+    assert struct.unpack(">II", light_picture[16:24]) == struct.unpack(">II", dark_picture[16:24]) == (1200, 900)
+    assert light_picture != dark_picture
     background = "getComputedStyle(document.body).backgroundColor"
     open_report.appear()
     assert open_report.evaluate(background) == "rgb(251, 250, 248)"
@@ -110,13 +110,13 @@ def test_the_page_is_never_wider_than_its_window(browser: Browser, report: Path,
 
 def test_words_of_a_plot_do_not_stand_on_each_other(open_report: Browser) -> None:
     """Fonts of the page are not those that the plot was laid out with."""
-    overlapping = open_report.evaluate("""[...document.querySelectorAll('svg.plot')].flatMap(plot => {
+    overlaps = open_report.evaluate("""[...document.querySelectorAll('svg.plot')].flatMap(plot => {
       const boxes = [...plot.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
       return boxes.flatMap(([first, a], place) => boxes.slice(place + 1)
         .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)
         .map(([second]) => first + ' / ' + second));
     })""")
-    assert overlapping == []
+    assert overlaps == []
 
 
 def test_on_paper_nothing_is_cut_off_and_what_is_only_for_screens_is_left_out(open_report: Browser) -> None:

@@ -20,7 +20,7 @@ loss = "20%"
 """
 
 
-def called(*arguments: str | Path, code: int = 0) -> str:
+def run_command(*arguments: str | Path, code: int = 0) -> str:
     result = CliRunner().invoke(command, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     return result.output
@@ -28,7 +28,7 @@ def called(*arguments: str | Path, code: int = 0) -> str:
 
 def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tmp_path: Path) -> None:
     (tmp_path / "storm.toml").write_text(STORM)
-    called("run", "star-4", "random", "--mode", "sim", "--profile", "emp-2001", "--set", "messages=100",
+    run_command("run", "star-4", "random", "--mode", "sim", "--profile", "emp-2001", "--set", "messages=100",
            "--set", "over=300ms", "--scenario", tmp_path / "storm.toml", "--check",
            "--output", tmp_path / "run")  # fmt: skip
     summary = summarize_run(tmp_path / "run", "")
@@ -39,8 +39,8 @@ def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tm
     assert summary.deliveries is not None
     received = sum(file.read_text().count('"received"') for file in (tmp_path / "run" / "history").iterdir())
     assert summary.deliveries.at.size == received >= 400
-    lost = {cause for _, _, cause in summary.fates}
-    assert lost == {"loss"}
+    causes = {cause for _, _, cause in summary.fates}
+    assert causes == {"loss"}
     html = page([summary])
     for name in ("verdict", "cluster", "timeline", "plots", "figures", "evidence", "origin"):
         assert f'<section id="{name}"' in html
@@ -50,20 +50,20 @@ def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tm
 def test_the_same_run_is_no_worse_than_itself_and_one_over_slower_hardware_is(tmp_path: Path) -> None:
     (tmp_path / "slow.toml").write_text('like = "emp-2001"\nreceive = "20us"\n')
     for name, profile in (("a", "emp-2001"), ("b", "emp-2001"), ("slow", tmp_path / "slow.toml")):
-        called("run", "emp-2001", "pingpong", "--mode", "sim", "--profile", profile, "--set", "count=20",
+        run_command("run", "emp-2001", "pingpong", "--mode", "sim", "--profile", profile, "--set", "count=20",
                "--set", "sizes=4,1500", "--repeat", "2", "--output", tmp_path / name)  # fmt: skip
-    assert "12 no difference" in called("compare", tmp_path / "a", tmp_path / "b")
-    output = called("compare", tmp_path / "a", tmp_path / "slow", code=1)
+    assert "12 no difference" in run_command("compare", tmp_path / "a", tmp_path / "b")
+    output = run_command("compare", tmp_path / "a", tmp_path / "slow", code=1)
     assert "worse" in output
     assert "differs: profile (emp-2001, slow)" in output
-    assert "latency, 4 B" in called("compare", tmp_path / "a", "--against", "paper", "--threshold", "50%")
+    assert "latency, 4 B" in run_command("compare", tmp_path / "a", "--against", "paper", "--threshold", "50%")
 
 
 def test_what_the_time_of_cores_was_used_for_is_told_by_cause(tmp_path: Path) -> None:
-    called("run", "lam-via-2000", "pingpong", "--protocol", "via", "--mode", "sim", "--profile", "lam-via-2000",
+    run_command("run", "lam-via-2000", "pingpong", "--protocol", "via", "--mode", "sim", "--profile", "lam-via-2000",
            "--set", "count=5", "--set", "sizes=4", "--ranks-per-node", "2", "--output", tmp_path / "run")  # fmt: skip
     html = page([summarize_run(tmp_path / "run", "")])
-    report = html[html.index("Time of the hosts&#39; cores by cause") :]
-    for words in ("n1, core 0", "n1, core 1", "trap", "copy", "agent", "mpi"):
-        assert words in report
-    assert "reading DMA engine" not in report[: report.index("</table>")]
+    section = html[html.index("Time of the hosts&#39; cores by cause") :]
+    for label in ("n1, core 0", "n1, core 1", "trap", "copy", "agent", "mpi"):
+        assert label in section
+    assert "reading DMA engine" not in section[: section.index("</table>")]

@@ -31,9 +31,9 @@ def rows() -> list[dict[str, object]]:
 )
 def test_an_interval_has_the_ranks_of_the_tables_for_medians(count: int, low: int | None, high: int | None) -> None:
     """The ranks of Conover, Practical Nonparametric Statistics: of the binomial distribution, at 95 %."""
-    actual = estimate(list(range(count)))
-    assert (actual.low, actual.high) == (low, high)
-    assert actual.median == (count - 1) / 2
+    interval = estimate(list(range(count)))
+    assert (interval.low, interval.high) == (low, high)
+    assert interval.median == (count - 1) / 2
 
 
 def test_the_number_with_the_most_values_is_the_axis_and_seeds_are_repetitions() -> None:
@@ -48,18 +48,20 @@ def test_the_number_with_the_most_values_is_the_axis_and_seeds_are_repetitions()
 
 
 def test_parameters_beyond_three_are_said_and_a_study_without_variation_has_no_plot() -> None:
-    more = [{**row, "nics": nics, "point": f"{row['point']} {nics}"} for row in rows() for nics in ("inline", "shared")]
-    (plot,) = study_plots(("protocol", "size", "link.loss", "nics", "seed"), more)
+    more_rows = [
+        {**row, "nics": nics, "point": f"{row['point']} {nics}"} for row in rows() for nics in ("inline", "shared")
+    ]
+    (plot,) = study_plots(("protocol", "size", "link.loss", "nics", "seed"), more_rows)
     assert "All values of nics together." in plot.caption or "All values of size together." in plot.caption
     assert study_plots(("seed",), rows()) == []
     assert "Nothing varies that has figures" in study_page("x", {}, ("seed",), [], rows())
 
 
 def test_names_of_others_stay_text() -> None:
-    hostile = "</td><script>alert(1)</script>"
+    markup = "</td><script>alert(1)</script>"
     page = study_page(
-        hostile, {"workload": hostile}, ("protocol",), [PointSummary(0, [hostile], hostile)],
-        [{"point": number, "protocol": f"{hostile}{number}", "p50_ns": 5} for number in range(3)],
+        markup, {"workload": markup}, ("protocol",), [PointSummary(0, [markup], markup)],
+        [{"point": number, "protocol": f"{markup}{number}", "p50_ns": 5} for number in range(3)],
     )  # fmt: skip
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
@@ -76,12 +78,12 @@ settings = { count = 10 }
 "link.delay" = ["1us", "1ms"]
 protocol = ["emp", "nobody"]
 """)
-    ran = CliRunner().invoke(
+    result = CliRunner().invoke(
         command, ["study", str(tmp_path / "study.toml"), "--output", str(tmp_path / "out"), "--workers", "1"]
     )
-    assert ran.exit_code == 10
-    made = CliRunner().invoke(command, ["report", str(tmp_path / "out"), "-o", str(tmp_path / "study.html")])
-    assert made.exit_code == 0, made.output
+    assert result.exit_code == 10
+    report_result = CliRunner().invoke(command, ["report", str(tmp_path / "out"), "-o", str(tmp_path / "study.html")])
+    assert report_result.exit_code == 0, report_result.output
     page = (tmp_path / "study.html").read_text()
     assert "p50 against link.delay" in page
     assert page.count("nobody") >= 2

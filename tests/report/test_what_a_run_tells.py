@@ -21,8 +21,8 @@ BEGINS = {"event": "repetition begins", "number": 1}
 
 def history(folder: Path, **events: list[dict[str, object]]) -> Path:
     folder.mkdir(exist_ok=True)
-    for name, some in events.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in some))
+    for name, node_events in events.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in node_events))
     return folder
 
 
@@ -43,35 +43,35 @@ def receive(clock: int, n: int) -> dict[str, object]:
     return {"clock_ns": clock, "what": "receive", "n": n, "peer": -1, "context": 0, "tag": -1, "bytes": 9999}
 
 
-def received(clock: int, n: int, peer: int, size: int, tag: int = 0) -> dict[str, object]:
+def received_event(clock: int, n: int, peer: int, size: int, tag: int = 0) -> dict[str, object]:
     return {"clock_ns": clock, "what": "received", "n": n, "peer": peer, "context": 0, "tag": tag, "bytes": size}
 
 
 def test_a_message_is_delivered_to_the_receive_that_began_first_though_it_ends_later(tmp_path: Path) -> None:
-    place = history(
+    folder = history(
         tmp_path / "history",
         a=[send(10, 1, 1, 5000), send(11, 2, 1, 8)],
-        b=[receive(0, 1), receive(1, 2), received(20, 2, 0, 8), received(90, 1, 0, 5000)],
+        b=[receive(0, 1), receive(1, 2), received_event(20, 2, 0, 8), received_event(90, 1, 0, 5000)],
     )
-    actual = read_deliveries(place, ["a", "b"])
-    assert actual is not None
-    assert [list(actual.at), list(actual.took), list(actual.bytes_moved)] == [[20, 90], [9, 80], [8, 5000]]
+    deliveries = read_deliveries(folder, ["a", "b"])
+    assert deliveries is not None
+    assert [list(deliveries.at), list(deliveries.took), list(deliveries.bytes_moved)] == [[20, 90], [9, 80], [8, 5000]]
 
 
 def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
-    place = history(
+    folder = history(
         tmp_path / "history",
         a=[send(10, 1, 1, 1), send(50, 2, 1, 2)],
-        b=[receive(0, 1), received(20, 1, 0, 1), receive(30, 1), received(60, 1, 0, 2)],
+        b=[receive(0, 1), received_event(20, 1, 0, 1), receive(30, 1), received_event(60, 1, 0, 2)],
     )
-    actual = read_deliveries(place, ["a", "b"])
-    assert actual is not None
-    assert list(actual.took) == [10, 10]
+    deliveries = read_deliveries(folder, ["a", "b"])
+    assert deliveries is not None
+    assert list(deliveries.took) == [10, 10]
 
 
 def test_where_sizes_do_not_agree_nothing_is_said(tmp_path: Path) -> None:
-    place = history(tmp_path / "history", a=[send(10, 1, 1, 5)], b=[receive(0, 1), received(20, 1, 0, 6)])
-    assert read_deliveries(place, ["a", "b"]) is None
+    folder = history(tmp_path / "history", a=[send(10, 1, 1, 5)], b=[receive(0, 1), received_event(20, 1, 0, 6)])
+    assert read_deliveries(folder, ["a", "b"]) is None
     assert read_deliveries(tmp_path / "nowhere", ["a", "b"]) is None
 
 
@@ -79,20 +79,22 @@ def test_where_sizes_do_not_agree_nothing_is_said(tmp_path: Path) -> None:
 def test_every_fault_that_began_is_told_once_whether_it_ends_or_not(spans) -> None:
     events: list[dict[str, object]] = [BEGINS]
     ends: list[dict[str, object]] = []
-    for name, begin, lasts in spans:
-        start, *ended = fault_events(name, begin * SECOND, None if lasts == 0 else (begin + lasts) * SECOND, 0, name)
-        events.append(start)
-        ends += ended
-    (actual,) = repetitions([*events, *ends], virtual=True)
-    assert sorted(fault.begin for fault in actual.faults) == sorted(float(begin) for _, begin, _ in spans)
-    assert sum(fault.end is None for fault in actual.faults) == sum(lasts == 0 for *_, lasts in spans)
+    for name, begin_time, lasts in spans:
+        begin_event, *end_events = fault_events(
+            name, begin_time * SECOND, None if lasts == 0 else (begin_time + lasts) * SECOND, 0, name
+        )
+        events.append(begin_event)
+        ends += end_events
+    (summary,) = repetitions([*events, *ends], virtual=True)
+    assert sorted(fault.begin for fault in summary.faults) == sorted(float(begin_time) for _, begin_time, _ in spans)
+    assert sum(fault.end is None for fault in summary.faults) == sum(lasts == 0 for *_, lasts in spans)
 
 
 def test_a_fault_tells_on_which_clock_the_programs_began() -> None:
     zero = 40 * SECOND
-    (actual,) = repetitions([BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
-    assert actual.zero == zero
-    assert [(fault.begin, fault.end) for fault in actual.faults] == [(1.0, 2.0)]
+    (summary,) = repetitions([BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
+    assert summary.zero == zero
+    assert [(fault.begin, fault.end) for fault in summary.faults] == [(1.0, 2.0)]
 
 
 def test_faults_belong_to_their_repetition() -> None:
@@ -130,7 +132,7 @@ def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, fi
     run = write_run(tmp_path / "run", ping_pong_rows(), events=[BEGINS])
     (run / file).unlink()
     summary = summarize_run(run, "")
-    assert [one for one in summary.missing if sentence in one]
+    assert [sentence_found for sentence_found in summary.missing if sentence in sentence_found]
     assert len(summary.missing) == 1
 
 

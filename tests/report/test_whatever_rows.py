@@ -30,8 +30,11 @@ ROWS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=9, unique=True).flat
 @settings(max_examples=20)
 @given(rows=ROWS, more=ROWS)
 def test_there_is_a_page(tmp_path_factory: pytest.TempPathFactory, rows, more) -> None:
-    place: Path = tmp_path_factory.mktemp("whatever")
+    folder: Path = tmp_path_factory.mktemp("whatever")
     html = page(
-        [summarize_run(write_run(place / "a", rows), "A"), summarize_run(write_run(place / "b", more, mode="sim"), "B")]
+        [
+            summarize_run(write_run(folder / "a", rows), "A"),
+            summarize_run(write_run(folder / "b", more, mode="sim"), "B"),
+        ]
     )
     assert html.endswith("</html>\n")

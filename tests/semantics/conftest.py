@@ -20,9 +20,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not os.environ.get("TESTBED_VM"):
         return
     folder = Path(__file__).parent
-    others = [item for item in items if item.path.is_relative_to(folder) and "netem" not in item.name]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    other_items = [item for item in items if item.path.is_relative_to(folder) and "netem" not in item.name]
+    config.hook.pytest_deselected(items=other_items)
+    items[:] = [item for item in items if item not in other_items]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,9 +35,9 @@ def _sandbox() -> None:
 def carriers(_sandbox: None) -> Iterator[Carriers]:
     """Yield the carriers; check at the end that the machine is as before."""
     machine = Machine() if is_root() else None
-    actual = Carriers()
-    yield actual
-    actual.close()
+    all_carriers = Carriers()
+    yield all_carriers
+    all_carriers.close()
     if machine is not None:
         try:
             machine.assert_unchanged("left behind by the suite", deadline=30)
@@ -49,13 +49,13 @@ def carriers(_sandbox: None) -> Iterator[Carriers]:
 @pytest.fixture
 def line(request: pytest.FixtureRequest, carriers: Carriers, tmp_path: Path) -> Iterator[Line]:
     """The line that `impairment_checks.on` asks for. Files that an impairment names are in the test's directory."""
-    requested: CheckedImpairment = request.param
+    checked: CheckedImpairment = request.param
     texts: dict[str, str] = {}
-    forward, backward = requested.forward, requested.backward
-    for name, text in requested.files:
+    forward, backward = checked.forward, checked.backward
+    for name, text in checked.files:
         path = tmp_path / name
         path.write_text(text)
         texts[str(path)] = text
         forward, backward = (placed_at(impairment, name, str(path)) for impairment in (forward, backward))
-    with carriers[requested.carrier].impaired(forward, backward, files=texts) as actual:
-        yield actual
+    with carriers[checked.carrier].impaired(forward, backward, files=texts) as impaired_line:
+        yield impaired_line

@@ -27,7 +27,7 @@ from testbed.kernel.datapaths import TABLE, Fit
 from testbed.kernel.loss_classifier import read_counters
 from testbed.spec.layout import ConfiguredDatapath, Impairment
 from tests.live.machine_state import eventually
-from tests.semantics.tapped_links import Cable, Schedule, Stamped, Way
+from tests.semantics.tapped_links import Cable, DirectionName, Schedule, Stamped
 from tests.unit.fates.wire_frames import run_schedule
 
 SLOW: Final = float(os.environ.get("TESTBED_SLOW", "1"))
@@ -40,7 +40,7 @@ KEYS: Final = tuple(field.name for field in fields(Impairment))
 
 RealName: TypeAlias = Literal["relay", "tc", "netem"]
 CarrierName: TypeAlias = Literal["model"] | RealName
-WAYS: Final[tuple[Way, Way]] = ("forward", "backward")
+DIRECTIONS: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,13 @@ class Run:
 class Oracle(LinkDirection):
     """The model, with a record of its deliveries and fates."""
 
-    def __init__(self, link: str, way: Way, impairment: Impairment, seed: int, files: Mapping[str, str]) -> None:
+    def __init__(
+        self, link: str, direction: DirectionName, impairment: Impairment, seed: int, files: Mapping[str, str]
+    ) -> None:
         self.log: list[Record] = []
         self.arrived: Stamped = []
         super().__init__(
-            link, way, impairment, FateOptions(seed, fields=known_fields(), files=files, log=self.log.append)
+            link, direction, impairment, FateOptions(seed, fields=known_fields(), files=files, log=self.log.append)
         )
 
     def after(self, schedule: Schedule) -> Oracle:
@@ -87,66 +89,66 @@ class Line:
         self.carrier = carrier
         self.link = link
         self.seed = seed
-        self.impairments: dict[Way, Impairment] = dict.fromkeys(WAYS, NOTHING)
+        self.impairments: dict[DirectionName, Impairment] = dict.fromkeys(DIRECTIONS, NOTHING)
         self.files: Mapping[str, str] = {}
 
     @property
     def virtual(self) -> bool:
-        """Whether the carrier's clock is virtual, so that no frame is late."""
+        """Return whether the carrier's clock is virtual, so that no frame is late."""
         return self.carrier == "model"
 
     def fit(self, feature: str) -> Fit:
-        """How well the carrier does something, by the table; the model is the reference."""
+        """Return the table's fit of the carrier for a feature; the model is the reference."""
         return Fit.EXACT if self.carrier == "model" else TABLE[feature][self.carrier].fit
 
     def exact(self, feature: str) -> bool:
         return self.fit(feature) is Fit.EXACT
 
-    def carry(self, schedule: Schedule, way: Way = "forward") -> Run:
+    def carry(self, schedule: Schedule, direction: DirectionName = "forward") -> Run:
         """Send the frames in at one end; return what left the other end once no frame is in flight."""
-        return self.carry_both({way: schedule})[way]
+        return self.carry_both({direction: schedule})[direction]
 
-    def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
+    def carry_both(self, schedules: Mapping[DirectionName, Schedule]) -> dict[DirectionName, Run]:
         """Carry a schedule in each direction at once."""
         raise NotImplementedError
 
-    def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
-        """Send frames forward and change the impairment while they come, not before the frame at `place` has. Which places
+    def carry_through_change(self, schedule: Schedule, index: int, after: Impairment) -> tuple[Run, range]:
+        """Send frames forward and change the impairment while they come, not before the frame at `index` has. Which places
         of the change agree with when it was made: how many frames had come by then."""
         raise NotImplementedError
 
-    def expected(self, run: Run, way: Way = "forward") -> Oracle:
+    def expected(self, run: Run, direction: DirectionName = "forward") -> Oracle:
         """Run the model on the frames at the times at which the carrier received them."""
-        return Oracle(self.link, way, self.impairments[way], self.seed, self.files).after(run.offered)
+        return Oracle(self.link, direction, self.impairments[direction], self.seed, self.files).after(run.offered)
 
-    def expected_through_change(self, run: Run, place: int, before: Impairment) -> Oracle:
-        """Run the model with impairment `before` up to the frame at `place` and the present one from there on."""
+    def expected_through_change(self, run: Run, index: int, before: Impairment) -> Oracle:
+        """Run the model with impairment `before` up to the frame at `index` and the present one from there on."""
         oracle = Oracle(self.link, "forward", before, self.seed, self.files)
-        first, rest = run.offered[:place], run.offered[place:]
+        first, remaining = run.offered[:index], run.offered[index:]
         for now, frame in first:
             oracle.arrived += oracle.poll(now)
             oracle.offer(now, frame)
-        now = rest[0][0] if rest else first[-1][0]
+        now = remaining[0][0] if remaining else first[-1][0]
         oracle.arrived += oracle.poll(now)
         oracle.change(now, self.impairments["forward"], self.files)
-        return oracle.after(rest)
+        return oracle.after(remaining)
 
 
 class ModelLine(Line):
     """The model in memory: every frame comes when the schedule says."""
 
-    def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
+    def carry_both(self, schedules: Mapping[DirectionName, Schedule]) -> dict[DirectionName, Run]:
         runs = {}
-        for way, schedule in schedules.items():
-            oracle = Oracle(self.link, way, self.impairments[way], self.seed, self.files)
-            runs[way] = Run(list(schedule), oracle.after(schedule).arrived)
+        for direction, schedule in schedules.items():
+            oracle = Oracle(self.link, direction, self.impairments[direction], self.seed, self.files)
+            runs[direction] = Run(list(schedule), oracle.after(schedule).arrived)
         return runs
 
-    def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
+    def carry_through_change(self, schedule: Schedule, index: int, after: Impairment) -> tuple[Run, range]:
         before, self.impairments["forward"] = self.impairments["forward"], after
-        offered = Run(list(schedule), [])
-        oracle = self.expected_through_change(offered, place, before)
-        return Run(offered.offered, oracle.arrived), range(place, place + 1)
+        run = Run(list(schedule), [])
+        oracle = self.expected_through_change(run, index, before)
+        return Run(run.offered, oracle.arrived), range(index, index + 1)
 
 
 class ClusterLine(Line):
@@ -159,58 +161,64 @@ class ClusterLine(Line):
         self._cluster = cluster
         self._cable = cable
 
-    def set(self, way: Way, impairment: Impairment) -> None:
+    def set(self, direction: DirectionName, impairment: Impairment) -> None:
         """Inject an impairment in place of those in force."""
-        before = self.impairments[way]
+        before = self.impairments[direction]
         keys: dict[str, Any] = {
             key: getattr(impairment, key)
             for key in KEYS
             if key != "rules" and getattr(impairment, key) != getattr(before, key)
         }
-        self.impairments[way] = impairment
+        self.impairments[direction] = impairment
         if keys or impairment.rules != before.rules:
             new = [rule for rule in impairment.rules if rule not in before.rules]
-            fault_injection.inject(self._store, self._cluster.name, self.link, keys, rules=new, direction=way)
+            fault_injection.inject(self._store, self._cluster.name, self.link, keys, rules=new, direction=direction)
 
-    def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
+    def carry_both(self, schedules: Mapping[DirectionName, Schedule]) -> dict[DirectionName, Run]:
         cable = self._cable
         before = self._look()
-        start_marks = {way: cable.marks(way) for way in schedules}
+        start_marks = {direction: cable.marks(direction) for direction in schedules}
         cable.send(schedules)
-        return {way: self._settle(way, len(schedule), start_marks[way], before) for way, schedule in schedules.items()}
+        return {
+            direction: self._settle(direction, len(schedule), start_marks[direction], before)
+            for direction, schedule in schedules.items()
+        }
 
-    def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
+    def carry_through_change(self, schedule: Schedule, index: int, after: Impairment) -> tuple[Run, range]:
         cable = self._cable
         before = self._look()
         start_marks = cable.marks("forward")
-        with cable.sending(schedule, HELD) as sent:
-            eventually(lambda: len(cable.offered("forward", start_marks)) >= place, f"frame {place} comes", DEADLINE)
+        with cable.sending(schedule, HELD) as send_held:
+            eventually(lambda: len(cable.offered("forward", start_marks)) >= index, f"frame {index} comes", DEADLINE)
             earliest = len(cable.offered("forward", start_marks))
             self.set("forward", after)
             latest = len(cable.offered("forward", start_marks))
-            sent()
+            send_held()
         run = self._settle("forward", len(schedule), start_marks, before)
         return run, range(earliest, latest + 1)
 
-    def _settle(self, way: Way, count: int, start_marks: tuple[int, int], before: _Look) -> Run:
+    def _settle(self, direction: DirectionName, count: int, start_marks: tuple[int, int], before: _Look) -> Run:
         """Wait until the number of frames that the carrier reports has arrived."""
         cable = self._cable
 
         def through() -> bool:
-            if len(cable.offered(way, start_marks)) < count:
+            if len(cable.offered(direction, start_marks)) < count:
                 return False
-            passed = self._look().passed(before, way, count)
-            return passed is not None and len(cable.arrived(way, start_marks)) >= passed
+            passed_count = self._look().passed(before, direction, count)
+            return passed_count is not None and len(cable.arrived(direction, start_marks)) >= passed_count
 
         try:
             eventually(through, "every frame is through or dropped", DEADLINE)
         except AssertionError as error:
-            actual = len(cable.offered(way, start_marks)), len(cable.arrived(way, start_marks))
-            raise AssertionError(f"{error}: sent {count}, offered and arrived {actual}, {self._look()}") from None
-        offered, arrived = cable.offered(way, start_marks), cable.arrived(way, start_marks)
+            counts_now = len(cable.offered(direction, start_marks)), len(cable.arrived(direction, start_marks))
+            raise AssertionError(f"{error}: sent {count}, offered and arrived {counts_now}, {self._look()}") from None
+        offered, arrived = cable.offered(direction, start_marks), cable.arrived(direction, start_marks)
         assert len(offered) == count
-        zero = offered[0][0]
-        return Run([(when - zero, frame) for when, frame in offered], [(when - zero, frame) for when, frame in arrived])
+        first_time = offered[0][0]
+        return Run(
+            [(time - first_time, frame) for time, frame in offered],
+            [(time - first_time, frame) for time, frame in arrived],
+        )
 
     def _look(self) -> _Look:
         state: State = self._cluster.state
@@ -220,12 +228,20 @@ class ClusterLine(Line):
         route = self._cable.wire.route
         roots = qdiscs.qdiscs(route)
         names = stage_ends(self._cluster.state.layout, self.link)
-        ends = {way: rtnl_dump.interface_named(route, name) for way, name in zip(WAYS, names, strict=True)}
-        into = dict(zip(WAYS, (self._cable.index_a, self._cable.index_b), strict=True))
-        counted = {way: read_counters(route, into[way]) if self.carrier == "tc" else None for way in WAYS}
+        ends = {
+            direction: rtnl_dump.interface_named(route, name) for direction, name in zip(DIRECTIONS, names, strict=True)
+        }
+        into = dict(zip(DIRECTIONS, (self._cable.index_a, self._cable.index_b), strict=True))
+        relay_counters = {
+            direction: read_counters(route, into[direction]) if self.carrier == "tc" else None
+            for direction in DIRECTIONS
+        }
         return _Look(
-            roots={way: roots.get(end.index) if end is not None else None for way, end in ends.items()},
-            lost={way: counters.lost if counters is not None else 0 for way, counters in counted.items()},
+            roots={direction: roots.get(end.index) if end is not None else None for direction, end in ends.items()},
+            lost={
+                direction: counters.lost if counters is not None else 0
+                for direction, counters in relay_counters.items()
+            },
         )
 
 
@@ -234,32 +250,40 @@ class _Look:
     """Counters of a datapath at one instant."""
 
     relay: Mapping[str, Any] | None = None
-    roots: Mapping[Way, qdiscs.Qdisc | None] | None = None
-    lost: Mapping[Way, int] | None = None
+    roots: Mapping[DirectionName, qdiscs.Qdisc | None] | None = None
+    lost: Mapping[DirectionName, int] | None = None
 
-    def passed(self, before: _Look, way: Way, count: int) -> int | None:
+    def passed(self, before: _Look, direction: DirectionName, count: int) -> int | None:
         """Return how many of `count` frames have left; None while some are in flight."""
         if self.relay is not None:
-            now, then = self.relay[way]["counters"], before.relay[way]["counters"] if before.relay else None
-            assert not any(self.relay[way]["emulator"].values()), f"lost inside the emulator: {self.relay[way]}"
-            if self.relay[way]["held"] or now["offered"] - (then["offered"] if then else 0) != count:
+            now, before_counters = (
+                self.relay[direction]["counters"],
+                before.relay[direction]["counters"] if before.relay else None,
+            )
+            assert not any(self.relay[direction]["emulator"].values()), (
+                f"lost inside the emulator: {self.relay[direction]}"
+            )
+            if (
+                self.relay[direction]["held"]
+                or now["offered"] - (before_counters["offered"] if before_counters else 0) != count
+            ):
                 return None
-            delivered: int = now["delivered"] - (then["delivered"] if then else 0)
+            delivered: int = now["delivered"] - (before_counters["delivered"] if before_counters else 0)
             return delivered
         if self.roots is None or self.lost is None:
             return count  # nothing stands in the way
         assert before.roots is not None
         assert before.lost is not None
-        lost = self.lost[way] - before.lost[way]
-        root, earlier = self.roots[way], before.roots[way]
+        lost_count = self.lost[direction] - before.lost[direction]
+        root, earlier = self.roots[direction], before.roots[direction]
         if root is None or root.kind not in ("netem", "tbf"):
-            return count - lost
-        known = earlier is not None and earlier.kind == root.kind
-        frames, dropped = (earlier.frames, earlier.dropped) if earlier is not None and known else (0, 0)
-        gone = root.frames - frames
-        if root.queued or gone + root.dropped - dropped < count - lost:
+            return count - lost_count
+        is_known = earlier is not None and earlier.kind == root.kind
+        frames, dropped = (earlier.frames, earlier.dropped) if earlier is not None and is_known else (0, 0)
+        removed_count = root.frames - frames
+        if root.queued or removed_count + root.dropped - dropped < count - lost_count:
             return None
-        return gone
+        return removed_count
 
 
 class Carrier:
@@ -317,8 +341,8 @@ class ClusterCarrier(Carrier):
         line = ClusterLine(self.name, self.cluster, self._cable)
         line.files = files or {}
         try:
-            for way, impairment in zip(WAYS, (forward, backward), strict=True):
-                line.set(way, impairment)
+            for direction, impairment in zip(DIRECTIONS, (forward, backward), strict=True):
+                line.set(direction, impairment)
             with self._cable.tapped():
                 yield line
         finally:
@@ -333,8 +357,8 @@ class Carriers:
 
     def __getitem__(self, name: CarrierName) -> Carrier:
         if name not in self._there:
-            made = ModelCarrier() if name == "model" else ClusterCarrier(name, Cluster.back_to_back())
-            self._there[name] = made
+            carrier = ModelCarrier() if name == "model" else ClusterCarrier(name, Cluster.back_to_back())
+            self._there[name] = carrier
         return self._there[name]
 
     def close(self) -> None:

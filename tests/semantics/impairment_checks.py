@@ -23,7 +23,7 @@ from tests.unit.fates.wire_frames import A, B, ethernet
 MICROSECOND, MILLISECOND, SECOND = 10**3, 10**6, 10**9
 
 CLOCKS: Final = 20 * MICROSECOND
-"""How far two readings of one instant may lie apart: the kernel's stamps are wall-clock time, timers monotonic."""
+"""Maximum difference of two readings of one instant: the kernel's stamps are wall-clock time, timers monotonic."""
 
 TYPICAL: Final = round(2 * MILLISECOND * SLOW)
 """A quarter of the frames leave less late than this, even on a machine that stands still for most of the time because
@@ -59,23 +59,23 @@ def on(
     files: dict[str, str] | None = None,
     timed: bool = False,
     also: Iterable[str] = (),
-    without: Iterable[CarrierName] = (),
+    excluded: Iterable[CarrierName] = (),
 ) -> pytest.MarkDecorator:
     """Give the test a `line` for each capable carrier.
 
     timed: the test checks times, which an emulated machine does not keep. also: tested properties beyond the
-    impairment. without: carriers that another test covers.
+    impairment. excluded: carriers that another test covers.
     """
     parameters = []
     for name in ALL:
-        if name in without or not can(name, forward, backward):
+        if name in excluded or not can(name, forward, backward):
             continue
         COVERED[name] |= {*asked_for(forward), *asked_for(backward), *also}
         marks = [pytest.mark.requires(*NEEDS[name])] if NEEDS[name] else []
         if timed and name != "model":
             marks.append(pytest.mark.requires("steady-time"))
-        requested = CheckedImpairment(name, forward, backward, tuple((files or {}).items()))
-        parameters.append(pytest.param(requested, id=name, marks=marks))
+        checked = CheckedImpairment(name, forward, backward, tuple((files or {}).items()))
+        parameters.append(pytest.param(checked, id=name, marks=marks))
     return pytest.mark.parametrize("line", parameters, indirect=True)
 
 
@@ -106,7 +106,7 @@ def marked(number: int, size: int = 64, source: int = A, destination: int = B) -
 
 
 def mark_of(frame: bytes) -> int:
-    words = [frame[at : at + 4] for at in range(14, len(frame) - 3, 4)]
+    words = [frame[offset : offset + 4] for offset in range(14, len(frame) - 3, 4)]
     return int.from_bytes(statistics.mode(words), "big")
 
 
@@ -114,45 +114,47 @@ def marks_of(frames: Iterable[bytes]) -> list[int]:
     return [mark_of(frame) for frame in frames]
 
 
-def flipped(frame: bytes, sent: bytes) -> int:
-    """How many bits differ."""
-    assert len(frame) == len(sent)
-    return (int.from_bytes(frame, "big") ^ int.from_bytes(sent, "big")).bit_count()
+def flipped(frame: bytes, frame_sent: bytes) -> int:
+    """Return the number of bits that differ."""
+    assert len(frame) == len(frame_sent)
+    return (int.from_bytes(frame, "big") ^ int.from_bytes(frame_sent, "big")).bit_count()
 
 
 def paced(count: int, gap: int = 0, size: int = 64, first: int = 0) -> list[tuple[int, bytes]]:
-    """Frames so far apart."""
-    return [(place * gap, marked(first + place, size)) for place in range(count)]
+    """Schedule `count` numbered frames, `gap` ns apart."""
+    return [(index * gap, marked(first + index, size)) for index in range(count)]
 
 
 # What is expected
 
 
-def check_fates(line: Line, run: Run, way: str = "forward") -> None:
+def check_fates(line: Line, run: Run, direction: str = "forward") -> None:
     """Check that the arrived frames and their fates are those of the model, where the table says so."""
-    assert way in ("forward", "backward")
+    assert direction in ("forward", "backward")
     if line.exact("repeatable fates"):
-        assert run.frames == line.expected(run, "forward" if way == "forward" else "backward").frames
+        assert run.frames == line.expected(run, "forward" if direction == "forward" else "backward").frames
 
 
-def check_times(line: Line, arrived: Stamped, due: Sequence[int]) -> None:
+def check_times(line: Line, arrived: Stamped, deadlines: Sequence[int]) -> None:
     """No frame came out before it was due, and a quarter of them hardly later: exactly then in virtual time."""
-    assert len(arrived) == len(due)
-    late = [when - then for (when, _), then in zip(arrived, due, strict=True)]
+    assert len(arrived) == len(deadlines)
+    lateness = [time - deadline for (time, _), deadline in zip(arrived, deadlines, strict=True)]
     if line.virtual:
-        assert late == [0] * len(due)
+        assert lateness == [0] * len(deadlines)
         return
-    assert min(late) >= -CLOCKS, f"a frame came {-min(late)} ns before it was due"
+    assert min(lateness) >= -CLOCKS, f"a frame came {-min(lateness)} ns before it was due"
     if not os.environ.get("TESTBED_VM"):
-        usual = sorted(late)[len(late) // 4]
-        assert usual < TYPICAL, f"three quarters of the frames were {usual:,} ns late or more"
+        typical_lateness = sorted(lateness)[len(lateness) // 4]
+        assert typical_lateness < TYPICAL, f"three quarters of the frames were {typical_lateness:,} ns late or more"
 
 
-def on_the_wire(offered: Stamped, occupied: Sequence[int], rate: int) -> list[int]:
-    """Return when each frame has left the wire, without loss. occupied: bytes of each at `rate` bit/s."""
-    ends, busy = [], 0
-    for (when, _), size in zip(offered, occupied, strict=True):
-        numerator = max(when * rate, busy) + size * 8 * SECOND  # in units of 1 / rate, so that nothing is rounded twice
-        busy = numerator
-        ends.append(busy // rate)
+def on_the_wire(offered: Stamped, sizes: Sequence[int], rate: int) -> list[int]:
+    """Return when each frame has left the wire, without loss. sizes: bytes of each at `rate` bit/s."""
+    ends, busy_until = [], 0
+    for (time, _), size in zip(offered, sizes, strict=True):
+        numerator = (
+            max(time * rate, busy_until) + size * 8 * SECOND
+        )  # in units of 1 / rate, so that nothing is rounded twice
+        busy_until = numerator
+        ends.append(busy_until // rate)
     return ends

@@ -26,7 +26,7 @@ Schedule: TypeAlias = Sequence[tuple[int, bytes]]
 """When, in nanoseconds from its beginning, and what."""
 
 Stamped: TypeAlias = list[tuple[int, bytes]]
-Way: TypeAlias = Literal["forward", "backward"]
+DirectionName: TypeAlias = Literal["forward", "backward"]
 
 BUFFER: Final = 256 << 20
 _SEND_BYTES: Final = 16 << 20
@@ -57,16 +57,16 @@ class Tap:
                 frame, control, _, _ = take(65_536, 256)
             except BlockingIOError:
                 break
-            when = 0
+            time = 0
             for level, kind, data in control:
                 if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
                     seconds, nanoseconds = _STAMP.unpack(data)
-                    when = seconds * 10**9 + nanoseconds
+                    time = seconds * 10**9 + nanoseconds
                 elif (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
                     status, _, _, _, _, tci, tpid = _AUXDATA.unpack(data)
                     if status & _VLAN_VALID:
                         frame = frame[:12] + (tpid << 16 | tci).to_bytes(4, "big") + frame[12:]
-            frames.append((when, frame))
+            frames.append((time, frame))
         _, dropped = struct.unpack("II", self.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
         assert not dropped, f"the test itself has missed {dropped} frames"
         return frames
@@ -84,18 +84,23 @@ class Cable:
         self._taps: dict[str, Tap] = {}
 
     def __enter__(self) -> Cable:
-        (described,) = [link for link in self._cluster.state.layout.links if link.name == self.link]
+        (layout_link,) = [link for link in self._cluster.state.layout.links if link.name == self.link]
         nodes = list(self._cluster.nodes)
-        first = described.a.owner if described.a.owner in nodes else described.b.owner
-        other = described.b.owner if described.b.owner in nodes else next(node for node in nodes if node != first)
+        first = layout_link.a.owner if layout_link.a.owner in nodes else layout_link.b.owner
+        other_node = (
+            layout_link.b.owner if layout_link.b.owner in nodes else next(node for node in nodes if node != first)
+        )
         self._nics = {}
         try:
             self.wire: OpenNamespace = open_path(wire_path(self._cluster.state))
             self._stack.callback(self.wire.close)
-            for way, node in (("backward", first), ("forward", other)):  # the NIC at which that direction comes out
-                place = open_socket(self._cluster[node].namespace, "eth0", EVERY_PROTOCOL)
-                self._nics[way] = Tap(self._stack.enter_context(place))
-                self._nics[way].socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BYTES)
+            for direction, node in (
+                ("backward", first),
+                ("forward", other_node),
+            ):  # the NIC at which that direction comes out
+                packet_socket = open_socket(self._cluster[node].namespace, "eth0", EVERY_PROTOCOL)
+                self._nics[direction] = Tap(self._stack.enter_context(packet_socket))
+                self._nics[direction].socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BYTES)
             self._wait_for_stamps()
         except BaseException:
             self._stack.close()
@@ -109,12 +114,12 @@ class Cable:
 
     def _wait_for_stamps(self) -> None:
         """Wait until the kernel stamps frames on arrival; before that its stamps are times of reading."""
-        out = self._nics["forward"]
+        receiver = self._nics["forward"]
         while True:
             self._nics["backward"].socket.send(numbered(0))
-            assert select.select([out.socket], [], [], 30)[0], "the two nodes do not reach each other"
+            assert select.select([receiver.socket], [], [], 30)[0], "the two nodes do not reach each other"
             reading = time.time_ns()
-            if all(when < reading for when, _ in out.read()[-1:]):
+            if all(stamp < reading for stamp, _ in receiver.read()[-1:]):
                 return
 
     @contextmanager
@@ -123,63 +128,67 @@ class Cable:
         wire = wire_path(self._cluster.state)
         with ExitStack() as stack:
             interfaces_by_name = by_name(interfaces(self.wire.route))
-            for way, end in self._ends.items():
-                self._taps[way] = Tap(stack.enter_context(open_socket(wire, end, EVERY_PROTOCOL)))
+            for direction, end in self._ends.items():
+                self._taps[direction] = Tap(stack.enter_context(open_socket(wire, end, EVERY_PROTOCOL)))
                 # Not what is put back into a switch.
-                attach_filter(self._taps[way].socket, drop_reinserted(interfaces_by_name[end].index))
+                attach_filter(self._taps[direction].socket, drop_reinserted(interfaces_by_name[end].index))
             self.index_a, self.index_b = (interfaces_by_name[end].index for end in self._ends.values())
             yield
         self._taps.clear()
 
-    def marks(self, way: str) -> tuple[int, int]:
+    def marks(self, direction: str) -> tuple[int, int]:
         """Return the present positions in the records, for `offered` and `arrived`."""
-        return len(self._taps[way].read()), len(self._nics[way].read())
+        return len(self._taps[direction].read()), len(self._nics[direction].read())
 
-    def offered(self, way: str, start_marks: tuple[int, int]) -> Stamped:
+    def offered(self, direction: str, start_marks: tuple[int, int]) -> Stamped:
         """Return the frames that entered the link since `marks`."""
-        return self._taps[way].read()[start_marks[0] :]
+        return self._taps[direction].read()[start_marks[0] :]
 
-    def arrived(self, way: str, start_marks: tuple[int, int]) -> Stamped:
+    def arrived(self, direction: str, start_marks: tuple[int, int]) -> Stamped:
         """Return the frames that left the link since `marks`."""
-        return self._nics[way].read()[start_marks[1] :]
+        return self._nics[direction].read()[start_marks[1] :]
 
-    def send(self, schedules: Mapping[Way, Schedule]) -> None:
+    def send(self, schedules: Mapping[DirectionName, Schedule]) -> None:
         """Send frames of one direction or both, each at its time or as soon after it as the machine can."""
-        out = {"forward": self._nics["backward"].socket.send, "backward": self._nics["forward"].socket.send}
+        senders = {"forward": self._nics["backward"].socket.send, "backward": self._nics["forward"].socket.send}
         merged = sorted(
-            [(when, place, way) for way, schedule in schedules.items() for place, (when, _) in enumerate(schedule)]
+            [
+                (due, index, direction)
+                for direction, schedule in schedules.items()
+                for index, (due, _) in enumerate(schedule)
+            ]
         )
         # On one processor, so that the kernel takes the frames in the order in which they were sent.
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {max(allowed)})
         try:
-            started = time.monotonic_ns() - merged[0][0]
-            for when, place, way in merged:
-                while (left := started + when - time.monotonic_ns()) > 0:
-                    if left > _NEAR:
-                        time.sleep((left - _NEAR) / 1e9)  # until its frame is due
-                out[way](schedules[way][place][1])
+            start_time = time.monotonic_ns() - merged[0][0]
+            for due, index, direction in merged:
+                while (remaining := start_time + due - time.monotonic_ns()) > 0:
+                    if remaining > _NEAR:
+                        time.sleep((remaining - _NEAR) / 1e9)  # until its frame is due
+                senders[direction](schedules[direction][index][1])
         finally:
             os.sched_setaffinity(0, allowed)
 
     @contextmanager
-    def sending(self, schedule: Schedule, held: int) -> Iterator[Callable[[], None]]:
+    def sending(self, schedule: Schedule, held_count: int) -> Iterator[Callable[[], None]]:
         """Send frames forward from another process meanwhile, the last ones not before the function that is given has been
         called; it waits until all are sent."""
-        waits, says = os.pipe()
+        waiting_end, signalling_end = os.pipe()
 
         def send(_report: Callable[[object], None]) -> None:
-            self.send({"forward": schedule[:-held]})
-            os.read(waits, 1)
-            self.send({"forward": schedule[-held:]})
+            self.send({"forward": schedule[:-held_count]})
+            os.read(waiting_end, 1)
+            self.send({"forward": schedule[-held_count:]})
 
         with ExitStack() as stack:
-            stack.callback(os.close, waits)
-            stack.callback(os.close, says)
+            stack.callback(os.close, waiting_end)
+            stack.callback(os.close, signalling_end)
             sender = stack.enter_context(background(send))
 
-            def sent() -> None:
-                os.write(says, b"!")
+            def send_rest() -> None:
+                os.write(signalling_end, b"!")
                 assert sender.wait() == 0
 
-            yield sent
+            yield send_rest

@@ -27,11 +27,11 @@ DELAY = 200 * MILLISECOND
 
 
 def flips(line: Line, count: int) -> list[int]:
-    """How many bits of each frame were flipped."""
+    """Return the number of flipped bits of each frame."""
     run = line.carry(paced(count))
     check_fates(line, run)
     assert len(run.arrived) == count
-    return [flipped(frame, sent) for frame, (_, sent) in zip(run.frames, run.offered, strict=True)]
+    return [flipped(frame, original) for frame, (_, original) in zip(run.frames, run.offered, strict=True)]
 
 
 @on(Impairment(corrupt=0.3))
@@ -57,10 +57,10 @@ def test_a_copy_follows_its_original_at_once_as_often_as_asked(line: Line) -> No
     run = line.carry(paced(COUNT))
     check_fates(line, run)
     assert marks_of(run.frames) == sorted(marks_of(run.frames))
-    actual = times_arrived(run)
-    assert set(actual) == {1, 2}
-    assert actual.total() == COUNT
-    check_share(actual[2], COUNT, 0.3, "frames doubled")
+    copies = times_arrived(run)
+    assert set(copies) == {1, 2}
+    assert copies.total() == COUNT
+    check_share(copies[2], COUNT, 0.3, "frames doubled")
 
 
 @on(Impairment(duplicate=0.5, loss=0.4))
@@ -68,15 +68,15 @@ def test_a_lost_frame_is_not_doubled_and_no_copy_is_lost(line: Line) -> None:
     count = 7_000
     run = line.carry(paced(count))
     check_fates(line, run)
-    actual = times_arrived(run)
-    assert set(actual) == {1, 2}
-    missing = count - actual.total()
+    copies = times_arrived(run)
+    assert set(copies) == {1, 2}
+    missing_count = count - copies.total()
     if line.exact("duplicate with loss"):
-        check_share(missing, count, 0.4, "frames that do not arrive")
-        check_share(actual[2], count - missing, 0.5, "copies of those that do")
+        check_share(missing_count, count, 0.4, "frames that do not arrive")
+        check_share(copies[2], count - missing_count, 0.5, "copies of those that do")
     else:  # its bound: l(1-d) do not arrive, d(1-l)^2 arrive twice
-        check_share(missing, count, 0.4 * 0.5, "frames that do not arrive")
-        check_share(actual[2], count, 0.5 * 0.6**2, "frames that arrive twice")
+        check_share(missing_count, count, 0.4 * 0.5, "frames that do not arrive")
+        check_share(copies[2], count, 0.5 * 0.6**2, "frames that arrive twice")
 
 
 @on(Impairment(duplicate=1.0, corrupt=0.5))
@@ -96,20 +96,20 @@ def test_a_copy_is_as_corrupt_as_its_original(line: Line) -> None:
 @on(Impairment(delay=DELAY, reorder=0.5))
 def test_reordered_frames_skip_the_delay_and_no_other_does(line: Line) -> None:
     run = line.carry(paced(2_000))
-    arrivals = {mark_of(frame): when for when, frame in run.offered}
-    arrived = [(when - arrivals[mark_of(frame)], mark_of(frame)) for when, frame in run.arrived]
+    arrivals = {mark_of(frame): time for time, frame in run.offered}
+    arrived = [(time - arrivals[mark_of(frame)], mark_of(frame)) for time, frame in run.arrived]
     assert sorted(number for _, number in arrived) == sorted(arrivals)
     if line.exact("repeatable fates"):
-        chosen = {record.n - 1 for record in line.expected(run).log}
+        reordered = {record.n - 1 for record in line.expected(run).log}
     else:
-        chosen = {number for took, number in arrived if took < DELAY}
-    skipped = [number for _, number in arrived if number in chosen]
-    rest = [number for _, number in arrived if number not in chosen]
+        reordered = {number for elapsed, number in arrived if elapsed < DELAY}
+    skipped = [number for _, number in arrived if number in reordered]
+    in_order = [number for _, number in arrived if number not in reordered]
     # A late frame of the ones may come among the others, but never behind a later one of its own.
     assert skipped == sorted(skipped)
-    assert rest == sorted(rest)
-    assert all(took >= DELAY - CLOCKS for took, number in arrived if number not in chosen)
-    assert sum(took < DELAY for took, number in arrived if number in chosen) > len(chosen) // 4
+    assert in_order == sorted(in_order)
+    assert all(elapsed >= DELAY - CLOCKS for elapsed, number in arrived if number not in reordered)
+    assert sum(elapsed < DELAY for elapsed, number in arrived if number in reordered) > len(reordered) // 4
     check_share(len(skipped), 2_000, 0.5, "frames reordered")
 
 
@@ -118,19 +118,19 @@ def test_a_frame_that_skips_the_delay_still_takes_its_time_on_the_wire(line: Lin
     run = line.carry(paced(400, size=250))
     oracle = line.expected(run)
     if not line.exact("reorder behind a rate"):  # its share leaves at once, the wire carries the others
-        offered_times = {mark_of(frame): when for when, frame in run.offered}
-        early = sum(when - offered_times[mark_of(frame)] < DELAY for when, frame in run.arrived)
-        assert 100 < early < 300
+        offered_times = {mark_of(frame): time for time, frame in run.offered}
+        early_count = sum(time - offered_times[mark_of(frame)] < DELAY for time, frame in run.arrived)
+        assert 100 < early_count < 300
         assert len(run.arrived) == 400
         return
     ends = {mark_of(frame): end for (_, frame), end in zip(
         run.offered, on_the_wire(run.offered, [250] * 400, 10**7), strict=True
     )}  # fmt: skip
-    skipped = {mark_of(frame) for when, frame in oracle.arrived if when == ends[mark_of(frame)]}
+    skipped = {mark_of(frame) for time, frame in oracle.arrived if time == ends[mark_of(frame)]}
     assert 100 < len(skipped) < 300
     assert marks_of(run.frames) == marks_of(oracle.frames)
-    due = [ends[number] + (0 if number in skipped else DELAY) for number in marks_of(run.frames)]
-    check_times(line, run.arrived, due)
+    deadlines = [ends[number] + (0 if number in skipped else DELAY) for number in marks_of(run.frames)]
+    check_times(line, run.arrived, deadlines)
 
 
 # A frame that one rule decides is neither seen nor counted by those behind it.
@@ -152,12 +152,12 @@ def test_rules_meet_the_frames_that_they_name(line: Line) -> None:
     schedule += [(0, tcp(destination=5002, data=bytes([number]))) for number in range(1, 10)]
     run = line.carry(schedule)
     check_fates(line, run)
-    others = [frame for frame in run.frames if frame[12:14] == b"\x08\x00"]
-    assert [frame[-1] for frame in others if frame[23] == 17] == [1, 2, 4, 5]
-    assert [frame[-1] for frame in others if frame[23] == 6 and frame[37] == 5001 & 255] == [1, 2, 3, 5, 6, 7, 9]
-    assert [frame[-1] for frame in others if frame[23] == 6 and frame[37] == 5002 & 255] == list(range(1, 10))
-    whole = [frame for frame in run.frames if frame in frames]
-    damaged = [frame for frame in run.frames if frame not in {sent for _, sent in schedule}]
-    assert [flipped(frame, frames[9]) for frame in damaged] == [2]
-    numbers = marks_of(whole)
+    ip_frames = [frame for frame in run.frames if frame[12:14] == b"\x08\x00"]
+    assert [frame[-1] for frame in ip_frames if frame[23] == 17] == [1, 2, 4, 5]
+    assert [frame[-1] for frame in ip_frames if frame[23] == 6 and frame[37] == 5001 & 255] == [1, 2, 3, 5, 6, 7, 9]
+    assert [frame[-1] for frame in ip_frames if frame[23] == 6 and frame[37] == 5002 & 255] == list(range(1, 10))
+    intact_frames = [frame for frame in run.frames if frame in frames]
+    damaged_frames = [frame for frame in run.frames if frame not in {original for _, original in schedule}]
+    assert [flipped(frame, frames[9]) for frame in damaged_frames] == [2]
+    numbers = marks_of(intact_frames)
     assert numbers == [1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 11, 12, *range(14, 41), 13]

@@ -52,10 +52,10 @@ def fates(line: Line, schedule: Schedule) -> dict[bytes, list[bytes]]:
 
 
 def _copies(frames: Sequence[bytes]) -> dict[bytes, list[bytes]]:
-    actual: dict[bytes, list[bytes]] = defaultdict(list)
+    copies_by_original: dict[bytes, list[bytes]] = defaultdict(list)
     for frame in frames:
-        actual[frame].append(frame)
-    return actual
+        copies_by_original[frame].append(frame)
+    return copies_by_original
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -74,9 +74,9 @@ def nodes(request: pytest.FixtureRequest) -> int:
 )
 def carrier(request: pytest.FixtureRequest, nodes: int, _sandbox: None) -> Iterator[Carrier]:
     name: CarrierName = request.param
-    actual = ClusterCarrier(name, Cluster.star(nodes), LINK)
-    yield actual
-    actual.close()
+    carrier_used = ClusterCarrier(name, Cluster.star(nodes), LINK)
+    yield carrier_used
+    carrier_used.close()
 
 
 def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[bytes, list[bytes]]:
@@ -100,9 +100,9 @@ def test_all_random_fates_of_a_flow_are_independent_of_other_flows() -> None:
     impairment = Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2)
     interleaved = by_model(impairment, interleaved_schedule("one", MILLISECOND))
     assert interleaved == by_model(impairment, interleaved_schedule("another", 0))
-    alone = by_model(impairment, [(0, FLOWS[3](n)) for n in range(1, FRAMES_PER_FLOW + 1)])
-    assert {frame: interleaved[frame] for frame in alone if frame in interleaved} == {
-        frame: alone[frame] for frame in alone if frame in interleaved
+    one_flow = by_model(impairment, [(0, FLOWS[3](n)) for n in range(1, FRAMES_PER_FLOW + 1)])
+    assert {frame: interleaved[frame] for frame in one_flow if frame in interleaved} == {
+        frame: one_flow[frame] for frame in one_flow if frame in interleaved
     }
 
 

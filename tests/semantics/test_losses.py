@@ -21,16 +21,16 @@ def fates(line: Line, count: int = COUNT) -> list[bool]:
     check_fates(line, run)
     arrived = marks_of(run.frames)
     assert arrived == sorted(set(arrived))
-    kept = set(arrived)
-    return [place not in kept for place in range(count)]
+    arrived_numbers = set(arrived)
+    return [index not in arrived_numbers for index in range(count)]
 
 
 @on(Impairment(loss=0.3), also=["repeatable fates"])
 def test_frames_are_lost_independently_as_often_as_asked(line: Line) -> None:
-    lost = fates(line)
-    check_share(sum(lost), COUNT, 0.3, "frames lost")
+    is_lost = fates(line)
+    check_share(sum(is_lost), COUNT, 0.3, "frames lost")
     # Independent: after a loss the next frame is lost as often as any.
-    after = [next_one for first, next_one in pairwise(lost) if first]
+    after = [is_next_lost for first, is_next_lost in pairwise(is_lost) if first]
     assert abs(statistics.fmean(after) - 0.3) <= 4.892 * math.sqrt(0.3 * 0.7 / len(after))
 
 
@@ -41,35 +41,35 @@ def test_all_frames_are_lost(line: Line) -> None:
 
 @on(Impairment(gemodel=(0.3, 0.5, 1.0, 0.0)))
 def test_losses_come_in_bursts_whose_lengths_are_those_of_the_two_states(line: Line) -> None:
-    runs = [(lost, len(list(group))) for lost, group in groupby(fates(line, 6_000))][1:-1]
-    for lost, parameter, what in ((True, 0.5, "bursts"), (False, 0.3, "gaps")):
-        lengths = [length for was, length in runs if was is lost]
+    runs = [(is_lost, len(list(group))) for is_lost, group in groupby(fates(line, 6_000))][1:-1]
+    for is_lost, parameter, quantity in ((True, 0.5, "bursts"), (False, 0.3, "gaps")):
+        lengths = [length for run_is_lost, length in runs if run_is_lost is is_lost]
         # Lengths are geometric: mean 1 / parameter, variance (1 - parameter) / parameter^2.
         error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(lengths))
-        check_mean(statistics.fmean(lengths), 1 / parameter, error, f"mean length of {what}")
+        check_mean(statistics.fmean(lengths), 1 / parameter, error, f"mean length of {quantity}")
 
 
 @on(Impairment(gemodel=(0.3, 0.5, 0.9, 0.1)))
 def test_both_states_lose_with_probabilities_of_their_own(line: Line) -> None:
-    lost = fates(line, 5_000)
+    is_lost = fates(line, 5_000)
     # Frames a hundred apart are as good as independent: the spread of parts of the sample is the interval.
-    shares = [statistics.fmean(lost[begin : begin + 100]) for begin in range(0, 5_000, 100)]
+    shares = [statistics.fmean(is_lost[start : start + 100]) for start in range(0, 5_000, 100)]
     requested = (0.3 * 0.9 + 0.5 * 0.1) / 0.8
     check_mean(statistics.fmean(shares), requested, statistics.stdev(shares) / math.sqrt(len(shares)), "frames lost")
 
 
 @on(Impairment(loss_pattern="5, 12, 24 every 30"))
 def test_the_frames_of_a_pattern_are_lost_and_no_others(line: Line) -> None:
-    lost = fates(line, 300)
-    assert [place for place, was in enumerate(lost, 1) if was] == [
-        begin + number for begin in range(0, 300, 30) for number in (5, 12, 24)
+    is_lost = fates(line, 300)
+    assert [index for index, is_frame_lost in enumerate(is_lost, 1) if is_frame_lost] == [
+        start + number for start in range(0, 300, 30) for number in (5, 12, 24)
     ]
 
 
 @on(Impairment(loss=0.1, gemodel=(0.05, 0.4, 0.8, 0.01), loss_pattern="3 every 7"), also=["counters by cause"])
 def test_several_kinds_of_loss_together_lose_what_any_of_them_loses(line: Line) -> None:
-    lost = fates(line)
-    assert all(lost[place] for place in range(2, COUNT, 7))
+    is_lost = fates(line)
+    assert all(is_lost[index] for index in range(2, COUNT, 7))
     burst = (0.05 * 0.8 + 0.4 * 0.01) / 0.45
     expected = 1 - 0.9 * (1 - burst) * 6 / 7
-    assert abs(statistics.fmean(lost) - expected) < 0.2 * expected
+    assert abs(statistics.fmean(is_lost) - expected) < 0.2 * expected

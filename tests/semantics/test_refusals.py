@@ -61,7 +61,9 @@ def test_a_feature_that_a_datapath_lacks_is_rejected_with_its_reason(
     message = str(caught.value)
     assert f"the datapath {name!r} cannot carry this" in message
     reasons = {
-        TABLE[requested][name].reason for requested in asked_for(impairment) if TABLE[requested][name].fit is Fit.ABSENT
+        TABLE[carrier_name][name].reason
+        for carrier_name in asked_for(impairment)
+        if TABLE[carrier_name][name].fit is Fit.ABSENT
     }
     assert TABLE[feature][name].reason in reasons
     assert any(reason in message for reason in reasons)

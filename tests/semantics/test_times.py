@@ -47,7 +47,7 @@ def in_a_burst(line: Line, schedule: Schedule, within: int) -> Run:
 def test_every_frame_comes_after_the_delay_in_order(line: Line) -> None:
     run = line.carry(paced(300, 200 * MICROSECOND))
     assert run.frames == [frame for _, frame in run.offered]
-    check_times(line, run.arrived, [when + DELAY for when, _ in run.offered])
+    check_times(line, run.arrived, [time + DELAY for time, _ in run.offered])
 
 
 def even(value: float, spread: int) -> float:
@@ -67,13 +67,13 @@ def test_jitter_varies_the_delay_of_frames_that_are_far_enough_apart(line: Line)
     run = line.carry(paced(count, 300 * MICROSECOND))
     assert marks_of(run.frames) == list(range(count))
     if not line.exact("uniform jitter"):
-        for (arrived, _), (when, _) in zip(run.offered, run.arrived, strict=True):
-            assert when - arrived >= DELAY - spread - CLOCKS
+        for (arrived, _), (time, _) in zip(run.offered, run.arrived, strict=True):
+            assert time - arrived >= DELAY - spread - CLOCKS
         return
-    due = [when for when, _ in line.expected(run).arrived]
-    scheduled = [then - when for then, (when, _) in zip(due, run.offered, strict=True)]
+    deadlines = [time for time, _ in line.expected(run).arrived]
+    scheduled = [deadline - time for deadline, (time, _) in zip(deadlines, run.offered, strict=True)]
     assert all(DELAY - spread <= delay for delay in scheduled)
-    check_times(line, run.arrived, due)
+    check_times(line, run.arrived, deadlines)
     if line.virtual:
         check_distribution([delay - DELAY for delay in scheduled], lambda value: even(value, spread), "uniform jitter")
 
@@ -83,13 +83,13 @@ def test_jitter_of_a_table_varies_the_delay(line: Line) -> None:
     run = line.carry(paced(400, 500 * MICROSECOND))
     assert sorted(marks_of(run.frames)) == list(range(400))
     if line.exact("repeatable fates"):
-        check_times(line, run.arrived, [when for when, _ in line.expected(run).arrived])
+        check_times(line, run.arrived, [time for time, _ in line.expected(run).arrived])
 
 
 @on(Impairment(delay=MILLISECOND, jitter=2_200 * MILLISECOND, distribution="uniform"), timed=True)
 def test_a_jitter_may_be_seconds_long_and_no_delay_is_less_than_none(line: Line) -> None:
     run = line.carry(paced(20, MILLISECOND))
-    check_times(line, run.arrived, [when for when, _ in line.expected(run).arrived])
+    check_times(line, run.arrived, [time for time, _ in line.expected(run).arrived])
 
 
 TRACE = "0ms\n2.5ms\n1ms\n7ms\n"
@@ -102,10 +102,12 @@ TRACE = "0ms\n2.5ms\n1ms\n7ms\n"
 )
 def test_a_trace_gives_frames_their_delays_in_turn(line: Line) -> None:
     run = line.carry(paced(40, 10 * MILLISECOND))
-    steps = [0, 2_500_000, 1_000_000, 7_000_000] * 10
-    due = [when + MILLISECOND + step for (when, _), step in zip(run.offered, steps, strict=True)]
-    kept = [max(due[: place + 1]) for place in range(len(due))]  # the machine may not have kept them 10 ms apart
-    check_times(line, run.arrived, kept)
+    delays = [0, 2_500_000, 1_000_000, 7_000_000] * 10
+    deadlines = [time + MILLISECOND + step for (time, _), step in zip(run.offered, delays, strict=True)]
+    deadlines_in_order = [
+        max(deadlines[: index + 1]) for index in range(len(deadlines))
+    ]  # the machine may not have kept them 10 ms apart
+    check_times(line, run.arrived, deadlines_in_order)
 
 
 @on(Impairment(delay=20 * MILLISECOND, jitter=20 * MILLISECOND, distribution="uniform"))
@@ -117,11 +119,12 @@ def test_frames_keep_their_order_whatever_their_jitter(line: Line) -> None:
     else:  # its bound: frames closer together than twice the jitter may change places
         assert sorted(numbers) == list(range(300))
         assert numbers != sorted(numbers)
-        offered_times = {mark_of(frame): when for when, frame in run.offered}
-        for place, later in enumerate(numbers):
-            overtaken = [earlier for earlier in numbers[place + 1 :] if earlier < later]
+        offered_times = {mark_of(frame): time for time, frame in run.offered}
+        for index, later_number in enumerate(numbers):
+            overtaken = [earlier for earlier in numbers[index + 1 :] if earlier < later_number]
             assert all(
-                offered_times[later] - offered_times[earlier] <= 40 * MILLISECOND + CLOCKS for earlier in overtaken
+                offered_times[later_number] - offered_times[earlier] <= 40 * MILLISECOND + CLOCKS
+                for earlier in overtaken
             )
 
 
@@ -141,22 +144,22 @@ def bucket(line: Line, largest: int = LARGEST) -> int:
     return -(-line.impairments["forward"].rate // 8_000) + largest
 
 
-def check_rate(line: Line, run: Run, occupied: list[int], largest: int = LARGEST) -> None:
-    """Check arrivals of a burst behind a rate. occupied: bytes of each frame at the rate; largest: that of an MTU-sized
+def check_rate(line: Line, run: Run, sizes: list[int], largest: int = LARGEST) -> None:
+    """Check arrivals of a burst behind a rate. sizes: bytes of each frame at the rate; largest: that of an MTU-sized
     one."""
     rate = line.impairments["forward"].rate
     assert run.frames == [frame for _, frame in run.offered]
     if line.exact("time on the wire"):
-        check_times(line, run.arrived, on_the_wire(run.offered, occupied, rate))
+        check_times(line, run.arrived, on_the_wire(run.offered, sizes, rate))
         return
     # In the time t since the first frame came, at most the rate times t and the bucket, as the table gives in its bound.
-    room = bucket(line, largest)
-    passed = 0
-    for (when, _), size in zip(run.arrived, occupied, strict=True):
-        passed += size
-        assert (passed - room) * 8 * SECOND <= rate * (when + CLOCKS)
-    whole = on_the_wire(run.offered, occupied, rate)[-1]
-    assert run.arrived[-1][0] <= whole + 100 * TYPICAL
+    allowance = bucket(line, largest)
+    passed_bytes = 0
+    for (time, _), size in zip(run.arrived, sizes, strict=True):
+        passed_bytes += size
+        assert (passed_bytes - allowance) * 8 * SECOND <= rate * (time + CLOCKS)
+    end_of_last = on_the_wire(run.offered, sizes, rate)[-1]
+    assert run.arrived[-1][0] <= end_of_last + 100 * TYPICAL
 
 
 @on(Impairment(rate=RATE, queue=ROOM), timed=True)
@@ -169,7 +172,7 @@ def test_frames_of_every_size_leave_at_the_rate(line: Line, size: int) -> None:
 @on(Impairment(rate=RATE, queue=ROOM), timed=True)
 def test_small_and_large_frames_take_each_their_time(line: Line) -> None:
     sizes = [1514, 60, 60, 700] * 20
-    schedule = [entry for place, size in enumerate(sizes) for entry in paced(1, size=size, first=place)]
+    schedule = [entry for index, size in enumerate(sizes) for entry in paced(1, size=size, first=index)]
     run = line.carry(schedule)
     check_rate(line, run, sizes)
 
@@ -177,12 +180,12 @@ def test_small_and_large_frames_take_each_their_time(line: Line) -> None:
 @on(Impairment(rate=RATE, queue=ROOM), timed=True)
 def test_a_frame_that_comes_alone_takes_its_time_on_the_wire(line: Line) -> None:
     run = line.carry(paced(40, 6 * MILLISECOND, size=1514))
-    whole = on_the_wire(run.offered, [1514] * 40, RATE)
+    ends = on_the_wire(run.offered, [1514] * 40, RATE)
     if line.exact("time on the wire"):
-        check_times(line, run.arrived, whole)
+        check_times(line, run.arrived, ends)
     else:  # early by the time that the bucket takes to fill
-        early = bucket(line) * 8 * SECOND // RATE + CLOCKS
-        assert all(when >= then - early for (when, _), then in zip(run.arrived, whole, strict=True))
+        tolerance = bucket(line) * 8 * SECOND // RATE + CLOCKS
+        assert all(time >= end - tolerance for (time, _), end in zip(run.arrived, ends, strict=True))
 
 
 @on(Impairment(rate=100_003, queue=ROOM), timed=True)
@@ -222,14 +225,14 @@ def test_a_trace_of_opportunities_is_the_rate(line: Line) -> None:
     first = (0, 10, 10, 20, 30, 30), (0, 0, 10, 20, 20, 30), (0, 10, 20, 20, 30, 40)  # where in the trace we came in
     for pattern in first:
         period = pattern[3]
-        due = [(pattern[place % 3] + place // 3 * period) * MILLISECOND for place in range(30)]
-        late = [when - then for (when, _), then in zip(run.arrived, due, strict=True)]
-        late = [each - min(late) for each in late]
-        if sorted(late)[len(late) // 4] < TYPICAL:
+        deadlines = [(pattern[index % 3] + index // 3 * period) * MILLISECOND for index in range(30)]
+        lateness = [time - deadline for (time, _), deadline in zip(run.arrived, deadlines, strict=True)]
+        lateness = [value - min(lateness) for value in lateness]
+        if sorted(lateness)[len(lateness) // 4] < TYPICAL:
             if line.virtual:
-                assert set(late) == {0}
+                assert set(lateness) == {0}
             return
-    raise AssertionError(f"not the trace's times: {[when for when, _ in run.arrived]}")
+    raise AssertionError(f"not the trace's times: {[time for time, _ in run.arrived]}")
 
 
 @on(
@@ -240,7 +243,7 @@ def test_jitter_delays_frames_but_not_the_wire(line: Line) -> None:
     run = line.carry(paced(100, size=500))
     assert marks_of(run.frames) == list(range(100))
     if line.exact("jitter behind a rate"):
-        check_times(line, run.arrived, [when for when, _ in line.expected(run).arrived])
+        check_times(line, run.arrived, [time for time, _ in line.expected(run).arrived])
 
 
 # The queue
@@ -293,10 +296,10 @@ def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
     """The queue holds 128 KiB beside the frame on the wire; the rate drains it during the burst."""
     run = line.carry(paced(400, size=1514))
     assert marks_of(run.frames) == sorted(set(marks_of(run.frames)))
-    waiting = 128 * 1024 // 1514
-    taken = run.offered[-1][0] * 100_000_000 // (8 * SECOND) // 1514
+    queue_length = 128 * 1024 // 1514
+    sent_meanwhile = run.offered[-1][0] * 100_000_000 // (8 * SECOND) // 1514
     slack = 1 if line.exact("usual queue") else 2 + bucket(line) // 1514
-    assert waiting <= len(run.frames) <= waiting + 1 + taken + slack
+    assert queue_length <= len(run.frames) <= queue_length + 1 + sent_meanwhile + slack
 
 
 @on(Impairment(rate=50_000_000, delay=20 * MILLISECOND, queue=30_000))
@@ -309,10 +312,10 @@ def test_drops_of_the_queue_under_load_follow_from_arrival_times(line: Line) -> 
         assert abs(len(numbers) - len(line.expected(run).frames)) <= 3
         assert not line.virtual or bisect_left(numbers, 599) >= 300
     else:  # netem has room for so many frames, queued and under way together, and drops none while it has
-        room = 30_000 // LARGEST + frames_under_way(line)
-        left = {mark_of(frame): when for when, frame in run.arrived}
+        queue_length = 30_000 // LARGEST + frames_under_way(line)
+        arrival_times = {mark_of(frame): time for time, frame in run.arrived}
         for number, (arrived, _) in enumerate(run.offered):
-            if number not in left:
-                assert sum(when > arrived for mark, when in left.items() if mark < number) >= room
-    first_lost = next(place for place, number in enumerate([*numbers, -1]) if place != number)
+            if number not in arrival_times:
+                assert sum(time > arrived for mark, time in arrival_times.items() if mark < number) >= queue_length
+    first_lost = next(index for index, number in enumerate([*numbers, -1]) if index != number)
     assert first_lost >= 30

@@ -31,46 +31,50 @@ PLACE = 400
 
 def through_change(line: Line, after: Impairment, schedule: Schedule | None = None) -> tuple[Run, range, Impairment]:
     before = line.impairments["forward"]
-    run, places = line.carry_through_change(schedule or paced(COUNT, GAP), PLACE, after)
-    return run, places, before
+    run, change_range = line.carry_through_change(schedule or paced(COUNT, GAP), PLACE, after)
+    return run, change_range, before
 
 
-def check_changed_once(line: Line, run: Run, places: range, before: Impairment) -> None:
-    """Check that the output matches the model with a single change before one of the frames at `places`."""
-    actual = {place for place in places if line.expected_through_change(run, place, before).frames == run.frames}
-    assert actual, f"no change between the frames {places.start} and {places.stop} explains what came out"
+def check_changed_once(line: Line, run: Run, change_range: range, before: Impairment) -> None:
+    """Check that the output matches the model with a single change before one of the frames in `change_range`."""
+    possible_indices = {
+        index for index in change_range if line.expected_through_change(run, index, before).frames == run.frames
+    }
+    assert possible_indices, (
+        f"no change between the frames {change_range.start} and {change_range.stop} explains what came out"
+    )
 
 
 @on(Impairment(loss=0.2), also=["live change", "repeatable fates"])
 def test_another_loss_holds_from_one_frame_on(line: Line) -> None:
-    run, places, before = through_change(line, Impairment(loss=0.7))
+    run, change_range, before = through_change(line, Impairment(loss=0.7))
     if line.exact("repeatable fates"):
-        check_changed_once(line, run, places, before)
+        check_changed_once(line, run, change_range, before)
         return
     arrived = marks_of(run.frames)
     assert arrived == sorted(set(arrived))
-    earlier, later = places.start, COUNT - places.stop + 1
+    earlier, later = change_range.start, COUNT - change_range.stop + 1
     assert abs(sum(number < earlier for number in arrived) - 0.8 * earlier) < 0.2 * earlier
     assert abs(sum(number >= COUNT - later for number in arrived) - 0.3 * later) < 0.2 * later
 
 
 @on(Impairment(loss_pattern="2 every 3"))
 def test_another_pattern_counts_from_one_again(line: Line) -> None:
-    run, places, before = through_change(line, Impairment(loss_pattern="1, 2 every 5"))
-    check_changed_once(line, run, places, before)
+    run, change_range, before = through_change(line, Impairment(loss_pattern="1, 2 every 5"))
+    check_changed_once(line, run, change_range, before)
 
 
 @on(Impairment(delay=60 * MILLISECOND), also=["live change"])
 def test_a_shorter_delay_does_not_hurry_what_is_under_way_nor_let_it_be_overtaken(line: Line) -> None:
-    run, places, _ = through_change(line, Impairment(delay=20 * MILLISECOND))
-    offered_times = {mark_of(frame): when for when, frame in run.offered}
+    run, change_range, _ = through_change(line, Impairment(delay=20 * MILLISECOND))
+    offered_times = {mark_of(frame): time for time, frame in run.offered}
     assert len(run.arrived) == COUNT
-    earlier = [when for when, frame in run.arrived if mark_of(frame) < places.start]
-    due = [offered_times[number] + 60 * MILLISECOND for number in range(places.start)]
-    check_times(line, [(when, b"") for when in earlier], due)
-    later = [(when, mark_of(frame)) for when, frame in run.arrived if mark_of(frame) >= places.stop]
-    assert all(when >= offered_times[number] + 20 * MILLISECOND - CLOCKS for when, number in later)
-    assert any(when < offered_times[number] + 60 * MILLISECOND for when, number in later)
+    earlier = [time for time, frame in run.arrived if mark_of(frame) < change_range.start]
+    deadlines = [offered_times[number] + 60 * MILLISECOND for number in range(change_range.start)]
+    check_times(line, [(time, b"") for time in earlier], deadlines)
+    later = [(time, mark_of(frame)) for time, frame in run.arrived if mark_of(frame) >= change_range.stop]
+    assert all(time >= offered_times[number] + 20 * MILLISECOND - CLOCKS for time, number in later)
+    assert any(time < offered_times[number] + 60 * MILLISECOND for time, number in later)
     if line.exact("repeatable fates"):  # the wire model's order; netem sorts by the time at which frames are due
         assert marks_of(run.frames) == list(range(COUNT))
 
@@ -82,8 +86,8 @@ def test_another_rate_holds_for_what_comes_from_then_on(line: Line) -> None:
     end = run.arrived[-1][0]
     slowest = on_the_wire(run.offered, [500] * COUNT, 2_000_000)[-1]
     fastest = on_the_wire(run.offered, [500] * COUNT, 6_000_000)[-1]
-    early = 0 if line.exact("time on the wire") else MILLISECOND + 1518 * 8 * SECOND // 6_000_000  # a token bucket
-    assert fastest - early - CLOCKS < end < slowest + 100 * TYPICAL
+    tolerance = 0 if line.exact("time on the wire") else MILLISECOND + 1518 * 8 * SECOND // 6_000_000  # a token bucket
+    assert fastest - tolerance - CLOCKS < end < slowest + 100 * TYPICAL
 
 
 @on(Impairment(delay=5 * MILLISECOND), also=["live change", "counters by cause"])
@@ -108,42 +112,42 @@ def test_a_change_of_the_delay_alone_shifts_nobodys_fate(line: Line) -> None:
 def run_both_directions(line: Line, count: int) -> dict[str, Run]:
     """Carry the same schedule in both directions at once."""
     runs = line.carry_both({"forward": paced(count, 20 * MICROSECOND), "backward": paced(count, 20 * MICROSECOND)})
-    for way in ("forward", "backward"):
-        check_fates(line, runs[way], way)
-    return {str(way): run for way, run in runs.items()}
+    for direction in ("forward", "backward"):
+        check_fates(line, runs[direction], direction)
+    return {str(direction): run for direction, run in runs.items()}
 
 
 @on(Impairment(loss=0.3), Impairment(loss=0.3))
 def test_both_directions_lose_alike_and_independently(line: Line) -> None:
     runs = run_both_directions(line, 3_200)
-    lost = {way: set(range(3_200)) - set(marks_of(run.frames)) for way, run in runs.items()}
-    for way, numbers in lost.items():
-        check_share(len(numbers), 3_200, 0.3, f"frames lost {way}")
-    together = len(lost["forward"] & lost["backward"])
-    assert abs(together - 0.09 * 3_200) <= 4.892 * (0.09 * 0.91 * 3_200) ** 0.5
+    lost_frames = {direction: set(range(3_200)) - set(marks_of(run.frames)) for direction, run in runs.items()}
+    for direction, numbers in lost_frames.items():
+        check_share(len(numbers), 3_200, 0.3, f"frames lost {direction}")
+    lost_in_both = len(lost_frames["forward"] & lost_frames["backward"])
+    assert abs(lost_in_both - 0.09 * 3_200) <= 4.892 * (0.09 * 0.91 * 3_200) ** 0.5
 
 
 @on(Impairment(duplicate=0.3), Impairment(duplicate=0.3))
 def test_both_directions_double_alike(line: Line) -> None:
-    for way, run in run_both_directions(line, 3_200).items():
-        check_share(len(run.frames) - 3_200, 3_200, 0.3, f"frames doubled {way}")
+    for direction, run in run_both_directions(line, 3_200).items():
+        check_share(len(run.frames) - 3_200, 3_200, 0.3, f"frames doubled {direction}")
 
 
 @on(Impairment(corrupt=0.3), Impairment(corrupt=0.3))
 def test_both_directions_corrupt_alike(line: Line) -> None:
-    for way, run in run_both_directions(line, 3_200).items():
-        sent = {frame for _, frame in run.offered}
-        check_share(sum(frame not in sent for frame in run.frames), 3_200, 0.3, f"frames corrupted {way}")
+    for direction, run in run_both_directions(line, 3_200).items():
+        originals = {frame for _, frame in run.offered}
+        check_share(sum(frame not in originals for frame in run.frames), 3_200, 0.3, f"frames corrupted {direction}")
 
 
 @on(Impairment(delay=4 * MILLISECOND), Impairment(delay=9 * MILLISECOND))
 def test_each_direction_has_its_own_delay(line: Line) -> None:
     schedule = paced(200, GAP)
     runs = line.carry_both({"forward": schedule, "backward": schedule})
-    for way, delay in (("forward", 4), ("backward", 9)):
-        run = runs[way]  # type: ignore[index]
+    for direction, delay in (("forward", 4), ("backward", 9)):
+        run = runs[direction]  # type: ignore[index]
         assert marks_of(run.frames) == list(range(200))
-        check_times(line, run.arrived, [when + delay * MILLISECOND for when, _ in run.offered])
+        check_times(line, run.arrived, [time + delay * MILLISECOND for time, _ in run.offered])
 
 
 @on(Impairment(loss=1.0))

@@ -50,7 +50,7 @@ class Transcript:
         self.delivered[delivery] += 1
 
     def check(self) -> None:
-        """Each request was handled once and replied to once, or it came back; never both for certain."""
+        """Check that each request was handled and replied to once, or was returned, and not certainly both."""
         assert not self.wrong
         assert all(count == 1 for count in (*self.handled.values(), *self.replied.values(), *self.delivered.values()))
         for identity in self.asked:
@@ -64,33 +64,37 @@ class Transcript:
 
 def content(identity: Identity, size: int) -> bytes:
     node, endpoint, serial = identity
-    return bytes([(node * 7 + endpoint * 31 + serial * 3 + place) & 0xFF for place in range(size)])
+    return bytes([(node * 7 + endpoint * 31 + serial * 3 + index) & 0xFF for index in range(size)])
 
 
 class ConversingEndpoint:
     """Endpoint with its handlers and the task that sends its requests."""
 
     def __init__(
-        self, endpoint: Endpoint, notes: Transcript, everybody: list[EndpointName], requests: int, seed: int
+        self, endpoint: Endpoint, notes: Transcript, all_names: list[EndpointName], requests: int, seed: int
     ) -> None:
         self.endpoint = endpoint
         self.notes = notes
         self.requests = requests
-        self.chance = Random(seed * 1_000_003 + endpoint.name.node * 1_009 + endpoint.name.endpoint)
+        self.rng = Random(seed * 1_000_003 + endpoint.name.node * 1_009 + endpoint.name.endpoint)
         self.max_medium = endpoint.library.max_medium
         endpoint.tag = TAG
-        endpoint.segment = bytearray(ROOM * (PLACES * len(everybody) + 1))
+        endpoint.segment = bytearray(ROOM * (PLACES * len(all_names) + 1))
         endpoint.error_handler = self.came_back
         for number, handler in (SHORT, self.short), (MEDIUM, self.data), (BULK, self.data), (ANSWER, self.answer):
             endpoint.set_handler(number, handler)
-        own = endpoint.name
-        self.names = [name for name in everybody if name.node != own.node or len({one.node for one in everybody}) == 1]
-        self.first = everybody.index(own) * PLACES
-        self.last = ROOM * PLACES * len(everybody)
+        own_name = endpoint.name
+        self.names = [
+            name
+            for name in all_names
+            if name.node != own_name.node or len({peer_name.node for peer_name in all_names}) == 1
+        ]
+        self.first = all_names.index(own_name) * PLACES
+        self.last = ROOM * PLACES * len(all_names)
         self.writing: dict[int, tuple[int, int]] = {}  # bulk messages: to whom, and which of the places there
         self.open = 0
-        for place, name in enumerate(self.names):
-            endpoint.map(place, name, TAG)
+        for index, name in enumerate(self.names):
+            endpoint.map(index, name, TAG)
 
     def short(self, token: Token, serial: int) -> None:
         self.notes.handled[*token.source, serial] += 1
@@ -109,47 +113,47 @@ class ConversingEndpoint:
         else:
             token.reply_bulk(ANSWER, content(identity, serial % 3000), self.last, serial)
 
-    def answer(self, token: Token, *about: object) -> None:
-        serial = cast(int, about[-1])
+    def answer(self, token: Token, *arguments: object) -> None:
+        serial = cast(int, arguments[-1])
         self.notes.replied[*self.endpoint.name, serial] += 1
         self.open -= 1
         self.writing.pop(serial, None)
         assert token.is_reply
 
-    def came_back(self, returned: Returned) -> None:
-        if returned.is_reply:
+    def came_back(self, message: Returned) -> None:
+        if message.is_reply:
             self.notes.replies_returned += 1
             return
-        self.writing.pop(returned.arguments[0], None)
-        self.notes.returned[*self.endpoint.name, returned.arguments[0]] = returned.status
+        self.writing.pop(message.arguments[0], None)
+        self.notes.returned[*self.endpoint.name, message.arguments[0]] = message.status
         self.open -= 1
 
-    def free_slot(self, place: int) -> int:
+    def free_slot(self, peer_index: int) -> int:
         """Return a slot of a destination's segment without a bulk message in flight, -1 if there is none: two would
         overwrite each other."""
-        taken = {one for to, one in self.writing.values() if to == place}
-        return next((index for index in range(PLACES) if index not in taken), -1)
+        taken_slots = {slot for destination, slot in self.writing.values() if destination == peer_index}
+        return next((index for index in range(PLACES) if index not in taken_slots), -1)
 
     async def run(self, am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG002
-        endpoint, chance, notes = self.endpoint, self.chance, self.notes
+        endpoint, rng, notes = self.endpoint, self.rng, self.notes
         for serial in range(self.requests):
-            place = chance.randrange(len(self.names))
+            peer_index = rng.randrange(len(self.names))
             identity = (*endpoint.name, serial)
             notes.asked.append(identity)
             self.open += 1
-            form = chance.choice((SHORT, SHORT, MEDIUM, BULK))
+            form = rng.choice((SHORT, SHORT, MEDIUM, BULK))
             if form == SHORT:
-                await endpoint.request(place, SHORT, serial)
+                await endpoint.request(peer_index, SHORT, serial)
             elif form == MEDIUM:
-                size = chance.randrange(self.max_medium)
-                await endpoint.request_medium(place, MEDIUM, content(identity, size), serial)
+                size = rng.randrange(self.max_medium)
+                await endpoint.request_medium(peer_index, MEDIUM, content(identity, size), serial)
             else:
-                data = content(identity, chance.randrange(ROOM))
-                while (taken := self.free_slot(place)) < 0:
+                data = content(identity, rng.randrange(ROOM))
+                while (free_slot := self.free_slot(peer_index)) < 0:
                     await endpoint.wait()
                     await endpoint.poll()
-                self.writing[serial] = (place, taken)
-                await endpoint.request_bulk(place, BULK, data, (self.first + taken) * ROOM, serial)
+                self.writing[serial] = (peer_index, free_slot)
+                await endpoint.request_bulk(peer_index, BULK, data, (self.first + free_slot) * ROOM, serial)
         while self.open:
             await endpoint.wait()
             await endpoint.poll()

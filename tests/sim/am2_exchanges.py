@@ -32,8 +32,12 @@ def _case(*requests: Request, endpoints: int = 1) -> Case:
     )  # fmt: skip
 
 
-def _request(source: int, form: str, size: int, answer: str = SHORT, endpoint: int = 0, wrong: str = "") -> Request:
-    return Request(source, endpoint, 1 - source, endpoint, form, size, answer, 0 if answer != MEDIUM else 60, wrong)
+def _request(
+    source: int, form: str, size: int, answer_form: str = SHORT, endpoint: int = 0, mistake: str = ""
+) -> Request:
+    return Request(
+        source, endpoint, 1 - source, endpoint, form, size, answer_form, 0 if answer_form != MEDIUM else 60, mistake
+    )
 
 
 CASES: Final = {
@@ -44,7 +48,7 @@ CASES: Final = {
     "two": _case(_request(0, SHORT, 4), _request(0, BULK, 2 * PACKET)),
     "each": _case(_request(0, SHORT, 4), _request(1, MEDIUM, 60)),
     "paged": _case(_request(0, SHORT, 4), _request(0, SHORT, 4, endpoint=1), endpoints=2),
-    "wrong": _case(_request(0, SHORT, 4, wrong="tag"), _request(0, BULK, 2 * PACKET, wrong="segment")),
+    "wrong": _case(_request(0, SHORT, 4, mistake="tag"), _request(0, BULK, 2 * PACKET, mistake="segment")),
 }
 """By name. At the beginning no endpoint is in its NIC; "paged": two of each node take turns in its one frame."""
 STRANGERS: Final = {"short", "each"}
@@ -82,8 +86,8 @@ class Active:
 
     def check(self, simulation: Simulation) -> None:  # noqa: ARG002
         assert self._run is not None
-        if left := self._run.left():
-            raise Violation("it was over, and is not: " + "; ".join(left))
+        if unfinished := self._run.left():
+            raise Violation("it was over, and is not: " + "; ".join(unfinished))
         self._world.check()
 
 

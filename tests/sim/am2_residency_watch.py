@@ -79,13 +79,13 @@ class _ResidencyWatch:
         """Make a method the boundary of an event: settle a change in progress before and after it."""
         method: Callable[..., object] = getattr(owner, name)
 
-        def watched(*arguments: object) -> object:
+        def observed(*arguments: object) -> object:
             self._settle()
             result = method(*arguments)
             self._settle()
             return result
 
-        self._patch.setattr(owner, name, watched)
+        self._patch.setattr(owner, name, observed)
 
     def _watch_hosts(self) -> None:
         on_doorbell, destroy = Residency.on_doorbell, Residency._destroy
@@ -118,7 +118,7 @@ class _ResidencyWatch:
 
     @staticmethod
     def _is_effective(residency: Residency, endpoint: NicEndpoint, subject: int) -> bool:
-        """Whether the firmware acts on a host's doorbell; it ignores a late or invalid one."""
+        """Return whether the firmware acts on a host's doorbell; it ignores a late or invalid one."""
         if subject == layout.LOAD:
             return state_of(residency, endpoint) == NOT_RESIDENT and residency._has_free_frame(endpoint.frames)
         return endpoint.is_leaving and not endpoint.is_released

@@ -29,31 +29,31 @@ def watch_channels(patch: pytest.MonkeyPatch, watch: Watch) -> None:
 
 
 def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    table, begin = states.SEND_CHANNEL, SendTable.begin
+    table, original_begin = states.SEND_CHANNEL, SendTable.begin
 
     def watched_begin(self: SendTable[object], now: int, packet: object) -> SendRow[object] | None:
         before = sending_state(self.free_rows[0]) if self.free_rows else ""
-        row = begin(self, now, packet)
+        row = original_begin(self, now, packet)
         if row is not None:
             watch.saw(table, before, "packet to send", sending_state(row))
         return row
 
     patch.setattr(SendTable, "begin", watched_begin)
 
-    def watch_answers(name: str, event: str, late: str) -> None:
+    def watch_answers(name: str, event: str, late_event: str) -> None:
         method = getattr(SendTable, name)
 
-        def watched(
+        def observed(
             self: SendTable[object], now: int, channel: int, generation: int, sequence: int, stamp: int
         ) -> object:
             rows = self._rows
             before = sending_state(rows[channel]) if channel < len(rows) else ""
             result = method(self, now, channel, generation, sequence, stamp)
             if before:
-                watch.saw(table, before, late if result is None else event, sending_state(rows[channel]))
+                watch.saw(table, before, late_event if result is None else event, sending_state(rows[channel]))
             return result
 
-        patch.setattr(SendTable, name, watched)
+        patch.setattr(SendTable, name, observed)
 
     watch_answers("on_answer", "answer", "late answer")
     watch_answers("on_refusal", "refusal", "late refusal")
@@ -61,7 +61,7 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     def watch_row(name: str, event: str) -> None:
         method = getattr(SendTable, name)
 
-        def watched(self: SendTable[object], *arguments: object) -> object:
+        def observed(self: SendTable[object], *arguments: object) -> object:
             row = arguments[-1]
             assert isinstance(row, SendRow)
             before = sending_state(row)
@@ -69,7 +69,7 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
             watch.saw(table, before, event, sending_state(row))
             return result
 
-        patch.setattr(SendTable, name, watched)
+        patch.setattr(SendTable, name, observed)
 
     watch_row("mark_resent", "timeout")
     watch_row("mark_final", "sent once")
@@ -87,9 +87,9 @@ def _watch_receiving(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         if channel >= self.channel_count:
             return classify(self, channel, generation, sequence, stamp)
         row, before = self._rows[channel], receiving_state(self, channel)
-        former = row.generation
+        former_generation = row.generation
         packet_class = classify(self, channel, generation, sequence, stamp)
-        is_new = before == states.UNUSED or row.generation != former
+        is_new = before == states.UNUSED or row.generation != former_generation
         watch.saw(table, before, "new generation" if is_new else events[packet_class], receiving_state(self, channel))
         return packet_class
 

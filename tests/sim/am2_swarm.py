@@ -54,12 +54,12 @@ MISTAKES: Final = (
 
 
 class Run:
-    """A case on its way."""
+    """Run of one case."""
 
-    def __init__(self, case: Case, simulation: Simulation, world: Ledger) -> None:
+    def __init__(self, case: Case, simulation: Simulation, ledger: Ledger) -> None:
         self.case = case
         self.simulation = simulation
-        self.world = world
+        self.world = ledger
         self.names = list(simulation.nodes)
         self.rows: Counter[str] = Counter()
         for name in self.names:
@@ -93,15 +93,15 @@ class Run:
     def through_the_faults(self) -> None:
         case, simulation = self.case, self.simulation
         links = [link.name for link in simulation.layout.links]
-        events = [(when, 1, number) for when, number in case.restarts]
+        events = [(time, 1, number) for time, number in case.restarts]
         if case.freed:
             events.append((case.freed, 0, 0))
         cuts = list(case.cuts)
-        for when, is_restart, number in sorted(events):
+        for time, is_restart, number in sorted(events):
             # A cable that is out then is put in again first.
-            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= when])
-            cuts = [cut for cut in cuts if cut.begin > when]
-            simulation.run_until(max(when, simulation.now()))
+            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= time])
+            cuts = [cut for cut in cuts if cut.begin > time]
+            simulation.run_until(max(time, simulation.now()))
             if is_restart:
                 self.start_again(number)
             else:
@@ -117,9 +117,9 @@ class Run:
         simulation = self.simulation
         end = simulation.now() + patience
         simulation.run_until(simulation.now() + step)
-        while left := self.left():
+        while unfinished := self.left():
             if simulation.now() > end:
-                raise Violation("no progress on a healed network: " + "; ".join(left[:20]))
+                raise Violation("no progress on a healed network: " + "; ".join(unfinished[:20]))
             simulation.run_until(simulation.now() + step)
             step += step // 8
 
@@ -127,42 +127,42 @@ class Run:
         simulation = self.simulation
         self.until_all_is_over(MILLISECOND, TIMEOUT)
         simulation.run_until(simulation.now() + SECOND // 10)
-        if left := self.left():
-            raise Violation("it was over, and is not: " + "; ".join(left))
+        if unfinished := self.left():
+            raise Violation("it was over, and is not: " + "; ".join(unfinished))
         self.world.check()
         for node in simulation.nodes.values():
             if self.case.shape != CROSSBARS and node.agent.firmware.deadline is not None:
                 raise Violation(f"{node.name}: nothing is under way, and a timer runs")
             self.rows.update(node.agent.firmware.counter_values())
-        self.rows.update({f"case: {what}": count for what, count in self.world.unclear.items()})
+        self.rows.update({f"case: {reason}": count for reason, count in self.world.unclear.items()})
 
     def left(self) -> list[str]:
-        """Describe what is in progress, a sentence each."""
-        out = []
+        """Return a sentence for each operation in progress."""
+        sentences = []
         for name, node in self.simulation.nodes.items():
             host, firmware = cast(ActiveMessages, node.endpoint), cast(Firmware, node.agent.firmware)
-            out += [f"{name}: {sentence}" for sentence in (*host.driver.pending_work(), *firmware.pending_work())]
+            sentences += [f"{name}: {sentence}" for sentence in (*host.driver.pending_work(), *firmware.pending_work())]
         for talker in self.world.talkers.values():
-            out += talker.left()
-        return out
+            sentences += talker.left()
+        return sentences
 
 
 def run(case: Case) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
-    world = Ledger(case)
-    nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, on_delivery=world.on_delivery)
+    ledger = Ledger(case)
+    nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, on_delivery=ledger.on_delivery)
     profile = replace(PRICED, doorbell=case.priced) if case.priced else IDEAL
     with Simulation(case.layout(), nics, profile=profile, seed=case.seed) as simulation:
         try:
-            one = Run(case, simulation, world)
+            swarm_run = Run(case, simulation, ledger)
             with unwrapped():
-                one.through_the_faults()
-                one.to_the_end()
+                swarm_run.through_the_faults()
+                swarm_run.to_the_end()
         except Violation:
             raise
         except MISTAKES as error:
             raise Violation(f"at {simulation.now()} ns: {type(error).__name__}: {error}") from error
-        return one.rows
+        return swarm_run.rows
 
 
 SWARM: Final = Swarm("python -m tests.sim.am2_swarm", draw, run, reduced_cases)

@@ -100,15 +100,18 @@ class Case:
 
     @property
     def may_lose_touch(self) -> bool:
-        """Whether a NIC may declare another one unreachable: faults outlast its retransmissions, the peer has
+        """Return whether a NIC may declare another one unreachable: faults outlast its retransmissions, the peer has
         restarted, or no route is known."""
         return self.patience < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
 
     def layout(self) -> Layout:
         """Layout with impairments, which tell NICs whether links keep the order of frames."""
-        calm = layout_of_shape(self.shape, self.nodes)
-        links = [replace(link, forward=one, backward=one) for link, one in zip(calm.links, self.links, strict=True)]
-        return replace(calm, links=tuple(links))
+        calm_layout = layout_of_shape(self.shape, self.nodes)
+        links = [
+            replace(link, forward=impairment, backward=impairment)
+            for link, impairment in zip(calm_layout.links, self.links, strict=True)
+        ]
+        return replace(calm_layout, links=tuple(links))
 
 
 @cache
@@ -127,63 +130,71 @@ def layout_of_shape(shape: str, nodes: int) -> Layout:
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
-    chance = source(seed, "case of am2")
-    on_myrinet = chance.random() < 0.06
-    shape, nodes = (CROSSBARS, 2 + chance.below(5)) if on_myrinet else draw_shape(chance)
-    links, cuts, until = draw_faults(
-        chance, layout_of_shape(shape, nodes), ON_MYRINET if on_myrinet else (*FAULTS, BLACKOUT)
+    """Draw the case of a seed."""
+    rng = source(seed, "case of am2")
+    on_myrinet = rng.random() < 0.06
+    shape, nodes = (CROSSBARS, 2 + rng.below(5)) if on_myrinet else draw_shape(rng)
+    links, cuts, faults_end = draw_faults(
+        rng, layout_of_shape(shape, nodes), ON_MYRINET if on_myrinet else (*FAULTS, BLACKOUT)
     )
-    endpoints = 2 + chance.below(3)
-    settings = _settings(chance, endpoints)
-    restarts = tuple([(chance.below(until), chance.below(nodes)) for _ in range(chance.choice((0, 0, 0, 1, 3)))])
+    endpoints = 2 + rng.below(3)
+    settings = _settings(rng, endpoints)
+    restarts = tuple([(rng.below(faults_end), rng.below(nodes)) for _ in range(rng.choice((0, 0, 0, 1, 3)))])
     case = Case(
         seed, shape, nodes, endpoints, tuple(settings.items()),
-        priced=chance.choice((0, 0, 0, 0, 0, 0, 0, 1, 10, 100)) * MICROSECOND,
-        changing=chance.choice((0, 0, 5)), slow=chance.choice((0, 50, 500)) * MICROSECOND,
-        freed=chance.choice((0, 0, 1)) * chance.below(until), requests=(), restarts=restarts, links=links, cuts=cuts,
-        until=until,
+        priced=rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 10, 100)) * MICROSECOND,
+        changing=rng.choice((0, 0, 5)), slow=rng.choice((0, 50, 500)) * MICROSECOND,
+        freed=rng.choice((0, 0, 1)) * rng.below(faults_end), requests=(), restarts=restarts, links=links, cuts=cuts,
+        until=faults_end,
     )  # fmt: skip
     # Whoever sends a reply that is given up is told, unless it only brings a credit: then nobody would know.
     answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
-    requests = [_request(chance, case, answers) for _ in range(REQUESTS + chance.below(20))]
+    requests = [_request(rng, case, answers) for _ in range(REQUESTS + rng.below(20))]
     if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for
         requests = [replace(request, sink=0, endpoint=0) if request.source else request for request in requests]
     return replace(case, requests=tuple(requests))
 
 
-def _request(chance: Source, case: Case, answers: tuple[str, ...]) -> Request:
-    form, answer = chance.choice((SHORT, SHORT, MEDIUM, BULK)), chance.choice(answers)
-    wrong = chance.choice(WRONG) if chance.random() < 0.05 else ""
-    if wrong == "segment":
+def _request(rng: Source, case: Case, answers: tuple[str, ...]) -> Request:
+    form, answer_form = rng.choice((SHORT, SHORT, MEDIUM, BULK)), rng.choice(answers)
+    mistake = rng.choice(WRONG) if rng.random() < 0.05 else ""
+    if mistake == "segment":
         form = BULK
-    origin, sender = chance.below(case.nodes), chance.below(case.endpoints)
-    sink, endpoint = chance.below(case.nodes), chance.below(case.endpoints)
+    origin, sender = rng.below(case.nodes), rng.below(case.endpoints)
+    sink, endpoint = rng.below(case.nodes), rng.below(case.endpoints)
     if origin == sink and dict(case.settings)["frames"] == 1:
         endpoint = sender  # two endpoints of one frame are never in the NIC together
     return Request(
-        origin, sender, sink, endpoint, form, chance.choice(SIZES[form]), answer, chance.choice(SIZES[answer]), wrong
+        origin,
+        sender,
+        sink,
+        endpoint,
+        form,
+        rng.choice(SIZES[form]),
+        answer_form,
+        rng.choice(SIZES[answer_form]),
+        mistake,
     )
 
 
-def _settings(chance: Source, endpoints: int) -> dict[str, int]:
-    timeout = chance.choice((200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND))
-    refused = chance.choice((100 * MICROSECOND, MILLISECOND))
+def _settings(rng: Source, endpoints: int) -> dict[str, int]:
+    timeout = rng.choice((200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND))
+    refusal_delay = rng.choice((100 * MICROSECOND, MILLISECOND))
     return {
-        "channels": chance.choice((1, 2, 4, 32)),
-        "sequences": chance.choice((2, 2, 1 << 16)),
+        "channels": rng.choice((1, 2, 4, 32)),
+        "sequences": rng.choice((2, 2, 1 << 16)),
         "scan": timeout // 5,
         "timeout": timeout,
-        "longest_timeout": timeout * chance.choice((1, 4, 32)),
-        "retries": chance.choice((3, 40, 40)),
-        "refused": refused,
-        "credits": chance.choice((1, 2, 4, 4)),
-        "frames": 1 + chance.below(endpoints - 1),
-        "attempts": chance.choice((0, 1, 8)),
-        "attempt": chance.choice((0, 0, 1000)),
-        "stay": 3 * max(refused, timeout // 5),  # a packet that was refused comes again within
-        "mappings": chance.choice((2, 1024)),
-        "packet": chance.choice((512, 8192)),
+        "longest_timeout": timeout * rng.choice((1, 4, 32)),
+        "retries": rng.choice((3, 40, 40)),
+        "refused": refusal_delay,
+        "credits": rng.choice((1, 2, 4, 4)),
+        "frames": 1 + rng.below(endpoints - 1),
+        "attempts": rng.choice((0, 1, 8)),
+        "attempt": rng.choice((0, 0, 1000)),
+        "stay": 3 * max(refusal_delay, timeout // 5),  # a packet that was refused comes again within
+        "mappings": rng.choice((2, 1024)),
+        "packet": rng.choice((512, 8192)),
     }
 
 
@@ -197,7 +208,7 @@ def reduced_cases(case: Case) -> Iterator[Case]:
         yield replace(case, cuts=cuts)
     for links in calmer(case.links):
         yield replace(case, links=links)
-    for plain in ({"priced": 0}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
-        less = replace(case, **plain)  # type: ignore[arg-type]  # the keys are a case's
+    for change in ({"priced": 0}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
+        less = replace(case, **change)  # type: ignore[arg-type]  # the keys are a case's
         if less != case:
             yield less

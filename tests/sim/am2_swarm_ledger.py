@@ -50,9 +50,9 @@ class RequestFate:
 
     @property
     def is_over(self) -> bool:
-        """Whether the request has ended as far as its sender can learn."""
-        ended = self.replied or self.returned is not None or (self.request.answer == NOTHING and self.handled)
-        return bool(ended or self.excused or self.void)
+        """Return whether the request has ended for its sender."""
+        is_ended = self.replied or self.returned is not None or (self.request.answer == NOTHING and self.handled)
+        return bool(is_ended or self.excused or self.void)
 
 
 class Ledger:
@@ -65,7 +65,7 @@ class Ledger:
 
     def __init__(self, case: Case) -> None:
         self.case: Final = case
-        self.courses: Final = [RequestFate(request) for request in case.requests]
+        self.fates: Final = [RequestFate(request) for request in case.requests]
         self.talkers: Final[dict[Name, SwarmEndpoint]] = {}
         self.lives: Final = [1] * case.nodes
         self.tags: Final[dict[Name, int]] = {}
@@ -75,19 +75,19 @@ class Ledger:
         self.rooms: Final[Counter[Name]] = Counter()
         self._numbers: dict[Delivery, int] = {}
         self._replies: Counter[int] = Counter()
-        for one in case.requests:
-            remote, local = (one.sink, one.endpoint), (one.source, one.origin)
-            at = self.rooms[remote]
-            self.rooms[remote] += one.size if one.form == BULK else 0
-            self.offsets.append((at, self.rooms[local]))
-            self.rooms[local] += one.answered if one.answer == BULK else 0
+        for request in case.requests:
+            remote, replier = (request.sink, request.endpoint), (request.source, request.origin)
+            capacity = self.rooms[remote]
+            self.rooms[remote] += request.size if request.form == BULK else 0
+            self.offsets.append((capacity, self.rooms[replier]))
+            self.rooms[replier] += request.answered if request.answer == BULK else 0
 
     # What happens.
 
     def sends(self, number: Delivery, serial: int, tag: int) -> None:
         """Record a request before it is sent, as a NIC may deliver it at once."""
         self._numbers[number] = serial
-        self.courses[serial].tag = tag
+        self.fates[serial].tag = tag
 
     def does_not_send(self, number: Delivery) -> None:
         del self._numbers[number]
@@ -97,126 +97,127 @@ class Ledger:
         serial = self._numbers.get(delivery._replace(is_reply=False))
         if serial is None:
             raise Violation(f"it is delivered, and was not sent: {delivery}")
-        course = self.courses[serial]
+        fate = self.fates[serial]
         if delivery.is_reply:
             self._replies[serial] += 1
-            if not course.delivered or (self._replies[serial] > 1 and not self.case.restarts):
-                raise Violation(f"{describe_fate(serial, course)}: {self._replies[serial]} replies are delivered")
+            if not fate.delivered or (self._replies[serial] > 1 and not self.case.restarts):
+                raise Violation(f"{describe_fate(serial, fate)}: {self._replies[serial]} replies are delivered")
             return
-        remote = (course.request.sink, course.request.endpoint)
-        if course.delivered:
-            raise Violation(f"{describe_fate(serial, course)} is delivered twice")
-        course.delivered.append(self.lives[remote[0]])
-        if course.request.wrong in ("tag", "endpoint", "segment") or self.tags[remote] != course.tag:
+        remote = (fate.request.sink, fate.request.endpoint)
+        if fate.delivered:
+            raise Violation(f"{describe_fate(serial, fate)} is delivered twice")
+        fate.delivered.append(self.lives[remote[0]])
+        if fate.request.wrong in ("tag", "endpoint", "segment") or self.tags[remote] != fate.tag:
             raise Violation(
-                f"{describe_fate(serial, course)} is delivered under tag {course.tag} where it is {self.tags[remote]}"
+                f"{describe_fate(serial, fate)} is delivered under tag {fate.tag} where it is {self.tags[remote]}"
             )
 
-    def handles(self, serial: int, by: Name) -> RequestFate:
+    def handles(self, serial: int, receiver: Name) -> RequestFate:
         """A request's handler is called."""
-        course = self.courses[serial]
-        if (course.request.sink, course.request.endpoint) != by or course.request.wrong:
-            raise Violation(f"{describe_fate(serial, course)} is handled by endpoint {by[1]} of node {by[0]}")
-        if course.handled:
-            raise Violation(f"{describe_fate(serial, course)} is handled twice")
-        if course.returned not in (None, Status.UNREACHABLE):
-            raise Violation(f"{describe_fate(serial, course)} is handled, and has come back")
-        course.handled.append(self.lives[by[0]])
-        if course.request.answer == NOTHING:
-            talker = None if course.void else self.talkers.get((course.request.source, course.request.origin))
+        fate = self.fates[serial]
+        if (fate.request.sink, fate.request.endpoint) != receiver or fate.request.wrong:
+            raise Violation(f"{describe_fate(serial, fate)} is handled by endpoint {receiver[1]} of node {receiver[0]}")
+        if fate.handled:
+            raise Violation(f"{describe_fate(serial, fate)} is handled twice")
+        if fate.returned not in (None, Status.UNREACHABLE):
+            raise Violation(f"{describe_fate(serial, fate)} is handled, and has come back")
+        fate.handled.append(self.lives[receiver[0]])
+        if fate.request.answer == NOTHING:
+            talker = None if fate.void else self.talkers.get((fate.request.source, fate.request.origin))
             if talker is not None:
                 talker.ended(serial)
-        return course
+        return fate
 
     def is_replied(self, serial: int) -> RequestFate:
         """A reply's handler is called."""
-        course = self.courses[serial]
-        course.replied += 1
-        if course.replied > 1 or not course.handled:
-            raise Violation(f"{describe_fate(serial, course)} is replied to for the {course.replied}. time")
-        if course.returned is not None:
-            raise Violation(f"{describe_fate(serial, course)} is replied to, and has come back")
-        return course
+        fate = self.fates[serial]
+        fate.replied += 1
+        if fate.replied > 1 or not fate.handled:
+            raise Violation(f"{describe_fate(serial, fate)} is replied to for the {fate.replied}. time")
+        if fate.returned is not None:
+            raise Violation(f"{describe_fate(serial, fate)} is replied to, and has come back")
+        return fate
 
     def comes_back(self, serial: int, status: Status) -> None:
         """A request does."""
-        course = self.courses[serial]
-        if course.returned is not None or course.replied:
-            raise Violation(f"{describe_fate(serial, course)} comes back: {status.name}")
-        course.returned = status
+        fate = self.fates[serial]
+        if fate.returned is not None or fate.replied:
+            raise Violation(f"{describe_fate(serial, fate)} comes back: {status.name}")
+        fate.returned = status
         if status is Status.UNREACHABLE:
-            self.unclear["came back, delivered" if course.delivered else "came back, not delivered"] += 1
-        self._may_come_back(serial, course, status)
+            self.unclear["came back, delivered" if fate.delivered else "came back, not delivered"] += 1
+        self._may_come_back(serial, fate, status)
 
     def reply_comes_back(self, serial: int, status: Status) -> None:
         """Record a returned reply: the requester may never learn of it."""
-        course = self.courses[serial]
-        local = (course.request.source, course.request.origin)
-        if not (self.case.may_lose_touch or local in self.freed):
-            raise Violation(f"{describe_fate(serial, course)}: its reply comes back: {status.name}")
+        fate = self.fates[serial]
+        origin = (fate.request.source, fate.request.origin)
+        if not (self.case.may_lose_touch or origin in self.freed):
+            raise Violation(f"{describe_fate(serial, fate)}: its reply comes back: {status.name}")
         self.unclear["replies came back"] += 1
-        self._excuse(serial, course)
+        self._excuse(serial, fate)
 
-    def _may_come_back(self, serial: int, course: RequestFate, status: Status) -> None:
-        remote = (course.request.sink, course.request.endpoint)
+    def _may_come_back(self, serial: int, fate: RequestFate, status: Status) -> None:
+        remote = (fate.request.sink, fate.request.endpoint)
         if status is Status.UNREACHABLE:
             true = self.case.may_lose_touch or remote in self.freed
         else:
-            true = not course.handled and (not course.delivered or status is Status.BAD_HANDLER)
+            true = not fate.handled and (not fate.delivered or status is Status.BAD_HANDLER)
             if status is Status.BAD_TAG:
-                true &= bool(self.case.changing) or course.request.wrong == "tag"
+                true &= bool(self.case.changing) or fate.request.wrong == "tag"
             elif status is Status.BAD_ENDPOINT:
                 is_told_later = self.lives[remote[0]] > 1 and bool(self.case.priced)  # a NIC that has restarted
-                true &= remote in self.freed or is_told_later or course.request.wrong == "endpoint"
+                true &= remote in self.freed or is_told_later or fate.request.wrong == "endpoint"
             else:
-                true &= bool(course.request.wrong) and status is _COMES_BACK[course.request.wrong]
+                true &= bool(fate.request.wrong) and status is _COMES_BACK[fate.request.wrong]
         if not true:
-            raise Violation(f"{describe_fate(serial, course)} comes back: {status.name}")
+            raise Violation(f"{describe_fate(serial, fate)} comes back: {status.name}")
 
     # What has an end there.
 
     def starts_again(self, node: int) -> None:
         """Record a NIC's restart: requests of its programs are void, and requests to them may never end."""
         self.lives[node] += 1
-        for serial, course in enumerate(self.courses):
-            if course.is_sent and course.request.source == node:
-                course.void = True
-            elif course.is_sent and course.request.sink == node and not course.is_over:
-                self._excuse(serial, course)
+        for serial, fate in enumerate(self.fates):
+            if fate.is_sent and fate.request.source == node:
+                fate.void = True
+            elif fate.is_sent and fate.request.sink == node and not fate.is_over:
+                self._excuse(serial, fate)
 
     def is_freed(self, name: Name) -> None:
         """An endpoint is."""
         self.freed.add(name)
-        for course in self.courses:
-            one = course.request
-            if course.is_sent and (one.source, one.origin) == name:
-                course.void = True
+        for fate in self.fates:
+            request = fate.request
+            if fate.is_sent and (request.source, request.origin) == name:
+                fate.void = True
 
-    def _excuse(self, serial: int, course: RequestFate) -> None:
+    def _excuse(self, serial: int, fate: RequestFate) -> None:
         """Excuse a request whose end its sender may never learn."""
-        course.excused = True
-        if not course.void:
-            self.talkers[course.request.source, course.request.origin].excuse(serial)
+        fate.excused = True
+        if not fate.void:
+            self.talkers[fate.request.source, fate.request.origin].excuse(serial)
 
     def check(self) -> None:
         """Check every request after the end of the case. Raises Violation."""
-        for serial, course in enumerate(self.courses):
-            if not course.is_sent or course.void:
+        for serial, fate in enumerate(self.fates):
+            if not fate.is_sent or fate.void:
                 continue
-            if course.returned is not None:
+            if fate.returned is not None:
                 continue
-            if course.excused:
-                if not (course.replied or course.delivered):
-                    raise Violation(f"{describe_fate(serial, course)} is lost")
-                self.unclear["no end heard of"] += not course.replied
-            elif course.request.wrong or not course.handled or course.replied != (course.request.answer != NOTHING):
-                raise Violation(f"{describe_fate(serial, course)} has no end")
+            if fate.excused:
+                if not (fate.replied or fate.delivered):
+                    raise Violation(f"{describe_fate(serial, fate)} is lost")
+                self.unclear["no end heard of"] += not fate.replied
+            elif fate.request.wrong or not fate.handled or fate.replied != (fate.request.answer != NOTHING):
+                raise Violation(f"{describe_fate(serial, fate)} has no end")
 
 
-def describe_fate(serial: int, course: RequestFate) -> str:
-    one = course.request
-    wrong = f", wrong {one.wrong}" if one.wrong else ""
+def describe_fate(serial: int, fate: RequestFate) -> str:
+    request = fate.request
+    mistake = f", wrong {request.wrong}" if request.wrong else ""
     return (
-        f"request {serial} ({one.form}, {one.size}, of {one.source}.{one.origin} to {one.sink}.{one.endpoint}{wrong}; "
-        f"handled {course.handled}, replied {course.replied}, returned {course.returned}, delivered {course.delivered})"
+        f"request {serial} ({request.form}, {request.size}, of {request.source}.{request.origin} "
+        f"to {request.sink}.{request.endpoint}{mistake}; "
+        f"handled {fate.handled}, replied {fate.replied}, returned {fate.returned}, delivered {fate.delivered})"
     )

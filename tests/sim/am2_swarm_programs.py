@@ -47,12 +47,12 @@ class SwarmEndpoint:
     open: requests without a known end, and their translation-table entries. lost: credits that cannot return, by entry.
     """
 
-    def __init__(self, world: Ledger, bundle: Bundle) -> None:
+    def __init__(self, ledger: Ledger, bundle: Bundle) -> None:
         self.endpoint: Final = bundle.allocate_endpoint()
         self.name: Final = tuple(self.endpoint.name)
-        self.world: Final = world
-        self.life: Final = world.lives[self.name[0]]
-        self.chance: Final = source(world.case.seed, f"endpoint {self.name}, life {self.life}")
+        self.world: Final = ledger
+        self.life: Final = ledger.lives[self.name[0]]
+        self.rng: Final = source(ledger.case.seed, f"endpoint {self.name}, life {self.life}")
         self.open: Final[dict[int, Lead]] = {}
         self.lost: Final[Counter[Lead]] = Counter()
         self.has_sent = False
@@ -62,7 +62,7 @@ class SwarmEndpoint:
         self._mapped: Counter[int] = Counter()
         self._mine: set[int] = set()
         endpoint = self.endpoint
-        endpoint.segment = bytearray(world.rooms[self.name] + GUARD)
+        endpoint.segment = bytearray(ledger.rooms[self.name] + GUARD)
         endpoint.error_handler = self.came_back
         for number, handler in (
             (WORDS, self.words),
@@ -72,7 +72,7 @@ class SwarmEndpoint:
         ):
             endpoint.set_handler(number, handler)
         self._set_tag()
-        world.talkers[self.name] = self
+        ledger.talkers[self.name] = self
 
     def _set_tag(self) -> None:
         node, endpoint = self.name
@@ -81,10 +81,10 @@ class SwarmEndpoint:
 
     # Handlers.
 
-    def words(self, token: Token, serial: int, *rest: int) -> None:
+    def words(self, token: Token, serial: int, *arguments: int) -> None:
         request = self._handle_request(token, serial)
-        if rest != words(serial, request.size):
-            raise Violation(f"request {serial} came as {rest}")
+        if arguments != words(serial, request.size):
+            raise Violation(f"request {serial} came as {arguments}")
         self._send_reply(token, serial, request)
 
     def data(self, token: Token, data: memoryview, serial: int) -> None:
@@ -94,10 +94,10 @@ class SwarmEndpoint:
         self._send_reply(token, serial, request)
 
     def _handle_request(self, token: Token, serial: int) -> Request:
-        course = self.world.handles(serial, self.name)
+        fate = self.world.handles(serial, self.name)
         self.handled += 1
-        request = course.request
-        if token.source != (request.source, request.origin) or token.tag != course.tag or token.is_reply:
+        request = fate.request
+        if token.source != (request.source, request.origin) or token.tag != fate.tag or token.is_reply:
             raise Violation(f"request {serial} came from {token.source} under tag {token.tag}")
         return request
 
@@ -112,22 +112,22 @@ class SwarmEndpoint:
         elif request.answer == BULK:
             token.reply_bulk(ANSWER_DATA, payload(serial + 1, size), self.world.offsets[serial][1], serial)
         if serial % 8 == 0 and request.answer != NOTHING:
-            refused(lambda: token.reply(ANSWER, serial))
+            check_refused(lambda: token.reply(ANSWER, serial))
 
     def _break_rules(self, token: Token) -> None:
         """A handler may not send requests, and may not poll."""
         if self._places:
-            place = next(iter(self._places.values()))
-            refused(lambda: self.endpoint.try_request(place, WORDS, 0))
+            index = next(iter(self._places.values()))
+            check_refused(lambda: self.endpoint.try_request(index, WORDS, 0))
         if not self.endpoint.is_empty:
-            refused(self.endpoint.poll)
+            check_refused(self.endpoint.poll)
         if token.is_reply:
-            refused(lambda: token.reply(ANSWER, 0))
+            check_refused(lambda: token.reply(ANSWER, 0))
 
-    def answer(self, token: Token, serial: int, *rest: int) -> None:
+    def answer(self, token: Token, serial: int, *arguments: int) -> None:
         request = self._answer(token, serial)
-        if rest != words(serial, request.answered):
-            raise Violation(f"the reply to request {serial} came as {rest}")
+        if arguments != words(serial, request.answered):
+            raise Violation(f"the reply to request {serial} came as {arguments}")
 
     def answer_data(self, token: Token, data: memoryview, serial: int) -> None:
         request = self._answer(token, serial)
@@ -145,17 +145,17 @@ class SwarmEndpoint:
         self.ended(serial)
         return request
 
-    def came_back(self, returned: Returned) -> None:
-        if returned.is_reply:
-            is_the_librarys = not returned.handler
-            if is_the_librarys and returned.arguments[:2] != (Status.BAD_HANDLER, UNSET_HANDLER):
-                raise Violation(f"the library's own reply comes back: {returned.arguments}")
-            self.world.reply_comes_back(returned.arguments[2 if is_the_librarys else 0], returned.status)
+    def came_back(self, message: Returned) -> None:
+        if message.is_reply:
+            is_the_librarys = not message.handler
+            if is_the_librarys and message.arguments[:2] != (Status.BAD_HANDLER, UNSET_HANDLER):
+                raise Violation(f"the library's own reply comes back: {message.arguments}")
+            self.world.reply_comes_back(message.arguments[2 if is_the_librarys else 0], message.status)
             return
-        serial = returned.arguments[0]
+        serial = message.arguments[0]
         if serial not in self._mine:
             raise Violation(f"request {serial} comes back, which this life has not sent")
-        self.world.comes_back(serial, returned.status)
+        self.world.comes_back(serial, message.status)
         self.ended(serial)
 
     def ended(self, serial: int) -> None:
@@ -172,71 +172,71 @@ class SwarmEndpoint:
 
     async def serve(self, am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG002
         """Handle messages for as long as this incarnation lasts."""
-        case, chance = self.world.case, self.chance
+        case, rng = self.world.case, self.rng
         while True:
             await self.endpoint.wait()
-            if case.slow and chance.random() < 0.5:
-                await node.sleep(chance.below(case.slow))
-            await self.endpoint.poll(chance.choice((None, 1, 3)))
+            if case.slow and rng.random() < 0.5:
+                await node.sleep(rng.below(case.slow))
+            await self.endpoint.poll(rng.choice((None, 1, 3)))
             if case.changing and self.handled >= case.changing:
                 self.handled = 0
                 self.version += 1
                 self._set_tag()
 
     async def send(self, am: ActiveMessages, node: SimNode) -> None:
-        chance, courses = self.chance, self.world.courses
-        for serial, course in enumerate(courses):
-            request = course.request
-            if (request.source, request.origin) != self.name or course.is_sent:
+        rng, fates = self.rng, self.world.fates
+        for serial, fate in enumerate(fates):
+            request = fate.request
+            if (request.source, request.origin) != self.name or fate.is_sent:
                 continue
-            if chance.random() < 0.3:
-                await node.sleep(chance.below(300 * MICROSECOND))
-            while not course.is_sent:
-                place = self._place(request)
-                waits = self._lead(place) in self.open.values()
-                if self._has_lost(place) and not self.endpoint.credits(place) and not waits:
+            if rng.random() < 0.3:
+                await node.sleep(rng.below(300 * MICROSECOND))
+            while not fate.is_sent:
+                index = self._place(request)
+                is_waiting = self._lead(index) in self.open.values()
+                if self._has_lost(index) and not self.endpoint.credits(index) and not is_waiting:
                     break  # no credit will ever come back
-                if self._try(am, place, serial, request):
-                    course.is_sent = True
+                if self._try(am, index, serial, request):
+                    fate.is_sent = True
                 else:
-                    await self.endpoint.wait_for_room(place)
+                    await self.endpoint.wait_for_room(index)
         self.has_sent = True
 
-    def _has_lost(self, place: int) -> bool:
-        """Whether credits there may not come back."""
-        return bool(self.lost[self._lead(place)])
+    def _has_lost(self, index: int) -> bool:
+        """Return whether the destination may have lost credits for good."""
+        return bool(self.lost[self._lead(index)])
 
-    def _try(self, am: ActiveMessages, place: int, serial: int, request: Request) -> bool:
-        endpoint, world = self.endpoint, self.world
-        translation = endpoint.translation(place)
+    def _try(self, am: ActiveMessages, index: int, serial: int, request: Request) -> bool:
+        endpoint, ledger = self.endpoint, self.world
+        translation = endpoint.translation(index)
         assert translation is not None
         number = Delivery(am.node, am.incarnation, self.name[1], endpoint.outbox.last_request + 1)
-        world.sends(number, serial, translation.tag)
+        ledger.sends(number, serial, translation.tag)
         self._mine.add(serial)
         handler = UNSET_HANDLER if request.wrong == "handler" else WORDS if request.form == SHORT else DATA
         if request.form == SHORT:
-            sent = endpoint.try_request(place, handler, serial, *words(serial, request.size))
+            is_sent = endpoint.try_request(index, handler, serial, *words(serial, request.size))
         elif request.form == MEDIUM:
-            sent = endpoint.try_request_medium(place, handler, payload(serial, request.size), serial)
+            is_sent = endpoint.try_request_medium(index, handler, payload(serial, request.size), serial)
         else:
-            offset = world.offsets[serial][0]
+            offset = ledger.offsets[serial][0]
             if request.wrong == "segment":
-                offset = world.rooms[request.sink, request.endpoint] + GUARD + 1
-            sent = endpoint.try_request_bulk(place, handler, payload(serial, request.size), offset, serial)
-        if not sent:
-            world.does_not_send(number)
+                offset = ledger.rooms[request.sink, request.endpoint] + GUARD + 1
+            is_sent = endpoint.try_request_bulk(index, handler, payload(serial, request.size), offset, serial)
+        if not is_sent:
+            ledger.does_not_send(number)
             return False
-        self.open[serial] = lead = self._lead(place)
-        most = endpoint.library.settings.credits
-        has_its_credits = world.lives[request.sink] == 1 and (request.sink, request.endpoint) not in world.freed
-        if has_its_credits and sum(one == lead for one in self.open.values()) > most:
+        self.open[serial] = lead = self._lead(index)
+        maximum = endpoint.library.settings.credits
+        has_its_credits = ledger.lives[request.sink] == 1 and (request.sink, request.endpoint) not in ledger.freed
+        if has_its_credits and sum(other_lead == lead for other_lead in self.open.values()) > maximum:
             raise Violation(
-                f"endpoint {self.name} has {list(self.open)} under way, and {most} credits for each other one"
+                f"endpoint {self.name} has {list(self.open)} under way, and {maximum} credits for each other one"
             )
         return True
 
-    def _lead(self, place: int) -> Lead:
-        return place, self._mapped[place]
+    def _lead(self, index: int) -> Lead:
+        return index, self._mapped[index]
 
     def _place(self, request: Request) -> int:
         """Return the request's translation-table entry, mapped anew if its tag has changed, and at random even with
@@ -245,45 +245,45 @@ class SwarmEndpoint:
         name = EndpointName(node, NO_ENDPOINT if request.wrong == "endpoint" else endpoint)
         tag = WRONG_TAG if request.wrong == "tag" else self.world.tags[remote]
         key = (node, endpoint, request.wrong if request.wrong in ("tag", "endpoint") else "")
-        place = self._places.get(key)
-        if place is not None:
-            translation = self.endpoint.translation(place)
+        index = self._places.get(key)
+        if index is not None:
+            translation = self.endpoint.translation(index)
             assert translation is not None
-            if translation.tag == tag and self.chance.random() >= 0.1:
-                return place
-            self.endpoint.unmap(place)
-        place = self._places[key] = self.endpoint.map_any(name, tag)
-        self._mapped[place] += 1
-        return place
+            if translation.tag == tag and self.rng.random() >= 0.1:
+                return index
+            self.endpoint.unmap(index)
+        index = self._places[key] = self.endpoint.map_any(name, tag)
+        self._mapped[index] += 1
+        return index
 
     def left(self) -> list[str]:
         """Describe each difference from the initial state, a sentence each."""
-        endpoint, out = self.endpoint, []
+        endpoint, sentences = self.endpoint, []
         if not self.has_sent:
-            out.append("has not sent all its requests")
+            sentences.append("has not sent all its requests")
         if self.open:
-            out.append(f"waits for the ends of requests {list(self.open)}")
+            sentences.append(f"waits for the ends of requests {list(self.open)}")
         if not endpoint.is_empty:
-            out.append("has messages that are not handled")
-        for place in self._places.values():
-            if endpoint.credits(place) != endpoint.library.settings.credits and not self._has_lost(place):
-                translation = endpoint.translation(place)
-                out.append(f"has {endpoint.credits(place)} credits for {translation}")
+            sentences.append("has messages that are not handled")
+        for index in self._places.values():
+            if endpoint.credits(index) != endpoint.library.settings.credits and not self._has_lost(index):
+                translation = endpoint.translation(index)
+                sentences.append(f"has {endpoint.credits(index)} credits for {translation}")
         page = endpoint.inbox.page if endpoint.inbox.page is not None else endpoint.backing
-        taken = [
+        busy_slots = [
             slot
             for slot in range(layout.SLOTS)
             if page[layout.SLOT_OFFSETS[slot]] not in (layout.FREE, layout.ANSWERED)
         ]
-        if taken:
-            out.append(f"has slots {taken} that are not free")
+        if busy_slots:
+            sentences.append(f"has slots {busy_slots} that are not free")
         segment = endpoint.segment
         if segment is None or any(segment[-GUARD:]):
-            out.append("has been written to behind its segment's data")
-        return [f"endpoint {self.name} {sentence}" for sentence in out]
+            sentences.append("has been written to behind its segment's data")
+        return [f"endpoint {self.name} {sentence}" for sentence in sentences]
 
 
-def refused(act: object) -> None:
+def check_refused(act: object) -> None:
     """Check that a handler is refused this call. Raises Violation if it is allowed."""
     assert callable(act)
     try:

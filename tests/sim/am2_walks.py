@@ -28,64 +28,64 @@ ENDPOINTS = 3
 """Number of endpoints of each host."""
 
 
-def walked(walks: int = 250) -> Watch:
-    """Perform `walks` random walks of each kind under watch."""
-    watch, chance = Watch(), Random(1)
+def walked(count: int = 250) -> Watch:
+    """Perform `count` random walks of each kind under watch."""
+    watch, rng = Watch(), Random(1)
     with pytest.MonkeyPatch.context() as patch:
         for watching in WATCHING:
             watching(patch, watch)
         settings = Settings(channels=1)
-        for _ in range(walks):
-            walk_sending(SendTable(settings), chance)
-            walk_receiving(ReceiveTable(settings), chance)
-            walk_residency(chance)
-            walk_peers(chance)
+        for _ in range(count):
+            walk_sending(SendTable(settings), rng)
+            walk_receiving(ReceiveTable(settings), rng)
+            walk_residency(rng)
+            walk_peers(rng)
     return watch
 
 
 def rows(watch: Watch) -> Counter[str]:
-    """How often each row was taken, by `label`."""
+    """Count the transitions by table row (see `label`)."""
     return Counter({label(table, row): watch.row_counts[row] for table in TABLES for row in table.rows})
 
 
-def walk_sending(table: SendTable[int], chance: Random) -> None:
+def walk_sending(table: SendTable[int], rng: Random) -> None:
     """Every call that the firmware may make, in any order; answers may be late.
 
     A packet whose last sending was refused is not answered: a peer takes no earlier sending of it.
     """
     row: SendRow[int] = table.free_rows[0]
     for now in range(300):
-        sequence, stamp = row.sequence ^ (chance.random() < 0.3), row.stamp - (chance.random() < 0.3)
-        if chance.random() < 0.3:
+        sequence, stamp = row.sequence ^ (rng.random() < 0.3), row.stamp - (rng.random() < 0.3)
+        if rng.random() < 0.3:
             sequence ^= row.is_refused and sequence == row.sequence
             table.on_answer(now, 0, row.generation, sequence, stamp)
-        elif chance.random() < 0.4:
+        elif rng.random() < 0.4:
             table.on_refusal(now, 0, row.generation, sequence, stamp)
         elif row.packet is None:
             table.begin(now, now)
         elif row.is_refused:
-            if chance.random() < 0.5:
+            if rng.random() < 0.5:
                 table.mark_resent(now, row)
             else:
                 table.withdraw(row)
         else:
-            chance.choice((table.mark_resent, table.mark_first, table.mark_final, lambda _, row: table.give_up(row)))(
+            rng.choice((table.mark_resent, table.mark_first, table.mark_final, lambda _, row: table.give_up(row)))(
                 now, row
             )
 
 
-def walk_receiving(table: ReceiveTable, chance: Random) -> None:
+def walk_receiving(table: ReceiveTable, rng: Random) -> None:
     """Packets of a channel, new, repeated, old or of a later generation, each taken or refused where it is new."""
     generation = sequence = 0
     for stamp in range(1, 301):
-        if chance.random() < 0.1:
+        if rng.random() < 0.1:
             generation += 1
-        sequence ^= chance.random() < 0.5
-        late = chance.random() < 0.2
-        former = generation > 0 and chance.random() < 0.1
-        packet_class = table.classify(0, generation - former, sequence, stamp - 5 * late)
+        sequence ^= rng.random() < 0.5
+        is_late = rng.random() < 0.2
+        is_former = generation > 0 and rng.random() < 0.1
+        packet_class = table.classify(0, generation - is_former, sequence, stamp - 5 * is_late)
         if packet_class is PacketClass.NEW:
-            if chance.random() < 0.7:
+            if rng.random() < 0.7:
                 table.advance(0)
             else:
                 table.refuse(0, stamp)
@@ -94,8 +94,8 @@ def walk_receiving(table: ReceiveTable, chance: Random) -> None:
 class _Hosts:
     """Two host processes on a shared NIC, possibly slow, and the NIC's peer: each step is a random action of one."""
 
-    def __init__(self, chance: Random) -> None:
-        self.chance = chance
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
         self.card = SharedNic(Settings(frames=2, stay=MILLISECOND, channels=8), HOSTS)
         self.created: set[int] = set()
         self._sequences: Counter[int] = Counter()
@@ -103,17 +103,17 @@ class _Hosts:
         self._stamp = 0
 
     def step(self) -> None:
-        number = self.card.number(self.chance.randrange(HOSTS), self.chance.randrange(ENDPOINTS))
+        number = self.card.number(self.rng.randrange(HOSTS), self.rng.randrange(ENDPOINTS))
         if number not in self.created:
             self.created.add(number)
             self.card.create(number, load=False)
         else:
-            acts = (self.load, self.unload, self.release, self.arrive, self.arrive, self.wait)
-            self.chance.choice(acts)(number)
+            actions = (self.load, self.unload, self.release, self.arrive, self.arrive, self.wait)
+            self.rng.choice(actions)(number)
             self.send(number)
-            if self.chance.random() < 0.05:
+            if self.rng.random() < 0.05:
                 self.destroy(number)
-        if self.chance.random() < 0.3:
+        if self.rng.random() < 0.3:
             self.answer()
         self.copy_out()
 
@@ -131,19 +131,19 @@ class _Hosts:
         self.card.ring(number, layout.RELEASED)
 
     def send(self, number: int) -> None:
-        slot = self.chance.randrange(layout.RING_SIZE)
+        slot = self.rng.randrange(layout.RING_SIZE)
         if self.is_bound(number) and self.card.owner(number, slot) == layout.FREE:
             self.card.request(number, slot)
 
     def arrive(self, number: int) -> None:
-        channel = self.chance.randrange(8)
+        channel = self.rng.randrange(8)
         self._stamp += 1
         arrival = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
         self._unanswered += [packet for packet in arrival if isinstance(packet, SentMessage)]
         self._sequences[channel] += any(packet.kind == KIND_ACK for packet in arrival)
 
     def wait(self, _number: int) -> None:
-        self.card.elapse(self.chance.choice((0, 1, 1, 60)) * MILLISECOND)
+        self.card.elapse(self.rng.choice((0, 1, 1, 60)) * MILLISECOND)
 
     def destroy(self, number: int) -> None:
         self.created.discard(number)
@@ -155,7 +155,7 @@ class _Hosts:
     def answer(self) -> None:
         self._unanswered += [packet for packet in self.card.take_packets() if isinstance(packet, SentMessage)]
         if self._unanswered:
-            self.card.answer(self._unanswered.pop(self.chance.randrange(len(self._unanswered))))
+            self.card.answer(self._unanswered.pop(self.rng.randrange(len(self._unanswered))))
 
     def copy_out(self) -> None:
         """Unload endpoints whose release the NIC has announced, as hosts do."""
@@ -165,9 +165,9 @@ class _Hosts:
         self.card.notifications.clear()
 
 
-def walk_residency(chance: Random) -> None:
+def walk_residency(rng: Random) -> None:
     """Two hosts' endpoints in and out of two frames."""
-    hosts = _Hosts(chance)
+    hosts = _Hosts(rng)
     for _ in range(200):
         hosts.step()
 
@@ -180,9 +180,9 @@ class _Nobody:
     def on_peer_restarted(self, now: int, peer: Peer) -> None: ...
 
 
-def walk_peers(chance: Random) -> None:
+def walk_peers(rng: Random) -> None:
     """Frames of peers that name any incarnations."""
-    adapter = Adapter(0, [bytes([number] * 6) for number in range(8)], incarnation=chance.choice((FIRST, 2)))
+    adapter = Adapter(0, [bytes([number] * 6) for number in range(8)], incarnation=rng.choice((FIRST, 2)))
     peers: Peers[Peer, None] = Peers(
         adapter,
         SharedNic(),
@@ -192,4 +192,10 @@ def walk_peers(chance: Random) -> None:
         presumes_first=True,
     )
     for now in range(60):
-        peers.classify(now, peers.peer(chance.randrange(1, 8)), chance.randrange(5), chance.randrange(3), _Nobody())
+        peers.classify(
+            now,
+            peers.peer(rng.randrange(1, 8)),
+            rng.randrange(5),
+            rng.randrange(3),
+            _Nobody(),
+        )

@@ -19,20 +19,20 @@ async def tags(comm: Comm, _: Node) -> list[tuple[int, bytes]]:
 
     Rank 1 asks for them when it expects all: none is dropped for want of a receive, and repeated.
     """
-    got: list[tuple[int, bytes]] = []
+    tags_received: list[tuple[int, bytes]] = []
     if comm.rank == 0:
         await comm.Recv(bytearray(0), 1)
         for number in range(COUNT):
             await comm.Send(bytes([number]) * 4, 1, TAG)
-        return got
+        return tags_received
     buffers = [bytearray(4) for _ in range(COUNT)]
     requests = [await comm.Irecv(buffer, 0) for buffer in buffers]
     await comm.Send(b"", 0)
     for request, buffer in zip(requests, buffers, strict=True):
         status = Status()
         await request.Wait(status)
-        got.append((status.Get_tag(), bytes(buffer)))
-    return got
+        tags_received.append((status.Get_tag(), bytes(buffer)))
+    return tags_received
 
 
 def expected(second: int) -> list[tuple[int, bytes]]:

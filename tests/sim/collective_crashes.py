@@ -18,7 +18,7 @@ Call = Callable[[Comm, int], Awaitable[object]]
 
 MILLISECOND: Final = 1_000_000
 _LATE: Final = 200 * MILLISECOND
-"""When the node crashes that takes no part in the last call: the others wait for it by then."""
+"""Time of the crash of the node that takes no part in the last call: the others wait for it by then."""
 
 
 def _ints(size: int) -> list[Any]:
@@ -59,18 +59,18 @@ CALLS: Final[dict[str, Call]] = {
 def ends(
     folder: Path, call: Call, size: int, victim: int, cluster: Cluster, rounds: int, **options: Any
 ) -> dict[str, tuple[int, str, int]]:
-    """Let all ranks make a call again and again until it fails. The victim makes it so many times, and then crashes.
+    """Let all ranks repeat a call until it fails. The victim crashes after `rounds` calls.
     Returns each survivor's error class, message, and time from the crash on in ns."""
 
     async def program(comm: Comm, node: Node) -> tuple[int, str, int]:
-        start, count = node.now(), 0
+        start_time, count = node.now(), 0
         while True:
             if comm.rank == victim and count == rounds:
                 await node.sleep(1_000 * MILLISECOND)
             try:
                 await call(comm, size)
             except MPIError as error:
-                return error.Get_error_class(), str(error), node.now() - start - _LATE
+                return error.Get_error_class(), str(error), node.now() - start_time - _LATE
             count += 1
             await node.sleep(MILLISECOND)
 

@@ -25,15 +25,15 @@ _COUNTS: Final = (0, 1, 3, 40, 700, 3_000)
 class _Case:
     """A call that all ranks make alike. rows: each rank's items. root, op: as far as the call has them."""
 
-    def __init__(self, chance: random.Random, size: int) -> None:
+    def __init__(self, rng: random.Random, size: int) -> None:
         self.size = size
-        self.root = chance.randrange(size)
-        self.name = chance.choice(list(_UFUNCS))
-        self.dtype = chance.choice("ilbd" if self.name[0] != "B" else "ilb")
-        self.count = chance.choice(_COUNTS)
-        self.rows = np.random.default_rng(chance.randrange(1 << 30)).integers(1, 4, (size, size * self.count))
+        self.root = rng.randrange(size)
+        self.name = rng.choice(list(_UFUNCS))
+        self.dtype = rng.choice("ilbd" if self.name[0] != "B" else "ilb")
+        self.count = rng.choice(_COUNTS)
+        self.rows = np.random.default_rng(rng.randrange(1 << 30)).integers(1, 4, (size, size * self.count))
         self.rows = self.rows.astype(self.dtype)
-        self.counts = [chance.randrange(6) for _ in range(size)]
+        self.counts = [rng.randrange(6) for _ in range(size)]
 
     @property
     def op(self) -> Op:
@@ -42,7 +42,7 @@ class _Case:
 
     def reduced(self, rows: Array) -> list[Array]:
         """Return the reductions of the first rows, of the first two, and so on."""
-        return list(accumulate(rows, lambda left, right: _UFUNCS[self.name](left, right).astype(self.dtype)))
+        return list(accumulate(rows, lambda first, second: _UFUNCS[self.name](first, second).astype(self.dtype)))
 
     def empty(self, *shape: int) -> Array:
         return np.zeros(shape, self.dtype)
@@ -55,69 +55,69 @@ async def _bcast(comm: Comm, case: _Case) -> None:
 
 
 async def _gather(comm: Comm, case: _Case) -> None:
-    out = case.empty(*case.rows.shape) if comm.rank == case.root else None
-    await comm.Gather(case.rows[comm.rank], out, case.root)
-    assert out is None or np.array_equal(out, case.rows)
+    gathered = case.empty(*case.rows.shape) if comm.rank == case.root else None
+    await comm.Gather(case.rows[comm.rank], gathered, case.root)
+    assert gathered is None or np.array_equal(gathered, case.rows)
 
 
 async def _scatter(comm: Comm, case: _Case) -> None:
-    out = case.empty(case.rows.shape[1])
-    await comm.Scatter(case.rows if comm.rank == case.root else None, out, case.root)
-    assert np.array_equal(out, case.rows[comm.rank])
+    scattered = case.empty(case.rows.shape[1])
+    await comm.Scatter(case.rows if comm.rank == case.root else None, scattered, case.root)
+    assert np.array_equal(scattered, case.rows[comm.rank])
 
 
 async def _allgather(comm: Comm, case: _Case) -> None:
-    out = case.empty(*case.rows.shape)
-    await comm.Allgather(case.rows[comm.rank], out)
-    assert np.array_equal(out, case.rows)
+    gathered = case.empty(*case.rows.shape)
+    await comm.Allgather(case.rows[comm.rank], gathered)
+    assert np.array_equal(gathered, case.rows)
 
 
 async def _alltoall(comm: Comm, case: _Case) -> None:
-    cube, out = case.rows.reshape(case.size, case.size, case.count), case.empty(case.size, case.count)
-    await comm.Alltoall(cube[comm.rank].copy(), out)
-    assert np.array_equal(out, cube[:, comm.rank])
+    cube, exchanged = case.rows.reshape(case.size, case.size, case.count), case.empty(case.size, case.count)
+    await comm.Alltoall(cube[comm.rank].copy(), exchanged)
+    assert np.array_equal(exchanged, cube[:, comm.rank])
 
 
 async def _vectors(comm: Comm, case: _Case) -> None:
-    own, whole = np.full(case.counts[comm.rank], comm.rank, case.dtype), case.empty(sum(case.counts))
-    await comm.Allgatherv(own, [whole, case.counts])
-    assert np.array_equal(whole, np.repeat(np.arange(case.size), case.counts))
-    back = case.empty(case.counts[comm.rank])
-    await comm.Scatterv([whole, case.counts] if comm.rank == case.root else None, back, case.root)
-    assert np.array_equal(back, own)
+    own_block, all_blocks = np.full(case.counts[comm.rank], comm.rank, case.dtype), case.empty(sum(case.counts))
+    await comm.Allgatherv(own_block, [all_blocks, case.counts])
+    assert np.array_equal(all_blocks, np.repeat(np.arange(case.size), case.counts))
+    scattered = case.empty(case.counts[comm.rank])
+    await comm.Scatterv([all_blocks, case.counts] if comm.rank == case.root else None, scattered, case.root)
+    assert np.array_equal(scattered, own_block)
 
 
 async def _reductions(comm: Comm, case: _Case) -> None:
-    own, out, prefixes = case.rows[comm.rank], case.empty(case.rows.shape[1]), case.reduced(case.rows)
-    await comm.Reduce(own, out if comm.rank == case.root else None, case.op, case.root)
-    assert comm.rank != case.root or np.array_equal(out, prefixes[-1])
-    await comm.Allreduce(own, out, case.op)
-    assert np.array_equal(out, prefixes[-1])
-    await comm.Scan(own, out, case.op)
-    assert np.array_equal(out, prefixes[comm.rank])
+    own_row, result, prefixes = case.rows[comm.rank], case.empty(case.rows.shape[1]), case.reduced(case.rows)
+    await comm.Reduce(own_row, result if comm.rank == case.root else None, case.op, case.root)
+    assert comm.rank != case.root or np.array_equal(result, prefixes[-1])
+    await comm.Allreduce(own_row, result, case.op)
+    assert np.array_equal(result, prefixes[-1])
+    await comm.Scan(own_row, result, case.op)
+    assert np.array_equal(result, prefixes[comm.rank])
     part = case.empty(case.count)
-    await comm.Reduce_scatter_block(own, part, case.op)
+    await comm.Reduce_scatter_block(own_row, part, case.op)
     assert np.array_equal(part, prefixes[-1][comm.rank * case.count : (comm.rank + 1) * case.count])
 
 
 async def _objects(comm: Comm, case: _Case) -> None:
-    reported = (comm.rank, "x" * case.count)
-    everybody = [(rank, "x" * case.count) for rank in range(case.size)]
-    assert await comm.allgather(reported) == everybody
-    assert await comm.bcast(reported if comm.rank == case.root else None, case.root) == everybody[case.root]
-    assert await comm.gather(reported, case.root) == (everybody if comm.rank == case.root else None)
+    own_object = (comm.rank, "x" * case.count)
+    all_objects = [(rank, "x" * case.count) for rank in range(case.size)]
+    assert await comm.allgather(own_object) == all_objects
+    assert await comm.bcast(own_object if comm.rank == case.root else None, case.root) == all_objects[case.root]
+    assert await comm.gather(own_object, case.root) == (all_objects if comm.rank == case.root else None)
 
 
 async def _at_once(comm: Comm, case: _Case) -> None:
-    out, total = case.empty(*case.rows.shape), case.empty(case.rows.shape[1])
+    gathered, summed = case.empty(*case.rows.shape), case.empty(case.rows.shape[1])
     requests = [
-        await comm.Iallgather(case.rows[comm.rank], out),
-        await comm.Iallreduce(case.rows[comm.rank], total, case.op),
+        await comm.Iallgather(case.rows[comm.rank], gathered),
+        await comm.Iallreduce(case.rows[comm.rank], summed, case.op),
         await comm.Ibarrier(),
     ]
     await mpi.Request.Waitall(requests)
-    assert np.array_equal(out, case.rows)
-    assert np.array_equal(total, case.reduced(case.rows)[-1])
+    assert np.array_equal(gathered, case.rows)
+    assert np.array_equal(summed, case.reduced(case.rows)[-1])
 
 
 _CALLS: Final[tuple[Callable[[Comm, _Case], Awaitable[None]], ...]] = (
@@ -127,16 +127,16 @@ _CALLS: Final[tuple[Callable[[Comm, _Case], Awaitable[None]], ...]] = (
 
 async def compare(comm: Comm, node: Node, *, cases: int = 20) -> int:  # workload
     """Make random collective calls; return how many this rank took part in. All ranks draw the same ones."""
-    chance = random.Random(node.seed)
-    made = 0
+    rng = random.Random(node.seed)
+    calls_made = 0
     for _ in range(cases):
-        colors = [chance.randrange(2) for _ in range(comm.size)]
-        keys = [chance.randrange(9) for _ in range(comm.size)]
-        part = comm if chance.random() < 0.5 else await comm.Split(colors[comm.rank], keys[comm.rank])
+        colors = [rng.randrange(2) for _ in range(comm.size)]
+        keys = [rng.randrange(9) for _ in range(comm.size)]
+        part = comm if rng.random() < 0.5 else await comm.Split(colors[comm.rank], keys[comm.rank])
         assert part is not None
-        call, seed = chance.choice(_CALLS), chance.randrange(1 << 30)
+        call, seed = rng.choice(_CALLS), rng.randrange(1 << 30)
         await call(part, _Case(random.Random(seed), part.size))
-        made += 1
+        calls_made += 1
         if part is not comm:
             part.Free()
-    return made
+    return calls_made

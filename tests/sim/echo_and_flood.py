@@ -47,7 +47,7 @@ class EchoFirmware:
         self._ask(now, index)
 
     def on_timer(self, now: int) -> None:
-        for index in [index for index, when in self.open.items() if when <= now]:
+        for index in [index for index, deadline in self.open.items() if deadline <= now]:
             self.resent += 1
             self._ask(now, index)
 
@@ -113,8 +113,8 @@ class FloodFirmware:
     deadline: int | None = None
 
     def __init__(self, adapter: Adapter, nic: Nic, size: int) -> None:
-        own, body = adapter.address, ETHERTYPE.to_bytes(2, "big") + bytes(size - HEADER)
-        self._frames = (adapter.addresses, own + body)
+        own_address, body = adapter.address, ETHERTYPE.to_bytes(2, "big") + bytes(size - HEADER)
+        self._frames = (adapter.addresses, own_address + body)
         self._nic = nic
         self.received = 0
 
@@ -122,8 +122,8 @@ class FloodFirmware:
         self.received += 1
 
     def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
-        addresses, rest = self._frames
-        self._nic.send(addresses[index] + rest)
+        addresses, payload = self._frames
+        self._nic.send(addresses[index] + payload)
 
     def on_timer(self, now: int) -> None:  # noqa: ARG002
         raise AssertionError("it has no deadline")

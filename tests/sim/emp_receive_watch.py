@@ -74,40 +74,44 @@ class _ReceiveWatch:
         self._frames[-1] = None
         receiver, peer = frame.receiver, frame.peer
         counters = receiver._card.counters
-        raised = {name for name in _COUNTERS if getattr(counters, name) > frame.counts[name]}
+        raised_counters = {name for name in _COUNTERS if getattr(counters, name) > frame.counts[name]}
         after = state_of(receiver, peer, frame.message_id)
         expected_id = peer.expected_id
         if frame.expected_id is not None and expected_id is not None and frame.expected_id != expected_id:
-            skipped = (expected_id - frame.expected_id - ("headers_admitted" in raised)) & _MASK
+            skipped = (expected_id - frame.expected_id - ("headers_admitted" in raised_counters)) & _MASK
             for _ in range(min(skipped, 100)):
                 self._saw(EXPECTED, "sender gave up", ENDED)
-        if raised == {"malformed"} and after == frame.state:
+        if raised_counters == {"malformed"} and after == frame.state:
             return
         for row in RECEIVE_MESSAGE.rows:
-            if (row.state, set(row.counters), row.next_state) == (frame.state, raised, after) and raised:
+            if (row.state, set(row.counters), row.next_state) == (
+                frame.state,
+                raised_counters,
+                after,
+            ) and raised_counters:
                 self._saw(frame.state, row.event, after)
                 return
-        self._saw(frame.state, f"frame that raises {sorted(raised)}", after)
+        self._saw(frame.state, f"frame that raises {sorted(raised_counters)}", after)
 
     def _watch_frames(self, name: str) -> None:
         method = getattr(Receiver, name)
 
-        def watched(receiver: Receiver, cached: CachedHeader, message_id: int, *fields: object) -> None:
+        def observed(receiver: Receiver, cached: CachedHeader, message_id: int, *fields: object) -> None:
             self._frames.append(self._begin(receiver, cached.peer, message_id))
             method(receiver, cached, message_id, *fields)
             self._settle()
             self._frames.pop()
 
-        self._patch.setattr(Receiver, name, watched)
+        self._patch.setattr(Receiver, name, observed)
 
     def _excluded(self, method: Callable[..., None]) -> Callable[..., None]:
-        def watched(*arguments: object) -> None:
+        def observed(*arguments: object) -> None:
             self._settle()
             self._frames.append(None)
             method(*arguments)
             self._frames.pop()
 
-        return watched
+        return observed
 
     def _watch_answers(self) -> None:
         """Exclude what a returned descriptor lets the host do, and answers to probes, from a frame's effects."""
@@ -117,9 +121,9 @@ class _ReceiveWatch:
 
         def watched_complete_probe(receiver: Receiver, probe: PostedReceive, message: IncomingMessage) -> None:
             key = message.source, message.id
-            claim = (id(receiver), *key)
-            if receiver._claimed.get(key) is message and self._claims.get(claim) is not message:
-                self._claims[claim] = message
+            frame_key = (id(receiver), *key)
+            if receiver._claimed.get(key) is message and self._claims.get(frame_key) is not message:
+                self._claims[frame_key] = message
                 peer = receiver._card.peers.known[message.source]
                 self._saw(HELD, "probe that claims", state_of(receiver, peer, message.id))
             complete_probe(receiver, probe, message)

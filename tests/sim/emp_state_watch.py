@@ -52,8 +52,8 @@ class _SendWatch:
             restarted(sender, now, peer)
 
         def watched_pump(sender: Sender, now: int, peer: Peer) -> None:
-            kept, self._kept = self._kept, []
-            for message in kept:
+            kept_events, self._kept = self._kept, []
+            for message in kept_events:
                 self._saw(QUEUED, "peer restarted", state_of(peer, message))
             pump(sender, now, peer)
 
@@ -61,12 +61,12 @@ class _SendWatch:
         self._patch.setattr(Sender, "pump", watched_pump)
 
     def _with_cause(self, method: Callable[..., None], cause: str) -> Callable[..., None]:
-        def watched(*arguments: object) -> None:
-            former, self._cause = self._cause, cause
+        def observed(*arguments: object) -> None:
+            former_cause, self._cause = self._cause, cause
             method(*arguments)
-            self._cause = former
+            self._cause = former_cause
 
-        return watched
+        return observed
 
     def _watch_first_transmissions(self) -> None:
         record = Sender._record_first_transmission
@@ -101,18 +101,18 @@ class _SendWatch:
     def _watch_acknowledgements(self) -> None:
         on_acknowledgement = Sender.on_acknowledgement
 
-        def watched(sender: Sender, now: int, peer: Peer, message_id: int, frame_number: int) -> None:
+        def observed(sender: Sender, now: int, peer: Peer, message_id: int, frame_number: int) -> None:
             card: Card = sender._card
             message = peer.outgoing_messages.get(message_id)
             before = ENDED if message is None else state_of(peer, message)
             is_last = message is not None and message.unacknowledged_collections == 1
             was_begun = (message_id - peer.next_id) & _MASK >= 1 << 31
             counters = card.counters
-            late, wrong = counters.late_acknowledgements, counters.wrong_acknowledgements
+            late_count, wrong_count = counters.late_acknowledgements, counters.wrong_acknowledgements
             on_acknowledgement(sender, now, peer, message_id, frame_number)
-            if counters.late_acknowledgements > late:
+            if counters.late_acknowledgements > late_count:
                 event = "late acknowledgement"
-            elif counters.wrong_acknowledgements > wrong:
+            elif counters.wrong_acknowledgements > wrong_count:
                 event = "wrong acknowledgement"
             else:
                 event = "last acknowledgement" if is_last else "acknowledgement"
@@ -121,7 +121,7 @@ class _SendWatch:
             elif was_begun:
                 self._saw(before, event, ENDED)
 
-        self._patch.setattr(Sender, "on_acknowledgement", watched)
+        self._patch.setattr(Sender, "on_acknowledgement", observed)
 
     def _watch_ends(self) -> None:
         remove = Sender._remove

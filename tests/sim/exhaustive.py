@@ -103,14 +103,14 @@ def main(arguments: Sequence[str]) -> int:
         failed = [str(failure) for tally in tallies.values() for failure in tally.failures]
         print_line("\n".join(failed) if failed else "nothing wrong")
         return bool(failed)
-    gate, wrong = Gate(arguments[2]), ""
+    gate, reason = Gate(arguments[2]), ""
     try:
         recovery = run_with_gate(subject, arguments[1], gate)
     except Violation as violation:
-        wrong = str(violation)
+        reason = str(violation)
     print_line("\n".join(map(str, gate.transmissions)))
-    print_line(wrong or f"nothing wrong; over {recovery:,} ns after the last fault")
-    return bool(wrong)
+    print_line(reason or f"nothing wrong; over {recovery:,} ns after the last fault")
+    return bool(reason)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ LOSSES: Final[dict[str, ImpairmentKeys]] = {
     "bursts": {"gemodel": "1% 30%"},
 }
 MESSAGES: Final = {0: 200, 4: 200, 1456: 200, 1457: 200, 5824: 100, 65_536: 20, 1_048_576: 2}
-"""How many messages of each size, in bytes: on both sides of a frame's end, four frames, and many."""
+"""Number of messages by size in bytes: sizes on both sides of a frame's end, four frames, and many."""
 
 CELL_MESSAGES: Final = {0: 200, 4: 200, 30: 200, 31: 200, 1456: 20, 4096: 10, 4097: 10, 65_536: 2}
 """Sizes where a frame is a cell: one, two, as many as are sent at once, and many."""
@@ -102,11 +102,11 @@ async def send_all(endpoint: object, node: SimNode, device: Device, size: int, c
 
 async def receive_all(endpoint: object, node: SimNode, device: Device, size: int, count: int) -> None:  # noqa: ARG001
     buffers = [memoryview(bytearray(size)) for _ in range(2)]
-    posted = [device.receive(0, 0, 0, buffer) for buffer in buffers]
+    receives = [device.receive(0, 0, 0, buffer) for buffer in buffers]
     for number in range(count):
-        await posted[number]
+        await receives[number]
         if number + 2 < count:
-            posted.append(device.receive(0, 0, 0, buffers[number % 2]))
+            receives.append(device.receive(0, 0, 0, buffers[number % 2]))
 
 
 def by_requests(simulation: Simulation, size: int, count: int) -> Task[int]:
@@ -140,10 +140,10 @@ async def answer_all(am: ActiveMessages, node: SimNode, size: int, count: int) -
     endpoint.tag = TAG
     endpoint.segment = bytearray(size)
     endpoint.set_handler(REQUEST, lambda token, _, number: token.reply(ANSWER, number))
-    handled = 0
-    while handled < count:
+    handled_count = 0
+    while handled_count < count:
         await endpoint.wait()
-        handled += await endpoint.poll()
+        handled_count += await endpoint.poll()
 
 
 SUBJECTS: Final = {
@@ -214,9 +214,9 @@ def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, 
     with Simulation(cluster, plug or subject.plug) as simulation:
         task = subject.start(simulation, size, subject.messages[size])
         simulation.run(timeout=TIMEOUT)
-        counted = [node.agent.firmware.counter_values() for node in simulation.nodes.values()]
+        counter_values = [node.agent.firmware.counter_values() for node in simulation.nodes.values()]
         return {"time": task.result()} | {
-            column: sum(of_one[counter] for of_one in counted for counter in counters)
+            column: sum(of_one[counter] for of_one in counter_values for counter in counters)
             for column, counters in subject.columns.items()
         }
 

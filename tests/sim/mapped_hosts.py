@@ -26,27 +26,27 @@ class Daemons(Native[ActiveMessages]):
     over: Duration = 400_000_000
 
     async def program(self, library: ActiveMessages, node: Node) -> dict[str, object]:
-        until = node.now() + self.over
-        endpoint, received, requested = library.allocate_bundle().allocate_endpoint(), set[int](), set[int]()
-        again = [rank for rank in range(len(node.names)) if rank != node.rank]
-        places = {rank: endpoint.map_any(library.name_of(rank), TAG) for rank in again}
+        end_time = node.now() + self.over
+        endpoint, received, requesters = library.allocate_bundle().allocate_endpoint(), set[int](), set[int]()
+        peers = [rank for rank in range(len(node.names)) if rank != node.rank]
+        indices = {rank: endpoint.map_any(library.name_of(rank), TAG) for rank in peers}
 
-        def returned(message: Returned) -> None:
-            again.append(message.destination.node)
+        def on_returned(message: Returned) -> None:
+            peers.append(message.destination.node)
 
         def asks(token: Token) -> None:
-            requested.add(token.source.node)
+            requesters.add(token.source.node)
             token.reply(ANSWER)
 
         endpoint.tag = TAG
         endpoint.set_handler(ASK, asks)
         endpoint.set_handler(ANSWER, lambda token: received.add(token.source.node))
-        endpoint.error_handler = returned
+        endpoint.error_handler = on_returned
         daemon = MapperDaemon(library, node)
         mapping = node.spawn(daemon.run(), "mapper") if self.daemon else None
-        while node.now() < until and not len(received) == len(requested) == len(places):
-            while again:  # its program may not have begun
-                await endpoint.request(places[again.pop()], ASK)
+        while node.now() < end_time and not len(received) == len(requesters) == len(indices):
+            while peers:  # its program may not have begun
+                await endpoint.request(indices[peers.pop()], ASK)
             await node.sleep(PAUSE)
             await endpoint.poll()
         routes = (await daemon.endpoint.read_routes()).paths

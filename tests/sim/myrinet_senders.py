@@ -13,50 +13,52 @@ ETHERTYPE = bytes.fromhex("88b6")
 TYPE = b"\0\4"
 
 Routes = Mapping[tuple[str, str], bytes]
-"""From a node to another."""
+"""Routes by the names of the source and the destination node."""
 
 
 def tree_routes(layout: Layout) -> Routes:
     """Along one spanning tree of the switches, so that no frames can wait for each other in a circle."""
-    beyond = {end: second for link in layout.links for end, second in ((link.a, link.b), (link.b, link.a))}
+    opposite_ends = {end: second for link in layout.links for end, second in ((link.a, link.b), (link.b, link.a))}
     switches = {switch.name for switch in layout.switches}
     tree: dict[str, dict[str, End]] = {name: {} for name in switches}
-    seen, todo = {layout.switches[0].name}, deque([layout.switches[0].name])
-    while todo:
-        name = todo.popleft()
-        for end, second in beyond.items():
-            if end.owner == name and second.owner in switches and second.owner not in seen:
-                seen.add(second.owner)
-                todo.append(second.owner)
+    reached, to_visit = {layout.switches[0].name}, deque([layout.switches[0].name])
+    while to_visit:
+        name = to_visit.popleft()
+        for end, second in opposite_ends.items():
+            if end.owner == name and second.owner in switches and second.owner not in reached:
+                reached.add(second.owner)
+                to_visit.append(second.owner)
                 tree[name][second.owner], tree[second.owner][name] = end, second
     nics = {node.name: End(node.name, node.nics[0].name) for node in layout.nodes}
     return {
-        (source, destination): _route(tree, beyond, nics[source], nics[destination])
+        (source, destination): _route(tree, opposite_ends, nics[source], nics[destination])
         for source in nics
         for destination in nics
         if source != destination
     }
 
 
-def _route(tree: Mapping[str, Mapping[str, End]], beyond: Mapping[End, End], source: End, destination: End) -> bytes:
-    first, last = beyond[source], beyond[destination]
+def _route(
+    tree: Mapping[str, Mapping[str, End]], opposite_ends: Mapping[End, End], source: End, destination: End
+) -> bytes:
+    first, last = opposite_ends[source], opposite_ends[destination]
     before = {first.owner: ""}
-    todo = deque([first.owner])
+    to_visit = deque([first.owner])
     while last.owner not in before:
-        name = todo.popleft()
-        for other in tree[name]:
-            if other not in before:
-                before[other] = name
-                todo.append(other)
+        name = to_visit.popleft()
+        for neighbour in tree[name]:
+            if neighbour not in before:
+                before[neighbour] = name
+                to_visit.append(neighbour)
     path = [last.owner]
     while before[path[-1]]:
         path.append(before[path[-1]])
-    route, at = [], first
+    route, end = [], first
     for name, following in zip(path[::-1], path[-2::-1], strict=False):
-        out = tree[name][following]
-        route.append(int(out.port) - int(at.port))
-        at = beyond[out]
-    route.append(int(last.port) - int(at.port))
+        out_end = tree[name][following]
+        route.append(int(out_end.port) - int(end.port))
+        end = opposite_ends[out_end]
+    route.append(int(last.port) - int(end.port))
     return bytes(map(route_byte, route))
 
 

@@ -1,5 +1,5 @@
 """Watches Open-MX's state machines: the steps of endpoints, pulls and partners, which the tables carry out, and messages to
-open endpoints, which driver and table count each on their own."""
+open endpoints, which the driver and the table count independently."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         dropped = firmware.counters.unexp_eventq_full
         hand_over(firmware, endpoint, event, data)
         if firmware.counters.unexp_eventq_full == dropped:
-            what = "connection request" if event.type == TYPE_CONNECT else "message"
-            watch.saw(states.ENDPOINT, endpoint.state, what, endpoint.state)
+            kind = "connection request" if event.type == TYPE_CONNECT else "message"
+            watch.saw(states.ENDPOINT, endpoint.state, kind, endpoint.state)
 
     patch.setattr(Firmware, "_step", watched_step)
     patch.setattr(Firmware, "_deliver", watched_hand_over)
@@ -41,21 +41,21 @@ def watch_pulls(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Count the steps of pulls."""
     step = Pulls._step
 
-    def watched(pulls: Pulls, pull: Pull, event: str) -> None:
+    def observed(pulls: Pulls, pull: Pull, event: str) -> None:
         before = pull.state
         step(pulls, pull, event)
         watch.saw(states.PULL, before, event, pull.state)
 
-    patch.setattr(Pulls, "_step", watched)
+    patch.setattr(Pulls, "_step", observed)
 
 
 def watch_partners(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Count the steps of partners in libraries."""
     step = Partner._step
 
-    def watched(partner: Partner, event: str) -> None:
+    def observed(partner: Partner, event: str) -> None:
         before = partner.state
         step(partner, event)
         watch.saw(states.PARTNER, before, event, partner.state)
 
-    patch.setattr(Partner, "_step", watched)
+    patch.setattr(Partner, "_step", observed)

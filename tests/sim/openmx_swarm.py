@@ -61,11 +61,11 @@ LAST: Final = 8
 MISTAKES: Final = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors by which the ledger, driver and library show that something is wrong."""
 ENDS: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_SESSION, Status.BAD_ENDPOINT)
-"""How a connection attempt with the right key may fail."""
+"""Statuses with which a connection attempt with the right key may fail."""
 
 
 class Run:
-    """A case on its way. ends: the endpoints that are open, by number. done: actions that each has begun. forgetful:
+    """Run of one case. ends: the open endpoints, by number. done: actions that each has begun. forgetful:
     endpoints that were closed or restarted: they forget messages that have arrived, and frames do not tell a node's lives
     apart.
     """
@@ -110,39 +110,39 @@ class Run:
             await node.sleep(action.pause)
             self.open(library, action.end)
             return
-        to = end.partner(self.case.rank_of(action.peer), self.case.index_of(action.peer))
+        partner = end.partner(self.case.rank_of(action.peer), self.case.index_of(action.peer))
         if kind in SENDS:
-            self.ledger.send(end, to, (action.end, action.peer), action.size, synchronous=kind == "synchronous")
+            self.ledger.send(end, partner, (action.end, action.peer), action.size, synchronous=kind == "synchronous")
         elif kind == "disconnect":
-            end.disconnect(to)
+            end.disconnect(partner)
         else:
-            was_known = to.is_connected or to.connected is not None or action.peer == action.end
-            status = await end.iconnect(to, KEY + (kind == "stranger"))
+            was_known = partner.is_connected or partner.connected is not None or action.peer == action.end
+            status = await end.iconnect(partner, KEY + (kind == "stranger"))
             if kind == "connect" and status not in (Status.SUCCESS, *ENDS) and not was_known:
                 raise Violation(f"endpoint {action.end} cannot connect to {action.peer}: {status.name}")
 
     def open(self, library: Library, end: int) -> None:
         """Open an endpoint, again perhaps, and post the receives that had no message."""
-        self.ends[end] = opened = library.open_endpoint(self.case.index_of(end), KEY)
+        self.ends[end] = opened_endpoint = library.open_endpoint(self.case.index_of(end), KEY)
         closed = [
             (origin, request) for origin, request in self.open_receives[end]
             if not request.done or request.result().status is Status.ENDPOINT_CLOSED
         ]  # fmt: skip
         self.open_receives[end] = []
         for origin, _ in closed:
-            self.receive(opened, end, origin)
+            self.receive(opened_endpoint, end, origin)
 
     async def receive_all(self, _library: Library, node: SimNode, end: int, expected: list[int]) -> None:
-        chance = source(self.case.seed, f"pauses of {end}")
+        rng = source(self.case.seed, f"pauses of {end}")
         for origin in expected:
-            while end not in self.ends or chance.random() < 0.3:
-                await node.sleep(1 + chance.below(500 * MICROSECOND))
+            while end not in self.ends or rng.random() < 0.3:
+                await node.sleep(1 + rng.below(500 * MICROSECOND))
             if self.ends[end].is_open:
                 self.receive(self.ends[end], end, origin)
 
-    def receive(self, opened: Endpoint, end: int, origin: int) -> None:
+    def receive(self, opened_endpoint: Endpoint, end: int, origin: int) -> None:
         expected = ANYONE if self.case.wild[end] else origin
-        self.open_receives[end].append((origin, self.ledger.receive(opened, end, expected)))
+        self.open_receives[end].append((origin, self.ledger.receive(opened_endpoint, end, expected)))
 
     # Faults.
 
@@ -165,10 +165,10 @@ class Run:
         case, simulation = self.case, self.simulation
         links = [link.name for link in simulation.layout.links]
         cuts = list(case.cuts)
-        for when, number in sorted(case.restarts):
-            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= when])
-            cuts = [cut for cut in cuts if cut.begin > when]
-            simulation.run_until(max(when, simulation.now()))
+        for time, number in sorted(case.restarts):
+            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= time])
+            cuts = [cut for cut in cuts if cut.begin > time]
+            simulation.run_until(max(time, simulation.now()))
             self.restart(number)
         cut_and_mend(simulation, links, cuts)
         simulation.run_until(max(case.until, simulation.now()))
@@ -182,46 +182,49 @@ class Run:
         """Raises Violation, at the latest after `timeout` ns."""
         end = self.simulation.now() + timeout
         step = max(4 * MILLISECOND, 8 * self.case.tick)
-        while left := self.left():
+        while unfinished := self.left():
             if self.simulation.now() > end:
-                raise Violation("no progress on a healed network: " + "; ".join(left[:20]))
+                raise Violation("no progress on a healed network: " + "; ".join(unfinished[:20]))
             if not self.case.is_calm and not self._programs_left():
                 self.talk()
             self.simulation.run_until(self.simulation.now() + step)
             step += step // 4
         self.simulation.run_until(self.simulation.now() + 40 * self.case.tick + IN_FLIGHT)
-        if left := self.left():
-            raise Violation("it was over, and is not: " + "; ".join(left))
+        if unfinished := self.left():
+            raise Violation("it was over, and is not: " + "; ".join(unfinished))
         self.check_rest()
         self.ledger.check(self.case.is_calm, lambda direction: bool(self.forgetful.intersection(direction)))
 
     def talk(self) -> None:
-        """All send to all: a disconnect tells the peer nothing, so that only the next connection ends what it waits for."""
-        for origin, sink in permutations(range(self.count), 2):
+        """Send from every endpoint to every other: a disconnect tells the peer nothing, so that only the next connection
+        ends the operations that wait for it."""
+        for origin, destination in permutations(range(self.count), 2):
             sender = self.ends[origin]
-            to = sender.partner(self.case.rank_of(sink), self.case.index_of(sink))
-            sender.iconnect(to, KEY)  # a stranger may have been there
-            self.ledger.send(sender, to, (origin, sink), LAST, synchronous=False)
-            self.receive(self.ends[sink], sink, origin)
+            partner = sender.partner(self.case.rank_of(destination), self.case.index_of(destination))
+            sender.iconnect(partner, KEY)  # a stranger may have been there
+            self.ledger.send(sender, partner, (origin, destination), LAST, synchronous=False)
+            self.receive(self.ends[destination], destination, origin)
 
     def left(self) -> list[str]:
-        """Describe what is in progress, a sentence each. Receives count where every message must arrive."""
-        out = self._programs_left()
+        """Return a sentence for each operation in progress. Receives count where every message must arrive."""
+        sentences = self._programs_left()
         for name, node in self.simulation.nodes.items():
             firmware = node.agent.firmware
             host = [
-                one for one in node.agent.host.pending_work() if self.case.is_calm or not one.startswith("a receive")
+                sentence
+                for sentence in node.agent.host.pending_work()
+                if self.case.is_calm or not sentence.startswith("a receive")
             ]
-            out += [f"{name}: {sentence}" for sentence in (*host, *firmware.pending_work())]
-            if not out and firmware.deadline is not None:
-                out.append(f"{name}: a timer runs")
-        return out
+            sentences += [f"{name}: {sentence}" for sentence in (*host, *firmware.pending_work())]
+            if not sentences and firmware.deadline is not None:
+                sentences.append(f"{name}: a timer runs")
+        return sentences
 
     def _programs_left(self) -> list[str]:
         return [f"{task}" for name in self.simulation.hosts for task in self.simulation.programs(name) if not task.done]
 
     def check_rest(self) -> None:
-        """Close all endpoints. Raises Violation for what they leave."""
+        """Close all endpoints. Raises Violation if operations are left in progress."""
         for end in self.ends.values():
             end.close()
         self.simulation.run_until(self.simulation.now() + 1)
@@ -275,14 +278,14 @@ def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
             simulation.change(link.name, impairment)
         try:
             with unwrapped():
-                one = Run(case, simulation)
-                one.through_the_faults()
-                one.to_the_end(timeout)
+                swarm_run = Run(case, simulation)
+                swarm_run.through_the_faults()
+                swarm_run.to_the_end(timeout)
         except Violation:
             raise
         except MISTAKES as error:
             raise Violation(f"at {simulation.now()} ns: {type(error).__name__}: {error}") from error
-        return one.rows
+        return swarm_run.rows
 
 
 SWARM: Final = Swarm("python -m tests.sim.openmx_swarm", draw, run, reduced_cases)

@@ -71,7 +71,7 @@ class Case:
 
     @property
     def is_calm(self) -> bool:
-        """Whether all messages must arrive: no connection ends."""
+        """Return whether all messages must arrive: no connection ends."""
         return not self.restarts and not any(action.kind in BREAKS for action in self.actions)
 
     @property
@@ -90,48 +90,48 @@ class Case:
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
-    chance = source(seed, "case of Open-MX")
-    shape, nodes = draw_shape(chance)
-    per_node, per_rank = chance.choice((1, 1, 2)), chance.choice((1, 1, 2))
+    """Draw the case of a seed."""
+    rng = source(seed, "case of Open-MX")
+    shape, nodes = draw_shape(rng)
+    per_node, per_rank = rng.choice((1, 1, 2)), rng.choice((1, 1, 2))
     if shape != "back-to-back" and per_node * per_rank > 1:
-        shape, nodes = "star", 2 + chance.below(2)
+        shape, nodes = "star", 2 + rng.below(2)
     ends = nodes * per_node * per_rank
-    is_calm = chance.random() < 0.4
-    links, cuts, until = draw_faults(chance, layout_of(shape, nodes))
-    restarts = tuple([(chance.below(until), chance.below(nodes)) for _ in range(chance.choice((0, 0, 1, 2)))])
-    settings = _settings(chance, is_calm)
-    sizes = chance.choice((SIZES[:6], SIZES[:9], SIZES[:12], BULK))
-    pairs = 1 + chance.below(2 * ends)  # few: more messages between the same endpoints
-    peers = [(chance.below(ends), chance.below(ends)) for _ in range(pairs)]
-    kinds = SENDS[:1] * chance.choice((2, 8)) + SENDS + (() if is_calm else BREAKS)
-    pauses = (0, 0, 20 * MICROSECOND, until // 20)
+    is_calm = rng.random() < 0.4
+    links, cuts, faults_end = draw_faults(rng, layout_of(shape, nodes))
+    restarts = tuple([(rng.below(faults_end), rng.below(nodes)) for _ in range(rng.choice((0, 0, 1, 2)))])
+    settings = _settings(rng, is_calm)
+    sizes = rng.choice((SIZES[:6], SIZES[:9], SIZES[:12], BULK))
+    pairs = 1 + rng.below(2 * ends)  # few: more messages between the same endpoints
+    peers = [(rng.below(ends), rng.below(ends)) for _ in range(pairs)]
+    kinds = SENDS[:1] * rng.choice((2, 8)) + SENDS + (() if is_calm else BREAKS)
+    pauses = (0, 0, 20 * MICROSECOND, faults_end // 20)
     actions = []
-    for _ in range((FEW if sizes is BULK else MESSAGES) + chance.below(20)):
-        end, peer = chance.choice(peers)
-        kind = chance.choice(kinds)
-        actions.append(Action(end, peer, kind, chance.choice(sizes), chance.choice(pauses)))
+    for _ in range((FEW if sizes is BULK else MESSAGES) + rng.below(20)):
+        end, peer = rng.choice(peers)
+        kind = rng.choice(kinds)
+        actions.append(Action(end, peer, kind, rng.choice(sizes), rng.choice(pauses)))
     return Case(
-        seed, shape, nodes, per_node, per_rank, chance.choice((0, 0, 0, 0, 0, 3)), tuple(settings.items()),
-        tuple(actions), tuple([chance.random() < 0.3 for _ in range(ends)]),
-        tuple([chance.choice((0, 0, MILLISECOND)) for _ in range(ends)]), () if is_calm else restarts, links, cuts, until,
+        seed, shape, nodes, per_node, per_rank, rng.choice((0, 0, 0, 0, 0, 3)), tuple(settings.items()),
+        tuple(actions), tuple([rng.random() < 0.3 for _ in range(ends)]),
+        tuple([rng.choice((0, 0, MILLISECOND)) for _ in range(ends)]), () if is_calm else restarts, links, cuts, faults_end,
     )  # fmt: skip
 
 
-def _settings(chance: Source, is_calm: bool) -> dict[str, int]:
-    tick = chance.choice((100 * MICROSECOND, MILLISECOND))
+def _settings(rng: Source, is_calm: bool) -> dict[str, int]:
+    tick = rng.choice((100 * MICROSECOND, MILLISECOND))
     return {
         "tick": tick,
-        "resend": chance.choice((2, 8)),
-        "resends": 0 if is_calm else chance.choice((5, 30)),
-        "acknowledge": chance.choice((1, 4)),
-        "zombies": chance.choice((0, 2, 512)),
-        "unacked": chance.choice((2, 40, 8_191)),
-        "pulls": chance.choice((1, 2, 8)),
-        "pull_timeout": tick * chance.choice((2, 8)),
-        "entries": chance.choice((32, 1_024)),
-        "rendezvous": chance.choice((128, 4_096, 32_768)),
-        "first_seqnum": chance.choice((0, SEQNUM_MASK - 5)),
+        "resend": rng.choice((2, 8)),
+        "resends": 0 if is_calm else rng.choice((5, 30)),
+        "acknowledge": rng.choice((1, 4)),
+        "zombies": rng.choice((0, 2, 512)),
+        "unacked": rng.choice((2, 40, 8_191)),
+        "pulls": rng.choice((1, 2, 8)),
+        "pull_timeout": tick * rng.choice((2, 8)),
+        "entries": rng.choice((32, 1_024)),
+        "rendezvous": rng.choice((128, 4_096, 32_768)),
+        "first_seqnum": rng.choice((0, SEQNUM_MASK - 5)),
     }
 
 

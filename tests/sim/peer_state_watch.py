@@ -20,10 +20,10 @@ def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
 
     def watched_peer(peers: Peers[Peer, Any], number: int) -> Peer:
         is_new = number not in peers.known
-        actual = peer(peers, number)
-        if is_new and actual.incarnation:
-            watch.saw(PEER, UNKNOWN, "presumed", state_of(actual))
-        return actual
+        found_peer = peer(peers, number)
+        if is_new and found_peer.incarnation:
+            watch.saw(PEER, UNKNOWN, "presumed", state_of(found_peer))
+        return found_peer
 
     def watched_admit(
         peers: Peers[Peer, Any], now: int, peer: Peer, incarnation: int, events: PeerEvents[Peer]

@@ -14,27 +14,27 @@ SQUARES = [number * number for number in range(COUNT)]
 
 
 class PollingWorkload(Native[ActiveMessages]):
-    """Each node requests squares from the next one, one by one. awaits: whether it awaits its polls."""
+    """Request squares from the next node, one at a time. awaits: the program awaits its polls."""
 
     protocol = "am2"
 
     awaits: bool = True
 
     async def program(self, library: ActiveMessages, node: Node) -> list[int]:
-        meeting = Collectives(library, node, library.size)
+        meeting_point = Collectives(library, node, library.size)
         bundle = library.allocate_bundle()
         endpoint = bundle.allocate_endpoint()
         endpoint.tag = TAG
-        requested: list[int] = []
+        request_words: list[int] = []
         answers: list[int] = []
 
         def ask(token: Token, number: int) -> None:
-            requested.append(number)
+            request_words.append(number)
             token.reply(ANSWER, number * number)
 
         endpoint.set_handler(ASK, ask)
-        endpoint.set_handler(ANSWER, lambda _, answer: answers.append(answer))
-        await meeting.barrier()
+        endpoint.set_handler(ANSWER, lambda _, word: answers.append(word))
+        await meeting_point.barrier()
         endpoint.map(0, EndpointName((library.node + 1) % library.size, 1), TAG)
         for number in range(COUNT):
             while not endpoint.try_request(0, ASK, number):
@@ -44,7 +44,7 @@ class PollingWorkload(Native[ActiveMessages]):
                     await endpoint.poll()
                 else:
                     endpoint.poll()  # type: ignore[unused-coroutine]  # the mistake that must be told
-        while len(requested) < COUNT:
+        while len(request_words) < COUNT:
             await bundle.poll()
-        await meeting.barrier()
+        await meeting_point.barrier()
         return answers

@@ -18,29 +18,29 @@ PROFILE = Profile("test", post=100, receive=700, ring=200, send=400, transfer=60
 
 
 async def ask_around(endpoint: EchoEndpoint, node: SimNode, seed: int, nodes: int) -> None:
-    chance = source(seed, node.name)
+    rng = source(seed, node.name)
     for _ in range(20):
         await endpoint.ask(
-            (node.number + 1 + chance.below(nodes - 1)) % nodes,
-            chance.word().to_bytes(8, "big") * (1 + chance.below(100)),
+            (node.number + 1 + rng.below(nodes - 1)) % nodes,
+            rng.word().to_bytes(8, "big") * (1 + rng.below(100)),
         )
-        await node.compute(chance.below(5_000))
+        await node.compute(rng.below(5_000))
 
 
 async def send_around(endpoint: emp.Endpoint, node: SimNode, seed: int, nodes: int) -> None:
     """Exchange a message of some frames with every other node, in a random order."""
-    chance = source(seed, node.name)
-    others = [number for number in range(nodes) if number != node.number]
-    buffers = [bytearray(9_000) for _ in others]
-    under_way: list[Awaitable[object]] = [
-        endpoint.post_receive(other, 1, buffer) for other, buffer in zip(others, buffers, strict=True)
+    rng = source(seed, node.name)
+    peers = [number for number in range(nodes) if number != node.number]
+    buffers = [bytearray(9_000) for _ in peers]
+    transfers: list[Awaitable[object]] = [
+        endpoint.post_receive(peer_number, 1, buffer) for peer_number, buffer in zip(peers, buffers, strict=True)
     ]
-    chance.shuffle(others)
-    for other in others:
-        under_way.append(endpoint.post_send(other, 1, chance.word().to_bytes(8, "big") * (1 + chance.below(1_000))))
-        await node.compute(chance.below(5_000))
-    for one in under_way:
-        await one
+    rng.shuffle(peers)
+    for peer_number in peers:
+        transfers.append(endpoint.post_send(peer_number, 1, rng.word().to_bytes(8, "big") * (1 + rng.below(1_000))))
+        await node.compute(rng.below(5_000))
+    for transfer in transfers:
+        await transfer
 
 
 def record(folder: Path, seed: int, what: str = "tiny") -> None:

@@ -54,56 +54,56 @@ class Case:
     def scenario(self) -> Scenario | None:
         if self.fault == NO_FAULT:
             return None
-        when: dict[str, Any] = {"on": f"n{self.victim}", "at": f"{self.begin}us"}
+        span: dict[str, Any] = {"on": f"n{self.victim}", "at": f"{self.begin}us"}
         faults: dict[str, Fault] = {
-            "cut": Down(**when, for_="300ms"),
-            "long cut": Down(**when, for_="9s"),
-            "pause": Pause(**when, for_="200ms"),
-            "reset": Reset(**when),
-            "restart": Restart(**when),
-            "crash": Crash(**when),
+            "cut": Down(**span, for_="300ms"),
+            "long cut": Down(**span, for_="9s"),
+            "pause": Pause(**span, for_="200ms"),
+            "reset": Reset(**span),
+            "restart": Restart(**span),
+            "crash": Crash(**span),
         }
         return Scenario(faults=[faults[self.fault]])
 
 
 def draw(protocol: str, seed: int) -> Case:
-    """The case of a seed."""
-    chance = source(seed, "case of requests")
-    endpoints = 1 + chance.below(4)
-    impairments = {"delay": chance.choice(("0s", "20us", "1ms"))}
+    """Draw the case of a seed."""
+    rng = source(seed, "case of requests")
+    endpoints = 1 + rng.below(4)
+    impairments = {"delay": rng.choice(("0s", "20us", "1ms"))}
     for name, chances in (("loss", ("0%", "2%", "10%")), ("duplicate", ("0%", "5%")), ("reorder", ("0%", "5%"))):
-        impairments[name] = chance.choice(chances)
+        impairments[name] = rng.choice(chances)
     cells = protocol == "ssam"
     if impairments["delay"] == "0s" or cells:  # cells keep their order
         del impairments["reorder"]
     settings = {
-        "requests": 60 + chance.below(60),
+        "requests": 60 + rng.below(60),
         "endpoints": endpoints,
-        "freed": chance.below(2) if endpoints > 1 else 0,
-        "largest": chance.choice((500, 4_000, 12_000)),
-        "over": chance.choice(("0s", "20ms")),
+        "freed": rng.below(2) if endpoints > 1 else 0,
+        "largest": rng.choice((500, 4_000, 12_000)),
+        "over": rng.choice(("0s", "20ms")),
     }
     # With one frame for several endpoints that all talk at once, paging takes longer than any bound on recovery.
-    firmware = {"credits": chance.choice((1, 2, 4)), "frames": max(2, endpoints - chance.below(2))}
+    firmware = {"credits": rng.choice((1, 2, 4)), "frames": max(2, endpoints - rng.below(2))}
     if cells:
-        firmware = {"window": chance.choice((2, 8, 31)), "long_payload": chance.below(2) == 1}
-        firmware["interrupts"] = chance.below(2) == 1
-        firmware["long_window"] = 32 * chance.below(2)
+        firmware = {"window": rng.choice((2, 8, 31)), "long_payload": rng.below(2) == 1}
+        firmware["interrupts"] = rng.below(2) == 1
+        firmware["long_window"] = 32 * rng.below(2)
     return Case(
-        protocol, "atm" if cells else "ethernet", seed, 2 + chance.below(3), tuple(impairments.items()),
-        tuple(firmware.items()), tuple(settings.items()), chance.choice(FAULTS), victim=1 + chance.below(2),
-        begin=_begin(chance),
+        protocol, "atm" if cells else "ethernet", seed, 2 + rng.below(3), tuple(impairments.items()),
+        tuple(firmware.items()), tuple(settings.items()), rng.choice(FAULTS), victim=1 + rng.below(2),
+        begin=_begin(rng),
     )  # fmt: skip
 
 
-def _begin(chance: Source) -> int:
-    return 200 + chance.below(15_000)
+def _begin(rng: Source) -> int:
+    return 200 + rng.below(15_000)
 
 
 def run(case: Case) -> Counter[str]:
-    """Run a case; what was checked. Raises Violation with the first thing that a checker found."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
+    """Run a case; return counts of the checks. Raises Violation with the checkers' first finding."""
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory) / "run"
         failure = ""
         try:
             testbed.run(
@@ -116,11 +116,11 @@ def run(case: Case) -> Counter[str]:
         reports = []
         with suppress(TestbedError):
             reports = read_reports(read_run(folder))
-    actual = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
-    if actual or failure or not reports:
-        raise Violation(actual[0] if actual else f"no check failed, and the run did: {failure[-500:]}")
+    violations = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
+    if violations or failure or not reports:
+        raise Violation(violations[0] if violations else f"no check failed, and the run did: {failure[-500:]}")
     counts = Counter({f"checked: {check.name}": check.checked for check in reports[0].checks.values()})
-    counts.update({f"doubts: {doubt.outcome}": 1 for doubt in reports[0].ambiguities})
+    counts.update({f"doubts: {ambiguity.outcome}": 1 for ambiguity in reports[0].ambiguities})
     counts.update({name: int(count) for name, count in reports[0].figures.items() if "seconds" not in name})
     counts[f"fault: {case.fault}"] += 1
     return counts
@@ -135,11 +135,11 @@ def reduced_cases(case: Case) -> Iterator[Case]:
         yield replace(case, impairments=())
     if case.nodes > 2:
         yield replace(case, nodes=case.nodes - 1)
-    for name, least in (("requests", 1), ("endpoints", 1 + bool(settings["freed"])), ("largest", 1)):
+    for name, minimum in (("requests", 1), ("endpoints", 1 + bool(settings["freed"])), ("largest", 1)):
         value = settings[name]
         assert isinstance(value, int)
-        if value > least:
-            yield replace(case, settings=tuple({**settings, name: max(least, value // 2)}.items()))
+        if value > minimum:
+            yield replace(case, settings=tuple({**settings, name: max(minimum, value // 2)}.items()))
     if settings["freed"]:
         yield replace(case, settings=tuple({**settings, "freed": 0}.items()))
 

@@ -1,4 +1,4 @@
-"""Captures read back, by Scapy: nothing of this goes through our own writer."""
+"""Captures read by Scapy, independently of the project's own reader."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from scapy.utils import RawPcapNgReader
 
 def read_capture(path: Path) -> list[tuple[str, int, bytes, str]]:
     """Interface, time in ns, frame and comment of every frame."""
-    out = []
+    frames = []
     with RawPcapNgReader(str(path)) as reader:
-        for frame, about in reader:
-            time = (about.tshigh << 32) + about.tslow
-            assert about.tsresol == 1_000_000_000
-            assert len(frame) == about.wirelen
-            comments = getattr(about, "comments", None) or ([about.comment] if getattr(about, "comment", None) else [])
-            out.append((about.ifname.decode(), time, frame, b"; ".join(comments).decode()))
-    return out
+        for frame, metadata in reader:
+            time = (metadata.tshigh << 32) + metadata.tslow
+            assert metadata.tsresol == 1_000_000_000
+            assert len(frame) == metadata.wirelen
+            comments = getattr(metadata, "comments", None) or (
+                [metadata.comment] if getattr(metadata, "comment", None) else []
+            )
+            frames.append((metadata.ifname.decode(), time, frame, b"; ".join(comments).decode()))
+    return frames

@@ -60,8 +60,8 @@ def stalled_scripts(folder: Path, name: str) -> tuple[str, str]:
     """Write the named script; return its path and a regular expression for the expected sentence."""
     body, rank, sentence = SCRIPTS[name]
     path = folder / "stalls.py"
-    begin = "comm = MPI.COMM_WORLD; rank = comm.rank"
-    path.write_text(OURS + "\n".join([begin, "print('rank', rank, 'begins')", *body]) + "\n")
+    prologue = "comm = MPI.COMM_WORLD; rank = comm.rank"
+    path.write_text(OURS + "\n".join([prologue, "print('rank', rank, 'begins')", *body]) + "\n")
     return str(path), rf"n{rank + 1}\b.* " + sentence.format(str(path).replace(".", r"\."))
 
 

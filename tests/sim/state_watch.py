@@ -57,11 +57,11 @@ def coverage(tables: Sequence[StateTable], stateless: Collection[str], counts: C
 
     AssertionError if a counter has counted less than the rows that raise it were taken.
     """
-    raised: Counter[str] = Counter()
+    raised_counts: Counter[str] = Counter()
     for table in tables:
         for row in table.rows:
-            raised.update(dict.fromkeys(row.counters, counts[label(table, row)]))
-    short = {name: (counts[name], count) for name, count in raised.items() if counts[name] < count}
-    assert not short, f"counters below the rows that raise them: {short}"
-    actual = {label(table, row): counts[label(table, row)] for table in tables for row in table.rows}
-    return actual | {name: counts[name] for name in sorted(stateless)}
+            raised_counts.update(dict.fromkeys(row.counters, counts[label(table, row)]))
+    too_few = {name: (counts[name], count) for name, count in raised_counts.items() if counts[name] < count}
+    assert not too_few, f"counters below the rows that raise them: {too_few}"
+    row_counts = {label(table, row): counts[label(table, row)] for table in tables for row in table.rows}
+    return row_counts | {name: counts[name] for name in sorted(stateless)}

@@ -29,7 +29,7 @@ async def start_transfer(call: Callable[[], Any]) -> Any:
 
 
 async def over(request: Any) -> bool:
-    """Whether a send or receive has succeeded; its peer may be gone."""
+    """Wait for a send or receive and return whether it has succeeded; its peer may be gone."""
     try:
         await request.Wait()
     except MPIError as error:
@@ -46,50 +46,54 @@ def expected(error: MPIError) -> None:
 async def listen(comm: Comm, source: int, tag: int) -> None:
     """Keep some receives posted for ever."""
     buffers = [bytearray(LARGEST) for _ in range(OUTSTANDING)]
-    under_way = [await start_transfer(partial(comm.Irecv, buffer, source, tag)) for buffer in buffers]
+    transfers = [await start_transfer(partial(comm.Irecv, buffer, source, tag)) for buffer in buffers]
     while True:
-        request, buffer = under_way.pop(0), buffers.pop(0)
+        request, buffer = transfers.pop(0), buffers.pop(0)
         await over(request)
         buffers.append(buffer)
-        under_way.append(await start_transfer(partial(comm.Irecv, buffer, source, tag)))
+        transfers.append(await start_transfer(partial(comm.Irecv, buffer, source, tag)))
 
 
 async def repeats(comm: Comm, node: Node, *, milliseconds: int = 100, contents: int = 2, tags: int = 2) -> int:
     """Send to random receivers with random tags and few contents, equal in each incarnation."""
-    chance = random.Random(f"{node.seed} {comm.rank}")
+    rng = random.Random(f"{node.seed} {comm.rank}")
     for tag in range(tags):
         node.spawn(listen(comm, -1, tag), f"receives of tag {tag}")
-    end, under_way, sent = node.now() + milliseconds * MILLISECOND, Counter[int](), 0
+    end, transfers_under_way, sent_count = node.now() + milliseconds * MILLISECOND, Counter[int](), 0
 
-    async def send(to: int, tag: int, data: bytes) -> None:
-        await over(await start_transfer(partial(comm.Isend, data, to, tag)))
-        under_way[to] -= 1
+    async def send(destination: int, tag: int, data: bytes) -> None:
+        await over(await start_transfer(partial(comm.Isend, data, destination, tag)))
+        transfers_under_way[destination] -= 1
 
     while node.now() < end:
-        to, tag, which = chance.randrange(comm.size), chance.randrange(tags), chance.randrange(contents)
-        if to != comm.rank and under_way[to] < OUTSTANDING:
-            under_way[to] += 1
-            sent += 1
-            node.spawn(send(to, tag, bytes([which]) * ((which * 997) % LARGEST)), "a send")
-        await node.sleep(round(chance.expovariate(1.0) * MILLISECOND))
-    return sent
+        destination, tag, content_index = (
+            rng.randrange(comm.size),
+            rng.randrange(tags),
+            rng.randrange(contents),
+        )
+        if destination != comm.rank and transfers_under_way[destination] < OUTSTANDING:
+            transfers_under_way[destination] += 1
+            sent_count += 1
+            node.spawn(send(destination, tag, bytes([content_index]) * ((content_index * 997) % LARGEST)), "a send")
+        await node.sleep(round(rng.expovariate(1.0) * MILLISECOND))
+    return sent_count
 
 
 async def constant(comm: Comm, node: Node, *, milliseconds: int = 100, size: int = 64) -> int:
     """Send equal messages to the next rank one by one, and receive from the rank before."""
     following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     node.spawn(listen(comm, before, 0), "receives")
-    sent = 0
+    sent_count = 0
 
     async def send() -> None:
-        nonlocal sent
+        nonlocal sent_count
         while True:
-            sent += await over(await start_transfer(partial(comm.Isend, bytes(size), following)))
+            sent_count += await over(await start_transfer(partial(comm.Isend, bytes(size), following)))
             await node.sleep(MILLISECOND // 2)
 
     node.spawn(send(), "sends")
     await node.sleep(milliseconds * MILLISECOND)
-    return sent
+    return sent_count
 
 
 async def raises(comm: Comm, node: Node, *, milliseconds: int = 100) -> int:

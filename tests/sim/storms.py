@@ -55,24 +55,28 @@ class Case:
 
 def draw(seed: int, milliseconds: int = 120) -> Case:
     """The case of a seed. Another time stretches the faults with it."""
-    chance = source(seed, "storm")
+    rng = source(seed, "storm")
     protocol, program = ("emp", "am2")[seed % 2], PROGRAMS[seed // 2 % len(PROGRAMS)]
-    nodes = 2 + chance.below(4)
-    horizon = milliseconds * MILLISECOND
-    kinds = (*chance.sample(RESTARTS, 1 + chance.below(3)), *chance.sample(BESIDE, chance.below(4)))
+    nodes = 2 + rng.below(4)
+    faults_end = milliseconds * MILLISECOND
+    kinds = (
+        *rng.sample(RESTARTS, 1 + rng.below(3)),
+        *rng.sample(BESIDE, rng.below(4)),
+    )
     storm = RandomFaults(
-        kinds=kinds, rate=(3 + chance.below(12)) * 1000 / milliseconds, seed=seed, shortest=f"{horizon // 100}ns",
-        longest=f"{horizon // 4}ns",
+        kinds=kinds, rate=(3 + rng.below(12)) * 1000 / milliseconds, seed=seed, shortest=f"{faults_end // 100}ns",
+        longest=f"{faults_end // 4}ns",
     )  # fmt: skip
-    faults = draw_faults(storm, resolve(Cluster.star(nodes)), seed, horizon)
+    faults = draw_faults(storm, resolve(Cluster.star(nodes)), seed, faults_end)
     return Case(seed, protocol, program, nodes, milliseconds, tuple(faults))
 
 
 def run(case: Case, mode: Literal["sim", "live"] = "sim", timeout: float = 60.0) -> Counter[str]:
-    """How often each check looked. Raises Violation for one that fails, and for a run that ends by itself."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
-        why = ""
+    """Run a case; return how often each check was made. Raises Violation for a failed check or a run that ends by
+    itself."""
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory) / "run"
+        reason = ""
         try:
             testbed.run(
                 Cluster.star(case.nodes, delay="20us"), _program(case), mode=mode, protocol=case.protocol, seed=case.seed,
@@ -80,14 +84,14 @@ def run(case: Case, mode: Literal["sim", "live"] = "sim", timeout: float = 60.0)
                 output=folder, timeout=timeout,
             )  # fmt: skip
         except TestbedError as error:
-            why = str(error)
-        if why and not (case.program == "raises" and "ValueError: enough" in why):
-            raise Violation(f"{case.program} over {case.protocol}: {why}")
+            reason = str(error)
+        if reason and not (case.program == "raises" and "ValueError: enough" in reason):
+            raise Violation(f"{case.program} over {case.protocol}: {reason}")
         (report,) = read_reports(read_run(folder))
-    return judged(case, report)
+    return checked_counts(case, report)
 
 
-def judged(case: Case, report: Report) -> Counter[str]:
+def checked_counts(case: Case, report: Report) -> Counter[str]:
     if not report.passed:
         first = {name: report.checks[name].violations[0] for name in report.failed}
         raise Violation(f"{case.program} over {case.protocol}: {first}")
@@ -105,11 +109,11 @@ def _settings(case: Case) -> dict[str, object]:
 
 
 def reduced_cases(case: Case) -> Iterator[Case]:
-    """Fewer faults, the largest steps first."""
+    """Yield cases with fewer faults, the largest reductions first."""
     step = len(case.faults) // 2
     while step:
-        for at in range(0, len(case.faults), step):
-            yield replace(case, faults=case.faults[:at] + case.faults[at + step :])
+        for start in range(0, len(case.faults), step):
+            yield replace(case, faults=case.faults[:start] + case.faults[start + step :])
         step //= 2
 
 

@@ -57,15 +57,15 @@ class EmpTransport:
         return self.endpoint.post_receive(source, tag, buffer)
 
 
-def _settings(chance: Source, eager: bool) -> dict[str, int]:
-    timeout = chance.choice((200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND))
+def _settings(rng: Source, eager: bool) -> dict[str, int]:
+    timeout = rng.choice((200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND))
     return {
-        "unit": chance.choice((1, 2, 3, 3, 5)),
+        "unit": rng.choice((1, 2, 3, 3, 5)),
         "timeout": timeout,
-        "longest_timeout": timeout * chance.choice((1, 4, 32)),
-        "window": chance.choice((1, 2, 16)),
+        "longest_timeout": timeout * rng.choice((1, 4, 32)),
+        "window": rng.choice((1, 2, 16)),
         # With few, receives in another order than the messages come would wait for one another.
-        "held": 640 if eager else chance.choice((1, 3, 640)),
+        "held": 640 if eager else rng.choice((1, 3, 640)),
     }
 
 
@@ -85,7 +85,7 @@ EMP: Final = Subject(
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     return message_swarm.draw(seed, EMP)
 
 

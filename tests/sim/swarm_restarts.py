@@ -38,7 +38,7 @@ Calm = set[tuple[int, int]]
 
 
 async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
-    chance = source(case.seed, f"sends of {node.name}")
+    rng = source(case.seed, f"sends of {node.name}")
     for number, message in enumerate(case.messages):
         if message.source == node.number:
             memory = bytearray(payload(number, message.size))
@@ -47,104 +47,127 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
                 endpoint.post_send(message.sink, number, memory).add_callback(partial(reuse, memory))
             except emp.DescriptorsExhaustedError:
                 return
-            await node.sleep(chance.below(600 * MICROSECOND))
+            await node.sleep(rng.below(600 * MICROSECOND))
 
 
-async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list[int], calm: Calm) -> None:
-    """Receive for as long as this incarnation lasts. took: messages received by all incarnations of this NIC."""
-    chance = source(case.seed, f"receives of {node.name}")
+async def receive_some(endpoint: Matching, node: SimNode, case: Case, taken_numbers: list[int], calm: Calm) -> None:
+    """Receive for as long as this incarnation lasts. taken_numbers: messages received by all incarnations of this NIC."""
+    rng = source(case.seed, f"receives of {node.name}")
     while True:
         buffer = bytearray(MAX_SIZE)
         try:
-            received = await receive(endpoint, node, chance, buffer)
+            envelope = await receive(endpoint, node, rng, buffer)
         except emp.EmpError:
             continue  # its sender has restarted, or has given up
-        number = received.tag
+        number = envelope.tag
         if number >= CALM_TAG:
-            attempt = (received.source, number - CALM_TAG)
-            if bytes(buffer[: received.length]) != bytes([received.source] * 8) or attempt in calm:
-                raise Violation(f"{node.name}: {received.source}'s message is another one, or came twice")
+            attempt = (envelope.source, number - CALM_TAG)
+            if bytes(buffer[: envelope.length]) != bytes([envelope.source] * 8) or attempt in calm:
+                raise Violation(f"{node.name}: {envelope.source}'s message is another one, or came twice")
             calm.add(attempt)
             continue
         message = case.messages[number]
-        if (message.source, message.sink) != (received.source, node.number):
-            raise Violation(f"{node.name}: message {number} ({message}) came as {received}")
-        if bytes(buffer[: received.length]) != payload(number, message.size):
+        if (message.source, message.sink) != (envelope.source, node.number):
+            raise Violation(f"{node.name}: message {number} ({message}) came as {envelope}")
+        if bytes(buffer[: envelope.length]) != payload(number, message.size):
             raise Violation(f"{node.name}: message {number} came with other bytes")
-        if number in took:
+        if number in taken_numbers:
             raise Violation(f"{node.name}: message {number} came twice")
-        took.append(number)
+        taken_numbers.append(number)
 
 
-async def receive(endpoint: Matching, node: SimNode, chance: Source, buffer: bytearray) -> emp.ReceiveResult:
+async def receive(endpoint: Matching, node: SimNode, rng: Source, buffer: bytearray) -> emp.ReceiveResult:
     """The next message, at once or in two steps: it is claimed by a probe, and received after a while."""
-    if chance.random() < 0.5:
+    if rng.random() < 0.5:
         return await endpoint.post_receive(emp.ANY_SOURCE, emp.ANY_TAG, buffer)
     probe_result = await endpoint.post_probe(emp.ANY_SOURCE, emp.ANY_TAG, claim=True)
     assert probe_result is not None
-    await node.sleep(chance.choice((0, 2 * MILLISECOND, 50 * MILLISECOND)))
+    await node.sleep(rng.choice((0, 2 * MILLISECOND, 50 * MILLISECOND)))
     return await endpoint.post_claimed(probe_result, buffer)
 
 
 async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
     """Send a message to every other node; the first to a peer whose restart is not yet known is returned and sent
     again."""
-    others = [number for number in range(nodes) if number != node.number]
-    sends = [endpoint.post_send(other, CALM_TAG, bytes([node.number] * 8)) for other in others]
-    for other, send in zip(others, sends, strict=True):
+    peers = [number for number in range(nodes) if number != node.number]
+    send_list = [endpoint.post_send(peer, CALM_TAG, bytes([node.number] * 8)) for peer in peers]
+    for peer, send in zip(peers, send_list, strict=True):
         try:
             await send
         except emp.EmpError:
-            await fine(endpoint.post_send(other, CALM_TAG + 1, bytes([node.number] * 8)))
+            await fine(endpoint.post_send(peer, CALM_TAG + 1, bytes([node.number] * 8)))
 
 
 async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) -> None:
     """Exchange a message with every other node between NICs without memory of earlier runs, all receives posted at
     once."""
-    others = [number for number in range(nodes) if number != node.number]
-    buffers = [bytearray(8) for _ in others]
-    receives = [endpoint.post_receive(other, CALM_TAG, buffer) for other, buffer in zip(others, buffers, strict=True)]
-    for send in [endpoint.post_send(other, CALM_TAG, bytes([node.number] * 8)) for other in others]:
+    peers = [number for number in range(nodes) if number != node.number]
+    buffers = [bytearray(8) for _ in peers]
+    receives = [endpoint.post_receive(peer, CALM_TAG, buffer) for peer, buffer in zip(peers, buffers, strict=True)]
+    for send in [endpoint.post_send(peer, CALM_TAG, bytes([node.number] * 8)) for peer in peers]:
         await fine(send)
-    for other, receive, buffer in zip(others, receives, buffers, strict=True):
+    for peer, receive, buffer in zip(peers, receives, buffers, strict=True):
         await fine(receive)
-        if bytes(buffer) != bytes([other] * 8):
-            raise Violation(f"{node.name}: {other}'s message has other bytes")
-        calm.add((other, 0))
+        if bytes(buffer) != bytes([peer] * 8):
+            raise Violation(f"{node.name}: {peer}'s message has other bytes")
+        calm.add((peer, 0))
 
 
-def confuse(simulation: Simulation, chance: Source, earlier: int) -> None:
+def confuse(simulation: Simulation, rng: Source, earlier: int) -> None:
     """Send a NIC acknowledgements of messages that it has not sent, and data from former or unknown incarnations, all
     well-formed; ring its host's doorbell for unwritten descriptors.
 
     earlier: number added to the adapters' incarnations.
     """
-    one = chance.choice(list(simulation.nodes.values()))
-    peer = chance.choice([node for node in simulation.nodes.values() if node is not one])
-    to, by = one.adapter.address, peer.adapter.address
-    own, its = one.adapter.incarnation + earlier, peer.adapter.incarnation + earlier
-    former = its - 1 if peer.adapter.incarnation > FIRST else 0
-    for incarnation in (0, former):
-        data = codec.pack_frame(to, by, codec.TYPE_DATA, 0, 3, incarnation, own, 1 << 30, 1, codec.STATUS_OK, b"x")
-        one.nic.receive(simulation.now(), data)
-    for number in (0, 1, 2, 3, *[chance.below(100) for _ in range(40)]):
-        message, frame = chance.choice((0, 1 << 30)) + number, 3 * (1 + chance.below(1 << 20))
-        acknowledgement = codec.pack_frame(to, by, codec.TYPE_ACK, 0, 3, own, its, message, frame, codec.STATUS_OK)
-        one.nic.receive(simulation.now(), acknowledgement)
-    for index in (chance.below(640), 640 + chance.below(1000)):
-        one.agent.firmware.on_doorbell(simulation.now(), index)
+    victim = rng.choice(list(simulation.nodes.values()))
+    peer = rng.choice([node for node in simulation.nodes.values() if node is not victim])
+    destination, source_address = victim.adapter.address, peer.adapter.address
+    own_incarnation, peer_incarnation = victim.adapter.incarnation + earlier, peer.adapter.incarnation + earlier
+    former_incarnation = peer_incarnation - 1 if peer.adapter.incarnation > FIRST else 0
+    for incarnation in (0, former_incarnation):
+        data = codec.pack_frame(
+            destination,
+            source_address,
+            codec.TYPE_DATA,
+            0,
+            3,
+            incarnation,
+            own_incarnation,
+            1 << 30,
+            1,
+            codec.STATUS_OK,
+            b"x",
+        )
+        victim.nic.receive(simulation.now(), data)
+    for number in (0, 1, 2, 3, *[rng.below(100) for _ in range(40)]):
+        message, frame = rng.choice((0, 1 << 30)) + number, 3 * (1 + rng.below(1 << 20))
+        acknowledgement = codec.pack_frame(
+            destination,
+            source_address,
+            codec.TYPE_ACK,
+            0,
+            3,
+            own_incarnation,
+            peer_incarnation,
+            message,
+            frame,
+            codec.STATUS_OK,
+        )
+        victim.nic.receive(simulation.now(), acknowledgement)
+    for index in (rng.below(640), 640 + rng.below(1000)):
+        victim.agent.firmware.on_doorbell(simulation.now(), index)
 
 
 def run(seed: int) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
     case = draw(seed)
-    chance = source(seed, "restarts")
+    rng = source(seed, "restarts")
     timeout = dict(case.settings)["timeout"]
-    settings = {**dict(case.settings), "give_up": chance.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
-    earlier = chance.choice((0, LATER))
+    settings = {**dict(case.settings), "give_up": rng.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
+    earlier = rng.choice((0, LATER))
     case = replace(
         case,
-        messages=tuple([message if chance.below(4) else replace(message, size=MAX_SIZE) for message in case.messages]),
+        messages=tuple([message if rng.below(4) else replace(message, size=MAX_SIZE) for message in case.messages]),
     )
     emp_plug = EMP.plug(settings)
 
@@ -156,20 +179,20 @@ def run(seed: int) -> Counter[str]:
     with Simulation(layout, plug, seed=seed) as simulation:
         for link, impairment in zip(layout.links, case.links, strict=True):
             simulation.change(link.name, impairment)
-        took: dict[str, list[int]] = {node.name: [] for node in layout.nodes}
+        taken_numbers: dict[str, list[int]] = {node.name: [] for node in layout.nodes}
         calm: dict[str, Calm] = {node.name: set() for node in layout.nodes}
         programs = []
         for node in layout.nodes:
             programs.append(simulation.spawn(node.name, send_some, case))
-            programs.append(simulation.spawn(node.name, receive_some, case, took[node.name], calm[node.name]))
-        confuse(simulation, chance, earlier)
-        for when in sorted(chance.below(case.until) for _ in range(1 + chance.below(4))):
-            simulation.run_until(when)
-            confuse(simulation, chance, earlier)
-            again = chance.choice(layout.nodes).name
-            rows.update(simulation.nodes[again].agent.firmware.counter_values())
-            simulation.restart(again)
-            programs.append(simulation.spawn(again, receive_some, case, took[again], calm[again]))
+            programs.append(simulation.spawn(node.name, receive_some, case, taken_numbers[node.name], calm[node.name]))
+        confuse(simulation, rng, earlier)
+        for time in sorted(rng.below(case.until) for _ in range(1 + rng.below(4))):
+            simulation.run_until(time)
+            confuse(simulation, rng, earlier)
+            restarted = rng.choice(layout.nodes).name
+            rows.update(simulation.nodes[restarted].agent.firmware.counter_values())
+            simulation.restart(restarted)
+            programs.append(simulation.spawn(restarted, receive_some, case, taken_numbers[restarted], calm[restarted]))
         simulation.run_until(case.until)
         for link in layout.links:
             simulation.change(link.name, CALM)
@@ -181,18 +204,20 @@ def run(seed: int) -> Counter[str]:
             for node in layout.nodes:
                 rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
                 simulation.restart(node.name)
-            talks = [simulation.spawn(node.name, begin_anew, case.nodes, calm[node.name]) for node in layout.nodes]
+            conversations = [
+                simulation.spawn(node.name, begin_anew, case.nodes, calm[node.name]) for node in layout.nodes
+            ]
         else:
-            talks = [simulation.spawn(node.name, talk, case.nodes) for node in layout.nodes]
+            conversations = [simulation.spawn(node.name, talk, case.nodes) for node in layout.nodes]
         simulation.run_until(simulation.now() + TIMEOUT)
-        for program in [*programs, *talks]:
+        for program in [*programs, *conversations]:
             if program.done:
                 program.result()
-        everybody = set(range(case.nodes))
-        for node, one in zip(layout.nodes, talks, strict=True):
-            if not one.done:
+        all_numbers = set(range(case.nodes))
+        for node, conversation in zip(layout.nodes, conversations, strict=True):
+            if not conversation.done:
                 raise Violation(f"{node.name} is not heard any more: {simulation.nodes[node.name].pending_work()}")
-            if {peer for peer, _ in calm[node.name]} != everybody - {simulation.nodes[node.name].number}:
+            if {peer for peer, _ in calm[node.name]} != all_numbers - {simulation.nodes[node.name].number}:
                 raise Violation(f"{node.name} hears only {calm[node.name]}")
         for node in layout.nodes:
             rows.update(simulation.nodes[node.name].agent.firmware.counter_values())

@@ -17,8 +17,8 @@ DATA_AND_ANSWERS = 2 * 1_024 * 100
 def test_each_message_comes_once(record_property: pytest.RecordProperty) -> None:
     command = [sys.executable, "-m", "tests.sim.thousand_node_memory"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}
-    answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    document = json.loads(answer.stdout)
+    completed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    document = json.loads(completed.stdout)
     record_property(
         "note",
         f"1,024 nodes: {document['frames']:,.0f} frames, {document['taken']:.1f} s, {document['memory'] / 1e6:.0f} MB at "

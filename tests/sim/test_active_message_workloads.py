@@ -31,13 +31,13 @@ def one_switch(nodes: int) -> Description:
 
 def two_switches(nodes: int, rate: str) -> Description:
     """Half of the nodes at each, and one cable between, of that rate."""
-    half = nodes // 2
+    half_count = nodes // 2
     return Description(
         name="two-switches",
         nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
         switches=[Switch(name="s1", kind="myrinet"), Switch(name="s2", kind="myrinet")],
         links=[
-            *(Link(ends=[f"n{number}", f"s{1 + (number > half)}:{(number - 1) % half + 1}"])
+            *(Link(ends=[f"n{number}", f"s{1 + (number > half_count)}:{(number - 1) % half_count + 1}"])
               for number in range(1, nodes + 1)),
             Link(ends=["s1:8", "s2:8"], rate=rate),
         ],
@@ -54,57 +54,57 @@ def rows(
 
 
 def gap() -> int:
-    report = rows("now-1998-pair", "am-logp", count=5, burst=50, rounds=1)
-    return int(report[1]["g_ns"])
+    rows_measured = rows("now-1998-pair", "am-logp", count=5, burst=50, rounds=1)
+    return int(rows_measured[1]["g_ns"])
 
 
 def test_clients_of_one_endpoint_share_its_rate_and_their_round_trips_grow_by_the_gap() -> None:
-    reported = {row["clients"]: row for row in rows(one_switch(8), "am-contention", clients="1,3,7", time="8ms")}
-    assert reported[3]["requests_per_s"] == pytest.approx(reported[1]["requests_per_s"], rel=0.05)
-    assert reported[3]["slowest_per_s"] == pytest.approx(reported[3]["requests_per_s"] / 3, rel=0.05)
-    slope = (reported[7]["round_trip_ns"] - reported[3]["round_trip_ns"]) / 4
+    by_clients = {row["clients"]: row for row in rows(one_switch(8), "am-contention", clients="1,3,7", time="8ms")}
+    assert by_clients[3]["requests_per_s"] == pytest.approx(by_clients[1]["requests_per_s"], rel=0.05)
+    assert by_clients[3]["slowest_per_s"] == pytest.approx(by_clients[3]["requests_per_s"] / 3, rel=0.05)
+    slope = (by_clients[7]["round_trip_ns"] - by_clients[3]["round_trip_ns"]) / 4
     assert slope == pytest.approx(gap(), rel=0.1)
 
 
 def test_as_many_virtual_networks_as_frames_share_the_peak_rate() -> None:
-    first, four = rows(one_switch(5), "am-networks", threads="one", networks="1,4", time="8ms")
-    assert four["requests_per_s"] == pytest.approx(first["requests_per_s"], rel=0.05)
-    assert four["slowest_per_s"] == pytest.approx(four["fastest_per_s"], rel=0.05)
+    first, four_networks = rows(one_switch(5), "am-networks", threads="one", networks="1,4", time="8ms")
+    assert four_networks["requests_per_s"] == pytest.approx(first["requests_per_s"], rel=0.05)
+    assert four_networks["slowest_per_s"] == pytest.approx(four_networks["fastest_per_s"], rel=0.05)
 
 
 def test_more_networks_than_frames_suspend_one_thread_and_not_a_thread_for_each() -> None:
     firmware = {"frames": 3, "stay": 10_000_000}
-    first, each = rows(one_switch(5), "am-networks", firmware, networks="4", time="40ms")
-    assert (first["threads"], each["threads"]) == ("one", "each")
+    first, four_threads = rows(one_switch(5), "am-networks", firmware, networks="4", time="40ms")
+    assert (first["threads"], four_threads["threads"]) == ("one", "each")
     assert first["faults"]
-    assert each["faults"]
-    assert each["requests_per_s"] > 3 * first["requests_per_s"]
-    assert each["slowest_per_s"] > 0
+    assert four_threads["faults"]
+    assert four_threads["requests_per_s"] > 3 * first["requests_per_s"]
+    assert four_threads["slowest_per_s"] > 0
 
 
 def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> None:
     cluster = two_switches(12, "320mbit")
     calm = {"attempt": 0}  # turns of a node's two endpoints would hide what a switch more adds to a round trip
-    reported = {row["pattern"]: row for row in rows(cluster, "am-permutations", calm, count=12, trips=16)}
-    assert [row["senders"] for row in reported.values()] == [12, 12, 12]
-    assert reported["neighbor"]["mean_bit_s"] > reported["cshift"]["slowest_bit_s"] > 0
+    by_pattern = {row["pattern"]: row for row in rows(cluster, "am-permutations", calm, count=12, trips=16)}
+    assert [row["senders"] for row in by_pattern.values()] == [12, 12, 12]
+    assert by_pattern["neighbor"]["mean_bit_s"] > by_pattern["cshift"]["slowest_bit_s"] > 0
     share = 320_000_000 / 6  # of the cable: six nodes send in each direction
-    assert share / 2 < reported["bisection"]["mean_bit_s"] < share
-    assert reported["neighbor"]["mean_bit_s"] > 2 * share
-    assert reported["neighbor"]["round_trip_ns"] < reported["bisection"]["round_trip_ns"]
+    assert share / 2 < by_pattern["bisection"]["mean_bit_s"] < share
+    assert by_pattern["neighbor"]["mean_bit_s"] > 2 * share
+    assert by_pattern["neighbor"]["round_trip_ns"] < by_pattern["bisection"]["round_trip_ns"]
 
 
 def test_bulk_messages_of_every_size_come_whole() -> None:
-    report = rows("now-1998-pair", "am-bulk", sizes="1,1000,8192,20000", count=10)
-    rates = [row["bandwidth_bit_s"] for row in report]
-    assert [row["size_bytes"] for row in report] == [1, 1000, 8192, 20000]
+    rows_measured = rows("now-1998-pair", "am-bulk", sizes="1,1000,8192,20000", count=10)
+    rates = [row["bandwidth_bit_s"] for row in rows_measured]
+    assert [row["size_bytes"] for row in rows_measured] == [1, 1000, 8192, 20000]
     assert rates == sorted(rates)
 
 
 def test_clients_of_bulk_messages_share_the_bandwidth_of_the_endpoint() -> None:
-    first, four = rows(one_switch(5), "am-bulk-contention", clients="1,4", time="20ms")
-    assert four["aggregate_bit_s"] == pytest.approx(first["aggregate_bit_s"], rel=0.2)
-    assert four["slowest_bit_s"] == pytest.approx(four["aggregate_bit_s"] / 4, rel=0.1)
+    first, four_clients = rows(one_switch(5), "am-bulk-contention", clients="1,4", time="20ms")
+    assert four_clients["aggregate_bit_s"] == pytest.approx(first["aggregate_bit_s"], rel=0.2)
+    assert four_clients["slowest_bit_s"] == pytest.approx(four_clients["aggregate_bit_s"] / 4, rel=0.1)
     assert first["fairness"] == 1
 
 
@@ -142,26 +142,26 @@ def test_consistent_dma_is_faster_for_small_transfers_and_streaming_dma_for_larg
 def test_clients_of_more_endpoints_than_frames_burst_and_are_alike_in_the_long_run() -> None:
     """Two of the frames are the server's, for endpoints of which each stays 2 to 4 ms; the third serves barriers."""
     firmware = {"frames": 3, "stay": 2_000_000}
-    reported = {
+    by_clients = {
         (row["networks"], row["interval_ns"]): row
         for row in rows(
             one_switch(6), "am-bursts", firmware, networks="2,5", intervals="1ms,20ms", time="80ms", switch="1us"
         )
     }
-    assert reported[2, 1_000_000]["busy_share"] == 1
-    bursts, smooth = reported[5, 1_000_000], reported[5, 20_000_000]
+    assert by_clients[2, 1_000_000]["busy_share"] == 1
+    bursts, smooth = by_clients[5, 1_000_000], by_clients[5, 20_000_000]
     assert bursts["busy_share"] < 0.9
-    assert reported[2, 1_000_000]["deviation_share"] < bursts["deviation_share"] / 3
+    assert by_clients[2, 1_000_000]["deviation_share"] < bursts["deviation_share"] / 3
     assert bursts["burst_per_s"] * bursts["busy_share"] == pytest.approx(bursts["mean_per_s"])
     assert smooth["mean_per_s"] == pytest.approx(bursts["mean_per_s"])
     assert smooth["deviation_per_s"] < bursts["deviation_per_s"] / 2
 
 
 def test_it_goes_over_ethernet_as_well() -> None:
-    report = testbed.run(
+    result = testbed.run(
         Description.star(2), "am-logp", protocol="am2", mode="sim", settings={"count": 5, "rounds": 1}
     ).rows
-    assert report[0]["p50_ns"] == 0  # nothing takes any time there
+    assert result[0]["p50_ns"] == 0  # nothing takes any time there
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

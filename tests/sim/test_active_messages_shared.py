@@ -26,8 +26,8 @@ SMALL: dict[str, dict[str, object]] = {
 
 def run_shared(protocol: str, workload: str, **options: object) -> RunResult:
     cluster = Cluster.star(3, kind=KINDS[protocol], loss="2%", delay="5us")
-    given = {"settings": SMALL[workload], "seed": 5, "check": True, **options}
-    return testbed.run(cluster, workload, protocol=protocol, mode="sim", **given)  # type: ignore[arg-type]
+    options_given = {"settings": SMALL[workload], "seed": 5, "check": True, **options}
+    return testbed.run(cluster, workload, protocol=protocol, mode="sim", **options_given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("protocol", KINDS)
@@ -55,10 +55,10 @@ def test_the_sort_finds_a_store_that_writes_elsewhere(protocol: str, monkeypatch
     """The sort verifies: a mistake in Split-C's store makes it fail."""
     store = SplitC.store
 
-    async def beside(space: SplitC, to: GlobalAddress, data: bytes) -> None:
-        await store(space, to._replace(offset=to.offset ^ 4) if len(data) == 4 else to, data)
+    async def store_elsewhere(space: SplitC, address: GlobalAddress, data: bytes) -> None:
+        await store(space, address._replace(offset=address.offset ^ 4) if len(data) == 4 else address, data)
 
-    monkeypatch.setattr(SplitC, "store", beside)
+    monkeypatch.setattr(SplitC, "store", store_elsewhere)
     with pytest.raises(TestbedError, match=r"keys are lost or new|not in order"):
         testbed.run(
             Cluster.star(3, kind=KINDS[protocol]), RadixSort(keys=60), protocol=protocol, mode="sim", check=False

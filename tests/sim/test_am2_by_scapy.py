@@ -58,8 +58,8 @@ def test_frames_with_other_fields_differ() -> None:
     ack = add_envelope(codec.pack_answer(*MACS, codec.KIND_ACK, codec.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8), b"")
     for frame in (hint, ack):
         assert rebuild(modules, frame) == frame
-        for place in (-3, -1):  # in the check, and the CRC-8
-            wrong = bytearray(frame)
-            wrong[place] ^= 4
-            assert rebuild(modules, wrong) == frame
+        for position in (-3, -1):  # in the check, and the CRC-8
+            wrong_frame = bytearray(frame)
+            wrong_frame[position] ^= 4
+            assert rebuild(modules, wrong_frame) == frame
     assert rebuild(modules, b"short") == b"short"

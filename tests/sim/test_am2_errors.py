@@ -59,14 +59,14 @@ class Pair:
 
     def run(self, ask: Callable[[Endpoint], object] | None = None, until: Callable[[], object] | None = None) -> None:
         """Ask, and let both poll until that is so."""
-        done = until or (lambda: self.returned or self.answers)
+        is_done = until or (lambda: self.returned or self.answers)
 
         async def poll(am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG001
             endpoint = self.asker if node.number == 0 else self.asked
             if ask is not None and node.number == 0:
                 while not ask(endpoint):
                     await endpoint.wait_for_room(0)
-            while not done():
+            while not is_done():
                 await endpoint.poll()
                 await node.sleep(100_000)
 
@@ -75,7 +75,7 @@ class Pair:
         self.simulation.run(timeout=5 * SECOND)
 
     def by_hand(self) -> None:
-        """Both are in their NICs, and only the test polls."""
+        """Load both endpoints into their NICs; only the test polls."""
         for endpoint in (self.asker, self.asked):
             endpoint.library.driver.fault(endpoint)
         self.elapse()
@@ -150,8 +150,8 @@ def test_a_request_for_a_handler_that_is_not_set_is_returned_by_the_library() ->
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.run(lambda endpoint: endpoint.try_request(0, 99, 41, 42))
-    returned = pair.returned[0]
-    assert (returned.status, returned.handler, returned.arguments) == (Status.BAD_HANDLER, 99, (41, 42))
+    message = pair.returned[0]
+    assert (message.status, message.handler, message.arguments) == (Status.BAD_HANDLER, 99, (41, 42))
     assert pair.asker.credits(0) == 4
 
 
@@ -174,9 +174,9 @@ def test_a_request_whose_answers_were_lost_is_returned_though_it_was_delivered()
     pair.meet()
     pair.back.is_cut = True
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.returned)
-    returned = pair.returned[0]
-    assert returned.status is Status.UNREACHABLE
-    assert Delivery(0, 1, 0, returned.message) in pair.delivered
+    message = pair.returned[0]
+    assert message.status is Status.UNREACHABLE
+    assert Delivery(0, 1, 0, message.message) in pair.delivered
 
 
 def test_requests_accepted_by_a_restarted_peer_are_returned_with_their_credits() -> None:
@@ -205,9 +205,9 @@ def test_requests_accepted_by_an_endpoint_freed_during_an_outage_are_returned_af
     pair.asker.map(0, AWAY, TAG)
     pair.asker.map(1, EndpointName(1, 9), TAG)
     pair.meet()
-    other = pair.asked.bundle.allocate_endpoint()
-    other.map(0, HOME, TAG)
-    other.library.driver.fault(other)
+    other_endpoint = pair.asked.bundle.allocate_endpoint()
+    other_endpoint.map(0, HOME, TAG)
+    other_endpoint.library.driver.fault(other_endpoint)
     assert pair.asker.try_request(0, 1, 41)
     pair.elapse()
     assert len(pair.delivered) == 1
@@ -221,7 +221,7 @@ def test_requests_accepted_by_an_endpoint_freed_during_an_outage_are_returned_af
     if first == "who has asked":
         assert pair.asker.try_request(1, 1, 50)
     elif first == "who was asked":
-        assert other.try_request(0, 99, 50)
+        assert other_endpoint.try_request(0, 99, 50)
     pair.elapse(SECOND if first == "nobody" else MILLISECOND)
     assert pair.asker.handle()
     assert [returned_message.status for returned_message in pair.returned if returned_message.destination == AWAY] == [
@@ -231,15 +231,15 @@ def test_requests_accepted_by_an_endpoint_freed_during_an_outage_are_returned_af
     assert not any(node.agent.firmware.pending_work() for node in pair.simulation.nodes.values())
 
 
-@pytest.mark.parametrize("there", ["another tag", "no endpoint", "the same endpoint"])
+@pytest.mark.parametrize("answerer_state", ["another tag", "no endpoint", "the same endpoint"])
 @pytest.mark.parametrize("form", ["short", "medium", "bulk"])
 def test_requests_accepted_by_a_nic_that_restarts_silently_are_returned_and_handled_at_most_once(
-    form: str, there: str
+    form: str, answerer_state: str
 ) -> None:
-    handled: list[int] = []
+    words_handled: list[int] = []
 
-    def handler(token: Token, *rest: object) -> None:
-        handled.append(len(rest))
+    def handler(token: Token, *arguments: object) -> None:
+        words_handled.append(len(arguments))
         token.reply(2, 1)
 
     pair = Pair(QUICK)
@@ -256,43 +256,47 @@ def test_requests_accepted_by_a_nic_that_restarts_silently_are_returned_and_hand
         assert pair.asker.try_request_bulk(0, 1, bytes(4_000), 0, 41)
     pair.elapse(5 * MILLISECOND)  # where there is data, it is refused until there is a mapping
     assert pair.asked.handle()
-    assert (len(pair.delivered), len(handled)) == (1, 1)
+    assert (len(pair.delivered), len(words_handled)) == (1, 1)
     pair.simulation.restart("n2")
     pair.deafens = pair.back.is_cut = False
-    if there != "no endpoint":
+    if answerer_state != "no endpoint":
         pair.asked = pair._endpoint("n2")
-        pair.asked.tag = TAG if there == "the same endpoint" else TAG + 1
+        pair.asked.tag = TAG if answerer_state == "the same endpoint" else TAG + 1
         pair.asked.set_handler(1, handler)
         pair.asked.segment = bytearray(10_000)
         pair.by_hand()
     pair.elapse(20 * MILLISECOND)
-    if there != "no endpoint":
+    if answerer_state != "no endpoint":
         assert not pair.asked.handle()
     assert pair.asker.handle()
     assert [returned_message.status for returned_message in pair.returned] == [Status.UNREACHABLE]
-    assert (len(pair.delivered), len(handled), pair.answers, pair.asker.credits(0)) == (1, 1, [], 4)
+    assert (len(pair.delivered), len(words_handled), pair.answers, pair.asker.credits(0)) == (1, 1, [], 4)
 
 
 def test_a_rejected_reply_is_returned_to_the_replier() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
-    back: list[Returned] = []
-    pair.asked.error_handler = back.append
+    returned_replies: list[Returned] = []
+    pair.asked.error_handler = returned_replies.append
 
-    def late(token: Token, word: int) -> None:
+    def reply_late(token: Token, word: int) -> None:
         pair.asker.free()
         token.reply(2, word)
 
-    pair.asked.set_handler(1, late)
-    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: back)
-    assert (back[0].status, back[0].is_reply, back[0].destination) == (Status.REPLY_REJECTED, True, HOME)
+    pair.asked.set_handler(1, reply_late)
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: returned_replies)
+    assert (returned_replies[0].status, returned_replies[0].is_reply, returned_replies[0].destination) == (
+        Status.REPLY_REJECTED,
+        True,
+        HOME,
+    )
 
 
 def forge(endpoint: Endpoint, *, message: int, tag: int = TAG) -> None:
     """A reply of a program that does not keep to the rules."""
-    to = Origin()
-    to.tag, to.message = tag, message
-    assert endpoint.outbox.reply(to, 2, (99,))
+    forged = Origin()
+    forged.tag, forged.message = tag, message
+    assert endpoint.outbox.reply(forged, 2, (99,))
 
 
 def test_a_reply_without_a_request_is_dropped() -> None:
@@ -309,12 +313,12 @@ def test_a_reply_without_a_request_is_dropped() -> None:
 def test_a_reply_must_have_the_destination_and_tag_of_its_request() -> None:
     pair = Pair()
     pair.by_hand()
-    other = pair.asked.bundle.allocate_endpoint()
-    other.library.driver.fault(other)
+    other_endpoint = pair.asked.bundle.allocate_endpoint()
+    other_endpoint.library.driver.fault(other_endpoint)
     pair.elapse()
     pair.asker.map(0, AWAY, TAG)
     assert pair.asker.try_request(0, 1, 41)
-    forge(other, message=1)
+    forge(other_endpoint, message=1)
     forge(pair.asked, message=1, tag=TAG + 1)
     pair.elapse()
     pair.asker.handle()
@@ -385,17 +389,18 @@ def test_a_credit_lost_with_a_librarys_reply_returns_when_the_peer_restarts() ->
     pair = Pair(QUICK)
     pair.by_hand()
     pair.asker.map(0, AWAY, TAG)
-    back: list[Returned] = []
-    pair.asked.error_handler = back.append
+    returned_replies: list[Returned] = []
+    pair.asked.error_handler = returned_replies.append
     assert pair.asker.try_request(0, 99, 41, 42)
     pair.elapse()
     pair.simulation.cut(pair.link)
     assert pair.asked.handle()
     pair.elapse(50 * MILLISECOND)
     assert pair.asked.handle()
-    assert [(one.status, one.is_reply, one.handler, one.arguments, one.message) for one in back] == [
-        (Status.UNREACHABLE, True, 0, (Status.BAD_HANDLER, 99, 41, 42), 1)
-    ]
+    assert [
+        (returned.status, returned.is_reply, returned.handler, returned.arguments, returned.message)
+        for returned in returned_replies
+    ] == [(Status.UNREACHABLE, True, 0, (Status.BAD_HANDLER, 99, 41, 42), 1)]
     assert (pair.asker.is_empty, pair.asker.credits(0)) == (True, 3)
     pair.simulation.mend(pair.link)
     pair.simulation.restart("n2")
@@ -416,23 +421,23 @@ def test_a_reply_to_a_freed_endpoint_is_a_stray_though_another_has_its_number() 
     pair.elapse()
     pair.asker.free()
     pair.elapse()
-    while (again := pair._endpoint("n1")).name != HOME:
-        again.free()
+    while (next_endpoint := pair._endpoint("n1")).name != HOME:
+        next_endpoint.free()
         pair.elapse()
-    again.set_handler(2, lambda _, word: pair.answers.append(word))
-    again.map(0, AWAY, TAG)
-    pair.asker = again
+    next_endpoint.set_handler(2, lambda _, word: pair.answers.append(word))
+    next_endpoint.map(0, AWAY, TAG)
+    pair.asker = next_endpoint
     pair.by_hand()
-    assert again.try_request(0, 1, 50)
+    assert next_endpoint.try_request(0, 1, 50)
     pair.elapse()
     assert pair.asked.handle(1)
     pair.elapse()
-    again.handle()
-    assert (pair.answers, again.inbox.stray_replies, again.credits(0)) == ([], 1, 3)
+    next_endpoint.handle()
+    assert (pair.answers, next_endpoint.inbox.stray_replies, next_endpoint.credits(0)) == ([], 1, 3)
     pair.asked.handle()
     pair.elapse()
-    again.handle()
-    assert (pair.answers, again.credits(0)) == ([51], 4)
+    next_endpoint.handle()
+    assert (pair.answers, next_endpoint.credits(0)) == ([51], 4)
 
 
 def test_a_message_refused_too_often_is_returned_if_configured() -> None:
@@ -469,7 +474,7 @@ def test_a_handler_may_only_reply_once(forbidden: str) -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.asked.map(0, HOME, TAG)
-    caught: list[RuleError] = []
+    raised_errors: list[RuleError] = []
 
     def handler(token: Token, word: int) -> None:
         token.reply(2, word)
@@ -481,17 +486,17 @@ def test_a_handler_may_only_reply_once(forbidden: str) -> None:
             else:
                 token.reply(2, word)
         except RuleError as error:
-            caught.append(error)
+            raised_errors.append(error)
 
     pair.asked.set_handler(1, handler)
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.answers)
-    assert len(caught) == 1
+    assert len(raised_errors) == 1
 
 
 def test_a_reply_handler_may_send_nothing() -> None:
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
-    caught: list[str] = []
+    sentences: list[str] = []
 
     def handler(token: Token, word: int) -> None:
         pair.answers.append(word)
@@ -499,12 +504,12 @@ def test_a_reply_handler_may_send_nothing() -> None:
             try:
                 send()
             except RuleError as error:
-                caught.append(str(error))
+                sentences.append(str(error))
 
     pair.asker.set_handler(2, handler)
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
-    assert caught[0] == "a reply's handler may send nothing"
-    assert len(caught) == 2
+    assert sentences[0] == "a reply's handler may send nothing"
+    assert len(sentences) == 2
 
 
 def test_a_handlers_exception_passes_through_poll_and_the_credit_returns() -> None:

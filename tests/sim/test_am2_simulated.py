@@ -102,16 +102,16 @@ def test_interrupts_cost_host_time_and_polling_does_not() -> None:
                 return times[1] - times[0], times[2] - times[1]
 
             async def serve(_: ActiveMessages, __: SimNode) -> None:
-                handled = 0
-                while handled < 2:
+                handled_count = 0
+                while handled_count < 2:
                     await requested.wait()
-                    handled += await requested.poll()
+                    handled_count += await requested.poll()
 
-            asking = simulation.spawn("n1", ask)
+            asking_task = simulation.spawn("n1", ask)
             simulation.spawn("n2", serve)
             simulation.run(timeout=SECOND)
-            return asking.result()
+            return asking_task.result()
 
-    (cheap, usual), (dear, as_usual) = reply_times(0), reply_times(200_000)
-    assert dear >= cheap + 200_000
-    assert usual == as_usual
+    (cheap, default_time), (dear_interrupts, default_again) = reply_times(0), reply_times(200_000)
+    assert dear_interrupts >= cheap + 200_000
+    assert default_time == default_again

@@ -24,8 +24,8 @@ CASES = 2_000 if LONG else 40
 SEARCHED = 10_000
 """First seed of the search for mutants, apart from the cases' seeds."""
 MIN = 100
-"""How often each row of the firmware's state tables is taken, at least, by the cases and by random walks: some rows take a
-network or a host process that no case has."""
+"""Minimum number of times that each row of the firmware's state tables is taken by the cases and by random walks: some
+rows take a network or a host process that no case has."""
 MIN_COUNTED = CASES // 10
 """Minimum of counters that no row raises."""
 NEVER = {"dropped"}
@@ -40,15 +40,17 @@ def run_watched(case: am2_swarm_cases.Case) -> Counter[str]:
 @pytest.mark.timeout(1200)
 def test_every_request_of_every_case_ends(record_property: Callable[[str, object], None]) -> None:
     tally = replace(am2_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=20)
-    failures = [f"{am2_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+    failures = [f"{am2_swarm.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     walked = am2_walks.rows(am2_walks.walked())
-    taken = {name: count + walked[name] for name, count in coverage(TABLES, STATELESS, tally.rows).items()}
-    unclear = {what: count for what, count in tally.rows.items() if what.startswith("case: ")}
-    record_property("note", f"swarm of AM-II: {CASES:,} cases from seed {FIRST} on; {unclear}")
-    seldom = sorted(taken, key=lambda name: taken[name])
-    record_property("note", "swarm of AM-II, rows: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
-    assert not [name for name in seldom if taken[name] < (MIN if name in walked else MIN_COUNTED) and name not in NEVER]
+    rows_taken = {name: count + walked[name] for name, count in coverage(TABLES, STATELESS, tally.rows).items()}
+    unclear_counts = {cause: count for cause, count in tally.rows.items() if cause.startswith("case: ")}
+    record_property("note", f"swarm of AM-II: {CASES:,} cases from seed {FIRST} on; {unclear_counts}")
+    rarest = sorted(rows_taken, key=lambda name: rows_taken[name])
+    record_property("note", "swarm of AM-II, rows: " + ", ".join(f"{name} {rows_taken[name]:,}" for name in rarest))
+    assert not [
+        name for name in rarest if rows_taken[name] < (MIN if name in walked else MIN_COUNTED) and name not in NEVER
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -77,9 +79,10 @@ def test_the_swarm_of_am2_finds(mutant: Mutant, record_property: Callable[[str, 
     if LONG:
         record_property("note", f"swarm of AM-II: {searched(mutant, am2_swarm.SWARM.trial, first, 1_000)}")
     else:
-        one = find(mutant, am2_swarm.SWARM.trial, first, 1_000)
+        result = find(mutant, am2_swarm.SWARM.trial, first, 1_000)
         record_property(
-            "note", f"swarm of AM-II: {mutant} found within {one.cases} cases, seed {one.seed}: {one.complaint}"
+            "note",
+            f"swarm of AM-II: {mutant} found within {result.cases} cases, seed {result.seed}: {result.complaint}",
         )
 
 
@@ -90,6 +93,6 @@ def test_a_failing_case_of_am2_is_shrunk() -> None:
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
         case = am2_swarm_cases.draw(seed)
-        least = am2_swarm.SWARM.shrink(case, attempts=40)
-        assert am2_swarm.SWARM.verdict(least)
-        assert len(least.requests) < len(case.requests) / 2
+        smallest = am2_swarm.SWARM.shrink(case, attempts=40)
+        assert am2_swarm.SWARM.verdict(smallest)
+        assert len(smallest.requests) < len(case.requests) / 2

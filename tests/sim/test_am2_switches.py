@@ -71,14 +71,14 @@ def test_other_endpoints_have_their_share_during_a_flood(exponent: int) -> None:
     settings = Settings(channels=1, attempts=exponent, frames=4, credits=16)
     with Simulation(
         Description.back_to_back(delay="2us", rate="1gbit"), plug(settings, on_delivery=delivered.append)
-    ) as one:
-        ours, theirs = (cast(ActiveMessages, one.nodes[name].agent.host) for name in ("n1", "n2"))
-        bundle = ours.allocate_bundle()
-        asking = [bundle.allocate_endpoint() for _ in range(4)]
-        served = theirs.allocate_bundle().allocate_endpoint()
-        served.tag = TAG
-        served.set_handler(1, lambda _: None)
-        for endpoint in asking:
+    ) as simulation:
+        own_library, peer_library = (cast(ActiveMessages, simulation.nodes[name].agent.host) for name in ("n1", "n2"))
+        bundle = own_library.allocate_bundle()
+        asking_endpoints = [bundle.allocate_endpoint() for _ in range(4)]
+        serving_endpoint = peer_library.allocate_bundle().allocate_endpoint()
+        serving_endpoint.tag = TAG
+        serving_endpoint.set_handler(1, lambda _: None)
+        for endpoint in asking_endpoints:
             endpoint.map(0, EndpointName(1, 0), TAG)
 
         async def flood(am: ActiveMessages, node: SimNode, endpoint: Endpoint, pause: int) -> None:  # noqa: ARG001
@@ -89,23 +89,23 @@ def test_other_endpoints_have_their_share_during_a_flood(exponent: int) -> None:
 
         async def serve(am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG001
             while len(delivered) < 2_000:
-                await served.wait()
-                await served.poll()
+                await serving_endpoint.wait()
+                await serving_endpoint.poll()
 
-        for endpoint, pause in zip(asking, (0, 0, 300_000), strict=False):
-            one.spawn("n1", flood, endpoint, pause)
-        one.spawn("n2", serve)
-        one.run_until(SECOND)
-    requests = [each.endpoint for each in delivered if each.node == 0]
+        for endpoint, pause in zip(asking_endpoints, (0, 0, 300_000), strict=False):
+            simulation.spawn("n1", flood, endpoint, pause)
+        simulation.spawn("n2", serve)
+        simulation.run_until(SECOND)
+    requests = [delivery.endpoint for delivery in delivered if delivery.node == 0]
     shares = Counter(requests)
     assert shares[2] >= 20
     assert 0.8 < shares[0] / shares[1] < 1.25
     # Between two packets of one that has something to send, others have their attempts, and no more. What is under way
     # already when it begins is one packet, as there is one channel.
     longest = {0: 0, 1: 0}
-    waited = {0: 0, 1: 0}
+    waits_of = {0: 0, 1: 0}
     for asker in requests[100:]:
-        for endpoint in waited:
-            waited[endpoint] = 0 if asker == endpoint else waited[endpoint] + 1
-            longest[endpoint] = max(longest[endpoint], waited[endpoint])
+        for endpoint in waits_of:
+            waits_of[endpoint] = 0 if asker == endpoint else waits_of[endpoint] + 1
+            longest[endpoint] = max(longest[endpoint], waits_of[endpoint])
     assert max(longest.values()) <= (3 << exponent) + 1

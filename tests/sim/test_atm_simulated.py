@@ -24,7 +24,7 @@ CELL_TIME = 53 * 8 * 10**9 // 140_000_000
 
 @dataclass
 class CellFirmware:
-    """Sends one cell to the node that a descriptor names, and keeps what it receives."""
+    """Firmware that sends one cell to the node named in a descriptor, and records received cells."""
 
     adapter: Adapter
     nic: Nic
@@ -35,9 +35,9 @@ class CellFirmware:
         self.cells.append((now, frame))
 
     def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
-        local, addresses = self.adapter.number, self.adapter.addresses
-        head = addresses[index] + addresses[local] + ETHERTYPE.to_bytes(2, "big")
-        self.nic.send(head + header(circuit(local, index, len(addresses))) + bytes([local]) * PAYLOAD)
+        number, addresses = self.adapter.number, self.adapter.addresses
+        head = addresses[index] + addresses[number] + ETHERTYPE.to_bytes(2, "big")
+        self.nic.send(head + header(circuit(number, index, len(addresses))) + bytes([number]) * PAYLOAD)
 
     def on_timer(self, now: int) -> None:
         raise AssertionError(f"no timer is set, at {now}")
@@ -74,7 +74,7 @@ class Firmwares:
 def mesh() -> Cluster:
     """Six switches in a ring, with two nodes at each."""
     names = [f"s{number}" for number in range(1, 7)]
-    nodes = [(f"n{place}{port}", name) for place, name in enumerate(names) for port in (1, 2)]
+    nodes = [(f"n{switch_index}{port}", name) for switch_index, name in enumerate(names) for port in (1, 2)]
     return Cluster(
         name="mesh",
         switches=[Switch(name=name, kind="atm") for name in names],
@@ -92,24 +92,24 @@ def test_every_node_reaches_every_other_by_a_shortest_path_in_a_ring_of_switches
         nodes = list(simulation.nodes.values())
         for source in nodes:
             for destination in nodes:
-                begin = simulation.now()
+                start_time = simulation.now()
                 source.nic.ring_doorbell(destination.number, 0, 0)
-                simulation.run_until(begin + 10 * CELL_TIME)
+                simulation.run_until(start_time + 10 * CELL_TIME)
                 cells = plug.firmwares[destination.number].cells
-                (when, frame) = cells.pop()
+                (time, frame) = cells.pop()
                 assert not cells
                 assert frame[-1] == source.number
                 apart = abs(source.number // 2 - destination.number // 2)
                 switches = min(apart, 6 - apart) + 1
-                assert when - begin == pytest.approx((switches + 1) * CELL_TIME, abs=8)
-        assert all(not any(counted.values()) for counted in simulation.network.switches.values())
+                assert time - start_time == pytest.approx((switches + 1) * CELL_TIME, abs=8)
+        assert all(not any(counters.values()) for counters in simulation.network.switches.values())
 
 
 def test_a_protocol_without_cells_is_refused_by_name_before_anything_starts() -> None:
     with pytest.raises(UnsupportedError, match="a switch of ATM, which forwards by cells: frames of this protocol"):
         testbed.run(load("ssam-1995-switch").description, "pingpong", mode="sim")
-    crossed = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
-    assert "atm" not in crossed["emp"] + crossed["am2"] + crossed["tcp"]
+    fabrics_of = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
+    assert "atm" not in fabrics_of["emp"] + fabrics_of["am2"] + fabrics_of["tcp"]
 
 
 def test_impairments_that_cells_cannot_have_are_errors_of_the_description() -> None:

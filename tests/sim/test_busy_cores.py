@@ -16,16 +16,18 @@ def test_messages_wait_for_the_turns_of_a_program_on_their_core_and_not_for_one_
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_cores_use_is_told_by_cause(cores: int) -> None:
-    used = beside(pingpong, cores, "sim").usage["a"]
-    own, busy = (used["core"], used["core"]) if cores == 1 else (used["core 0"], used["core 1"])
-    assert busy["compute_ns"] == BUSY
-    assert {"agent_ns", "copy_ns", "interrupt_ns", "mpi_ns", "trap_ns"} <= own.keys()
-    for core in (own, busy):
+    usage = beside(pingpong, cores, "sim").usage["a"]
+    own_core, other_core = (usage["core"], usage["core"]) if cores == 1 else (usage["core 0"], usage["core 1"])
+    assert other_core["compute_ns"] == BUSY
+    assert {"agent_ns", "copy_ns", "interrupt_ns", "mpi_ns", "trap_ns"} <= own_core.keys()
+    for core in (own_core, other_core):
         causes = sum(
-            spent for cause, spent in core.items() if cause not in ("busy_ns", "waited_ns") and cause.endswith("_ns")
+            spent_time
+            for cause, spent_time in core.items()
+            if cause not in ("busy_ns", "waited_ns") and cause.endswith("_ns")
         )
         assert causes == core["busy_ns"]
-    assert ("switch_ns" in own) == (cores == 1)
+    assert ("switch_ns" in own_core) == (cores == 1)
 
 
 def test_a_program_that_polls_burns_its_core() -> None:

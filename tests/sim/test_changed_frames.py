@@ -48,9 +48,9 @@ def test_a_run_finds_the_message_whose_tag_was_changed_on_the_way_and_its_replay
             settings={"messages": 20},
         )  # fmt: skip
     failed = read_repetition(tmp_path / "run")
-    again = replay_repetition(failed, "sim", output=tmp_path / "again")
+    replayed = replay_repetition(failed, "sim", output=tmp_path / "again")
     assert failed.failed
-    assert (again.reproduced, again.applied) == (True, again.fates)
+    assert (replayed.reproduced, replayed.applied) == (True, replayed.fates)
     assert (tmp_path / "again" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
 
 
@@ -60,5 +60,5 @@ def test_a_request_whose_endpoint_is_changed_on_the_way_comes_back_to_its_sender
     pair.asker.map(0, AWAY, TAG)
     pair.simulation.network.link_directions[pair.link, "forward"].change(0, Impairment(rules=("set am2.endpoint = 9",)))
     pair.run(lambda asker: asker.try_request(0, 1, 41))
-    assert [returned.status for returned in pair.returned] == [Status.BAD_ENDPOINT]
+    assert [message.status for message in pair.returned] == [Status.BAD_ENDPOINT]
     assert pair.delivered == []

@@ -28,9 +28,9 @@ MISTAKES = {mutant.name: mutant for mutant in MUTANTS}
 async def out_of_turn(comm: Comm, node: Node) -> None:  # noqa: ARG001
     """Many messages that are received only after one that was sent behind them."""
     if comm.rank == 0:
-        sends = [await comm.Isend(bytes(64), 1, tag=1) for _ in range(40)]
-        sends.append(await comm.Isend(b"now", 1, tag=2))
-        for send in sends:
+        requests = [await comm.Isend(bytes(64), 1, tag=1) for _ in range(40)]
+        requests.append(await comm.Isend(b"now", 1, tag=2))
+        for send in requests:
             await send.Wait()
     elif comm.rank == 1:
         await comm.Recv(bytearray(3), 0, tag=2)
@@ -62,7 +62,7 @@ TRAFFIC = {"messages": 30, "outstanding": 4, "largest": 8000}
         (MISTAKES["acknowledged up to"], "random", TRAFFIC, "errors"),
         (MISTAKES["never parked"], out_of_turn, {}, "progress"),
     ],
-    ids=lambda one: str(one) if isinstance(one, Mutant) else "",
+    ids=lambda choice: str(choice) if isinstance(choice, Mutant) else "",
 )
 def test_a_mistake_in_the_protocol_fails_a_check(
     mutant: Mutant, workload: Any, settings: Mapping[str, object], expected: str, tmp_path: Path
@@ -70,26 +70,28 @@ def test_a_mistake_in_the_protocol_fails_a_check(
     assert failed_checks(tmp_path / "right", 1, workload, **settings) == set()
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
-        actual = {
+        grades_by_check = {
             check for seed in range(4) for check in failed_checks(tmp_path / str(seed), seed, workload, **settings)
         }
-    assert expected in actual
+    assert expected in grades_by_check
 
 
-def broken_device(patch: pytest.MonkeyPatch, what: Callable[[dict[str, Any], int], list[dict[str, Any]]]) -> None:
+def broken_device(
+    patch: pytest.MonkeyPatch, change_event: Callable[[dict[str, Any], int], list[dict[str, Any]]]
+) -> None:
     """Falsify every history: what(event, its number) are the recorded events instead."""
     from testbed.workloads.history import HistoryDevice
 
-    begin = HistoryDevice.__init__
+    original = HistoryDevice.__init__
     count = [0]
 
-    def falsified(device: HistoryDevice, inner: Any, clock: Any, tell: Any) -> None:
+    def falsified(device: HistoryDevice, inner_device: Any, clock: Any, tell: Any) -> None:
         def lie(event: dict[str, Any]) -> None:
             count[0] += 1
-            for one in what(event, count[0]):
-                tell(one)
+            for changed_event in change_event(event, count[0]):
+                tell(changed_event)
 
-        begin(device, inner, clock, lie)
+        original(device, inner_device, clock, lie)
 
     patch.setattr(HistoryDevice, "__init__", falsified)
 
@@ -130,8 +132,8 @@ def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path
     assert [finding.what for finding in result.verdict.findings] == ["content", "content"]
     rows = [row for row in result.rows if "check" in row]
     assert [(row["repeat"], row["check"]) for row in rows] == [(1, "content"), (2, "content")]
-    again = recheck(read_run(tmp_path / "run"))
-    assert [report.to_json() for report in again] == [
+    rechecked = recheck(read_run(tmp_path / "run"))
+    assert [report.to_json() for report in rechecked] == [
         repetition.checks.to_json() for repetition in result.repetitions if repetition.checks
     ]
 

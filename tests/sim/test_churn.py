@@ -28,7 +28,7 @@ COMING_AND_GOING = (
 )
 
 
-def churned(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.RunResult:
+def run_churn(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.RunResult:
     return testbed.run(
         Cluster.star(4, delay="50us"), "churn", mode="sim", protocol=protocol, scenario=Scenario(faults=faults),
         settings={"time": "200ms", "settle": "50ms"}, **options,
@@ -39,7 +39,7 @@ def churned(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.Ru
     ("protocol", "firmware"), [("emp", {}), ("am2", {}), ("openmx", {"tick": 100_000, "resends": 100})]
 )
 def test_nodes_that_come_and_go_talk_on_and_all_is_accounted_for(protocol: str, firmware: dict[str, int]) -> None:
-    result = churned(*COMING_AND_GOING, protocol=protocol, firmware=firmware)
+    result = run_churn(*COMING_AND_GOING, protocol=protocol, firmware=firmware)
     rows = {row["node"]: row for row in result.rows}
     assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
     assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
@@ -54,11 +54,11 @@ def test_without_faults_every_message_is_sent_and_received() -> None:
         Cluster.star(3, loss="5%"), "churn", mode="sim", settings={"time": "100ms", "settle": "500ms"}
     ).rows
     assert sum(row["sent"] for row in rows) == sum(row["received"] for row in rows) > 100
-    assert not any(row[what] for row in rows for what in ("returned", "unanswered", "taken_back", "broken"))
+    assert not any(row[key] for row in rows for key in ("returned", "unanswered", "taken_back", "broken"))
 
 
-@pytest.mark.parametrize(("offset", "what"), [(8, "arrived twice, or after message"), (30, "byte 6 differs")])
-def test_what_is_not_as_it_was_sent_ends_the_run(offset: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("offset", "message"), [(8, "arrived twice, or after message"), (30, "byte 6 differs")])
+def test_what_is_not_as_it_was_sent_ends_the_run(offset: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     receive = HistoryDevice.receive
 
     def spoilt(device: HistoryDevice, source: int, context: int, tag: int, buffer: Any) -> Any:
@@ -71,8 +71,8 @@ def test_what_is_not_as_it_was_sent_ends_the_run(offset: int, what: str, monkeyp
         return over
 
     monkeypatch.setattr(HistoryDevice, "receive", spoilt)
-    with pytest.raises(ProgramError, match=what):
-        churned()
+    with pytest.raises(ProgramError, match=message):
+        run_churn()
 
 
 AGAIN = [
@@ -96,12 +96,12 @@ def test_restarts_at_random_are_refused_and_what_starts_nothing_again_is_not() -
 
 
 def test_each_workload_of_ours_says_whether_it_bears_restarts() -> None:
-    reported = {
+    restartable = {
         name: choose(name).bears_restarts
         for name, entry in offered(WORKLOADS).items()
         if entry.module.startswith("testbed.")
     }
-    assert {name for name, bears in reported.items() if bears} == {"am-random", "churn"}
+    assert {name for name, bears in restartable.items() if bears} == {"am-random", "churn"}
 
 
 async def wait(_comm: Comm, node: Node) -> int:
@@ -123,12 +123,12 @@ def test_a_function_runs_beside_restarts_unless_it_says_that_it_does_not_bear_th
         testbed.run(Cluster.star(2), refuses, mode="sim", scenario=scenario)
 
 
-async def begins_others(comm: Comm, node: Node, *, told: list[tuple[int, int]]) -> None:
+async def begins_others(comm: Comm, node: Node, *, log: list[tuple[int, int]]) -> None:
     starts = node.starts
 
     async def goes_on() -> None:
         while True:
-            told.append((comm.rank, starts))
+            log.append((comm.rank, starts))
             await node.sleep(1_000_000)
 
     node.spawn(goes_on(), "beside")
@@ -136,12 +136,12 @@ async def begins_others(comm: Comm, node: Node, *, told: list[tuple[int, int]]) 
 
 
 def test_tasks_of_a_program_end_with_it_in_a_crash() -> None:
-    report: list[tuple[int, int]] = []
+    log: list[tuple[int, int]] = []
 
     async def program(comm: Comm, node: Node) -> None:
-        await begins_others(comm, node, told=report)
+        await begins_others(comm, node, log=log)
 
     testbed.run(Cluster.star(2), program, mode="sim", scenario=Scenario(faults=[Restart(on="n2", at="5500us")]))
-    first = [at for at, one in enumerate(report) if one == (1, 1)]
+    first = [index for index, entry in enumerate(log) if entry == (1, 1)]
     assert len(first) == 6
-    assert report.index((1, 2)) > max(first)
+    assert log.index((1, 2)) > max(first)

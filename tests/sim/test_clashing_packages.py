@@ -35,8 +35,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         package: str, ethertype: int, version: str = "1.0", *, name: str = "", fields: bool = True, begins: bytes = b""
     ) -> None:
         name = name or package
-        about = tmp_path / f"{package}_nic-{version}.dist-info"
-        about.mkdir()
+        metadata = tmp_path / f"{package}_nic-{version}.dist-info"
+        metadata.mkdir()
         shutil.copytree(POSTCARD, tmp_path / package)
         for path in (tmp_path / package).glob("*.py"):
             path.write_text(path.read_text().replace("postcard", package))
@@ -45,9 +45,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             "ETHERTYPE: Final = 0x88B7", f"ETHERTYPE: Final = {ethertype}\nBEGINS: Final = {begins!r}"
         )
         codec.write_text(source + ("ROUTED: Final = True\n" if begins else ""))
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}-nic\nVersion: {version}\n\nA NIC.\n")
+        (metadata / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}-nic\nVersion: {version}\n\nA NIC.\n"
+        )
         entries = f"[testbed.protocols]\n{name} = {package}.protocol:PROTOCOL\n"
-        (about / "entry_points.txt").write_text(
+        (metadata / "entry_points.txt").write_text(
             entries + (f"[testbed.fields]\n{name} = {package}.codec\n" if fields else "")
         )
         forget()
@@ -68,7 +70,7 @@ def forget() -> None:
     frame_modules.cache_clear()
 
 
-def simulated(protocol: str) -> None:
+def simulate(protocol: str) -> None:
     testbed.run(Cluster.star(2, loss="5%"), idle, protocol=protocol, mode="sim")
 
 
@@ -77,7 +79,7 @@ def test_a_package_that_takes_an_ethertype_of_ours_is_named_with_ours(install: I
     sentence = rf"EtherType 0x88B5 is claimed twice, by {OURS} and by stranger \(package stranger-nic 1\.2\)"
     for protocol in ("emp", "stranger", "am2"):
         with pytest.raises(ConflictError, match=sentence):
-            simulated(protocol)
+            simulate(protocol)
     with pytest.raises(ConflictError, match=sentence):
         known_fields()
     with pytest.raises(ConflictError, match=sentence):
@@ -90,10 +92,10 @@ def test_two_packages_of_others_clash_with_each_other(install: Install) -> None:
     with pytest.raises(
         ConflictError, match=r"0x88B7 .* aspen \(package aspen-nic 2\.0\) and by birch \(package birch-nic 0\.1\)"
     ):
-        simulated("emp")
-    with pytest.raises(ConflictError) as refused:
+        simulate("emp")
+    with pytest.raises(ConflictError) as raised:
         known_fields()
-    assert packages.clashes() == [str(refused.value)]
+    assert packages.clashes() == [str(raised.value)]
 
 
 def test_a_protocol_without_fields_is_found_out_as_well(install: Install) -> None:
@@ -101,7 +103,7 @@ def test_a_protocol_without_fields_is_found_out_as_well(install: Install) -> Non
     assert "emp.type" in known_fields()  # no field of anybody's is in question
     for protocol in ("emp", "stranger"):
         with pytest.raises(ConflictError, match=rf"{OURS} and by stranger \(package stranger-nic 1\.0\)"):
-            simulated(protocol)
+            simulate(protocol)
 
 
 def test_a_copy_that_has_kept_the_name_is_named(install: Install) -> None:
@@ -123,7 +125,7 @@ def test_packages_that_can_be_told_apart_share_an_ethertype(install: Install) ->
     install("postcards", FREE)
     assert {"letters.kind", "postcards.kind", "am2.kind"} <= set(known_fields().names())
     assert packages.clashes() == []
-    simulated("postcards")
+    simulate("postcards")
 
 
 def test_one_package_on_the_path_twice_is_one(
@@ -156,9 +158,9 @@ def test_a_protocol_that_cannot_be_imported_is_listed_with_the_reason(install: I
     install("broken", FREE, fields=False)
     module = tmp_path / "broken" / "protocol.py"
     module.write_text("raise RuntimeError('no licence')\n")
-    (found,) = [one for one in packages.offered_protocols() if one.name == "broken"]
+    (broken,) = [protocol for protocol in packages.offered_protocols() if protocol.name == "broken"]
     reason = f"RuntimeError: no licence ({module}:1)"
-    assert (found.package, found.modes, found.problem) == ("broken-nic", (), reason)
-    simulated("emp")
+    assert (broken.package, broken.modes, broken.problem) == ("broken-nic", (), reason)
+    simulate("emp")
     with pytest.raises(TestbedError, match="cannot be imported"):
-        simulated("broken")
+        simulate("broken")

@@ -28,7 +28,7 @@ def floats(size: int) -> list[Any]:
     return [bytearray(4 * size), "f"]
 
 
-def checked(folder: Path, *calls: Call) -> dict[str, Any]:
+def run_checked(folder: Path, *calls: Call) -> dict[str, Any]:
     """Let each rank make its call, behind one that all make; return the check of collective calls."""
 
     async def program(comm: Comm, _: Node) -> None:
@@ -38,8 +38,8 @@ def checked(folder: Path, *calls: Call) -> dict[str, Any]:
     with suppress(TestbedError):  # the run stalls, or a rank gets an error: the checks are the same
         testbed.run(STAR, program, mode="sim", check=True, output=folder / "run", timeout=5.0)
     checks = json.loads((folder / "run" / "checks.json").read_text())["checks"]
-    (actual,) = [check for check in checks if check["check"] == "collective calls"]
-    return dict(actual)
+    (check,) = [check for check in checks if check["check"] == "collective calls"]
+    return dict(check)
 
 
 MUTANTS: dict[str, tuple[Call, Call, str]] = {
@@ -103,16 +103,16 @@ MUTANTS: dict[str, tuple[Call, Call, str]] = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_rank_that_differs_is_told_with_its_line(tmp_path: Path, name: str) -> None:
-    right, wrong, sentence = MUTANTS[name]
-    good = checked(tmp_path / "good", right, right, right)
-    assert (good["checked"], good["failed"]) == (2, 0)
-    bad = checked(tmp_path / "bad", right, wrong, right)
-    assert bad["failed"] == 1
-    (report,) = bad["violations"]
-    assert sentence in report
-    assert report.startswith("collective call 2 of ranks [0, 1, 2] (context 1), ")
-    assert report.count(f" at {__file__}:") == 2, "both ranks' lines"
-    assert "n2 calls" in report
+    right_program, wrong_program, sentence = MUTANTS[name]
+    passed_check = run_checked(tmp_path / "good", right_program, right_program, right_program)
+    assert (passed_check["checked"], passed_check["failed"]) == (2, 0)
+    failed_check = run_checked(tmp_path / "bad", right_program, wrong_program, right_program)
+    assert failed_check["failed"] == 1
+    (sentence_found,) = failed_check["violations"]
+    assert sentence in sentence_found
+    assert sentence_found.startswith("collective call 2 of ranks [0, 1, 2] (context 1), ")
+    assert sentence_found.count(f" at {__file__}:") == 2, "both ranks' lines"
+    assert "n2 calls" in sentence_found
 
 
 async def idle(comm: Comm) -> None:
@@ -120,9 +120,11 @@ async def idle(comm: Comm) -> None:
 
 
 def test_a_call_that_a_rank_has_not_made_is_told_when_nothing_can_happen_any_more(tmp_path: Path) -> None:
-    actual = checked(tmp_path, Comm.Barrier, idle, Comm.Barrier)
-    (report,) = actual["violations"]
-    assert report.startswith("collective call 2 of ranks [0, 1, 2] (context 1), not made by n2: n1 calls Barrier() at ")
+    check = run_checked(tmp_path, Comm.Barrier, idle, Comm.Barrier)
+    (sentence_found,) = check["violations"]
+    assert sentence_found.startswith(
+        "collective call 2 of ranks [0, 1, 2] (context 1), not made by n2: n1 calls Barrier() at "
+    )
 
 
 async def in_parts(comm: Comm) -> None:
@@ -137,9 +139,9 @@ async def in_parts(comm: Comm) -> None:
 
 
 def test_communicators_are_told_apart(tmp_path: Path) -> None:
-    actual = checked(tmp_path, in_parts, in_parts, in_parts)
-    assert actual["failed"] == 0
-    assert actual["checked"] == 7  # the first Barrier, Split, two Dup, three Bcast
+    check = run_checked(tmp_path, in_parts, in_parts, in_parts)
+    assert check["failed"] == 0
+    assert check["checked"] == 7  # the first Barrier, Split, two Dup, three Bcast
 
 
 async def in_another_part(comm: Comm) -> None:
@@ -150,8 +152,8 @@ async def in_another_part(comm: Comm) -> None:
 
 
 def test_a_difference_in_another_communicator_is_told_of_that_one(tmp_path: Path) -> None:
-    (report,) = checked(tmp_path, in_another_part, in_another_part, in_another_part)["violations"]
-    assert report.startswith(
+    (sentence_found,) = run_checked(tmp_path, in_another_part, in_another_part, in_another_part)["violations"]
+    assert sentence_found.startswith(
         "collective call 1 of ranks [0, 1, 2] (context 5), roots differ: n1 calls Bcast(root 0, 4 bytes)"
     )
 

@@ -19,9 +19,9 @@ ATM = Cluster.star(4, kind="atm", rate="140mbit", overhead=2, delay="20us")
 @pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam", "openmx"])
 @pytest.mark.parametrize("name", CALLS)
 def test_every_survivor_gets_an_error(tmp_path: Path, name: str, protocol: str) -> None:
-    both = ((2, 64), (0, 9_600))
-    which = (list(CALLS).index(name) + len(protocol)) % 2  # in the long mode both
-    for victim, size in both if LONG else both[which : which + 1]:
+    variants = ((2, 64), (0, 9_600))
+    variant = (list(CALLS).index(name) + len(protocol)) % 2  # in the long mode both
+    for victim, size in variants if LONG else variants[variant : variant + 1]:
         folder = tmp_path / str(victim)
         cluster = ATM if protocol == "ssam" else STAR
         report = ends(folder, CALLS[name], size, victim, cluster, 3, mode="sim", protocol=protocol, check=True)

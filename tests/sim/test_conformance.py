@@ -47,12 +47,12 @@ def test_a_shipped_protocol_passes(protocol: str, record_property: Callable[[str
 
 def test_the_packages_own_tests_pass_the_suite_among_them(parcel: Path) -> None:
     """Run them in its folder, with the package not installed, as its author does."""
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=parcel, capture_output=True, text=True,
         check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert f"{12 + 1 + len(SIMULATED)} passed" in ran.stdout
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert f"{12 + 1 + len(SIMULATED)} passed" in completed.stdout
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
@@ -76,11 +76,11 @@ def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed
         reason = check("mutanf", "fates", MUTANT_SCOPE).reason
         case = reason.rpartition("--case ")[2]
         exchange, _, fates = case.partition(":")
-        assert sum(letter != "p" for letter in fates) == 1, f"{case} has more faults than it takes"
-        again = check("mutanf", "fates", case=case)
-        assert again.state is State.FAILED
-        assert again.reason.splitlines()[0] == reason.splitlines()[0]
-        assert "delivered twice" in again.reason or "dropped" in again.reason
+        assert sum(fate != "p" for fate in fates) == 1, f"{case} has more faults than it takes"
+        repeated = check("mutanf", "fates", case=case)
+        assert repeated.state is State.FAILED
+        assert repeated.reason.splitlines()[0] == reason.splitlines()[0]
+        assert "delivered twice" in repeated.reason or "dropped" in repeated.reason
         reason = check("mutanf", "swarm", MUTANT_SCOPE).reason
         assert "reduced to Case(" in reason
         seed = reason.rpartition("--case ")[2]
@@ -137,21 +137,26 @@ def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Pat
         ["failed", "mtu"], ["passed", "cancel"],
     ]  # fmt: skip
     assert "MTU" in failed.stdout
-    passed = command("check", "parcel", "--only", "mtu", "--json", path=parcel)
-    assert passed.returncode == 0
-    document = json.loads(passed.stdout)
+    result = command("check", "parcel", "--only", "mtu", "--json", path=parcel)
+    assert result.returncode == 0
+    document = json.loads(result.stdout)
     assert (document["kind"], document["protocol"], document["passed"]) == ("protocol-check", "parcel", True)
     assert [(check["name"], check["state"]) for check in document["checks"]] == [("mtu", "passed")]
 
 
 def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
-    (own,) = [
+    (own_row,) = [
         protocol
         for protocol in json.loads(command("list", "--json", path=parcel).stdout)["protocols"]
         if protocol["name"] == "parcel"
     ]
-    assert own["settings"] == {"resend": 5_000_000}
-    assert (own["package"], own["version"], own["nics"], own["profiles"]) == ("parcel", "0.1", ["inline", "shared"], [])
+    assert own_row["settings"] == {"resend": 5_000_000}
+    assert (own_row["package"], own_row["version"], own_row["nics"], own_row["profiles"]) == (
+        "parcel",
+        "0.1",
+        ["inline", "shared"],
+        [],
+    )
     assert "parcel: resend=5000000" in command("list", path=parcel).stdout
 
 

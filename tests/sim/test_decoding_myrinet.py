@@ -64,8 +64,8 @@ class Postman:
     def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
         self.sent += 1
         fields = (am2.REASON_NONE, self._adapter.number, index, 1, 1, 2, 0, self.sent & 1, self.sent)
-        about = (am2.FORM_MEDIUM, 0, 7, 0, 3, 4, 99, self.sent, 0, len(DATA))
-        self._post(index, am2.pack_message(*self._macs(index), *fields, *about, DATA))
+        header = (am2.FORM_MEDIUM, 0, 7, 0, 3, 4, 99, self.sent, 0, len(DATA))
+        self._post(index, am2.pack_message(*self._macs(index), *fields, *header, DATA))
 
     def receive(self, now: int, frame: bytes) -> None:
         try:
@@ -76,8 +76,8 @@ class Postman:
             self._mapper.receive(now, frame)
         elif am2.kind_of(raw) == am2.KIND_MESSAGE:
             _, _, _, source, number, _, _, channel, generation, sequence, stamp, *_ = am2.unpack_message(raw)
-            about = (number, source, 1, 1, channel, generation, sequence, stamp)
-            self._post(source, am2.pack_answer(*self._macs(source), am2.KIND_ACK, am2.REASON_NONE, *about))
+            header = (number, source, 1, 1, channel, generation, sequence, stamp)
+            self._post(source, am2.pack_answer(*self._macs(source), am2.KIND_ACK, am2.REASON_NONE, *header))
         else:
             self.acknowledged += 1
 
@@ -128,21 +128,21 @@ class Town:
 def test_a_rule_drops_the_third_acknowledgement_and_no_packet_of_mapping() -> None:
     rules = RuleSet(known_fields())
     rules.add(0, 'drop am2.kind == ACK and nth(3) and link == "s1:3--s2:3"')
-    town = Town(layout())
-    (lost,) = town.run(rules)
-    assert town.postmen[0].acknowledged == MESSAGES - 1
-    assert (lost.direction, lost.flow.key, lost.n) == ("backward", (4, am2.KIND_ACK, 2), 3)
+    network = Town(layout())
+    (lost_record,) = network.run(rules)
+    assert network.postmen[0].acknowledged == MESSAGES - 1
+    assert (lost_record.direction, lost_record.flow.key, lost_record.n) == ("backward", (4, am2.KIND_ACK, 2), 3)
 
 
 def test_mappers_are_met_by_rules_of_their_own() -> None:
     rules = RuleSet(known_fields())
     rules.add(0, "drop mapper.kind in (PROBE, LOOP) and first(4)")
     rules.add(0, "delay 1us myrinet.type == 5 and not mapper.kind == PROBE and nth(1)")
-    town = Town(layout())
-    log = town.run(rules)
+    network = Town(layout())
+    log = network.run(rules)
     assert {record.flow.key[0] for record in log} == {5}
     assert {record.cause for record in log} == {"rule"}
-    assert town.postmen[0].acknowledged == MESSAGES
+    assert network.postmen[0].acknowledged == MESSAGES
 
 
 @pytest.mark.requires("interpreted")
@@ -154,12 +154,12 @@ def test_fates_are_by_kind_and_channel_and_for_mapping_by_kind_and_hang_on_no_ot
     assert keys[5]
     rules = RuleSet(known_fields())
     rules.add(0, "drop mapper")
-    silent = [record for record in Town(layout(loss="50%")).run(rules) if record.cause == "loss"]
+    losses = [record for record in Town(layout(loss="50%")).run(rules) if record.cause == "loss"]
 
     def of_messages(records: list[Record]) -> list[Record]:
         return [record for record in records if record.flow.key[:2] == (4, am2.KIND_MESSAGE)]
 
-    assert of_messages(silent) == of_messages(log) != []
+    assert of_messages(losses) == of_messages(log) != []
 
 
 # Captures.
@@ -183,10 +183,10 @@ def decode(*arguments: object) -> str:
 
 def test_the_frames_of_a_capture_are_told_of_with_what_is_left_of_their_routes(recorded: Path) -> None:
     lines = decode(recorded, "--filter", "am2").splitlines()
-    sent = [line for line in lines if " n1:eth0 out " in line]
-    assert len(sent) == MESSAGES
+    lines_sent = [line for line in lines if " n1:eth0 out " in line]
+    assert len(lines_sent) == MESSAGES
     text = "AM-II MEDIUM message 1 of endpoint 0.3 to 1.4, handler 7, 21 bytes, channel 2 sequence 1, route +2 -2, 96 bytes"
-    assert sent[0].endswith(text)
+    assert lines_sent[0].endswith(text)
     (dropped,) = [line for line in lines if "dropped by rule" in line]
     assert "AM-II ACK channel 2 sequence 1, route -2, " in dropped
     broken = [line for line in lines if "wrong CRC-8" in line]

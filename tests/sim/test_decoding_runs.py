@@ -61,31 +61,31 @@ def command(*arguments: object) -> list[str]:
 
 
 def decode(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    completed = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=60)
+    assert completed.returncode == code, completed.stderr
+    assert "Traceback" not in completed.stderr
+    return completed
 
 
 def documents(text: str) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in text.splitlines()]
-    for one in records:
-        jsonschema.validate(one, schema_of(one["kind"]))
+    for document in records:
+        jsonschema.validate(document, schema_of(document["kind"]))
     return records
 
 
 def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
     captured = read_capture(recorded)
-    done = decode(recorded.parent)
-    lines = done.stdout.splitlines()
-    lost = sum(bool(met) for *_, met in captured)
-    assert done.stderr == f"{len(captured)} frames, {lost} of them with a fate\n"
-    assert lost > 5
-    for line, (end, time, frame, met) in zip(lines, captured, strict=True):
-        seconds, rest = divmod(time, 1_000_000_000)
-        assert line.startswith(f"{seconds}.{rest:09} {end} ")
+    completed = decode(recorded.parent)
+    lines = completed.stdout.splitlines()
+    lost_count = sum(bool(comment) for *_, comment in captured)
+    assert completed.stderr == f"{len(captured)} frames, {lost_count} of them with a fate\n"
+    assert lost_count > 5
+    for line, (end, time, frame, comment) in zip(lines, captured, strict=True):
+        seconds, nanoseconds = divmod(time, 1_000_000_000)
+        assert line.startswith(f"{seconds}.{nanoseconds:09} {end} ")
         assert f", {len(frame)} bytes" in line
-        assert line.endswith(f"  [{met}]") if met else "[" not in line
+        assert line.endswith(f"  [{comment}]") if comment else "[" not in line
         assert "n1:eth0 > n2:eth0 EMP" in line or "n2:eth0 > n1:eth0 EMP ACK" in line
 
 
@@ -96,20 +96,20 @@ def test_a_filter_chooses_frames_as_a_rule_would(recorded: Path) -> None:
         if interface == "n2:eth0" and type_of(frame) == TYPE_ACK
     ]
     condition = 'emp.type == 3 and link == "n2:eth0--s1:2" and direction == forward'
-    done = decode(recorded, "--filter", condition)
-    assert len(done.stdout.splitlines()) == len(acknowledgements)
-    assert done.stderr.startswith(f"{len(acknowledgements)} of {len(read_capture(recorded))} frames")
+    completed = decode(recorded, "--filter", condition)
+    assert len(completed.stdout.splitlines()) == len(acknowledgements)
+    assert completed.stderr.startswith(f"{len(acknowledgements)} of {len(read_capture(recorded))} frames")
 
 
 def test_as_json_a_frame_has_its_fields_by_the_names_of_filters(recorded: Path) -> None:
-    done = decode(recorded, "--json")
-    assert done.stderr == ""
-    document_list = documents(done.stdout)
+    completed = decode(recorded, "--json")
+    assert completed.stderr == ""
+    document_list = documents(completed.stdout)
     captured = read_capture(recorded)
-    assert [(one["interface"], one["time"], one["bytes"], one["met"]) for one in document_list] == [
-        (end, time, len(frame), met) for end, time, frame, met in captured
-    ]
-    assert {one["kind"] for one in document_list} == {"decoded"}
+    assert [
+        (document["interface"], document["time"], document["bytes"], document["met"]) for document in document_list
+    ] == [(end, time, len(frame), comment) for end, time, frame, comment in captured]
+    assert {document["kind"] for document in document_list} == {"decoded"}
     first = document_list[0]
     assert (first["protocol"], first["link"], first["direction"], first["way"]) == (
         "emp",
@@ -137,14 +137,18 @@ def test_all_fields_of_all_layers_are_shown_if_asked_for(recorded: Path) -> None
 def test_each_message_fares_as_the_capture_says(recorded: Path) -> None:
     captured = read_capture(recorded)
     document_list = documents(decode(recorded, "--messages", "--json").stdout)
-    assert [one["message"] for one in document_list] == [f"n1/n2/{number}" for number in range(COUNT)]
-    assert {one["bytes"] for one in document_list} == {SIZE}
-    by_id = Counter(int.from_bytes(frame[26:30], "big") for *_, frame, met in captured if met)
-    assert [one["lost"] for one in document_list] == [by_id[number] for number in range(COUNT)]
-    left = [frame for end, _, frame, _ in captured if end == "n1:eth0" and frame[6:12] == captured[0][2][6:12]]
-    assert sum(one["sent"]["data"] for one in document_list) == len(left)
-    sent = Counter(left)
-    assert sum(one["again"] for one in document_list if one["sent"].get("ack") == 1) <= sum(sent.values()) - len(sent)
+    assert [document["message"] for document in document_list] == [f"n1/n2/{number}" for number in range(COUNT)]
+    assert {document["bytes"] for document in document_list} == {SIZE}
+    by_id = Counter(int.from_bytes(frame[26:30], "big") for *_, frame, comment in captured if comment)
+    assert [document["lost"] for document in document_list] == [by_id[number] for number in range(COUNT)]
+    frames_of_sender = [
+        frame for end, _, frame, _ in captured if end == "n1:eth0" and frame[6:12] == captured[0][2][6:12]
+    ]
+    assert sum(document["sent"]["data"] for document in document_list) == len(frames_of_sender)
+    sent_counts = Counter(frames_of_sender)
+    assert sum(document["again"] for document in document_list if document["sent"].get("ack") == 1) <= sum(
+        sent_counts.values()
+    ) - len(sent_counts)
     lines = decode(recorded, "--messages").stdout.splitlines()
     assert len(lines) == COUNT
     assert all(f"  n1/n2/{number}" in line and "EMP, 4,000 bytes" in line for number, line in enumerate(lines))
@@ -157,8 +161,8 @@ def test_one_message_is_told_frame_by_frame(recorded: Path) -> None:
     assert {key: value for key, value in document.items() if key != "frames"} == lossy
     number = int(lossy["message"].rpartition("/")[2])
     recorded_frames = [
-        (interface, time, met)
-        for interface, time, frame, met in read_capture(recorded)
+        (interface, time, comment)
+        for interface, time, frame, comment in read_capture(recorded)
         if int.from_bytes(frame[MESSAGE_ID], "big") == number
     ]
     assert [(frame["interface"], frame["time"], frame["met"]) for frame in document["frames"]] == recorded_frames
@@ -172,49 +176,51 @@ def test_the_captures_of_all_repetitions_are_shown_in_the_order_of_time(tmp_path
     for number in (1, 2):
         record(tmp_path / f"repeat-{number}", seed=number)
     document_list = documents(decode(tmp_path, "--json").stdout)
-    assert {one["capture"] for one in document_list} == {"repeat-1", "repeat-2"}
-    assert [one["time"] for one in document_list] == sorted(one["time"] for one in document_list)
+    assert {document["capture"] for document in document_list} == {"repeat-1", "repeat-2"}
+    assert [document["time"] for document in document_list] == sorted(document["time"] for document in document_list)
     assert len(decode(tmp_path, "--messages").stdout.splitlines()) == 2 * COUNT
-    two = decode(tmp_path, "--message", "n1/0").stdout
-    assert two.count("repeat-1 n1/n2/0") == two.count("repeat-2 n1/n2/0") == 1
+    output = decode(tmp_path, "--message", "n1/0").stdout
+    assert output.count("repeat-1 n1/n2/0") == output.count("repeat-2 n1/n2/0") == 1
     assert "has 2 captures: --follow needs a single file" in decode(tmp_path, "--follow", code=1).stderr
 
 
 def test_a_capture_comes_from_standard_input_too(recorded: Path) -> None:
     with recorded.open("rb") as file:
-        done = subprocess.run(command("-"), stdin=file, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == decode(recorded).stdout
+        completed = subprocess.run(command("-"), stdin=file, capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout == decode(recorded).stdout
 
 
 def test_a_file_that_grows_is_followed_until_an_interrupt_and_half_a_frame_is_waited_for(
     recorded: Path, tmp_path: Path
 ) -> None:
-    whole, expected = recorded.read_bytes(), decode(recorded).stdout.splitlines(keepends=True)
+    content, expected = recorded.read_bytes(), decode(recorded).stdout.splitlines(keepends=True)
     path = tmp_path / "grows.pcapng"
     path.touch()
     with subprocess.Popen(command(path, "-f"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         log: list[str] = []
         with path.open("ab", buffering=0) as file:
-            for begin in range(0, len(whole), 3_001):
-                file.write(whole[begin : begin + 3_001])
+            for start in range(0, len(content), 3_001):
+                file.write(content[start : start + 3_001])
                 so_far = tmp_path / "so_far.pcapng"
-                so_far.write_bytes(whole[: begin + 3_001])
+                so_far.write_bytes(content[: start + 3_001])
                 while len(log) < frames_in(so_far):
                     log.append(process.stdout.readline())
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
-    assert [*log, *rest.splitlines(keepends=True)] == expected
+        remaining_output, errors = process.communicate(timeout=60)
+    assert [*log, *remaining_output.splitlines(keepends=True)] == expected
     assert process.returncode == 0
     assert errors.startswith(f"{len(expected)} frames")
 
 
 def frames_in(path: Path) -> int:
     """Count the complete frames of a pcapng file by its block lengths alone."""
-    data, at, count = path.read_bytes(), 0, 0
-    while at + 12 <= len(data) and at + (size := int.from_bytes(data[at + 4 : at + 8], "little")) <= len(data):
-        count += data[at] == 6
-        at += size
+    data, offset, count = path.read_bytes(), 0, 0
+    while offset + 12 <= len(data) and offset + (
+        size := int.from_bytes(data[offset + 4 : offset + 8], "little")
+    ) <= len(data):
+        count += data[offset] == 6
+        offset += size
     return count
 
 
@@ -233,17 +239,17 @@ def test_a_file_that_is_begun_anew_while_it_is_followed_is_told(recorded: Path, 
 def test_the_frames_before_the_cut_of_a_truncated_capture_are_shown(recorded: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.pcapng"
     path.write_bytes(recorded.read_bytes()[:-5])
-    done = decode(path, code=1)
-    assert done.stdout == "".join(decode(recorded).stdout.splitlines(keepends=True)[:-1])
-    assert "cut.pcapng is cut off within the block that begins at byte" in done.stderr
-    assert "; all frames before it are shown" in done.stderr
-    actual = decode(path, "--messages", code=1)
-    assert len(actual.stdout.splitlines()) == COUNT
-    assert "is cut off within" in actual.stderr
+    completed = decode(path, code=1)
+    assert completed.stdout == "".join(decode(recorded).stdout.splitlines(keepends=True)[:-1])
+    assert "cut.pcapng is cut off within the block that begins at byte" in completed.stderr
+    assert "; all frames before it are shown" in completed.stderr
+    by_message = decode(path, "--messages", code=1)
+    assert len(by_message.stdout.splitlines()) == COUNT
+    assert "is cut off within" in by_message.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words", "code"),
+    ("arguments", "message", "code"),
     [
         (["nowhere.pcapng"], "there is no file nowhere.pcapng", 4),
         (["folder"], "folder has no captures", 4),
@@ -261,7 +267,7 @@ def test_an_undecodable_file_is_an_error_of_one_line_with_an_exit_code(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
-    words: str,
+    message: str,
     code: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -271,9 +277,9 @@ def test_an_undecodable_file_is_an_error_of_one_line_with_an_exit_code(
     Path("it.pcapng").write_bytes(recorded.read_bytes())
     root = Path(__file__).resolve().parents[2]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), *sys.path]))
-    done = decode(*arguments, code=code)
-    assert words in done.stderr
-    assert done.stdout == ""
+    completed = decode(*arguments, code=code)
+    assert message in completed.stderr
+    assert completed.stdout == ""
 
 
 def test_a_file_that_may_not_be_read_is_told_by_its_name(recorded: Path, tmp_path: Path) -> None:
@@ -310,8 +316,8 @@ def test_scapy_is_imported_only_for_what_it_alone_can_show(recorded: Path, optio
 
 def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package in tests/sim/outside."""
-    outside = Path(__file__).with_name("outside")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(outside), *sys.path]))
+    package_path = Path(__file__).with_name("outside")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package_path), *sys.path]))
     folder = tmp_path / "run"
     run = [
         *command()[:-1],
@@ -339,6 +345,6 @@ def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, mon
         ("postcard", 1, 1)
     }
     assert messages[0]["message"] == "n1/n2/0"
-    done = subprocess.run([*command()[:-1], "dissector"], capture_output=True, text=True, check=True, timeout=60)
-    assert 'protocol("postcard", "POSTCARD")' in done.stdout
-    assert "0x88b7, proto" in done.stdout
+    completed = subprocess.run([*command()[:-1], "dissector"], capture_output=True, text=True, check=True, timeout=60)
+    assert 'protocol("postcard", "POSTCARD")' in completed.stdout
+    assert "0x88b7, proto" in completed.stdout

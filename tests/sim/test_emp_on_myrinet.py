@@ -29,7 +29,7 @@ def test_workloads_end_on_switches_that_lose_frames(name: str) -> None:
     assert result.checks is not None
     assert result.checks.passed
     assert result.rows
-    assert sum(counted["frames_resent"] for counted in result.counters.values())
+    assert sum(counters["frames_resent"] for counters in result.counters.values())
 
 
 def test_ranks_of_one_node_share_its_cable_and_its_mapper() -> None:
@@ -38,7 +38,7 @@ def test_ranks_of_one_node_share_its_cable_and_its_mapper() -> None:
     )
     assert result.checks is not None
     assert result.checks.passed
-    answering = [name for name, counted in result.counters.items() if counted["mapper_answers_sent"]]
+    answering = [name for name, counters in result.counters.items() if counters["mapper_answers_sent"]]
     assert len(result.counters) == 6
     assert len(answering) <= 3, "only the first function of each NIC has a mapper"
 
@@ -68,16 +68,16 @@ class Pair:
 def test_frames_are_resent_until_the_network_is_mapped_and_no_timer_runs_while_they_wait_in_their_nic() -> None:
     """The network takes a frame only when there is room for it. A large message takes ten time-outs, in which most of its
     frames are still in the NIC: nothing of it is resent."""
-    pair, slow = Pair(), Cluster.star(2, kind="myrinet", rate=RATE)
-    with Simulation(slow, plug()) as simulation:
+    pair, slow_cluster = Pair(), Cluster.star(2, kind="myrinet", rate=RATE)
+    with Simulation(slow_cluster, plug()) as simulation:
         tasks = [simulation.spawn(name, pair.talk) for name in simulation.nodes]
         simulation.run(timeout=5 * SECOND)
         assert [task.result() for task in tasks] == [0, 1]
     assert pair.unrouted, "the first frame was sent before there was a route"
-    first, started, ended = pair.resent
+    first, resent_before, resent_after = pair.resent
     assert first == 0
-    assert started == pair.unrouted
-    assert ended == started
+    assert resent_before == pair.unrouted
+    assert resent_after == resent_before
 
 
 def test_rules_name_its_fields_behind_a_source_route_and_flows_are_by_its_types() -> None:
@@ -89,10 +89,12 @@ def test_rules_name_its_fields_behind_a_source_route_and_flows_are_by_its_types(
         tasks = [simulation.spawn(name, talk) for name in simulation.nodes]
         simulation.run(timeout=5 * SECOND)
         assert all(task.done for task in tasks)
-        again = [node.agent.firmware.counter_values()["reacknowledgements_sent"] for node in simulation.nodes.values()]
+        reacknowledged = [
+            node.agent.firmware.counter_values()["reacknowledgements_sent"] for node in simulation.nodes.values()
+        ]
     assert [record.flow.key[-1] for record in records] == [codec.TYPE_ACK] * len(records)
     assert 1 <= len(records) <= 4, "the first of each direction of two links"
-    assert sum(again) >= 1
+    assert sum(reacknowledged) >= 1
 
 
 def test_a_frame_on_a_link_is_its_codecs_with_a_route_in_front_and_a_crc_behind() -> None:

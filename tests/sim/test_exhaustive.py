@@ -52,14 +52,16 @@ def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str
 
 def test_every_protocol_that_simulates_is_searched() -> None:
     """Protocols with frames of their own are searched; the kernel's have none."""
-    present = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
-    assert {name for name, one in present.items() if isinstance(one, Protocol) and one.ethertype} == set(SUBJECTS)
+    protocols_offered = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
+    assert {
+        name for name, candidate in protocols_offered.items() if isinstance(candidate, Protocol) and candidate.ethertype
+    } == set(SUBJECTS)
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 7])
 def test_a_message_of_emp_has_as_many_frames_as_its_exchange_says(frames: int) -> None:
-    ran = fate_schedules.run(EMP, str(frames), "")
-    assert sum(transmission.direction == "forward" for transmission in ran.transmissions) == frames
+    result = fate_schedules.run(EMP, str(frames), "")
+    assert sum(transmission.direction == "forward" for transmission in result.transmissions) == frames
 
 
 def test_a_frame_meets_its_fate() -> None:
@@ -86,12 +88,12 @@ def test_what_is_held_and_finds_nothing_to_come_behind_is_delivered_at_the_end()
 
 def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
     """A run of three transmissions gives 4^3 schedules, whatever fates are planned for later ones."""
-    fates, seen = "pppppp", set()
+    fates, outcomes_seen = "pppppp", set()
     while fates:
-        seen.add(fates[:3])
+        outcomes_seen.add(fates[:3])
         assert fates[3:] == "ppp"
         fates = fate_schedules.next_schedule(fates, 3)
-    assert len(seen) == 4**3
+    assert len(outcomes_seen) == 4**3
 
 
 @pytest.mark.requires("interpreted")
@@ -119,14 +121,14 @@ def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: 
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
         (failure,) = fate_schedules.search(EMP, "7", "h", max_failures=1).failures
-        command, why = failure.command, failure.reason
+        command, reason = failure.command, failure.reason
         assert command.startswith("python -m tests.sim.exhaustive emp 7 h")
         arguments = command.split()[3:]
         with pytest.raises(Violation) as caught:
             fate_schedules.run(EMP, "7", arguments[2])
         assert caught.value.__notes__ == [command]
         assert exhaustive.main(arguments) == 1
-        words = capsys.readouterr().out
-        assert FATES["h"] in words.splitlines()[0]
-        assert words.splitlines()[-1] == why
+        output = capsys.readouterr().out
+        assert FATES["h"] in output.splitlines()[0]
+        assert output.splitlines()[-1] == reason
     assert exhaustive.main(arguments) == 0

@@ -22,18 +22,18 @@ PACKAGES = Path(__file__).parents[1] / "packages"
 
 @pytest.fixture(autouse=True)
 def token_ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package is installed."""
+    """Install the package."""
     monkeypatch.syspath_prepend(PACKAGES)
     yield
     registered.cache_clear()
 
 
 def test_messages_cross_a_ring_whole_with_losses_rules_and_a_capture(tmp_path: Path) -> None:
-    described = Cluster.star(4, kind="ring", delay="5us", loss="1%")
+    cluster = Cluster.star(4, kind="ring", delay="5us", loss="1%")
     scenario = tmp_path / "scenario.toml"
     scenario.write_text('[[fault]]\nkind = "impair"\non = "n1--s1"\nat = "1ms"\nrules = ["drop nth(3)"]\n')
     testbed.run(
-        described, "random", mode="sim", settings={"messages": 60}, seed=3, output=tmp_path / "run", check=True,
+        cluster, "random", mode="sim", settings={"messages": 60}, seed=3, output=tmp_path / "run", check=True,
         capture=True, scenario=scenario,
     )  # fmt: skip
     result = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -100,9 +100,9 @@ def test_a_fabric_that_lacks_something_is_an_error_in_the_description_that_names
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, error: str
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    about = tmp_path / "blank_fabric-1.0.dist-info"
-    about.mkdir()
-    (about / "entry_points.txt").write_text("[testbed.fabrics]\nblank = blank:FABRIC\n")
+    metadata = tmp_path / "blank_fabric-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "entry_points.txt").write_text("[testbed.fabrics]\nblank = blank:FABRIC\n")
     (tmp_path / "blank.py").write_text(f"from testbed.spec.kinds import Kind\n\n\n{module}\n")
     monkeypatch.delitem(sys.modules, "blank", raising=False)
     with pytest.raises(TestbedError, match=rf"package blank-fabric registers blank:FABRIC as fabric 'blank', {error}"):
@@ -110,6 +110,6 @@ def test_a_fabric_that_lacks_something_is_an_error_in_the_description_that_names
 
 
 def test_protocols_that_need_no_routes_say_that_they_can_cross_it() -> None:
-    crossed = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
-    assert crossed["am2"] == crossed["emp"] == ("ethernet", "myrinet", "ring")
-    assert crossed["tcp"] == ("ethernet", "ring")
+    fabrics_of = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
+    assert fabrics_of["am2"] == fabrics_of["emp"] == ("ethernet", "myrinet", "ring")
+    assert fabrics_of["tcp"] == ("ethernet", "ring")

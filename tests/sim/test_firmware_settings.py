@@ -42,16 +42,18 @@ def pingpong(firmware: dict[str, object], protocol: str = "emp", loss: float = 0
     )  # fmt: skip
 
 
-def commanded(place: Path, *words: str) -> Result:
-    return CliRunner().invoke(command, ["run", "star-2", *words, "--mode", "sim", "--output", str(place), "--json"])
+def run_command(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        command, ["run", "star-2", *arguments, "--mode", "sim", "--output", str(folder), "--json"]
+    )
 
 
 @pytest.mark.parametrize("unit", [1, 2, 3, 6, None])
 def test_emp_acknowledges_as_many_frames_together_as_are_chosen(unit: int | None) -> None:
-    counted = pingpong({} if unit is None else {"unit": unit}).counters["n2"]
-    pings = (counted["data_stored"] - counted["messages_received"]) // (FRAMES - 1)  # all others are one frame
+    counters = pingpong({} if unit is None else {"unit": unit}).counters["n2"]
+    pings = (counters["data_stored"] - counters["messages_received"]) // (FRAMES - 1)  # all others are one frame
     assert pings > COUNT
-    assert counted["acknowledgements_sent"] == counted["messages_received"] - pings + pings * FRAMES // (unit or 3)
+    assert counters["acknowledgements_sent"] == counters["messages_received"] - pings + pings * FRAMES // (unit or 3)
 
 
 def test_emp_gives_up_where_that_is_chosen() -> None:
@@ -60,11 +62,11 @@ def test_emp_gives_up_where_that_is_chosen() -> None:
 
 
 def test_emp_sends_again_when_its_time_out_says_so() -> None:
-    often, seldom = (
+    often, seldom_resent = (
         pingpong({"timeout": timeout, "longest_timeout": timeout}, loss=0.2) for timeout in (1_000_000, 100_000_000)
     )
     assert often.counters["n1"]["collections_resent"]
-    assert sum(row["p50_ns"] for row in often.rows) < sum(row["p50_ns"] for row in seldom.rows)
+    assert sum(row["p50_ns"] for row in often.rows) < sum(row["p50_ns"] for row in seldom_resent.rows)
 
 
 def test_emp_has_as_many_descriptors_as_are_chosen() -> None:
@@ -78,16 +80,16 @@ def test_emp_runs_with_the_least(name: str) -> None:
     assert pingpong({name: "1"}).rows
 
 
-@pytest.mark.parametrize(("firmware", "said"), EMP_SAID)
-def test_what_emps_settings_cannot_be_is_said_before_anything_starts(firmware: dict[str, object], said: str) -> None:
-    with pytest.raises(DescriptionError, match=said):
+@pytest.mark.parametrize(("firmware", "message"), EMP_SAID)
+def test_what_emps_settings_cannot_be_is_said_before_anything_starts(firmware: dict[str, object], message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
         pingpong(firmware)
 
 
 def test_all_of_emps_settings_can_be_chosen() -> None:
-    usual = Settings()
-    chosen = {name: getattr(usual, name) for name in usual.__slots__}
-    assert pingpong(chosen).rows == pingpong({}).rows
+    defaults = Settings()
+    chosen_settings = {name: getattr(defaults, name) for name in defaults.__slots__}
+    assert pingpong(chosen_settings).rows == pingpong({}).rows
 
 
 def test_settings_of_firmware_are_checked_before_anything_starts() -> None:
@@ -102,31 +104,35 @@ def test_firmware_without_settings_says_so() -> None:
         testbed.run(Description.star(2), "pingpong", protocol="tcp", mode="live", firmware={"unit": 3})
 
 
-@pytest.mark.parametrize("how", [{"mode": "live", "nics": "shared"}, {"mode": "sim", "codec": "scapy"}])
-def test_where_settings_of_firmware_have_no_place_the_run_says_so(how: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [{"mode": "live", "nics": "shared"}, {"mode": "sim", "codec": "scapy"}])
+def test_where_settings_of_firmware_have_no_place_the_run_says_so(options: dict[str, str]) -> None:
     with pytest.raises(UnsupportedError, match="fixed settings with --nics shared and --codec scapy"):
-        testbed.run(Description.star(2), "pingpong", protocol="emp", firmware={"unit": 2}, **how)  # type: ignore[arg-type]
+        testbed.run(Description.star(2), "pingpong", protocol="emp", firmware={"unit": 2}, **options)  # type: ignore[arg-type]
 
 
 def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
-    requested = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
-    ran = CliRunner().invoke(command, [*requested, "--firmware", "reliable=no", "--firmware", "virtual=no", "--json"])
-    assert ran.exit_code == 0, ran.output
-    counted = json.loads((tmp_path / "run" / "result.json").read_text())["counted"][0]["n1"]
-    assert counted["packets_sent"] > 0
-    assert not counted["acknowledgements_received"]
-    wrong = CliRunner().invoke(command, ["run", "star-2", "--on", "n1", "true", "--firmware", "frames=2"])
-    assert "--firmware goes with a workload" in wrong.output
+    arguments = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
+    result = CliRunner().invoke(
+        command, [*arguments, "--firmware", "reliable=no", "--firmware", "virtual=no", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    counters = json.loads((tmp_path / "run" / "result.json").read_text())["counted"][0]["n1"]
+    assert counters["packets_sent"] > 0
+    assert not counters["acknowledgements_received"]
+    rejected = CliRunner().invoke(command, ["run", "star-2", "--on", "n1", "true", "--firmware", "frames=2"])
+    assert "--firmware goes with a workload" in rejected.output
 
 
 def test_the_command_takes_emps_settings_and_says_what_they_cannot_be(tmp_path: Path) -> None:
-    few = ["pingpong", "--set", "count=4", "--set", "sizes=8700"]
-    ran = commanded(tmp_path / "run", *few, "--firmware", "unit=2", "--firmware", "longest-timeout=200000000")
-    assert ran.exit_code == 0, ran.output
+    arguments = ["pingpong", "--set", "count=4", "--set", "sizes=8700"]
+    result = run_command(
+        tmp_path / "run", *arguments, "--firmware", "unit=2", "--firmware", "longest-timeout=200000000"
+    )
+    assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "run" / "run.json").read_text())["firmware"] == {
         "unit": "2", "longest_timeout": "200000000"
     }  # fmt: skip
-    wrong = commanded(tmp_path / "wrong", *few, "--firmware", "unit=0")
-    assert isinstance(wrong.exception, DescriptionError)
-    assert "found a collection of 0 frames, expected 1 to 255" in str(wrong.exception)
+    rejected = run_command(tmp_path / "wrong", *arguments, "--firmware", "unit=0")
+    assert isinstance(rejected.exception, DescriptionError)
+    assert "found a collection of 0 frames, expected 1 to 255" in str(rejected.exception)
     assert not (tmp_path / "wrong").exists()

@@ -16,11 +16,11 @@ from tests.sim.exhaustive import SUBJECTS
 
 @pytest.mark.parametrize("name", golden_loss.SUBJECTS)
 def test_the_cost_of_losses_equals_the_golden_tables(name: str) -> None:
-    kept, now = golden_loss.path(name).read_text(encoding="utf-8"), golden_loss.table(name)
-    changed = "\n".join(unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", n=0, lineterm=""))
-    if changed:
+    kept_table, now = golden_loss.path(name).read_text(encoding="utf-8"), golden_loss.table(name)
+    difference = "\n".join(unified_diff(kept_table.splitlines(), now.splitlines(), "kept", "now", n=0, lineterm=""))
+    if difference:
         pytest.fail(
-            f"{changed}\n\nIf that is meant: python -m tests.sim.golden_loss {name} --write, and say why.",
+            f"{difference}\n\nIf that is meant: python -m tests.sim.golden_loss {name} --write, and say why.",
             pytrace=False,
         )
 
@@ -42,8 +42,8 @@ def test_no_frame_is_resent_without_losses(size: int) -> None:
     "settings", [Settings(timeout=4_000_000), Settings(unit=4), Settings(window=8)], ids=["timeout", "unit", "window"]
 )
 def test_another_decision_of_the_firmware_shows(settings: Settings) -> None:
-    usual = golden_loss.row("emp", "1%", 1_048_576)
-    assert golden_loss.row("emp", "1%", 1_048_576, plug(settings)) != usual
+    default_row = golden_loss.row("emp", "1%", 1_048_576)
+    assert golden_loss.row("emp", "1%", 1_048_576, plug(settings)) != default_row
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_another_decision_of_the_firmware_shows(settings: Settings) -> None:
     ids=["timeout", "channels", "packet"],
 )  # fmt: skip
 def test_another_decision_of_am2s_firmware_shows(settings: am2.Settings) -> None:
-    usual = golden_loss.row("am2", "1%", 1_048_576)
-    assert golden_loss.row("am2", "1%", 1_048_576, am2_plug(settings)) != usual
+    default_row = golden_loss.row("am2", "1%", 1_048_576)
+    assert golden_loss.row("am2", "1%", 1_048_576, am2_plug(settings)) != default_row

@@ -20,24 +20,24 @@ def rows(nodes: int, **settings: object) -> list[dict[str, Any]]:
 
 
 def test_transfers_take_the_delay_of_two_links_and_their_messages_count_for_bandwidth() -> None:
-    actual = {
+    times_measured = {
         row["benchmark"]: row
         for row in rows(2, benchmarks="pingpong,PingPing,Sendrecv,Exchange", sizes="64", count=100)
     }
-    for name, moved in (("PingPong", 1), ("PingPing", 1), ("Sendrecv", 2), ("Exchange", 4)):
-        row = actual[name]
+    for name, message_count in (("PingPong", 1), ("PingPing", 1), ("Sendrecv", 2), ("Exchange", 4)):
+        row = times_measured[name]
         assert row["min_ns"] <= row["avg_ns"] <= row["max_ns"]
         assert row["max_ns"] == pytest.approx(2 * DELAY, rel=0.05)
-        assert row["bandwidth_bit_s"] == pytest.approx(8e9 * moved * 64 / row["max_ns"], rel=0.01)
+        assert row["bandwidth_bit_s"] == pytest.approx(8e9 * message_count * 64 / row["max_ns"], rel=0.01)
 
 
 def test_collective_calls_are_measured_for_powers_of_two_and_all_ranks() -> None:
-    actual = rows(5, benchmarks="Barrier,Allreduce,PingPong", sizes=(0, 256), count=4)
-    assert [(row["benchmark"], row["ranks"], row["size_bytes"]) for row in actual] == [
+    rows_measured = rows(5, benchmarks="Barrier,Allreduce,PingPong", sizes=(0, 256), count=4)
+    assert [(row["benchmark"], row["ranks"], row["size_bytes"]) for row in rows_measured] == [
         ("Barrier", 2, 0), ("Allreduce", 2, 256), ("PingPong", 2, 0), ("PingPong", 2, 256), ("Barrier", 4, 0),
         ("Allreduce", 4, 256), ("Barrier", 5, 0), ("Allreduce", 5, 256),
     ]  # fmt: skip
-    barriers = {row["ranks"]: row["avg_ns"] for row in actual if row["benchmark"] == "Barrier"}
+    barriers = {row["ranks"]: row["avg_ns"] for row in rows_measured if row["benchmark"] == "Barrier"}
     rounds = {ranks: time / (2 * DELAY) for ranks, time in barriers.items()}
     assert rounds == {2: pytest.approx(1, rel=0.1), 4: pytest.approx(2, rel=0.1), 5: pytest.approx(3, rel=0.1)}, (
         "a barrier takes log2 of the ranks"
@@ -58,7 +58,7 @@ def test_an_unknown_benchmark_is_refused() -> None:
 
 def test_blocks_of_any_sizes_take_as_long_as_equal_ones() -> None:
     names = ("Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv")
-    actual = {row["benchmark"]: row for row in rows(2, benchmarks=",".join(names), sizes="512", count=6)}
-    assert set(actual) == set(names)
+    by_benchmark = {row["benchmark"]: row for row in rows(2, benchmarks=",".join(names), sizes="512", count=6)}
+    assert set(by_benchmark) == set(names)
     for name in names[::2]:
-        assert actual[f"{name}v"]["avg_ns"] == pytest.approx(actual[name]["avg_ns"], rel=0.1)
+        assert by_benchmark[f"{name}v"]["avg_ns"] == pytest.approx(by_benchmark[name]["avg_ns"], rel=0.1)

@@ -42,14 +42,26 @@ class Tree:
             for bound in BOTH
         }
 
-    def send(self, source: int, to: int, number: int = 0) -> None:
-        frame = self.macs[to] + self.macs[source] + bytes.fromhex("88b50102") + number.to_bytes(2, "big") + bytes(100)
+    def send(self, source: int, destination: int, number: int = 0) -> None:
+        frame = (
+            self.macs[destination]
+            + self.macs[source]
+            + bytes.fromhex("88b50102")
+            + number.to_bytes(2, "big")
+            + bytes(100)
+        )
         self.outs[source].enter(self.loop.now(), frame)
 
     def send_all(self) -> None:
-        pairs = [(own, to) for _ in range(3) for to in range(16) for own in range(16) if to != own]
-        for number, (own, to) in enumerate(pairs):
-            self.loop.at(number * 100, lambda pair: self.send(*pair), (own, to, number))
+        pairs = [
+            (source, destination)
+            for _ in range(3)
+            for destination in range(16)
+            for source in range(16)
+            if destination != source
+        ]
+        for number, (source, destination) in enumerate(pairs):
+            self.loop.at(number * 100, lambda pair: self.send(*pair), (source, destination, number))
         self.loop.run()
 
 
@@ -57,24 +69,24 @@ def test_a_frame_through_six_links_is_one_event() -> None:
     tree = Tree()
     tree.send(0, 15)
     assert len(tree.loop.heap) == 1
-    held = [way.end for way in tree.link_directions.values() if way.in_flight]
-    assert [end.owner for end in held] == ["n16"]
-    assert [way.counters.delivered for way in tree.link_directions.values()].count(1) == 5
+    ends_held = [link_direction.end for link_direction in tree.link_directions.values() if link_direction.in_flight]
+    assert [end.owner for end in ends_held] == ["n16"]
+    assert [link_direction.counters.delivered for link_direction in tree.link_directions.values()].count(1) == 5
     tree.loop.run()
     assert [now for now, _ in tree.came] == [0]
-    assert [way.counters.delivered for way in tree.link_directions.values()].count(1) == 6
+    assert [link_direction.counters.delivered for link_direction in tree.link_directions.values()].count(1) == 6
 
 
 @pytest.mark.parametrize("loss", ["0%", "20%"])
 def test_the_same_frames_are_lost_and_counted_as_with_delays(loss: str) -> None:
-    slow, quick = Tree("1us", loss), Tree("", loss)
-    slow.send_all()
-    quick.send_all()
-    assert sorted(frame for _, frame in quick.came) == sorted(frame for _, frame in slow.came)
-    assert sorted(map(Record.to_line, quick.log)) == sorted(map(Record.to_line, slow.log))
-    assert bool(quick.log) == (loss != "0%")
-    for place, way in quick.link_directions.items():
-        assert way.counters.by_name() == slow.link_directions[place].counters.by_name(), place
+    delayed_tree, undelayed_tree = Tree("1us", loss), Tree("", loss)
+    delayed_tree.send_all()
+    undelayed_tree.send_all()
+    assert sorted(frame for _, frame in undelayed_tree.came) == sorted(frame for _, frame in delayed_tree.came)
+    assert sorted(map(Record.to_line, undelayed_tree.log)) == sorted(map(Record.to_line, delayed_tree.log))
+    assert bool(undelayed_tree.log) == (loss != "0%")
+    for name, link_direction in undelayed_tree.link_directions.items():
+        assert link_direction.counters.by_name() == delayed_tree.link_directions[name].counters.by_name(), name
 
 
 def test_frames_keep_their_order() -> None:
@@ -92,9 +104,9 @@ def test_frames_in_flight_are_not_overtaken_when_a_delay_is_removed() -> None:
     tree.send(0, 15, 1)
 
     def hurry(now: int) -> None:
-        for way in tree.link_directions.values():
-            assert isinstance(way, SimDirection)
-            way.change(now, Tree().outs[0].impairment)
+        for link_direction in tree.link_directions.values():
+            assert isinstance(link_direction, SimDirection)
+            link_direction.change(now, Tree().outs[0].impairment)
         tree.send(0, 15, 2)
 
     tree.loop.at(500, hurry)
@@ -105,9 +117,9 @@ def test_frames_in_flight_are_not_overtaken_when_a_delay_is_removed() -> None:
 def test_a_cable_that_is_out_loses_what_comes_there() -> None:
     tree = Tree()
     cut = [tree.link_directions[TOP, bound] for bound in BOTH]
-    for way in cut:
-        way.is_cut = True
+    for link_direction in cut:
+        link_direction.is_cut = True
     tree.send_all()
-    lost = sum(way.lost for way in cut)
-    assert 0 < lost < 3 * 16 * 15
-    assert len(tree.came) == 3 * 16 * 15 - lost
+    lost_count = sum(link_direction.lost for link_direction in cut)
+    assert 0 < lost_count < 3 * 16 * 15
+    assert len(tree.came) == 3 * 16 * 15 - lost_count

@@ -37,31 +37,31 @@ class Course(NamedTuple):
 async def numbered(comm: Comm, node: Node, *, until: int = 0, size: int = 40) -> Course:
     """Rank 0 sends numbered messages synchronously, one every 200 ms until `until`, and then the last one; rank 1 receives
     them."""
-    course, buffer = Course([], []), bytearray(size)
+    log, buffer = Course([], []), bytearray(size)
     number = 0
     while number != LAST:
         if comm.rank == 0:
-            number = LAST if node.now() > until else len(course.numbers) + len(course.failures)
+            number = LAST if node.now() > until else len(log.numbers) + len(log.failures)
             buffer[:2] = number.to_bytes(2, "big")
         try:
             await (comm.Ssend(buffer, 1) if comm.rank == 0 else comm.Recv(buffer, 0))
         except MPIError as error:
             if error.Get_error_class() != ERR_PROC_FAILED:
                 raise
-            course.failures.append((number, node.now()))
+            log.failures.append((number, node.now()))
             number = 0
         else:
             number = int.from_bytes(buffer[:2], "big")
-            course.numbers.append(number)
+            log.numbers.append(number)
         if comm.rank == 0:
             await node.sleep(SECOND // 5)
-    return course
+    return log
 
 
 def run(
     folder: Path, protocol: str, firmware: dict[str, int], seconds: int, cluster: Cluster | None = None, size: int = 40
 ) -> tuple[Course, Course]:
-    """Cut the link of the receiver for so many seconds."""
+    """Cut the receiver's link for `seconds` s; return both ranks' logs."""
     result = testbed.run(
         cluster or Cluster.star(2), numbered, protocol=protocol, mode="sim", firmware=firmware or None, check=True,
         settings={"until": CUT + (seconds + 2) * SECOND, "size": size}, timeout=seconds + 60, output=folder / "run",
@@ -77,7 +77,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("protocol", "firmware", "patience", "told"),
+    ("protocol", "firmware", "patience", "failed_count"),
     [
         ("openmx", {"resends": 3}, 2, 1),
         ("emp", {"give_up": SECOND}, 1, 0),
@@ -87,13 +87,13 @@ def run(
     ],
 )
 def test_sends_to_a_peer_that_is_cut_off_fail_and_pass_again_when_the_link_is_mended(
-    tmp_path: Path, protocol: str, firmware: dict[str, int], patience: float, told: int
+    tmp_path: Path, protocol: str, firmware: dict[str, int], patience: float, failed_count: int
 ) -> None:
     sender, receiver = run(tmp_path, protocol, firmware, 8)
     first = sender.failures[0][1]
     assert CUT + patience * SECOND < first < CUT + 1.5 * patience * SECOND
     assert sender.failures[-1][1] < CUT + (8 + 1.5 * patience) * SECOND, "none hangs"
-    assert len(receiver.failures) == told
+    assert len(receiver.failures) == failed_count
 
 
 @pytest.mark.parametrize("protocol", ["emp", "via"])
@@ -112,7 +112,9 @@ def test_open_mx_gives_up_after_its_resends_twice_a_second(tmp_path: Path) -> No
 
 def test_a_message_that_is_being_pulled_ends_at_both_ends_though_its_sender_sends_nothing_more(tmp_path: Path) -> None:
     """The announcement is acknowledged, so that nothing makes the sender's library look for its partner."""
-    slow = Cluster.star(2, rate="1mbit")
-    sender, receiver = run(tmp_path, "openmx", {"resends": 3, "pull_timeout": SECOND // 2}, 3, slow, size=120_000)
+    slow_cluster = Cluster.star(2, rate="1mbit")
+    sender, receiver = run(
+        tmp_path, "openmx", {"resends": 3, "pull_timeout": SECOND // 2}, 3, slow_cluster, size=120_000
+    )
     assert len(sender.failures) == len(receiver.failures) == 1
     assert sender.failures[0][1] > CUT + 3 * SECOND, "it hears of it when frames pass again"

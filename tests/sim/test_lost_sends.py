@@ -50,11 +50,11 @@ async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MI
                 await comm.Ssend(bytes([LAST]) * 40, 1, 7)
                 return failed
             await node.sleep(gap)
-    buffer, received = bytearray(40), []
-    while LAST not in received:
+    buffer, numbers_received = bytearray(40), []
+    while LAST not in numbers_received:
         await comm.Recv(buffer, 0, 7)
-        received.append(buffer[0])
-    return received
+        numbers_received.append(buffer[0])
+    return numbers_received
 
 
 async def knocks(comm: Comm, node: Node) -> int:
@@ -115,13 +115,13 @@ def play(
 
 def history_entries(tmp_path: Path, node: str, number: int) -> list[str]:
     """Return a transfer's entries in the history, in order."""
-    return [one["what"] for one in read(tmp_path / "run" / "history" / f"{node}.jsonl") if one["n"] == number]
+    return [entry["what"] for entry in read(tmp_path / "run" / "history" / f"{node}.jsonl") if entry["n"] == number]
 
 
 def report(tmp_path: Path) -> Report:
-    (actual,) = read_reports(read_run(tmp_path / "run"))
-    assert actual.passed, actual.to_text()
-    return actual
+    (first_report,) = read_reports(read_run(tmp_path / "run"))
+    assert first_report.passed, first_report.to_text()
+    return first_report
 
 
 def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
@@ -137,8 +137,8 @@ def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics
     elif protocol == "emp":
         faults = [Reset(on="n2", at="5ms")]
     result = play(tmp_path, isends, protocol, *faults, mode=mode, nics=nics, **settings)
-    failed, received = result.results["n1"], result.results["n2"]
-    *numbers, last = received
+    failed, numbers_received = result.results["n1"], result.results["n2"]
+    *numbers, last = numbers_received
     assert last == LAST
     assert numbers == sorted(set(numbers)), "in order, and none twice"
     assert {*range(numbers[0], 20)} - {*failed} <= {*numbers}, "a message that failed may have been received"
@@ -154,8 +154,8 @@ def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics
     if mode == "sim":
         assert failed == [8]
         assert 8 not in numbers
-        truth = "not delivered" if protocol == "emp" else "unknown"  # sent before the restart
-        assert {ambiguity.outcome for ambiguity in report(tmp_path).ambiguities} == {truth}
+        delivery = "not delivered" if protocol == "emp" else "unknown"  # sent before the restart
+        assert {ambiguity.outcome for ambiguity in report(tmp_path).ambiguities} == {delivery}
 
 
 @BOTH
@@ -195,8 +195,12 @@ def test_sends_lost_with_their_crashed_sender_are_not_violations(tmp_path: Path,
     doubts = report(tmp_path).ambiguities
     assert doubts
     if protocol == "am2":
-        assert any(one.notification.startswith("complete, and without a known delivery when") for one in doubts)
-        assert {one.outcome for one in doubts if one.notification.startswith("complete")} == {"not delivered"}
+        assert any(
+            ambiguity.notification.startswith("complete, and without a known delivery when") for ambiguity in doubts
+        )
+        assert {ambiguity.outcome for ambiguity in doubts if ambiguity.notification.startswith("complete")} == {
+            "not delivered"
+        }
 
 
 @BOTH
@@ -214,16 +218,16 @@ def test_a_message_to_a_node_that_is_down_is_told_when_it_is_given_up(tmp_path: 
 
 @BOTH
 def test_a_run_that_is_broken_off_with_a_long_message_under_way_says_that_it_was(tmp_path: Path, protocol: str) -> None:
-    slow = Cluster.star(2, rate="200kbit")
+    slow_cluster = Cluster.star(2, rate="200kbit")
     with pytest.raises(StalledError):
         play(
-            tmp_path, stream, protocol, cluster=slow, size=20_000, span=10_000 * MILLISECOND, timeout=5
+            tmp_path, stream, protocol, cluster=slow_cluster, size=20_000, span=10_000 * MILLISECOND, timeout=5
         )  # each takes 0.8 s
-    started = [one["n"] for one in read(tmp_path / "run" / "history" / "n1.jsonl") if one["what"] == "send"]
+    sends_started = [entry["n"] for entry in read(tmp_path / "run" / "history" / "n1.jsonl") if entry["what"] == "send"]
     doubts = report(tmp_path).ambiguities  # AM-II's sender may be one message ahead
-    assert doubts[-1].message.startswith(f"message {started[-1]} of n1 to n2")
+    assert doubts[-1].message.startswith(f"message {sends_started[-1]} of n1 to n2")
     assert len(doubts) <= (2 if protocol == "am2" else 1)
-    assert {one.outcome for one in doubts} == {"not delivered"}
+    assert {entry.outcome for entry in doubts} == {"not delivered"}
 
 
 SCRIPT = """

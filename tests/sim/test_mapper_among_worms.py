@@ -18,13 +18,13 @@ SHAPES: dict[str, list[Cable]] = {
     "ring": ring(4, 2),
     "torus": torus(3, 2),
     "fat tree": fat_tree(),
-    "random": random_network(5, most=12),
+    "random": random_network(5, max_nodes=12),
 }
 
 
-def named(place: Place) -> tuple[str, int]:
+def wire_port(attachment: Place) -> tuple[str, int]:
     """Return a port in the wire model's terms: ports count from 1, a NIC's is 0."""
-    node, port = place
+    node, port = attachment
     return (f"n{node}", 0) if isinstance(node, int) else (node, port + 1)
 
 
@@ -33,7 +33,7 @@ class Among:
 
     def __init__(self, cables: Iterable[Cable], settings: Settings) -> None:
         self.truth = Myrinet(cables, leaders=[])
-        self.net = MyrinetNetwork([(named(near), named(far)) for near, far in self.truth.cables])
+        self.net = MyrinetNetwork([(wire_port(first), wire_port(second)) for first, second in self.truth.cables])
         self.now = 0
         self._come: list[tuple[int, bytes]] = []
         for number in list(self.truth.mappers):
@@ -52,10 +52,10 @@ class Among:
         mapper.start(0)
 
     def run(self, limit: int, until: Callable[[], bool]) -> bool:
-        looked = 0
+        looked_at = 0
         while self.now < limit:
             deadlines = [mapper.deadline for mapper in self.truth.mappers.values()]
-            self.now = max(self.now, min(when for when in (*deadlines, self.net.network.deadline) if when is not None))
+            self.now = max(self.now, min(time for time in (*deadlines, self.net.network.deadline) if time is not None))
             self.net.network.poll(self.now)
             while self._come:
                 number, frame = self._come.pop(0)
@@ -63,8 +63,8 @@ class Among:
             for mapper in self.truth.mappers.values():
                 if mapper.deadline is not None and mapper.deadline <= self.now:
                     mapper.on_timer(self.now)
-            if self.now - looked >= 10 * MILLISECOND:
-                looked = self.now
+            if self.now - looked_at >= 10 * MILLISECOND:
+                looked_at = self.now
                 if until():
                     return True
         return until()
@@ -74,11 +74,11 @@ class Among:
 def test_mappers_that_start_at_once_agree_on_the_map_though_their_probes_wait_for_each_other(
     shape: str, record_property: Callable[[str, object], None]
 ) -> None:
-    among = Among(SHAPES[shape], Settings(stagger=1))
-    assert among.run(5 * SECOND, lambda: among.truth.mapped(among.truth.mappers))
-    assert not among.truth.deadlock()
-    causes = Counter(cause for _, _, _, cause in among.net.dropped)
+    mappers = Among(SHAPES[shape], Settings(stagger=1))
+    assert mappers.run(5 * SECOND, lambda: mappers.truth.mapped(mappers.truth.mappers))
+    assert not mappers.truth.deadlock()
+    causes = Counter(cause for _, _, _, cause in mappers.net.dropped)
     broken = causes[TRUNCATED] + causes[SWALLOWED]
     record_property(
-        "note", f"mapping among worms, {shape}: {among.now // MILLISECOND} ms, {broken} given up by switches"
+        "note", f"mapping among worms, {shape}: {mappers.now // MILLISECOND} ms, {broken} given up by switches"
     )

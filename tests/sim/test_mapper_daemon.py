@@ -22,17 +22,17 @@ def test_daemons_map_the_network_as_mappers_in_the_firmware_do_and_messages_go_b
             protocol="am2",
             mode="sim",
             profile=profile,
-            firmware={"mapper": place},
-            settings={"daemon": place == "daemon"},
+            firmware={"mapper": where_mapped},
+            settings={"daemon": where_mapped == "daemon"},
         )
-        for place in ("daemon", "firmware")
+        for where_mapped in ("daemon", "firmware")
     )
     for rank, name in enumerate(NAMES):
-        report, as_usual = by_daemons.results[name], by_firmware.results[name]
-        assert report["replies"] == as_usual["replies"] == [other for other in range(4) if other != rank]
-        assert report["routes"] == as_usual["routes"]
-        assert len(report["routes"]) == 3
-        assert report["leads"] == (rank == 0)
+        result, default_result = by_daemons.results[name], by_firmware.results[name]
+        assert result["replies"] == default_result["replies"] == [peer for peer in range(4) if peer != rank]
+        assert result["routes"] == default_result["routes"]
+        assert len(result["routes"]) == 3
+        assert result["leads"] == (rank == 0)
         assert by_firmware.counters[name]["mapper_probes_sent"] > 0
         assert "mapper_probes_sent" not in by_daemons.counters[name], "the NIC has no mapper of its own"
 

@@ -13,19 +13,19 @@ ROOT = Path(__file__).parents[2]
 
 def sections(text: str) -> dict[str, str]:
     """Return the text of each section by its heading."""
-    actual = (part.partition("\n\n") for part in text.split("\n## ")[1:])
-    return {heading: body.strip() for heading, _, body in actual}
+    parts_of_text = (part.partition("\n\n") for part in text.split("\n## ")[1:])
+    return {heading: body.strip() for heading, _, body in parts_of_text}
 
 
 @pytest.mark.requires("interpreted")
 def test_the_files_that_are_documented_are_those_that_a_message_passes() -> None:
-    printed = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, ROOT / "ci" / "message_path.py"], capture_output=True, text=True, check=True, cwd=ROOT
     )
     documented = sections((ROOT / "docs" / "internals" / "message.md").read_text())
-    recorded = sections(printed.stdout)
-    assert len(recorded) == 7
-    assert {heading: documented.get(heading) for heading in recorded} == recorded
+    sections_recorded = sections(completed.stdout)
+    assert len(sections_recorded) == 7
+    assert {heading: documented.get(heading) for heading in sections_recorded} == sections_recorded
 
 
 def files(*, priced: bool) -> dict[str, list[str]]:
@@ -38,11 +38,14 @@ def test_only_messages_of_via_and_open_mx_pass_more_than_twelve_files_where_noth
     their ways are still to be made straighter."""
     unpriced = files(priced=False)
     assert len(unpriced) == 10
-    assert {heading.partition(",")[0] for heading, passed in unpriced.items() if len(passed) > 12} == {"VIA", "Open-MX"}
+    assert {heading.partition(",")[0] for heading, passed_files in unpriced.items() if len(passed_files) > 12} == {
+        "VIA",
+        "Open-MX",
+    }
 
 
 def test_prices_add_the_loop_and_the_resources_that_take_time() -> None:
     """Pricing adds the loop, the resources, and EMP's timers, which its sender sets before the frame leaves."""
     priced = files(priced=True)
     assert len(priced) == 2
-    assert {heading: passed for heading, passed in priced.items() if len(passed) > 14} == {}
+    assert {heading: passed_files for heading, passed_files in priced.items() if len(passed_files) > 14} == {}

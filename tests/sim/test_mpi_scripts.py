@@ -47,8 +47,8 @@ def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
     assert result.checks is not None
     assert result.verdict.grade is testbed.Grade.TRUSTED
     for rank in range(4):
-        other = (rank // 2 + 1) % 2
-        assert lines(folder, f"n{rank + 1}") == [f"[0, 1, 2, 3] Word(said_by={other})"]
+        other_group = (rank // 2 + 1) % 2
+        assert lines(folder, f"n{rank + 1}") == [f"[0, 1, 2, 3] Word(said_by={other_group})"]
     events = [event["what"] for event in read(folder / "history" / "n1.jsonl")]
     assert events.count("cancelled") == 1
 
@@ -83,16 +83,16 @@ def test_a_script_may_end_itself(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "message"),
     [
         ("sys.exit(3)", "the script has exited: 3"),
         ("sys.exit('no')", "the script has exited: no"),
         ("comm.Abort(4)", "rank 0 has called Abort, with error code 4"),
     ],
 )
-def test_a_script_that_ends_itself_with_a_code_has_failed(tmp_path: Path, end: str, said: str) -> None:
+def test_a_script_that_ends_itself_with_a_code_has_failed(tmp_path: Path, end: str, message: str) -> None:
     script = write_script(tmp_path, "import sys", "if comm.rank == 0:", f"    {end}")
-    with pytest.raises(ProgramError, match=said):
+    with pytest.raises(ProgramError, match=message):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
 

@@ -24,8 +24,8 @@ def mixed(*mtus: int) -> Description:
     return Description(**{**Description.star(len(mtus)).model_dump(exclude_defaults=True), "nodes": nodes})
 
 
-async def send(endpoint: Endpoint, _node: SimNode, to: int, size: int) -> None:
-    await endpoint.send(to, 1, bytes(size))
+async def send(endpoint: Endpoint, _node: SimNode, destination: int, size: int) -> None:
+    await endpoint.send(destination, 1, bytes(size))
 
 
 async def receive(endpoint: Endpoint, _node: SimNode, size: int) -> int:
@@ -35,10 +35,10 @@ async def receive(endpoint: Endpoint, _node: SimNode, size: int) -> int:
 @pytest.mark.parametrize("profile", [IDEAL, SLOW], ids=["ideal", "slow"])
 def test_a_longer_frame_than_a_nic_takes_is_lost_and_named(profile: Profile, tmp_path: Path) -> None:
     with Simulation(mixed(9_000, 1_500, 9_000), plug(), profile=profile, folder=tmp_path) as simulation:
-        far = simulation.spawn("n3", receive, 8_000)
+        far_receiver = simulation.spawn("n3", receive, 8_000)
         simulation.spawn("n1", send, 2, 8_000)
         simulation.run()
-        assert far.result() == 8_000
+        assert far_receiver.result() == 8_000
         simulation.spawn("n2", receive, 8_000)
         simulation.spawn("n1", send, 1, 8_000)
         with pytest.raises(
@@ -49,8 +49,8 @@ def test_a_longer_frame_than_a_nic_takes_is_lost_and_named(profile: Profile, tmp
         assert nics["n2"].oversized > 0
         assert nics["n2"].received == nics["n3"].oversized == 0
     records = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
-    lost = [line["node"] for line in records if line.get("why") == "longer than the NIC takes"]
-    assert lost == ["n2"] * nics["n2"].oversized
+    losing_nodes = [line["node"] for line in records if line.get("why") == "longer than the NIC takes"]
+    assert losing_nodes == ["n2"] * nics["n2"].oversized
 
 
 def test_what_fits_all_of_them_arrives() -> None:

@@ -31,27 +31,27 @@ class Increments(Native[ActiveMessages]):
             await node.barrier()
         endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
-        received: list[int] = []
+        words_received: list[int] = []
 
-        def requested(token: Token, word: int) -> None:
-            received.append(word)
+        def on_request(token: Token, word: int) -> None:
+            words_received.append(word)
             token.reply(2, word + 1)
 
-        endpoint.set_handler(1, requested)
-        endpoint.set_handler(2, lambda _, word: received.append(word))
+        endpoint.set_handler(1, on_request)
+        endpoint.set_handler(2, lambda _, word: words_received.append(word))
         if node.rank != 1:
             endpoint.map(0, EndpointName(1, 0), TAG)
             await endpoint.request(0, 1, 40 + node.rank)
-        while len(received) < (1 if node.rank != 1 else len(node.names) - 1):
+        while len(words_received) < (1 if node.rank != 1 else len(node.names) - 1):
             await endpoint.wait()
             await endpoint.poll()
-        node.row(heard=sorted(received))
-        return sorted(received)
+        node.row(heard=sorted(words_received))
+        return sorted(words_received)
 
 
 def run_workload(**options: object) -> RunResult:
-    given: dict[str, object] = {"protocol": "am2", "mode": "sim", **options}
-    return testbed.run(Description.star(3), Increments, **given)  # type: ignore[arg-type]
+    options_given: dict[str, object] = {"protocol": "am2", "mode": "sim", **options}
+    return testbed.run(Description.star(3), Increments, **options_given)  # type: ignore[arg-type]
 
 
 def test_a_native_workload_has_the_host_library_and_tells_rows_as_others_do() -> None:

@@ -23,11 +23,11 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 200
 CASES = 10_000 if LONG else 120
 OTHERS = FIRST + 50_000
-"""From this seed on are others than the cases'."""
+"""First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 5 * SECOND
 MIN = 100 if LONG else 2
 MIN_SELDOM = 1 if LONG else 0
-"""How often each row of the tables is taken, at least."""
+"""Minimum number of times that each row of the tables is taken."""
 SELDOM = {
     label(PARTNER, PARTNER.row(CONNECTING, "answer with a used session")),
     label(PULL, PULL.row(RETRIED, "refused")),
@@ -45,15 +45,15 @@ def run_watched(case: openmx_swarm_cases.Case) -> Counter[str]:
 @pytest.mark.timeout(3600)
 def test_every_case_keeps_its_promises_and_takes_every_row(record_property: Callable[[str, object], None]) -> None:
     tally = replace(openmx_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=10)
-    failures = [f"{openmx_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+    failures = [f"{openmx_swarm.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
-    taken = coverage(TABLES, STATELESS, tally.rows)
+    rows_taken = coverage(TABLES, STATELESS, tally.rows)
     expected = {label(table, row) for table in TABLES for row in table.rows}
-    seldom = sorted(expected, key=lambda name: taken[name])
+    rarest = sorted(expected, key=lambda name: rows_taken[name])
     record_property("note", f"swarm of Open-MX: {CASES:,} cases from {FIRST} on")
-    record_property("note", "swarm of Open-MX, rows: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
-    least = {name: MIN_SELDOM if name in SELDOM else MIN for name in expected}
-    assert not [f"{name}: {taken[name]}" for name in seldom if taken[name] < least[name]]
+    record_property("note", "swarm of Open-MX, rows: " + ", ".join(f"{name} {rows_taken[name]:,}" for name in rarest))
+    minima = {name: MIN_SELDOM if name in SELDOM else MIN for name in expected}
+    assert not [f"{name}: {rows_taken[name]}" for name in rarest if rows_taken[name] < minima[name]]
 
 
 def test_a_case_of_openmx_takes_the_same_course_again() -> None:

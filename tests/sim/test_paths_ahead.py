@@ -21,49 +21,60 @@ UPWARD: Final = "s5:3--s1:1"  # from the middle of the tree to its top
 CHANGES: Final = 40_000  # ns: in the midst of it
 
 
-def fates(changed: str = "") -> list[Record]:
-    """All that befalls what sixteen hosts send each other, three times. changed: a link that loses more from the midst of it
-    on, so that its flows count from 1 again."""
+def fates(changed_link: str = "") -> list[Record]:
+    """Return the fates of the frames that sixteen hosts send each other, three times. changed_link: a link that loses
+    more from half of the time on, so that its flows count from 1 again."""
     loop, log = Loop(VirtualClock()), list[Record]()
     network = Network(loop, LAYOUT, known_fields(), seed=5, log=log.append)
     outs = [network.outgoing(End(node.name, node.nics[0].name)) for node in LAYOUT.nodes]
     macs = [bytes.fromhex(node.nics[0].mac.replace(":", "")) for node in LAYOUT.nodes]
-    pairs = [(own, to) for _ in range(3) for to in range(len(macs)) for own in range(len(macs)) if to != own]
+    pairs = [
+        (source, destination)
+        for _ in range(3)
+        for destination in range(len(macs))
+        for source in range(len(macs))
+        if destination != source
+    ]
 
-    def send(place: int) -> None:
-        own, to = pairs[place]
-        outs[own].enter(loop.now(), macs[to] + macs[own] + bytes.fromhex("88b50102") + bytes(100))
+    def send(pair_index: int) -> None:
+        source, destination = pairs[pair_index]
+        outs[source].enter(loop.now(), macs[destination] + macs[source] + bytes.fromhex("88b50102") + bytes(100))
 
     def change(now: int) -> None:
-        way = network.link_directions[changed, "forward"]
-        way.change(now, replace(way.impairment, loss=0.4))
+        link_direction = network.link_directions[changed_link, "forward"]
+        link_direction.change(now, replace(link_direction.impairment, loss=0.4))
 
-    for place in range(len(pairs)):
-        loop.at(place * 100, send, place)
-    if changed:
+    for pair_index in range(len(pairs)):
+        loop.at(pair_index * 100, send, pair_index)
+    if changed_link:
         loop.at(CHANGES, change)
     loop.run()
     return log
 
 
 @pytest.mark.requires("interpreted")
-@pytest.mark.parametrize("changed", ["", UPWARD])
-def test_fates_drawn_ahead_are_those_that_each_direction_draws(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[int] = []
+@pytest.mark.parametrize("changed_link", ["", UPWARD])
+def test_fates_drawn_ahead_are_those_that_each_direction_draws(
+    changed_link: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn_counts: list[int] = []
 
     def chains(states: bytes, words: tuple[int, ...]) -> tuple[int, ...]:
-        actual = together(states, words)
-        drawn.append(len(actual))
-        return actual
+        results = original_chains(states, words)
+        drawn_counts.append(len(results))
+        return results
 
-    together = fate_hash.chains
+    original_chains = fate_hash.chains
     monkeypatch.setattr(fate_hash, "chains", chains)
-    ahead = fates(changed)
-    assert set(drawn) == {4, 6}  # the paths through the tree that are worth it: within a part of it, and over its top
+    drawn_ahead = fates(changed_link)
+    assert set(drawn_counts) == {
+        4,
+        6,
+    }  # the paths through the tree that are worth it: within a part of it, and over its top
     monkeypatch.setattr(flows, "_MIN_PATH", flows.MAX_PATH + 1)
-    drawn.clear()
-    assert fates(changed) == ahead
-    assert drawn == []
-    links = {record.link for record in ahead}
+    drawn_counts.clear()
+    assert fates(changed_link) == drawn_ahead
+    assert drawn_counts == []
+    links = {record.link for record in drawn_ahead}
     assert links == {link.name for link in LAYOUT.links}
-    assert {record.epoch for record in ahead if record.link == UPWARD} == ({0, 1} if changed else {0})
+    assert {record.epoch for record in drawn_ahead if record.link == UPWARD} == ({0, 1} if changed_link else {0})

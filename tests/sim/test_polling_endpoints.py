@@ -12,10 +12,10 @@ from tests.sim.polling_workload import SQUARES, PollingWorkload
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])
 def test_endpoints_that_do_nothing_but_poll_come_to_their_end(profile: str) -> None:
-    actual = testbed.run(
+    result = testbed.run(
         Cluster.star(3, delay="5us"), PollingWorkload(), mode="sim", protocol="am2", profile=profile, timeout=60
     )
-    assert actual.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
+    assert result.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")

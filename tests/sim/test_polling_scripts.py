@@ -63,32 +63,32 @@ def test_a_few_vain_polls_before_the_first_send_take_a_moment(tmp_path: Path, po
     )
     folder = tmp_path / "run"
     testbed.run(STAR, script, mode="sim", profile=profile, output=folder)
-    took = int(log(folder))
-    assert 2 * polls * (profile.poll or POLL_TIME) <= took
-    assert took == 2 * polls * POLL_TIME if profile is IDEAL else took < 2 * polls * 20_000
+    elapsed = int(log(folder))
+    assert 2 * polls * (profile.poll or POLL_TIME) <= elapsed
+    assert elapsed == 2 * polls * POLL_TIME if profile is IDEAL else elapsed < 2 * polls * 20_000
 
 
-@pytest.mark.parametrize("look", ["comm.Iprobe()", "request.Test()", "MPI.Request.testall([request])"])
-def test_a_program_may_poll_until_a_time_has_come(tmp_path: Path, look: str) -> None:
+@pytest.mark.parametrize("poll_expression", ["comm.Iprobe()", "request.Test()", "MPI.Request.testall([request])"])
+def test_a_program_may_poll_until_a_time_has_come(tmp_path: Path, poll_expression: str) -> None:
     script = write_script(
         tmp_path,
         "request = comm.Irecv(bytearray(4), 1 - comm.rank, 7)",
         "begun = MPI.Wtime()",
         "while MPI.Wtime() < begun + 2:",
-        f"    {look}",
+        f"    {poll_expression}",
         "print(MPI.Wtime() - begun)",
         "request.Cancel()",
         "request.Wait()",
     )
-    folder, start = tmp_path / "run", time.monotonic()
+    folder, start_time = tmp_path / "run", time.monotonic()
     testbed.run(STAR, script, mode="sim", output=folder)
     assert 2 <= float(log(folder)) < 2.01
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start_time < 20
 
 
 def test_a_message_is_found_within_one_poll_of_when_one_that_waits_has_it(tmp_path: Path) -> None:
-    times = []
-    for look in ("comm.Probe()", "while not comm.Iprobe(): pass"):
+    times_measured = []
+    for poll_statement in ("comm.Probe()", "while not comm.Iprobe(): pass"):
         script = write_script(
             tmp_path,
             "if comm.rank == 0:",
@@ -96,22 +96,22 @@ def test_a_message_is_found_within_one_poll_of_when_one_that_waits_has_it(tmp_pa
             "    comm.Send(b'x', 1)",
             "else:",
             "    request = comm.Isend(b'x', 0)",
-            f"    {look}",
+            f"    {poll_statement}",
             "    print(round(MPI.Wtime() * 1e9))",
             "    comm.Recv(bytearray(1), 0)",
             "    request.Wait()",
         )
-        testbed.run(STAR, script, mode="sim", output=tmp_path / f"run-{len(times)}")
-        times.append(int(log(tmp_path / f"run-{len(times)}", "n2")))
-    waits, polls = times
-    assert waits <= polls <= waits + POLL_TIME
+        testbed.run(STAR, script, mode="sim", output=tmp_path / f"run-{len(times_measured)}")
+        times_measured.append(int(log(tmp_path / f"run-{len(times_measured)}", "n2")))
+    waiting_time, polls = times_measured
+    assert waiting_time <= polls <= waiting_time + POLL_TIME
 
 
 def test_an_endless_poll_ends_at_the_runs_timeout(tmp_path: Path) -> None:
-    script, start = write_script(tmp_path, "while not comm.iprobe(): pass"), time.monotonic()
+    script, start_time = write_script(tmp_path, "while not comm.iprobe(): pass"), time.monotonic()
     with pytest.raises(StalledError, match=r"on n1 polls, at .*script\.py:3"):
         testbed.run(STAR, script, mode="sim", timeout=60)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start_time < 30
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by that

@@ -28,17 +28,17 @@ def test_a_run_under_a_profile_says_which_and_how_its_parts_were_used(tmp_path: 
     run = read_run(tmp_path / "run")
     assert run.parameters["profile"]["name"] == "emp-2001"
     assert run.parameters["profile"]["receive"] == EMP_2001.receive
-    (used,) = run.result["used"]
-    assert used == result.usage
-    assert set(used["n1"]) == {"core", "processor", "reading DMA engine", "writing DMA engine", "bus"}
-    counted, n1 = result.counters["n1"], used["n1"]
-    assert counted["frames_resent"] == 0
+    (usage,) = run.result["used"]
+    assert usage == result.usage
+    assert set(usage["n1"]) == {"core", "processor", "reading DMA engine", "writing DMA engine", "bus"}
+    counters, n1 = result.counters["n1"], usage["n1"]
+    assert counters["frames_resent"] == 0
     assert n1["processor"]["busy_ns"] == (
         n1["core"]["jobs"] / 2 * EMP_2001.ring  # what is posted is noticed, too
         + n1["reading DMA engine"]["jobs"] * EMP_2001.fetched
         + n1["writing DMA engine"]["jobs"] * EMP_2001.stored
-        + (counted["frames_sent"] + counted["acknowledgements_sent"]) * EMP_2001.sent
-        + counted["frames_received"] * EMP_2001.receive
+        + (counters["frames_sent"] + counters["acknowledgements_sent"]) * EMP_2001.sent
+        + counters["frames_received"] * EMP_2001.receive
     )
     assert 0 < n1["processor"]["share"] < 1
 
@@ -69,8 +69,8 @@ def test_frames_that_wait_for_a_slow_dma_engine_are_not_taken_for_lost(
             cluster, workload, protocol=protocol, mode="sim", profile=profile, settings=settings,
             firmware={"timeout": timeout},
         )  # fmt: skip
-        assert any(parts["reading DMA engine"]["busy_ns"] > 20_000_000 for parts in result.usage.values())
-        return sum(counted[resent] for counted in result.counters.values())
+        assert any(usage["reading DMA engine"]["busy_ns"] > 20_000_000 for usage in result.usage.values())
+        return sum(counters[resent] for counters in result.counters.values())
 
     assert count(timeout) == count(longest)
 
@@ -79,20 +79,20 @@ def test_what_a_program_posts_takes_its_own_time() -> None:
     profile = Profile("slow host", post=1_000, translate=500, notice=200)
 
     async def post(comm: Comm, node: Node) -> list[int]:
-        times = [node.now()]
+        times_posted = [node.now()]
         requests = []
         for number in range(3):
             buffer = bytearray(100)
             peer = 1 - comm.rank
             requests.append(await (comm.Isend(buffer, peer, number) if comm.rank else comm.Irecv(buffer, peer, number)))
-            times.append(node.now())
+            times_posted.append(node.now())
         await node.compute(10_000)
-        times.append(node.now())
+        times_posted.append(node.now())
         await node.sleep(5_000)
-        times.append(node.now())
+        times_posted.append(node.now())
         for request in requests:
             await request.Wait()
-        return [later - times[0] for later in times]
+        return [posted_at - times_posted[0] for posted_at in times_posted]
 
     result = testbed.run("emp-2001", post, mode="sim", profile=profile)
     assert result.results["n1"] == [0, 1_500, 3_000, 4_500, 14_500, 19_500]
@@ -101,17 +101,17 @@ def test_what_a_program_posts_takes_its_own_time() -> None:
 def test_a_run_under_a_profile_is_replayed_under_it(tmp_path: Path) -> None:
     settings = {"messages": 20}
     testbed.run("star-4", "random", mode="sim", profile="emp-2002", settings=settings, output=tmp_path / "run", seed=3)
-    again = testbed.replay(tmp_path / "run", "sim")
-    assert again.reproduced
-    assert again.error == ""
+    replayed = testbed.replay(tmp_path / "run", "sim")
+    assert replayed.reproduced
+    assert replayed.error == ""
 
 
 def test_namespaces_do_not_price(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="NICs and hosts have no modelled cost"):
         testbed.run("emp-2001", "pingpong", mode="live", profile="emp-2001")
-    ran = CliRunner().invoke(command, ["run", "star-4", "--on", "n1", "true", "--profile", "emp-2001"])
-    assert ran.exit_code == 2
-    assert "--profile goes with a workload" in ran.output
+    result = CliRunner().invoke(command, ["run", "star-4", "--on", "n1", "true", "--profile", "emp-2001"])
+    assert result.exit_code == 2
+    assert "--profile goes with a workload" in result.output
     assert not list(tmp_path.iterdir())
 
 
@@ -120,32 +120,32 @@ def test_a_slow_nic_makes_messages_slow_and_says_by_how_much(tmp_path: Path) -> 
     scenario = Scenario(name="slow", faults=[Slow(on="n2", factor=5.0, from_="10ms", to="20ms")])
 
     async def ping(comm: Comm, node: Node) -> list[tuple[int, int]]:
-        took = []
+        round_trips = []
         for number in range(200):
-            start = node.now()
+            start_time = node.now()
             buffer = bytearray(4)
-            answer = await comm.Irecv(buffer, 1 - comm.rank, number)
+            receive = await comm.Irecv(buffer, 1 - comm.rank, number)
             if comm.rank:
-                await answer.Wait()
+                await receive.Wait()
                 await comm.Send(buffer, 0, number)
             else:
                 await comm.Send(buffer, 1, number)
-                await answer.Wait()
-            took.append((start, node.now() - start))
+                await receive.Wait()
+            round_trips.append((start_time, node.now() - start_time))
             if not comm.rank:
                 await node.sleep(100_000)  # the other one's receive has been begun by then
-        return took
+        return round_trips
 
     result = testbed.run(
         "emp-2001", ping, mode="sim", profile="emp-2001", scenario=scenario, output=tmp_path / "run", timeout=20
     )
-    took = result.results["n1"]
-    usual = max(time for started, time in took if started < 9_000_000)
-    slowed = min(time for started, time in took if 10_000_000 < started < 19_000_000)
-    after = max(time for started, time in took if started > 21_000_000)
-    assert after <= usual
+    round_trips = result.results["n1"]
+    default_time = max(time for start_of_trip, time in round_trips if start_of_trip < 9_000_000)
+    slowed = min(time for start_of_trip, time in round_trips if 10_000_000 < start_of_trip < 19_000_000)
+    after = max(time for start_of_trip, time in round_trips if start_of_trip > 21_000_000)
+    assert after <= default_time
     # At n2 a round trip takes at least a frame that comes, one that is stored, a descriptor, and a frame that goes.
-    assert slowed > usual + 4 * (EMP_2001.receive + EMP_2001.stored + EMP_2001.ring + EMP_2001.fetched) - 10_000
+    assert slowed > default_time + 4 * (EMP_2001.receive + EMP_2001.stored + EMP_2001.ring + EMP_2001.fetched) - 10_000
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     (end,) = [event for event in events if event["event"] == "fault ends"]
     assert end["had_effect"]
@@ -158,7 +158,7 @@ def test_a_nic_under_a_flood_still_sends() -> None:
     result = testbed.run(
         "emp-2001", "comb", mode="sim", profile="emp-2001", settings={"steps": 2, "rounds": 2, "work": "10ms"}
     )
-    idle, working = result.rows
-    assert idle["wait_ns"] < working["worked_ns"] == 10_000_000
+    idle_row, working = result.rows
+    assert idle_row["wait_ns"] < working["worked_ns"] == 10_000_000
     assert working["wait_ns"] < 100_000
-    assert all(counted["duplicates"] == 0 for counted in result.counters.values())
+    assert all(counters["duplicates"] == 0 for counters in result.counters.values())

@@ -21,7 +21,7 @@ COMMAND = [
 
 def in_a_terminal(folder: Path) -> str:
     """Run the command in a terminal and return its standard error."""
-    shown, terminal = pty.openpty()
+    master, terminal = pty.openpty()
     try:
         process = subprocess.Popen(
             [*COMMAND, "messages=6000", "--output", str(folder)], stdout=subprocess.DEVNULL, stderr=terminal
@@ -29,7 +29,7 @@ def in_a_terminal(folder: Path) -> str:
     finally:
         os.close(terminal)
     text = b""
-    with os.fdopen(shown, "rb", buffering=0) as file:
+    with os.fdopen(master, "rb", buffering=0) as file:
         try:
             while data := file.read(4096):
                 text += data
@@ -48,8 +48,8 @@ def test_a_long_simulation_shows_how_far_it_is_in_a_terminal(tmp_path: Path) -> 
 
 
 def test_it_shows_nothing_where_nobody_looks(tmp_path: Path) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [*COMMAND, "messages=1200", "--output", str(tmp_path / "run")], capture_output=True, text=True, check=True
     )
-    assert "simulated" not in done.stderr
-    assert "\x1b" not in done.stdout + done.stderr
+    assert "simulated" not in completed.stderr
+    assert "\x1b" not in completed.stdout + completed.stderr

@@ -48,7 +48,7 @@ ends = ["b", "s"]
 
 
 async def everybody_greets(comm: Comm, node: Node) -> list[str]:
-    """Each rank sends its name to every other; the result is what it got, by rank."""
+    """Send this rank's name to every other rank; return the received names by rank."""
     requests = [await comm.isend(node.name, rank, 1) for rank in range(comm.size) if rank != comm.rank]
     names = [await comm.recv(source=rank, tag=1) if rank != comm.rank else node.name for rank in range(comm.size)]
     for request in requests:
@@ -61,15 +61,15 @@ def test_ranks_are_numbered_node_by_node_and_all_reach_each_other(protocol: str)
     result = testbed.run(LOSSY, everybody_greets, protocol=protocol, mode="sim", ranks_per_node=2, seed=3)
     names = ["n1.0", "n1.1", "n2.0", "n2.1", "n3.0", "n3.1"]
     assert list(result.results) == names
-    assert all(received == names for received in result.results.values())
+    assert all(names_received == names for names_received in result.results.values())
 
 
 @PROTOCOLS
 @pytest.mark.parametrize("profile", ["ideal", "the paper's"])
 def test_nothing_is_lost_or_out_of_order_between_ranks_under_loss(protocol: str, profile: str) -> None:
-    named = {"ideal": "ideal", "the paper's": {"emp": "emp-2001", "am2": "now-1998"}[protocol]}[profile]
+    profile_name = {"ideal": "ideal", "the paper's": {"emp": "emp-2001", "am2": "now-1998"}[protocol]}[profile]
     result = testbed.run(
-        LOSSY, "random", protocol=protocol, mode="sim", ranks_per_node=3, check=True, profile=named,
+        LOSSY, "random", protocol=protocol, mode="sim", ranks_per_node=3, check=True, profile=profile_name,
         settings={"messages": 60}, seed=11,
     )  # fmt: skip
     assert result.verdict.grade is Grade.TRUSTED
@@ -108,23 +108,23 @@ async def only_computes_beside_the_others(comm: Comm, node: Node) -> int:
         await node.compute(100_000_000)
         return 0
     peer = {0: 2, 2: 0}[comm.rank]
-    start = node.now()
+    start_time = node.now()
     for _ in range(10):
         await comm.Sendrecv(b"x", peer, 1, bytearray(1), peer, 1)
-    return node.now() - start
+    return node.now() - start_time
 
 
 def test_programs_that_share_a_core_have_their_turns_and_on_cores_of_their_own_do_not_wait() -> None:
-    took = {}
+    times_taken = {}
     for cores in ("cores = 1\nranks = [0, 0]", "cores = 2\nranks = [0, 1]"):
         pair = Description.from_toml(CORES.replace("cores = 2\nranks = [1, 0]", cores))
         result = testbed.run(pair, only_computes_beside_the_others, mode="sim", profile="emp-2001")
-        took[cores] = result.results["a.0"]
-        used = result.usage["a"]
-    assert took["cores = 2\nranks = [0, 1]"] < 1_000_000
-    assert took["cores = 1\nranks = [0, 0]"] > EMP_2001.timeslice
-    assert used["core 1"]["compute_ns"] == used["core 1"]["busy_ns"] == 100_000_000
-    assert used["core 0"]["library_ns"] == used["core 0"]["busy_ns"]
+        times_taken[cores] = result.results["a.0"]
+        usage = result.usage["a"]
+    assert times_taken["cores = 2\nranks = [0, 1]"] < 1_000_000
+    assert times_taken["cores = 1\nranks = [0, 0]"] > EMP_2001.timeslice
+    assert usage["core 1"]["compute_ns"] == usage["core 1"]["busy_ns"] == 100_000_000
+    assert usage["core 0"]["library_ns"] == usage["core 0"]["busy_ns"]
 
 
 async def polls_for_a_message(comm: Comm, node: Node) -> None:
@@ -146,14 +146,14 @@ def test_a_program_that_polls_burns_its_core() -> None:
 
 
 def test_nodes_of_one_cluster_have_different_profiles(tmp_path: Path) -> None:
-    described = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "slow.toml"'))
+    description = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "slow.toml"'))
     (tmp_path / "slow.toml").write_text('like = "emp-2001"\npost = "50us"\n')
     (tmp_path / "pair.toml").write_text(CORES.replace('name = "b"', 'name = "b"\nprofile = "slow.toml"'))
     result = testbed.run(
         tmp_path / "pair.toml", "random", mode="sim", profile="emp-2001", output=tmp_path / "run",
         settings={"messages": 20},
     )  # fmt: skip
-    assert described.nodes[1].profile == "slow.toml"
+    assert description.nodes[1].profile == "slow.toml"
     assert result.usage["b"]["core"]["library_ns"] > 20 * 50_000
     assert result.usage["a"]["core 0"]["library_ns"] < 20 * 50_000
     request = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -163,8 +163,8 @@ def test_nodes_of_one_cluster_have_different_profiles(tmp_path: Path) -> None:
 
 
 def test_what_a_run_says_of_a_node_is_stronger_than_its_description() -> None:
-    described = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2001"'))
-    result = testbed.run(described, everybody_greets, mode="sim", profiles={"b": EMP_2002})
+    description = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2001"'))
+    result = testbed.run(description, everybody_greets, mode="sim", profiles={"b": EMP_2002})
     assert "receiving processor" in result.usage["b"]
     assert "processor" not in result.usage["a"]
 
@@ -188,7 +188,7 @@ def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(profile: str)
         "now-1998-pair", everybody_greets, protocol="am2", mode="sim", ranks_per_node=3, profile=profile
     )
     names = ["n1.0", "n1.1", "n1.2", "n2.0", "n2.1", "n2.2"]
-    assert all(received == names for received in result.results.values())
+    assert all(names_received == names for names_received in result.results.values())
     assert [counts["mapper_answers_sent"] > 0 for counts in result.counters.values()] == [False] * 3 + [True] + [
         False
     ] * 2

@@ -28,12 +28,12 @@ from tests.sim.scapy_captures import read_capture
 FILES = (CAPTURE, FATES, TRACE)
 
 
-def in_a_process_of_its_own(what: str, folder: Path, seed: int, hash_seed: str) -> list[bytes]:
+def in_a_process_of_its_own(program_name: str, folder: Path, seed: int, hash_seed: str) -> list[bytes]:
     """The files of a run."""
     root = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
     subprocess.run(
-        [sys.executable, "-m", "tests.sim.recorded_run", what, folder, str(seed)],
+        [sys.executable, "-m", "tests.sim.recorded_run", program_name, folder, str(seed)],
         env=environment,
         check=True,
         timeout=100,
@@ -41,24 +41,24 @@ def in_a_process_of_its_own(what: str, folder: Path, seed: int, hash_seed: str) 
     return [(folder / name).read_bytes() for name in FILES]
 
 
-async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, every: int) -> None:
+async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, interval: int) -> None:
     for _ in range(count):
         endpoint.ask(peer, bytes(100))
-        await node.sleep(every)
+        await node.sleep(interval)
 
 
-@pytest.mark.parametrize("what", ["tiny", "emp"])
+@pytest.mark.parametrize("program_name", ["tiny", "emp"])
 def test_the_same_seed_gives_the_same_bytes_in_other_processes_and_another_seed_gives_others(
-    tmp_path: Path, what: str
+    tmp_path: Path, program_name: str
 ) -> None:
-    record(tmp_path / "here", 5, what)
+    record(tmp_path / "here", 5, program_name)
     own_files = [(tmp_path / "here" / name).read_bytes() for name in FILES]
-    other_files = in_a_process_of_its_own(what, tmp_path / "there", 5, "1")
-    elsewhere = in_a_process_of_its_own(what, tmp_path / "elsewhere", 5, "4242")
-    other = in_a_process_of_its_own(what, tmp_path / "other", 6, "1")
-    assert own_files == other_files == elsewhere
+    other_files = in_a_process_of_its_own(program_name, tmp_path / "there", 5, "1")
+    in_other_process = in_a_process_of_its_own(program_name, tmp_path / "elsewhere", 5, "4242")
+    other_seed = in_a_process_of_its_own(program_name, tmp_path / "other", 6, "1")
+    assert own_files == other_files == in_other_process
     assert len(own_files[0]) > 100_000
-    assert all(first != another for first, another in zip(own_files, other, strict=True))
+    assert all(first != other_file for first, other_file in zip(own_files, other_seed, strict=True))
 
 
 def test_the_capture_has_each_frame_where_and_when_it_left_and_came(tmp_path: Path) -> None:
@@ -84,13 +84,13 @@ def test_a_frame_that_meets_a_fate_says_so_where_it_met_it(tmp_path: Path) -> No
         simulation.run_until(3_500)
         simulation.cut(simulation.layout.links[1].name)
         simulation.run_until(100_000)
-    report = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
+    comments = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
     # Each direction counts by itself: the first that reaches it is lost.
     (fate,) = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
-    words = fate.describe()
-    assert words.startswith("dropped by rule 'drop eth.type == 0x88b6 and nth(1)', frame 1 of flow 0x88b6 ")
-    assert report == [
-        ("n1:eth0", 0, words),
+    description = fate.describe()
+    assert description.startswith("dropped by rule 'drop eth.type == 0x88b6 and nth(1)', frame 1 of flow 0x88b6 ")
+    assert comments == [
+        ("n1:eth0", 0, description),
         ("s1:2", 6_000, "the cable is out"),
         ("s1:2", 7_000, "the cable is out"),
         ("s1:2", 8_000, "the cable is out"),
@@ -107,13 +107,15 @@ def test_the_log_of_fates_replays(tmp_path: Path) -> None:
         simulation.run()
     log = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
     assert len(log) > 20
-    again: list[Record] = []
+    replay_log: list[Record] = []
     rules = RuleSet(standard_fields())
     rules.add(0, Replay(log))
-    with Simulation(Description.back_to_back(), EchoPlug(), rules=rules, log=again.append) as simulation:
+    with Simulation(Description.back_to_back(), EchoPlug(), rules=rules, log=replay_log.append) as simulation:
         simulation.spawn("n1", send, 1, 200, 1_000)
         simulation.run()
-    assert [(one.flow, one.n, one.fate) for one in again] == [(one.flow, one.n, one.fate) for one in log]
+    assert [(record.flow, record.n, record.fate) for record in replay_log] == [
+        (record.flow, record.n, record.fate) for record in log
+    ]
 
 
 @pytest.mark.parametrize(("profile", "nic"), [(IDEAL, ImmediateNic), (Profile(send=1), PricedNic)])
@@ -121,7 +123,9 @@ def test_what_is_recorded_wraps_directions_and_nics_that_do_not_know_of_it(
     tmp_path: Path, profile: Profile, nic: type[ImmediateNic]
 ) -> None:
     with Simulation(Description.star(2), EchoPlug(), profile=profile, folder=tmp_path) as simulation:
-        assert {type(way) for way in simulation.network.link_directions.values()} == {SimDirection}
+        assert {type(link_direction) for link_direction in simulation.network.link_directions.values()} == {
+            SimDirection
+        }
         assert {type(node.nic) for node in simulation.nodes.values()} == {nic}
 
 
@@ -130,8 +134,8 @@ def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -
     with Simulation(cluster, EchoPlug(), folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 4, 1)
         simulation.run_until(10_000_000)
-    report = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
-    assert report == [("n1:eth0", 2, "queue full"), ("n1:eth0", 3, "queue full")]
+    comments = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
+    assert comments == [("n1:eth0", 2, "queue full"), ("n1:eth0", 3, "queue full")]
     trace = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
     assert [(line["time"], line["why"]) for line in trace if line["what"] == "loses a frame"] == [
         (2, "queue full"),
@@ -141,6 +145,6 @@ def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -
 
 def test_without_a_folder_nothing_watches() -> None:
     with Simulation(Description.back_to_back(), EchoPlug()) as simulation:
-        kinds = {type(way).__name__ for way in simulation.network.link_directions.values()}
+        kinds = {type(wrapper).__name__ for wrapper in simulation.network.link_directions.values()}
         kinds |= {type(node.nic).__name__ for node in simulation.nodes.values()}
         assert kinds == {"SimDirection", "ImmediateNic"}

@@ -45,7 +45,7 @@ def cluster_toml() -> str:
     return "three.toml"
 
 
-def failing() -> Result:
+def failing_run() -> Result:
     """The first run, of 30 seeds, in which the mistake shows; its folder is run."""
     for seed in range(30):
         result = call(f"run {cluster_toml()} {RANDOM} --seed {seed}")
@@ -65,37 +65,37 @@ def test_a_run_with_nothing_wrong_says_how_much_was_checked() -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_failed_run_prints_the_command_that_runs_it_again_and_that_says_whether_it_fails_again() -> None:
-    failed = failing()
+    failed = failing_run()
     assert isinstance(failed.exception, TestbedError)
     assert "errors: 1 of " in failed.stderr
-    printed = re.search(r"again in live: testbed (replay run) --mode live", failed.stderr)
-    assert printed is not None
-    again = call(f"{printed[1]} --mode sim")
-    assert again.exit_code == 10
-    assert "the same check has failed again" in again.output
+    printed_command = re.search(r"again in live: testbed (replay run) --mode live", failed.stderr)
+    assert printed_command is not None
+    repeated = call(f"{printed_command[1]} --mode sim")
+    assert repeated.exit_code == 10
+    assert "the same check has failed again" in repeated.output
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() -> None:
-    failing()
+    failing_run()
     result = call("replay run --shrink --runs 400 --mode sim")
     assert result.exit_code == 10
-    reported = re.search(
+    reported_fates = re.search(
         r"(\d+) fates? reproduces? the failure, found in \d+ of at most 400 runs; each of", result.output
     )
-    assert reported is not None
-    assert result.output.count("dropped by loss, frame ") == int(reported[1])
+    assert reported_fates is not None
+    assert result.output.count("dropped by loss, frame ") == int(reported_fates[1])
     document = json.loads(call("replay run --shrink --runs 5 --mode sim --json").output)
     assert (document["same"], document["now"], document["shrunk"]["runs"]) == (True, ["errors", "nothing lost"], 5)
-    assert document["shrunk"]["fates"] >= int(reported[1])
+    assert document["shrunk"]["fates"] >= int(reported_fates[1])
 
 
 @pytest.mark.requires("interpreted")
 def test_a_failure_that_is_mended_does_not_fail_again() -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].apply(patch)
-        failing()
+        failing_run()
     result = call("replay run --mode sim")
     assert result.exit_code == 0
     assert "the failure was not reproduced" in result.output
@@ -107,8 +107,8 @@ def test_a_history_is_checked_again_from_its_folder() -> None:
     assert result.exit_code == 0
     assert "order: holds for" in result.output
     lines = Path("run/history/n1.jsonl").read_text().splitlines(keepends=True)
-    received = next(at for at, line in enumerate(lines) if '"received"' in line and '"bytes": 64' in line)
-    lines[received] = re.sub(r'"digest": "\w+"', '"digest": "0"', lines[received])
+    received_index = next(index for index, line in enumerate(lines) if '"received"' in line and '"bytes": 64' in line)
+    lines[received_index] = re.sub(r'"digest": "\w+"', '"digest": "0"', lines[received_index])
     Path("run/history/n1.jsonl").write_text("".join(lines))
     result = call("check-run run --json")
     assert result.exit_code == 10
@@ -134,11 +134,11 @@ def test_a_raising_programs_command_is_printed_and_the_replay_shows_the_exceptio
     Path("own.py").write_text(DEADLINE)
     failed = call("run star-2 ./own.py:deadline --mode sim --output run")
     assert failed.exit_code
-    printed = re.search(r"again in live: testbed (replay run) --mode live", failed.stderr)
-    assert printed is not None
-    again = call(f"{printed[1]} --mode sim")
-    assert again.exit_code == 10
-    assert "  n1: AssertionError: too early" in again.output.splitlines()
+    printed_command = re.search(r"again in live: testbed (replay run) --mode live", failed.stderr)
+    assert printed_command is not None
+    repeated = call(f"{printed_command[1]} --mode sim")
+    assert repeated.exit_code == 10
+    assert "  n1: AssertionError: too early" in repeated.output.splitlines()
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own_and_a_refused_one_leaves_none(
@@ -148,8 +148,8 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own_and_a_refused_o
     for _ in range(2):
         assert call("run star-2 pingpong --mode sim --set count=1 --set sizes=0").exit_code == 0
     assert isinstance(call("run star-2 pingpong --mode sim --set count=x").exception, TestbedError)
-    actual = sorted(folder.name for folder in Path("results/runs").iterdir())
-    assert actual == ["20250101-120000-star-2-pingpong", "20250101-120000-star-2-pingpong-2"]
+    run_names = sorted(folder.name for folder in Path("results/runs").iterdir())
+    assert run_names == ["20250101-120000-star-2-pingpong", "20250101-120000-star-2-pingpong-2"]
     assert call("run star-2 ./nowhere.py:f --mode sim").exit_code
     assert len(list(Path("results/runs").iterdir())) == 2
 

@@ -49,10 +49,10 @@ def run_random(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario 
     return folder
 
 
-def failing(place: Path, scenario: Scenario | None = None) -> Path:
+def failing_run(directory: Path, scenario: Scenario | None = None) -> Path:
     """The first run, of 30 seeds, in which the mistake shows."""
     for seed in range(30):
-        folder = run_random(place / str(seed), seed, scenario=scenario)
+        folder = run_random(directory / str(seed), seed, scenario=scenario)
         if read_repetition(folder).failed:
             return folder
     raise AssertionError("30 runs, and nothing failed")
@@ -61,23 +61,23 @@ def failing(place: Path, scenario: Scenario | None = None) -> Path:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_path: Path) -> None:
-    repetition = read_repetition(failing(tmp_path))
+    repetition = read_repetition(failing_run(tmp_path))
     assert repetition.failed == {"errors", "nothing lost"}
-    again = replay_repetition(repetition, "sim", output=tmp_path / "again")
-    assert again.reproduced
-    assert again.failed == {"errors", "nothing lost"}
-    assert "has given the message up" in again.error
-    assert again.applied == again.fates > 5
+    replayed = replay_repetition(repetition, "sim", output=tmp_path / "again")
+    assert replayed.reproduced
+    assert replayed.failed == {"errors", "nothing lost"}
+    assert "has given the message up" in replayed.error
+    assert replayed.applied == replayed.fates > 5
     assert (tmp_path / "again" / "checks.json").read_text() == (repetition.folder / "checks.json").read_text()
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
-    folder = failing(tmp_path)
+    folder = failing_run(tmp_path)
     (folder / "fates.jsonl").unlink()
-    again = replay_repetition(read_repetition(folder), "sim")
-    assert (again.reproduced, again.fates) == (True, -1)
+    replayed = replay_repetition(read_repetition(folder), "sim")
+    assert (replayed.reproduced, replayed.fates) == (True, -1)
     document = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(document | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="no link was impaired"):
@@ -87,12 +87,12 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
-    folder = failing(tmp_path)
+    folder = failing_run(tmp_path)
     result = json.loads((folder / "result.json").read_text())
     untold = {"fates": {"whole": False, "untold": ["it ends before the run: the disk is full"]}}
     (folder / "result.json").write_text(json.dumps(result | untold))
-    again = replay_repetition(read_repetition(folder), "sim")
-    assert (again.reproduced, again.fates) == (True, -1)
+    replayed = replay_repetition(read_repetition(folder), "sim")
+    assert (replayed.reproduced, replayed.fates) == (True, -1)
     document = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(document | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="the disk is full"):
@@ -102,7 +102,7 @@ def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
 def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
-    repetition = read_repetition(failing(tmp_path))
+    repetition = read_repetition(failing_run(tmp_path))
     shrunk = minimize(repetition, 400)
     assert shrunk.minimal
     assert 1 <= len(shrunk.causes) < len(read_log(repetition.folder / FATES)) / 2
@@ -117,10 +117,10 @@ def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
 def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].apply(patch)
-        repetition = read_repetition(failing(tmp_path))
-    again = replay_repetition(repetition, "sim")
-    assert not again.reproduced
-    assert not again.failed
+        repetition = read_repetition(failing_run(tmp_path))
+    replayed = replay_repetition(repetition, "sim")
+    assert not replayed.reproduced
+    assert not replayed.failed
     with pytest.raises(UnsupportedError, match="does not reproduce the failure"):
         minimize(repetition, 10)
 
@@ -149,7 +149,7 @@ def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path
             Impair(on="n2", at="1ms", for_="1ms", delay="10us"),
         ]
     )
-    repetition = read_repetition(failing(tmp_path, scenario))
+    repetition = read_repetition(failing_run(tmp_path, scenario))
     assert repetition.failed == {"errors", "nothing lost"}
     assert replay_repetition(repetition, "sim").reproduced
     shrunk = minimize(repetition, 100)
@@ -160,17 +160,17 @@ def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path
 
 
 def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
-    async def wrong(comm: object, node: object) -> None:  # noqa: ARG001
+    async def wrong_program(comm: object, node: object) -> None:  # noqa: ARG001
         raise ValueError("always")
 
     with pytest.raises(TestbedError):
-        testbed.run(Cluster.star(2), wrong, mode="sim", output=tmp_path / "run", check=True)
+        testbed.run(Cluster.star(2), wrong_program, mode="sim", output=tmp_path / "run", check=True)
     with pytest.raises(UnsupportedError, match="has no name"):
         read_repetition(tmp_path / "run")
-    again = testbed.replay(tmp_path / "run", "sim", workload=wrong)
-    assert again.failed_originally == {RUN_ERROR}
-    assert again.reproduced
-    assert "ValueError: always" in again.error
+    replayed = testbed.replay(tmp_path / "run", "sim", workload=wrong_program)
+    assert replayed.failed_originally == {RUN_ERROR}
+    assert replayed.reproduced
+    assert "ValueError: always" in replayed.error
 
 
 def test_fates_of_several_repetitions_in_namespaces_are_refused() -> None:

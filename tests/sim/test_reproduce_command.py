@@ -43,9 +43,9 @@ def reproduce(*arguments: str) -> Result:
 def document(*arguments: str) -> dict[str, object]:
     reproduction = reproduce(*arguments, "--json")
     assert reproduction.exit_code == 0, reproduction.output
-    printed: dict[str, object] = json.loads(reproduction.stdout)
-    jsonschema.validate(printed, dict(schema_of("reproduce")))
-    return printed
+    printed_document: dict[str, object] = json.loads(reproduction.stdout)
+    jsonschema.validate(printed_document, dict(schema_of("reproduce")))
+    return printed_document
 
 
 def changed(folder: str) -> dict[str, int]:
@@ -53,16 +53,16 @@ def changed(folder: str) -> dict[str, int]:
 
 
 def test_side_by_side_or_one_after_the_other_the_rows_are_equal() -> None:
-    one = document("via", *RUNS, "--jobs", "1")
-    two = document("via", *RUNS, "--jobs", "2", "--output", "papers")
-    assert one["rows"] == two["rows"]
+    by_one_process = document("via", *RUNS, "--jobs", "1")
+    by_two_processes = document("via", *RUNS, "--jobs", "2", "--output", "papers")
+    assert by_one_process["rows"] == by_two_processes["rows"]
     assert len(list(Path("results/reproductions").iterdir())) == 1
     assert set(changed("papers")) == {"raw", "tcp"}
 
 
 def test_points_are_measured_on_the_engine_that_is_given() -> None:
     class Noting(SerialEngine):
-        """An engine that notes what it computes."""
+        """Engine that records the points that it computes."""
 
         def __init__(self) -> None:
             self.points: list[str] = []
@@ -74,9 +74,9 @@ def test_points_are_measured_on_the_engine_that_is_given() -> None:
             self.points = [str(call.args[1]) for call in submit.call_args_list]
 
     engine = Noting()
-    (actual,) = reproduce_all(["via"], runs=["raw", "tcp"], engine=engine)
+    (result,) = reproduce_all(["via"], runs=["raw", "tcp"], engine=engine)
     assert engine.points == ["via, run raw", "via, run tcp"]
-    assert len(actual.rows) == 33
+    assert len(result.rows) == 33
 
 
 def test_a_reproduction_goes_on_with_the_points_that_are_missing() -> None:
@@ -129,29 +129,29 @@ def test_the_page_is_written_from_points_that_are_done() -> None:
 
 
 def test_a_prediction_that_is_worse_than_the_kept_one_ends_with_10(monkeypatch: pytest.MonkeyPatch) -> None:
-    former = kept_rows("emp")
-    assert former is not None
-    better = replace(former, rows=[replace(row, ours=row.paper) for row in former.rows])
-    monkeypatch.setattr("testbed.controller.papers.reproduction.kept_rows", lambda _: better)
+    kept_before = kept_rows("emp")
+    assert kept_before is not None
+    kept_better = replace(kept_before, rows=[replace(row, ours=row.paper) for row in kept_before.rows])
+    monkeypatch.setattr("testbed.controller.papers.reproduction.kept_rows", lambda _: kept_better)
     reproduction = reproduce("emp", "--run", "latency")
     assert reproduction.exit_code == 10
-    (row,) = [row for row in former.rows if row.name == "latency, 1500 B"]
-    words = f"{row.name}: {row.ours:.4g} {row.unit}, not {row.paper:g}: {row.error:+.1%}"
-    assert f"not reproduced: {words}, the kept error is +0.0%" in reproduction.output
+    (row,) = [row for row in kept_before.rows if row.name == "latency, 1500 B"]
+    message = f"{row.name}: {row.ours:.4g} {row.unit}, not {row.paper:g}: {row.error:+.1%}"
+    assert f"not reproduced: {message}, the kept error is +0.0%" in reproduction.output
 
 
 def test_kept_rows_are_those_of_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    former = kept_rows("emp")
-    assert former is not None
+    kept_before = kept_rows("emp")
+    assert kept_before is not None
     (tmp_path / "package").mkdir()
     monkeypatch.setattr("testbed.observe.kept_rows.folder_of", lambda _: tmp_path / "package")
     assert kept_rows("emp") is None
-    short = restrict(paper_of("emp"), ["latency"])
-    monkeypatch.setattr("testbed.controller.papers.reproduction.paper_of", lambda _: short)
+    restricted = restrict(paper_of("emp"), ["latency"])
+    monkeypatch.setattr("testbed.controller.papers.reproduction.paper_of", lambda _: restricted)
     assert reproduce("emp", "--jobs", "1", "--keep").exit_code == 0
-    kept = kept_rows("emp")
-    assert kept is not None
-    assert kept.rows == [row for row in former.rows if row.name in ("latency, 4 B", "latency, 1500 B")]
+    kept_after = kept_rows("emp")
+    assert kept_after is not None
+    assert kept_after.rows == [row for row in kept_before.rows if row.name in ("latency, 4 B", "latency, 1500 B")]
 
 
 def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,16 +193,20 @@ def test_bad_requests_are_refused_in_a_sentence_and_leave_no_folder(
 def test_several_papers_come_out_in_other_processes_as_they_are_kept() -> None:
     """In the long mode, all of them."""
     names = systems() if LONG else ["emp", "via"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [Path(sys.executable).with_name("testbed"), "reproduce", *([] if LONG else names), "--json", "--report", "all.html"],
         env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=False,
         timeout=1700 if LONG else 110,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    printed = json.loads(done.stdout)
-    jsonschema.validate(printed, dict(schema_of("reproduce")))
-    assert {system["system"]: system["failures"] for system in printed["systems"]} == {name: [] for name in names}
-    ours = [(row["system"], row["name"], round(row["ours"], 6)) for row in printed["rows"] if row["kind"] != "paper"]
-    kept = [(name, kept_rows(name)) for name in names]
-    assert ours == [(name, row.name, row.ours) for name, rows in kept if rows is not None for row in rows.rows]
+    assert completed.returncode == 0, completed.stdout[-3000:] + completed.stderr
+    document = json.loads(completed.stdout)
+    jsonschema.validate(document, dict(schema_of("reproduce")))
+    assert {system["system"]: system["failures"] for system in document["systems"]} == {name: [] for name in names}
+    rows_measured = [
+        (row["system"], row["name"], round(row["ours"], 6)) for row in document["rows"] if row["kind"] != "paper"
+    ]
+    kept_systems = [(name, kept_rows(name)) for name in names]
+    assert rows_measured == [
+        (name, row.name, row.ours) for name, rows in kept_systems if rows is not None for row in rows.rows
+    ]
     assert re.findall(r'<section id="(\w+)"', Path("all.html").read_text()) == ["summary", *names]

@@ -33,7 +33,7 @@ def test_the_documentation_has_these_rows(emp: Reproduction) -> None:
     assert otherwise_documented(emp) == []
 
 
-def doubled(*keys: str) -> Profile:
+def doubled_profile(*keys: str) -> Profile:
     return replace(EMP_2001, name="doubled", **{key: 2 * getattr(EMP_2001, key) for key in keys})
 
 
@@ -43,7 +43,7 @@ def test_calibrated_rows_and_shapes_come_out(emp: Reproduction) -> None:
     assert len(emp.shapes) == 5
     calibrated = [row for row in emp.rows if row.calibrated]
     assert emp.paper.constants < len(calibrated) <= 3
-    assert all(abs(one.error) <= MAX_CALIBRATION_ERROR for one in calibrated)
+    assert all(abs(comparison.error) <= MAX_CALIBRATION_ERROR for comparison in calibrated)
 
 
 def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) -> None:
@@ -62,8 +62,8 @@ def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
     table = {row.row.name: row.row.others for row in emp.rows if row.row.others}
     assert table["Table 2, total"] == {"TCP": 266, "GM": 190}
     for system in ("TCP", "GM"):  # the paper's sums, up to its rounding
-        parts = [others[system] for name, others in table.items() if name != "Table 2, total"]
-        assert sum(parts) == pytest.approx(table["Table 2, total"][system], abs=1)
+        parts_of_table = [other_systems[system] for name, other_systems in table.items() if name != "Table 2, total"]
+        assert sum(parts_of_table) == pytest.approx(table["Table 2, total"][system], abs=1)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
     ids=["receive path", "other events", "DMA set-up"],
 )
 def test_a_profile_with_one_constant_doubled_fails(keys: tuple[str, ...]) -> None:
-    reproduction = reproduce("emp", profile=doubled(*keys), runs=["latency"])
+    reproduction = reproduce("emp", profile=doubled_profile(*keys), runs=["latency"])
     assert any("latency, 4 B" in sentence for sentence in reproduction.failures)
 
 
@@ -88,11 +88,11 @@ def test_the_command_ends_with_10_where_it_does_not_come_out(tmp_path: Path) -> 
     file = tmp_path / "slow.toml"
     file.write_text('like = "emp-2001"\nreceive = "11us"\n')
     arguments = ["reproduce", "emp", "--profile", str(file), "--run", "latency", "--output", str(tmp_path / "points")]
-    ran = CliRunner().invoke(command, arguments)
-    assert ran.exit_code == 10
-    assert "not reproduced: latency, 4 B" in ran.output
-    assert "errors of the predicted rows" in ran.output
-    assert "profile slow" in ran.output
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 10
+    assert "not reproduced: latency, 4 B" in result.output
+    assert "errors of the predicted rows" in result.output
+    assert "profile slow" in result.output
 
 
 def test_other_modes_and_systems_without_a_paper_are_refused_with_the_reason() -> None:
@@ -109,8 +109,8 @@ def test_the_papers_own_figures_leave_no_room_for_the_time_of_its_isend(emp: Rep
     of_a_page = 4096 * 8 / paper["bandwidth, 4 KB"]
     assert of_a_page + 2 < 40 < paper["Table 2, MPI_Isend"]
     assert paper["latency, 4 B"] < paper["Table 2, MPI_Isend"]
-    ours = {row.row.name: row.ours for row in emp.rows}
-    assert ours["Table 2, MPI_Isend"] == ours["Table 2, MPI_Irecv"] < paper["Table 2, MPI_Irecv"]
+    measured_values = {row.row.name: row.ours for row in emp.rows}
+    assert measured_values["Table 2, MPI_Isend"] == measured_values["Table 2, MPI_Irecv"] < paper["Table 2, MPI_Irecv"]
 
 
 @pytest.mark.parametrize("size", [4, 1500])

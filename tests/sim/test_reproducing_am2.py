@@ -56,8 +56,8 @@ def test_the_papers_qualitative_statements_hold(am2: Reproduction) -> None:
 
 @pytest.mark.parametrize("key", ["receive", "ring", "show", "notice", "bus_transaction"])
 def test_a_profile_with_one_cost_doubled_fails(key: str) -> None:
-    doubled = replace(NOW_1998, name="doubled", **{key: 2 * getattr(NOW_1998, key)})
-    assert reproduce("am2", profile=doubled, runs=["logp", "bulk"]).failures
+    doubled_cost = replace(NOW_1998, name="doubled", **{key: 2 * getattr(NOW_1998, key)})
+    assert reproduce("am2", profile=doubled_cost, runs=["logp", "bulk"]).failures
 
 
 def test_a_round_trip_between_idle_nics_takes_the_sum_of_its_components(am2: Reproduction) -> None:
@@ -65,39 +65,39 @@ def test_a_round_trip_between_idle_nics_takes_the_sum_of_its_components(am2: Rep
         entry = 48 + 4 * 4  # what the host writes of it
         host = profile.post + transfer_time(entry, profile.write_rate) + profile.notice
         nics = profile.ring + profile.send + profile.receive + profile.show
-        behind = FRAME_OVERHEAD + 4 * 4 + 1  # arguments, and the route's one byte, on the first cable
-        return host + nics + transfer_time(behind, DEFAULT.rate) + DEFAULT.hop
+        overhead = FRAME_OVERHEAD + 4 * 4 + 1  # arguments, and the route's one byte, on the first cable
+        return host + nics + transfer_time(overhead, DEFAULT.rate) + DEFAULT.hop
 
     assert am2.rows[0].ours * 1000 == pytest.approx(2 * one_way(NOW_1998), rel=0.01)
 
 
 class PagesIn(Native[ActiveMessages]):
-    """How long it takes an idle node to have an endpoint in its NIC."""
+    """Measure how long an idle node takes to load an endpoint into its NIC."""
 
     protocol = "am2"
 
     async def program(self, library: ActiveMessages, node: Node) -> int:
         endpoint = library.allocate_bundle().allocate_endpoint()
         await node.sleep(1_000_000)
-        start = node.now()
+        start_time = node.now()
         library.driver.fault(endpoint)
         while library.driver.state(endpoint) is not Residence.RESIDENT:
             await node.sleep(10)
-        return node.now() - start
+        return node.now() - start_time
 
 
 def test_a_page_is_written_by_the_host_and_the_kernel_is_interrupted_when_it_is_there() -> None:
-    ran = testbed.run(Description.star(2), PagesIn, protocol="am2", mode="sim", profile="now-1998")
-    written = transfer_time(SIZE + 4, NOW_1998.write_rate)
+    result = testbed.run(Description.star(2), PagesIn, protocol="am2", mode="sim", profile="now-1998")
+    write_time = transfer_time(SIZE + 4, NOW_1998.write_rate)
     firmware = NOW_1998.ring + NOW_1998.show
-    assert ran.results["n1"] == pytest.approx(NOW_1998.post + written + firmware + NOW_1998.interrupt, abs=20)
+    assert result.results["n1"] == pytest.approx(NOW_1998.post + write_time + firmware + NOW_1998.interrupt, abs=20)
 
 
 def test_all_of_it_comes_out_alike_again(am2: Reproduction) -> None:
-    again = reproduce("am2", runs=["logp", "bulk"])
-    assert [row.ours for row in again.rows] == [row.ours for row in am2.rows]
+    repeated = reproduce("am2", runs=["logp", "bulk"])
+    assert [row.ours for row in repeated.rows] == [row.ours for row in am2.rows]
     first = {table.name: rows for table, rows in am2.tables}
-    assert all(first[table.name] == rows for table, rows in again.tables)
+    assert all(first[table.name] == rows for table, rows in repeated.tables)
 
 
 def test_every_row_relation_and_table_says_where_it_stands() -> None:
@@ -112,12 +112,12 @@ def test_every_row_relation_and_table_says_where_it_stands() -> None:
 def test_the_command_prints_tables_and_relations_and_its_document_fits_its_schema(tmp_path: Path) -> None:
     folder = str(tmp_path / "points")
     arguments = ["reproduce", "am2", "--run", "logp", "--run", "unacknowledged", "--jobs", "1", "--output", folder]
-    ran = CliRunner().invoke(command, arguments)
-    assert ran.exit_code == 0, ran.output
-    assert "with 1 calibrated constant\n" in ran.output
-    assert "LogP, all of AM-II" in ran.output
-    assert "holds: acknowledgements take a part of the gap" in ran.output
-    assert "errors of the predicted rows" not in ran.output
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 0, result.output
+    assert "with 1 calibrated constant\n" in result.output
+    assert "LogP, all of AM-II" in result.output
+    assert "holds: acknowledgements take a part of the gap" in result.output
+    assert "errors of the predicted rows" not in result.output
     document = json.loads(CliRunner().invoke(command, ["reproduce", "--continue", folder, "--json"]).stdout)
     jsonschema.validate(document, dict(schema_of("reproduce")))
     names = ["LogP, all of AM-II", "LogP, without acknowledgements and retransmission"]

@@ -79,21 +79,28 @@ def test_each_cost_of_the_receive_path_is_in_the_way_of_a_message(kind: str) -> 
     assert latency(replace(OPENMX_2009, work=work))[0] >= latency(OPENMX_2009)[0] + 900
 
 
-def used(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
+def interrupt_times(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
     """Nanoseconds of interrupts by core of node n1, in an exchange among all ranks."""
     result = testbed.run(
         "openmx-2009", "random", protocol="openmx", mode="sim", profile=profile, ranks_per_node=ranks, seed=1,
         settings={"messages": 30, "largest": 60_000}, firmware=options or None,
     )  # fmt: skip
-    return {core: use.get("interrupt_ns", 0) for core, use in result.usage["n1"].items() if core.startswith("core")}
+    return {core: usage.get("interrupt_ns", 0) for core, usage in result.usage["n1"].items() if core.startswith("core")}
 
 
 def test_each_policy_interrupts_the_cores_that_it_says() -> None:
-    first, robin, multi = (used(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009))
-    assert {core for core, spent in first.items() if spent} == {"core 0"}
+    first, robin, multi = (
+        interrupt_times(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009)
+    )
+    assert {core for core, interrupt_time in first.items() if interrupt_time} == {"core 0"}
     assert all(robin.values())
     assert max(robin.values()) < 1.5 * min(robin.values())
-    assert {core for core, spent in multi.items() if spent} == {"core 0", "core 1", "core 2", "core 3"}
+    assert {core for core, interrupt_time in multi.items() if interrupt_time} == {
+        "core 0",
+        "core 1",
+        "core 2",
+        "core 3",
+    }
 
 
 def test_a_program_moves_to_the_core_of_its_queue_unless_it_opts_out() -> None:
@@ -101,30 +108,30 @@ def test_a_program_moves_to_the_core_of_its_queue_unless_it_opts_out() -> None:
     layout = resolve(load("openmx-2009").description)
     layout = replace(layout, nodes=tuple([replace(node, ranks=(7,)) for node in layout.nodes]))
 
-    def busy(migrate: int) -> set[str]:
+    def busy_cores(migrate: int) -> set[str]:
         _, result = latency(OPENMX_2009, layout, migrate=migrate)
-        return {core for core, use in result.usage["n1"].items() if use.get("event_ns", 0)}
+        return {core for core, usage in result.usage["n1"].items() if usage.get("event_ns", 0)}
 
-    assert busy(1) == {"core 0"}
-    assert busy(0) == {"core 7"}
+    assert busy_cores(1) == {"core 0"}
+    assert busy_cores(0) == {"core 7"}
 
 
 def test_an_idle_core_wakes_up_and_one_with_a_program_that_waits_does_not() -> None:
-    waiting, _ = latency(OPENMX_2009)
+    waiting_latency, _ = latency(OPENMX_2009)
     sleeping, _ = latency(replace(OPENMX_2009, busy_waiting=False))
-    assert sleeping == waiting + WORK[WAKE].fixed
+    assert sleeping == waiting_latency + WORK[WAKE].fixed
 
 
 def test_interrupts_that_are_coalesced_come_later_and_are_fewer() -> None:
-    late = replace(OPENMX_2009, coalescing=20_000)
-    assert sum(used(late, 2).values()) < sum(used(OPENMX_2009, 2).values())
+    coalesced = replace(OPENMX_2009, coalescing=20_000)
+    assert sum(interrupt_times(coalesced, 2).values()) < sum(interrupt_times(OPENMX_2009, 2).values())
 
 
 def test_a_profile_names_its_hash_and_the_time_of_coalescing(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('like = "openmx-2009"\nsteering = "myri10ge"\ncoalescing = "10us"\nround_robin = true\n')
-    made = profile_of(file, PROTOCOL)
-    assert (made.steering, made.coalescing, made.round_robin) == ("myri10ge", 10_000, True)
+    profile = profile_of(file, PROTOCOL)
+    assert (profile.steering, profile.coalescing, profile.round_robin) == ("myri10ge", 10_000, True)
     file.write_text('like = "openmx-2009"\nsteering = "endpint"\n')
     with pytest.raises(DescriptionError, match=r"unknown hash 'endpint'.*did you mean 'endpoint'"):
         profile_of(file, PROTOCOL)
@@ -136,7 +143,7 @@ def test_queues_of_a_simulation_are_those_of_the_run() -> None:
             "openmx-2009", "random", protocol="openmx", mode="sim", profile="openmx-2009", ranks_per_node=4, seed=1,
             settings={"messages": 30, "largest": 60_000}, queues=queues, steering=steering,
         )  # fmt: skip
-        assert {core for core, use in result.usage["n1"].items() if use.get("interrupt_ns")} == cores
+        assert {core for core, usage in result.usage["n1"].items() if usage.get("interrupt_ns")} == cores
 
 
 def test_in_all_to_all_one_core_that_takes_all_interrupts_has_no_time_left() -> None:
@@ -151,7 +158,7 @@ def test_in_all_to_all_one_core_that_takes_all_interrupts_has_no_time_left() -> 
         )  # fmt: skip
         return [result.usage["n1"][f"core {core}"]["share"] for core in range(8)]
 
-    first, *others = shares(OPENMX_2009_SINGLE, migrate=0)
+    first, *other_shares = shares(OPENMX_2009_SINGLE, migrate=0)
     assert first > 0.95
-    assert max(others) < first / 2
+    assert max(other_shares) < first / 2
     assert max(shares(OPENMX_2009, migrate=1)) < 0.95

@@ -25,24 +25,27 @@ def test_the_documentation_has_these_rows(ssam: Reproduction) -> None:
 
 def test_calibrated_rows_and_shapes_come_out(ssam: Reproduction) -> None:
     assert ssam.failures == []
-    calibrated = [compared for compared in ssam.rows if compared.calibrated]
-    assert {compared.row.name for compared in calibrated} == {"switch, round trip", "switch, one way"}
+    calibrated = [row for row in ssam.rows if row.calibrated]
+    assert {row.row.name for row in calibrated} == {"switch, round trip", "switch, one way"}
     assert ssam.paper.constants == 1
-    assert all(abs(compared.error) <= MAX_CALIBRATION_ERROR for compared in calibrated)
+    assert all(abs(row.error) <= MAX_CALIBRATION_ERROR for row in calibrated)
 
 
 def test_the_median_of_the_predictions_is_within_a_tenth_and_no_row_is_hidden(ssam: Reproduction) -> None:
-    assert sum(not compared.calibrated for compared in ssam.rows) >= 27
+    assert sum(not row.calibrated for row in ssam.rows) >= 27
     assert ssam.overall is not None
     assert 0 < ssam.overall.median < 0.10
 
 
 def test_a_cell_that_a_trap_reads_beside_others_costs_its_items_alone(ssam: Reproduction) -> None:
-    ours = {compared.row.name: compared.ours for compared in ssam.rows}
+    measured_values = {comparison.row.name: comparison.ours for comparison in ssam.rows}
     assert BATCH == 16
-    one, more = ours["SS20 read trap, 1 cell"], ours["SS20 read trap, each further cell"]
+    first_cell, further_cell = (
+        measured_values["SS20 read trap, 1 cell"],
+        measured_values["SS20 read trap, each further cell"],
+    )
     work = SPARCSTATION_20.work
-    assert one - more == pytest.approx(work[READ_TRAP].fixed / 1e3)
+    assert first_cell - further_cell == pytest.approx(work[READ_TRAP].fixed / 1e3)
 
 
 def test_every_item_of_the_kernel_has_a_cost_on_both_machines() -> None:

@@ -53,9 +53,9 @@ def test_all_of_table_1_is_there_and_no_row_between_two_calibrated_ones_counts(v
         "": 1, "VIA, remote": 16, "VIA, local": 16, "TCP, remote": 16, "TCP, local": 16,
     }  # fmt: skip
     sizes = [row.row.where["size_bytes"] for row in rows_of(via, "VIA, remote")]
-    places = [place for place, row in enumerate(rows_of(via, "VIA, remote")) if row.calibrated]
+    calibrated_indices = [index for index, row in enumerate(rows_of(via, "VIA, remote")) if row.calibrated]
     assert sizes == list(tcp_costs.SIZES)
-    assert places[-1] - places[0] == 1
+    assert calibrated_indices[-1] - calibrated_indices[0] == 1
 
 
 def test_errors_of_predictions_are_summed_up_by_table(via: Reproduction) -> None:
@@ -73,13 +73,13 @@ def test_errors_of_predictions_are_summed_up_by_table(via: Reproduction) -> None
     ids=["interrupt", "mpi", "agent"],
 )
 def test_another_cost_of_the_host_breaks_calibrated_rows(kind: str, cost: Cost) -> None:
-    other = reproduce("via", profile=with_work(**{kind: cost}), runs=["remote", "local"])
-    assert any("it is calibrated" in sentence for sentence in other.failures)
+    changed = reproduce("via", profile=with_work(**{kind: cost}), runs=["remote", "local"])
+    assert any("it is calibrated" in sentence for sentence in changed.failures)
 
 
 def test_without_copies_via_costs_no_more_for_a_byte_than_tcp() -> None:
-    free = reproduce("via", profile=with_work(**{COPY: Cost(0, 1 << 60, 1 << 60)}), runs=["remote", "tcp"])
-    assert any(sentence.startswith("VIA costs more for each byte") for sentence in free.failures)
+    without_copies = reproduce("via", profile=with_work(**{COPY: Cost(0, 1 << 60, 1 << 60)}), runs=["remote", "tcp"])
+    assert any(sentence.startswith("VIA costs more for each byte") for sentence in without_copies.failures)
 
 
 def test_tcp_is_computed_for_the_wire_of_the_papers_cluster() -> None:
@@ -93,13 +93,13 @@ def test_tcp_is_computed_for_the_wire_of_the_papers_cluster() -> None:
 def test_a_stream_over_tcp_takes_the_wires_time_for_each_segment() -> None:
     """Each of many segments takes as long as the slowest stage: one wire."""
     sizes = (tcp_costs.SEGMENT_SIZE * 10, tcp_costs.SEGMENT_SIZE * 30)
-    short, long = [row["p50_ns"] for row in tcp_costs.rows(LAM_VIA_2000, sizes) if not row["local"]]
+    short_time, long_time = [row["p50_ns"] for row in tcp_costs.rows(LAM_VIA_2000, sizes) if not row["local"]]
     wire = (
         (tcp_costs.HEADERS_SIZE + tcp_costs.SEGMENT_SIZE + tcp_costs.WIRE_OVERHEAD) * 8 * SECOND // tcp_costs.WIRE_RATE
     )
-    assert isinstance(short, int)
-    assert isinstance(long, int)
-    assert long - short == 20 * wire
+    assert isinstance(short_time, int)
+    assert isinstance(long_time, int)
+    assert long_time - short_time == 20 * wire
 
 
 def test_a_paper_whose_column_has_too_few_values_is_refused() -> None:
@@ -122,8 +122,8 @@ def test_between_ranks_of_a_node_a_message_takes_one_copy_of_the_kernel_agent_an
         "lam-via-2000", "via-pingpong", protocol="via", mode="sim", profile=LAM_VIA_2000, ranks_per_node=2,
         firmware={"reliability": 1}, settings={"sizes": str(size), "count": count},
     )  # fmt: skip
-    used = [result.usage["n1"][core] for core in ("core 0", "core 1")]
+    core_usage = [result.usage["n1"][core] for core in ("core 0", "core 1")]
     messages = 2 * (count + 1)
-    assert sum(core["copy_ns"] for core in used) == messages * transfer_time(size, WORK[COPY].same_rate)
-    assert sum(core["agent_ns"] for core in used) == messages * 2 * WORK[AGENT].fixed
-    assert all("interrupt_ns" not in core for core in used)
+    assert sum(core["copy_ns"] for core in core_usage) == messages * transfer_time(size, WORK[COPY].same_rate)
+    assert sum(core["agent_ns"] for core in core_usage) == messages * 2 * WORK[AGENT].fixed
+    assert all("interrupt_ns" not in core for core in core_usage)

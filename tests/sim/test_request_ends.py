@@ -29,15 +29,15 @@ def handle_all(pair: Pair, endpoint: Endpoint) -> None:
 
 
 def test_a_request_whose_reply_is_lost_for_good_ends_when_its_program_abandons_it(pair: Pair) -> None:
-    lost: list[Status] = []
-    pair.asked.error_handler = lambda returned: lost.append(returned.status)
+    statuses: list[Status] = []
+    pair.asked.error_handler = lambda message: statuses.append(message.status)
     assert pair.asker.try_request(0, 1, 41)
     pair.elapse()
     pair.simulation.cut(pair.link)
     assert pair.asked.handle()
     pair.elapse(TIMEOUT)
     handle_all(pair, pair.asked)
-    assert lost == [Status.UNREACHABLE]
+    assert statuses == [Status.UNREACHABLE]
     pair.simulation.mend(pair.link)
     pair.elapse(TIMEOUT)
     assert pair.asker.is_empty, "nothing tells it"
@@ -84,30 +84,30 @@ def allocate_again(endpoint: Endpoint) -> Endpoint:
     """Free an endpoint, and allocate others until one has its number."""
     bundle, name = endpoint.bundle, endpoint.name
     endpoint.free()
-    while (other := bundle.allocate_endpoint()).name != name:
-        other.free()
-    return other
+    while (next_endpoint := bundle.allocate_endpoint()).name != name:
+        next_endpoint.free()
+    return next_endpoint
 
 
 def test_a_request_to_an_endpoint_whose_number_is_used_again_is_returned_and_not_the_next_ones(pair: Pair) -> None:
     assert pair.asker.try_request(0, 1, 41)
     pair.elapse()
-    handled: list[int] = []
+    words_handled: list[int] = []
     following = allocate_again(pair.asked)
     following.tag = TAG
-    following.set_handler(1, lambda _, word: handled.append(word))
+    following.set_handler(1, lambda _, word: words_handled.append(word))
     following.library.driver.fault(following)
     pair.elapse(TIMEOUT)
     handle_all(pair, following)
     handle_all(pair, pair.asker)
-    assert handled == []
+    assert words_handled == []
     assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
         (Status.UNREACHABLE, (41,))
     ]
     assert pair.asker.try_request(0, 1, 42)
     pair.elapse()
     handle_all(pair, following)
-    assert handled == [42]
+    assert words_handled == [42]
 
 
 def test_a_reply_for_an_endpoint_whose_number_is_used_again_is_not_the_next_ones(pair: Pair) -> None:

@@ -27,7 +27,7 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 500 if LONG else 8
 SEARCHED = 10_000
-"""Where the mutants' seeds begin, behind the cases'."""
+"""First seed of the mutants' searches, beyond the cases' seeds."""
 MISTAKES = {mutant.name: mutant for mutant in NATIVE}
 
 
@@ -38,7 +38,7 @@ def test_the_checkers_find_nothing_wrong_in_any_case(
 ) -> None:
     swarm = request_swarm.SWARMS[protocol]
     tally = swarm.many(range(FIRST, FIRST + CASES), chunk=3)
-    failures = [f"{swarm.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+    failures = [f"{swarm.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     record_property(
         "note", f"swarm of requests on {protocol}: {CASES:,} cases from seed {FIRST} on; {dict(tally.rows)}"
@@ -63,8 +63,8 @@ def test_the_swarm_of_requests_finds(
     if LONG:
         record_property("note", f"swarm of requests: {searched(mutant, trial, first, 1_000)}")
     else:
-        actual = find(mutant, trial, first, 1_000)
-        record_property("note", f"swarm of requests: {mutant}, after {actual.cases} cases: {actual.complaint}")
+        result = find(mutant, trial, first, 1_000)
+        record_property("note", f"swarm of requests: {mutant}, after {result.cases} cases: {result.complaint}")
 
 
 @pytest.mark.parametrize("mutant", NATIVE, ids=str)
@@ -92,12 +92,12 @@ def test_a_mistake_fails_the_check_of_the_promise_that_it_breaks(name: str, chec
     assert [report.failed for report in recheck(read_run(folder))] == [(check,)]
 
 
-def failing_run(place: Path, scenario: Scenario | None = None) -> Path:
+def failing_run(directory: Path, scenario: Scenario | None = None) -> Path:
     """The first run, of 30 seeds, in which a check fails."""
     settings = {"requests": 60, "freed": 1, "patience": "1s"}
     cluster = Cluster.star(3) if scenario is not None else Cluster.star(3, loss="5%")
     for seed in range(30):
-        folder = place / str(seed)
+        folder = directory / str(seed)
         try:
             testbed.run(
                 cluster, "am-random", protocol="am2", mode="sim", seed=seed, settings=settings, output=folder,

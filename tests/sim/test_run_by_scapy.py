@@ -17,7 +17,7 @@ CORRUPT = {"am2": "corrupt", "emp": "corrupt", "openmx": "drop_bad_check", "via"
 """By protocol: the counter of frames with a wrong check."""
 
 
-def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
+def run_captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
     cluster = Description.star(3, loss="5%", corrupt="2%", delay="10us", seed=4)
     result = testbed.run(
         cluster,
@@ -30,15 +30,15 @@ def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
         capture=True,
     )
     assert [result.results[name]["received"] for name in result.results]
-    assert sum(counted[CORRUPT[protocol]] for counted in result.counters.values())
+    assert sum(counters[CORRUPT[protocol]] for counters in result.counters.values())
     return {path.name: path.read_bytes() for path in sorted((folder / codec).rglob("*.pcapng"))}
 
 
 @pytest.mark.parametrize("protocol", CORRUPT)
 def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, protocol: str) -> None:
-    expected = captured(tmp_path, protocol, "generated")
+    expected = run_captured(tmp_path, protocol, "generated")
     assert expected
-    assert captured(tmp_path, protocol, "scapy") == expected
+    assert run_captured(tmp_path, protocol, "scapy") == expected
 
 
 @pytest.mark.parametrize("protocol", CORRUPT)

@@ -23,22 +23,22 @@ def run(folder: Path, *arguments: str, workload: str = WORKLOAD) -> Result:
 
 
 def test_protocols_are_in_one_table_with_a_verdict_each_and_in_one_report(tmp_path: Path) -> None:
-    done = run(tmp_path / "run", "--protocol", "emp,openmx,tcp", "--mode", "sim", *SMALL)
-    assert done.exit_code == 0, done.output
-    lines = [line.split() for line in done.stdout.splitlines()]
+    completed = run(tmp_path / "run", "--protocol", "emp,openmx,tcp", "--mode", "sim", *SMALL)
+    assert completed.exit_code == 0, completed.output
+    lines = [line.split() for line in completed.stdout.splitlines()]
     assert lines[0][:3] == ["protocol", "mode", "node"]
     assert [line[:3] for line in lines[1:3]] == [["emp", "sim", "n1"], ["openmx", "sim", "n1"]]
     assert lines[3] == ["protocol", "mode", "verdict"]
     assert lines[4:6] == [["emp", "sim", "trusted"], ["openmx", "sim", "trusted"]]
     assert " ".join(lines[6]).startswith("tcp sim not run: tcp is a kernel protocol")
-    report = (tmp_path / "run" / "report.html").read_text()
-    assert re.search(r"<h3>openmx against emp</h3>", report)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert re.search(r"<h3>openmx against emp</h3>", page)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["emp-sim", "openmx-sim", "report.html"]
 
 
 def test_json_has_each_run_and_why_there_is_none(tmp_path: Path) -> None:
-    done = run(tmp_path / "run", "--protocol", "emp,tcp", "--mode", "sim", "--json", *SMALL)
-    document = json.loads(done.stdout)
+    completed = run(tmp_path / "run", "--protocol", "emp,tcp", "--mode", "sim", "--json", *SMALL)
+    document = json.loads(completed.stdout)
     jsonschema.validate(document, schema_of("run-series"))
     first, second = document["runs"]
     assert (first["protocol"], first["mode"], first["verdict"]) == ("emp", "sim", "trusted")
@@ -58,10 +58,10 @@ def test_a_run_that_fails_is_told_beside_the_others_and_decides_the_exit_code(tm
         "        raise ValueError('not the first one')\n"
         "    node.row(ranks=comm.size)\n"
     )
-    done = run(tmp_path / "run", "--protocol", "via,emp", "--mode", "sim", workload=f"{program}:picky")
-    assert done.exit_code == 1, done.output
-    assert re.search(r"via +sim +failed\nemp +sim +trusted\n", done.stdout)
-    assert re.search(r"via, sim: n1: Traceback(.|\n)*ValueError: not the first one", done.stderr)
+    completed = run(tmp_path / "run", "--protocol", "via,emp", "--mode", "sim", workload=f"{program}:picky")
+    assert completed.exit_code == 1, completed.output
+    assert re.search(r"via +sim +failed\nemp +sim +trusted\n", completed.stdout)
+    assert re.search(r"via, sim: n1: Traceback(.|\n)*ValueError: not the first one", completed.stderr)
 
 
 @pytest.mark.parametrize(
@@ -72,20 +72,20 @@ def test_a_failed_start_leaves_nothing_behind(
     arguments: tuple[str, ...], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(command, ["run", "star-2", WORKLOAD, *arguments])
-    assert isinstance(done.exception, error)
+    completed = CliRunner().invoke(command, ["run", "star-2", WORKLOAD, *arguments])
+    assert isinstance(completed.exception, error)
     assert not list((tmp_path / "results" / "runs").iterdir())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "reason"),
     [
         (("pingpong", "--mode", "sim,real"), "'real' is not one of sim, live, dilated"),
         (("pingpong", "--protocol", "emp,,tcp"), "empty name"),
         (("--on", "n1", "true", "--mode", "live,sim"), "commands run once"),
     ],
 )
-def test_names_that_cannot_be_are_refused(arguments: tuple[str, ...], why: str) -> None:
-    done = CliRunner().invoke(command, ["run", "star-2", *arguments])
-    assert done.exit_code == 2
-    assert why in done.output
+def test_names_that_cannot_be_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+    completed = CliRunner().invoke(command, ["run", "star-2", *arguments])
+    assert completed.exit_code == 2
+    assert reason in completed.output

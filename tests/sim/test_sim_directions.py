@@ -68,39 +68,39 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
     link = Link(End("a", "0"), End("b", "0"), forward=first)
     model = LinkDirection(link.name, "forward", first, FateOptions(seed=3, fields=fields, log=logs[0].append))
     loop = Loop(VirtualClock())
-    way = SimDirection(
+    direction = SimDirection(
         link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields), log=logs[1].append)
     )
     expected: list[tuple[int, bytes]] = []
     arrived: list[tuple[int, bytes]] = []
-    way.set_receiver(lambda now, frame: arrived.append((now, frame)))
+    direction.set_receiver(lambda now, frame: arrived.append((now, frame)))
 
-    def pass_time(until: int) -> None:
-        """Run the loop and the model until `until`, inclusive."""
-        while model.deadline is not None and model.deadline <= until:
+    def pass_time(end: int) -> None:
+        """Run the loop and the model until `end`, inclusive."""
+        while model.deadline is not None and model.deadline <= end:
             expected.extend(model.poll(model.deadline))
         while True:  # what is due then may be scheduled only once what comes before it has arrived
-            loop.at(until, lambda _: loop.stop())
+            loop.at(end, lambda _: loop.stop())
             loop.run()
-            if not loop.heap or loop.heap[0][0] > until:
+            if not loop.heap or loop.heap[0][0] > end:
                 break
 
     now = 0
-    for number, (pause, what) in enumerate(steps):
+    for number, (pause, action) in enumerate(steps):
         now += pause
         pass_time(now)
-        if isinstance(what, Impairment):
-            model.change(now, what)
-            way.change(now, what)
+        if isinstance(action, Impairment):
+            model.change(now, action)
+            direction.change(now, action)
         else:
-            head, size = what
+            head, size = action
             frame = head + number.to_bytes(2, "big") + bytes(size)
             model.offer(now, frame)
-            way.enter(now, frame)
-        assert (way.in_flight, way.counters.by_name()) == (model.in_flight, model.counters.by_name())
+            direction.enter(now, frame)
+        assert (direction.in_flight, direction.counters.by_name()) == (model.in_flight, model.counters.by_name())
     pass_time(now + 10**9)
     assert arrived == expected
-    assert way.counters.by_name() == model.counters.by_name()
+    assert direction.counters.by_name() == model.counters.by_name()
     assert logs[0] == logs[1]
 
 
@@ -108,59 +108,64 @@ def way_of(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
     """Return a direction with its loop, and a list that arrival times are added to."""
     loop, fields = Loop(VirtualClock()), known_fields()
     link = Link(End("a", "0"), End("b", "0"), forward=impairment)
-    way = SimDirection(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))
+    direction = SimDirection(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))
     arrived: list[int] = []
-    way.set_receiver(lambda now, _: arrived.append(now))
-    return loop, way, arrived
+    direction.set_receiver(lambda now, _: arrived.append(now))
+    return loop, direction, arrived
 
 
 def test_a_frame_with_a_shorter_delay_does_not_overtake_those_under_way() -> None:
-    loop, way, arrived = way_of(Impairment(delay=10_000))
-    way.enter(0, bytes(60))
-    way.enter(0, bytes(60))
-    way.change(0, Impairment(delay=10))
-    way.enter(0, bytes(60))
-    loop.at(20_000, lambda now: way.enter(now, bytes(60)))
+    loop, direction, arrived = way_of(Impairment(delay=10_000))
+    direction.enter(0, bytes(60))
+    direction.enter(0, bytes(60))
+    direction.change(0, Impairment(delay=10))
+    direction.enter(0, bytes(60))
+    loop.at(20_000, lambda now: direction.enter(now, bytes(60)))
     loop.run()
     assert arrived == [10_000, 10_000, 10_000, 20_010]
 
 
 def test_frames_that_have_passed_count_where_the_counting_goes_on() -> None:
-    loop, way, arrived = way_of(Impairment(loss=1e-9, delay=10))
+    loop, direction, arrived = way_of(Impairment(loss=1e-9, delay=10))
     for _ in range(3):
-        way.enter(0, bytes(60))
-    way.change(0, Impairment(loss_pattern="5", delay=10), restart=False)
+        direction.enter(0, bytes(60))
+    direction.change(0, Impairment(loss_pattern="5", delay=10), restart=False)
     for _ in range(3):
-        way.enter(0, bytes(60))
+        direction.enter(0, bytes(60))
     loop.run()
-    assert (len(arrived), way.counters.loss_pattern) == (5, 1)
+    assert (len(arrived), direction.counters.loss_pattern) == (5, 1)
 
 
 def test_who_gets_a_frame_may_send_another_the_same_way() -> None:
-    loop, way, arrived = way_of(Impairment(delay=10))
+    loop, direction, arrived = way_of(Impairment(delay=10))
 
-    def again(now: int, frame: bytes) -> None:
+    def send_again(now: int, frame: bytes) -> None:
         arrived.append(now)
         if len(arrived) < 3:
-            way.enter(now, frame)
-            way.enter(now, frame)
+            direction.enter(now, frame)
+            direction.enter(now, frame)
 
-    way.set_receiver(again)
-    way.enter(0, bytes(60))
+    direction.set_receiver(send_again)
+    direction.enter(0, bytes(60))
     loop.run()
     assert arrived == [10, 20, 20, 30, 30]
     assert loop.heap == []
 
 
 def test_a_cable_that_is_mended_goes_on_as_before() -> None:
-    loop, way, arrived = way_of(Impairment(delay=10_000))
+    loop, direction, arrived = way_of(Impairment(delay=10_000))
 
-    def plug(now: int, out: bool) -> None:
-        way.is_cut = out
-        way.enter(now, bytes(60))
+    def plug(now: int, is_out: bool) -> None:
+        direction.is_cut = is_out
+        direction.enter(now, bytes(60))
 
-    for begin, out in ((0, False), (1_000, True), (2_000, False)):
-        loop.at(begin, partial(plug, out=out))
+    for start, is_out in ((0, False), (1_000, True), (2_000, False)):
+        loop.at(start, partial(plug, is_out=is_out))
     loop.run()
     assert arrived == [10_000, 12_000]
-    assert (way.lost, way.in_flight, way.counters.offered, way.counters.delivered) == (1, 0, 2, 2)
+    assert (direction.lost, direction.in_flight, direction.counters.offered, direction.counters.delivered) == (
+        1,
+        0,
+        2,
+        2,
+    )

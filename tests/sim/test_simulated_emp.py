@@ -21,9 +21,9 @@ PRICED = Profile(
 )  # fmt: skip
 
 
-async def send(endpoint: Endpoint, node: SimNode, to: Sequence[int], size: int) -> int:
-    """A message to each of these, all at once; when all have been acknowledged."""
-    for completion in [endpoint.post_send(peer, node.number, _content(node.number, size)) for peer in to]:
+async def send(endpoint: Endpoint, node: SimNode, destinations: Sequence[int], size: int) -> int:
+    """Send a message to each destination, all at once; return when all have been acknowledged."""
+    for completion in [endpoint.post_send(peer, node.number, _content(node.number, size)) for peer in destinations]:
         await completion
     return node.now()
 
@@ -31,14 +31,14 @@ async def send(endpoint: Endpoint, node: SimNode, to: Sequence[int], size: int) 
 async def receive(endpoint: Endpoint, node: SimNode, sources: Sequence[int], size: int) -> list[ReceiveResult]:  # noqa: ARG001
     """A message from each of these."""
     buffers = [bytearray(size) for _ in sources]
-    posted = [endpoint.post_receive(peer, peer, buffer) for peer, buffer in zip(sources, buffers, strict=True)]
-    received = [await one for one in posted]
+    receives = [endpoint.post_receive(peer, peer, buffer) for peer, buffer in zip(sources, buffers, strict=True)]
+    results = [await receive for receive in receives]
     assert buffers == [_content(peer, size) for peer in sources]
-    return received
+    return results
 
 
 def _content(peer: int, size: int) -> bytes:
-    return bytes([(peer + place) & 0xFF for place in range(size)])
+    return bytes([(peer + index) & 0xFF for index in range(size)])
 
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
@@ -48,9 +48,9 @@ def test_all_nodes_send_to_all_others_through_a_fat_tree_that_loses_frames(profi
     with Simulation(cluster, plug(), profile=profile) as simulation:
         count = len(simulation.nodes)
         for node in simulation.nodes.values():
-            others = [number for number in range(count) if number != node.number]
-            simulation.spawn(node.name, receive, others, size)
-            simulation.spawn(node.name, send, others, size)
+            peers = [number for number in range(count) if number != node.number]
+            simulation.spawn(node.name, receive, peers, size)
+            simulation.spawn(node.name, send, peers, size)
         simulation.run(timeout=60_000_000_000)
         assert all(not node.pending_work() for node in simulation.nodes.values())
         assert (

@@ -45,9 +45,9 @@ def ring_all(simulation: Simulation, pairs: list[tuple[int, int]]) -> None:
 
 def no_frame_was_dropped(simulation: Simulation) -> None:
     """Check that no link or switch dropped a frame, as no link is impaired."""
-    ways = simulation.network.link_directions.values()
-    assert sum(way.counters.dropped + way.lost + way.in_flight for way in ways) == 0
-    assert not any(sum(counted.values()) for counted in simulation.network.switches.values())
+    directions = simulation.network.link_directions.values()
+    assert sum(direction.counters.dropped + direction.lost + direction.in_flight for direction in directions) == 0
+    assert not any(sum(counters.values()) for counters in simulation.network.switches.values())
 
 
 def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_is_dropped() -> None:
@@ -57,7 +57,7 @@ def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_i
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, (source + step) % 100) for step in steps for source in range(100)])
         simulation.run_until(SECOND)
-        assert all(isinstance(way, ChannelDirection) for way in simulation.network.link_directions.values())
+        assert all(isinstance(direction, ChannelDirection) for direction in simulation.network.link_directions.values())
         no_frame_was_dropped(simulation)
     for number, courier in enumerate(plug.couriers):
         assert sorted(source for _, source, _ in courier.came) == sorted((number - step) % 100 for step in steps)
@@ -69,18 +69,18 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
-        waiting = sum(
-            way.waiting_frames
-            for way in simulation.network.link_directions.values()
-            if isinstance(way, ChannelDirection)
+        waiting_frames = sum(
+            direction.waiting_frames
+            for direction in simulation.network.link_directions.values()
+            if isinstance(direction, ChannelDirection)
         )
-        assert waiting == 2 * 99  # in the memory of their NICs; there is no other queue
+        assert waiting_frames == 2 * 99  # in the memory of their NICs; there is no other queue
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
     arrived = plug.couriers[0].came
     assert Counter(source for _, source, _ in arrived) == dict.fromkeys(range(1, 100), 3)
     for source in range(1, 100):
-        assert [number for _, one, number in arrived if one == source] == [1, 2, 3]
+        assert [number for _, source_found, number in arrived if source_found == source] == [1, 2, 3]
 
 
 def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_else() -> None:
@@ -92,11 +92,11 @@ def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_e
         ring_all(simulation, [(0, 2)] * 10 + [(3, 2)] * 10 + [(2, 3)] * 10)
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
-    slow = 800_000  # ns for 1,000 bytes at 10 Mb/s
-    ends = {node: max(when for when, source, _ in plug.couriers[2].came if source == node) for node in (0, 3)}
-    assert 10 * slow < ends[0] < 11 * slow
-    assert 8 * slow < ends[3] < 10 * slow  # frames of both sources in turn
-    assert max(when for when, _, _ in plug.couriers[3].came) < slow
+    slow_time = 800_000  # ns for 1,000 bytes at 10 Mb/s
+    ends = {node: max(time for time, source, _ in plug.couriers[2].came if source == node) for node in (0, 3)}
+    assert 10 * slow_time < ends[0] < 11 * slow_time
+    assert 8 * slow_time < ends[3] < 10 * slow_time  # frames of both sources in turn
+    assert max(time for time, _, _ in plug.couriers[3].came) < slow_time
 
 
 def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
@@ -105,11 +105,11 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
     log: list[Record] = []
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug, rules=rules, log=log.append) as simulation:
-        way = simulation.network.link_directions[MIDDLE, "forward"]
+        direction = simulation.network.link_directions[MIDDLE, "forward"]
         simulation.change(MIDDLE, Impairment(loss=0.5))
         ring_all(simulation, [(0, 2)] * 40)
         simulation.run_until(1_000_000)
-        assert 5 < way.counters.loss == 40 - len(plug.couriers[2].came) < 35
+        assert 5 < direction.counters.loss == 40 - len(plug.couriers[2].came) < 35
         simulation.change(MIDDLE, Impairment())
         with rules.add(simulation.now(), f'drop link == "{MIDDLE}" and nth(2)'):
             ring_all(simulation, [(1, 3)] * 3)
@@ -121,10 +121,10 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
         simulation.mend(MIDDLE)
         ring_all(simulation, [(1, 3)])
         simulation.run_until(4_000_000)
-        assert way.lost == 1
+        assert direction.lost == 1
     assert [number for _, _, number in plug.couriers[3].came] == [1, 3, 6]
     assert [number for _, _, number in plug.couriers[0].came] == [5]
-    assert Counter(record.cause for record in log) == {"loss": way.counters.loss, "rule": 1}
+    assert Counter(record.cause for record in log) == {"loss": direction.counters.loss, "rule": 1}
     assert {record.link for record in log} == {MIDDLE}
 
 
@@ -139,9 +139,9 @@ def run_recorded(folder: Path, seed: int = 1) -> dict[str, bytes]:
 
 
 def test_two_runs_are_equal_to_the_byte_and_another_seed_is_another_run(tmp_path: Path) -> None:
-    first, second, third = (run_recorded(tmp_path / name, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    first, second, third_run = (run_recorded(tmp_path / name, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert first == second
-    assert first[FATES] != third[FATES]
+    assert first[FATES] != third_run[FATES]
     assert first[FATES].count(b'"loss"') > 2
     assert b"dropped by loss" in first[CAPTURE]
 
@@ -175,8 +175,8 @@ def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(
         simulation.run_until(999_000)
         assert not any(courier.came or courier.broken for courier in plug.couriers)
         simulation.run_until(SECOND)
-        assert [counted["truncated"] for counted in simulation.network.switches.values()] == [0, 1, 1, 1]
-        assert sum(way.in_flight for way in simulation.network.link_directions.values()) == 0
+        assert [counters["truncated"] for counters in simulation.network.switches.values()] == [0, 1, 1, 1]
+        assert sum(direction.in_flight for direction in simulation.network.link_directions.values()) == 0
     assert [len(courier.came) for courier in plug.couriers] == [0, 1, 0, 0]
     assert [len(courier.broken) for courier in plug.couriers] == [1, 0, 1, 1]
     assert (tmp_path / CAPTURE).read_bytes().count(b"truncated, blocked for too long") == 3
@@ -187,10 +187,10 @@ def test_a_node_that_starts_again_gets_frames_again() -> None:
     layout = line()
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
-        again = simulation.crash("n3")
+        restarted = simulation.crash("n3")
         ring_all(simulation, [(0, 2)])
         simulation.run_until(1_000_000)
-        again()
+        restarted()
         ring_all(simulation, [(0, 2)])
         simulation.run_until(2_000_000)
     assert not plug.couriers[2].came

@@ -26,11 +26,11 @@ async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int = 1, 
     return node.now()
 
 
-async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, every: int) -> None:
+async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, interval: int) -> None:
     """Ask, and wait for no reply."""
     for _ in range(count):
         endpoint.ask(peer, bytes(100))
-        await node.sleep(every)
+        await node.sleep(interval)
 
 
 def frame(destination: bytes, source: bytes) -> bytes:
@@ -39,7 +39,7 @@ def frame(destination: bytes, source: bytes) -> bytes:
 
 
 def received_counts(plug: EchoPlug) -> list[int]:
-    """How many frames each NIC got."""
+    """Return the number of frames that each NIC has received."""
     return [len(endpoint.firmware.frames) for endpoint in plug.endpoints]
 
 
@@ -125,9 +125,9 @@ def test_fates_are_those_of_the_wire_model_alone() -> None:
     impairment = Impairment(loss=0.2, duplicate=0.1, corrupt=0.1)
     layout = Simulation(Description.back_to_back(seed=7), EchoPlug()).layout
     layout = replace(layout, links=(replace(layout.links[0], forward=impairment),))
-    logged: list[Record] = []
+    log: list[Record] = []
     plug = EchoPlug()
-    with Simulation(layout, plug, log=logged.append) as simulation:
+    with Simulation(layout, plug, log=log.append) as simulation:
         simulation.spawn("n1", send, 1, 500, 1_000)
         simulation.run()
         simulation.run_until(1_000_000)
@@ -137,18 +137,18 @@ def test_fates_are_those_of_the_wire_model_alone() -> None:
     for index in range(500):
         head = second + first + ETHERTYPE.to_bytes(2, "big") + b"\1" + index.to_bytes(4, "big")
         direction.offer(index * 1_000, head + bytes(100))
-    assert logged == expected
-    assert len(logged) > 100
+    assert log == expected
+    assert len(log) > 100
     assert [data for _, data in plug.endpoints[1].firmware.frames] == [data for _, data in direction.poll(1_000_000)]
 
 
 def test_another_seed_than_the_descriptions_gives_other_fates() -> None:
     def fates(seed: int | None) -> list[int]:
-        logged: list[Record] = []
-        with Simulation(Description.back_to_back(loss="10%", seed=1), EchoPlug(), seed=seed, log=logged.append) as run:
+        log: list[Record] = []
+        with Simulation(Description.back_to_back(loss="10%", seed=1), EchoPlug(), seed=seed, log=log.append) as run:
             run.spawn("n1", send, 1, 100, 10)
             run.run()
-        return [record.n for record in logged]
+        return [record.n for record in log]
 
     assert fates(None) == fates(1) != fates(2)
 
@@ -163,8 +163,8 @@ def test_an_injected_rule_decides_until_it_is_lifted() -> None:
         simulation.spawn("n1", send, 1, 3, 1_000)
         simulation.run()
         simulation.run_until(100_000)
-    requested = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
-    assert requested == [0, 2, 3, 4, 5]
+    numbers_received = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
+    assert numbers_received == [0, 2, 3, 4, 5]
 
 
 def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None:
@@ -178,7 +178,7 @@ def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None
         simulation.mend(link)
         simulation.run_until(100_000)
         assert simulation.network.link_directions[link, "forward"].lost == 3
-    assert [when for when, _ in plug.endpoints[1].firmware.frames] == [
+    assert [time for time, _ in plug.endpoints[1].firmware.frames] == [
         10_000, 11_000, 12_000, 13_000, 14_000, 18_000, 19_000,
     ]  # fmt: skip
 
@@ -190,7 +190,7 @@ def test_a_changed_delay_counts_for_frames_from_then_on() -> None:
         simulation.run_until(1_500)
         simulation.change(simulation.layout.links[0].name, Impairment(delay=30_000), "forward")
         simulation.run_until(100_000)
-    assert [when for when, _ in plug.endpoints[1].firmware.frames] == [10_000, 11_000, 32_000, 33_000]
+    assert [time for time, _ in plug.endpoints[1].firmware.frames] == [10_000, 11_000, 32_000, 33_000]
 
 
 def test_a_link_that_is_not_there_cannot_be_cut() -> None:
@@ -209,5 +209,5 @@ def test_a_thousand_nodes_reach_each_other_through_a_fat_tree() -> None:
             node.nic.ring_doorbell((node.number + 500) % count, 0, 0)
         simulation.run_until(6_001)
         assert [node.nic.received for node in simulation.nodes.values()] == [1] * 1_024
-        hops = sum(way.counters.offered for way in simulation.network.link_directions.values())
+        hops = sum(direction.counters.offered for direction in simulation.network.link_directions.values())
         assert 4 * 1_024 <= hops <= 6 * 1_024

@@ -22,11 +22,11 @@ PRICED = Profile(
 
 async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, size: int) -> list[int]:
     """Send requests one by one; return when each reply came."""
-    times = []
+    times_measured = []
     for _ in range(count):
         await endpoint.ask(peer, bytes(size))
-        times.append(node.now())
-    return times
+        times_measured.append(node.now())
+    return times_measured
 
 
 async def ask_at_once(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, size: int) -> int:
@@ -41,11 +41,11 @@ def test_a_round_trip_is_the_sum_of_what_it_takes() -> None:
         simulation.run()
     post = 100 + 50 + 32  # the host: the descriptor's 32 bytes at a byte a nanosecond
     # The processor goes on to the send while the DMA engine fetches: the later of the two counts.
-    asking = 20 + 200 + 60 + max(400, 500 + 8000)
+    request_time = 20 + 200 + 60 + max(400, 500 + 8000)
     replying = 300 + 400
     # The show waits for the store, which begins when the processor has started it.
     taking = 300 + 60 + max(70, 600 + 4000) + 30
-    assert task.result() == [post + asking + 1_000 + replying + 1_000 + taking]
+    assert task.result() == [post + request_time + 1_000 + replying + 1_000 + taking]
 
 
 def test_busy_time_is_counted() -> None:
@@ -74,9 +74,9 @@ def test_a_processor_that_takes_events_goes_on_when_a_transfer_is_over() -> None
         simulation.run()
         nic = simulation.nodes["n1"].nic
         assert isinstance(nic, PricedNic)
-        asking = 200 + 500 + 2 * 80 + 8_000 + 210
+        request_time = 200 + 500 + 2 * 80 + 8_000 + 210
         taking = 300 + 600 + 2 * 80 + 8_000 + 310 + 40
-        assert task.result() == [100 + 50 + 32 + asking + 1_000 + 300 + 1_000 + taking]
+        assert task.result() == [100 + 50 + 32 + request_time + 1_000 + 300 + 1_000 + taking]
         assert nic.processor.busy == 200 + 210 + 110 + 300 + 310
         assert nic.bus.busy == 32 + 2 * (160 + 8_000) + 40
         assert (nic.reading.busy, nic.writing.busy) == (500 + 8_160, 600 + 8_160)
@@ -115,8 +115,8 @@ def test_frames_that_come_have_the_second_processor() -> None:
 
 
 def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> None:
-    def elapsed_time(ahead: int) -> int:
-        profile = Profile(transfer=10, fetch=1_000, send=10, fetched=1_000, ahead=ahead)
+    def elapsed_time(elapsed_with_room: int) -> int:
+        profile = Profile(transfer=10, fetch=1_000, send=10, fetched=1_000, ahead=elapsed_with_room)
         with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
             task = simulation.spawn("n1", ask_at_once, 1, 100, 100)
             simulation.run()
@@ -128,28 +128,30 @@ def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> 
 
 
 def test_a_buffer_that_is_flushed_after_each_transfer_takes_the_hosts_core() -> None:
-    def requested(profile: Profile) -> tuple[int, int]:
+    def times_with(profile: Profile) -> tuple[int, int]:
         with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
             task = simulation.spawn("n1", ask, 1, 1, 100)
             simulation.run()
             return task.result()[0], simulation.nodes["n1"].core.busy
 
-    plain = Profile(fetch=1_000, store=2_000)
-    (before, free), (after, busy) = requested(plain), requested(replace(plain, flush=300))
+    unflushed = Profile(fetch=1_000, store=2_000)
+    (before, idle_time), (after, busy_time) = times_with(unflushed), times_with(replace(unflushed, flush=300))
     transfers = 2  # the question is read, and the answer is written
-    assert after - before == busy - free == transfers * 300
+    assert after - before == busy_time - idle_time == transfers * 300
 
 
 def test_dma_transactions_may_cost_more_than_the_hosts() -> None:
-    def took(profile: Profile) -> int:
+    def elapsed(profile: Profile) -> int:
         with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
             task = simulation.spawn("n1", ask, 1, 1, 100)
             simulation.run()
             return task.result()[0]
 
-    plain = Profile(bus_transaction=100, bus_burst=50)
-    assert took(replace(plain, dma_transaction=100)) == took(plain)
-    assert took(replace(plain, dma_transaction=130)) - took(plain) == 2 * 2 * 30  # two bursts in each of two transfers
+    default_profile = Profile(bus_transaction=100, bus_burst=50)
+    assert elapsed(replace(default_profile, dma_transaction=100)) == elapsed(default_profile)
+    assert (
+        elapsed(replace(default_profile, dma_transaction=130)) - elapsed(default_profile) == 2 * 2 * 30
+    )  # two bursts in each of two transfers
 
 
 def test_the_slowest_resource_sets_the_pace() -> None:
@@ -163,10 +165,10 @@ def test_a_program_that_computes_keeps_the_core_from_its_nic() -> None:
     async def compute_and_ask(endpoint: EchoEndpoint, node: SimNode) -> list[int]:
         reply = endpoint.ask(1, bytes(10))
         await node.compute(1_000_000)
-        times = [node.now()]
+        times_measured = [node.now()]
         await reply
-        times.append(node.now())
-        return times
+        times_measured.append(node.now())
+        return times_measured
 
     with Simulation(LINE, EchoPlug(), profile=Profile(post=100, notice=30)) as simulation:
         task = simulation.spawn("n1", compute_and_ask)
@@ -239,7 +241,7 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
     at_work: list[str] = []
     receive, ring = EchoFirmware.receive, EchoFirmware.on_doorbell
 
-    def received(self: EchoFirmware, now: int, frame: bytes) -> None:
+    def on_frame(self: EchoFirmware, now: int, frame: bytes) -> None:
         at_work.append("receive")
         receive(self, now, frame)
         at_work.pop()
@@ -248,20 +250,20 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
         assert at_work == []
         ring(self, now, index)
 
-    monkeypatch.setattr(EchoFirmware, "receive", received)
+    monkeypatch.setattr(EchoFirmware, "receive", on_frame)
     monkeypatch.setattr(EchoFirmware, "on_doorbell", rung)
 
     async def keep_asking(endpoint: EchoEndpoint, node: SimNode) -> int:
-        requested = [endpoint.ask(1, b"")]
+        requests = [endpoint.ask(1, b"")]
 
         def ask_again(_: object) -> None:
-            if len(requested) < 10:
-                requested.append(endpoint.ask(1, b""))
-                requested[-1].add_callback(ask_again)
+            if len(requests) < 10:
+                requests.append(endpoint.ask(1, b""))
+                requests[-1].add_callback(ask_again)
 
-        requested[0].add_callback(ask_again)
-        while not requested[-1].done:
-            await requested[-1]
+        requests[0].add_callback(ask_again)
+        while not requests[-1].done:
+            await requests[-1]
         return node.now()
 
     with Simulation(LINE, EchoPlug(), profile=profile) as simulation:

@@ -16,11 +16,11 @@ async def exchange(endpoint: Endpoint, node: SimNode) -> tuple[bytes, int]:
     """Both sides send and receive, and test until both are over."""
     comm = Comm(mpi.device(endpoint))
     buffer = bytearray(4)
-    received = await comm.Irecv(buffer, 1 - comm.rank, tag=1)
-    sent = await comm.Isend(node.name.encode().ljust(4), 1 - comm.rank, tag=1)
-    while not await received.Test():
+    receive = await comm.Irecv(buffer, 1 - comm.rank, tag=1)
+    send = await comm.Isend(node.name.encode().ljust(4), 1 - comm.rank, tag=1)
+    while not await receive.Test():
         pass
-    while not await sent.Test():
+    while not await send.Test():
         pass
     return bytes(buffer), node.now()
 
@@ -28,16 +28,16 @@ async def exchange(endpoint: Endpoint, node: SimNode) -> tuple[bytes, int]:
 async def wait(endpoint: Endpoint, node: SimNode) -> tuple[bytes, int]:
     comm = Comm(mpi.device(endpoint))
     buffer = bytearray(4)
-    received = await comm.Irecv(buffer, 1 - comm.rank, tag=1)
-    sent = await comm.Isend(node.name.encode().ljust(4), 1 - comm.rank, tag=1)
-    await received.Wait()
-    await sent.Wait()
+    receive = await comm.Irecv(buffer, 1 - comm.rank, tag=1)
+    send = await comm.Isend(node.name.encode().ljust(4), 1 - comm.rank, tag=1)
+    await receive.Wait()
+    await send.Wait()
     return bytes(buffer), node.now()
 
 
 async def asking(endpoint: Endpoint, _node: SimNode) -> None:
-    received = await Comm(mpi.device(endpoint)).Irecv(bytearray(4), 1, tag=9)
-    while not await received.Test():
+    receive = await Comm(mpi.device(endpoint)).Irecv(bytearray(4), 1, tag=9)
+    while not await receive.Test():
         pass
 
 

@@ -127,42 +127,42 @@ def test_a_folder_is_not_written_twice_and_a_failed_start_leaves_none(tmp_path: 
 
 def test_a_folder_has_everything_that_the_run_can_be_repeated_from(tmp_path: Path) -> None:
     lossy = Cluster.star(2, delay="10us", loss="20%")
-    one = testbed.run(
+    first_result = testbed.run(
         lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=9, output=tmp_path / "one"
     )
     run = read_run(tmp_path / "one")
-    requested = run.parameters
-    assert requested["environment"]["kernel"]
+    parameters = run.parameters
+    assert parameters["environment"]["kernel"]
     cluster = Cluster.load(tmp_path / "one" / "cluster.toml")
-    again = testbed.run(
-        cluster, requested["workload"], protocol=requested["protocol"], mode=requested["mode"],
-        settings=requested["settings"],
-        seed=requested["seed"], output=tmp_path / "two", capture=True,
+    repeated = testbed.run(
+        cluster, parameters["workload"], protocol=parameters["protocol"], mode=parameters["mode"],
+        settings=parameters["settings"],
+        seed=parameters["seed"], output=tmp_path / "two", capture=True,
     )  # fmt: skip
-    assert list(again.rows) == list(one.rows) == list(run.rows())
+    assert list(repeated.rows) == list(first_result.rows) == list(run.rows())
     fates = (tmp_path / "one" / "fates.jsonl").read_text()
     assert fates == (tmp_path / "two" / "fates.jsonl").read_text()
     assert len(fates.splitlines()) > 5
     assert (tmp_path / "two" / "capture.pcapng").stat().st_size > 1000
     assert run.result["verdict"]["grade"] == "trusted"
-    other = testbed.run(lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=10)
-    assert other.rows != one.rows
+    other_seed = testbed.run(lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=10)
+    assert other_seed.rows != first_result.rows
 
 
 def test_a_history_has_what_was_sent_received_and_still_under_way(tmp_path: Path) -> None:
     with pytest.raises(StalledError):
         testbed.run(STAR, talking, mode="sim", history=True, output=tmp_path / "run")
     sender, receiver = (list(read(tmp_path / "run" / "history" / f"{node}.jsonl")) for node in ("n1", "n2"))
-    sent = {event["n"]: event for event in sender if event["what"] == "send"}
-    assert {event["n"] for event in sender if event["what"] == "sent"} == set(sent)
-    received = [event for event in receiver if event["what"] == "received"]
-    assert [(event["tag"], event["bytes"], event["digest"]) for event in received[:2]] == [
-        (event["tag"], event["bytes"], event["digest"]) for event in list(sent.values())[:2]
+    sends = {event["n"]: event for event in sender if event["what"] == "send"}
+    assert {event["n"] for event in sender if event["what"] == "sent"} == set(sends)
+    receptions = [event for event in receiver if event["what"] == "received"]
+    assert [(event["tag"], event["bytes"], event["digest"]) for event in receptions[:2]] == [
+        (event["tag"], event["bytes"], event["digest"]) for event in list(sends.values())[:2]
     ]
-    started = {event["n"] for event in receiver if event["what"] == "receive"}
-    assert len(started - {event["n"] for event in received}) == 1
-    times = [event["clock_ns"] for event in receiver]
-    assert times == sorted(times)
+    receives_started = {event["n"] for event in receiver if event["what"] == "receive"}
+    assert len(receives_started - {event["n"] for event in receptions}) == 1
+    clock_times = [event["clock_ns"] for event in receiver]
+    assert clock_times == sorted(clock_times)
 
 
 class Cut:

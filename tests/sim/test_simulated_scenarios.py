@@ -53,12 +53,12 @@ STAR = Cluster.star(4, delay="100us")
 async def talk(comm: Comm, node: Node, *, rounds: int = 100) -> list[int]:
     """Play ping-pong between n1 and n2, a round every 10 ms at most; the others wait for a second. Returns when each
     round began."""
-    started = []
+    start_times = []
     if comm.rank > 1:
         await node.sleep(SECOND)
-        return started
+        return start_times
     for number in range(rounds):
-        started.append(node.now())
+        start_times.append(node.now())
         if comm.rank == 0:
             await comm.send(number, 1, 7)
             assert await comm.recv(source=1, tag=8) == number
@@ -66,13 +66,13 @@ async def talk(comm: Comm, node: Node, *, rounds: int = 100) -> list[int]:
             assert await comm.recv(source=0, tag=7) == number
             await comm.send(number, 0, 8)
         await node.sleep(10 * MILLISECOND)
-    return started
+    return start_times
 
 
 async def sleep(_comm: Comm, node: Node, *, seconds: float = 1.0) -> tuple[int, int]:
-    start = node.now()
+    start_time = node.now()
     await node.sleep(round(seconds * SECOND))
-    return start, node.now()
+    return start_time, node.now()
 
 
 async def compute(_comm: Comm, node: Node) -> int:
@@ -96,8 +96,8 @@ class Played:
     @property
     def counters(self) -> Mapping[str, int]:
         (end,) = self.ends
-        found: Mapping[str, int] = end["counted"]
-        return found
+        counters_found: Mapping[str, int] = end["counted"]
+        return counters_found
 
     @property
     def warnings(self) -> list[str]:
@@ -108,13 +108,13 @@ class Played:
 
 
 def test_a_loss_counts_in_its_time_only(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Impair(on="n1", from_="200ms", to="400ms", loss="30%"))
-    assert [(event["begun"], event["at"]) for event in played.begins] == [(200 * MILLISECOND, 200 * MILLISECOND)]
-    assert played.ends[0]["at"] == 400 * MILLISECOND
+    outcome = Played(tmp_path, talk, Impair(on="n1", from_="200ms", to="400ms", loss="30%"))
+    assert [(event["begun"], event["at"]) for event in outcome.begins] == [(200 * MILLISECOND, 200 * MILLISECOND)]
+    assert outcome.ends[0]["at"] == 400 * MILLISECOND
     fates = [json.loads(line) for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines()]
-    assert len(fates) == played.counters["loss"] > 0
-    assert played.counters["frames"] > played.counters["loss"]
-    assert played.warnings == []
+    assert len(fates) == outcome.counters["loss"] > 0
+    assert outcome.counters["frames"] > outcome.counters["loss"]
+    assert outcome.warnings == []
     assert "loss" in (tmp_path / "run" / "scenario.toml").read_text()
 
 
@@ -122,62 +122,66 @@ def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> N
     """A round trip takes 400 us, with 1 ms on one of its four directions 1.3 ms, with 5 ms 5.3 ms."""
 
     async def measure(comm: Comm, node: Node) -> list[int]:
-        took = []
+        round_trips = []
         for number in range(40):
-            start = node.now()
+            start_time = node.now()
             if comm.rank == 0:
-                sent = await comm.Isend(b"", 1, number)
+                send = await comm.Isend(b"", 1, number)
                 await comm.Recv(bytearray(0), 1, number)
             else:
                 await comm.Recv(bytearray(0), 0, number)
-                sent = await comm.Isend(b"", 0, number)
-            took.append(node.now() - start)
-            await sent.Wait()
+                send = await comm.Isend(b"", 0, number)
+            round_trips.append(node.now() - start_time)
+            await send.Wait()
             await node.sleep(20 * MILLISECOND - node.now() % (20 * MILLISECOND))
-        return took
+        return round_trips
 
-    played = Played(
+    outcome = Played(
         tmp_path,
         measure,
         Impair(on="n1", direction="out", from_="190ms", to="590ms", delay="1ms"),
         Impair(on="n1--s1", direction="n1-s1", from_="390ms", to="490ms", delay="5ms"),
         cluster=Cluster.star(2, delay="100us"),
     )
-    took = played.result.results["n1"]
-    assert set(took[:10] + took[30:]) == {400_000}
-    assert set(took[10:20] + took[25:30]) == {1_300_000}
-    assert set(took[20:25]) == {5_300_000}
+    round_trips = outcome.result.results["n1"]
+    assert set(round_trips[:10] + round_trips[30:]) == {400_000}
+    assert set(round_trips[10:20] + round_trips[25:30]) == {1_300_000}
+    assert set(round_trips[20:25]) == {5_300_000}
 
 
 def test_a_rule_counts_from_its_beginning(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Rule(on="n2", direction="in", rules="drop emp.type == 1 and first(2)", at="300ms"))
-    assert played.counters == {"decided": 2}
-    assert played.ends[0]["with_the_run"]
-    start = played.result.results["n1"]
-    late = [number for number in range(1, 100) if start[number] - start[number - 1] > 25 * MILLISECOND]
-    assert late
-    assert all(start[number] > 300 * MILLISECOND for number in late)
+    outcome = Played(tmp_path, talk, Rule(on="n2", direction="in", rules="drop emp.type == 1 and first(2)", at="300ms"))
+    assert outcome.counters == {"decided": 2}
+    assert outcome.ends[0]["with_the_run"]
+    start_times = outcome.result.results["n1"]
+    delayed_numbers = [
+        number for number in range(1, 100) if start_times[number] - start_times[number - 1] > 25 * MILLISECOND
+    ]
+    assert delayed_numbers
+    assert all(start_times[number] > 300 * MILLISECOND for number in delayed_numbers)
 
 
 def test_a_cable_that_is_out_loses_all_until_it_is_in_again(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="150ms"))
-    start = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 350 * MILLISECOND for when in start)
-    assert any(when > 350 * MILLISECOND for when in start)
-    assert played.counters["lost"] > 0
+    outcome = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="150ms"))
+    start_times = outcome.result.results["n1"]
+    assert not any(212 * MILLISECOND < time < 350 * MILLISECOND for time in start_times)
+    assert any(time > 350 * MILLISECOND for time in start_times)
+    assert outcome.counters["lost"] > 0
 
 
 def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Down(on="n2", from_="200ms", to="400ms"), Down(on="all", from_="300ms", to="500ms"))
-    start = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 500 * MILLISECOND for when in start)
-    assert len(start) == 100
+    outcome = Played(
+        tmp_path, talk, Down(on="n2", from_="200ms", to="400ms"), Down(on="all", from_="300ms", to="500ms")
+    )
+    start_times = outcome.result.results["n1"]
+    assert not any(212 * MILLISECOND < time < 500 * MILLISECOND for time in start_times)
+    assert len(start_times) == 100
 
 
 def test_periodic_faults_repeat_until_their_end(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Flap(on="n2", from_="100ms", every="200ms", for_="20ms", to="600ms"))
-    assert [event["at"] // MILLISECOND for event in played.begins] == [100, 300, 500]
-    assert [event["at"] // MILLISECOND for event in played.ends] == [120, 320, 520]
+    outcome = Played(tmp_path, talk, Flap(on="n2", from_="100ms", every="200ms", for_="20ms", to="600ms"))
+    assert [event["at"] // MILLISECOND for event in outcome.begins] == [100, 300, 500]
+    assert [event["at"] // MILLISECOND for event in outcome.ends] == [120, 320, 520]
 
 
 @pytest.mark.parametrize(
@@ -189,17 +193,17 @@ def test_periodic_faults_repeat_until_their_end(tmp_path: Path) -> None:
     ],
 )
 def test_no_frame_passes_between_the_groups_of_a_partition(tmp_path: Path, partition: Partition) -> None:
-    played = Played(tmp_path, talk, partition)
-    start = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
-    assert played.counters["decided"] > 0
-    assert len(start) == 100
+    outcome = Played(tmp_path, talk, partition)
+    start_times = outcome.result.results["n1"]
+    assert not any(212 * MILLISECOND < time < 300 * MILLISECOND for time in start_times)
+    assert outcome.counters["decided"] > 0
+    assert len(start_times) == 100
 
 
 def test_within_a_part_all_passes(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Partition(shape="halves", from_="200ms", to="300ms"))
-    assert played.counters == {"decided": 0}
-    assert played.warnings == [
+    outcome = Played(tmp_path, talk, Partition(shape="halves", from_="200ms", to="300ms"))
+    assert outcome.counters == {"decided": 0}
+    assert outcome.warnings == [
         "fault[1] (partition halves) had no effect from 200ms to 300ms: decided: 0",
     ]
 
@@ -208,29 +212,29 @@ def test_within_a_part_all_passes(tmp_path: Path) -> None:
 
 
 def test_a_crash_ends_a_program_and_the_run_goes_on_without_it(tmp_path: Path) -> None:
-    played = Played(tmp_path, sleep, Crash(on="n3", at="400ms"))
-    assert set(played.result.results) == {"n1", "n2", "n4"}
-    assert played.counters == {"processes": 1}
+    outcome = Played(tmp_path, sleep, Crash(on="n3", at="400ms"))
+    assert set(outcome.result.results) == {"n1", "n2", "n4"}
+    assert outcome.counters == {"processes": 1}
 
 
 def test_a_crashed_program_restarts_from_the_beginning(tmp_path: Path) -> None:
-    played = Played(tmp_path, sleep, Crash(on=["n2", "n3"], at="400ms", for_="200ms"))
-    assert played.result.results["n1"] == (0, SECOND)
-    assert played.result.results["n3"] == (600 * MILLISECOND, 1_600 * MILLISECOND)
-    assert played.result.results["n2"] == played.result.results["n3"]
-    assert played.counters == {"processes": 2}
+    outcome = Played(tmp_path, sleep, Crash(on=["n2", "n3"], at="400ms", for_="200ms"))
+    assert outcome.result.results["n1"] == (0, SECOND)
+    assert outcome.result.results["n3"] == (600 * MILLISECOND, 1_600 * MILLISECOND)
+    assert outcome.result.results["n2"] == outcome.result.results["n3"]
+    assert outcome.counters == {"processes": 2}
 
 
 def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
-    played = Played(tmp_path, sleep, Crash(on="n3", at="900ms", for_="5s"))
-    assert played.result.results["n3"] == (5_900 * MILLISECOND, 6_900 * MILLISECOND)
+    outcome = Played(tmp_path, sleep, Crash(on="n3", at="900ms", for_="5s"))
+    assert outcome.result.results["n3"] == (5_900 * MILLISECOND, 6_900 * MILLISECOND)
 
 
 @pytest.mark.parametrize("fault", [Restart(on="n3", at="400ms"), Reset(on="n3", at="400ms")])
 def test_a_restart_and_a_reset_start_again_at_once(tmp_path: Path, fault: Fault) -> None:
-    played = Played(tmp_path, sleep, fault)
-    assert played.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
-    assert [event["at"] for event in played.ends] == [400 * MILLISECOND]
+    outcome = Played(tmp_path, sleep, fault)
+    assert outcome.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
+    assert [event["at"] for event in outcome.ends] == [400 * MILLISECOND]
 
 
 def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrives(tmp_path: Path) -> None:
@@ -249,48 +253,48 @@ def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrive
         await comm.send("and now?", 1, 1)
         return []
 
-    played = Played(tmp_path, serve, Crash(on="n2", at="100ms", for_="200ms"), cluster=Cluster.star(2, delay="100us"))
-    assert played.result.results["n2"] == ["and now?"]
+    outcome = Played(tmp_path, serve, Crash(on="n2", at="100ms", for_="200ms"), cluster=Cluster.star(2, delay="100us"))
+    assert outcome.result.results["n2"] == ["and now?"]
 
 
 def test_a_paused_node_loses_no_messages(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
-    assert played.counters["nodes"] == 1
-    assert played.counters["held"] > 0
-    start = played.result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 300 * MILLISECOND for when in start)
-    assert len(start) == 100
+    outcome = Played(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
+    assert outcome.counters["nodes"] == 1
+    assert outcome.counters["held"] > 0
+    start_times = outcome.result.results["n1"]
+    assert not any(212 * MILLISECOND < time < 300 * MILLISECOND for time in start_times)
+    assert len(start_times) == 100
 
 
 def test_a_node_that_is_paused_twice_goes_on_when_both_are_over(tmp_path: Path) -> None:
     pauses = Pause(on="n2", from_="200ms", to="400ms"), Pause(on="all", from_="300ms", to="600ms")
-    start = Played(tmp_path, talk, *pauses).result.results["n1"]
-    assert not any(212 * MILLISECOND < when < 600 * MILLISECOND for when in start)
+    start_times = Played(tmp_path, talk, *pauses).result.results["n1"]
+    assert not any(212 * MILLISECOND < time < 600 * MILLISECOND for time in start_times)
 
 
 def test_a_node_that_crashes_while_it_stands_still_starts_again(tmp_path: Path) -> None:
-    played = Played(
+    outcome = Played(
         tmp_path, sleep, Pause(on="n3", from_="200ms", to="800ms"), Crash(on="n3", at="300ms", for_="100ms")
     )
-    assert played.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
+    assert outcome.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
 
 
 def test_a_processor_that_is_used_up_computes_later(tmp_path: Path) -> None:
     """100 ms of work, behind half of every 10 ms from the beginning on: it is all reserved at once."""
-    played = Played(tmp_path, compute, Cpu(on="n1", share="50%", at=0, for_="50ms"))
-    assert played.result.results["n2"] == 100 * MILLISECOND
-    assert played.result.results["n1"] >= 100 * MILLISECOND
-    assert played.counters == {"busy_ns": 25 * MILLISECOND}
+    outcome = Played(tmp_path, compute, Cpu(on="n1", share="50%", at=0, for_="50ms"))
+    assert outcome.result.results["n2"] == 100 * MILLISECOND
+    assert outcome.result.results["n1"] >= 100 * MILLISECOND
+    assert outcome.counters == {"busy_ns": 25 * MILLISECOND}
 
 
 def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
-    played = Played(tmp_path, sleep, Churn(on=["n2", "n3"], mean="100ms", from_="100ms", to="900ms", seed=4))
-    assert played.begins
-    assert {event["what"] for event in played.begins} == {"restart on n2", "restart on n3"}
-    last = {event["what"][-2:]: event["at"] for event in played.begins}
-    for name, when in last.items():
-        assert played.result.results[name] == (when, when + SECOND)
-    assert played.result.results["n1"] == (0, SECOND)
+    outcome = Played(tmp_path, sleep, Churn(on=["n2", "n3"], mean="100ms", from_="100ms", to="900ms", seed=4))
+    assert outcome.begins
+    assert {event["what"] for event in outcome.begins} == {"restart on n2", "restart on n3"}
+    last = {event["what"][-2:]: event["at"] for event in outcome.begins}
+    for name, time in last.items():
+        assert outcome.result.results[name] == (time, time + SECOND)
+    assert outcome.result.results["n1"] == (0, SECOND)
 
 
 # Contention
@@ -298,29 +302,32 @@ def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
 
 def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_path: Path) -> None:
     """10 Mbit/s of 12,112 bits each for 0.1 s: 83 frames, the first at once."""
-    slow = Cluster.star(4, delay="100us", rate="12mbit")
-    played = Played(
-        tmp_path, talk, Traffic(senders="n3", receiver="n2", rate="10mbit", at="200ms", for_="100ms"), cluster=slow
+    slow_cluster = Cluster.star(4, delay="100us", rate="12mbit")
+    outcome = Played(
+        tmp_path,
+        talk,
+        Traffic(senders="n3", receiver="n2", rate="10mbit", at="200ms", for_="100ms"),
+        cluster=slow_cluster,
     )
-    assert played.counters == {"frames": 83}
-    assert played.result.counters["n2"].get("frames_malformed", 0) == 0
-    quiet = testbed.run(slow, talk, mode="sim").results["n1"]
-    assert played.result.results["n1"] != quiet
-    assert played.result.results["n1"][:15] == quiet[:15]
+    assert outcome.counters == {"frames": 83}
+    assert outcome.result.counters["n2"].get("frames_malformed", 0) == 0
+    undisturbed = testbed.run(slow_cluster, talk, mode="sim").results["n1"]
+    assert outcome.result.results["n1"] != undisturbed
+    assert outcome.result.results["n1"][:15] == undisturbed[:15]
 
 
 def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
-    assert played.counters == {"frames": 3 * 83}
+    outcome = Played(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
+    assert outcome.counters == {"frames": 3 * 83}
 
 
 # What a slow processor is, needs a profile that prices something
 
 
 def test_a_slow_nic_processor_has_no_effect_where_nothing_costs_anything_which_is_said(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
-    assert played.counters == {"busy_ns": 0, "longer_ns": 0}
-    (warning,) = played.warnings
+    outcome = Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
+    assert outcome.counters == {"busy_ns": 0, "longer_ns": 0}
+    (warning,) = outcome.warnings
     assert "had no effect" in warning
     assert "the profile 'ideal' has no costs" in warning
     assert "--profile" in warning
@@ -331,18 +338,18 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
     layout = resolve(Description.star(2))
 
     async def ping(endpoint: emp.Endpoint, node: SimNode) -> list[int]:
-        took = []
+        times_taken = []
         for number in range(20):
             await node.sleep(10 * MILLISECOND - node.now() % (10 * MILLISECOND))
-            start = node.now()
+            start_time = node.now()
             if node.number:
                 await endpoint.receive(0, number, bytearray(4))
                 await endpoint.send(0, number, b"pong")
             else:
                 await endpoint.send(1, number, b"ping")
                 await endpoint.receive(1, number, bytearray(4))
-            took.append(node.now() - start)
-        return took
+            times_taken.append(node.now() - start_time)
+        return times_taken
 
     rules = RuleSet(known_fields())
     with Simulation(layout, emp.plug(), profile=profile, rules=rules) as simulation:
@@ -353,11 +360,11 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
         tasks = {name: simulation.spawn(name, ping) for name in simulation.nodes}
         simulation.run(timeout=SECOND)
         playing.close()
-    took = tasks["n1"].result()
-    assert min(took[5:9]) > 2 * max(took[:5])
-    assert max(took[11:]) <= max(took[:5])
-    counted = events[-1]["counted"]
-    assert counted["longer_ns"] == round(0.9 * counted["busy_ns"]) > 0
+    times_taken = tasks["n1"].result()
+    assert min(times_taken[5:9]) > 2 * max(times_taken[:5])
+    assert max(times_taken[11:]) <= max(times_taken[:5])
+    counters = events[-1]["counted"]
+    assert counters["longer_ns"] == round(0.9 * counters["busy_ns"]) > 0
     assert playing.notes == []
 
 
@@ -366,35 +373,35 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
 
 def test_a_scenario_that_goes_on_after_the_run_is_a_warning(tmp_path: Path) -> None:
     faults = Pause(on="n1", at="100ms", for_="10ms"), Crash(on="n1", at="5s"), Crash(on="n2", at="7s")
-    played = Played(tmp_path, sleep, *faults)
-    assert played.warnings == [
+    outcome = Played(tmp_path, sleep, *faults)
+    assert outcome.warnings == [
         "storm is longer than the run, which ended after 1s: 2 faults have not begun, first fault[2] at 5s (crash on n1)"
     ]
 
 
 def test_what_comes_for_as_long_as_the_run_lasts_is_no_warning(tmp_path: Path) -> None:
-    chance = RandomFaults(kinds=["pause"], rate=20.0, longest="20ms")
-    scenario = Scenario(random=chance, faults=[Flap(on="n2", at="100ms", every="100ms", for_="30ms")])
+    random_faults = RandomFaults(kinds=["pause"], rate=20.0, longest="20ms")
+    scenario = Scenario(random=random_faults, faults=[Flap(on="n2", at="100ms", every="100ms", for_="30ms")])
     assert not any("goes on after" in note for note in Played(tmp_path, talk, scenario=scenario).warnings)
 
 
 def test_a_fault_at_a_program_that_has_ended_is_a_warning(tmp_path: Path) -> None:
-    async def some(comm: Comm, node: Node) -> int:
+    async def end_early(comm: Comm, node: Node) -> int:
         await node.sleep(SECOND if comm.rank else MILLISECOND)
         return node.now()
 
-    played = Played(tmp_path, some, Crash(on="n1", at="500ms"))
-    assert played.result.results["n1"] == MILLISECOND
-    assert played.warnings == ["fault[1] (crash on n1) had no effect from 500ms to 1s: no program was running there"]
+    outcome = Played(tmp_path, end_early, Crash(on="n1", at="500ms"))
+    assert outcome.result.results["n1"] == MILLISECOND
+    assert outcome.warnings == ["fault[1] (crash on n1) had no effect from 500ms to 1s: no program was running there"]
 
 
 def test_random_storms_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    chance = RandomFaults(kinds=["impair", "flap", "pause", "partition"], rate=20.0, longest="50ms")
+    random_faults = RandomFaults(kinds=["impair", "flap", "pause", "partition"], rate=20.0, longest="50ms")
 
     def storm(name: str, seed: int) -> list[dict[str, object]]:
         (tmp_path / name).mkdir()
-        played = Played(tmp_path / name, talk, scenario=Scenario(random=chance), seed=seed)
-        return [{key: event[key] for key in event if key not in ("time", "clock")} for event in played.ends]
+        outcome = Played(tmp_path / name, talk, scenario=Scenario(random=random_faults), seed=seed)
+        return [{key: event[key] for key in event if key not in ("time", "clock")} for event in outcome.ends]
 
     first = storm("first", 1)
     assert len(first) > 5
@@ -403,9 +410,9 @@ def test_random_storms_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
 
 
 def test_each_repetition_meets_the_scenario_anew(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), repeat=3)
-    assert [event["at"] for event in played.ends] == [300 * MILLISECOND] * 3
-    assert all(event["had_effect"] for event in played.ends)
+    outcome = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), repeat=3)
+    assert [event["at"] for event in outcome.ends] == [300 * MILLISECOND] * 3
+    assert all(event["had_effect"] for event in outcome.ends)
 
 
 def test_a_run_that_fails_under_a_scenario_tells_what_was_in_force(tmp_path: Path) -> None:
@@ -421,15 +428,16 @@ def test_a_run_that_fails_under_a_scenario_tells_what_was_in_force(tmp_path: Pat
 
 
 def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
-    played = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), Pause(on="n1", at="400ms", for_="10ms"))
+    outcome = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), Pause(on="n1", at="400ms", for_="10ms"))
     document = json.loads((tmp_path / "run" / "checks.json").read_text())["circumstances"]["disturbances"]
     assert [
-        (one["kind"], one["begin_ns"] // MILLISECOND, one["end_ns"] // MILLISECOND, one["nodes"]) for one in document
+        (entry["kind"], entry["begin_ns"] // MILLISECOND, entry["end_ns"] // MILLISECOND, entry["nodes"])
+        for entry in document
     ] == [
         ("cut", 200, 300, []),
         ("pause", 400, 410, ["n1"]),
     ]
-    assert played.result.verdict.grade is testbed.Grade.TRUSTED
+    assert outcome.result.verdict.grade is testbed.Grade.TRUSTED
 
 
 # The command
@@ -448,16 +456,16 @@ def test_the_command_says_what_happens_when_and_what_is_wrong(tmp_path: Path) ->
     document = json.loads(run(command, ["scenario", "check", str(file), "star-3", "--json"]).output)
     jsonschema.validate(document, schema_of("scenario-check"))
     assert [moment["at"] for moment in document["moments"]] == [SECOND, 1_500 * MILLISECOND, 2 * SECOND]
-    refused = run(command, ["scenario", "check", str(file), "star-2"])
-    assert isinstance(refused.exception, DescriptionError)
-    assert "no link, node or switch 'n3'" in str(refused.exception)
+    refusal = run(command, ["scenario", "check", str(file), "star-2"])
+    assert isinstance(refusal.exception, DescriptionError)
+    assert "no link, node or switch 'n3'" in str(refusal.exception)
 
 
 def test_the_command_runs_a_workload_under_a_scenario(tmp_path: Path) -> None:
     file = tmp_path / "storm.toml"
     file.write_text(Scenario(faults=[Impair(on="all", at=0, loss="5%")]).to_toml())
     arguments = ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=50", "--json"]
-    done = CliRunner().invoke(command, [*arguments, "--scenario", str(file), "--output", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(command, [*arguments, "--scenario", str(file), "--output", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
     assert Scenario.load(tmp_path / "run" / "scenario.toml").faults == Scenario.load(file).faults
     assert '"event": "fault begins"' in (tmp_path / "run" / "events.jsonl").read_text()

@@ -30,7 +30,7 @@ def test_messages_beyond_the_connections_of_a_process_fail_and_the_others_arrive
     run = testbed.run(
         cluster, fan_out, protocol="ssam", mode="sim", firmware={"connections": 2}, output=tmp_path / "run"
     )
-    first, *others = run.results.values()
+    first, *other_results = run.results.values()
     reason = "a process has 2 connections at most (setting connections)"
     assert first == [(rank, ERR_OTHER, f"no connection to node {rank}: {reason}") for rank in (3, 4)]
-    assert others == [[]] * 4
+    assert other_results == [[]] * 4

@@ -46,11 +46,11 @@ class Incast:
     counters: dict[str, Counter[str]] = field(default_factory=dict)
     switch: Mapping[str, int] = field(default_factory=dict)
 
-    def run(self, queue_frames: int, own: Settings | None = None, timeout: int = 10_000_000_000) -> None:
+    def run(self, queue_frames: int, settings: Settings | None = None, timeout: int = 10_000_000_000) -> None:
         cluster = Description.star(
             self.senders + 1, kind="atm", rate="140mbit", overhead=2, queue_frames=queue_frames, seed=self.senders
         )
-        with Simulation(cluster, plug(own), profile=SPARCSTATION_20) as simulation:
+        with Simulation(cluster, plug(settings), profile=SPARCSTATION_20) as simulation:
             for number, node in enumerate(simulation.nodes.values()):
                 simulation.spawn(node.name, self._send if number else self._receive)
             try:
@@ -84,12 +84,12 @@ class Incast:
         } - self.handled.keys()
 
     def total(self, counter: str) -> int:
-        return sum(counted[counter] for counted in self.counters.values())
+        return sum(counters[counter] for counters in self.counters.values())
 
     @property
     def fairness(self) -> float:
         """Jain's index of the senders' rates: 1 where all are equal, 1 / senders where one has everything."""
-        rates = [EACH / ended for ended in self.ended.values()]
+        rates = [EACH / end_time for end_time in self.ended.values()]
         return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))
 
 
@@ -124,7 +124,7 @@ def test_the_input_fifo_loses_cells_of_sixteen_senders_where_the_switch_has_room
 def test_a_window_that_the_fifo_can_hold_loses_nothing() -> None:
     """16 windows of 16 requests are 256 cells, below 292."""
     incast = Incast(16)
-    incast.run(queue_frames=1_000, own=Settings(window=16))
+    incast.run(queue_frames=1_000, settings=Settings(window=16))
     assert incast.total("overruns") == incast.switch[FULL] == incast.total("resent") == 0
     assert not incast.lost
 

@@ -34,8 +34,8 @@ def play(mode: Mode, workload: object, *faults: Fault) -> testbed.RunResult:
 
 
 def knows_how_often_it_was_started(mode: Mode) -> None:
-    again = Restart(on="n2", at="200ms"), Reset(on="n2", at="500ms"), Crash(on="n3", at="300ms", for_="100ms")
-    assert play(mode, wait, *again).results == {"n1": 1, "n2": 3, "n3": 2}
+    restarts = Restart(on="n2", at="200ms"), Reset(on="n2", at="500ms"), Crash(on="n3", at="300ms", for_="100ms")
+    assert play(mode, wait, *restarts).results == {"n1": 1, "n2": 3, "n3": 2}
 
 
 def ends_at_the_barrier(mode: Mode) -> None:

@@ -31,7 +31,7 @@ from tests.unit.protocols.am2_single_nic import SingleNic
 from tests.unit.protocols.emp_dialogue import TIMEOUT, joined_nics
 
 MIN = 100
-"""How often random walks take each row, at least."""
+"""Minimum number of times that random walks take each row."""
 
 
 @pytest.mark.requires("interpreted")
@@ -123,10 +123,10 @@ def test_a_host_that_posts_when_its_send_fails_keeps_to_the_table(monkeypatch: p
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_documentation_has_every_row_and_draws_every_state(system: str) -> None:
-    shown = state_diagrams.of_protocol(system) + state_diagrams.peers()
+    shown_diagrams = state_diagrams.of_protocol(system) + state_diagrams.peers()
     for table in import_module(f"protocols.{system}.states").TABLES:
-        assert table.markdown() in shown
-        assert all(f">{row.state}</text>" in shown for row in table.rows)
+        assert table.markdown() in shown_diagrams
+        assert all(f">{row.state}</text>" in shown_diagrams for row in table.rows)
 
 
 def test_a_table_has_one_row_for_a_state_and_event() -> None:

@@ -74,7 +74,7 @@ def study_of(folder: Path, text: str) -> Study:
     return load(folder / "study.toml")
 
 
-def steps(folder: Path, numbers: str, more: str = "") -> Study:
+def steps(folder: Path, numbers: str, appended: str = "") -> Study:
     """A study whose runs leave their numbers in the file `tries`."""
     (folder / "work.py").write_text(WORKLOADS)
     return study_of(folder, f"""
@@ -82,7 +82,7 @@ def steps(folder: Path, numbers: str, more: str = "") -> Study:
 cluster = "star-2"
 workload = "work.py:steps"
 mode = "sim"
-settings = {{ {more} }}
+settings = {{ {appended} }}
 [grid]
 "settings.number" = {numbers}
 """)  # fmt: skip
@@ -95,19 +95,19 @@ def tries(folder: Path) -> list[str]:
 def test_its_rows_are_those_of_runs_one_by_one_to_the_byte(tmp_path: Path) -> None:
     study = study_of(tmp_path, STUDY)
     folders = {width: tmp_path / f"of-{width}" for width in (1, 2)}
-    for width, place in folders.items():
-        outcomes = run_study(study, new_folder(place, study), ProcessEngine(2) if width == 2 else SerialEngine())
+    for width, folder in folders.items():
+        outcomes = run_study(study, new_folder(folder, study), ProcessEngine(2) if width == 2 else SerialEngine())
         assert [outcomes[number].outcome for number in range(8)] == ["done"] * 8
-    texts = [(place / "rows.jsonl").read_bytes() for place in folders.values()]
+    texts = [(folder / "rows.jsonl").read_bytes() for folder in folders.values()]
     assert texts[0] == texts[1]
     rows = [json.loads(line) for line in texts[0].splitlines()]
     for number, point in enumerate(study.points):
-        alone = testbed.run(
+        result = testbed.run(
             testbed.Cluster.star(3, loss=str(point["link.loss"])), "random", mode="sim", settings={"messages": 20},
             protocol=str(point["protocol"]), seed=int(point["seed"]),
         )  # fmt: skip
         labels = {"point": number, **{name: point[name] for name in study.varied}}
-        assert [row for row in rows if row["point"] == number] == [{**labels, **row} for row in alone.rows]
+        assert [row for row in rows if row["point"] == number] == [{**labels, **row} for row in result.rows]
     table = polars.read_parquet(folders[2] / "rows.parquet")
     assert table["took_ns"].to_list() == [row["took_ns"] for row in rows]
     assert table["link.loss"].unique().sort().to_list() == ["0%", "5%"]
@@ -133,30 +133,30 @@ ranges = { "link.delay" = { from = "1us", to = "1024us", scale = "log" }, "setti
 
 def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     steps(tmp_path, str(list(range(POINTS))))
-    place = tmp_path / "out"
+    directory = tmp_path / "out"
     testbed_command = Path(sys.executable).with_name("testbed")
     process = subprocess.Popen(
-        [testbed_command, "study", tmp_path / "study.toml", "--output", place, "--workers", "2"],
+        [testbed_command, "study", tmp_path / "study.toml", "--output", directory, "--workers", "2"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    until = time.monotonic() + 60
-    while lines(place) < 5:
-        assert time.monotonic() < until
+    deadline = time.monotonic() + 60
+    while lines(directory) < 5:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
     process.wait()
-    kept = lines(place)
-    assert 5 <= kept < POINTS
-    with (place / "points.jsonl").open("a") as file:
+    kept_lines = lines(directory)
+    assert 5 <= kept_lines < POINTS
+    with (directory / "points.jsonl").open("a") as file:
         file.write(f'{{"point": {POINTS - 1}, "attem')  # as of a process that was killed while it wrote
-    folder, study = open_folder(place)
+    folder, study = open_folder(directory)
     outcomes = run_study(study, folder, SerialEngine())
     assert sorted(outcomes) == list(range(POINTS))
     assert all(outcome.is_done for outcome in outcomes.values())
     counts = {number: tries(tmp_path).count(str(number)) for number in range(POINTS)}
-    again = [number for number, count in counts.items() if count > 1]
-    assert len(again) <= 2, "only what was under way, with two workers"
-    assert len((place / "rows.jsonl").read_text().splitlines()) == POINTS
+    repeated = [number for number, count in counts.items() if count > 1]
+    assert len(repeated) <= 2, "only what was under way, with two workers"
+    assert len((directory / "rows.jsonl").read_text().splitlines()) == POINTS
 
 
 if LONG:
@@ -183,8 +183,8 @@ if LONG:
         assert counts == dict.fromkeys(range(len(study.points)), 1), "no point that is done is repeated"
 
 
-def lines(place: Path) -> int:
-    file = place / "points.jsonl"
+def lines(folder: Path) -> int:
+    file = folder / "points.jsonl"
     return file.read_text().count("\n") if file.exists() else 0
 
 
@@ -192,7 +192,9 @@ def test_a_point_whose_process_dies_is_tried_again_and_told_and_the_others_go_on
     study = steps(tmp_path, "[0, 1, 2, 3, 4, 5]", "deadly = 3")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))
     failed = {number: outcome for number, outcome in outcomes.items() if not outcome.is_done}
-    assert {number: (one.error, one.attempt) for number, one in failed.items()} == {3: ("its process died", 2)}
+    assert {number: (failure.error, failure.attempt) for number, failure in failed.items()} == {
+        3: ("its process died", 2)
+    }
     assert len(outcomes) == 6
 
 
@@ -264,17 +266,17 @@ def test_a_point_that_an_engine_cannot_compute_has_the_engines_error(tmp_path: P
 
 def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_path: Path) -> None:
     steps(tmp_path, "[1, 99, 2]")
-    ran = CliRunner().invoke(
+    result = CliRunner().invoke(
         command, ["study", str(tmp_path / "study.toml"), "--output", str(tmp_path / "out"), "--workers", "1", "--json"]
     )
-    assert ran.exit_code == 10
-    document = json.loads(ran.stdout)
+    assert result.exit_code == 10
+    document = json.loads(result.stdout)
     jsonschema.validate(document, dict(schema_of("study")))
     assert [point["outcome"] for point in document["points"]] == ["done", "failed", "done"]
     assert "there is no number 99" in document["points"][1]["error"]
     (tmp_path / "work.py").write_text(WORKLOADS.replace("number == 99", "number == 98"))
-    again = CliRunner().invoke(command, ["study", "--continue", str(tmp_path / "out"), "--workers", "1"])
-    assert again.exit_code == 0, again.output
+    continued = CliRunner().invoke(command, ["study", "--continue", str(tmp_path / "out"), "--workers", "1"])
+    assert continued.exit_code == 0, continued.output
     assert tries(tmp_path) == ["1", "2", "99", "99"]
 
 
@@ -322,8 +324,8 @@ profile = ["emp-2001", "slow.toml"]
 """)  # fmt: skip
     outcomes = run_study(study, new_folder(tmp_path / "out", study), SerialEngine())
     assert [outcomes[number].error for number in range(2)] == ["", ""]
-    usual, slow = (outcomes[number].rows[0]["p50_ns"] for number in range(2))
-    assert slow > usual
+    default_time, slow_time = (outcomes[number].rows[0]["p50_ns"] for number in range(2))
+    assert slow_time > default_time
     assert OPTIONS.keys() - {"cluster", "workload"} <= PlainOptions.__annotations__.keys()
 
 

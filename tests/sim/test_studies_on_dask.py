@@ -57,25 +57,25 @@ if __name__ == "__main__":
 TESTBED = Path(sys.executable).with_name("testbed")
 
 
-def study(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    (place / "study.toml").write_text(STUDY)
-    command = [TESTBED, "study", place / "study.toml", *options, "--json"]
+def study(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "study.toml").write_text(STUDY)
+    command = [TESTBED, "study", folder / "study.toml", *options, "--json"]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
-def outcomes(ran: subprocess.CompletedProcess[str]) -> list[str]:
-    assert ran.stdout, ran.stderr
-    points = json.loads(ran.stdout)["points"]
+def outcomes(completed: subprocess.CompletedProcess[str]) -> list[str]:
+    assert completed.stdout, completed.stderr
+    points = json.loads(completed.stdout)["points"]
     assert all("licences of Scapy" in point["error"] for point in points if point["outcome"] == "failed")
     return [point["outcome"] for point in points]
 
 
 def test_dasks_workers_give_the_rows_of_our_own_and_none_of_them_imports_scapy(tmp_path: Path) -> None:
-    ours = study(tmp_path, "--workers", "1", "--output", str(tmp_path / "ours"))
-    assert outcomes(ours) == ["done"] * 4
-    theirs = study(tmp_path, "--scheduler", "here", "--workers", "2", "--output", str(tmp_path / "theirs"))
-    assert outcomes(theirs) == ["done", "done", "failed", "failed"]
-    assert theirs.returncode == 10
+    on_own_workers = study(tmp_path, "--workers", "1", "--output", str(tmp_path / "ours"))
+    assert outcomes(on_own_workers) == ["done"] * 4
+    on_dask = study(tmp_path, "--scheduler", "here", "--workers", "2", "--output", str(tmp_path / "theirs"))
+    assert outcomes(on_dask) == ["done", "done", "failed", "failed"]
+    assert on_dask.returncode == 10
     rows = (tmp_path / "ours" / "rows.jsonl").read_bytes()
     assert rows.startswith((tmp_path / "theirs" / "rows.jsonl").read_bytes())
 
@@ -98,15 +98,15 @@ def scheduler_elsewhere(place: Path) -> Iterator[tuple[subprocess.Popen[str], st
 
 def test_a_scheduler_elsewhere_knows_us_by_a_certificate_and_nobody_else(tmp_path: Path) -> None:
     with scheduler_elsewhere(tmp_path) as (_, address, files):
-        ran = study(tmp_path, "--scheduler", address, *files, "--output", str(tmp_path / "out"))
-        assert outcomes(ran) == ["done", "done", "failed", "failed"]
-        plain = study(tmp_path, "--scheduler", address.replace("tls", "tcp"), *files)
-        unknown = study(tmp_path, "--scheduler", address, *files[:-1], f"--tls-key={tmp_path / 'cert.pem'}")
-    assert plain.returncode == 3
-    assert "without TLS anybody on its network could run programs" in plain.stderr
-    assert unknown.returncode == 1
-    assert "testbed: " in unknown.stderr
-    assert "Traceback" not in unknown.stderr
+        completed = study(tmp_path, "--scheduler", address, *files, "--output", str(tmp_path / "out"))
+        assert outcomes(completed) == ["done", "done", "failed", "failed"]
+        without_tls = study(tmp_path, "--scheduler", address.replace("tls", "tcp"), *files)
+        unknown_certificate = study(tmp_path, "--scheduler", address, *files[:-1], f"--tls-key={tmp_path / 'cert.pem'}")
+    assert without_tls.returncode == 3
+    assert "without TLS anybody on its network could run programs" in without_tls.stderr
+    assert unknown_certificate.returncode == 1
+    assert "testbed: " in unknown_certificate.stderr
+    assert "Traceback" not in unknown_certificate.stderr
 
 
 class VersionsClient:
@@ -203,6 +203,6 @@ if LONG:
     ],
 )
 def test_what_cannot_be_is_a_sentence(options: list[str], code: int, sentence: str, tmp_path: Path) -> None:
-    ran = study(tmp_path, *options)
-    assert ran.returncode == code
-    assert sentence in ran.stderr
+    completed = study(tmp_path, *options)
+    assert completed.returncode == code
+    assert sentence in completed.stderr

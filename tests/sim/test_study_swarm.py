@@ -44,15 +44,15 @@ def test_each_case_is_in_one_point_and_all_pass_whoever_runs_them(tmp_path: Path
 
 
 def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printed(tmp_path: Path) -> None:
-    (mutant,) = [one for one in MUTANTS if one.check == "fates"]
+    (mutant,) = [candidate for candidate in MUTANTS if candidate.check == "fates"]
     folder = copied(written("parcel", tmp_path / "written"), "mutans", tmp_path)
     mutant.apply(folder / "mutans")
     (tmp_path / "swarm.toml").write_text(SWARM.format(protocols="'mutans'", cases=8, per_point=4))
     with on_path(folder):
-        ran = CliRunner().invoke(
+        result = CliRunner().invoke(
             command, ["study", str(tmp_path / "swarm.toml"), "--workers", "1", "--output", str(tmp_path / "out")]
         )
-        assert ran.exit_code == 10, ran.output
+        assert result.exit_code == 10, result.output
         rows = [json.loads(line) for line in (tmp_path / "out" / "rows.jsonl").read_text().splitlines()]
         cases = [row for row in rows if "command" in row]
         assert sum(row.get("failed", 0) for row in rows) == len(cases) > 0
@@ -60,7 +60,7 @@ def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printe
         for case in cases[:3]:
             assert case["reduced"].startswith("Case(")
             assert case["command"] == f"testbed protocol check mutans --only swarm --case {case['seed']}"
-            assert case["command"] in ran.output
+            assert case["command"] in result.output
             assert check("mutans", "swarm", case=str(case["seed"])).state is State.FAILED
 
 

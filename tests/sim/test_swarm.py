@@ -29,11 +29,11 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 5_000 if LONG else 200
 RESTART_CASES = 1_000 if LONG else 100
 OTHERS = FIRST + 5_000
-"""From this seed on are others than the cases'."""
+"""First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 10 * SECOND
 """Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
 MIN = 100 if LONG else 5
-"""How often each row of the firmware's state tables is taken, at least."""
+"""Minimum number of times that each row of the firmware's state tables is taken."""
 WATCHING = (watch_messages, watch_receptions, watch_peers)
 
 
@@ -46,13 +46,13 @@ def run_watched(case: Case) -> Counter[str]:
 def test_every_case_delivers_everything_once_and_in_order(record_property: Callable[[str, object], None]) -> None:
     tally = replace(swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES))
     restarts, failed = with_restarts(range(FIRST, FIRST + RESTART_CASES))
-    failures = [f"{swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()] + failed
+    failures = [f"{swarm.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()] + failed
     assert not failures, "\n".join(failures[:10])
-    taken = coverage(TABLES, STATELESS, tally.rows + restarts)
+    rows_taken = coverage(TABLES, STATELESS, tally.rows + restarts)
     record_property("note", f"swarm: {CASES:,} cases and {RESTART_CASES:,} with restarts from seed {FIRST} on")
-    seldom = sorted(taken, key=lambda name: taken[name])
-    record_property("note", "swarm, rows taken: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
-    assert not [name for name in seldom if taken[name] < MIN]
+    rarest = sorted(rows_taken, key=lambda name: rows_taken[name])
+    record_property("note", "swarm, rows taken: " + ", ".join(f"{name} {rows_taken[name]:,}" for name in rarest))
+    assert not [name for name in rarest if rows_taken[name] < MIN]
 
 
 def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
@@ -60,11 +60,11 @@ def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
     rows: Counter[str] = Counter()
     failures = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for seed, actual in zip(seeds, pool.map(_one, seeds, chunksize=25), strict=True):
-            if isinstance(actual, str):
-                failures.append(f"python -m tests.sim.swarm_restarts {seed}: {actual}")
+        for seed, rows_of_case in zip(seeds, pool.map(_one, seeds, chunksize=25), strict=True):
+            if isinstance(rows_of_case, str):
+                failures.append(f"python -m tests.sim.swarm_restarts {seed}: {rows_of_case}")
             else:
-                rows.update(actual)
+                rows.update(rows_of_case)
     return rows, failures
 
 
@@ -108,6 +108,6 @@ def test_a_failing_case_is_shrunk() -> None:
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
         case = swarm.draw(seed)
-        least = swarm.SWARM.shrink(case, attempts=60)
-        assert swarm.SWARM.verdict(least)
-        assert len(least.messages) < len(case.messages) / 2
+        smallest = swarm.SWARM.shrink(case, attempts=60)
+        assert swarm.SWARM.verdict(smallest)
+        assert len(smallest.messages) < len(case.messages) / 2

@@ -26,10 +26,10 @@ async def chat(comm: Comm, node: Node) -> None:
 
 def events(folder: Path, event: str) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
-    return [one for one in records if one["event"] == event]
+    return [record for record in records if record["event"] == event]
 
 
-def played(folder: Path, scenario: Scenario, seed: int = 1) -> testbed.RunResult:
+def play(folder: Path, scenario: Scenario, seed: int = 1) -> testbed.RunResult:
     return testbed.run(
         RACKS, chat, mode="sim", seed=seed, scenario=scenario, output=folder / "run", check=False, timeout=20
     )
@@ -42,7 +42,7 @@ def test_tagged_elements_meet_the_fault(tmp_path: Path) -> None:
         Incast(receiver="@server", rate="1mbit", at="200ms", for_="100ms"),
         Partition(groups=[["@rack1"], ["@server", "n4"]], at="500ms", for_="200ms"),
     )
-    played(tmp_path, Scenario(name="racks", faults=faults))
+    play(tmp_path, Scenario(name="racks", faults=faults))
     ends = {event["kind"]: event for event in events(tmp_path, "fault ends")}
     assert [kind for kind, end in ends.items() if not end["had_effect"]] == []
     assert ends["pause"]["counted"]["nodes"] == 3
@@ -51,17 +51,17 @@ def test_tagged_elements_meet_the_fault(tmp_path: Path) -> None:
 
 def test_one_of_a_tag_is_drawn_each_time_alike_for_the_same_seed(tmp_path: Path) -> None:
     storm = Scenario(name="storm", faults=(Pause(on="@rack1", pick=1, at=0, for_="10ms", every="20ms", to="900ms"),))
-    drawn = []
+    targets_drawn = []
     for number, seed in enumerate((1, 1, 2)):
         folder = tmp_path / str(number)
-        played(folder, storm, seed)
-        drawn.append([event["what"] for event in events(folder, "fault begins")])
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert set(drawn[0]) == {"pause on n1", "pause on n2", "pause on n3"}
+        play(folder, storm, seed)
+        targets_drawn.append([event["what"] for event in events(folder, "fault begins")])
+    assert targets_drawn[0] == targets_drawn[1] != targets_drawn[2]
+    assert set(targets_drawn[0]) == {"pause on n1", "pause on n2", "pause on n3"}
 
 
 def test_a_crash_hits_one_of_the_tagged_nodes(tmp_path: Path) -> None:
-    result = played(tmp_path, Scenario(name="one", faults=(Crash(on="@rack1", pick=1, at="100ms"),)))
+    result = play(tmp_path, Scenario(name="one", faults=(Crash(on="@rack1", pick=1, at="100ms"),)))
     (begins,) = events(tmp_path, "fault begins")
     crashed = begins["what"].removeprefix("crash on ")
     assert set(result.results) == {f"n{number}" for number in range(1, 6)} - {crashed}

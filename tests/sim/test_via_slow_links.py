@@ -12,10 +12,10 @@ from tests.live.via_conversation import Conversation
 @pytest.mark.parametrize("delay", ["4ms", "6ms"])
 @pytest.mark.parametrize("seed", range(3))
 def test_connections_come_to_the_same_end_as_on_quick_links(seed: int, delay: str) -> None:
-    slow = testbed.run(_star(delay, "2%", seed), Conversation, protocol="via", mode="sim")
-    quick = testbed.run(_star("1us", "0%", seed), Conversation, protocol="via", mode="sim")
-    assert slow.results == quick.results
-    assert sum(counters["frames_resent"] for counters in slow.counters.values()) > 100
+    slow_run = testbed.run(_star(delay, "2%", seed), Conversation, protocol="via", mode="sim")
+    quick_run = testbed.run(_star("1us", "0%", seed), Conversation, protocol="via", mode="sim")
+    assert slow_run.results == quick_run.results
+    assert sum(counters["frames_resent"] for counters in slow_run.counters.values()) > 100
 
 
 def _star(delay: str, loss: str, seed: int) -> Cluster:

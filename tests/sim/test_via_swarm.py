@@ -28,10 +28,10 @@ MPI_CASES = 1_000 if LONG else 16
 VERBS_CASES = 4_000 if LONG else 50
 CONNECTION_CASES = 10_000 if LONG else 50
 OTHERS = FIRST + 5_000
-"""From this seed on are others than the cases'."""
+"""First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 10 * SECOND
 MIN = 100 if LONG else 20
-"""How often each row of the send queues' and VIs' tables is taken, at least. The unit tests take NICs' rows."""
+"""Minimum number of times that each row of the send queues' and VIs' tables is taken. The unit tests take NICs' rows."""
 SELDOM = ("peer restarted", "gave up", "no receive descriptor")
 """Events of VIs that the unit tests take: no case restarts a peer, gives up or lacks a descriptor."""
 WATCHING = (watch_vis, watch_queues, watch_peers)
@@ -54,19 +54,19 @@ def test_every_case_of_mpi_of_vias_calls_and_of_connections_keeps_its_promises(
         (via_connection_swarm.SWARM, CONNECTION_CASES),
     ):
         tally = replace(swarm, run=partial(run_watched, swarm)).many(range(FIRST, FIRST + cases), chunk=10)
-        failures += [f"{swarm.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+        failures += [f"{swarm.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
         rows += tally.rows
     assert not failures, "\n".join(failures[:10])
-    taken = coverage(TABLES, STATELESS, rows)
+    rows_taken = coverage(TABLES, STATELESS, rows)
     expected = {label(SEND_QUEUE, row) for row in SEND_QUEUE.rows}
     expected |= {label(VI, row) for row in VI.rows if row.event not in SELDOM}
-    seldom = sorted(expected, key=lambda name: taken[name])
+    rarest = sorted(expected, key=lambda name: rows_taken[name])
     report = (
         f"{MPI_CASES:,} cases of MPI, {VERBS_CASES:,} of calls and {CONNECTION_CASES:,} of connections from {FIRST} on"
     )
     record_property("note", f"swarm of VIA: {report}")
-    record_property("note", "swarm of VIA, rows taken: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
-    assert not [f"{name}: {taken[name]}" for name in seldom if taken[name] < MIN]
+    record_property("note", "swarm of VIA, rows taken: " + ", ".join(f"{name} {rows_taken[name]:,}" for name in rarest))
+    assert not [f"{name}: {rows_taken[name]}" for name in rarest if rows_taken[name] < MIN]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,16 @@ def test_cases_have_two_ranks_on_a_node_all_forbidden_accesses_and_all_kinds_of_
     connecting = [via_connection_swarm.draw(seed) for seed in range(50)]
     assert {case.per_node for case in connecting} == {1, 2}
     sessions = [session for case in connecting for session in case.sessions]
-    assert {one.kind for session in sessions for one in session.rounds} == set(via_connection_swarm.KINDS)
-    rounds = [one for seed in range(50) for session in via_verbs_swarm.draw(seed).sessions for one in session.rounds]
-    assert {one.hostile for one in rounds} == {"", *via_verbs_swarm.FORBIDDEN}
+    assert {round_found.kind for session in sessions for round_found in session.rounds} == set(
+        via_connection_swarm.KINDS
+    )
+    rounds = [
+        round_found
+        for seed in range(50)
+        for session in via_verbs_swarm.draw(seed).sessions
+        for round_found in session.rounds
+    ]
+    assert {round_found.hostile for round_found in rounds} == {"", *via_verbs_swarm.FORBIDDEN}
 
 
 @pytest.mark.requires("interpreted")

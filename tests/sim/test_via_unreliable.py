@@ -16,7 +16,7 @@ from testbed.observe.recorded import read_run
 UNRELIABLE, RELIABLE = 1, (2, 4)
 
 
-def checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]:
+def run_checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]:
     """Report of a run's checkers, and the error with which the run failed, or an empty text."""
     cluster = Cluster.star(2, delay="20us", rate="1gbit", loss=loss, seed=3)
     failure = ""
@@ -32,7 +32,7 @@ def checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]:
 
 
 def test_a_lost_frame_loses_messages_and_the_checkers_name_them(tmp_path: Path) -> None:
-    report, failure = checked(tmp_path / "run", UNRELIABLE, "1%")
+    report, failure = run_checked(tmp_path / "run", UNRELIABLE, "1%")
     assert "has sent a message that was lost" in failure
     assert "nothing lost" in report.failed
     assert report.checks["nothing lost"].violations
@@ -41,7 +41,7 @@ def test_a_lost_frame_loses_messages_and_the_checkers_name_them(tmp_path: Path) 
 
 @pytest.mark.parametrize(("reliability", "loss"), [(UNRELIABLE, "0%"), *[(level, "1%") for level in RELIABLE]])
 def test_nothing_is_lost_without_loss_or_at_a_reliable_level(tmp_path: Path, reliability: int, loss: str) -> None:
-    report, failure = checked(tmp_path / "run", reliability, loss)
+    report, failure = run_checked(tmp_path / "run", reliability, loss)
     assert not failure
     assert report.passed, report.to_text()
     assert report.messages >= 120

@@ -25,7 +25,7 @@ QUICK = {"openmx": {"tick": 100_000, "pull_timeout": 5_000_000}}
 """Firmware settings with which recovery does not take half a second."""
 
 
-def simulated(name: str, *, protocol: str = "emp", loss: float = 0.0, nodes: int = 5, **settings: object) -> RunResult:
+def simulate(name: str, *, protocol: str = "emp", loss: float = 0.0, nodes: int = 5, **settings: object) -> RunResult:
     cluster = Cluster.star(nodes, delay="20us", rate="1gbit", loss=loss, seed=3)
     return testbed.run(
         cluster, name, protocol=protocol, mode="sim", settings={**SMALL[name], **settings}, firmware=QUICK.get(protocol)
@@ -35,19 +35,21 @@ def simulated(name: str, *, protocol: str = "emp", loss: float = 0.0, nodes: int
 def test_there_is_a_small_run_of_each() -> None:
     from testbed.registry import WORKLOADS, offered
 
-    ours = {name: entry.load() for name, entry in offered(WORKLOADS).items() if entry.module.startswith("testbed.")}
-    native = {name for name, workload in ours.items() if issubclass(workload, Native)}
-    assert ours.keys() - native == set(SMALL)
+    own_workloads = {
+        name: entry.load() for name, entry in offered(WORKLOADS).items() if entry.module.startswith("testbed.")
+    }
+    native = {name for name, workload in own_workloads.items() if issubclass(workload, Native)}
+    assert own_workloads.keys() - native == set(SMALL)
 
 
 @pytest.mark.parametrize("protocol", RESENT)
 @pytest.mark.parametrize("name", SMALL)
 def test_it_repeats_to_the_last_figure_and_survives_loss(name: str, protocol: str) -> None:
-    first, again = simulated(name, protocol=protocol), simulated(name, protocol=protocol)
-    lossy = simulated(name, protocol=protocol, loss=0.02)
+    first, repeated = simulate(name, protocol=protocol), simulate(name, protocol=protocol)
+    lossy = simulate(name, protocol=protocol, loss=0.02)
     assert first.rows
-    assert first.rows == again.rows
-    assert first.counters == again.counters
+    assert first.rows == repeated.rows
+    assert first.counters == repeated.counters
     assert first.verdict.grade is Grade.TRUSTED
     assert [set(row) for row in lossy.rows] == [set(row) for row in first.rows] or name in ("random", "logp")
     assert any(counters[RESENT[protocol]] for counters in lossy.counters.values())
@@ -57,69 +59,69 @@ def test_it_repeats_to_the_last_figure_and_survives_loss(name: str, protocol: st
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_it_runs_on_few_nodes(name: str, nodes: int, protocol: str) -> None:
-    assert simulated(name, protocol=protocol, nodes=nodes).rows
+    assert simulate(name, protocol=protocol, nodes=nodes).rows
 
 
 def test_pingpong_measures_the_delay_of_the_links_and_the_time_on_the_wire() -> None:
-    empty = simulated("pingpong").rows[0]
+    empty_row = simulate("pingpong").rows[0]
     # Two links' delay, and two times the shortest frame's time on the wire with its overhead: at most 84 bytes.
-    assert 2 * DELAY < empty["p50_ns"] <= 2 * DELAY + 2 * 84 * 8
-    assert empty["min_ns"] == empty["p999_ns"]
+    assert 2 * DELAY < empty_row["p50_ns"] <= 2 * DELAY + 2 * 84 * 8
+    assert empty_row["min_ns"] == empty_row["p999_ns"]
 
 
 def test_bandwidth_is_the_links_rate_and_twice_that_in_both_directions() -> None:
-    rows = {(row["pattern"], row["size_bytes"]): row for row in simulated("bandwidth").rows}
-    one_way, both = (rows[pattern, 65536]["bandwidth_bit_s"] for pattern in ("one-way", "bidirectional"))
+    rows = {(row["pattern"], row["size_bytes"]): row for row in simulate("bandwidth").rows}
+    one_way, both_ways = (rows[pattern, 65536]["bandwidth_bit_s"] for pattern in ("one-way", "bidirectional"))
     assert 0.85 * RATE < one_way < RATE
-    assert 1.7 * RATE < both < 2 * RATE
+    assert 1.7 * RATE < both_ways < 2 * RATE
 
 
 def test_contention_is_fair_and_fills_the_servers_link() -> None:
-    rows = simulated("contention").rows
+    rows = simulate("contention").rows
     assert [row["clients"] for row in rows] == [1, 2, 4]
     assert all(row["fairness"] > 0.99 for row in rows)
     assert all(0.8 * RATE < row["aggregate_bit_s"] < RATE for row in rows)
 
 
 def test_random_traffic_counts_every_message_on_both_sides() -> None:
-    result = simulated("random", messages=50, loss=0.05)
-    assert sum(one["sent"] for one in result.results.values()) == 5 * 50
-    assert sum(one["received"] for one in result.results.values()) == 5 * 50
+    result = simulate("random", messages=50, loss=0.05)
+    assert sum(counters["sent"] for counters in result.results.values()) == 5 * 50
+    assert sum(counters["received"] for counters in result.results.values()) == 5 * 50
 
 
 def test_random_traffic_can_be_spread_over_a_time() -> None:
-    rows = simulated("random", messages=20, over=100_000_000).rows
+    rows = simulate("random", messages=20, over=100_000_000).rows
     assert all(95_000_000 <= row["took_ns"] < 120_000_000 for row in rows)
 
 
 def test_logp_without_priced_hardware_is_latency_alone() -> None:
-    (parameters,) = [row for row in simulated("logp").rows if row["measure"] == "parameters"]
+    (parameters,) = [row for row in simulate("logp").rows if row["measure"] == "parameters"]
     assert [parameters[key] for key in ("o_s_ns", "o_r_ns", "g_ns")] == [0, 0, 0]
     assert 2 * DELAY < parameters["L_ns"] < 2 * DELAY + 4_000
     assert 8 <= parameters["G_ns"] < 9  # 8 ns for a byte at 1 Gbit/s, and the frames' headers
 
 
 def test_comb_gives_the_processor_to_the_work_while_the_nic_moves_messages() -> None:
-    rows = simulated("comb").rows
+    rows = simulate("comb").rows
     assert [row["work_ns"] for row in rows] == [0, 5_000_000, 10_000_000]
     assert rows[-1]["availability"] > 0.99
     assert rows[0]["availability"] == 0
 
 
 def test_a_service_answers_what_is_offered() -> None:
-    (row,) = simulated("service", rate=2000, requests=400).rows
+    (row,) = simulate("service", rate=2000, requests=400).rows
     assert row["count"] == 400
     assert 0.8 * 2000 < row["answered_per_s"] < 1.2 * 2000
-    (late,) = simulated("service", rate=2000, requests=400, work=1_000_000).rows
-    assert late["p50_ns"] > 10 * row["p50_ns"]  # the server manages half of what is offered: the queue grows
+    (late_row,) = simulate("service", rate=2000, requests=400, work=1_000_000).rows
+    assert late_row["p50_ns"] > 10 * row["p50_ns"]  # the server manages half of what is offered: the queue grows
 
 
 @pytest.mark.parametrize("pattern", ["shift", "neighbour", "bisection"])
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 8])
 def test_in_a_permutation_everybodys_partner_knows_it(pattern: str, size: int) -> None:
     pairs = [partners(pattern, rank, size) for rank in range(size)]
-    assert sorted(to for to, _ in pairs) == list(range(size))
-    assert all(pairs[to][1] == rank for rank, (to, _) in enumerate(pairs))
+    assert sorted(destination for destination, _ in pairs) == list(range(size))
+    assert all(pairs[destination][1] == rank for rank, (destination, _) in enumerate(pairs))
 
 
 def test_quantiles_are_values_of_the_sample() -> None:
@@ -130,24 +132,24 @@ def test_quantiles_are_values_of_the_sample() -> None:
 
 
 def test_a_changed_message_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = Comm.Isend
+    original = Comm.Isend
 
     async def changing(self: Comm, buf: Any, dest: int, tag: int = 0) -> Any:
         data = bytearray(buf or b"")
         if len(data) == 1024:
             data[700] ^= 1
-        return await usual(self, data, dest, tag)
+        return await original(self, data, dest, tag)
 
     monkeypatch.setattr(Comm, "Isend", changing)
     with pytest.raises(ProgramError, match="byte 700 differs"):
-        simulated("pingpong")
+        simulate("pingpong")
 
 
 def test_settings_that_cannot_be_are_told_before_anything_happens() -> None:
     with pytest.raises(DescriptionError, match="count and peer"):
-        simulated("pingpong", count=0)
+        simulate("pingpong", count=0)
     with pytest.raises(DescriptionError, match="at least 2 for workload pingpong"):
-        simulated("pingpong", nodes=1)
+        simulate("pingpong", nodes=1)
 
 
 def test_a_protocol_and_a_workload_of_another_package_are_as_good_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,12 +160,12 @@ def test_a_protocol_and_a_workload_of_another_package_are_as_good_as_ours(monkey
     known_fields.cache_clear()
     try:
         cluster = Cluster.star(4, delay="20us", loss="5%", seed=1)
-        greeted = testbed.run(cluster, "postcard-greeting", protocol="postcard", mode="sim", settings={"size": "1KiB"})
-        assert greeted.results == {"n1": 0, "n2": 1024, "n3": 1024, "n4": 1024}
+        greeting = testbed.run(cluster, "postcard-greeting", protocol="postcard", mode="sim", settings={"size": "1KiB"})
+        assert greeting.results == {"n1": 0, "n2": 1024, "n3": 1024, "n4": 1024}
         result = testbed.run(
             cluster, "random", protocol="postcard", mode="sim", settings={"largest": 10_000, "messages": 50}
         )
-        assert sum(one["received"] for one in result.results.values()) == 4 * 50
+        assert sum(node_result["received"] for node_result in result.results.values()) == 4 * 50
         assert sum(counters["resent"] for counters in result.counters.values()) > 10
         assert "postcard.kind" in known_fields()
     finally:

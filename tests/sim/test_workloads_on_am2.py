@@ -23,19 +23,19 @@ def myrinet() -> Description:
         name="myrinet",
         nodes=[Node(name=f"n{number}") for number in range(1, 6)],
         switches=[Switch(name=name, kind="myrinet") for name in ("s1", "s2")],
-        links=[Link(ends=two, delay="1us", rate="1.28gbit", loss="1%") for two in ends],
+        links=[Link(ends=link_ends, delay="1us", rate="1.28gbit", loss="1%") for link_ends in ends],
         seed=3,
     )
 
 
 def some_of_the_now() -> Description:
     """All of its switches, and five of its nodes, far from each other."""
-    whole = Description.now()
-    chosen = {node.name for node in whole.nodes[::20]}
-    left_out = {node.name for node in whole.nodes} - chosen
-    links = [link for link in whole.links if left_out.isdisjoint(end.partition(":")[0] for end in link.ends)]
-    nodes = [node for node in whole.nodes if node.name in chosen]
-    return Description(name="some", nodes=nodes, switches=whole.switches, links=links, seed=3)
+    complete = Description.now()
+    chosen_nodes = {node.name for node in complete.nodes[::20]}
+    left_out = {node.name for node in complete.nodes} - chosen_nodes
+    links = [link for link in complete.links if left_out.isdisjoint(end.partition(":")[0] for end in link.ends)]
+    nodes = [node for node in complete.nodes if node.name in chosen_nodes]
+    return Description(name="some", nodes=nodes, switches=complete.switches, links=links, seed=3)
 
 
 @pytest.mark.parametrize("cluster", [pair(), myrinet()], ids=["pair", "myrinet"])
@@ -48,5 +48,5 @@ def test_it_survives_loss(name: str, cluster: Description) -> None:
 
 def test_random_traffic_crosses_the_now() -> None:
     result = testbed.run(some_of_the_now(), "random", protocol="am2", mode="sim", settings=SMALL["random"])
-    assert sum(one["sent"] for one in result.results.values()) == 5 * 30
-    assert sum(one["received"] for one in result.results.values()) == 5 * 30
+    assert sum(counters["sent"] for counters in result.results.values()) == 5 * 30
+    assert sum(counters["received"] for counters in result.results.values()) == 5 * 30

@@ -63,30 +63,30 @@ class Session:
 
 
 def draw(seed: int) -> Case[Session]:
-    """The case of a seed."""
-    chance = source(seed, "case of VIA's connections")
-    shape, nodes = draw_shape(chance)
-    per_node = chance.choice((1, 1, 2))
-    times = (0, 20 * MICROSECOND, 300 * MICROSECOND, 2 * MILLISECOND, 20 * MILLISECOND)
+    """Draw the case of a seed."""
+    rng = source(seed, "case of VIA's connections")
+    shape, nodes = draw_shape(rng)
+    per_node = rng.choice((1, 1, 2))
+    cut_times = (0, 20 * MICROSECOND, 300 * MICROSECOND, 2 * MILLISECOND, 20 * MILLISECOND)
     sessions = []
-    for _ in range(2 + chance.below(5)):
-        ranks = (chance.below(nodes * per_node), chance.below(nodes * per_node))
+    for _ in range(2 + rng.below(5)):
+        ranks = (rng.below(nodes * per_node), rng.below(nodes * per_node))
         rounds = [
             Round(
-                chance.choice(KINDS),
-                (chance.choice(times), chance.choice(times)),
-                (1 + chance.choice(times), 1 + chance.choice(times)),
+                rng.choice(KINDS),
+                (rng.choice(cut_times), rng.choice(cut_times)),
+                (1 + rng.choice(cut_times), 1 + rng.choice(cut_times)),
             )
-            for _ in range(2 + chance.below(4))
+            for _ in range(2 + rng.below(4))
         ]
         sessions.append(Session(ranks, tuple(rounds)))
-    links, cuts, until = draw_faults(chance, layout_of(shape, nodes))
-    settings = VIA.settings(chance, False)
-    return Case(seed, shape, nodes, tuple(settings.items()), tuple(sessions), links, cuts, until, per_node)
+    links, cuts, faults_end = draw_faults(rng, layout_of(shape, nodes))
+    settings = VIA.settings(rng, False)
+    return Case(seed, shape, nodes, tuple(settings.items()), tuple(sessions), links, cuts, faults_end, per_node)
 
 
-def content(session: int, number: int, side: int) -> bytes:
-    return bytes((session, number, side, 0xA5)) * (SIZE // 4)
+def content(session: int, number: int, end: int) -> bytes:
+    return bytes((session, number, end, 0xA5)) * (SIZE // 4)
 
 
 class Side:
@@ -201,9 +201,9 @@ class Side:
         """Send, and receive unless the peer has gone."""
         self.connected.add(number)
         self.buffer[SIZE:] = content(self.number, number, self.side)
-        sent = Descriptor(OP_SENDRECV, (self.memory.segment(SIZE, SIZE),))
-        self.vi.post_send(sent)
-        while (self._receive.is_posted or sent.is_posted) and self.vi.state is ViState.CONNECTED:
+        send = Descriptor(OP_SENDRECV, (self.memory.segment(SIZE, SIZE),))
+        self.vi.post_send(send)
+        while (self._receive.is_posted or send.is_posted) and self.vi.state is ViState.CONNECTED:
             await self.node.sleep(50 * MICROSECOND)
         if self._receive.is_posted or self._receive.has_failed:
             return
@@ -229,12 +229,12 @@ def run(case: Case[Session], timeout: int = TIMEOUT) -> Counter[str]:
         nodes = list(simulation.nodes.values())
         programs = []
         for number, session in enumerate(case.sessions):
-            sides = [
+            programs_of_sides = [
                 Side(cast(ViaNic, nodes[rank].endpoint), nodes[rank], session, number, side)
                 for side, rank in enumerate(session.ranks)
             ]
-            sides[0].peer, sides[1].peer = sides[1], sides[0]
-            programs += [simulation.spawn(side.node.name, side.run) for side in sides]
+            programs_of_sides[0].peer, programs_of_sides[1].peer = programs_of_sides[1], programs_of_sides[0]
+            programs += [simulation.spawn(side.node.name, side.run) for side in programs_of_sides]
         return programs
 
     return play(case, begin, timeout)

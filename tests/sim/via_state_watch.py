@@ -57,10 +57,10 @@ class _QueueWatch:
 
         def watched_frame(sender: Sender, vi: Vi, outgoing: Outgoing) -> bytes:
             before = state_of(vi)
-            made = frame(sender, vi, outgoing)
+            frame_made = frame(sender, vi, outgoing)
             if vi.reliability != Reliability.UNRELIABLE:
                 self._saw(before, "window has room", WAITING)
-            return made
+            return frame_made
 
         def watched_resend(sender: Sender, vi: Vi) -> None:
             before = state_of(vi)
@@ -99,13 +99,13 @@ class _QueueWatch:
             self._patch.setattr(Connections, name, self._ending(getattr(Connections, name)))
 
     def _ending(self, method: Callable[..., None]) -> Callable[..., None]:
-        def watched(connections: Connections, vi: Vi, *arguments: object, **named: object) -> None:
+        def observed(connections: Connections, vi: Vi, *arguments: object, **keywords: object) -> None:
             before = state_of(vi)
-            method(connections, vi, *arguments, **named)
+            method(connections, vi, *arguments, **keywords)
             if before == WAITING and state_of(vi) == EMPTY:
                 self._saw(before, "connection ended", EMPTY)
 
-        return watched
+        return observed
 
 
 def watch_queues(patch: pytest.MonkeyPatch, watch: Watch) -> None:

@@ -35,20 +35,20 @@ class ViaTransport(DeviceTransport):
         super().__init__(Device(self.endpoint))
 
 
-def _settings(chance: Source, eager: bool) -> dict[str, int]:  # noqa: ARG001  other protocols' depend on it
-    timeout = chance.choice((200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND))
-    area = chance.choice((512, 2_048, 8_192, 32_768))
-    window = chance.choice((1, 2, 16, 32))
+def _settings(rng: Source, eager: bool) -> dict[str, int]:  # noqa: ARG001  other protocols' depend on it
+    timeout = rng.choice((200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND))
+    area = rng.choice((512, 2_048, 8_192, 32_768))
+    window = rng.choice((1, 2, 16, 32))
     return {
         "timeout": timeout,
-        "longest_timeout": timeout * chance.choice((1, 4, 32)),
+        "longest_timeout": timeout * rng.choice((1, 4, 32)),
         "window": window,
-        "acknowledge": min(window, chance.choice((1, 8))),
+        "acknowledge": min(window, rng.choice((1, 8))),
         "area": area,
-        "buffer": area // chance.choice((4, 8)),
-        "depth": chance.choice((8, 12, 32)),
-        "register_from": chance.choice((0, 60, 2_000)),
-        "connect_all": chance.choice((0, 1)),
+        "buffer": area // rng.choice((4, 8)),
+        "depth": rng.choice((8, 12, 32)),
+        "register_from": rng.choice((0, 60, 2_000)),
+        "connect_all": rng.choice((0, 1)),
     }
 
 
@@ -59,12 +59,16 @@ def check_rest(nodes: Sequence[SimNode], transports: Sequence[ViaTransport]) -> 
         nic = cast(ViaNic, node.endpoint)
         if nic.registered != 2 * len(endpoint.pairs):
             raise Violation(f"{node.name} leaks memory: {nic.registered} for {len(endpoint.pairs)} connections")
-        posted = sum(pair.depth for pair in endpoint.pairs.values())
-        if nic.settings.slots - nic.free_descriptors != posted + 2:  # a command waits for requests, one for errors
-            raise Violation(f"{node.name} leaks descriptors: {nic.free_descriptors} are free, {posted} are posted")
+        posted_count = sum(pair.depth for pair in endpoint.pairs.values())
+        if (
+            nic.settings.slots - nic.free_descriptors != posted_count + 2
+        ):  # a command waits for requests, one for errors
+            raise Violation(
+                f"{node.name} leaks descriptors: {nic.free_descriptors} are free, {posted_count} are posted"
+            )
         for pair in endpoint.pairs.values():
-            back = endpoints[pair.peer].pairs[endpoint.rank]
-            if (pair.sent_parts, pair.written) != (back.received_parts, back.consumed):
+            reverse_pair = endpoints[pair.peer].pairs[endpoint.rank]
+            if (pair.sent_parts, pair.written) != (reverse_pair.received_parts, reverse_pair.consumed):
                 raise Violation(f"{node.name} to rank {pair.peer}: credits are lost, or there are too many")
 
 
@@ -72,7 +76,7 @@ VIA: Final = Subject("via", lambda settings: plug(Settings(**settings)), ViaTran
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
+    """Draw the case of a seed."""
     return message_swarm.draw(seed, VIA)
 
 

@@ -102,30 +102,30 @@ class Case(Generic[AnySession]):
 
 
 def draw(seed: int) -> Case[Session]:
-    """The case of a seed."""
-    chance = source(seed, "case of VIA's calls")
-    shape, nodes = draw_shape(chance)
+    """Draw the case of a seed."""
+    rng = source(seed, "case of VIA's calls")
+    shape, nodes = draw_shape(rng)
     sessions = []
-    for _ in range(2 + chance.below(5)):
-        first = chance.below(nodes)
-        second = (first + 1 + chance.below(nodes - 1)) % nodes
-        level = chance.choice((Reliability.RELIABLE_DELIVERY, Reliability.RELIABLE_RECEPTION))
-        sessions.append(Session((first, second), level, tuple([_round(chance) for _ in range(2 + chance.below(3))])))
-    links, cuts, until = draw_faults(chance, layout_of(shape, nodes))
-    settings = VIA.settings(chance, False)
-    return Case(seed, shape, nodes, tuple(settings.items()), tuple(sessions), links, cuts, until)
+    for _ in range(2 + rng.below(5)):
+        first = rng.below(nodes)
+        second = (first + 1 + rng.below(nodes - 1)) % nodes
+        level = rng.choice((Reliability.RELIABLE_DELIVERY, Reliability.RELIABLE_RECEPTION))
+        sessions.append(Session((first, second), level, tuple([_round(rng) for _ in range(2 + rng.below(3))])))
+    links, cuts, faults_end = draw_faults(rng, layout_of(shape, nodes))
+    settings = VIA.settings(rng, False)
+    return Case(seed, shape, nodes, tuple(settings.items()), tuple(sessions), links, cuts, faults_end)
 
 
-def _round(chance: Source) -> Round:
+def _round(rng: Source) -> Round:
     kinds = ("send", "write", "notify", "read")
-    sides = [tuple([chance.choice(kinds) for _ in range(1 + chance.below(SIZE // ROOM))]) for _ in range(2)]
-    return Round((sides[0], sides[1]), chance.choice(("", "", *FORBIDDEN)))
+    sides = [tuple([rng.choice(kinds) for _ in range(1 + rng.below(SIZE // ROOM))]) for _ in range(2)]
+    return Round((sides[0], sides[1]), rng.choice(("", "", *FORBIDDEN)))
 
 
-def content(session: int, number: int, side: int, place: int, size: int = ROOM) -> bytes:
+def content(session: int, number: int, side: int, index: int, size: int = ROOM) -> bytes:
     """Return the bytes of a transfer, which differ from all others'."""
-    head = bytes((session, number, side, place))
-    return (head + PATTERN[place * 97 :])[:size]
+    head = bytes((session, number, side, index))
+    return (head + PATTERN[index * 97 :])[:size]
 
 
 class Side:
@@ -137,7 +137,7 @@ class Side:
         self.number = number
         self.side = side
         self.session = case.sessions[number]
-        self.chance = source(case.seed, f"session {number}, side {side}")
+        self.rng = source(case.seed, f"session {number}, side {side}")
         self.out = self._buffer()  # what it sends and reads into
         self.open = self._buffer()  # what its peer may write and read
         self.secret = self._buffer()  # what its peer may not
@@ -157,9 +157,9 @@ class Side:
 
     async def _run(self) -> None:
         nic = self.nic
-        ptag, other = await nic.create_ptag(), await nic.create_ptag()
+        ptag, other_ptag = await nic.create_ptag(), await nic.create_ptag()
         registered = []
-        for buffer, tag, is_open in ((self.out, ptag, False), (self.open, ptag, True), (self.secret, other, True)):
+        for buffer, tag, is_open in ((self.out, ptag, False), (self.open, ptag, True), (self.secret, other_ptag, True)):
             view = memoryview(buffer)[:SIZE]
             registered.append(await nic.register(view, tag, rdma_write=is_open, rdma_read=is_open))
         self.memories = registered
@@ -171,22 +171,22 @@ class Side:
             await nic.deregister(memory)
 
     async def _round(self, number: int, round_: Round) -> None:
-        theirs = round_.transfers[1 - self.side]
+        peer_transfers = round_.transfers[1 - self.side]
         for buffer in (self.out, self.open):
             buffer[:] = self._buffer()
-        for place in range(SIZE // ROOM):  # what the peer reads
-            self.open[place * ROOM : (place + 1) * ROOM] = content(self.number, number, self.side, 100 + place)
-        receives = [bytearray(ROOM) for kind in theirs if kind in ("send", "notify")] + [bytearray(8)]
-        memories, posted = [], []
+        for index in range(SIZE // ROOM):  # what the peer reads
+            self.open[index * ROOM : (index + 1) * ROOM] = content(self.number, number, self.side, 100 + index)
+        receives = [bytearray(ROOM) for kind in peer_transfers if kind in ("send", "notify")] + [bytearray(8)]
+        memories, receives_posted = [], []
         for buffer in receives:
             memories.append(await self.nic.register(memoryview(buffer), self.memories[0].ptag))
-            posted.append(Descriptor(data=(memories[-1].segment(),)))
-            self.vi.post_receive(posted[-1])
+            receives_posted.append(Descriptor(data=(memories[-1].segment(),)))
+            self.vi.post_receive(receives_posted[-1])
         await self.vi.connect_peer(self.peer.nic.number, b"%d.%d" % (self.number, number))
         if round_.hostile:
             await self._be_broken(round_)
         else:
-            await self._transfer(number, round_, posted, receives)
+            await self._transfer(number, round_, receives_posted, receives)
         await self.vi.disconnect()
         self._flushed()
         while self.vi.send_queue.done() is not None:
@@ -197,68 +197,70 @@ class Side:
 
     def _flushed(self) -> list[Descriptor]:
         """Take the receives that a reset has returned."""
-        actual = []
+        descriptors_found = []
         while (descriptor := self.vi.receive_queue.done()) is not None:
-            actual.append(descriptor)
-        return actual
+            descriptors_found.append(descriptor)
+        return descriptors_found
 
     async def _transfer(self, number: int, round_: Round, posted: list[Descriptor], receives: list[bytearray]) -> None:
-        own = round_.transfers[self.side]
-        for place, kind in enumerate(own):
-            self._post(number, place, kind)
-            if self.chance.random() < 0.3:
-                await self.node.sleep(self.chance.below(300 * MICROSECOND))
+        own_transfers = round_.transfers[self.side]
+        for index, kind in enumerate(own_transfers):
+            self._post(number, index, kind)
+            if self.rng.random() < 0.3:
+                await self.node.sleep(self.rng.below(300 * MICROSECOND))
         fin = Descriptor(OP_SENDRECV | QFENCE, (self.memories[0].segment(0, 0),))
         self.vi.post_send(fin)
         for descriptor in posted:
-            got = await self.vi.receive_queue.wait()
-            if got is not descriptor:
+            completed_descriptor = await self.vi.receive_queue.wait()
+            if completed_descriptor is not descriptor:
                 raise Violation(f"session {self.number}: a receive of another round, or out of order")
-            if got.has_failed:
-                raise Violation(f"session {self.number}, round {number}: a receive failed: {got.status:#x}")
+            if completed_descriptor.has_failed:
+                raise Violation(
+                    f"session {self.number}, round {number}: a receive failed: {completed_descriptor.status:#x}"
+                )
         self._check_received(number, round_.transfers[1 - self.side], posted, receives)
         while fin.is_posted and self.vi.state is ViState.CONNECTED:
             await self.node.sleep(50 * MICROSECOND)
-        for place, kind in enumerate(own):
+        for index, kind in enumerate(own_transfers):
             if kind == "read" and not fin.has_failed and not fin.is_posted:
-                data = bytes(self.out[place * ROOM : (place + 1) * ROOM])
-                if data != content(self.number, number, 1 - self.side, 100 + place):
-                    raise Violation(f"session {self.number}, round {number}: read {place} has other bytes")
-        await self.node.sleep(self.chance.below(MILLISECOND))
+                data = bytes(self.out[index * ROOM : (index + 1) * ROOM])
+                if data != content(self.number, number, 1 - self.side, 100 + index):
+                    raise Violation(f"session {self.number}, round {number}: read {index} has other bytes")
+        await self.node.sleep(self.rng.below(MILLISECOND))
 
-    def _post(self, number: int, place: int, kind: str) -> None:
-        begin = place * ROOM
-        segment = self.memories[0].segment(begin, ROOM)
+    def _post(self, number: int, index: int, kind: str) -> None:
+        start = index * ROOM
+        segment = self.memories[0].segment(start, ROOM)
         target = self.peer.memories[1]
-        remote = Segment(target.address + begin, target.handle)
+        remote = Segment(target.address + start, target.handle)
         if kind == "read":
             self.vi.post_send(Descriptor(OP_RDMAREAD, (segment,), remote))
             return
-        self.out[begin : begin + ROOM] = content(self.number, number, self.side, place)
+        self.out[start : start + ROOM] = content(self.number, number, self.side, index)
         if kind == "send":
             self.vi.post_send(Descriptor(OP_SENDRECV, (segment,)))
         else:
             control = OP_RDMAWRITE | (IMMEDIATE if kind == "notify" else 0)
-            self.vi.post_send(Descriptor(control, (segment,), remote, place + 1))
+            self.vi.post_send(Descriptor(control, (segment,), remote, index + 1))
 
     def _check_received(
-        self, number: int, theirs: tuple[str, ...], posted: list[Descriptor], receives: list[bytearray]
+        self, number: int, peer_transfers: tuple[str, ...], posted: list[Descriptor], receives: list[bytearray]
     ) -> None:
         """Everything that the peer sent before its last Send is here."""
-        with_receive = [(place, kind) for place, kind in enumerate(theirs) if kind in ("send", "notify")]
-        for (place, kind), descriptor, buffer in zip(with_receive, posted[:-1], receives[:-1], strict=True):
-            if kind == "send" and bytes(buffer) != content(self.number, number, 1 - self.side, place):
-                raise Violation(f"session {self.number}, round {number}: send {place} has other bytes")
-            if kind == "notify" and descriptor.immediate != place + 1:
+        with_receive = [(index, kind) for index, kind in enumerate(peer_transfers) if kind in ("send", "notify")]
+        for (index, kind), descriptor, buffer in zip(with_receive, posted[:-1], receives[:-1], strict=True):
+            if kind == "send" and bytes(buffer) != content(self.number, number, 1 - self.side, index):
+                raise Violation(f"session {self.number}, round {number}: send {index} has other bytes")
+            if kind == "notify" and descriptor.immediate != index + 1:
                 raise Violation(f"session {self.number}, round {number}: immediate data {descriptor.immediate}")
-        for place, kind in enumerate(theirs):
+        for index, kind in enumerate(peer_transfers):
             if kind in ("write", "notify"):
-                data = bytes(self.open[place * ROOM : (place + 1) * ROOM])
-                if data != content(self.number, number, 1 - self.side, place):
-                    raise Violation(f"session {self.number}, round {number}: write {place} is not there")
+                data = bytes(self.open[index * ROOM : (index + 1) * ROOM])
+                if data != content(self.number, number, 1 - self.side, index):
+                    raise Violation(f"session {self.number}, round {number}: write {index} is not there")
 
     async def _be_broken(self, round_: Round) -> None:
-        """The first side does what it may not; both lose the connection."""
+        """Let the first side make a forbidden access; both sides lose the connection."""
         if self.side == 0:
             self.vi.post_send(self._forbidden(round_.hostile))
             descriptor = await self.vi.send_queue.wait()
@@ -278,7 +280,7 @@ class Side:
             target, handle = peer.memories[2], peer.memories[2].handle
         else:
             target, handle = peer.memories[0], peer.memories[0].handle
-        control = OP_RDMAREAD if self.chance.random() < 0.3 else OP_RDMAWRITE
+        control = OP_RDMAREAD if self.rng.random() < 0.3 else OP_RDMAWRITE
         self.out[:ROOM] = b"\x00" * ROOM
         return Descriptor(control, (self.memories[0].segment(0, ROOM),), Segment(target.address + offset, handle))
 

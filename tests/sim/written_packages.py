@@ -14,15 +14,15 @@ from testbed.observe.format.layers import frame_modules
 from testbed.protocol_template import write_package
 
 
-def written(name: str, place: Path) -> Path:
+def written(name: str, directory: Path) -> Path:
     """Write a package to a new folder there; return the folder."""
-    write_package(name, place / name)
-    return place / name
+    write_package(name, directory / name)
+    return directory / name
 
 
-def copied(source: Path, name: str, place: Path) -> Path:
+def copied(source: Path, name: str, directory: Path) -> Path:
     """Copy a written package under another name, which is as long: its codec need not be made anew."""
-    former, folder = source.name, place / name
+    former, folder = source.name, directory / name
     assert len(former) == len(name)
     for path in source.rglob("*.*"):
         if path.is_file() and path.suffix != ".pyc":

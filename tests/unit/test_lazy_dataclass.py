@@ -65,8 +65,15 @@ BOTH = pytest.mark.parametrize("cls", [Lazy, Eager])
 
 @BOTH
 def test_values_are_given_by_position_or_name_and_others_are_the_defaults(cls: Any) -> None:
-    made = cls(1, numbers=[2], flag=True)
-    assert (made.number, made.text, made.numbers, made.note, made.flag, made.double) == (1, "a", [2], "", True, 2)
+    instance = cls(1, numbers=[2], flag=True)
+    assert (instance.number, instance.text, instance.numbers, instance.note, instance.flag, instance.double) == (
+        1,
+        "a",
+        [2],
+        "",
+        True,
+        2,
+    )
     assert cls(1).numbers is not cls(1).numbers
     for arguments, names in (((), {}), ((1, "b", [], "", True), {}), ((1,), {"other": 2})):
         with pytest.raises(TypeError):
@@ -84,21 +91,26 @@ def test_equality_and_repr_leave_out_what_is_not_compared_or_shown(cls: Any) -> 
 
 @BOTH
 def test_a_frozen_one_refuses_changes(cls: Any) -> None:
-    made = cls(1)
+    instance = cls(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        made.number = 2
+        instance.number = 2
     with pytest.raises(dataclasses.FrozenInstanceError):
-        del made.number
-    assert not hasattr(made, "__dict__")
+        del instance.number
+    assert not hasattr(instance, "__dict__")
 
 
 @BOTH
 def test_it_is_copied_pickled_replaced_and_matched(cls: Any) -> None:
-    made = cls(1, "b", [3])
-    assert made == copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == dataclasses.replace(made, note="x")
-    assert dataclasses.asdict(made) == {"number": 1, "text": "b", "numbers": [3], "note": "", "flag": False}
+    instance = cls(1, "b", [3])
+    assert (
+        instance
+        == copy.deepcopy(instance)
+        == pickle.loads(pickle.dumps(instance))
+        == dataclasses.replace(instance, note="x")
+    )
+    assert dataclasses.asdict(instance) == {"number": 1, "text": "b", "numbers": [3], "note": "", "flag": False}
     assert [entry.name for entry in dataclasses.fields(cls)] == list(lazy_dataclass.fields_of(cls))
-    match made:
+    match instance:
         case cls(1, text):
             assert text == "b"
 
@@ -112,26 +124,26 @@ def test_a_derived_class_has_the_fields_of_its_base_first_and_defaults_of_its_ow
 
 
 def test_one_that_is_not_frozen_changes_and_has_no_hash() -> None:
-    made = Changing(2)
-    made.count = 3
-    assert (made.count, made.total) == (3, 4)
+    instance = Changing(2)
+    instance.count = 3
+    assert (instance.count, instance.total) == (3, 4)
     with pytest.raises(TypeError, match="unhashable"):
-        hash(made)
+        hash(instance)
 
 
 def test_threads_that_use_a_class_first_at_once_get_sound_instances() -> None:
-    together = Barrier(8)
+    barrier = Barrier(8)
 
     @lazy_dataclass.dataclass(frozen=True, slots=True)
     class Fresh:
         numbers: list[int] = field(default_factory=list)
 
-    def use(_: int) -> tuple[list[int], int]:
-        together.wait()
+    def use_class(_: int) -> tuple[list[int], int]:
+        barrier.wait()
         return Fresh().numbers, len(dataclasses.fields(Fresh))
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(use, range(8))) == [([], 1)] * 8
+        assert list(pool.map(use_class, range(8))) == [([], 1)] * 8
 
 
 def test_a_class_with_a_method_that_would_be_generated_is_refused() -> None:
@@ -160,5 +172,5 @@ counts = [len(compiled)]
 assert Lazy(1) == Lazy(1) and repr(Lazy(1)) and hash(Lazy(1))
 print(*counts, len(compiled))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["0", "1"]
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["0", "1"]

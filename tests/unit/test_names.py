@@ -28,11 +28,11 @@ OF_ROUTES = {"via"}
 def sources(rooms: tuple[str, ...], names: set[str]) -> Iterator[tuple[str, str]]:
     """Yield place and text of the product's modules outside those rooms, of those where a name occurs at all."""
     for path in sorted(ROOT.rglob("*.py")):
-        place = path.relative_to(ROOT).as_posix()
-        if not any(place == room or place.startswith(f"{room}/") for room in rooms):
+        module_path = path.relative_to(ROOT).as_posix()
+        if not any(module_path == package or module_path.startswith(f"{package}/") for package in rooms):
             text = path.read_text()
             if words_of(text) & names:
-                yield place, text
+                yield module_path, text
 
 
 def words_of(text: str) -> set[str]:
@@ -40,7 +40,7 @@ def words_of(text: str) -> set[str]:
     return set(re.findall(r"[a-z]+\d*", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", text).lower()))
 
 
-def named(source: str) -> Iterator[tuple[int, str]]:
+def names_and_strings(source: str) -> Iterator[tuple[int, str]]:
     """Line and text of every identifier and of every string, but for docstrings."""
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -61,52 +61,55 @@ def conditions(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Compare(left=left, comparators=others):
-                sides = [left, *others]
+                operands = [left, *others]
             case ast.MatchValue(value=value):
-                sides = [value]
+                operands = [value]
             case _:
                 continue
-        for side in sides:
-            parts = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
+        for operand in operands:
+            constants = operand.elts if isinstance(operand, ast.Tuple | ast.List | ast.Set) else [operand]
             yield from (
                 (part.lineno, part.value)
-                for part in parts
+                for part in constants
                 if isinstance(part, ast.Constant) and isinstance(part.value, str)
             )
 
 
 def test_no_code_outside_their_rooms_names_a_fabric() -> None:
-    every = {*kinds(), "crossbar", "crossbars"}
-    places = list(sources(OF_FABRICS, every))
-    actual = [
-        f"{place}:{line}: {text!r}"
-        for place, source in places
-        for line, text in named(source)
-        if words_of(text) & (every - GENERAL)
+    fabric_names = {*kinds(), "crossbar", "crossbars"}
+    modules = list(sources(OF_FABRICS, fabric_names))
+    findings = [
+        f"{module_path}:{line}: {text!r}"
+        for module_path, source in modules
+        for line, text in names_and_strings(source)
+        if words_of(text) & (fabric_names - GENERAL)
     ]
-    actual += [
-        f"{place}:{line}: {text!r}" for place, source in places for line, text in conditions(source) if text in GENERAL
+    findings += [
+        f"{module_path}:{line}: {text!r}"
+        for module_path, source in modules
+        for line, text in conditions(source)
+        if text in GENERAL
     ]
-    assert not actual
+    assert not findings
 
 
 def test_no_code_outside_their_rooms_names_a_protocol() -> None:
-    everybody = set(registry.offered(registry.PROTOCOLS)) | set(registry.offered(registry.FIELDS)) - set(kinds())
+    protocol_names = set(registry.offered(registry.PROTOCOLS)) | set(registry.offered(registry.FIELDS)) - set(kinds())
     headers = {"tcp", "udp"}  # are headers, too
-    places = list(sources(OF_PROTOCOLS, everybody - headers))
-    actual = [
-        f"{place}:{line}: {text!r}"
-        for place, source in places
-        for line, text in named(source)
-        if words_of(text) & (everybody - headers - OF_ROUTES)
+    modules = list(sources(OF_PROTOCOLS, protocol_names - headers))
+    findings = [
+        f"{module_path}:{line}: {text!r}"
+        for module_path, source in modules
+        for line, text in names_and_strings(source)
+        if words_of(text) & (protocol_names - headers - OF_ROUTES)
     ]
-    actual += [
-        f"{place}:{line}: {text!r}"
-        for place, source in places
+    findings += [
+        f"{module_path}:{line}: {text!r}"
+        for module_path, source in modules
         for line, text in conditions(source)
         if text in OF_ROUTES
     ]
-    assert not actual
+    assert not findings
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_no_code_outside_their_rooms_names_a_protocol() -> None:
     ["if kind == 'myrinet': pass", "MyrinetWay()", "from testbed.fabric.myrinet import route", "x.crossbars()"],
 )
 def test_a_name_is_found_wherever_it_stands(source: str) -> None:
-    assert any(words_of(text) & {"myrinet", "crossbars"} for _, text in named(source))
+    assert any(words_of(text) & {"myrinet", "crossbars"} for _, text in names_and_strings(source))
 
 
 def test_a_name_in_a_condition_is_found() -> None:

@@ -75,14 +75,14 @@ class SplicedLink:
 
     def offer(self, count: int) -> list[int]:
         """Frames numbered from 1, which are held or not. Returns when each was sent, nanoseconds of the monotonic clock."""
-        sent = []
+        send_times = []
         head = bytes.fromhex(_ELSEWHERE.replace(":", "")) + bytes(6) + _OWN
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sender:
             sender.bind(("sender", 0))
             for number in range(1, count + 1):
-                sent.append(time.monotonic_ns())
+                send_times.append(time.monotonic_ns())
                 sender.send(head.ljust(_NUMBER_AT, b"\0") + _NUMBER.pack(number) + bytes(10))
-        return sent
+        return send_times
 
     def send(self, count: int, size: int = 60) -> None:
         """Frames numbered from 1; the last one has left, or is lost, when this returns."""
@@ -96,29 +96,29 @@ class SplicedLink:
 
     def arrived(self, held: int = 0) -> list[bytes]:
         """All that has arrived since the last time, once no more than `held` frames are in the discipline."""
-        until = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         while (qdisc := self.qdisc()).queued > held:
-            assert time.monotonic() < until, f"{qdisc.queued} frames are still held after {TIMEOUT} s"
+            assert time.monotonic() < deadline, f"{qdisc.queued} frames are still held after {TIMEOUT} s"
             time.sleep(0.01)  # between two looks
         frames: list[bytes] = []
         while self._taken + len(frames) < qdisc.frames:
             try:
                 frames.append(self._socket.recv(2048))
             except BlockingIOError:
-                missing = qdisc.frames - self._taken - len(frames)
-                assert time.monotonic() < until, f"{missing} frames have left and not arrived"
+                missing_count = qdisc.frames - self._taken - len(frames)
+                assert time.monotonic() < deadline, f"{missing_count} frames have left and not arrived"
                 time.sleep(0.01)  # between two looks
         self._taken += len(frames)
         return frames
 
     def arrivals(self) -> list[tuple[int, int]]:
         """All frames that are held now, as they arrive: when, nanoseconds of the monotonic clock, and which."""
-        until = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         arrivals: list[tuple[int, int]] = []
         while self.qdisc().queued or self._taken < self.qdisc().frames:
-            assert time.monotonic() < until, f"frames are still held after {TIMEOUT} s"
-            ready, _, _ = select.select([self._socket], [], [], 0.5)
-            while ready:
+            assert time.monotonic() < deadline, f"frames are still held after {TIMEOUT} s"
+            readable, _, _ = select.select([self._socket], [], [], 0.5)
+            while readable:
                 try:
                     frame = self._socket.recv(2048)
                 except BlockingIOError:
@@ -137,11 +137,11 @@ def spliced() -> Iterator[SplicedLink]:
     with namespaces.restore_namespace():
         opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
         try:
-            actual = SplicedLink(opened)
+            link = SplicedLink(opened)
             try:
-                yield actual
+                yield link
             finally:
-                actual.close()
+                link.close()
         finally:
             opened.close()
 

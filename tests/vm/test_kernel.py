@@ -83,11 +83,11 @@ def test_a_broadcast_in_a_fat_tree_arrives_once_and_the_farthest_nodes_reach_eac
         ping(cluster, "n1", "n16")
         sender.send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 2))
         for name, nic in nics.items():
-            got: list[int] = []
-            while 2 not in got:
+            received_numbers: list[int] = []
+            while 2 not in received_numbers:
                 node_sockets.wait_until_readable(nic, TIMEOUT)
-                got += node_sockets.frame_numbers(node_sockets.received(nic))
-            assert got == [1, 2], name
+                received_numbers += node_sockets.frame_numbers(node_sockets.received(nic))
+            assert received_numbers == [1, 2], name
 
 
 def test_doctor_finds_netem_and_the_controllers_of_cgroups() -> None:

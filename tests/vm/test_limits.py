@@ -71,20 +71,20 @@ def test_a_program_is_in_its_nodes_group_from_its_first_instruction() -> None:
 
 def test_a_program_finds_its_limits_where_programs_look_for_them() -> None:
     with running(cpu_share=0.25) as cluster:
-        seen = cluster["n1"].run(["cat", str(cgroups.group(NAME, "n1") / "cpu.max")]).stdout
-        assert seen == "25000 100000\n"
+        limit_found = cluster["n1"].run(["cat", str(cgroups.group(NAME, "n1") / "cpu.max")]).stdout
+        assert limit_found == "25000 100000\n"
 
 
 def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
     """The process enters the group as those of the commands exec and shell do."""
     with running(memory=MEMORY) as cluster:
-        place = node_programs.node_context(Store(), cluster.state, "n1")
+        node_program = node_programs.node_context(Store(), cluster.state, "n1")
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 os.dup2(writer, 1)
-                node_programs.become(place, ["cat", "/proc/self/cgroup"])
+                node_programs.become(node_program, ["cat", "/proc/self/cgroup"])
             finally:
                 os._exit(1)
         os.close(writer)
@@ -124,9 +124,9 @@ def test_the_hogs_of_a_node_get_its_cpu_share_together() -> None:
     with running(cpu_share=0.25) as cluster:
         hogs = [cluster["n1"].popen(["sh", "-c", "while :; do :; done"]) for _ in range(2)]
         eventually(lambda: _used() > 0.1, "the loops run", deadline=60)
-        start, before = time.monotonic(), _used()
+        start_time, before = time.monotonic(), _used()
         time.sleep(seconds)  # the measurement itself
-        share = (_used() - before) / (time.monotonic() - start)
+        share = (_used() - before) / (time.monotonic() - start_time)
         throttled = int(dict(line.split() for line in setting("cpu.stat").splitlines())["nr_throttled"])
     for hog in hogs:
         hog.wait()
@@ -168,15 +168,15 @@ def test_a_changed_limit_holds_for_what_runs_already_and_nothing_else_changes() 
 def test_a_node_that_gets_its_first_limit_is_limited_with_what_runs_in_it() -> None:
     with running() as cluster:
         program = cluster["n1"].popen(["sh", "-c", "sleep 1000 & wait"])
-        other = cluster["n2"].popen(["sleep", "1000"])
+        other_process = cluster["n2"].popen(["sleep", "1000"])
         node = os.stat(cluster["n1"].namespace).st_ino
         eventually(lambda: len(processes.inside([node])) == 2, "the shell has started its own", deadline=60)
         up(limited_layout(memory=MEMORY))
-        inside = processes.inside([node])
-        assert {group_of(pid) for pid in inside} == {f"{cgroups.PREFIX}{NAME}.n1"}
-        assert group_of(other.pid) == group_of()
+        pids_inside = processes.inside([node])
+        assert {group_of(pid) for pid in pids_inside} == {f"{cgroups.PREFIX}{NAME}.n1"}
+        assert group_of(other_process.pid) == group_of()
     program.wait()
-    other.wait()
+    other_process.wait()
 
 
 def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
@@ -197,8 +197,8 @@ def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
 def test_down_ends_what_left_its_node_for_good_and_removes_the_group() -> None:
     """The program is in the machine's network, sees the machine's /etc/hosts, is no node's child and has made its own
     group."""
-    inner = cgroups.group(NAME, "n1") / "inner"
-    escape = f"mkdir {inner} && echo $$ >{inner}/cgroup.procs && exec nsenter --target=1 --mount --net sleep 1000"
+    subgroup = cgroups.group(NAME, "n1") / "inner"
+    escape = f"mkdir {subgroup} && echo $$ >{subgroup}/cgroup.procs && exec nsenter --target=1 --mount --net sleep 1000"
     with running(memory=MEMORY) as cluster:
         program = cluster["n1"].popen(["sh", "-c", escape])
         eventually(lambda: _network_of(program.pid) == _network_of(1), "it has left", deadline=60)
@@ -278,17 +278,17 @@ def test_a_share_below_what_the_kernel_can_keep_is_refused() -> None:
 @pytest.mark.requires("vm")  # it changes a setting of the machine
 def test_where_groups_may_not_use_a_controller_the_refusal_says_what_to_write_and_that_helps() -> None:
     control = Path("/sys/fs/cgroup/cgroup.subtree_control")
-    given = control.read_text()
+    controllers_before = control.read_text()
     control.write_text("-cpu -memory")
     try:
-        reported = refusal(limited_layout(cpu_share=0.5, memory=MEMORY))
+        refusal_text = refusal(limited_layout(cpu_share=0.5, memory=MEMORY))
         assert (
             "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >"
-            in reported
+            in refusal_text
         )
         assert control.read_text().split() == []
-        subprocess.run(["sh", "-c", reported.split("'")[1]], check=True)
-        assert control.read_text() == given
+        subprocess.run(["sh", "-c", refusal_text.split("'")[1]], check=True)
+        assert control.read_text() == controllers_before
         with running(cpu_share=0.5, memory=MEMORY):
             assert setting("cpu.max") == "50000 100000"
     finally:

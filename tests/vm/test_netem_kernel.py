@@ -123,8 +123,8 @@ def draw_impairment(source: random.Random) -> Impairment:
 def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: SplicedLink) -> None:
     """One interface is changed in place each time, so that an option omitted by a change would show."""
     source = random.Random(20)
-    expected = {name: options(given) for name, given in NAMED.items()}
-    expected |= {f"drawn {place}": options(draw_impairment(source)) for place in range(60)}
+    expected = {name: options(netem_options) for name, netem_options in NAMED.items()}
+    expected |= {f"drawn {index}": options(draw_impairment(source)) for index in range(60)}
     order = list(expected)
     source.shuffle(order)
     for name in order:
@@ -211,15 +211,15 @@ def test_losses_are_as_many_as_asked(splice: SplicedLink) -> None:
 
 
 def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: SplicedLink) -> None:
-    into, out = 0.2, 0.3
-    splice.set(options(Impairment(gemodel=(into, out, 1.0, 0.0))))
+    enter_probability, leave_probability = 0.2, 0.3
+    splice.set(options(Impairment(gemodel=(enter_probability, leave_probability, 1.0, 0.0))))
     splice.send(16_000)
     arrived = set(numbers(splice.arrived()))
     fates = [number in arrived for number in range(1, 16_001)]
     bursts = sum(before and not after for before, after in itertools.pairwise(fates))
     ends = sum(not before and after for before, after in itertools.pairwise(fates))
-    check_share(bursts, sum(fates), into, "bursts that begin")
-    check_share(ends, len(fates) - sum(fates), out, "bursts that end")
+    check_share(bursts, sum(fates), enter_probability, "bursts that begin")
+    check_share(ends, len(fates) - sum(fates), leave_probability, "bursts that end")
 
 
 def test_losses_in_the_good_and_the_bad_state_are_as_many_as_asked(splice: SplicedLink) -> None:
@@ -248,7 +248,7 @@ def test_a_frame_that_is_lost_and_doubled_arrives_once_as_the_table_says(splice:
 
 
 def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: SplicedLink) -> None:
-    size, known = (
+    size, known_positions = (
         60,
         [*range(18), *range(20, 24), *range(26, 46), *range(50, 60)],
     )  # without what differs between frames
@@ -262,22 +262,22 @@ def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: Spli
     flipped: list[int] = []
     for frame in arrived:
         assert len(frame) == size
-        actual = [place for place in known if frame[place] != clean[place]]
-        assert len(actual) <= 1
-        assert all((frame[place] ^ clean[place]).bit_count() == 1 for place in actual)
-        flipped += actual
-    check_share(len(flipped), 6000, 0.4 * len(known) / size, "frames corrupted")
-    assert set(flipped) == set(known)
+        flipped_positions = [position for position in known_positions if frame[position] != clean[position]]
+        assert len(flipped_positions) <= 1
+        assert all((frame[position] ^ clean[position]).bit_count() == 1 for position in flipped_positions)
+        flipped += flipped_positions
+    check_share(len(flipped), 6000, 0.4 * len(known_positions) / size, "frames corrupted")
+    assert set(flipped) == set(known_positions)
 
 
 def test_reordered_frames_skip_the_delay_as_often_as_asked(splice: SplicedLink) -> None:
     splice.set(options(Impairment(delay=NEVER, reorder=0.25)))
     splice.offer(6000)
-    held = splice.qdisc().queued
-    early = numbers(splice.arrived(held))
-    assert early == sorted(early)
-    assert len(early) == 6000 - held
-    check_share(len(early), 6000, 0.25, "frames reordered")
+    held_count = splice.qdisc().queued
+    early_numbers = numbers(splice.arrived(held_count))
+    assert early_numbers == sorted(early_numbers)
+    assert len(early_numbers) == 6000 - held_count
+    check_share(len(early_numbers), 6000, 0.25, "frames reordered")
 
 
 def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: SplicedLink) -> None:
@@ -316,7 +316,7 @@ def test_no_frame_of_a_link_is_early_and_one_of_a_few_hardly_late(
 ) -> None:
     """Both directions have their own delay, and a round trip takes the sum."""
     with Cluster.back_to_back().up() as cluster:
-        plain = shortest_round_trip(cluster)
+        unimpaired_trip = shortest_round_trip(cluster)
         layout = cluster.state.layout
         opened = namespaces.open_path(cluster.state.namespaces[""])  # the wire namespace
         try:
@@ -326,11 +326,12 @@ def test_no_frame_of_a_link_is_early_and_one_of_a_few_hardly_late(
             opened.route.execute([netem.request(a, options(Impairment(delay=50 * MS)))])
             shortest = shortest_round_trip(cluster)
             opened.route.execute([netem.request(a, options(Impairment(delay=20 * MS)))])
-            changed = shortest_round_trip(cluster)
+            impaired_trip = shortest_round_trip(cluster)
         finally:
             opened.close()
         record_property(
-            "note", f"shortest round trip of 20: {plain} ms, delayed by 80 ms {shortest}, by 50 ms {changed}"
+            "note",
+            f"shortest round trip of 20: {unimpaired_trip} ms, delayed by 80 ms {shortest}, by 50 ms {impaired_trip}",
         )
-        assert 80 <= shortest <= 80 + plain + 40 * SLOW
-        assert 50 <= changed <= 50 + plain + 40 * SLOW
+        assert 80 <= shortest <= 80 + unimpaired_trip + 40 * SLOW
+        assert 50 <= impaired_trip <= 50 + unimpaired_trip + 40 * SLOW

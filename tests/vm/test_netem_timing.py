@@ -46,9 +46,9 @@ def test_frames_take_their_time_at_the_rate_and_no_other(splice: SplicedLink, sh
     """Frames of 40 to 50 ms each, some seconds in all: a fifth more or less is more than the machine is late."""
     impairment = SHAPES[shape]
     splice.set(options(impairment))
-    sent = splice.offer(FRAMES)
+    send_times = splice.offer(FRAMES)
     arrivals = splice.arrivals()
     assert [number for _, number in arrivals] == list(range(1, FRAMES + 1))
     requested = FRAMES * wire_size(impairment, FRAME) * 8 * SECOND // impairment.rate
-    taken = arrivals[-1][0] - sent[0]
-    assert requested - MS <= taken <= requested * 1.15
+    elapsed = arrivals[-1][0] - send_times[0]
+    assert requested - MS <= elapsed <= requested * 1.15

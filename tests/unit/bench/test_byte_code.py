@@ -12,10 +12,10 @@ from benchmarks.harness.session import PRODUCT, compile_modules
 def test_modules_are_compiled_and_processes_may_write_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    for room in PRODUCT:
-        (tmp_path / room).mkdir()
-        (tmp_path / room / "module.py").write_text("VALUE = 1\n")
+    for package in PRODUCT:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "module.py").write_text("VALUE = 1\n")
     compile_modules(tmp_path)
-    assert all(list((tmp_path / room / "__pycache__").glob("module.*.pyc")) for room in PRODUCT)
+    assert all(list((tmp_path / package / "__pycache__").glob("module.*.pyc")) for package in PRODUCT)
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ
     assert sys.dont_write_bytecode is False

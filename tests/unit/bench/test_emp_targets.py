@@ -13,8 +13,8 @@ def trips(contender: str, *samples: float, measure: str = m.TRIP) -> Row:
     return Row(m.BLOCKING, contender, measure, 2, "s", samples, {})
 
 
-def measured_value(rows: Sequence[Row], words: str) -> float | None:
-    return next(target.measured for target in targets(rows) if words in target.name)
+def measured_value(rows: Sequence[Row], name_part: str) -> float | None:
+    return next(target.measured for target in targets(rows) if name_part in target.name)
 
 
 def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:

@@ -14,13 +14,13 @@ MEBIBYTE = 1 << 20
 SECONDS = 60
 
 
-def watched(value: "dict[int, float] | list[float]") -> list[Sample]:
-    return [(float(when), value[when]) for when in range(SECONDS)]
+def samples_of(value: "dict[int, float] | list[float]") -> list[Sample]:
+    return [(float(second), value[second]) for second in range(SECONDS)]
 
 
 def noisy(seed: int, slope: float, noise: float) -> list[Sample]:
-    chance = random.Random(seed)
-    return watched([30 * MEBIBYTE + slope * when + chance.gauss(0, noise) for when in range(SECONDS)])
+    rng = random.Random(seed)
+    return samples_of([30 * MEBIBYTE + slope * second + rng.gauss(0, noise) for second in range(SECONDS)])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -38,40 +38,40 @@ def test_a_fluctuation_is_not_a_leak(seed: int) -> None:
 
 
 def test_a_leak_in_steps_as_the_allocator_makes_them_is_found() -> None:
-    growth_result = growth(watched([MEBIBYTE * (when // 4) for when in range(SECONDS)]))
+    growth_result = growth(samples_of([MEBIBYTE * (second // 4) for second in range(SECONDS)]))
     assert growth_result.least > 4 * MEBIBYTE
 
 
 def test_one_step_however_high_is_no_leak() -> None:
-    growth_result = growth(watched([(100 * MEBIBYTE if when > 45 else 0) for when in range(SECONDS)]))
+    growth_result = growth(samples_of([(100 * MEBIBYTE if second > 45 else 0) for second in range(SECONDS)]))
     assert growth_result.least <= 0
 
 
 def test_growth_during_warm_up_is_ignored() -> None:
-    growth_result = growth(watched([min(when, 25) * MEBIBYTE for when in range(SECONDS)]))
+    growth_result = growth(samples_of([min(second, 25) * MEBIBYTE for second in range(SECONDS)]))
     assert (growth_result.least, growth_result.gained, growth_result.most) == (0, 0, 0)
 
 
 def test_one_outlier_hides_no_leak_and_is_none() -> None:
-    leaking = [20_000.0 * when for when in range(SECONDS)]
+    leaking = [20_000.0 * second for second in range(SECONDS)]
     leaking[50] = 0
-    assert growth(watched(leaking)).least > 0
+    assert growth(samples_of(leaking)).least > 0
     flat = [0.0] * SECONDS
     flat[50] = 1e9
-    assert growth(watched(flat)).least == 0
+    assert growth(samples_of(flat)).least == 0
 
 
 def test_too_few_samples_say_nothing_and_are_refused() -> None:
-    some = watched([0.0] * SECONDS)
-    growth(some[: 2 * MIN])
+    series = samples_of([0.0] * SECONDS)
+    growth(series[: 2 * MIN])
     with pytest.raises(ValueError, match="too few to tell a leak"):
-        growth(some[: 2 * MIN - 2])
+        growth(series[: 2 * MIN - 2])
 
 
 def test_a_descriptor_that_stays_is_found_and_one_that_is_there_for_a_moment_is_not() -> None:
-    assert more_at_least(watched([11 + (when > 38) for when in range(SECONDS)])) == 1
-    assert more_at_least(watched([11 + 12 * (when % 3 == 0) for when in range(SECONDS)])) == 0
-    assert more_at_least(watched([11 - (when > 50) for when in range(SECONDS)])) == -1
+    assert more_at_least(samples_of([11 + (second > 38) for second in range(SECONDS)])) == 1
+    assert more_at_least(samples_of([11 + 12 * (second % 3 == 0) for second in range(SECONDS)])) == 0
+    assert more_at_least(samples_of([11 - (second > 50) for second in range(SECONDS)])) == -1
     with pytest.raises(ValueError, match="too few to tell a leak"):
         more_at_least([(0.0, 1.0), (1.0, 1.0)])
 
@@ -81,9 +81,9 @@ def row(measure: str, value: float, **settings: object) -> Row:
 
 
 def test_a_storm_that_leaks_or_leaves_something_is_told_in_words() -> None:
-    sound = [row(MESSAGES, 10), row(LEFT, 0, what=[]), row(f"relay: {MEMORY}", STEADY),
+    leak_free = [row(MESSAGES, 10), row(LEFT, 0, what=[]), row(f"relay: {MEMORY}", STEADY),
              row(f"{NODES}: {MEMORY}", 4 * 65536 + 100_000), row(f"relay: {DESCRIPTORS}", 0)]  # fmt: skip
-    assert leaks(sound) == []
+    assert leaks(leak_free) == []
     assert leaks([row(LEFT, 1, what=["mount x"])]) == ["left behind: 1 B ['mount x']"]
     assert leaks([row(f"relay: {MEMORY}", STEADY + 1)]) != []
     assert leaks([row(f"{NODES}: {MEMORY}", 4 * 65536 + 100_001)]) != []

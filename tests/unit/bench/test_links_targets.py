@@ -15,8 +15,8 @@ def row(subject: str, contender: str, measure: str, *samples: float) -> Row:
     return Row(subject, contender, measure, 2, "1", samples, {})
 
 
-def is_reached(rows: Sequence[Row], words: str) -> bool | None:
-    return next(target.reached for target in targets(rows) if words in target.name)
+def is_reached(rows: Sequence[Row], name_part: str) -> bool | None:
+    return next(target.reached for target in targets(rows) if name_part in target.name)
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(120_000, True), (119_999, False)])
@@ -25,9 +25,9 @@ def test_a_hundred_and_twenty_thousand_frames_a_second_are_the_least(rate: float
     assert is_reached(rows, "without unasked-for loss") is expected
 
 
-@pytest.mark.parametrize(("late", "expected"), [(49e-6, True), (50e-6, False)])
-def test_lateness_is_the_median_of_the_runs(late: float, expected: bool) -> None:
-    rows = [row("lateness", TESTBED, FRAME_LATE.format("p50"), 1e-6, late, 1.0)]
+@pytest.mark.parametrize(("lateness", "expected"), [(49e-6, True), (50e-6, False)])
+def test_lateness_is_the_median_of_the_runs(lateness: float, expected: bool) -> None:
+    rows = [row("lateness", TESTBED, FRAME_LATE.format("p50"), 1e-6, lateness, 1.0)]
     assert is_reached(rows, "p50") is expected
 
 
@@ -53,28 +53,28 @@ def test_a_frame_among_many_links_costs_less_than_one_and_a_half_times_as_much(c
 def test_comparisons_are_of_what_was_measured_in_the_same_turn() -> None:
     ours, theirs = (1.0, 10.0, 100.0), (1.0, 10.5, 80.0)
     rows = [row("unimpaired", "testbed", throughput.TCP, *ours), row("unimpaired", "ip", throughput.TCP, *theirs)]
-    (actual,) = [target.measured for target in targets(rows) if "unimpaired: TCP" in target.name]
-    assert actual == pytest.approx(0.0)
+    (measured,) = [target.measured for target in targets(rows) if "unimpaired: TCP" in target.name]
+    assert measured == pytest.approx(0.0)
 
 
 def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
     assert {target.reached for target in targets([])} == {None}
 
 
-def carried_by(capacity: float, rate: float, lost: int = 0) -> Trial:
+def trial_of_relay(capacity: float, rate: float, lost: int = 0) -> Trial:
     """A second at `rate` of a relay that can do `capacity` frames/s."""
     return Trial(sent=int(rate), rate=rate, seconds=1.0, offered=int(rate), lost=lost, cpu=rate / capacity)
 
 
 @pytest.mark.parametrize("capacity", [10_000.0, 45_000.0, 123_456.0, 400_000.0])
 def test_the_search_ends_just_below_what_the_relay_can_do(capacity: float) -> None:
-    best = highest(lambda rate: carried_by(capacity, rate))
-    assert best is not None
-    assert capacity / relay.FINEST <= best.rate <= capacity
+    highest_rate = highest(lambda rate: trial_of_relay(capacity, rate))
+    assert highest_rate is not None
+    assert capacity / relay.FINEST <= highest_rate.rate <= capacity
 
 
 def test_a_relay_that_always_loses_frames_has_no_clean_rate() -> None:
-    assert highest(lambda rate: carried_by(1e6, rate, lost=1)) is None
+    assert highest(lambda rate: trial_of_relay(1e6, rate, lost=1)) is None
 
 
 def test_one_trial_that_was_disturbed_does_not_end_the_search() -> None:
@@ -83,8 +83,8 @@ def test_one_trial_that_was_disturbed_does_not_end_the_search() -> None:
     def disturbed(rate: float) -> Trial:
         nonlocal trials
         trials += 1
-        return carried_by(100_000, rate, lost=1 if trials % relay.ATTEMPTS else 0)
+        return trial_of_relay(100_000, rate, lost=1 if trials % relay.ATTEMPTS else 0)
 
-    best = highest(disturbed)
-    assert best is not None
-    assert best.rate > 100_000 / relay.FINEST
+    highest_rate = highest(disturbed)
+    assert highest_rate is not None
+    assert highest_rate.rate > 100_000 / relay.FINEST

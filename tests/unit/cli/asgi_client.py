@@ -37,21 +37,23 @@ def _scope(kind: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
 
 async def request(app: ASGIApp, path: str, headers: Mapping[str, str], method: str = "GET") -> Response:
     sent: list[Message] = []
-    received: asyncio.Queue[Message] = asyncio.Queue()
-    received.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+    incoming: asyncio.Queue[Message] = asyncio.Queue()
+    incoming.put_nowait({"type": "http.request", "body": b"", "more_body": False})
 
     async def send(message: Message) -> None:
         sent.append(message)
 
     async with asyncio.timeout(TIMEOUT):
-        await app({**_scope("http", path, headers), "method": method}, received.get, send)
-    started = sent[0]
-    actual = {name.decode(): text.decode() for name, text in started["headers"]}
-    return Response(started["status"], actual, b"".join(message.get("body", b"") for message in sent[1:]))
+        await app({**_scope("http", path, headers), "method": method}, incoming.get, send)
+    start_message = sent[0]
+    response_headers = {name.decode(): text.decode() for name, text in start_message["headers"]}
+    return Response(
+        start_message["status"], response_headers, b"".join(message.get("body", b"") for message in sent[1:])
+    )
 
 
 class Socket:
-    """A WebSocket from the page's side. parts: what it has been sent, the latest of each."""
+    """The page's end of a WebSocket. parts: the latest received value of each part."""
 
     def __init__(self) -> None:
         self.orders: asyncio.Queue[Message] = asyncio.Queue()

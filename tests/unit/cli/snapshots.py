@@ -11,8 +11,8 @@ NOON = 1_795_262_400 * SECOND  # some day of November 2026
 
 def two_nodes() -> Snapshot:
     """Two nodes at a switch; the link of the second loses frames."""
-    good = Direction(frames=1_200, bytes=1_640_000, rate=98.4, bits=1_180_000.0)
-    bad = Direction(
+    sound_direction = Direction(frames=1_200, bytes=1_640_000, rate=98.4, bits=1_180_000.0)
+    impaired_direction = Direction(
         frames=9_000,
         bytes=13_500_000,
         rate=812.0,
@@ -24,18 +24,22 @@ def two_nodes() -> Snapshot:
         injected="loss 5%",
     )
     links = (
-        Link("n1:eth0--s1:1", "n1:eth0", "s1:1", "up", "direct", good, good),
-        Link("n2:eth0--s1:2", "n2:eth0", "s1:2", "up", "relay", bad, good),
+        Link("n1:eth0--s1:1", "n1:eth0", "s1:1", "up", "direct", sound_direction, sound_direction),
+        Link("n2:eth0--s1:2", "n2:eth0", "s1:2", "up", "relay", impaired_direction, sound_direction),
     )
     nodes = (
         Node(
             "n1",
             "up",
-            (Nic("eth0", "02:00:00:00:00:01", ("10.0.0.1/16",), links[0].name, good, good),),
+            (Nic("eth0", "02:00:00:00:00:01", ("10.0.0.1/16",), links[0].name, sound_direction, sound_direction),),
             (Program(4711, "iperf3", 0.42, 5_300_000), Program(4712, "sh", 0.0, 900_000)),
             ("client",),
         ),
-        Node("n2", "up", (Nic("eth0", "02:00:00:00:00:02", ("10.0.0.2/16",), links[1].name, bad, good),)),
+        Node(
+            "n2",
+            "up",
+            (Nic("eth0", "02:00:00:00:00:02", ("10.0.0.2/16",), links[1].name, impaired_direction, sound_direction),),
+        ),
     )
     return Snapshot(
         "pair",

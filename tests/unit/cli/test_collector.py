@@ -53,8 +53,8 @@ def test_so_does_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     run = ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=10", "--output", "run"]
     before = collector()
     assert CliRunner().invoke(command, run).exit_code == 0
-    done = CliRunner().invoke(command, ["report", "run"])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(command, ["report", "run"])
+    assert result.exit_code == 0, result.output
     assert collector() == before
 
 
@@ -78,7 +78,7 @@ def test_in_a_process_of_its_own_a_command_leaves_it_off() -> None:
         "try: main()\n"
         "finally: sys.stderr.write(f'collecting: {gc.isenabled()}')"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, "validate", "star-3"], capture_output=True, text=True, check=True
     )
-    assert done.stderr == "collecting: False"
+    assert completed.stderr == "collecting: False"

@@ -30,9 +30,9 @@ def shake(**given: Any) -> None:
     click.echo(repr(given))
 
 
-def parsed(command: click.Command, words: list[str]) -> dict[str, Any]:
-    """Return what click makes of the words."""
-    return command.make_context(command.name, list(words)).params
+def parse_arguments(command: click.Command, arguments: list[str]) -> dict[str, Any]:
+    """Return the parameters that click parses from the arguments."""
+    return command.make_context(command.name, list(arguments)).params
 
 
 def test_a_form_has_a_field_for_each_option_that_the_command_declares() -> None:
@@ -59,8 +59,8 @@ def test_a_filled_form_becomes_the_words_that_the_command_parses() -> None:
         "rules": ["drop udp", "", "delay 1ms tcp"], "empty": "",
     }  # fmt: skip
     del values["empty"]
-    given = parsed(shake, words_of(shake, values))
-    assert given == {
+    parsed_values = parse_arguments(shake, words_of(shake, values))
+    assert parsed_values == {
         "target": "n1", "others": ("a", "b c"), "hard": "5%", "times": 3, "way": "down", "again": True,
         "rules": ("drop udp", "delay 1ms tcp"), "secret": None, "name": None, "as_json": False,
     }  # fmt: skip
@@ -72,14 +72,14 @@ def test_empty_fields_are_left_out() -> None:
 
 @pytest.mark.parametrize("value", ["--again", "--name=other", "-h", "--", "--json"])
 def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
-    given = parsed(shake, words_of(shake, {"target": value, "hard": value}))
-    assert (given["target"], given["hard"]) == (value, value)
-    assert given["name"] is None
-    assert not given["again"]
+    parsed_values = parse_arguments(shake, words_of(shake, {"target": value, "hard": value}))
+    assert (parsed_values["target"], parsed_values["hard"]) == (value, value)
+    assert parsed_values["name"] is None
+    assert not parsed_values["again"]
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"name": "other"}, "no parameter 'name'"),
         ({"as_json": True}, "no parameter 'as_json'"),
@@ -90,8 +90,8 @@ def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
         ({"others": "'a"}, "No closing quotation"),
     ],
 )
-def test_unknown_options_of_a_form_are_rejected(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(FormError, match=words):
+def test_unknown_options_of_a_form_are_rejected(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormError, match=message):
         words_of(shake, values)
 
 
@@ -126,12 +126,14 @@ def test_the_real_commands_take_their_forms_words(monkeypatch: pytest.MonkeyPatc
         "partition": {"groups": "n1,n2 / n3,n4"},
         "load": {"nodes": "n1 n2", "rate": "1mbit"},
     }.items():
-        seen: list[dict[str, Any]] = []
+        calls: list[dict[str, Any]] = []
         command = offer.commands[name]
-        monkeypatch.setattr(command, "callback", lambda seen=seen, **given: seen.append(given))
-        done = CliRunner().invoke(command, offer.arguments(name, "star-4", values)[2 if offer.file else 1 :])
-        assert done.exit_code == 0, done.output
-        assert seen[0]["cluster" if offer.file else "name"] == "star-4"
+        monkeypatch.setattr(command, "callback", lambda calls=calls, **parameters: calls.append(parameters))
+        result = CliRunner().invoke(command, offer.arguments(name, "star-4", values)[2 if offer.file else 1 :])
+        assert result.exit_code == 0, result.output
+        assert calls[0]["cluster" if offer.file else "name"] == "star-4"
         for key, value in values.items():
-            got = seen[0][key]
-            assert (" ".join(map(str, got)) if isinstance(got, tuple) else str(got)).endswith(value)
+            parsed_value = calls[0][key]
+            assert (
+                " ".join(map(str, parsed_value)) if isinstance(parsed_value, tuple) else str(parsed_value)
+            ).endswith(value)

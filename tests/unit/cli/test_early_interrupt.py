@@ -28,5 +28,7 @@ def test_an_immediate_interrupt_prints_one_line_and_no_traceback(tmp_path: Path,
         "main()\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "testbed: interrupted\n")
+    completed = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (completed.returncode, completed.stderr) == (130, "testbed: interrupted\n")

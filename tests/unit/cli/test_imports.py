@@ -46,12 +46,12 @@ OPENSSL = "hashlib"
 def output(arguments: Sequence[str], root: Path) -> str:
     """Return a command's output, the number of classes made by `dataclasses`, and the modules imported by its end."""
     command = [sys.executable, "-c", PROGRAM, str(root), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert "modules:" in done.stdout, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "modules:" in completed.stdout, completed.stderr
+    return completed.stdout
 
 
-def imported(arguments: Sequence[str], root: Path) -> set[str]:
+def imported_modules(arguments: Sequence[str], root: Path) -> set[str]:
     """The modules that a command has imported by its end."""
     return set(output(arguments, root).partition("modules:\n")[2].split("\n"))
 
@@ -83,7 +83,7 @@ def imported(arguments: Sequence[str], root: Path) -> set[str]:
     ids=["help", "status", "exec", "up", "down"],
 )
 def test_a_command_does_not_import(arguments: Sequence[str], unneeded: Sequence[str], tmp_path: Path) -> None:
-    assert sorted(imported(arguments, tmp_path) & set(unneeded)) == []
+    assert sorted(imported_modules(arguments, tmp_path) & set(unneeded)) == []
 
 
 PROFILED = """
@@ -102,8 +102,10 @@ assert calls < 10, calls
 
 
 def test_a_long_document_of_harmless_text_is_not_examined_character_by_character() -> None:
-    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = subprocess.run(
+        [sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -111,5 +113,5 @@ def test_a_long_document_of_harmless_text_is_not_examined_character_by_character
 )
 def test_a_command_makes_lazy_dataclasses(arguments: Sequence[str], tmp_path: Path) -> None:
     """One of `dataclasses` takes ten times as long."""
-    made = output(arguments, tmp_path).rpartition("dataclasses: ")[2].partition("\n")[0]
-    assert int(made) == 0
+    dataclasses_made = output(arguments, tmp_path).rpartition("dataclasses: ")[2].partition("\n")[0]
+    assert int(dataclasses_made) == 0

@@ -16,9 +16,9 @@ MACHINES = (Machine(name="lab1"), Machine(name="lab2"))
 
 
 def test_nodes_and_switches_are_pinned_and_excluded() -> None:
-    actual = constraints_of(LAYOUT, MACHINES, ["n1=lab1", "s1=lab2"], ["all=lab1", "n2=lab2"])
-    assert actual.pins == {"n1": "lab1", "s1": "lab2"}
-    assert actual.exclusions == {"n1": {"lab1"}, "n2": {"lab1", "lab2"}, "n3": {"lab1"}}
+    constraints = constraints_of(LAYOUT, MACHINES, ["n1=lab1", "s1=lab2"], ["all=lab1", "n2=lab2"])
+    assert constraints.pins == {"n1": "lab1", "s1": "lab2"}
+    assert constraints.exclusions == {"n1": {"lab1"}, "n2": {"lab1", "lab2"}, "n3": {"lab1"}}
 
 
 def test_a_wish_that_cannot_be_is_refused() -> None:

@@ -16,8 +16,8 @@ LOSSY = "n2:eth0--s1:2"
 
 def parts(snapshot: Snapshot | Absent, **wishes: Any) -> dict[str, Any]:
     """Return the parts as the page reads them."""
-    made: dict[str, Any] = json.loads(json.dumps(parts_of(snapshot, Wishes(**wishes))))
-    return made
+    document: dict[str, Any] = json.loads(json.dumps(parts_of(snapshot, Wishes(**wishes))))
+    return document
 
 
 def test_the_head_has_the_totals_of_all_links() -> None:
@@ -54,13 +54,19 @@ def test_the_picture_stays_as_it_is_while_the_cluster_does() -> None:
 
 
 def test_a_link_has_load_drops_and_impairments_by_direction() -> None:
-    good, bad = parts(two_nodes())["links"]
-    assert good["forward"] == {"bits": 1_180_000, "load": "1.18Mbit/s", "drops": "", "declared": "", "injected": ""}
-    assert bad["forward"] == {
+    healthy_link, lossy_link = parts(two_nodes())["links"]
+    assert healthy_link["forward"] == {
+        "bits": 1_180_000,
+        "load": "1.18Mbit/s",
+        "drops": "",
+        "declared": "",
+        "injected": "",
+    }
+    assert lossy_link["forward"] == {
         "bits": 9_744_000, "load": "9.74Mbit/s", "drops": "43", "declared": "delay 1ms", "injected": "loss 5%"
     }  # fmt: skip
-    assert bad["backward"]["injected"] == ""
-    assert (bad["state"], bad["datapath"]) == ("up", "relay")
+    assert lossy_link["backward"]["injected"] == ""
+    assert (lossy_link["state"], lossy_link["datapath"]) == ("up", "relay")
 
 
 def test_a_node_has_its_processor_time_its_programs_and_whether_frames_of_it_are_dropped() -> None:
@@ -121,8 +127,10 @@ def test_where_there_is_no_cluster_the_reason_is_the_only_part() -> None:
 
 def test_control_characters_of_a_programs_name_are_escaped() -> None:
     snapshot = two_nodes()
-    named = replace(snapshot.nodes[0], programs=(Program(1, "\x1b[2J\u202e<b>", 1.0),))
-    text = json.dumps(parts(replace(snapshot, nodes=(named, snapshot.nodes[1])), panel="Nodes", kind="node", name="n1"))
+    renamed_node = replace(snapshot.nodes[0], programs=(Program(1, "\x1b[2J\u202e<b>", 1.0),))
+    text = json.dumps(
+        parts(replace(snapshot, nodes=(renamed_node, snapshot.nodes[1])), panel="Nodes", kind="node", name="n1")
+    )
     assert "\\\\x1b[2J\\\\u202e<b>" in text
     assert "\\u202e" not in text.replace("\\\\u202e", "")
 

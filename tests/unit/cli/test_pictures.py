@@ -15,17 +15,17 @@ def check(script: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_picture_is_what_is_shown_today() -> None:
-    done = check(PICTURES / "top.py")
-    assert done.returncode == 0, done.stderr
+    completed = check(PICTURES / "top.py")
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_a_picture_of_something_else_is_found_out(tmp_path: Path) -> None:
     for name in ("top.py", "top.svg"):
         shutil.copy(PICTURES / name, tmp_path)
     (tmp_path / "top.json").write_text((PICTURES / "top.json").read_text().replace('"rate 3mbit"', '"rate 4mbit"'))
-    done = check(tmp_path / "top.py")
-    assert done.returncode == 1
-    assert "is not what is shown today" in done.stderr
+    completed = check(tmp_path / "top.py")
+    assert completed.returncode == 1
+    assert "is not what is shown today" in completed.stderr
 
 
 def test_the_picture_needs_nothing_from_elsewhere_and_is_small() -> None:

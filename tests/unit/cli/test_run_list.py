@@ -71,18 +71,18 @@ def test_a_failed_run_shows_its_error(tmp_path: Path) -> None:
 
 
 def test_runs_appear_the_latest_first_and_disappear_with_their_folders(tmp_path: Path) -> None:
-    place = tmp_path / "runs"
-    runs = RunList(place)
+    folder = tmp_path / "runs"
+    runs = RunList(folder)
     assert sample_document(runs) == []
-    write_run(place / "b", began=2.0)
-    write_run(place / "a", began=3.0)
-    (place / "not a run").mkdir()
-    (place / "file").write_text("")
+    write_run(folder / "b", began=2.0)
+    write_run(folder / "a", began=3.0)
+    (folder / "not a run").mkdir()
+    (folder / "file").write_text("")
     assert [run["name"] for run in sample_document(runs)] == ["a", "b"]
-    shutil.rmtree(place / "a")
+    shutil.rmtree(folder / "a")
     assert [run["name"] for run in sample_document(runs)] == ["b"]
     assert runs.folder("a") is None
-    assert runs.folder("b") == place / "b"
+    assert runs.folder("b") == folder / "b"
     assert runs.folder("..") is None
     runs.close()
 

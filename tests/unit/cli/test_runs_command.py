@@ -12,15 +12,15 @@ from testbed.cli.main import testbed as command
 
 def test_a_directory_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for wrong in ("nonesuch", "file"):
-        done = CliRunner().invoke(command, ["runs", str(tmp_path / wrong)])
-        assert done.exit_code == 2
-        assert str(tmp_path / wrong) in done.output
+    for target in ("nonesuch", "file"):
+        result = CliRunner().invoke(command, ["runs", str(tmp_path / target)])
+        assert result.exit_code == 2
+        assert str(tmp_path / target) in result.output
 
 
 def test_an_empty_list_of_runs_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (["runs"], ["runs", str(tmp_path)]):
-        done = CliRunner().invoke(command, arguments)
-        assert done.exit_code == 0
-        assert done.output.startswith("there are no runs in ")
+        result = CliRunner().invoke(command, arguments)
+        assert result.exit_code == 0
+        assert result.output.startswith("there are no runs in ")

@@ -27,12 +27,12 @@ def console(width: int, height: int, *, color: bool = True, encoding: str = "utf
 def screen_lines(snapshot: Snapshot | Absent, view: View | None = None, width: int = 80, height: int = 24) -> list[str]:
     """The lines of the screen, without colours."""
     with io.StringIO() as file:
-        plain = Console(width=width, height=height, file=file)
-        plain.print(frame(snapshot, view or View(), width, height), end="")
+        console = Console(width=width, height=height, file=file)
+        console.print(frame(snapshot, view or View(), width, height), end="")
         return file.getvalue().split("\n")
 
 
-def coded(snapshot: Snapshot, view: View, **settings: bool) -> str:
+def screen_codes(snapshot: Snapshot, view: View, **settings: bool) -> str:
     """Return the bytes sent to the terminal, as text."""
     screen = console(80, 24, **settings)
     screen.print(frame(snapshot, view, 80, 24), end="")
@@ -44,8 +44,8 @@ def coded(snapshot: Snapshot, view: View, **settings: bool) -> str:
 
 
 def row(lines: list[str], name: str) -> str:
-    (actual,) = [line for line in lines if line[1:].startswith(name)]
-    return actual
+    (matching_line,) = [line for line in lines if line[1:].startswith(name)]
+    return matching_line
 
 
 def test_a_wide_screen_has_every_column_of_a_node() -> None:
@@ -65,17 +65,17 @@ def test_a_narrow_screen_leaves_out_what_matters_least_and_keeps_columns_whole()
 
 
 def test_what_does_not_fit_is_in_the_detail_of_the_selected_row() -> None:
-    below = "\n".join(screen_lines(two_nodes(), width=80))
-    assert "02:00:00:00:00:01" in below
-    assert "iperf3 (4711) 42% 5.05M, sh (4712) 0% 879K" in below
+    detail_text = "\n".join(screen_lines(two_nodes(), width=80))
+    assert "02:00:00:00:00:01" in detail_text
+    assert "iperf3 (4711) 42% 5.05M, sh (4712) 0% 879K" in detail_text
 
 
 def test_links_show_both_directions_with_what_is_declared_injected_and_lost() -> None:
     lines = screen_lines(two_nodes(), View(panel=1), width=200)
-    forward_row, back = row(lines, "n2:eth0 → s1:2"), row(lines, "s1:2 → n2:eth0")
+    forward_row, backward_row = row(lines, "n2:eth0 → s1:2"), row(lines, "s1:2 → n2:eth0")
     for cell in ("relay", "812", "9.74M", "43", "451 loss, 12 queue", "loss 5%", "delay 1ms"):
         assert cell in forward_row
-        assert cell not in back.replace("relay", "") or cell == "relay"
+        assert cell not in backward_row.replace("relay", "") or cell == "relay"
 
 
 def test_the_selected_direction_tells_what_was_done_to_its_frames() -> None:
@@ -129,8 +129,8 @@ def test_sorting_puts_the_highest_first() -> None:
 def test_colours_tell_of_faults_and_losses_and_are_left_out_where_there_are_none() -> None:
     """31 is red: frames are being lost. 33 is yellow: something is injected."""
     view = View(panel=1)
-    assert "\x1b[31mn2:eth0 → s1:2" in coded(two_nodes(), view)
-    plain = coded(two_nodes(), view, color=False)
+    assert "\x1b[31mn2:eth0 → s1:2" in screen_codes(two_nodes(), view)
+    plain = screen_codes(two_nodes(), view, color=False)
     assert "\x1b[3" not in plain
     assert "\x1b[7m" in plain  # the selection is told by more than a colour
     assert "▸n1:eth0 → s1:1" in "\n".join(screen_lines(two_nodes(), view))
@@ -143,8 +143,8 @@ def test_a_terminal_that_knows_letters_only_gets_letters_only() -> None:
 
 
 def test_no_program_can_write_to_the_terminal_by_its_name() -> None:
-    evil = Node("n1", "up", (), (Program(1, "\x1b[2Jx\r\n", 0.5, 1),))
-    text = "\n".join(screen_lines(replace(two_nodes(), nodes=(evil,)), width=200))
+    hostile_node = Node("n1", "up", (), (Program(1, "\x1b[2Jx\r\n", 0.5, 1),))
+    text = "\n".join(screen_lines(replace(two_nodes(), nodes=(hostile_node,)), width=200))
     assert "?[2Jx??" in text
     assert "\x1b" not in text
 

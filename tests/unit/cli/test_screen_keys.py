@@ -52,12 +52,12 @@ def test_an_escape_alone_is_a_key_once_nothing_follows() -> None:
 
 @given(st.lists(st.sampled_from([b"\x1b[A", b"\x1bOB", b"\x1b[6~", b"q", "ä".encode(), b"\t"])), st.data())
 def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st.DataObject) -> None:
-    whole = b"".join(parts)
-    cut = data.draw(st.integers(0, len(whole)))
+    key_bytes = b"".join(parts)
+    cut = data.draw(st.integers(0, len(key_bytes)))
     keys = Keys()
-    actual = [key for piece in (whole[:cut], whole[cut:]) if piece for key in keys.feed(piece)]
-    assert actual == Keys().feed(whole)
-    assert len(actual) == len(parts)
+    fed_keys = [key for piece in (key_bytes[:cut], key_bytes[cut:]) if piece for key in keys.feed(piece)]
+    assert fed_keys == Keys().feed(key_bytes)
+    assert len(fed_keys) == len(parts)
 
 
 @given(st.binary(max_size=40))

@@ -24,13 +24,13 @@ class Abandoned:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_comes_where_nothing_can_be_raised_ends_the_view(number: signal.Signals) -> None:
-    def ended(number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    keyboard, behind = pty.openpty()
-    before = signal.signal(number, ended)
+    keyboard, follower = pty.openpty()
+    before = signal.signal(number, on_signal)
     try:
-        with take_over(behind) as terminal:
+        with take_over(follower) as terminal:
             Abandoned(number)
             assert terminal.wait(10).ended_by == number
         with pytest.raises(SystemExit):
@@ -38,4 +38,4 @@ def test_a_signal_that_comes_where_nothing_can_be_raised_ends_the_view(number: s
     finally:
         signal.signal(number, before)
         os.close(keyboard)
-        os.close(behind)
+        os.close(follower)

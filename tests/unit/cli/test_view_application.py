@@ -83,9 +83,9 @@ async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: 
     assert page.status == 200
     assert "<!doctype html>" in page.text
     for file in STATIC.iterdir():
-        actual = await request(app, f"/{TOKEN}/static/{file.name}", OURS)
-        assert (actual.status, actual.body) == (200, file.read_bytes())
-        assert actual.headers["x-content-type-options"] == "nosniff"
+        response = await request(app, f"/{TOKEN}/static/{file.name}", OURS)
+        assert (response.status, response.body) == (200, file.read_bytes())
+        assert response.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: 
 )
 @in_loop
 async def test_without_the_token_everything_is_refused(tmp_path: Path, path: str) -> None:
-    actual = await request(Viewed(tmp_path).app, path, OURS)
-    assert actual.status == 403
-    assert "testbed top --web" in actual.text
+    response = await request(Viewed(tmp_path).app, path, OURS)
+    assert response.status == 403
+    assert "testbed top --web" in response.text
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ async def test_the_cluster_is_not_looked_at_while_nobody_watches(tmp_path: Path)
             await socket.until("picture")
             while len(view.sampler.looks) < 5:
                 await asyncio.sleep(0.001)  # the interval
-        seen = len(view.sampler.looks)
+        looks_before = len(view.sampler.looks)
         for _ in range(20):
             await asyncio.sleep(0.001)  # twenty intervals
-        assert len(view.sampler.looks) <= seen + 1  # one may have been under way
+        assert len(view.sampler.looks) <= looks_before + 1  # one may have been under way
 
 
 @in_loop
@@ -250,7 +250,7 @@ async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("command", "values", "words"),
+    ("command", "values", "message"),
     [
         ("down", {}, "no command 'down' is offered here"),
         ("exec", {"words": "sh"}, "no command 'exec' is offered here"),
@@ -260,7 +260,7 @@ async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Pat
 )
 @in_loop
 async def test_a_form_that_cannot_be_carried_out_fails_with_its_reason(
-    tmp_path: Path, command: str, values: dict[str, str], words: str
+    tmp_path: Path, command: str, values: dict[str, str], message: str
 ) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
@@ -268,7 +268,7 @@ async def test_a_form_that_cannot_be_carried_out_fails_with_its_reason(
         socket.send({"command": command, "values": values, "name": "mine"})
         await socket.until("jobs")
         (job,) = socket.parts["jobs"]
-        assert (job["name"], job["state"], job["message"]) == ("mine", "failed", words)
+        assert (job["name"], job["state"], job["message"]) == ("mine", "failed", message)
 
 
 @in_loop
@@ -287,9 +287,9 @@ async def test_only_the_last_jobs_are_kept(tmp_path: Path) -> None:
     jobs = Viewed(tmp_path).view.jobs
     for number in range(30):
         jobs.refuse(f"job {number}", "", "")
-    kept = jobs.to_json()
-    assert isinstance(kept, list)
-    assert [job["number"] for job in kept if isinstance(job, dict)] == list(range(30, 10, -1))
+    jobs_document = jobs.to_json()
+    assert isinstance(jobs_document, list)
+    assert [job["number"] for job in jobs_document if isinstance(job, dict)] == list(range(30, 10, -1))
 
 
 @in_loop
@@ -341,12 +341,12 @@ async def test_half_a_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
 @in_loop
 async def test_markup_in_what_nodes_and_events_contain_is_text(tmp_path: Path) -> None:
     """The page sets text only; here its JSON carries it unchanged."""
-    hostile = FormattedEvent(0, "<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>")
+    hostile_event = FormattedEvent(0, "<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>")
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
-        view.sampler.snapshot = replace(two_nodes(), events=(hostile,))
+        view.sampler.snapshot = replace(two_nodes(), events=(hostile_event,))
         await socket.message()
         await socket.until("events")
-        assert socket.parts["events"][0]["cells"][1:] == ["<script>alert(1)</script>", "</script>", hostile.what]
+        assert socket.parts["events"][0]["cells"][1:] == ["<script>alert(1)</script>", "</script>", hostile_event.what]
 
 
 def test_no_script_of_the_page_makes_markup_of_text() -> None:

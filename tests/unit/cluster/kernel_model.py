@@ -93,7 +93,7 @@ class Kernel:
         return ExistingState(
             {
                 key: Contents(
-                    {interface.name: interface for interface in actual.values()},
+                    {interface.name: interface for interface in device.values()},
                     {index: frozenset(texts) for index, texts in self.addresses[key].items() if texts},
                     frozenset(self.routes[key]),
                     dict(self.forwarding) if key == namespace_names.WIRE else {},
@@ -107,7 +107,7 @@ class Kernel:
                     dict(self.classifiers) if key == namespace_names.WIRE else {},
                     self._seen_diversions() if key == namespace_names.WIRE else {},
                 )
-                for key, actual in self.interfaces.items()
+                for key, device in self.interfaces.items()
             },
             dict(self.limits),
             frozenset(self.nics),
@@ -128,41 +128,41 @@ class Kernel:
 
     def assert_sound(self, after: Operation) -> None:
         wire = self.interfaces.get(namespace_names.WIRE, {})
-        for index, out in self.redirections.items():
+        for index, target in self.redirections.items():
             assert not wire[index].master, f"{wire[index].name} is plugged in and joined after: {after}"
-            assert out not in wire or not wire[out].master, f"two ways lead to {wire[out].name} after: {after}"
-        by_name = {actual.name: actual for actual in wire.values()}
+            assert target not in wire or not wire[target].master, f"two ways lead to {wire[target].name} after: {after}"
+        by_name = {device.name: device for device in wire.values()}
         for port in wire.values():
-            patch, free = (by_name.get(name) for name in namespace_names.patch(port.name))
+            patch, free_end = (by_name.get(name) for name in namespace_names.patch(port.name))
             if port.index in self.patched:
                 assert patch is not None, f"what leaves by {port.name} goes nowhere after: {after}"
-                assert free is not None, f"what leaves by {port.name} goes nowhere after: {after}"
+                assert free_end is not None, f"what leaves by {port.name} goes nowhere after: {after}"
                 assert self.patched[port.index] == patch.index
-                assert self._leads(free, port), f"what leaves by {port.name} goes nowhere after: {after}"
+                assert self._leads(free_end, port), f"what leaves by {port.name} goes nowhere after: {after}"
                 assert by_name.get(self.leaving[port.index][1]) == wire[self._exit_to(port)]
-            if patch is not None and patch.master and free is not None and self._leads(free, port):
+            if patch is not None and patch.master and free_end is not None and self._leads(free_end, port):
                 assert not patch.flooding, f"frames take two ways to {port.name} after: {after}"
                 if port.index in self.staged and port.master:  # nothing of a switch leaves by a port that is not in it
-                    returned = self.leaving.get(port.index, ("", ""))[0] != patch.name
-                    assert not returned, f"{port.name} gets its own frames back after: {after}"
-        for index, way in self.diversions.items():  # a port that is diverted stays plugged in, cables stay joined
-            for tap in {*way} - {0}:
-                plugged_in = tap in wire and wire[tap].master and way.outgoing
+                    is_returned = self.leaving.get(port.index, ("", ""))[0] != patch.name
+                    assert not is_returned, f"{port.name} gets its own frames back after: {after}"
+        for index, diversion in self.diversions.items():  # a port that is diverted stays plugged in, cables stay joined
+            for tap in {*diversion} - {0}:
+                plugged_in = tap in wire and wire[tap].master and diversion.outgoing
                 assert not plugged_in, f"{wire[index].name} is diverted into a switch after: {after}"
         ports = [port for port in wire.values() if port.master and port.up]
-        ways = {port.index: arrival for port in ports if port.flooding and (arrival := self._arrival(port))}
-        done: set[int] = set()
+        arrivals = {port.index: arrival for port in ports if port.flooding and (arrival := self._arrival(port))}
+        checked: set[int] = set()
 
         def follow(arrived: Interface, path: tuple[int, ...]) -> None:
             assert arrived.index not in path, f"a broadcast circulates through {arrived.name} after: {after}"
-            if arrived.index not in done:
+            if arrived.index not in checked:
                 for port in ports:
-                    own = self.leaving.get(port.index, ("", ""))[0] == arrived.name
-                    if port.master == arrived.master and port is not arrived and port.index in ways and not own:
-                        follow(ways[port.index], (*path, arrived.index))
-                done.add(arrived.index)
+                    is_own = self.leaving.get(port.index, ("", ""))[0] == arrived.name
+                    if port.master == arrived.master and port is not arrived and port.index in arrivals and not is_own:
+                        follow(arrivals[port.index], (*path, arrived.index))
+                checked.add(arrived.index)
 
-        for arrival in ways.values():
+        for arrival in arrivals.values():
             follow(arrival, ())
 
     def _arrival(self, port: Interface) -> Interface | None:
@@ -173,24 +173,24 @@ class Kernel:
             end = wire.get(port.peer)
             if end is None or not end.up or end.peer != port.index:
                 return None
-            out = self.staged.get(end.index)
-            if out is None and end.master:
+            target = self.staged.get(end.index)
+            if target is None and end.master:
                 return end
-            out = self.redirections.get(end.index) if out is None else out
-            if out not in wire:
+            target = self.redirections.get(end.index) if target is None else target
+            if target not in wire:
                 return None
-            port = wire[out]
+            port = wire[target]
         return None
 
-    def _leads(self, free: Interface, port: Interface) -> bool:
-        """Whether frames that enter a patch's free end pass a stage and leave by the port."""
+    def _leads(self, free_end: Interface, port: Interface) -> bool:
+        """Return whether frames that enter a patch's free end pass a stage and leave by the port."""
         wire = self.interfaces[namespace_names.WIRE]
-        entered = wire.get(self.staged.get(free.index, 0))
+        entered = wire.get(self.staged.get(free_end.index, 0))
         return entered is not None and self.staged.get(entered.peer) == port.index
 
     def _exit_to(self, port: Interface) -> int:
         """The end of a stage from which frames leave by the port."""
-        return next(at for at, to in self.staged.items() if to == port.index)
+        return next(source for source, target in self.staged.items() if target == port.index)
 
     def _by_name(self, name: str) -> Interface | None:
         return next(
@@ -200,32 +200,32 @@ class Kernel:
     def change(self, key: str, index: int, **values: object) -> None:
         self.interfaces[key][index] = replace(self.interfaces[key][index], **values)  # type: ignore[arg-type]
 
-    def make(self, key: str, index: int, name: str, kind: str, mac: str, mtu: int, **more: int) -> None:
+    def make(self, key: str, index: int, name: str, kind: str, mac: str, mtu: int, **attributes: int) -> None:
         interfaces = self.interfaces[key]
         assert index not in interfaces, f"index {index} is taken in {key!r}"
         assert name not in {interface.name for interface in interfaces.values()}, f"{name} is taken in {key!r}"
         assert 1 <= len(name) <= 15
-        up, master, peer = bool(more.get("up")), more.get("master", 0), more.get("peer", 0)
-        interfaces[index] = Interface(index, name, kind, mac, mtu, up, master, peer, "", UNUSED)
+        is_up, master, peer = bool(attributes.get("up")), attributes.get("master", 0), attributes.get("peer", 0)
+        interfaces[index] = Interface(index, name, kind, mac, mtu, is_up, master, peer, "", UNUSED)
         if kind in ("veth", "vxlan"):
             self.offloads[key][index] = Offloads.ALL
 
     def remove(self, key: str, index: int) -> None:
         if index not in self.interfaces[key]:
             return  # it went with its other end
-        gone = self.interfaces[key].pop(index)
+        removed = self.interfaces[key].pop(index)
         self.addresses[key].pop(index, None)
         if key == namespace_names.WIRE:
-            self.forwarding = {at: port for at, port in self.forwarding.items() if port != index}
+            self.forwarding = {source: port for source, port in self.forwarding.items() if port != index}
             self._unhook(index)
             self.qdiscs.pop(index, None)
-            self.staged = {at: 0 if to == index else to for at, to in self.staged.items()}
-            self.patched = {at: 0 if to == index else to for at, to in self.patched.items()}
+            self.staged = {source: 0 if target == index else target for source, target in self.staged.items()}
+            self.patched = {source: 0 if target == index else target for source, target in self.patched.items()}
         self.offloads[key].pop(index, None)
-        for other, interface in self.interfaces.items():
-            partner = interface.get(gone.peer)
-            if partner is not None and gone.kind == partner.kind == "veth" and partner.peer == index:
-                self.remove(other, gone.peer)
+        for other_index, interface in self.interfaces.items():
+            partner = interface.get(removed.peer)
+            if partner is not None and removed.kind == partner.kind == "veth" and partner.peer == index:
+                self.remove(other_index, removed.peer)
                 break
 
     def _unhook(self, index: int) -> None:
@@ -240,8 +240,11 @@ class Kernel:
 
     def _seen_diversions(self) -> dict[int, Diversion]:
         """Return the diversions as dumped: -1 stands for a removed interface."""
-        present = {*self.interfaces[namespace_names.WIRE], 0}
-        return {at: Diversion(*(to if to in present else -1 for to in way)) for at, way in self.diversions.items()}
+        existing_indices = {*self.interfaces[namespace_names.WIRE], 0}
+        return {
+            source: Diversion(*(target if target in existing_indices else -1 for target in diversion))
+            for source, diversion in self.diversions.items()
+        }
 
     def carry_out(self, operation: Operation) -> None:
         match operation:
@@ -282,7 +285,7 @@ class Kernel:
                 desired_values = {"mtu": mtu, "mac": mac, "master": switch}
                 if switch is not None:
                     desired_values |= {"learning": True, "flooding": True}
-                    self.forwarding = {at: port for at, port in self.forwarding.items() if port != index}
+                    self.forwarding = {source: port for source, port in self.forwarding.items() if port != index}
                 self.change(key, index, **{name: value for name, value in desired_values.items() if value is not None})
             case SetUp(key, _, index):
                 self.change(key, index, up=True)
@@ -321,13 +324,13 @@ class Kernel:
                 if not prepared:
                     self.prepared.discard(index)
             case Drain(_, _, index):
-                entering = [at for at, to in self.staged.items() if to == index]
+                entering = [source for source, target in self.staged.items() if target == index]
                 wire = self.interfaces[namespace_names.WIRE]
                 for port in wire.values():
-                    patch, free = (self._by_name(name) for name in namespace_names.patch(port.name))
-                    if patch is not None and free is not None and free.index in entering:
-                        comes = port.index in self.patched or (patch.master and patch.learning)
-                        assert not comes, f"frames come by {free.name} to what is drained"
+                    patch, free_end = (self._by_name(name) for name in namespace_names.patch(port.name))
+                    if patch is not None and free_end is not None and free_end.index in entering:
+                        is_receiving = port.index in self.patched or (patch.master and patch.learning)
+                        assert not is_receiving, f"frames come by {free_end.name} to what is drained"
             case PrepareEgress(_, index, patch, stage):
                 assert index in self.hooks
                 assert self._by_name(patch) is not None
@@ -348,9 +351,9 @@ class Kernel:
                 assert index in self.interfaces[namespace_names.WIRE]
                 self.hooks.add(index)
             case AwaitCarrier(_, index):
-                one = self.interfaces[namespace_names.WIRE][index]
-                assert one.up
-                assert self.interfaces[namespace_names.WIRE][one.peer].up
+                end = self.interfaces[namespace_names.WIRE][index]
+                assert end.up
+                assert self.interfaces[namespace_names.WIRE][end.peer].up
             case Divert(_, index, tap, back):
                 assert index in self.hooks, "adding a hook to what carries frames loses some"
                 assert index not in self.diversions
@@ -388,8 +391,8 @@ class Kernel:
 
 def qdisc(index: int, kind: str, handle: int, options: bytes, sized: bool) -> Qdisc:
     """A discipline that nothing has gone through."""
-    reported = {"index": index, "kind": kind, "handle": handle, "options": options, "sized": sized}
-    return Qdisc(**{field.name: reported.get(field.name, 0) for field in fields(Qdisc)})  # type: ignore[arg-type]
+    attributes = {"index": index, "kind": kind, "handle": handle, "options": options, "sized": sized}
+    return Qdisc(**{field.name: attributes.get(field.name, 0) for field in fields(Qdisc)})  # type: ignore[arg-type]
 
 
 def netem_reports(options: netem.Options) -> bytes:

@@ -49,12 +49,12 @@ def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "probe_capabilities", lambda: Capabilities(relay=True))
 
 
-def decided(whole: Layout, *injected: Injection, asked: ConfiguredDatapath = "auto") -> Decisions:
-    return decide(whole, injected, asked, Path())
+def decide_datapaths(full_layout: Layout, *injections: Injection, configured: ConfiguredDatapath = "auto") -> Decisions:
+    return decide(full_layout, injections, configured, Path())
 
 
 def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> None:
-    operations = plan(layout(), ExistingState(), decided(layout()).link_services)
+    operations = plan(layout(), ExistingState(), decide_datapaths(layout()).link_services)
     assert [operation.name for operation in operations if isinstance(operation, MakeSwitch)] == ["s3"]
     cables = {operation.label: operation for operation in operations if isinstance(operation, MakeCable)}
     assert set(cables) == {"n1:eth0--s1:1", "n2:eth0--s2:1", "n3:eth0--s3:1", "n4:eth0--s3:2"}
@@ -71,7 +71,7 @@ def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> No
 
 
 def test_the_relay_is_told_which_ports_its_links_have_and_one_process_has_them_all() -> None:
-    orders = decided(layout()).orders
+    orders = decide_datapaths(layout()).orders
     assert {link.name: (link.a, link.b, link.plugs) for link in orders.links} == {
         "n1:eth0--s1:1": ("n1.eth0", "", (None, Plug("s1", 1))),
         "n2:eth0--s2:1": ("n2.eth0", "", (None, Plug("s2", 1))),
@@ -84,7 +84,7 @@ def test_the_relay_is_told_which_ports_its_links_have_and_one_process_has_them_a
 
 def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
     cut = Injection(1, "down", down=(TRUNK, "n1:eth0--s1:1"))
-    decisions = decided(layout(), cut)
+    decisions = decide_datapaths(layout(), cut)
     assert {link.name: link.is_cut for link in decisions.orders.links} == {
         "n1:eth0--s1:1": True, "n2:eth0--s2:1": False, TRUNK: True,
     }  # fmt: skip
@@ -99,26 +99,26 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
     assert not first.up
 
 
-@pytest.mark.parametrize("asked", ["direct", "netem", "tc"])
-def test_nobody_but_the_relay_carries_them(asked: ConfiguredDatapath) -> None:
+@pytest.mark.parametrize("configured", ["direct", "netem", "tc"])
+def test_nobody_but_the_relay_carries_them(configured: ConfiguredDatapath) -> None:
     with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: Myrinet's switches"):
-        decided(layout(), asked=asked)
+        decide_datapaths(layout(), configured=configured)
 
 
 def test_routed_nodes_and_ordered_links_follow_from_the_layout() -> None:
-    whole = layout()
-    assert whole.source_routed_nodes().keys() == {"n1", "n2"}
-    assert whole.keeps_order()
+    cluster = layout()
+    assert cluster.source_routed_nodes().keys() == {"n1", "n2"}
+    assert cluster.keeps_order()
     for link in (
         Link(ends=["n1", "n2"], delay="1ms", reorder="1%"),
         Link(ends=["n1", "n2"], rules=["delay 1ms nth(3)"]),
     ):
-        other = resolve(Description(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[link]))
-        assert not other.keeps_order()
-        assert not other.source_routed_nodes()
+        pair = resolve(Description(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[link]))
+        assert not pair.keeps_order()
+        assert not pair.source_routed_nodes()
 
 
 def test_a_slowed_cluster_tells_its_relay_by_how_much() -> None:
-    slow = slow_layout(layout(), 20)
-    assert decided(slow).orders.slowed == 20
-    assert from_json(to_json(slow)) == slow
+    slowed = slow_layout(layout(), 20)
+    assert decide_datapaths(slowed).orders.slowed == 20
+    assert from_json(to_json(slowed)) == slowed

@@ -84,14 +84,14 @@ def test_a_cut_and_its_end_change_its_links() -> None:
 
 
 def test_a_link_that_another_cut_keeps_down_does_not_change() -> None:
-    other = Injection(2, "down: all", down=("n1--s1", "n2--s1"))
-    assert cuts.changed_cuts((other,), (other, CUT)) == set()
-    assert cuts.changed_cuts((CUT, other), (CUT,)) == {"n2--s1"}
+    other_cut = Injection(2, "down: all", down=("n1--s1", "n2--s1"))
+    assert cuts.changed_cuts((other_cut,), (other_cut, CUT)) == set()
+    assert cuts.changed_cuts((CUT, other_cut), (CUT,)) == {"n2--s1"}
 
 
 def test_a_cut_with_another_change_needs_a_plan() -> None:
     lossy = Injection(2, "loss", places=(("n2--s1", "forward"),), keys={"loss": 0.5})
     ruled = Injection(3, "rule", rules=((("n2--s1", "forward"), "drop"),))
-    for more in (lossy, ruled):
-        assert cuts.changed_cuts((), (CUT, more)) == set()
-        assert cuts.changed_cuts((more,), (more, CUT)) == {"n1--s1"}
+    for change in (lossy, ruled):
+        assert cuts.changed_cuts((), (CUT, change)) == set()
+        assert cuts.changed_cuts((change,), (change, CUT)) == {"n1--s1"}

@@ -35,8 +35,8 @@ HERE: tuple[DirectionKey, ...] = tuple((NAME, direction) for direction in BOTH)
 DECLARED = replace(LINK, forward=Impairment(delay=5, loss=0.1))
 
 
-def injection(number: int, places: tuple[DirectionKey, ...] = HERE, **keys: object) -> Injection:
-    return Injection(number, f"the {number}th", places, keys)
+def injection(number: int, directions: tuple[DirectionKey, ...] = HERE, **keys: object) -> Injection:
+    return Injection(number, f"the {number}th", directions, keys)
 
 
 def forward(*injections: Injection) -> Impairment:
@@ -52,18 +52,18 @@ def test_without_injections_what_is_declared_is_in_force() -> None:
 
 
 def test_only_what_is_named_is_changed_and_only_where() -> None:
-    one = injection(1, ((NAME, "forward"),), delay=9, duplicate=0.2)
-    assert forward(one) == Impairment(delay=9, loss=0.1, duplicate=0.2)
-    assert in_force(DECLARED, "backward", [one]).impairment == Impairment()
-    elsewhere = injection(2, (("n2:eth0--s1:2", "forward"),), delay=9)
-    assert forward(elsewhere) == DECLARED.forward
+    injected = injection(1, ((NAME, "forward"),), delay=9, duplicate=0.2)
+    assert forward(injected) == Impairment(delay=9, loss=0.1, duplicate=0.2)
+    assert in_force(DECLARED, "backward", [injected]).impairment == Impairment()
+    on_other_link = injection(2, (("n2:eth0--s1:2", "forward"),), delay=9)
+    assert forward(on_other_link) == DECLARED.forward
 
 
 def test_the_later_of_two_counts_key_by_key() -> None:
-    one, other = injection(1, delay=7, corrupt=0.1), injection(2, delay=8)
-    assert forward(one, other) == Impairment(delay=8, loss=0.1, corrupt=0.1)
-    assert forward(one) == Impairment(delay=7, loss=0.1, corrupt=0.1)
-    assert forward(other) == Impairment(delay=8, loss=0.1)
+    earlier, later = injection(1, delay=7, corrupt=0.1), injection(2, delay=8)
+    assert forward(earlier, later) == Impairment(delay=8, loss=0.1, corrupt=0.1)
+    assert forward(earlier) == Impairment(delay=7, loss=0.1, corrupt=0.1)
+    assert forward(later) == Impairment(delay=8, loss=0.1)
 
 
 def test_nothing_can_be_injected_over_something() -> None:
@@ -74,8 +74,8 @@ def test_an_injected_impairment_replaces_a_declared_one_that_excludes_it() -> No
     rated = replace(LINK, forward=Impairment(rate=1000, queue_frames=5))
     traced = in_force(rated, "forward", [injection(1, rate_trace="t", queue=5000)]).impairment
     assert traced == Impairment(rate_trace="t", queue=5000)
-    again = in_force(rated, "forward", [injection(1, rate_trace="t"), injection(2, rate=77)]).impairment
-    assert again == Impairment(rate=77, queue_frames=5)
+    replaced = in_force(rated, "forward", [injection(1, rate_trace="t"), injection(2, rate=77)]).impairment
+    assert replaced == Impairment(rate=77, queue_frames=5)
 
 
 def test_a_jitter_that_is_taken_away_takes_its_distribution_along() -> None:
@@ -103,11 +103,11 @@ def test_rules_keep_their_names_whatever_comes_and_goes_beside_them() -> None:
 
 
 def test_a_link_is_down_as_long_as_any_injection_has_it_down() -> None:
-    one, other = Injection(1, "a", down=(NAME,)), Injection(2, "b", down=(NAME, "n2:eth0--s1:2"))
-    assert is_down(LINK, [one, other])
-    assert is_down(LINK, [other])
+    first, second = Injection(1, "a", down=(NAME,)), Injection(2, "b", down=(NAME, "n2:eth0--s1:2"))
+    assert is_down(LINK, [first, second])
+    assert is_down(LINK, [second])
     assert not is_down(LINK, [])
-    assert not is_down(STAR.links[2], [one, other])
+    assert not is_down(STAR.links[2], [first, second])
 
 
 # A layout that has changed
@@ -115,23 +115,23 @@ def test_a_link_is_down_as_long_as_any_injection_has_it_down() -> None:
 
 def test_injections_on_a_removed_link_are_removed() -> None:
     smaller = Layout(STAR.name, STAR.seed, STAR.nodes, STAR.switches, STAR.links[1:])
-    gone = injection(1)
-    both = Injection(
+    on_removed = injection(1)
+    on_both = Injection(
         2, "b", (*HERE, ("n2:eth0--s1:2", "forward")), {"delay": 1}, (((NAME, "forward"), "drop udp"),), down=(NAME,)
     )
     untouched = injection(3, (("n2:eth0--s1:2", "forward"),), delay=1)
-    assert restrict(smaller, [gone, both, untouched]) == (
-        replace(both, places=(("n2:eth0--s1:2", "forward"),), rules=(), down=()),
+    assert restrict(smaller, [on_removed, on_both, untouched]) == (
+        replace(on_both, places=(("n2:eth0--s1:2", "forward"),), rules=(), down=()),
         untouched,
     )
-    assert restrict(STAR, [gone, both, untouched]) == (gone, both, untouched)
+    assert restrict(STAR, [on_removed, on_both, untouched]) == (on_removed, on_both, untouched)
 
 
 # What users mean
 
 
 @pytest.mark.parametrize(
-    ("target", "found"),
+    ("target", "indices"),
     [
         ("all", [0, 1, 2]),
         ("s1", [0, 1, 2]),
@@ -144,12 +144,12 @@ def test_injections_on_a_removed_link_are_removed() -> None:
         ("s1:1--n1:eth0", [0]),
     ],
 )
-def test_links_are_named_in_many_ways(target: str, found: list[int]) -> None:
-    assert links_of(STAR, target) == [STAR.links[number] for number in found]
+def test_links_are_named_in_many_ways(target: str, indices: list[int]) -> None:
+    assert links_of(STAR, target) == [STAR.links[number] for number in indices]
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("n9", "no link, node or switch 'n9'"),
         ("n1--s2", "did you mean 'n1--s1'?"),
@@ -157,10 +157,10 @@ def test_links_are_named_in_many_ways(target: str, found: list[int]) -> None:
         ("", "no link, node or switch ''"),
     ],
 )
-def test_a_link_that_there_is_not_is_refused_with_what_there_is(target: str, said: str) -> None:
+def test_a_link_that_there_is_not_is_refused_with_what_there_is(target: str, message: str) -> None:
     with pytest.raises(NotFoundError) as caught:
         links_of(STAR, target)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_directions_are_named_in_many_ways(target: str, direction: str, expected
 
 
 def test_out_of_a_switch_is_towards_every_node() -> None:
-    actual = places_of(links_of(STAR, "s1"), "s1", "out")
-    assert actual == tuple((link.name, "backward") for link in STAR.links)
+    directions = places_of(links_of(STAR, "s1"), "s1", "out")
+    assert directions == tuple((link.name, "backward") for link in STAR.links)
 
 
 def test_a_direction_that_there_is_not_is_refused_with_those_that_there_are() -> None:
@@ -212,15 +212,15 @@ identities = st.builds(Identity, st.uuids().map(str), numbers, numbers, numbers)
 
 @st.composite
 def injections(draw: st.DrawFn) -> Injection:
-    def places() -> list[tuple[str, DirectionName]]:
+    def directions_of_links() -> list[tuple[str, DirectionName]]:
         return draw(st.lists(st.tuples(texts, directions), max_size=3))
 
     return Injection(
         draw(st.integers(1, 10**6)),
         draw(texts),
-        tuple(places()),
+        tuple(directions_of_links()),
         draw(keys),
-        tuple((place, draw(texts)) for place in places()),
+        tuple((direction, draw(texts)) for direction in directions_of_links()),
         draw(texts),
         tuple(draw(st.lists(texts, max_size=3))),
         tuple(draw(st.lists(identities, max_size=2))),
@@ -249,12 +249,12 @@ def star_layout(*nodes: str) -> Layout:
 def test_an_injection_stays_with_its_cable_when_other_cables_make_its_ports_others() -> None:
     before, after = star_layout("n1", "n2", "n3"), star_layout("n1", "n3")
     assert before.links[2].name != after.links[1].name
-    kept = Injection(
+    remaining = Injection(
         1, "x", ((before.links[2].name, "forward"),), {"delay": 1}, (((before.links[4].name, "backward"), "drop"),)
     )
-    gone = Injection(2, "y", down=(before.links[1].name,))
+    removed = Injection(2, "y", down=(before.links[1].name,))
     followed = Injection(
         1, "x", ((after.links[1].name, "forward"),), {"delay": 1}, (((after.links[3].name, "backward"), "drop"),)
     )
-    assert follow_layout(before, after, [kept, gone]) == (followed,)
-    assert follow_layout(before, before, [kept, gone]) == (kept, gone)
+    assert follow_layout(before, after, [remaining, removed]) == (followed,)
+    assert follow_layout(before, before, [remaining, removed]) == (remaining, removed)

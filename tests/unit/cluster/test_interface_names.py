@@ -33,9 +33,9 @@ def test_a_long_name_is_shortened_to_its_beginning_and_a_hash() -> None:
 
 @given(st.sets(st.tuples(OWNERS, PORTS), max_size=20), st.sets(OWNERS, max_size=10))
 def test_all_names_in_a_wire_namespace_fit_and_differ(ends: set[tuple[str, str]], switches: set[str]) -> None:
-    actual = [namespace_names.far_end(*end) for end in ends] + [namespace_names.switch(name) for name in switches]
-    assert all(1 <= len(name) <= 15 for name in actual)
-    assert len(set(actual)) == len(actual)
+    names = [namespace_names.far_end(*end) for end in ends] + [namespace_names.switch(name) for name in switches]
+    assert all(1 <= len(name) <= 15 for name in names)
+    assert len(set(names)) == len(names)
 
 
 @given(OWNERS, OWNERS)
@@ -112,10 +112,10 @@ def test_the_ends_of_patches_fit_and_differ_from_all_other_names(
     ends: set[tuple[str, str]], switches: set[str]
 ) -> None:
     devices = [namespace_names.far_end(*end) for end in ends]
-    actual = devices + [namespace_names.switch(name) for name in switches]
-    actual += [end for device in devices for end in namespace_names.patch(device)]
-    assert all(1 <= len(name) <= 15 for name in actual)
-    assert len(set(actual)) == len(actual)
+    names = devices + [namespace_names.switch(name) for name in switches]
+    names += [end for device in devices for end in namespace_names.patch(device)]
+    assert all(1 <= len(name) <= 15 for name in names)
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_sequence_numbers_begin_anew() -> None:
 
 
 def test_unreachable_machines_at_the_end_of_the_events() -> None:
-    def event(what: str, machine: str) -> dict[str, object]:
-        return {"event": f"machine {what}", "machine": machine}
+    def event(kind: str, machine: str) -> dict[str, object]:
+        return {"event": f"machine {kind}", "machine": machine}
 
     lost_again = event("unreachable", "b")
     events = [event("unreachable", "a"), event("unreachable", "b"), event("reachable", "a"), {"event": "heal"},

@@ -42,17 +42,17 @@ def lines(operations: Sequence[Operation]) -> list[str]:
     return [str(operation) for operation in operations]
 
 
-def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, **more: object) -> Description:
+def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, **options: object) -> Description:
     return Description(
         name="test",
         nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
         switches=[Switch(name=f"s{number}") for number in range(1, switches + 1)],
         links=links,
-        **more,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
     )
 
 
-def linked(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto") -> Description:
+def linked_cluster(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto") -> Description:
     """``linked("n1 s1", "n2 s1")``"""
     return make_description([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
 
@@ -89,8 +89,8 @@ SHAPES = [
     Description.dumbbell(2, 2),
     Description.back_to_back(),
     Description.now(kind="ethernet"),
-    linked("n1 n2", "n2 n3", datapath="direct"),
-    linked("n1 s1", "n2 s1", "n2 s2", "n3 s2"),
+    linked_cluster("n1 n2", "n2 n3", datapath="direct"),
+    linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2"),
 ]
 
 
@@ -104,12 +104,12 @@ def test_another_mtu_is_set_at_both_ends_of_the_cables_and_nowhere_else() -> Non
     after = Description(
         name="test", nodes=nodes, switches=[Switch(name="s1")], links=[Link(ends=[f"n{n}", "s1"]) for n in (1, 2, 3)]
     )
-    before = linked("n1 s1", "n2 s1", "n3 s1", switches=1)
+    before = linked_cluster("n1 s1", "n2 s1", "n3 s1", switches=1)
     assert changed(before, after) == ["set n1.eth0 to MTU 9000", "set eth0 in n1 to MTU 9000"]
 
 
 def test_another_mac_is_set_on_the_nic_alone() -> None:
-    before = linked("n1 s1", "n2 s1", nodes=2, switches=1)
+    before = linked_cluster("n1 s1", "n2 s1", nodes=2, switches=1)
     nodes = [Node(name="n1", nics=[Nic(name="eth0", mac="02:00:00:00:00:aa")]), Node(name="n2")]
     after = Description(name="test", nodes=nodes, switches=before.switches, links=before.links)
     assert changed(before, after) == ["set eth0 in n1 to MAC 02:00:00:00:00:aa"]
@@ -138,20 +138,20 @@ def test_a_node_more_on_a_switch_does_not_disturb_its_trunk_whose_port_moves() -
 
 
 def test_one_of_two_parallel_trunks_less_is_one_trunk_less() -> None:
-    before = linked("n1 s1", "n2 s2", "s1 s2", "s1 s2", nodes=2)
-    after = linked("n1 s1", "n2 s2", "s1 s2", nodes=2)
+    before = linked_cluster("n1 s1", "n2 s2", "s1 s2", "s1 s2", nodes=2)
+    after = linked_cluster("n1 s1", "n2 s2", "s1 s2", nodes=2)
     assert [line for line in changed(before, after) if "remove" in line] == ["remove s1.s2.2", "remove s2.s1.2"]
 
 
 def test_a_link_less_takes_its_nic_with_it() -> None:
-    before = linked("n1 s1", "n2 s1", "n3 s1", "n3 s2")
-    after = linked("n1 s1", "n2 s1", "n3 s1")
+    before = linked_cluster("n1 s1", "n2 s1", "n3 s1", "n3 s2")
+    after = linked_cluster("n1 s1", "n2 s1", "n3 s1")
     assert changed(before, after)[:1] == ["remove n3.eth1"]
 
 
 def test_a_link_to_another_switch_is_plugged_there_with_the_same_nic() -> None:
-    before = linked("n1 s1", "n2 s1", "n3 s2", "s1 s2")
-    after = linked("n1 s2", "n2 s1", "n3 s2", "s1 s2")
+    before = linked_cluster("n1 s1", "n2 s1", "n3 s2", "s1 s2")
+    after = linked_cluster("n1 s2", "n2 s1", "n3 s2", "s1 s2")
     assert changed(before, after) == [
         f"set n1.eth0 to switch index {FIRST_WIRE_INDEX + 1}",
         "forget what s1 learned",
@@ -160,8 +160,8 @@ def test_a_link_to_another_switch_is_plugged_there_with_the_same_nic() -> None:
 
 
 def test_two_cables_that_were_plugged_into_switches_become_one() -> None:
-    before = linked("n1 s1", "n2 s1", nodes=2, switches=1)
-    after = linked("n1 n2", nodes=2, switches=1)
+    before = linked_cluster("n1 s1", "n2 s1", nodes=2, switches=1)
+    after = linked_cluster("n1 n2", nodes=2, switches=1)
     assert changed(before, after) == [
         "set n1.eth0 to switch index 0",
         "set n2.eth0 to switch index 0",
@@ -171,8 +171,8 @@ def test_two_cables_that_were_plugged_into_switches_become_one() -> None:
 
 
 def test_a_cable_between_nodes_is_parted_before_its_ends_are_plugged_in() -> None:
-    before = linked("n1 n2", nodes=2, switches=1)
-    after = linked("n1 s1", "n2 s1", nodes=2, switches=1)
+    before = linked_cluster("n1 n2", nodes=2, switches=1)
+    after = linked_cluster("n1 s1", "n2 s1", nodes=2, switches=1)
     kernel = built(before)
     operations = lines(kernel.converge(resolve(after)))
     switch = by_name(kernel, "", "s1").index
@@ -188,8 +188,8 @@ def test_a_cable_between_nodes_is_parted_before_its_ends_are_plugged_in() -> Non
 
 
 def test_cables_between_nodes_change_partners_without_new_nics() -> None:
-    before = linked("n1 n2", "n3 n4", nodes=4, switches=0)
-    after = linked("n1 n3", "n2 n4", nodes=4, switches=0)
+    before = linked_cluster("n1 n2", "n3 n4", nodes=4, switches=0)
+    after = linked_cluster("n1 n3", "n2 n4", nodes=4, switches=0)
     operations = changed(before, after)
     assert {line for line in operations if "address" not in line} == {
         "part n1.eth0", "part n2.eth0", "part n3.eth0", "part n4.eth0",
@@ -199,8 +199,8 @@ def test_cables_between_nodes_change_partners_without_new_nics() -> None:
 
 def test_direct_links_that_change_partners_are_made_anew() -> None:
     """Both pairs look alike but for their indexes, which is why no index occurs in two of them."""
-    before = linked("n1 n2", "n3 n4", nodes=4, switches=0, datapath="direct")
-    after = linked("n1 n3", "n2 n4", nodes=4, switches=0, datapath="direct")
+    before = linked_cluster("n1 n2", "n3 n4", nodes=4, switches=0, datapath="direct")
+    after = linked_cluster("n1 n3", "n2 n4", nodes=4, switches=0, datapath="direct")
     assert [line for line in changed(before, after) if line.startswith("make")] == [
         "make link n1:eth0--n3:eth0",
         "make link n2:eth0--n4:eth0",
@@ -208,7 +208,10 @@ def test_direct_links_that_change_partners_are_made_anew() -> None:
 
 
 def test_a_link_becomes_direct_and_back() -> None:
-    joined, direct = linked("n1 n2", "n2 n3", switches=0), linked("n1 n2", "n2 n3", switches=0, datapath="direct")
+    joined, direct = (
+        linked_cluster("n1 n2", "n2 n3", switches=0),
+        linked_cluster("n1 n2", "n2 n3", switches=0, datapath="direct"),
+    )
     assert "make link n1:eth0--n2:eth0" in changed(joined, direct)
     assert "join n1:eth0--n2:eth0" in changed(direct, joined)
     kernel = built(direct)
@@ -252,7 +255,7 @@ def test_routing_that_a_namespace_inherited_does_not_matter_to_a_node_with_one_n
 
 
 def test_a_router_is_told_to_route_before_it_has_its_nics() -> None:
-    operations = lines(plan(resolve(linked("n1 s1", "n2 s1", "n2 s2", "n3 s2")), ExistingState()))
+    operations = lines(plan(resolve(linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2")), ExistingState()))
     assert operations.index("let n2 route IPv4 between its NICs") < operations.index("make link n2:eth0--s1:2")
     assert operations[-1] == "add route 10.0.0.0/16 via 10.1.0.2 to n3"
 
@@ -263,9 +266,9 @@ def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() 
     with_ipv6 = resolve(make_description(links, network6="fd00::/48"))
     operations = lines(kernel.converge(with_ipv6))
     assert "let n2 route IPv6 between its NICs" in operations
-    local = [line for line in operations if "add address fe80::" in line]
-    assert len(local) == 2
-    assert all(":" in line and " to n2:eth" in line for line in local)
+    link_local = [line for line in operations if "add address fe80::" in line]
+    assert len(link_local) == 2
+    assert all(":" in line and " to n2:eth" in line for line in link_local)
     assert kernel.converge(with_ipv6) == []
     assert (
         len([line for line in lines(kernel.converge(resolve(make_description(links)))) if "remove address" in line])
@@ -274,8 +277,8 @@ def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() 
 
 
 def test_routes_follow_the_router() -> None:
-    before = linked("n1 s1", "n2 s1", "n2 s2", "n3 s2", nodes=4)
-    after = linked("n1 s1", "n4 s1", "n4 s2", "n3 s2", nodes=4)
+    before = linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2", nodes=4)
+    after = linked_cluster("n1 s1", "n4 s1", "n4 s2", "n3 s2", nodes=4)
     operations = changed(before, after)
     assert "remove route 10.1.0.0/16 via 10.0.0.2 from n1" in operations
     assert "add route 10.1.0.0/16 via 10.0.0.4 to n1" in operations
@@ -287,12 +290,12 @@ def test_routes_follow_the_router() -> None:
 
 def test_in_a_ring_no_port_comes_up_before_its_settings() -> None:
     operations = plan(resolve(Description.ring(3)), ExistingState())
-    up = {operation.device: at for at, operation in enumerate(operations) if isinstance(operation, SetUp)}
-    for at, operation in enumerate(operations):
+    set_up_at = {operation.device: index for index, operation in enumerate(operations) if isinstance(operation, SetUp)}
+    for index, operation in enumerate(operations):
         if isinstance(operation, MakeCable):
             assert not operation.up
         if isinstance(operation, SetPort | AddForwarding):
-            assert at < up[operation.device]
+            assert index < set_up_at[operation.device]
     ports = [operation for operation in operations if isinstance(operation, SetPort)]
     assert len(ports) == 9
     assert not any(port.learning for port in ports)
@@ -304,7 +307,7 @@ def test_a_trunk_that_closes_a_ring_comes_up_when_all_switches_have_stopped_lear
     kernel = built(before)
     operations = kernel.converge(resolve(after))
     assert [str(operation) for operation in operations if isinstance(operation, MakeCable)] == ["make link s4:3--s1:3"]
-    first_up = next(at for at, operation in enumerate(operations) if isinstance(operation, SetUp))
+    first_up = next(index for index, operation in enumerate(operations) if isinstance(operation, SetUp))
     assert not any(isinstance(operation, SetPort | AddForwarding) for operation in operations[first_up:])
     assert kernel.converge(resolve(after)) == []
 
@@ -322,15 +325,19 @@ def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
     """Ports stop flooding before others begin: at no moment do all trunks of a ring flood."""
     trunks = ["s1 s2", "s2 s3", "s3 s4", "s4 s1"]
     nodes = [f"n{number} s{number}" for number in range(1, 5)]
-    before = linked(*nodes, *trunks, nodes=4, switches=4)
-    after = linked(*nodes, *trunks[2:], *trunks[:2], nodes=4, switches=4)
+    before = linked_cluster(*nodes, *trunks, nodes=4, switches=4)
+    after = linked_cluster(*nodes, *trunks[2:], *trunks[:2], nodes=4, switches=4)
     kernel = built(before)
     operations = plan(resolve(after), kernel.existing())
     assert [operation for operation in operations if isinstance(operation, SetPort) and operation.flooding]
     for operation in operations:
         kernel.carry_out(operation)
         wire = kernel.interfaces[namespace_names.WIRE]
-        ends = [actual for actual in wire.values() if actual.kind == "veth" and actual.peer in wire and actual.master]
+        ends = [
+            interface
+            for interface in wire.values()
+            if interface.kind == "veth" and interface.peer in wire and interface.master
+        ]
         assert len(ends) == 8
         assert not all(end.flooding and end.up for end in ends)
 
@@ -338,8 +345,8 @@ def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
 def test_a_node_more_on_a_ring_changes_tables_only_by_its_own_entry() -> None:
     nodes = [f"n{number} s{number}" for number in (1, 2, 3)]
     trunks = ["s1 s2", "s2 s3", "s3 s1"]
-    before = linked(*nodes, *trunks, nodes=3, switches=3)
-    after = linked(*nodes, *trunks, "n4 s1", nodes=4, switches=3)
+    before = linked_cluster(*nodes, *trunks, nodes=3, switches=3)
+    after = linked_cluster(*nodes, *trunks, "n4 s1", nodes=4, switches=3)
     operations = changed(before, after)
     mac = resolve(after).nodes[3].nics[0].mac
     assert operations[:2] == ["make node n4", "make link n4:eth0--s1:4"]
@@ -405,11 +412,11 @@ BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "mended"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
-def test_manual_changes_are_repaired(change: Callable[[Kernel], None], mended: list[str]) -> None:
+@pytest.mark.parametrize(("change", "expected"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
+def test_manual_changes_are_repaired(change: Callable[[Kernel], None], expected: list[str]) -> None:
     kernel = built(Description.star(2))
     change(kernel)
-    assert lines(kernel.converge(resolve(Description.star(2)))) == mended
+    assert lines(kernel.converge(resolve(Description.star(2)))) == expected
 
 
 def test_a_switch_removed_by_hand_gets_its_ports_back() -> None:
@@ -467,7 +474,7 @@ def test_from_anything_to_anything_and_then_nothing_is_left_to_do(data: st.DataO
         assert kernel.converge(expected) == []
         for switch in expected.switches:
             bridge = by_name(kernel, namespace_names.WIRE, namespace_names.switch(switch.name)).index
-            assert {mac for at, mac in kernel.forwarding if at == bridge} == switch.forwarding.keys()
+            assert {mac for index, mac in kernel.forwarding if index == bridge} == switch.forwarding.keys()
         for link in links:
             if link.datapath == "direct":
                 first, second = (by_name(kernel, end.owner, end.port) for end in (link.a, link.b))

@@ -82,11 +82,13 @@ def test_an_identity_reads_back(process: Identity) -> None:
 
 
 def test_this_process_is_alive_and_one_with_another_start_is_not() -> None:
-    me = identity()
-    assert me.is_local
-    assert me.is_alive
-    assert not Identity(me.boot, me.pid_namespace, me.pid, me.start + 1).is_alive
-    assert not Identity("another boot", me.pid_namespace, me.pid, me.start).is_alive
+    own_identity = identity()
+    assert own_identity.is_local
+    assert own_identity.is_alive
+    assert not Identity(
+        own_identity.boot, own_identity.pid_namespace, own_identity.pid, own_identity.start + 1
+    ).is_alive
+    assert not Identity("another boot", own_identity.pid_namespace, own_identity.pid, own_identity.start).is_alive
 
 
 @given(

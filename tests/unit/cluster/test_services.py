@@ -131,11 +131,11 @@ def test_a_dead_process_is_restarted_at_once_and_the_gap_is_recorded(supervision
 def test_a_process_that_dies_repeatedly_is_restarted_after_a_second(supervision: Supervision) -> None:
     supervision.kind.desired = {"a": 1}
     supervision.processes.reconcile()
-    started = supervision.loop.now()
+    start_time = supervision.loop.now()
     for death in range(1, 5):
         os.kill(supervision.processes.pids["a"], signal.SIGKILL)
         supervision.run_until("sleeper restarted", death)
-    assert supervision.loop.now() - started >= SECOND
+    assert supervision.loop.now() - start_time >= SECOND
 
 
 def test_a_failed_restart_is_retried(supervision: Supervision) -> None:
@@ -177,10 +177,10 @@ def test_processes_of_a_previous_supervisor_are_adopted(supervision: Supervision
 
 
 def test_unneeded_processes_of_a_previous_supervisor_are_ended(supervision: Supervision) -> None:
-    known = daemons.start("a", (), lambda: None, signal.pause)
-    supervision.kind.before = {"a": FormerProcess(known, 1)}
+    running_daemon = daemons.start("a", (), lambda: None, signal.pause)
+    supervision.kind.before = {"a": FormerProcess(running_daemon, 1)}
     supervision.processes.adopt()
     supervision.processes.reconcile()
-    assert not known.is_alive
+    assert not running_daemon.is_alive
     assert supervision.processes.pids == {}
     assert supervision.events() == []

@@ -84,7 +84,7 @@ def lines(operations: list[Operation]) -> list[str]:
 
 
 def link(layout: Layout, *owners: str) -> str:
-    """The name of the first link between these two."""
+    """Return the name of the first link between two elements."""
     return next(link.name for link in layout.links if {link.a.owner, link.b.owner} == set(owners))
 
 
@@ -95,7 +95,7 @@ def built(layout: Layout) -> Kernel:
 
 
 def contents(kernel: Kernel) -> dict[str, object]:
-    """All that the kernel has, apart from what we remember beside it."""
+    """Return the kernel's complete state, without the model's own records."""
     return {
         name: copy.deepcopy(value)
         for name, value in vars(kernel).items()
@@ -132,8 +132,8 @@ def test_a_node_at_a_switch_stays_plugged_in_while_its_frames_are_diverted() -> 
 def test_a_node_at_a_switch_that_the_kernel_carries_is_spliced_with_a_patch_in_its_place() -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
-    spliced = lines(kernel.converge(layout, {link(layout, "n1", "s1"): NETEM}))
-    assert spliced == [
+    plan_lines = lines(kernel.converge(layout, {link(layout, "n1", "s1"): NETEM}))
+    assert plan_lines == [
         "make patch n1:eth0--s1:1",
         "make patch n1:eth0--s1:1",
         "set port port+n1.eth0 not learning, not flooding",
@@ -301,11 +301,15 @@ def test_forward_is_what_leaves_the_links_first_end(ends: list[str]) -> None:
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
     forward, backward = Impairment(delay=1), Impairment(delay=2)
     operations = plan(layout, ExistingState(), {link(layout, "n1", "s1"): LinkService("netem", forward, backward)})
-    on = {operation.device: operation.impairment for operation in operations if isinstance(operation, SetNetem)}
-    ways = {(operation.device, operation.out_device) for operation in operations if isinstance(operation, Redirect)}
-    assert ({("n1.eth0", "fwd+n1.eth0")} <= ways) == (ends[0] == "n1")
-    assert ({("n1.eth0", "bwd+n1.eth0")} <= ways) == (ends[0] == "s1")
-    assert on == {"fwd+n1.eth0": forward, "bwd+n1.eth0": backward}
+    impairments = {
+        operation.device: operation.impairment for operation in operations if isinstance(operation, SetNetem)
+    }
+    redirections = {
+        (operation.device, operation.out_device) for operation in operations if isinstance(operation, Redirect)
+    }
+    assert ({("n1.eth0", "fwd+n1.eth0")} <= redirections) == (ends[0] == "n1")
+    assert ({("n1.eth0", "bwd+n1.eth0")} <= redirections) == (ends[0] == "s1")
+    assert impairments == {"fwd+n1.eth0": forward, "bwd+n1.eth0": backward}
     losing = plan(
         layout, ExistingState(), {link(layout, "n1", "s1"): LinkService("tc", Impairment(loss=0.5), Impairment())}
     )
@@ -316,24 +320,24 @@ def test_forward_is_what_leaves_the_links_first_end(ends: list[str]) -> None:
 @pytest.mark.parametrize("datapath", ["netem", "tc"])
 def test_the_new_way_is_opened_when_all_of_it_stands_and_closed_before_it_is_changed(datapath: str) -> None:
     link_service = {"netem": NETEM, "tc": TC}[datapath]
-    other = {"netem": TC, "tc": NETEM}[datapath]
+    other_datapath = {"netem": TC, "tc": NETEM}[datapath]
     layout = resolve(Description.ring(3))
     kernel = built(layout)
     opening = kernel.converge(layout, {link.name: link_service for link in layout.links})
-    changing = kernel.converge(layout, {link.name: other for link in layout.links})
+    changing = kernel.converge(layout, {link.name: other_datapath for link in layout.links})
 
-    def places(operations: list[Operation], *kinds: type[Operation]) -> list[int]:
-        return [at for at, operation in enumerate(operations) if isinstance(operation, kinds)]
+    def positions(operations: list[Operation], *kinds: type[Operation]) -> list[int]:
+        return [index for index, operation in enumerate(operations) if isinstance(operation, kinds)]
 
     def of_cables(operations: list[Operation], kind: type[EndRedirect] | type[Redirect]) -> list[int]:
-        return [at for at in places(operations, kind) if "+" not in operations[at].device]  # type: ignore[union-attr]
+        return [index for index in positions(operations, kind) if "+" not in operations[index].device]  # type: ignore[union-attr]
 
-    ready = places(opening, MakeCable, SetUp, SetOffloads, SetNetem, SetShaper, SetLoss, AwaitCarrier)
-    assert max(ready) < min(places(opening, Redirect))
+    prepared = positions(opening, MakeCable, SetUp, SetOffloads, SetNetem, SetShaper, SetLoss, AwaitCarrier)
+    assert max(prepared) < min(positions(opening, Redirect))
     for operations in (opening, changing):
-        assert places(operations, SetDevice) == [], "no port leaves its switch"
-    drained = places(changing, Drain)
-    disciplines = places(changing, SetNetem, SetShaper)
+        assert positions(operations, SetDevice) == [], "no port leaves its switch"
+    drained = positions(changing, Drain)
+    disciplines = positions(changing, SetNetem, SetShaper)
     assert max(of_cables(changing, EndRedirect)) < min(drained)
     assert max(drained) < min(disciplines)
     assert max(disciplines) < min(of_cables(changing, Redirect))
@@ -343,17 +347,19 @@ def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() ->
     layout = resolve(Description.ring(3))
     link_services = {link.name: RELAY for link in layout.links}
     for kernel in (Kernel(), built(layout)):
-        running = bool(kernel.interfaces)
+        was_running = bool(kernel.interfaces)
         operations = kernel.converge(layout, link_services)
-        places = [at for at, operation in enumerate(operations) if isinstance(operation, Divert)]
-        waits = [at for at, operation in enumerate(operations) if isinstance(operation, AwaitCarrier)]
-        assert len(places) == len(layout.links)
-        assert len(waits) == 2 * len(layout.links)
-        if running:
-            assert [*waits, *places] == list(range(waits[0], len(operations)))
+        divert_indices = [index for index, operation in enumerate(operations) if isinstance(operation, Divert)]
+        carrier_waits = [index for index, operation in enumerate(operations) if isinstance(operation, AwaitCarrier)]
+        assert len(divert_indices) == len(layout.links)
+        assert len(carrier_waits) == 2 * len(layout.links)
+        if was_running:
+            assert [*carrier_waits, *divert_indices] == list(range(carrier_waits[0], len(operations)))
         else:
-            nodes = [at for at, operation in enumerate(operations) if isinstance(operation, SetUp) and operation.key]
-            assert places[-1] < nodes[0]
+            nodes = [
+                index for index, operation in enumerate(operations) if isinstance(operation, SetUp) and operation.key
+            ]
+            assert divert_indices[-1] < nodes[0]
 
 
 # What is left
@@ -412,26 +418,28 @@ def assert_spliced(kernel: Kernel, layout: Layout, link_services: LinkServices) 
         if name in wiring.stages:
             assert_staged(kernel, layout, wiring.stages[name])
         for (key, device), gso in zip(splice.senders, link_service.gso, strict=True):
-            wanted = Offloads.TCP if gso else Offloads.NONE
-            assert kernel.offloads[key][by_name(kernel, key, device).index] is wanted
+            expected_offloads = Offloads.TCP if gso else Offloads.NONE
+            assert kernel.offloads[key][by_name(kernel, key, device).index] is expected_offloads
         peers = [by_name(kernel, *sender).peer for sender in splice.senders]
         assert peers == [a.index, b.index], "who sends towards A, and who towards B"
         expected = {"relay": "", "netem": "netem", "tc": "tbf"}[link_service.datapath]
         stage = wiring.stages.get(name)
         shaped = (by_name(kernel, *stage.forward), by_name(kernel, *stage.backward)) if stage is not None else (a, b)
-        kinds = [kernel.qdiscs[end.index].kind if end.index in kernel.qdiscs else "" for end in shaped]
-        assert kinds == [expected] * 2
+        qdisc_kinds = [kernel.qdiscs[end.index].kind if end.index in kernel.qdiscs else "" for end in shaped]
+        assert qdisc_kinds == [expected] * 2
         assert ({a.index, b.index} <= kernel.classifiers.keys()) == (link_service.datapath == "tc")
-    spliced = {device for splice in wiring.splices.values() for device in splice.senders}
-    for key, actual in kernel.interfaces.items():
-        for interface in actual.values():
-            if interface.kind == "veth" and (key, interface.name) not in spliced:
+    spliced_devices = {device for splice in wiring.splices.values() for device in splice.senders}
+    for key, kernel_interface in kernel.interfaces.items():
+        for interface in kernel_interface.values():
+            if interface.kind == "veth" and (key, interface.name) not in spliced_devices:
                 assert kernel.offloads[key][interface.index] is Offloads.ALL
 
 
 def assert_staged(kernel: Kernel, layout: Layout, stage: Stage) -> None:
-    ways = {by_name(kernel, *at).index: by_name(kernel, *out).index for at, out in stage.redirections}
-    assert ways.items() <= kernel.staged.items()
+    redirections = {
+        by_name(kernel, *source).index: by_name(kernel, *target).index for source, target in stage.redirections
+    }
+    assert redirections.items() <= kernel.staged.items()
     if stage.port is None:
         return
     port, patch = by_name(kernel, *stage.port), by_name(kernel, "", namespace_names.patch(stage.port[1])[0])
@@ -465,11 +473,11 @@ def test_other_links_are_left_alone() -> None:
     trunk = next(
         link for link in layout.links if not {link.a.owner, link.b.owner} & {node.name for node in layout.nodes}
     )
-    own = set(Wiring(layout, [trunk.name]).of_link[trunk.name])
+    own_devices = set(Wiring(layout, [trunk.name]).of_link[trunk.name])
     for link_services in ({trunk.name: NETEM}, {}):
         for operation in kernel.converge(layout, link_services):
             if not isinstance(operation, AddForwarding | Join):
-                assert (namespace_names.WIRE, operation.device) in own, operation  # type: ignore[union-attr]
+                assert (namespace_names.WIRE, operation.device) in own_devices, operation  # type: ignore[union-attr]
 
 
 def test_addresses_learned_at_other_ports_are_kept() -> None:
@@ -504,11 +512,11 @@ def test_another_distribution_is_set_although_the_kernel_reports_none() -> None:
     kernel = built(layout)
     (name,) = [link.name for link in layout.links]
     kernel.converge(layout, {name: LinkService("netem", SLOW, SLOW)})
-    other = LinkService("netem", replace(SLOW, distribution="pareto"), SLOW)
-    assert lines(kernel.converge(layout, {name: other})) == [
+    other_service = LinkService("netem", replace(SLOW, distribution="pareto"), SLOW)
+    assert lines(kernel.converge(layout, {name: other_service})) == [
         "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us pareto"
     ]
-    assert kernel.converge(layout, {name: other}) == []
+    assert kernel.converge(layout, {name: other_service}) == []
 
 
 def test_a_classifier_and_a_token_bucket_change_in_place_and_go_alone() -> None:
@@ -537,8 +545,8 @@ def test_a_table_is_given_as_text() -> None:
     (name,) = [link.name for link in layout.links]
     table = Impairment(delay=1000, jitter=100, distribution="table", jitter_file="/x.dist")
     operations = plan(layout, ExistingState(), {name: LinkService("netem", table)}, {"/x.dist": "-8192 0 8192"})
-    (reported,) = [operation for operation in operations if isinstance(operation, SetNetem)]
-    assert reported.options.table == (-8192, 0, 8192)
+    (netem,) = [operation for operation in operations if isinstance(operation, SetNetem)]
+    assert netem.options.table == (-8192, 0, 8192)
     with pytest.raises(NotFoundError, match=r"/x\.dist"):
         plan(layout, ExistingState(), {name: LinkService("netem", table)})
 
@@ -549,13 +557,13 @@ def test_a_table_is_given_as_text() -> None:
 def test_a_link_that_is_down_has_its_wire_side_down_and_comes_up_again() -> None:
     layout = resolve(Description.line(2))
     kernel = built(layout)
-    down = {name: LinkService(down=True) for name in (link(layout, "n1", "s1"), link(layout, "s1", "s2"))}
-    assert lines(kernel.converge(layout, down)) == [
+    down_links = {name: LinkService(down=True) for name in (link(layout, "n1", "s1"), link(layout, "s1", "s2"))}
+    assert lines(kernel.converge(layout, down_links)) == [
         "set n1.eth0 in the wire namespace down",
         "set s1.s2 in the wire namespace down",
         "set s2.s1 in the wire namespace down",
     ]
-    assert kernel.converge(layout, down) == []
+    assert kernel.converge(layout, down_links) == []
     assert lines(kernel.converge(layout)) == [
         "set n1.eth0 in the wire namespace up",
         "set s1.s2 in the wire namespace up",
@@ -570,11 +578,11 @@ def test_a_cluster_comes_up_with_links_down(description: Description) -> None:
         kernel = Kernel()
         link_services = {link.name: link_service for link in layout.links}
         kernel.converge(layout, link_services)
-        wire = [actual for actual in kernel.interfaces[""].values() if actual.kind == "veth"]
-        assert not any(found.up for found in wire)
+        wire = [interface for interface in kernel.interfaces[""].values() if interface.kind == "veth"]
+        assert not any(device.up for device in wire)
         assert kernel.converge(layout, link_services) == []
         kernel.converge(layout)
-        assert all(actual.up for actual in kernel.interfaces[""].values())
+        assert all(interface.up for interface in kernel.interfaces[""].values())
 
 
 def test_a_link_is_spliced_while_it_is_down() -> None:
@@ -584,7 +592,9 @@ def test_a_link_is_spliced_while_it_is_down() -> None:
     kernel.converge(layout, {name: LinkService(down=True)})
     kernel.converge(layout, {name: replace(RELAY, down=True)})
     assert not any(
-        actual.up for actual in kernel.interfaces[""].values() if actual.kind == "veth" and "n1" in actual.name
+        interface.up
+        for interface in kernel.interfaces[""].values()
+        if interface.kind == "veth" and "n1" in interface.name
     )
     kernel.converge(layout)
     assert contents(kernel) == contents(built(layout))
@@ -629,19 +639,19 @@ def test_offloads_that_somebody_turned_on_are_off_again() -> None:
 def test_leftovers_of_a_killed_change_are_repaired(link_service: LinkService) -> None:
     """A plan that ended anywhere, and then another one, leads where it should. In CI at every fourth place."""
     layout = resolve(Description.ring(3))
-    everywhere = {link.name: link_service for link in layout.links}
-    for before, after in ((everywhere, {}), ({}, everywhere)):
+    all_services = {link.name: link_service for link in layout.links}
+    for before, after in ((all_services, {}), ({}, all_services)):
         kernel = Kernel()
         kernel.converge(layout, before)
-        for stop in range(0, len(plan(layout, kernel.existing(), after)), 1 if LONG else 4):
+        for count in range(0, len(plan(layout, kernel.existing(), after)), 1 if LONG else 4):
             halfway = copy.deepcopy(kernel)
-            for operation in plan(layout, halfway.existing(), after)[:stop]:
+            for operation in plan(layout, halfway.existing(), after)[:count]:
                 halfway.carry_out(operation)
             for expected in (before, after):
-                mended = copy.deepcopy(halfway)
-                mended.converge(layout, expected)
-                assert mended.converge(layout, expected) == []
-                assert_spliced(mended, layout, expected)
+                repaired = copy.deepcopy(halfway)
+                repaired.converge(layout, expected)
+                assert repaired.converge(layout, expected) == []
+                assert_spliced(repaired, layout, expected)
 
 
 def test_hooks_that_nothing_needs_are_taken_away() -> None:
@@ -659,14 +669,14 @@ def test_a_hook_that_somebody_took_from_a_port_comes_back() -> None:
     assert lines(kernel.converge(layout)) == ["add a hook to n1.eth0"]
 
 
-@pytest.mark.parametrize("what", ["filters", "patch", "switch's way in"])
-def test_parts_removed_from_a_diverted_link_are_restored(what: str) -> None:
+@pytest.mark.parametrize("part", ["filters", "patch", "switch's way in"])
+def test_parts_removed_from_a_diverted_link_are_restored(part: str) -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     link_services = {link(layout, "n1", "s1"): RELAY}
     kernel.converge(layout, link_services)
     patch = by_name(kernel, "", "port+n1.eth0").index
-    match what:
+    match part:
         case "filters":
             del kernel.diversions[by_name(kernel, "", "n1.eth0").index]
         case "patch":
@@ -679,13 +689,13 @@ def test_parts_removed_from_a_diverted_link_are_restored(what: str) -> None:
     assert kernel.converge(layout, link_services) == []
 
 
-@pytest.mark.parametrize("what", ["redirection", "patch", "stage", "cable", "port settings"])
-def test_parts_removed_from_a_spliced_link_are_restored(what: str) -> None:
+@pytest.mark.parametrize("part", ["redirection", "patch", "stage", "cable", "port settings"])
+def test_parts_removed_from_a_spliced_link_are_restored(part: str) -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     link_services = {link(layout, "n1", "s1"): TC}
     kernel.converge(layout, link_services)
-    match what:
+    match part:
         case "redirection":
             del kernel.staged[by_name(kernel, "", "n1.eth0").index]
         case "patch":

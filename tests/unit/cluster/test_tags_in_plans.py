@@ -16,22 +16,24 @@ NAMES = [link.name for link in STAR.links]
 
 
 def test_a_change_of_tags_alone_needs_no_operation() -> None:
-    plain, tagged = Description.star(4, delay="1ms"), Description.star(4, delay="1ms", tags=TAGS)
-    assert changed(plain, tagged) == []
-    assert changed(tagged, plain) == []
+    untagged, tagged = Description.star(4, delay="1ms"), Description.star(4, delay="1ms", tags=TAGS)
+    assert changed(untagged, tagged) == []
+    assert changed(tagged, untagged) == []
 
 
 def test_a_tag_means_links_that_have_it_and_all_links_of_nodes_that_do() -> None:
     assert [link.name for link in links_of(STAR, "@client")] == NAMES[:2]
     assert [link.name for link in links_of(STAR, "@slow")] == NAMES[1:3]
-    both = resolve(Description.star(4, tags={"both": ["n1", "n1--s1", "n3--s1"]}))
-    assert [link.name for link in links_of(both, "@both")] == [NAMES[0], NAMES[2]]
+    tagged = resolve(Description.star(4, tags={"both": ["n1", "n1--s1", "n3--s1"]}))
+    assert [link.name for link in links_of(tagged, "@both")] == [NAMES[0], NAMES[2]]
 
 
 def test_directions_are_those_of_each_that_has_the_tag() -> None:
     assert places(STAR, "@client", "out") == ((NAMES[0], "forward"), (NAMES[1], "forward"))
     assert places(STAR, "@client", "in") == ((NAMES[0], "backward"), (NAMES[1], "backward"))
-    assert places(STAR, "@slow", "") == tuple((name, way) for name in NAMES[1:3] for way in ("forward", "backward"))
+    assert places(STAR, "@slow", "") == tuple(
+        (name, direction) for name in NAMES[1:3] for direction in ("forward", "backward")
+    )
     with pytest.raises(NotFoundError, match="no direction 'out' there"):
         places(STAR, "@slow", "out")
 

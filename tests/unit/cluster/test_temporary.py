@@ -25,17 +25,17 @@ MAKES = (
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
-def test_leftovers_of_killed_processes_are_collected_and_those_of_living_ones_are_kept(place: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(place)}
+def test_leftovers_of_killed_processes_are_collected_and_those_of_living_ones_are_kept(folder: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(folder)}
     command = [sys.executable, "-c", MAKES]
     with (
         subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
-        temporary_directory("run") as ours,
+        temporary_directory("run") as own_folder,
     ):
         assert process.stdout is not None
         path = Path(process.stdout.readline().strip())
@@ -45,19 +45,19 @@ def test_leftovers_of_killed_processes_are_collected_and_those_of_living_ones_ar
         process.wait()
         assert list(collect_temporary()) == [(path, owner)]
         assert not path.exists()
-        assert ours.exists()
-    assert list(place.iterdir()) == []
+        assert own_folder.exists()
+    assert list(folder.iterdir()) == []
 
 
-def test_what_nothing_can_be_told_of_stays(place: Path) -> None:
-    us = identity()
-    elsewhere = Identity("another-boot", us.pid_namespace, us.pid, us.start)
-    dead = Identity(us.boot, us.pid_namespace, us.pid, us.start + 1)
-    (place / f"testbed-logs-{elsewhere}-x").mkdir()
-    (place / "testbed-logs-a:b:c:d-x").mkdir()
-    (place / "testbed-notes").mkdir()
-    (place / f"testbed-logs-{dead}-file").touch()
-    (place / f"testbed-logs-{dead}-link").symlink_to(place / "testbed-notes")
-    present = set(place.iterdir())
+def test_what_nothing_can_be_told_of_stays(folder: Path) -> None:
+    own_identity = identity()
+    other_boot = Identity("another-boot", own_identity.pid_namespace, own_identity.pid, own_identity.start)
+    dead_process = Identity(own_identity.boot, own_identity.pid_namespace, own_identity.pid, own_identity.start + 1)
+    (folder / f"testbed-logs-{other_boot}-x").mkdir()
+    (folder / "testbed-logs-a:b:c:d-x").mkdir()
+    (folder / "testbed-notes").mkdir()
+    (folder / f"testbed-logs-{dead_process}-file").touch()
+    (folder / f"testbed-logs-{dead_process}-link").symlink_to(folder / "testbed-notes")
+    contents = set(folder.iterdir())
     assert list(collect_temporary()) == []
-    assert set(place.iterdir()) == present
+    assert set(folder.iterdir()) == contents

@@ -15,30 +15,32 @@ from tests.unit.protocols.mutants import Mutant
 
 def paired_by_first_come(patch: pytest.MonkeyPatch) -> None:
     def greedy(sends: Sequence[Send], receives: Sequence[Receive], _costs: Sequence[int]) -> list[int] | None:
-        places, at = [], 0
+        positions, position = [], 0
         for receive in receives:
-            while at < len(sends) and not alignment.fits(sends[at], receive):
-                at += 1
-            if at == len(sends):
+            while position < len(sends) and not alignment.fits(sends[position], receive):
+                position += 1
+            if position == len(sends):
                 return None
-            places.append(at)
-            at += 1
-        return places
+            positions.append(position)
+            position += 1
+        return positions
 
     patch.setattr(message_matching, "align", greedy)
 
 
 def _quiet_if(patch: pytest.MonkeyPatch, is_quiet: str) -> None:
-    look = _HistoryCheck._check_complete_send
+    original = _HistoryCheck._check_complete_send
 
-    def check_complete_send(self: _HistoryCheck, *rest: object) -> None:
-        transfers = [one for some in (*self._histories.sends, *self._histories.receives) for one in some]
+    def check_complete_send(self: _HistoryCheck, *arguments: object) -> None:
+        transfers = [
+            event for transfer_list in (*self._histories.sends, *self._histories.receives) for event in transfer_list
+        ]
         if not (
             any(transfer.error for transfer in transfers)
             if is_quiet == "error"
             else self._circumstances.ending is Ending.ABORTED
         ):
-            look(self, *rest)  # type: ignore[arg-type]  # as they came
+            original(self, *arguments)  # type: ignore[arg-type]  # as they came
 
     patch.setattr(_HistoryCheck, "_check_complete_send", check_complete_send)
 
@@ -70,10 +72,10 @@ def explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
 
 def explained_by_the_first_that_fits(patch: pytest.MonkeyPatch) -> None:
     def claim(self: UnmatchedReceives, send: Send, before: Receive | None) -> Receive | None:
-        actual = next((one for one in self._matching(send, before) if one not in self._taken), None)
-        if actual is not None:
-            self._taken[actual] = send, before
-        return actual
+        matching = next((candidate for candidate in self._matching(send, before) if candidate not in self._taken), None)
+        if matching is not None:
+            self._taken[matching] = send, before
+        return matching
 
     patch.setattr(UnmatchedReceives, "claim", claim)
 
@@ -91,12 +93,12 @@ def waits_in_no_case(patch: pytest.MonkeyPatch) -> None:
 
 
 def lives_are_one(patch: pytest.MonkeyPatch) -> None:
-    def pair(*given: object) -> None:
-        sends = given[0]
+    def pair(*arguments: object) -> None:
+        sends = arguments[0]
         assert isinstance(sends, list)
         for send in sends:
             send.life = 0
-        original(*given)  # type: ignore[arg-type]  # as they came
+        original(*arguments)  # type: ignore[arg-type]  # as they came
 
     original = message_matching._match_channel
     patch.setattr(message_matching, "_match_channel", pair)

@@ -84,7 +84,7 @@ def exchange_all(nodes: int, messages: Sequence[Message]) -> HistoryBuilder:
 
 def positions_of(events: Mapping[str, Sequence[Event]], what: str) -> Iterator[tuple[str, int]]:
     """Yield (node, position) of each event of a kind."""
-    for node, some in events.items():
-        for at, event in enumerate(some):
+    for node, node_events in events.items():
+        for index, event in enumerate(node_events):
             if event["what"] == what:
-                yield node, at
+                yield node, index

@@ -26,10 +26,10 @@ class RestartHistory(HistoryBuilder):
 
     def restart(self, rank: int) -> None:
         """End a rank's program and start it again 2 ms later."""
-        gone = self.clock
+        restart_time = self.clock
         self.clock += 2 * MILLISECOND
         self._counts[rank] = 0
-        self.disturbances.append(Disturbance(CRASH, gone, self.clock, frozenset({f"n{rank + 1}"})))
+        self.disturbances.append(Disturbance(CRASH, restart_time, self.clock, frozenset({f"n{rank + 1}"})))
 
     def deliver(self, source: int, sink: int, content: str, tag: int = 0) -> None:
         """Deliver a message and report its completion to the sender."""

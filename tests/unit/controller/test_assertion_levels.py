@@ -33,14 +33,14 @@ def test_a_complete_sample_is_wrong_once_in_a_million_and_misses_once_in_a_hundr
     low = next(hits for hits in range(middle, -2, -1) if hits < 0 or two_sided(hits, sent, share) < LEVEL)
     high = next(hits for hits in range(middle, sent + 2) if hits > sent or two_sided(hits, sent, share) < LEVEL)
 
-    def failing(real: float) -> float:
-        chances = binomial(sent, real)
+    def failing(true_share: float) -> float:
+        chances = binomial(sent, true_share)
         return float(chances[: low + 1].sum() + chances[high:].sum())
 
     assert failing(share) <= LEVEL
-    for real in (share * 0.8, share * 1.2):
-        if real < 1:
-            assert failing(real) >= 1 - MAX_MISSED
+    for true_share in (share * 0.8, share * 1.2):
+        if true_share < 1:
+            assert failing(true_share) >= 1 - MAX_MISSED
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -62,24 +62,24 @@ def test_an_interval_of_a_quantile_misses_it_once_in_a_million_and_is_no_wider_t
     assert float(chances[high - 1 :].sum()) > LEVEL / 2
 
 
-def outcomes(requested: float, real: float, most: int) -> Iterator[tuple[float, float]]:
+def outcomes(requested: float, true_share: float, max_frames: int) -> Iterator[tuple[float, float]]:
     """Run `ShareTest`'s rule on all sequences of hits at once: after each frame, the probabilities that it has failed and
     that it has passed so far. Written from Wald's definition, apart from the code."""
     ratios = [
-        (math.log(other / requested), math.log((1 - other) / (1 - requested)))
-        for other in (requested * 1.2, requested * 0.8)
+        (math.log(alternative / requested), math.log((1 - alternative) / (1 - requested)))
+        for alternative in (requested * 1.2, requested * 0.8)
     ]
-    alive = {(False, False): np.ones(1)}  # by what is excluded: chances by number of hits
+    undecided = {(False, False): np.ones(1)}  # by what is excluded: chances by number of hits
     failed = passed = 0.0
-    for count in range(1, most + 1):
+    for count in range(1, max_frames + 1):
         hits = np.arange(count + 1)
         values = [hits * hit + (count - hits) * miss for hit, miss in ratios]
         fails = (values[0] >= math.log(2 / LEVEL)) | (values[1] >= math.log(2 / LEVEL))
         after: dict[tuple[bool, bool], np.ndarray] = {}
-        for excluded, chances in alive.items():
+        for excluded, chances in undecided.items():
             moved = np.zeros(count + 1)
-            moved[:-1] += chances * (1 - real)
-            moved[1:] += chances * real
+            moved[:-1] += chances * (1 - true_share)
+            moved[1:] += chances * true_share
             failed += float(moved[fails].sum())
             moved[fails] = 0
             for up in (False, True):
@@ -91,25 +91,25 @@ def outcomes(requested: float, real: float, most: int) -> Iterator[tuple[float, 
                         passed += float(part.sum())
                     else:
                         after[state] = after.get(state, 0) + part
-        alive = after
+        undecided = after
         yield failed, passed
 
 
 def test_a_sequential_test_of_a_share_keeps_its_levels_and_ends() -> None:
     requested = 0.5
-    most = 2 * required_frames(requested)
-    *_, (failed, passed) = outcomes(requested, requested, most)
+    max_frames = 2 * required_frames(requested)
+    *_, (failed, passed) = outcomes(requested, requested, max_frames)
     assert failed <= LEVEL
     assert passed > 0.99
-    for real in (requested * 0.8, requested * 1.2):
-        *_, (failed, passed) = outcomes(requested, real, most)
+    for true_share in (requested * 0.8, requested * 1.2):
+        *_, (failed, passed) = outcomes(requested, true_share, max_frames)
         assert passed <= MAX_MISSED
         assert failed > 0.95
 
 
 def test_a_sequential_test_of_a_sound_share_is_mostly_sure_before_a_complete_sample_is_large_enough() -> None:
-    half = next(count for count, (_, passed) in enumerate(outcomes(0.5, 0.5, 5000), 1) if passed > 0.5)
-    assert half < 0.75 * required_frames(0.5)
+    median_count = next(count for count, (_, passed) in enumerate(outcomes(0.5, 0.5, 5000), 1) if passed > 0.5)
+    assert median_count < 0.75 * required_frames(0.5)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])

@@ -10,7 +10,7 @@ from tests.unit.controller.histories import SECOND, HistoryBuilder, exchange_all
 CRASHED = Circumstances(Ending.STUCK, disturbances=[Disturbance(CRASH, 0, nodes=frozenset({"n1"}))])
 
 
-def buffered(history: HistoryBuilder) -> int:
+def buffered_send(history: HistoryBuilder) -> int:
     """A message of n1 to n2, for which a receive waits."""
     history.begin_receive(1, 0)
     number = history.begin_send(0, 1)
@@ -18,8 +18,8 @@ def buffered(history: HistoryBuilder) -> int:
     return number
 
 
-def returned(history: HistoryBuilder) -> HistoryBuilder:
-    history.tell(0, "undelivered", n=buffered(history), error="node 1 has restarted", **{"class": 101})
+def returned_send(history: HistoryBuilder) -> HistoryBuilder:
+    history.tell(0, "undelivered", n=buffered_send(history), error="node 1 has restarted", **{"class": 101})
     return history
 
 
@@ -33,19 +33,22 @@ def test_a_buffered_send_that_is_sent_is_one_as_others_are() -> None:
 
 def test_one_that_is_sent_and_waited_for_in_vain_is_lost() -> None:
     history = HistoryBuilder(2)
-    history.sent(0, buffered(history))
+    history.sent(0, buffered_send(history))
     assert history.report().failed == ("nothing lost",)
 
 
 def test_one_that_is_undelivered_is_not_lost_but_needs_a_fault_that_explains_it() -> None:
-    report = returned(HistoryBuilder(2)).report()
+    report = returned_send(HistoryBuilder(2)).report()
     assert report.failed == ("errors",)
     assert "node 1 has restarted), and no fault excuses it" in report.checks["errors"].violations[0]
     reset = Disturbance(RESET, 0, 0, frozenset({"n2"}))
-    report = returned(HistoryBuilder(2)).report(Circumstances(disturbances=[reset]))
+    report = returned_send(HistoryBuilder(2)).report(Circumstances(disturbances=[reset]))
     assert report.passed
-    (doubt,) = report.ambiguities
-    assert (doubt.notification, doubt.outcome) == ("complete, and then failed: node 1 has restarted", "not delivered")
+    (ambiguity,) = report.ambiguities
+    assert (ambiguity.notification, ambiguity.outcome) == (
+        "complete, and then failed: node 1 has restarted",
+        "not delivered",
+    )
 
 
 def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None:
@@ -61,11 +64,11 @@ def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None
 
 def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() -> None:
     history = HistoryBuilder(2)
-    buffered(history)
+    buffered_send(history)
     report = history.report(CRASHED)
     assert report.passed
-    (doubt,) = report.ambiguities
-    assert (doubt.notification, doubt.outcome) == (
+    (ambiguity,) = report.ambiguities
+    assert (ambiguity.notification, ambiguity.outcome) == (
         "complete, and without a known delivery when the run ended",
         "not delivered",
     )
@@ -73,7 +76,7 @@ def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() 
 
 def test_one_of_a_former_life_is_in_doubt() -> None:
     history = HistoryBuilder(2)
-    buffered(history)
+    buffered_send(history)
     history.tell(0, "send", n=1, peer=1, context=0, tag=1, bytes=8, digest="01")
     report = history.report(CRASHED)
     assert report.passed
@@ -92,7 +95,7 @@ def test_one_that_was_received_and_never_known_to_be_is_no_doubt_and_nobody_wait
 
 def test_one_for_which_a_receive_waits_for_long_makes_no_progress() -> None:
     history = HistoryBuilder(2)
-    buffered(history)
+    buffered_send(history)
     assert history.report(Circumstances(Ending.STUCK)).failed == ("progress",)
-    late = Circumstances(Ending.ABORTED, end=history.clock + 20 * SECOND)
-    assert history.report(late).failed == ("progress",)
+    circumstances = Circumstances(Ending.ABORTED, end=history.clock + 20 * SECOND)
+    assert history.report(circumstances).failed == ("progress",)

@@ -41,8 +41,8 @@ def test_a_run_with_nothing_wrong_passes(messages: list[Message]) -> None:
 @given(MESSAGES, st.data())
 def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(NODES, messages)
-    node, at = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
-    del history.events[node][at]
+    node, index = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
+    del history.events[node][index]
     report = history.report()
     assert report.failed == ("nothing lost",)
     assert report.checks["nothing lost"].failed == 1
@@ -51,8 +51,15 @@ def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message]
 @given(MESSAGES, st.data())
 def test_a_message_that_comes_once_more_is_found(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(NODES, messages)
-    again = data.draw(st.sampled_from(messages))
-    history.received(again.sink, history.begin_receive(again.sink), again.source, again.tag, again.content, again.size)
+    repeated = data.draw(st.sampled_from(messages))
+    history.received(
+        repeated.sink,
+        history.begin_receive(repeated.sink),
+        repeated.source,
+        repeated.tag,
+        repeated.content,
+        repeated.size,
+    )
     report = history.report()
     assert report.failed == ("nothing twice",)
     assert report.checks["nothing twice"].failed == 1
@@ -61,8 +68,8 @@ def test_a_message_that_comes_once_more_is_found(messages: list[Message], data: 
 @given(MESSAGES, st.data())
 def test_another_content_is_found_where_it_came(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(NODES, messages)
-    node, at = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
-    history.events[node][at]["digest"] = "ff"
+    node, index = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
+    history.events[node][index]["digest"] = "ff"
     report = history.report()
     assert report.failed == ("content",)
     assert report.checks["content"].failed == 1
@@ -71,10 +78,11 @@ def test_another_content_is_found_where_it_came(messages: list[Message], data: s
 @given(MESSAGES, st.data())
 def test_a_message_from_another_sender_than_it_says_is_found(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(
-        NODES, [Message(message.source, message.sink, message.tag, f"{at:02x}") for at, message in enumerate(messages)]
+        NODES,
+        [Message(message.source, message.sink, message.tag, f"{index:02x}") for index, message in enumerate(messages)],
     )
-    node, at = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
-    event = history.events[node][at]
+    node, index = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
+    event = history.events[node][index]
     event["peer"] = (event["peer"] + 1) % NODES
     assert "nothing twice" in history.report().failed or "content" in history.report().failed
 
@@ -106,11 +114,11 @@ def test_the_order_is_that_in_which_receives_began_not_in_which_they_ended() -> 
 
 def test_messages_under_different_tags_may_overtake() -> None:
     history = HistoryBuilder(2)
-    late, early = history.begin_send(0, 1, tag=1), history.begin_send(0, 1, tag=2)
+    first_send, second_send = history.begin_send(0, 1, tag=1), history.begin_send(0, 1, tag=2)
     history.received(1, history.begin_receive(1, tag=2), 0, tag=2)
     history.received(1, history.begin_receive(1, tag=1), 0, tag=1)
-    history.sent(0, early)
-    history.sent(0, late)
+    history.sent(0, second_send)
+    history.sent(0, first_send)
     assert history.report().passed
 
 
@@ -152,8 +160,8 @@ def test_what_a_process_of_the_testbed_had_when_it_died_is_nobodys_loss_but_what
     report = history.report(Circumstances(Ending.ABORTED, end, [outage]))
     assert report.passed
     assert report.figures["messages that may be lost with a process of the testbed that died"] == 1
-    elsewhere = Disturbance(OUTAGE, 0, nodes=frozenset({"n3"}))
-    assert history.report(Circumstances(Ending.ABORTED, end, [elsewhere])).failed == ("nothing lost",)
+    other_node = Disturbance(OUTAGE, 0, nodes=frozenset({"n3"}))
+    assert history.report(Circumstances(Ending.ABORTED, end, [other_node])).failed == ("nothing lost",)
     history.received(1, history.begin_receive(1), 0, content="0c")
     assert history.report(Circumstances(Ending.ABORTED, end, [outage])).failed
 
@@ -289,18 +297,18 @@ def test_a_run_that_was_broken_off_has_failed_only_what_waited_longer_than_the_b
 def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
     history = HistoryBuilder(2)
     receive, send = history.begin_receive(1), history.begin_send(0, 1)
-    healed = history.clock + MILLISECOND
-    history.clock = healed + 3 * SECOND - MILLISECOND
+    fault_end = history.clock + MILLISECOND
+    history.clock = fault_end + 3 * SECOND - MILLISECOND
     history.received(1, receive, 0)
     history.sent(0, send)
-    cut = Disturbance(CUT, 0, healed)
+    cut = Disturbance(CUT, 0, fault_end)
     report = history.report(Circumstances(disturbances=[cut], bound=3.5))
     assert report.passed
     assert report.checks["recovery"].checked == 1
     assert report.figures["longest recovery, seconds"] == 3.001
     assert history.report(Circumstances(disturbances=[cut], bound=2.5)).failed == ("recovery",)
-    elsewhere = Disturbance(CUT, 0, healed, frozenset({"n3"}))
-    assert history.report(Circumstances(disturbances=[elsewhere], bound=2.5)).checks["recovery"].checked == 0
+    other_node = Disturbance(CUT, 0, fault_end, frozenset({"n3"}))
+    assert history.report(Circumstances(disturbances=[other_node], bound=2.5)).checks["recovery"].checked == 0
 
 
 def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
@@ -312,7 +320,7 @@ def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
     assert history.report().passed
 
 
-def started_again() -> tuple[HistoryBuilder, Circumstances]:
+def restarted_history() -> tuple[HistoryBuilder, Circumstances]:
     """Return a history in which n2 restarts with a posted receive, and n1's next message is never received."""
     history = HistoryBuilder(2)
     history.begin_receive(1)
@@ -324,16 +332,16 @@ def started_again() -> tuple[HistoryBuilder, Circumstances]:
 
 
 def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> None:
-    reported, circumstances = started_again()
-    reported.sent(0, reported.begin_send(0, 1))
-    reported.begin_send(0, 1)
-    report = reported.report(circumstances)
+    history, circumstances = restarted_history()
+    history.sent(0, history.begin_send(0, 1))
+    history.begin_send(0, 1)
+    report = history.report(circumstances)
     assert report.passed
     assert report.figures["messages that nobody has asked for"] == 2
 
 
 def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
-    report, circumstances = started_again()
+    report, circumstances = restarted_history()
     send = report.begin_send(0, 1)
     report.received(1, report.begin_receive(1), 0)
     report.received(1, report.begin_receive(1), 0)
@@ -344,8 +352,8 @@ def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
 
 def test_failed_checks_are_described_and_make_the_verdict_failed() -> None:
     history = exchange_all(2, [Message(0, 1, content=f"{number:02x}") for number in range(40)])
-    for node, at in list(positions_of(history.events, "received")):
-        history.events[node][at]["digest"] = "ff"
+    for node, index in list(positions_of(history.events, "received")):
+        history.events[node][index]["digest"] = "ff"
     report = history.report()
     assert [(finding.what, finding.measured, finding.grade) for finding in report.findings()] == [
         ("content", 40, Grade.FAILED)

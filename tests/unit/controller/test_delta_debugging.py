@@ -13,27 +13,27 @@ from testbed.controller.replay.delta_debugging import shrink
 @given(st.integers(1, 60), st.data())
 def test_exactly_the_causes_that_are_needed_are_left(count: int, data: st.DataObject) -> None:
     needed = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
-    result = shrink(range(count), lambda some: needed <= set(some), 10_000)
+    result = shrink(range(count), lambda causes: needed <= set(causes), 10_000)
     assert result.causes == sorted(needed)
     assert result.minimal
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(0, 50))
 def test_what_is_left_has_the_effect_however_few_trials_there_are(causes: list[int], most: int) -> None:
-    tried: list[Sequence[int]] = []
+    trials: list[Sequence[int]] = []
 
-    def odd(some: Sequence[int]) -> bool:
-        tried.append(list(some))
-        return sum(some) % 2 == sum(causes) % 2
+    def has_effect(subset: Sequence[int]) -> bool:
+        trials.append(list(subset))
+        return sum(subset) % 2 == sum(causes) % 2
 
-    result = shrink(causes, odd, most)
+    result = shrink(causes, has_effect, most)
     assert sum(result.causes) % 2 == sum(causes) % 2
-    assert result.trials == len(tried) <= most
+    assert result.trials == len(trials) <= most
 
 
 @given(st.sets(st.integers(0, 99), min_size=2, max_size=2))
 def test_two_causes_of_a_hundred_take_few_trials(needed: set[int]) -> None:
-    assert shrink(range(100), lambda some: needed <= set(some), 1_000).trials <= 120
+    assert shrink(range(100), lambda causes: needed <= set(causes), 1_000).trials <= 120
 
 
 def test_an_effect_without_a_cause_is_found_at_once() -> None:
@@ -42,6 +42,6 @@ def test_an_effect_without_a_cause_is_found_at_once() -> None:
 
 
 def test_trials_that_are_used_up_are_said() -> None:
-    result = shrink(range(100), lambda some: {3, 97} <= set(some), 5)
+    result = shrink(range(100), lambda causes: {3, 97} <= set(causes), 5)
     assert not result.minimal
     assert {3, 97} <= set(result.causes)

@@ -85,8 +85,8 @@ def test_a_process_that_dies_is_an_error_in_a_sentence() -> None:
 
 
 def test_processes_are_others_and_the_own_one_is_not() -> None:
-    assert {actual for _, actual in map_unordered(SerialEngine(), process, range(3))} == {os.getpid()}
-    assert os.getpid() not in {actual for _, actual in map_unordered(ProcessEngine(2), process, range(3))}
+    assert {pid for _, pid in map_unordered(SerialEngine(), process, range(3))} == {os.getpid()}
+    assert os.getpid() not in {pid for _, pid in map_unordered(ProcessEngine(2), process, range(3))}
 
 
 class Threads:
@@ -112,11 +112,11 @@ class Threads:
 
 
 def test_another_executor_takes_their_place_and_has_no_more_points_than_its_width() -> None:
-    engine, come = Threads(), []
+    engine, results = Threads(), []
     for _, result in map_unordered(engine, squared, range(6)):
         engine.under_way -= 1
-        come.append(result)
-    assert sorted(come) == [0, 1, 4, 9, 16, 25]
+        results.append(result)
+    assert sorted(results) == [0, 1, 4, 9, 16, 25]
     assert engine.most == engine.width
 
 

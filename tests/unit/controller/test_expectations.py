@@ -94,10 +94,10 @@ def test_timed_probes_are_further_apart_than_jitter_moves_them() -> None:
 
 def test_probes_take_at_most_a_tenth_of_a_rate_and_their_part_of_the_pace() -> None:
     for impairment in (Impairment(rate=1_000_000, loss=0.05), Impairment(loss=0.05), Impairment(rate=64_000)):
-        for ways in (1, 2, 400):
-            chosen = plan_for(impairment, expect(impairment, {}), ways, 1500)
-            frames = chosen.burst * 1e9 / chosen.interval
-            assert frames <= MAX_PACE / ways
+        for directions in (1, 2, 400):
+            plan = plan_for(impairment, expect(impairment, {}), directions, 1500)
+            frames = plan.burst * 1e9 / plan.interval
+            assert frames <= MAX_PACE / directions
             if impairment.rate:
                 assert frames * 480 <= impairment.rate / 10
 
@@ -114,16 +114,16 @@ def test_a_train_is_above_the_rate_and_long_enough(rate: int) -> None:
     assert train is not None
     assert train.count >= 100
     assert 60 <= train.size <= 1514
-    passed = 0.8 * train.count * train.bits * 1e9 / train.duration
-    assert 1.25 * rate < passed < 1.5 * rate
+    rate_passed = 0.8 * train.count * train.bits * 1e9 / train.duration
+    assert 1.25 * rate < rate_passed < 1.5 * rate
     assert train.duration <= 8 * 10**9
 
 
 def test_a_rate_that_cannot_be_reached_has_no_train_and_a_reason() -> None:
-    fast = Impairment(rate=40_000_000_000)
-    chosen = plan_for(fast, expect(fast, {}), 1, 1500)
-    assert chosen.train is None
-    assert "40 Gbit/s" in chosen.no_train
+    fast_link = Impairment(rate=40_000_000_000)
+    plan = plan_for(fast_link, expect(fast_link, {}), 1, 1500)
+    assert plan.train is None
+    assert "40 Gbit/s" in plan.no_train
     lossy = Impairment(rate=1_000_000, loss=1.0)
     assert plan_for(lossy, expect(lossy, {}), 1, 1500).no_train
     unlimited = Impairment(delay=1)

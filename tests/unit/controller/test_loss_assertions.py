@@ -16,10 +16,10 @@ from testbed.pytest_plugin import SampleTooSmallError, assert_loss
 
 def exactly(hits: int, samples: int, share: float) -> float:
     """Compute the p-value in exact fractions."""
-    chance = Fraction(share)
-    side = range(hits, samples + 1) if hits > samples * share else range(hits + 1)
-    total = sum(math.comb(samples, k) * chance**k * (1 - chance) ** (samples - k) for k in side)
-    return float(min(Fraction(1), 2 * total))
+    probability = Fraction(share)
+    tail = range(hits, samples + 1) if hits > samples * share else range(hits + 1)
+    tail_sum = sum(math.comb(samples, k) * probability**k * (1 - probability) ** (samples - k) for k in tail)
+    return float(min(Fraction(1), 2 * tail_sum))
 
 
 @given(samples=st.integers(1, 150), share=st.floats(0.001, 0.999), data=st.data())

@@ -12,8 +12,8 @@ from testbed.controller.verdict.verdicts import Grade
 SECOND = 1_000_000_000
 
 
-def event(what: str, clock: int, **facts: Any) -> dict[str, Any]:
-    return {"event": what, "clock": clock, "machine": "b", "address": "10.0.0.2", **facts}
+def event(name: str, clock: int, **facts: Any) -> dict[str, Any]:
+    return {"event": name, "clock": clock, "machine": "b", "address": "10.0.0.2", **facts}
 
 
 GONE = event(UNREACHABLE, 12 * SECOND, silent=2 * SECOND)
@@ -37,14 +37,14 @@ def test_a_machine_that_was_silent_before_is_so_until_it_answers() -> None:
 
 
 def test_the_span_is_named_and_makes_a_run_invalid() -> None:
-    first, lasting = Silence("b", "10.0.0.2", "a", 3, 5 * SECOND + 3).finding(3), Silence("b", "x", "a", 0, FOREVER)
+    first, endless = Silence("b", "10.0.0.2", "a", 3, 5 * SECOND + 3).finding(3), Silence("b", "x", "a", 0, FOREVER)
     assert (first.link, first.measured, first.grade) == ("machine b", 5 * SECOND, Grade.INVALID)
     assert first.reason == (
         "machine b (10.0.0.2) did not answer machine a from 0.00 s to 5.00 s after the repetition began"
     )
-    assert lasting.finding(SECOND).measured is None
+    assert endless.finding(SECOND).measured is None
     assert (
-        lasting.finding(SECOND).reason
+        endless.finding(SECOND).reason
         == "machine b (x) did not answer machine a from 0.00 s after the repetition began"
     )
 
@@ -62,6 +62,11 @@ def test_the_possible_cause_of_an_error_names_its_machine() -> None:
     outages = MachineOutages()
     assert list(outages.causes(ValueError())) == []
     outages.add_events("a", [{"event": "relay died", "clock": 7, "pid": 5}])
-    lost, relay = outages.causes(MachineLostError({"b": "b is gone"}))
-    assert (lost.what, lost.link, lost.reason, lost.grade) == (LOST, "machine b", "b is gone", Grade.INVALID)
+    machine_lost, relay = outages.causes(MachineLostError({"b": "b is gone"}))
+    assert (machine_lost.what, machine_lost.link, machine_lost.reason, machine_lost.grade) == (
+        LOST,
+        "machine b",
+        "b is gone",
+        Grade.INVALID,
+    )
     assert (relay.what, relay.link) == ("relay gap", "machine a")

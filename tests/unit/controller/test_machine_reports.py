@@ -44,14 +44,14 @@ def report(*events: Event, remaining: str = "", **disturbance: Any) -> Mapping[s
 
 
 def test_a_fault_without_effect_on_any_machine_is_a_note_with_its_reason() -> None:
-    reported: list[Any] = []
-    scenario = SpreadScenario(SCENARIO, 60, reported.extend)
+    events: list[Any] = []
+    scenario = SpreadScenario(SCENARIO, 60, events.extend)
     span = 10 * MILLISECOND, 30 * MILLISECOND
-    gone = ends(span[1], {}, "no program ran there any more", span[0])
+    ended = ends(span[1], {}, "no program ran there any more", span[0])
     scenario.take(
-        [report(gone, remaining="more to come"), report(ends(span[1], {}, ELSEWHERE, span[0]), remaining="more")]
+        [report(ended, remaining="more to come"), report(ends(span[1], {}, ELSEWHERE, span[0]), remaining="more")]
     )
-    assert [event["event"] for event in reported] == ["fault ends"]
+    assert [event["event"] for event in events] == ["fault ends"]
     assert scenario.notes == [
         "fault[1] (down: n2) had no effect from 10ms to 30ms: no program ran there any more",
         "more to come",
@@ -60,8 +60,8 @@ def test_a_fault_without_effect_on_any_machine_is_a_note_with_its_reason() -> No
 
 def test_disturbances_are_those_of_the_last_repetition_on_every_machine() -> None:
     scenario = SpreadScenario(SCENARIO, 60, lambda _events: None)
-    seen = {"kind": CUT, "begin": 5, "end": FOREVER, "nodes": ["n2"], "what": "down: n2"}
-    scenario.take([report(**seen), report(**{**seen, "begin": 7})])
+    reported = {"kind": CUT, "begin": 5, "end": FOREVER, "nodes": ["n2"], "what": "down: n2"}
+    scenario.take([report(**reported), report(**{**reported, "begin": 7})])
     expected = [Disturbance(CUT, begin, FOREVER, frozenset({"n2"}), "down: n2") for begin in (5, 7)]
     assert list(scenario.disturbances()) == expected
     scenario.take([report()])

@@ -22,7 +22,7 @@ LARGEST_SEED = 2**64 - 1
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("options", "expected"),
     [
         ({"seed": 10**22}, f"seed: found {10**22}, expected 0 to {LARGEST_SEED}"),
         ({"seed": -1}, f"seed: found -1, expected 0 to {LARGEST_SEED}"),
@@ -38,10 +38,10 @@ LARGEST_SEED = 2**64 - 1
     ],
 )
 def test_a_number_that_is_not_allowed_says_what_is(
-    tmp_path: Path, mode: Mode, asked: Mapping[str, object], expected: str
+    tmp_path: Path, mode: Mode, options: Mapping[str, object], expected: str
 ) -> None:
     with pytest.raises(DescriptionError) as caught:
-        testbed.run("star-2", "pingpong", mode=mode, output=tmp_path / "run", **asked)  # type: ignore[arg-type]
+        testbed.run("star-2", "pingpong", mode=mode, output=tmp_path / "run", **options)  # type: ignore[arg-type]
     assert expected in str(caught.value)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run").exists()
@@ -95,8 +95,8 @@ def test_counts_and_rates_that_no_run_could_have_are_refused(workload: str, sett
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e30"])
 def test_a_check_is_not_asked_to_last_for_ever(seconds: str) -> None:
-    ended = CliRunner().invoke(command, ["check", "--seconds", seconds])
-    assert isinstance(ended.exception, DescriptionError), ended.exception
+    result = CliRunner().invoke(command, ["check", "--seconds", seconds])
+    assert isinstance(result.exception, DescriptionError), result.exception
 
 
 def test_commands_take_the_same_seeds_and_times(tmp_path: Path) -> None:
@@ -110,5 +110,5 @@ def test_commands_take_the_same_seeds_and_times(tmp_path: Path) -> None:
 def test_a_scenario_is_looked_at_under_the_same(tmp_path: Path, option: str) -> None:
     file = tmp_path / "storm.toml"
     file.write_text('[[fault]]\nat = "1ms"\ncut = "n1"\n')
-    ended = CliRunner().invoke(command, ["scenario", "check", str(file), "star-2", "--mode", "sim", option])
-    assert isinstance(ended.exception, DescriptionError), ended.exception
+    result = CliRunner().invoke(command, ["scenario", "check", str(file), "star-2", "--mode", "sim", option])
+    assert isinstance(result.exception, DescriptionError), result.exception

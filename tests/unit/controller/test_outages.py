@@ -10,8 +10,8 @@ from testbed.controller.verdict.verdicts import Grade, verdict_of
 MS = 1_000_000
 
 
-def event(what: str, clock: int, **facts: Any) -> dict[str, Any]:
-    return {"event": what, "clock": clock, **facts}
+def event(name: str, clock: int, **facts: Any) -> dict[str, Any]:
+    return {"event": name, "clock": clock, **facts}
 
 
 RELAY = [
@@ -21,25 +21,25 @@ RELAY = [
 
 
 def test_a_death_and_what_came_after_it_are_one_outage() -> None:
-    (actual,) = outages(RELAY)
-    assert (actual.process, actual.begin, actual.gap) == ("relay", 5, 40 * MS)
-    assert actual.reason.startswith(
+    (outage,) = outages(RELAY)
+    assert (outage.process, outage.begin, outage.gap) == ("relay", 5, 40 * MS)
+    assert outage.reason.startswith(
         "the relay (process 7) died by signal 9 and was restarted 40 ms later; 3 frames were lost"
     )
-    assert "counters of rules (nth, first, every) and chance continue" in actual.reason
-    finding = actual.finding()
+    assert "counters of rules (nth, first, every) and chance continue" in outage.reason
+    finding = outage.finding()
     assert (finding.what, finding.measured, finding.grade) == ("relay gap", 40 * MS, Grade.INVALID)
-    assert actual.disturbance().affects("n1", "n2")
+    assert outage.disturbance().affects("n1", "n2")
 
 
 def test_a_dead_service_that_is_not_back_is_an_outage_without_an_end() -> None:
-    (actual,) = outages(RELAY[:1])
-    assert (actual.gap, actual.finding().measured) == (0, None)
+    (outage,) = outages(RELAY[:1])
+    assert (outage.gap, outage.finding().measured) == (0, None)
 
 
 def test_an_agents_outage_is_that_of_its_node() -> None:
-    report = [event("NIC agent died", 1, node="n1", pid=5), event("NIC agent died", 2, node="n2", pid=6)]
-    first, second = outages([*report, event("NIC agent restarted", 3, node="n2", pid=9, gap=[0, 5])])
+    events = [event("NIC agent died", 1, node="n1", pid=5), event("NIC agent died", 2, node="n2", pid=6)]
+    first, second = outages([*events, event("NIC agent restarted", 3, node="n2", pid=9, gap=[0, 5])])
     assert (first.node, first.gap) == ("n1", 0)
     assert (second.node, second.gap) == ("n2", 5)
     assert second.reason == "the NIC agent of n2 (process 6) died and was restarted 5e-06 ms later"

@@ -14,7 +14,7 @@ REPORT = NicReport(counted={}, received=10, dropped=0, unsent=0, down=0, cpu=1)
 
 @pytest.mark.parametrize("table", [TABLE, Table(slow=10)], ids=["usual", "slow"])
 @pytest.mark.parametrize(
-    ("dropped", "unsent", "said"),
+    ("dropped", "unsent", "message"),
     [
         (1, 0, "NIC lost on n1: 1 frames (1 that its process did not read in time)"),
         (0, 2, "NIC lost on n1: 2 frames (2 that the kernel did not take)"),
@@ -22,25 +22,25 @@ REPORT = NicReport(counted={}, received=10, dropped=0, unsent=0, down=0, cpu=1)
     ],
 )
 def test_a_frame_lost_at_a_node_makes_the_run_invalid_and_is_told_with_its_cause(
-    dropped: int, unsent: int, said: str, table: Table
+    dropped: int, unsent: int, message: str, table: Table
 ) -> None:
-    lost = NicReport(counted={}, received=10, dropped=dropped, unsent=unsent, down=0, cpu=1)
-    findings = nic_findings({"n1": lost, "n2": REPORT}, ["n1", "n2"], table)
+    nic_report = NicReport(counted={}, received=10, dropped=dropped, unsent=unsent, down=0, cpu=1)
+    findings = nic_findings({"n1": nic_report, "n2": REPORT}, ["n1", "n2"], table)
     assert [(finding.link, finding.grade) for finding in findings] == [("n1", Grade.INVALID), ("n2", Grade.TRUSTED)]
-    assert JudgedOutcome({}, {}, verdict_of(findings)).invalid == said
+    assert JudgedOutcome({}, {}, verdict_of(findings)).invalid == message
 
 
 def test_frames_for_an_interface_that_was_down_degrade() -> None:
-    down = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
-    verdict = verdict_of(nic_findings({"n1": down}, ["n1"], TABLE))
+    nic_report = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
+    verdict = verdict_of(nic_findings({"n1": nic_report}, ["n1"], TABLE))
     assert verdict.grade is Grade.DEGRADED
     assert [finding.measured for finding in verdict.of("n1", what="NIC down")] == [4]
     assert JudgedOutcome({}, {}, verdict).invalid == ""
 
 
 def test_frames_for_an_interface_that_was_to_be_down_do_not() -> None:
-    down = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
-    verdict = verdict_of(nic_findings({"n1": down, "n2": down}, ["n1", "n2"], TABLE, {"n1"}))
+    nic_report = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
+    verdict = verdict_of(nic_findings({"n1": nic_report, "n2": nic_report}, ["n1", "n2"], TABLE, {"n1"}))
     assert [(finding.link, finding.what) for finding in verdict.findings if finding.grade is Grade.DEGRADED] == [
         ("n2", "NIC down")
     ]

@@ -29,9 +29,9 @@ def test_a_point_that_is_done_is_read_as_it_was_written_also_later(folder: Point
     assert folder.read(POINT) is None
     folder.write(POINT, MEASURED)
     assert folder.read(POINT) == MEASURED
-    later = open_folder(folder.path)
-    assert later.request["systems"] == ["emp"]
-    assert later.read(POINT) == MEASURED
+    reopened = open_folder(folder.path)
+    assert reopened.request["systems"] == ["emp"]
+    assert reopened.read(POINT) == MEASURED
 
 
 @pytest.mark.parametrize(

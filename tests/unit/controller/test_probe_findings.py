@@ -17,20 +17,20 @@ from testbed.spec.layout import Impairment
 
 MILLISECOND = 1_000_000
 DELAYED = Impairment(delay=10 * MILLISECOND)
-LATE = tuple(10 * MILLISECOND + 20_000 + place for place in range(2_000))
+LATE = tuple(10 * MILLISECOND + 20_000 + index for index in range(2_000))
 QUIET = ProbeResult(2_000, 2_000, LATE, 0, 0, 0, 0, 0, 0, 0, 2.0)
 
 
-def subject(impairment: Impairment, **more: object) -> Subject:
+def subject(impairment: Impairment, **settings: object) -> Subject:
     expectation = expect(impairment, {})
     return replace(
         Subject("l", "forward", expectation, plan_for(impairment, expectation, 2, 1500)),
-        **more,  # type: ignore[arg-type]
+        **settings,  # type: ignore[arg-type]
     )
 
 
-def graded(impairment: Impairment, probed: ProbeResult, **more: object) -> dict[str, Finding]:
-    return {finding.what: finding for finding in judge(subject(impairment, **more), probed, TABLE)}
+def findings_of(impairment: Impairment, result: ProbeResult, **settings: object) -> dict[str, Finding]:
+    return {finding.what: finding for finding in judge(subject(impairment, **settings), result, TABLE)}
 
 
 def grades(findings: dict[str, Finding]) -> set[Grade]:
@@ -38,46 +38,46 @@ def grades(findings: dict[str, Finding]) -> set[Grade]:
 
 
 def test_a_direction_that_does_what_was_asked_is_trusted() -> None:
-    findings = graded(DELAYED, QUIET)
+    findings = findings_of(DELAYED, QUIET)
     assert grades(findings) == {Grade.TRUSTED}
     assert findings["delay p50"].asked == 10 * MILLISECOND
     assert findings["delay p50"].measured == LATE[999]
     assert set(findings) == {"delay min", "delay p50", "delay p99", "jitter", "loss", "duplicate", "order"}
 
 
-def moved(by: int) -> ProbeResult:
-    return replace(QUIET, delays=tuple(delay + by for delay in LATE))
+def shifted_result(offset: int) -> ProbeResult:
+    return replace(QUIET, delays=tuple(delay + offset for delay in LATE))
 
 
 def test_a_wrong_delay_is_degraded_then_invalid_late_and_early() -> None:
-    assert graded(DELAYED, moved(MILLISECOND))["delay p50"].grade is Grade.DEGRADED
-    assert graded(DELAYED, moved(6 * MILLISECOND))["delay p50"].grade is Grade.INVALID
-    early = graded(DELAYED, moved(-6 * MILLISECOND))
-    assert early["delay p50"].grade is Grade.INVALID
-    assert early["delay min"].grade is Grade.INVALID
-    assert "early" in early["delay min"].reason
+    assert findings_of(DELAYED, shifted_result(MILLISECOND))["delay p50"].grade is Grade.DEGRADED
+    assert findings_of(DELAYED, shifted_result(6 * MILLISECOND))["delay p50"].grade is Grade.INVALID
+    findings = findings_of(DELAYED, shifted_result(-6 * MILLISECOND))
+    assert findings["delay p50"].grade is Grade.INVALID
+    assert findings["delay min"].grade is Grade.INVALID
+    assert "early" in findings["delay min"].reason
 
 
 def test_a_late_hundredth_degrades_the_percentile_alone() -> None:
     delays = (*LATE[:1_900], *(delay + 8 * MILLISECOND for delay in LATE[1_900:]))
-    actual = graded(DELAYED, replace(QUIET, delays=delays))
-    assert actual["delay p99"].grade is Grade.DEGRADED
-    assert actual["delay p50"].grade is Grade.TRUSTED
+    findings = findings_of(DELAYED, replace(QUIET, delays=delays))
+    assert findings["delay p99"].grade is Grade.DEGRADED
+    assert findings["delay p50"].grade is Grade.TRUSTED
 
 
 def test_few_timed_probes_decide_nothing() -> None:
-    actual = graded(DELAYED, replace(QUIET, delays=LATE[:50]))
-    assert actual["delay p50"].grade is Grade.TRUSTED
-    assert actual["delay p99"].grade is Grade.UNDECIDED
-    actual = graded(DELAYED, replace(QUIET, delays=()))
-    assert actual["delay p50"].grade is Grade.UNDECIDED
-    assert actual["delay p50"].measured is None
+    findings = findings_of(DELAYED, replace(QUIET, delays=LATE[:50]))
+    assert findings["delay p50"].grade is Grade.TRUSTED
+    assert findings["delay p99"].grade is Grade.UNDECIDED
+    findings = findings_of(DELAYED, replace(QUIET, delays=()))
+    assert findings["delay p50"].grade is Grade.UNDECIDED
+    assert findings["delay p50"].measured is None
 
 
 def test_a_loss_that_nobody_asked_for_invalidates_even_one() -> None:
-    actual = graded(DELAYED, replace(QUIET, arrived=1_999))
-    assert actual["loss"].grade is Grade.INVALID
-    assert actual["loss"].interval is not None
+    findings = findings_of(DELAYED, replace(QUIET, arrived=1_999))
+    assert findings["loss"].grade is Grade.INVALID
+    assert findings["loss"].interval is not None
 
 
 LOSSY = Impairment(loss=0.05)
@@ -88,50 +88,50 @@ def result_with_loss(sent: int, arrived: int) -> ProbeResult:
 
 
 def test_an_asked_loss_within_its_interval_is_trusted_if_enough_was_sent() -> None:
-    assert graded(LOSSY, result_with_loss(30_000, 28_530))["loss"].grade is Grade.TRUSTED
-    few = graded(LOSSY, result_with_loss(3_000, 2_850))["loss"]
-    assert few.grade is Grade.UNDECIDED
-    assert "20% needs" in few.reason
+    assert findings_of(LOSSY, result_with_loss(30_000, 28_530))["loss"].grade is Grade.TRUSTED
+    finding = findings_of(LOSSY, result_with_loss(3_000, 2_850))["loss"]
+    assert finding.grade is Grade.UNDECIDED
+    assert "20% needs" in finding.reason
 
 
 def test_another_loss_than_asked_invalidates_even_with_few_probes() -> None:
     for arrived in (2_400, 3_000):
-        assert graded(LOSSY, result_with_loss(3_000, arrived))["loss"].grade is Grade.INVALID
-    assert graded(Impairment(loss=1.0), result_with_loss(3_000, 1))["loss"].grade is Grade.INVALID
-    assert graded(Impairment(loss=1.0), result_with_loss(3_000, 0))["loss"].grade is Grade.TRUSTED
+        assert findings_of(LOSSY, result_with_loss(3_000, arrived))["loss"].grade is Grade.INVALID
+    assert findings_of(Impairment(loss=1.0), result_with_loss(3_000, 1))["loss"].grade is Grade.INVALID
+    assert findings_of(Impairment(loss=1.0), result_with_loss(3_000, 0))["loss"].grade is Grade.TRUSTED
 
 
 def test_what_explains_a_loss_keeps_it_undecided() -> None:
-    wrong = result_with_loss(3_000, 2_400)
-    for more in ({"rules_active": True}, {"overflowed": 5}):
-        assert graded(LOSSY, wrong, **more)["loss"].grade is Grade.UNDECIDED
-    assert graded(LOSSY, replace(wrong, overrun=1))["loss"].grade is Grade.UNDECIDED
-    approximate = graded(LOSSY, wrong, approximate="duplicate with loss")["loss"]
+    result = result_with_loss(3_000, 2_400)
+    for explanation in ({"rules_active": True}, {"overflowed": 5}):
+        assert findings_of(LOSSY, result, **explanation)["loss"].grade is Grade.UNDECIDED
+    assert findings_of(LOSSY, replace(result, overrun=1))["loss"].grade is Grade.UNDECIDED
+    approximate = findings_of(LOSSY, result, approximate="duplicate with loss")["loss"]
     assert approximate.grade is Grade.DEGRADED
     assert "approximate" in approximate.reason
 
 
 def test_copies_flips_and_upset_order_that_nobody_asked_for_are_found() -> None:
-    assert graded(DELAYED, replace(QUIET, duplicates=1))["duplicate"].grade is Grade.INVALID
-    assert graded(DELAYED, replace(QUIET, corrupted=1))["corrupt"].grade is Grade.INVALID
-    assert graded(DELAYED, replace(QUIET, overtaken=1))["order"].grade is Grade.DEGRADED
-    assert graded(DELAYED, replace(QUIET, overtaken=50))["order"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(QUIET, duplicates=1))["duplicate"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(QUIET, corrupted=1))["corrupt"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(QUIET, overtaken=1))["order"].grade is Grade.DEGRADED
+    assert findings_of(DELAYED, replace(QUIET, overtaken=50))["order"].grade is Grade.INVALID
 
 
 def test_asked_copies_flips_and_skips_are_trusted() -> None:
     impairment = replace(DELAYED, duplicate=0.1, corrupt=0.1, reorder=0.1)
-    probed = replace(
+    result = replace(
         QUIET, sent=20_000, arrived=20_000, duplicates=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500
     )
-    findings = graded(impairment, probed)
-    assert {findings[what].grade for what in ("duplicate", "corrupt", "reorder")} == {Grade.TRUSTED}
+    findings = findings_of(impairment, result)
+    assert {findings[key].grade for key in ("duplicate", "corrupt", "reorder")} == {Grade.TRUSTED}
     assert "order" not in findings
-    assert graded(impairment, replace(probed, skipped=0))["reorder"].grade is Grade.INVALID
+    assert findings_of(impairment, replace(result, skipped=0))["reorder"].grade is Grade.INVALID
 
 
 def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_little() -> None:
     reordered = replace(DELAYED, reorder=0.1)
-    stalled = tuple(delay + (6 * MILLISECOND if place < 40 else 0) for place, delay in enumerate(LATE))
+    stalled = tuple(delay + (6 * MILLISECOND if index < 40 else 0) for index, delay in enumerate(LATE))
     for early, rest, grade in (
         (3, LATE, Grade.UNDECIDED),
         (8, LATE, Grade.INVALID),
@@ -139,10 +139,10 @@ def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_l
         (60, stalled, Grade.INVALID),
     ):
         delays = tuple(sorted((*[7 * MILLISECOND] * early, *rest)))
-        finding = graded(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
+        finding = findings_of(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
         assert finding.grade is grade
         assert ("may have skipped" in finding.reason) is (grade is Grade.UNDECIDED)
-    assert graded(DELAYED, replace(QUIET, delays=(7 * MILLISECOND, *LATE)))["delay min"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(QUIET, delays=(7 * MILLISECOND, *LATE)))["delay min"].grade is Grade.INVALID
 
 
 JITTERY = Impairment(delay=50 * MILLISECOND, jitter=10 * MILLISECOND, distribution="uniform")
@@ -154,45 +154,47 @@ def result_with_delays(low: int, high: int) -> ProbeResult:
 
 
 def test_jitter_as_asked_is_trusted_and_none_or_another_is_not() -> None:
-    sound = graded(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
+    sound = findings_of(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
     assert grades(sound) == {Grade.TRUSTED}
-    none = graded(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
+    none = findings_of(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
     assert none["jitter"].grade is Grade.INVALID
     assert none["jitter distribution"].grade is Grade.INVALID
-    wide = graded(JITTERY, result_with_delays(20 * MILLISECOND, 80 * MILLISECOND))
+    wide = findings_of(JITTERY, result_with_delays(20 * MILLISECOND, 80 * MILLISECOND))
     assert wide["jitter"].grade is Grade.INVALID
 
 
 def test_a_small_jitter_that_is_missing_is_found() -> None:
-    small = replace(JITTERY, jitter=300_000)
+    small_jitter = replace(JITTERY, jitter=300_000)
     none = result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
-    assert {graded(small, none)[what].grade for what in ("jitter", "jitter distribution")} <= {
+    assert {findings_of(small_jitter, none)[key].grade for key in ("jitter", "jitter distribution")} <= {
         Grade.DEGRADED,
         Grade.INVALID,
     }
 
 
 def test_jitter_that_nobody_asked_for_is_found() -> None:
-    actual = graded(DELAYED, result_with_delays(10 * MILLISECOND, 30 * MILLISECOND))
-    assert actual["jitter"].grade is Grade.INVALID
+    findings = findings_of(DELAYED, result_with_delays(10 * MILLISECOND, 30 * MILLISECOND))
+    assert findings["jitter"].grade is Grade.INVALID
 
 
 def test_other_frames_that_are_in_the_way_keep_delays_undecided() -> None:
-    behind = replace(result_with_delays(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
-    assert graded(JITTERY, behind)["delay p50"].grade is Grade.UNDECIDED
+    result = replace(result_with_delays(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
+    assert findings_of(JITTERY, result)["delay p50"].grade is Grade.UNDECIDED
     shaped = Impairment(rate=1_000_000)
-    assert graded(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
+    assert findings_of(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
 
 
 def test_rules_excuse_a_deviation_and_nothing_else() -> None:
-    assert grades(graded(DELAYED, QUIET, rules_active=True)) == {Grade.TRUSTED}
-    assert graded(DELAYED, moved(6 * MILLISECOND), rules_active=True)["delay p50"].grade is Grade.UNDECIDED
+    assert grades(findings_of(DELAYED, QUIET, rules_active=True)) == {Grade.TRUSTED}
+    assert (
+        findings_of(DELAYED, shifted_result(6 * MILLISECOND), rules_active=True)["delay p50"].grade is Grade.UNDECIDED
+    )
 
 
 # Rate
 
 SHAPED = Impairment(rate=10_000_000)
-SHORT = tuple(48_000 + place for place in range(2_000))  # 60 bytes at 10 Mbit/s
+SHORT = tuple(48_000 + index for index in range(2_000))  # 60 bytes at 10 Mbit/s
 
 
 def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> ProbeResult:
@@ -200,11 +202,11 @@ def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> ProbeResult:
     plan = subject(SHAPED).plan.train
     assert plan is not None
     frames = []
-    free = 0
-    for place in range(plan.count):
-        left = int(place * plan.bits * 1e9 / offered) + (stop if place > plan.count // 2 else 0)
-        free = int(max(free, left) + plan.bits * 1e9 / rate)
-        frames.append((left, free))
+    free_at = 0
+    for index in range(plan.count):
+        sent_at = int(index * plan.bits * 1e9 / offered) + (stop if index > plan.count // 2 else 0)
+        free_at = int(max(free_at, sent_at) + plan.bits * 1e9 / rate)
+        frames.append((sent_at, free_at))
     return replace(QUIET, delays=SHORT, train=TrainResult(offered, tuple(frames), 0, 0))
 
 
@@ -219,48 +221,48 @@ def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> ProbeResult:
     ],
 )
 def test_the_rate_is_measured(rate: float, grade: Grade) -> None:
-    finding = graded(SHAPED, train(rate))["rate"]
+    finding = findings_of(SHAPED, train(rate))["rate"]
     assert finding.grade is grade
     assert finding.measured == pytest.approx(min(rate, 1.3e7), rel=0.02)
 
 
 def test_a_sender_that_stops_for_a_while_changes_no_rate() -> None:
-    finding = graded(SHAPED, train(1e7, stop=200 * MILLISECOND))["rate"]
+    finding = findings_of(SHAPED, train(1e7, stop=200 * MILLISECOND))["rate"]
     assert finding.measured == pytest.approx(1e7, rel=0.02)
 
 
 def test_a_train_below_the_rate_decides_nothing() -> None:
-    finding = graded(SHAPED, train(1e7, offered=0.9e7))["rate"]
+    finding = findings_of(SHAPED, train(1e7, offered=0.9e7))["rate"]
     assert finding.grade is Grade.UNDECIDED
     assert "this machine cannot send faster" in finding.reason
 
 
 def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
-    probed = train(1e7)
-    assert probed.train is not None
+    measured = train(1e7)
+    assert measured.train is not None
     for result in (
-        replace(probed.train, other_bytes=10**6),
-        replace(probed.train, overrun=1),
-        replace(probed.train, frames=()),
+        replace(measured.train, other_bytes=10**6),
+        replace(measured.train, overrun=1),
+        replace(measured.train, frames=()),
     ):
-        assert graded(SHAPED, replace(probed, train=result))["rate"].grade is Grade.UNDECIDED
+        assert findings_of(SHAPED, replace(measured, train=result))["rate"].grade is Grade.UNDECIDED
 
 
 def test_a_train_for_which_no_time_was_left_decides_nothing() -> None:
-    finding = graded(SHAPED, replace(QUIET, delays=SHORT))["rate"]
+    finding = findings_of(SHAPED, replace(QUIET, delays=SHORT))["rate"]
     assert finding.grade is Grade.UNDECIDED
     assert "alone" in finding.reason
 
 
 def test_only_a_long_row_of_frames_that_waited_tells_a_rate() -> None:
-    assert rate_of_queued([(place * 10, place * 10 + 5) for place in range(500)], 8, 100) is None
-    waiting = [(place * 10, place * 20 + 200) for place in range(500)]
-    assert rate_of_queued(waiting, 8, 100) == pytest.approx(8e9 / 20)
+    assert rate_of_queued([(index * 10, index * 10 + 5) for index in range(500)], 8, 100) is None
+    queued = [(index * 10, index * 20 + 200) for index in range(500)]
+    assert rate_of_queued(queued, 8, 100) == pytest.approx(8e9 / 20)
 
 
 def test_no_frame_passes_a_link_that_is_down() -> None:
-    down = replace(QUIET, arrived=0, delays=())
-    (finding,) = judge_down(subject(Impairment()), down, TABLE)
+    result = replace(QUIET, arrived=0, delays=())
+    (finding,) = judge_down(subject(Impairment()), result, TABLE)
     assert finding.grade is Grade.TRUSTED
-    (finding,) = judge_down(subject(Impairment()), replace(down, arrived=1), TABLE)
+    (finding,) = judge_down(subject(Impairment()), replace(result, arrived=1), TABLE)
     assert finding.grade is Grade.INVALID

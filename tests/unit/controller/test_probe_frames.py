@@ -12,21 +12,21 @@ FRAME = build(0xDEAD_BEEF, 7, COUNTED, 123_456)
 
 def accepts(program: bytes, frame: bytes) -> bool:
     """Run a socket filter: an interpreter of the few BPF instructions that ours has."""
-    place, value = 0, 0
+    index, value = 0, 0
     while True:
         code, if_true, if_false, operand = (
-            int.from_bytes(program[8 * place : 8 * place + 2], "little"),
-            program[8 * place + 2],
-            program[8 * place + 3],
-            int.from_bytes(program[8 * place + 4 : 8 * place + 8], "little"),
+            int.from_bytes(program[8 * index : 8 * index + 2], "little"),
+            program[8 * index + 2],
+            program[8 * index + 3],
+            int.from_bytes(program[8 * index + 4 : 8 * index + 8], "little"),
         )
-        place += 1
+        index += 1
         if code == 0x28:
             value = int.from_bytes(frame[operand : operand + 2], "big")
         elif code == 0x20:
             value = int.from_bytes(frame[operand : operand + 4], "big")
         elif code == 0x15:
-            place += if_true if value == operand else if_false
+            index += if_true if value == operand else if_false
         else:
             assert code == 0x06
             return operand > 0
@@ -34,14 +34,14 @@ def accepts(program: bytes, frame: bytes) -> bool:
 
 def test_a_probe_is_as_long_as_asked_and_says_who_it_is() -> None:
     assert len(FRAME) == MIN_SIZE
-    seen = parse(FRAME)
-    assert seen is not None
-    assert (seen.run, seen.path, seen.kind, seen.number, seen.intact) == (0xDEAD_BEEF, 7, COUNTED, 123_456, True)
-    long = build(1, 0, TRAIN, 5, 1514)
-    assert len(long) == 1514
-    again = parse(long[:64])
-    assert again is not None
-    assert again.intact
+    probe = parse(FRAME)
+    assert probe is not None
+    assert (probe.run, probe.path, probe.kind, probe.number, probe.intact) == (0xDEAD_BEEF, 7, COUNTED, 123_456, True)
+    train_frame = build(1, 0, TRAIN, 5, 1514)
+    assert len(train_frame) == 1514
+    parsed = parse(train_frame[:64])
+    assert parsed is not None
+    assert parsed.intact
 
 
 def test_it_goes_where_no_bridge_forwards_and_comes_from_no_address() -> None:
@@ -54,9 +54,9 @@ def test_it_goes_where_no_bridge_forwards_and_comes_from_no_address() -> None:
 def test_any_flipped_bit_is_seen_and_leaves_the_number(bit: int) -> None:
     broken = flip_bits(FRAME, (bit,))
     assert accepts(ACCEPTED, broken)
-    seen = parse(broken)
-    assert seen is not None
-    assert (seen.run, seen.number, seen.intact) == (0xDEAD_BEEF, 123_456, False)
+    probe = parse(broken)
+    assert probe is not None
+    assert (probe.run, probe.number, probe.intact) == (0xDEAD_BEEF, 123_456, False)
 
 
 def test_a_frame_in_which_both_copies_are_broken_is_no_longer_told() -> None:
@@ -64,6 +64,6 @@ def test_a_frame_in_which_both_copies_are_broken_is_no_longer_told() -> None:
 
 
 def test_other_frames_are_neither_accepted_nor_read() -> None:
-    for other in (bytes(60), bytes.fromhex("ffffffffffff02000000000108060001") + bytes(44), b"\x01"):
-        assert not accepts(ACCEPTED, other.ljust(60, b"\0"))
-        assert parse(other) is None
+    for other_frame in (bytes(60), bytes.fromhex("ffffffffffff02000000000108060001") + bytes(44), b"\x01"):
+        assert not accepts(ACCEPTED, other_frame.ljust(60, b"\0"))
+        assert parse(other_frame) is None

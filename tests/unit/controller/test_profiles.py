@@ -25,11 +25,11 @@ def test_a_name_is_one_that_the_protocol_brings() -> None:
 def test_a_file_says_what_differs_from_another_profile(tmp_path: Path) -> None:
     file = tmp_path / "faster.toml"
     file.write_text('like = "emp-2001"\nreceive = "2us"\nbus_rate = "8gbit"\nbus_burst = "1KiB"\nprocessors = 2\n')
-    actual = profile_of(file, PROTOCOL)
-    assert (actual.name, actual.receive, actual.bus_rate, actual.bus_burst, actual.processors) == (
+    profile = profile_of(file, PROTOCOL)
+    assert (profile.name, profile.receive, profile.bus_rate, profile.bus_burst, profile.processors) == (
         "faster", 2_000, 8 * 10**9, 1024, 2,
     )  # fmt: skip
-    assert actual.stored == EMP_2001.stored
+    assert profile.stored == EMP_2001.stored
     file.write_text('name = "wire only"\npages_apart = true\n')
     assert profile_of(str(file), PROTOCOL) == Profile("wire only", pages_apart=True)
     assert profile_of(file, PROTOCOL).is_zero_cost
@@ -40,11 +40,11 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
     file.write_text('like = "emp"\nreceve = "2us"\nbus_rate = "2us"\nring = "fast"\npages_apart = 1\nahead = "two"\n')
     with pytest.raises(DescriptionError) as caught:
         profile_of(file, PROTOCOL)
-    actual = [str(problem) for problem in caught.value.problems]
-    assert len(actual) == 6
-    assert any("unknown key 'receve'" in one and "did you mean 'receive'" in one for one in actual)
-    assert any(one.startswith("bus_rate: ") and "a rate" in one for one in actual)
-    assert any(one.startswith("ahead: ") and "a whole number" in one for one in actual)
+    messages = [str(problem) for problem in caught.value.problems]
+    assert len(messages) == 6
+    assert any("unknown key 'receve'" in message and "did you mean 'receive'" in message for message in messages)
+    assert any(message.startswith("bus_rate: ") and "a rate" in message for message in messages)
+    assert any(message.startswith("ahead: ") and "a whole number" in message for message in messages)
     file.write_text("processors = 3\n")
     with pytest.raises(DescriptionError, match="processors must be 1 or 2, got 3"):
         profile_of(file, PROTOCOL)
@@ -56,21 +56,21 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_files_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
-    one, other = tmp_path / "one.toml", tmp_path / "other.toml"
-    one.write_text(f'like = "{other}"\n')
-    other.write_text(f'like = "{one}"\n')
+    first_file, second_file = tmp_path / "one.toml", tmp_path / "other.toml"
+    first_file.write_text(f'like = "{second_file}"\n')
+    second_file.write_text(f'like = "{first_file}"\n')
     with pytest.raises(DescriptionError, match=r"one\.toml refers to itself by 'like'"):
-        profile_of(one, PROTOCOL)
+        profile_of(first_file, PROTOCOL)
 
 
 def test_a_file_prices_work_on_host_cores_by_kind(tmp_path: Path) -> None:
     file = tmp_path / "kernel.toml"
     file.write_text('hosted = true\n[work.trap]\nfixed = "300ns"\n[work.copy]\nrate = "2gbit"\nsame_rate = "4gbit"\n')
-    actual = profile_of(file, PROTOCOL)
-    assert actual.hosted
-    assert actual.work == {"trap": Cost(300), "copy": Cost(0, 2 * 10**9, 4 * 10**9)}
-    assert not actual.is_zero_cost
-    assert profile_of(json.loads(json.dumps(profile_values(actual))), PROTOCOL) == actual
+    profile = profile_of(file, PROTOCOL)
+    assert profile.hosted
+    assert profile.work == {"trap": Cost(300), "copy": Cost(0, 2 * 10**9, 4 * 10**9)}
+    assert not profile.is_zero_cost
+    assert profile_of(json.loads(json.dumps(profile_values(profile))), PROTOCOL) == profile
 
 
 def test_kinds_of_work_add_to_those_of_the_profile_that_it_is_like(tmp_path: Path) -> None:
@@ -85,15 +85,15 @@ def test_work_of_an_unknown_kind_or_an_unknown_cost_is_refused(tmp_path: Path) -
     file.write_text('[work]\ntrap = 3\n[work.tarp]\nfixed = "1us"\n[work.copy]\nspeed = "1gbit"\nrate = "fast"\n')
     with pytest.raises(DescriptionError) as caught:
         profile_of(file, PROTOCOL)
-    actual = [str(problem) for problem in caught.value.problems]
-    assert len(actual) == 4
-    assert any("'tarp'" in one and "did you mean 'trap'" in one for one in actual)
-    assert any("'speed'" in one for one in actual)
-    assert any(one.startswith("work.copy.rate: ") and "a rate" in one for one in actual)
-    assert any(one.startswith("work.trap: ") and "a table" in one for one in actual)
+    messages = [str(problem) for problem in caught.value.problems]
+    assert len(messages) == 4
+    assert any("'tarp'" in message and "did you mean 'trap'" in message for message in messages)
+    assert any("'speed'" in message for message in messages)
+    assert any(message.startswith("work.copy.rate: ") and "a rate" in message for message in messages)
+    assert any(message.startswith("work.trap: ") and "a table" in message for message in messages)
 
 
-@pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda one: one.name)
+@pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda choice: choice.name)
 def test_a_profile_is_restored_from_a_runs_folder(profile: Profile) -> None:
     assert profile_of(profile_values(profile), PROTOCOL) == profile
 

@@ -14,23 +14,23 @@ STUCK = Circumstances(Ending.STUCK)
 
 
 @pytest.fixture
-def told() -> RequestEvents:
+def events() -> RequestEvents:
     """Two requests, each with its reply."""
-    told = RequestEvents()
-    told.exchange(1, "a1", "b1")
-    told.exchange(2, "a2", "b2")
-    return told
+    events = RequestEvents()
+    events.exchange(1, "a1", "b1")
+    events.exchange(2, "a2", "b2")
+    return events
 
 
-def test_requests_that_are_handled_and_replied_to_are_right(told: RequestEvents) -> None:
-    report = told.report()
+def test_requests_that_are_handled_and_replied_to_are_right(events: RequestEvents) -> None:
+    report = events.report()
     assert report.passed
     assert report.messages == report.checks["replies"].checked == report.checks["content"].checked == 2
 
 
-def test_a_request_that_is_handled_twice_is_told_with_both_places(told: RequestEvents) -> None:
-    told.handled(2, "a2")
-    report = told.report()
+def test_a_request_that_is_handled_twice_is_told_with_both_places(events: RequestEvents) -> None:
+    events.handled(2, "a2")
+    report = events.report()
     assert report.failed == ("nothing twice",)
     assert report.checks["nothing twice"].violations == [
         "request 2 of endpoint 0 of n1 to endpoint 0 of n2 (4 bytes; history/n1.jsonl:4) was handled by endpoint 0 of n2 "
@@ -38,165 +38,165 @@ def test_a_request_that_is_handled_twice_is_told_with_both_places(told: RequestE
     ]
 
 
-def test_a_later_life_of_the_receiver_must_not_handle_it_again(told: RequestEvents) -> None:
-    told.restart(RECEIVER)
-    told.handled(1, "a1")
+def test_a_later_life_of_the_receiver_must_not_handle_it_again(events: RequestEvents) -> None:
+    events.restart(RECEIVER)
+    events.handled(1, "a1")
     crashed = Circumstances(disturbances=(Disturbance(CRASH, 0, SECOND, frozenset({"n2"})),))
-    assert told.report(crashed).failed == ("nothing twice",)
+    assert events.report(crashed).failed == ("nothing twice",)
 
 
-def test_a_request_that_nobody_sent_is_not_handled(told: RequestEvents) -> None:
-    told.handled(3)
-    assert told.report().failed == ("nothing twice",)
+def test_a_request_that_nobody_sent_is_not_handled(events: RequestEvents) -> None:
+    events.handled(3)
+    assert events.report().failed == ("nothing twice",)
 
 
-def test_a_request_is_handled_where_it_was_sent_to(told: RequestEvents) -> None:
-    told.request(3, endpoint=1)
-    told.handled(3, endpoint=0)
-    assert told.report().failed == ("nothing twice",)
+def test_a_request_is_handled_where_it_was_sent_to(events: RequestEvents) -> None:
+    events.request(3, endpoint=1)
+    events.handled(3, endpoint=0)
+    assert events.report().failed == ("nothing twice",)
 
 
-def test_a_request_comes_with_the_content_that_it_was_sent_with(told: RequestEvents) -> None:
-    told.request(3, "a3")
-    told.handled(3, "a4")
-    assert told.report().failed == ("content",)
+def test_a_request_comes_with_the_content_that_it_was_sent_with(events: RequestEvents) -> None:
+    events.request(3, "a3")
+    events.handled(3, "a4")
+    assert events.report().failed == ("content",)
 
 
-def test_the_reply_to_another_request_is_named(told: RequestEvents) -> None:
-    told.request(3, "a3")
-    told.handled(3, "a3")
-    told.reply(3, "b3")
-    told.replied(3, "b2")
-    report = told.report()
+def test_the_reply_to_another_request_is_named(events: RequestEvents) -> None:
+    events.request(3, "a3")
+    events.handled(3, "a3")
+    events.reply(3, "b3")
+    events.replied(3, "b2")
+    report = events.report()
     assert report.failed == ("replies",)
     assert "it is the reply to request 2 of endpoint 0 of n1" in report.checks["replies"].violations[0]
 
 
-def test_a_reply_to_a_request_that_was_not_handled_is_found(told: RequestEvents) -> None:
-    told.request(3)
-    told.replied(3, "b3")
-    assert told.report().failed == ("replies",)
+def test_a_reply_to_a_request_that_was_not_handled_is_found(events: RequestEvents) -> None:
+    events.request(3)
+    events.replied(3, "b3")
+    assert events.report().failed == ("replies",)
 
 
-def test_a_request_that_was_replied_to_is_not_returned_as_well(told: RequestEvents) -> None:
-    told.returned(2)
-    assert told.report(CUT_OFF).failed == ("one end",)
+def test_a_request_that_was_replied_to_is_not_returned_as_well(events: RequestEvents) -> None:
+    events.returned(2)
+    assert events.report(CUT_OFF).failed == ("one end",)
 
 
-def test_a_request_is_returned_and_handled_only_where_a_fault_explains_it(told: RequestEvents) -> None:
-    told.request(3)
-    told.handled(3)
-    told.reply(3)
-    told.returned(3)
-    report = told.report()
+def test_a_request_is_returned_and_handled_only_where_a_fault_explains_it(events: RequestEvents) -> None:
+    events.request(3)
+    events.handled(3)
+    events.reply(3)
+    events.returned(3)
+    report = events.report()
     assert report.failed == ("errors",)
     assert "and no fault explains it" in report.checks["errors"].violations[0]
-    explained = told.report(CUT_OFF)
+    explained = events.report(CUT_OFF)
     assert explained.passed
-    assert [doubt.outcome for doubt in explained.ambiguities] == ["delivered"]
+    assert [ambiguity.outcome for ambiguity in explained.ambiguities] == ["delivered"]
 
 
-def test_a_fault_elsewhere_or_later_explains_nothing(told: RequestEvents) -> None:
-    told.request(3)
-    told.returned(3)
-    elsewhere = Disturbance(CUT, 0, SECOND, frozenset({"n3"}))
-    later = Disturbance(CUT, told.clock + MILLISECOND, SECOND, frozenset({"n2"}))
-    assert told.report(Circumstances(disturbances=(elsewhere, later))).failed == ("errors",)
+def test_a_fault_elsewhere_or_later_explains_nothing(events: RequestEvents) -> None:
+    events.request(3)
+    events.returned(3)
+    other_node = Disturbance(CUT, 0, SECOND, frozenset({"n3"}))
+    later_cut = Disturbance(CUT, events.clock + MILLISECOND, SECOND, frozenset({"n2"}))
+    assert events.report(Circumstances(disturbances=(other_node, later_cut))).failed == ("errors",)
 
 
 @pytest.mark.parametrize("status", ["bad tag", "bad endpoint", "congestion"])
-def test_a_request_that_was_refused_has_not_been_handled(told: RequestEvents, status: str) -> None:
-    told.request(3)
-    told.returned(3, status)
-    assert told.report().passed
-    told.handled(3)
-    assert told.report(CUT_OFF).failed == ("errors",)
+def test_a_request_that_was_refused_has_not_been_handled(events: RequestEvents, status: str) -> None:
+    events.request(3)
+    events.returned(3, status)
+    assert events.report().passed
+    events.handled(3)
+    assert events.report(CUT_OFF).failed == ("errors",)
 
 
-def test_a_request_that_its_program_abandoned_may_have_been_handled(told: RequestEvents) -> None:
-    told.request(3)
-    told.handled(3)
-    told.returned(3, "abandoned")
-    report = told.report()
+def test_a_request_that_its_program_abandoned_may_have_been_handled(events: RequestEvents) -> None:
+    events.request(3)
+    events.handled(3)
+    events.returned(3, "abandoned")
+    report = events.report()
     assert report.passed
-    assert [doubt.outcome for doubt in report.ambiguities] == ["delivered"]
+    assert [ambiguity.outcome for ambiguity in report.ambiguities] == ["delivered"]
 
 
-def test_the_end_of_an_endpoint_explains_what_is_returned_of_it(told: RequestEvents) -> None:
-    told.request(3)
-    told.handled(3)
-    told.freed(RECEIVER)
-    told.returned(3)
-    assert told.report().passed
+def test_the_end_of_an_endpoint_explains_what_is_returned_of_it(events: RequestEvents) -> None:
+    events.request(3)
+    events.handled(3)
+    events.freed(RECEIVER)
+    events.returned(3)
+    assert events.report().passed
 
 
-def test_a_reply_comes_back_only_by_a_fault_or_where_nobody_waits_for_it(told: RequestEvents) -> None:
-    told.request(3)
-    told.handled(3)
-    told.reply(3)
-    told.reply_returned(3)
-    assert told.report().failed == ("errors",)
-    assert told.report(CUT_OFF).passed
-    told.events["n1"].append({"clock_ns": 0, "what": "freed", "n": 0, "endpoint": 0})
-    assert told.report().passed
+def test_a_reply_comes_back_only_by_a_fault_or_where_nobody_waits_for_it(events: RequestEvents) -> None:
+    events.request(3)
+    events.handled(3)
+    events.reply(3)
+    events.reply_returned(3)
+    assert events.report().failed == ("errors",)
+    assert events.report(CUT_OFF).passed
+    events.events["n1"].append({"clock_ns": 0, "what": "freed", "n": 0, "endpoint": 0})
+    assert events.report().passed
 
 
-def test_an_endpoint_number_that_is_used_again_goes_on_counting(told: RequestEvents) -> None:
-    told.request(3)
-    told.freed(SENDER)
-    told.exchange(4)
-    assert told.report(STUCK).passed
+def test_an_endpoint_number_that_is_used_again_goes_on_counting(events: RequestEvents) -> None:
+    events.request(3)
+    events.freed(SENDER)
+    events.exchange(4)
+    assert events.report(STUCK).passed
 
 
-def test_a_program_that_starts_again_counts_from_the_beginning(told: RequestEvents) -> None:
-    told.restart(SENDER)
-    told.exchange(1)
-    report = told.report()
+def test_a_program_that_starts_again_counts_from_the_beginning(events: RequestEvents) -> None:
+    events.restart(SENDER)
+    events.exchange(1)
+    report = events.report()
     assert report.passed
     assert report.messages == 3
 
 
-def test_a_request_without_an_end_has_waited_where_nothing_could_happen_any_more(told: RequestEvents) -> None:
-    told.request(3)
-    told.end(SENDER)
-    told.end(RECEIVER)
-    report = told.report(STUCK)
+def test_a_request_without_an_end_has_waited_where_nothing_could_happen_any_more(events: RequestEvents) -> None:
+    events.request(3)
+    events.end(SENDER)
+    events.end(RECEIVER)
+    report = events.report(STUCK)
     assert report.failed == ("progress",)
     assert "was neither handled nor returned" in report.checks["progress"].violations[0]
-    assert told.report().passed, "programs that end need not wait"
+    assert events.report().passed, "programs that end need not wait"
 
 
-def test_a_request_that_had_arrived_was_the_programs_to_handle(told: RequestEvents) -> None:
-    told.request(3)
-    told.end(SENDER)
-    told.end(RECEIVER, (0, 1, 0))
-    assert told.report(STUCK).passed
+def test_a_request_that_had_arrived_was_the_programs_to_handle(events: RequestEvents) -> None:
+    events.request(3)
+    events.end(SENDER)
+    events.end(RECEIVER, (0, 1, 0))
+    assert events.report(STUCK).passed
 
 
-def test_a_request_whose_sender_was_told_nothing_has_no_end(told: RequestEvents) -> None:
-    told.request(3)
-    told.handled(3)
-    told.reply(3)
-    told.end(SENDER)
-    told.end(RECEIVER)
-    assert told.report(STUCK).failed == ("progress",)
+def test_a_request_whose_sender_was_told_nothing_has_no_end(events: RequestEvents) -> None:
+    events.request(3)
+    events.handled(3)
+    events.reply(3)
+    events.end(SENDER)
+    events.end(RECEIVER)
+    assert events.report(STUCK).failed == ("progress",)
 
 
-def test_a_program_that_was_killed_proves_nothing(told: RequestEvents) -> None:
-    told.request(3)
-    told.end(SENDER)
-    assert told.report(STUCK).passed
+def test_a_program_that_was_killed_proves_nothing(events: RequestEvents) -> None:
+    events.request(3)
+    events.end(SENDER)
+    assert events.report(STUCK).passed
 
 
-def test_a_reply_that_comes_too_long_after_a_fault_is_late(told: RequestEvents) -> None:
-    told.request(3)
-    healed = told.clock
-    told.clock += 11 * SECOND
-    told.handled(3)
-    told.reply(3)
-    told.replied(3)
-    cut = Disturbance(CUT, 0, healed, frozenset({"n2"}))
-    report = told.report(Circumstances(disturbances=(cut,)))
+def test_a_reply_that_comes_too_long_after_a_fault_is_late(events: RequestEvents) -> None:
+    events.request(3)
+    fault_end = events.clock
+    events.clock += 11 * SECOND
+    events.handled(3)
+    events.reply(3)
+    events.replied(3)
+    cut = Disturbance(CUT, 0, fault_end, frozenset({"n2"}))
+    report = events.report(Circumstances(disturbances=(cut,)))
     assert report.failed == ("recovery",)
     assert report.figures["longest recovery, seconds"] > 11
 
@@ -204,7 +204,7 @@ def test_a_reply_that_comes_too_long_after_a_fault_is_late(told: RequestEvents) 
 @pytest.mark.parametrize(
     "change", [{"what": "sold"}, {"n": "3"}, {"digest": 7}, {"endpoint": None}], ids=lambda change: next(iter(change))
 )
-def test_a_damaged_event_is_refused_with_its_line(told: RequestEvents, change: dict[str, object]) -> None:
-    told.events["n1"][1] |= change
+def test_a_damaged_event_is_refused_with_its_line(events: RequestEvents, change: dict[str, object]) -> None:
+    events.events["n1"][1] |= change
     with pytest.raises(BrokenFileError, match=r"n1\.jsonl"):
-        told.report()
+        events.report()

@@ -30,20 +30,20 @@ def test_a_mistake_in_the_checkers_is_found(mutant: Mutant) -> None:
     find(mutant, lambda number: STORIES[number](), 0, len(STORIES))
 
 
-def a_send(at: int, content: str) -> Send:
-    return Send(0, "n1", at, 1, 0, 0, 8, at, "", 0, digest=content)
+def a_send(index: int, content: str) -> Send:
+    return Send(0, "n1", index, 1, 0, 0, 8, index, "", 0, digest=content)
 
 
-def a_receive(at: int, content: str) -> Receive:
+def a_receive(index: int, content: str) -> Receive:
     return Receive(
-        1, "n2", at, 0, 0, 0, 8, at, "", 0, ended=1_000, source=0, received_tag=0, received_size=8, digest=content
+        1, "n2", index, 0, 0, 0, 8, index, "", 0, ended=1_000, source=0, received_tag=0, received_size=8, digest=content
     )
 
 
 def every_assignment(sends: list[Send], receives: list[Receive]) -> Iterator[tuple[int, ...]]:
-    for places in combinations(range(len(sends)), len(receives)):
-        if all(fits(sends[at], receive) for at, receive in zip(places, receives, strict=True)):
-            yield places
+    for assignment in combinations(range(len(sends)), len(receives)):
+        if all(fits(sends[index], receive) for index, receive in zip(assignment, receives, strict=True)):
+            yield assignment
 
 
 @given(
@@ -51,33 +51,33 @@ def every_assignment(sends: list[Send], receives: list[Receive]) -> Iterator[tup
     st.lists(CONTENTS, max_size=5),
 )
 def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str, int]], came: list[str]) -> None:
-    sends = [a_send(at, content) for at, (content, _) in enumerate(sent)]
-    receives = [a_receive(at, content) for at, content in enumerate(came)]
+    sends = [a_send(index, content) for index, (content, _) in enumerate(sent)]
+    receives = [a_receive(index, content) for index, content in enumerate(came)]
     costs = [cost for _, cost in sent]
 
-    def remaining_cost(places: tuple[int, ...] | list[int]) -> int:
-        return sum(costs) - sum(costs[at] for at in places)
+    def remaining_cost(assignment: tuple[int, ...] | list[int]) -> int:
+        return sum(costs) - sum(costs[index] for index in assignment)
 
-    places = align(sends, receives, costs)
-    others = list(every_assignment(sends, receives))
-    if places is None:
-        assert not others
+    assignment = align(sends, receives, costs)
+    assignments = list(every_assignment(sends, receives))
+    if assignment is None:
+        assert not assignments
     else:
-        assert tuple(places) in others
-        assert remaining_cost(places) == min(map(remaining_cost, others))
+        assert tuple(assignment) in assignments
+        assert remaining_cost(assignment) == min(map(remaining_cost, assignments))
 
 
 def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None:
     """Time is linear except in messages in flight at a program's end: here a tenth of 20,000 messages, in 200
     incarnations."""
-    sends = [a_send(at, "00") for at in range(20_000)]
-    costs = [INCOMPLETE if at % 100 >= 90 else COMPLETE for at in range(20_000)]
-    receives = [a_receive(at, "00") for at in range(18_000)]
-    for at, receive in enumerate(receives):
-        receive.ended = at * 10 // 9 + 12
-    places = align(sends, receives, costs)
-    assert places is not None
-    assert sum(costs) == sum(costs[at] for at in places)
+    sends = [a_send(index, "00") for index in range(20_000)]
+    costs = [INCOMPLETE if index % 100 >= 90 else COMPLETE for index in range(20_000)]
+    receives = [a_receive(index, "00") for index in range(18_000)]
+    for index, receive in enumerate(receives):
+        receive.ended = index * 10 // 9 + 12
+    assignment = align(sends, receives, costs)
+    assert assignment is not None
+    assert sum(costs) == sum(costs[index] for index in assignment)
 
 
 def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_the_next(tmp_path: Path) -> None:
@@ -89,17 +89,17 @@ def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_t
     history.received(1, receive, 0)
     history.sent(0, send)
     for name, events in history.events.items():
-        trail = UnbufferedLines(tmp_path / f"{name}.jsonl")
+        journal = UnbufferedLines(tmp_path / f"{name}.jsonl")
         for number, event in enumerate(events):
-            trail.write(event)
+            journal.write(event)
             if name == "n1" and number == 0:
-                trail.close()
-                torn = (tmp_path / "n1.jsonl").read_bytes()[:-20]
-                (tmp_path / "n1.jsonl").write_bytes(torn)
-                trail = UnbufferedLines(tmp_path / "n1.jsonl")
-        trail.close()
-    read = read_histories(tmp_path, ["n1", "n2"])
-    assert [(send.number, send.is_complete) for send in read.sends[0]] == [(1, True)]
+                journal.close()
+                torn_bytes = (tmp_path / "n1.jsonl").read_bytes()[:-20]
+                (tmp_path / "n1.jsonl").write_bytes(torn_bytes)
+                journal = UnbufferedLines(tmp_path / "n1.jsonl")
+        journal.close()
+    histories = read_histories(tmp_path, ["n1", "n2"])
+    assert [(send.number, send.is_complete) for send in histories.sends[0]] == [(1, True)]
 
 
 def test_the_end_of_a_transfer_whose_beginning_is_not_told_is_passed_over() -> None:

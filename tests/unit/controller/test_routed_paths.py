@@ -31,13 +31,16 @@ def ports(path: RoutedPath) -> list[int]:
 def test_a_nics_link_is_crossed_there_and_back_and_a_cable_on_the_shortest_way_between_nics() -> None:
     layout = resolve(Cluster.ring(4, kind="myrinet"))
     paths_found = paths(layout)
-    nics, cables = ([one for one in paths_found if (one[1] == THERE_AND_BACK) is remote] for remote in (True, False))
+    nics, cables = (
+        [found_path for found_path in paths_found if (found_path[1] == THERE_AND_BACK) is remote]
+        for remote in (True, False)
+    )
     assert len(nics) == 4
     assert len(cables) == 8
     for name, direction in nics:
         path = paths_found[name, direction]
         assert path.source == path.sink
-        assert [(link.name, crossed) for link, crossed in path.crossed] == [(name, "forward"), (name, "backward")]
+        assert [(link.name, way_across) for link, way_across in path.crossed] == [(name, "forward"), (name, "backward")]
         assert ports(path) == [0]
     remote = paths_found["s1:2--s2:2", "forward"]
     assert [link.name for link, _ in remote.crossed] == ["n1:eth0--s1:1", "s1:2--s2:2", "n2:eth0--s2:1"]
@@ -72,15 +75,15 @@ def test_delays_add_up_losses_are_independent_and_bytes_pass_the_slowest_cable_o
         Impairment(rate=8_000_000),
         Impairment(rate=4_000_000, loss=0.2),
     ]
-    actual = combine([(impairment, expect(impairment, {})) for impairment in impairments])
-    assert actual.delays == (50 * US + 120 * US,)
-    assert actual.loss.share == pytest.approx(1 - 0.9 * 0.8)
-    assert actual.rate == 4_000_000
-    assert not actual.loss.unpredictable
+    combined = combine([(impairment, expect(impairment, {})) for impairment in impairments])
+    assert combined.delays == (50 * US + 120 * US,)
+    assert combined.loss.share == pytest.approx(1 - 0.9 * 0.8)
+    assert combined.rate == 4_000_000
+    assert not combined.loss.unpredictable
 
 
 def test_what_flips_bits_may_change_a_route_so_losses_are_not_judged() -> None:
     impairments = [Impairment(corrupt=0.1), Impairment(loss=0.2)]
-    actual = combine([(impairment, expect(impairment, {})) for impairment in impairments])
-    assert "route" in actual.loss.unpredictable
-    assert "route" in actual.corrupt.unpredictable
+    combined = combine([(impairment, expect(impairment, {})) for impairment in impairments])
+    assert "route" in combined.loss.unpredictable
+    assert "route" in combined.corrupt.unpredictable

@@ -54,8 +54,8 @@ def test_a_run_of_a_newer_version_is_rejected_and_does_not_hide_other_runs(tmp_p
     (tmp_path / "damaged" / "run.json").write_text("{")
     with pytest.raises(UnsupportedError, match=f"newer version of testbed .format {FORMAT + 1}"):
         read_run(tmp_path / "new")
-    actual, sentences = runs(tmp_path)
-    assert [run.folder.name for run in actual] == ["old"]
+    run_list, sentences = runs(tmp_path)
+    assert [run.folder.name for run in run_list] == ["old"]
     assert len(sentences) == 2
     with pytest.raises(TestbedError, match="damaged"):
         read_run(tmp_path / "damaged")
@@ -80,8 +80,8 @@ def test_every_document_is_one_line_and_is_read_back(
         journal.write(document)
     journal.close()
     expected = [json.loads(json.dumps(document, default=repr)) for document in documents]
-    actual = list(read(journal._path)) if documents else []
-    assert [sorted(document) for document in actual] == [sorted(document) for document in expected]
+    documents_read = list(read(journal._path)) if documents else []
+    assert [sorted(document) for document in documents_read] == [sorted(document) for document in expected]
 
 
 def test_incomplete_lines_are_skipped(tmp_path: Path) -> None:

@@ -60,19 +60,19 @@ def test_ends_precede_begins_at_the_same_time() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
 def test_random_faults_are_the_same_for_the_same_seed_and_others_for_another(seed: int) -> None:
-    chance = RandomFaults(kinds=EVERY_KIND, rate=20.0)
-    first = draw_faults(chance, STAR, seed, 10 * SECOND)
-    assert first == draw_faults(chance, STAR, seed, 10 * SECOND)
-    assert first != draw_faults(chance, STAR, seed ^ 1, 10 * SECOND)
-    assert {one.kind for one in first} == set(EVERY_KIND)
-    own = RandomFaults(kinds=EVERY_KIND, rate=20.0, seed=5)
-    assert draw_faults(own, STAR, seed, 10 * SECOND) == draw_faults(own, STAR, seed + 1, 10 * SECOND)
+    random_faults = RandomFaults(kinds=EVERY_KIND, rate=20.0)
+    first = draw_faults(random_faults, STAR, seed, 10 * SECOND)
+    assert first == draw_faults(random_faults, STAR, seed, 10 * SECOND)
+    assert first != draw_faults(random_faults, STAR, seed ^ 1, 10 * SECOND)
+    assert {occurrence.kind for occurrence in first} == set(EVERY_KIND)
+    seeded = RandomFaults(kinds=EVERY_KIND, rate=20.0, seed=5)
+    assert draw_faults(seeded, STAR, seed, 10 * SECOND) == draw_faults(seeded, STAR, seed + 1, 10 * SECOND)
 
 
 @given(st.integers(0, 2**64 - 1), st.floats(0.1, 50), st.lists(st.sampled_from(EVERY_KIND), min_size=1, unique=True))
 def test_random_faults_are_sound_and_within_their_time(seed: int, rate: float, kinds: list[str]) -> None:
-    chance = RandomFaults(kinds=kinds, rate=rate, from_="1s", to="4s", shortest="20ms", longest="50ms")
-    faults = draw_faults(chance, STAR, seed, 10 * SECOND)
+    random_faults = RandomFaults(kinds=kinds, rate=rate, from_="1s", to="4s", shortest="20ms", longest="50ms")
+    faults = draw_faults(random_faults, STAR, seed, 10 * SECOND)
     check(Scenario(faults=faults), STAR, "sim")
     assert all(SECOND <= fault.begin < 4 * SECOND and fault.kind in kinds for fault in faults)
     assert all(fault.for_ is None or 20_000_000 <= fault.for_ <= 50_000_000 for fault in faults)
@@ -80,27 +80,30 @@ def test_random_faults_are_sound_and_within_their_time(seed: int, rate: float, k
 
 def test_random_faults_come_as_often_as_asked() -> None:
     """A Poisson process: 2,000 on average, and in a million seeds one beyond five standard deviations, 224."""
-    chance = RandomFaults(kinds=["pause"], rate=200.0, seed=1)
-    assert abs(len(draw_faults(chance, STAR, 0, 10 * SECOND)) - 2_000) < 224
+    random_faults = RandomFaults(kinds=["pause"], rate=200.0, seed=1)
+    assert abs(len(draw_faults(random_faults, STAR, 0, 10 * SECOND)) - 2_000) < 224
 
 
 def test_random_faults_stay_where_they_are_asked_for() -> None:
-    chance = RandomFaults(kinds=["pause", "flap"], rate=20.0, on=["n2", "n3"])
-    where = {
+    random_faults = RandomFaults(kinds=["pause", "flap"], rate=20.0, on=["n2", "n3"])
+    targets = {
         name
-        for fault in draw_faults(chance, STAR, 0, 10 * SECOND)
+        for fault in draw_faults(random_faults, STAR, 0, 10 * SECOND)
         if isinstance(fault, Pause | Flap)
         for name in fault.on
     }
-    assert where == {"n2", "n3", "n2:eth0--s1:2", "n3:eth0--s1:3"}
+    assert targets == {"n2", "n3", "n2:eth0--s1:2", "n3:eth0--s1:3"}
 
 
 def test_churn_comes_to_restarts_by_its_seed() -> None:
     scenario = Scenario(faults=[Churn(on=["n1", "n2"], mean="100ms", away="30ms", from_="1s", to="3s")])
     occurrences_found = occurrences(scenario, STAR, 7, 10 * SECOND)
     assert occurrences_found
-    assert {one.fault.what for one in occurrences_found} == {"restart on n1", "restart on n2"}
-    assert all(one.end == one.begin + 30_000_000 and SECOND <= one.begin < 3 * SECOND for one in occurrences_found)
+    assert {occurrence.fault.what for occurrence in occurrences_found} == {"restart on n1", "restart on n2"}
+    assert all(
+        occurrence.end == occurrence.begin + 30_000_000 and SECOND <= occurrence.begin < 3 * SECOND
+        for occurrence in occurrences_found
+    )
     assert times(scenario, seed=7) == times(scenario, seed=7) != times(scenario, seed=8)
 
 
@@ -115,20 +118,20 @@ def test_faults_that_occur_too_often_are_rejected() -> None:
 
 
 def deaf(fault: Partition) -> dict[str, set[str]]:
-    return {name: set(others) for name, others in deaf_nodes(fault, STAR).items() if others}
+    return {name: set(unheard) for name, unheard in deaf_nodes(fault, STAR).items() if unheard}
 
 
 def test_groups_do_not_hear_each_other_and_who_is_in_none_hears_all() -> None:
-    actual = deaf(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
-    assert actual == {"n1": {"n3"}, "n2": {"n3"}, "n3": {"n1", "n2"}}
+    deaf_sets = deaf(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
+    assert deaf_sets == {"n1": {"n3"}, "n2": {"n3"}, "n3": {"n1", "n2"}}
 
 
 def test_halves_and_one_alone() -> None:
     halves = deaf(Partition(shape="halves", at=0))
     assert halves["n1"] == {"n3", "n4", "n5"}
     assert halves["n5"] == {"n1", "n2"}
-    alone = deaf(Partition(shape="isolated", node="n3", at=0))
-    assert alone == {"n3": {"n1", "n2", "n4", "n5"}, **{name: {"n3"} for name in ("n1", "n2", "n4", "n5")}}
+    isolated = deaf(Partition(shape="isolated", node="n3", at=0))
+    assert isolated == {"n3": {"n1", "n2", "n4", "n5"}, **{name: {"n3"} for name in ("n1", "n2", "n4", "n5")}}
     drawn_ones = {next(iter(deaf(Partition(shape="isolated", seed=seed, at=0))["n1"])) for seed in range(20)}
     assert len(drawn_ones) > 2
 
@@ -140,12 +143,12 @@ def test_one_way_what_the_first_group_sends_is_lost() -> None:
 @given(st.integers(2, 40), st.none() | st.integers(0, 2**64 - 1))
 def test_on_a_ring_everybody_hears_a_majority_and_no_two_the_same_one(count: int, seed: int | None) -> None:
     layout = resolve(Description.star(count))
-    actual = deaf_nodes(Partition(shape="ring-majority", seed=seed, at=0), layout)
+    deaf_sets = deaf_nodes(Partition(shape="ring-majority", seed=seed, at=0), layout)
     names = {node.name for node in layout.nodes}
-    received = {name: frozenset(names - set(others)) for name, others in actual.items()}
-    assert received.keys() == names
-    assert all(name in by and 2 * len(by) > count for name, by in received.items())
-    assert len(set(received.values())) == count or count == 2
+    heard = {name: frozenset(names - set(unheard)) for name, unheard in deaf_sets.items()}
+    assert heard.keys() == names
+    assert all(name in heard_names and 2 * len(heard_names) > count for name, heard_names in heard.items())
+    assert len(set(heard.values())) == count or count == 2
 
 
 # What is named
@@ -157,14 +160,14 @@ def test_several_targets_are_laid_on_once() -> None:
     assert [link for link, _ in injection.places] == ["n1:eth0--s1:1"] * 2 + ["n2:eth0--s1:2"] * 2
 
 
-def refused(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
+def refusal(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
     with pytest.raises((DescriptionError, UnsupportedError)) as caught:
         check(Scenario(name="storm", faults=faults), layout, mode)
     return str(caught.value)
 
 
 def test_what_there_is_not_is_named_all_at_once() -> None:
-    text = refused(
+    text = refusal(
         Crash(on="n9", at=0),
         Impair(on="n1--n2", loss="1%", at=0),
         Impair(on="n1", direction="up", loss="1%", at=0),
@@ -187,10 +190,10 @@ def test_what_there_is_not_is_named_all_at_once() -> None:
 
 
 def test_a_feature_that_a_mode_lacks_is_rejected_with_the_reason() -> None:
-    assert "only a cost model can slow a NIC" in refused(Slow(on="n1", factor=2.0, at=0), mode="live")
+    assert "only a cost model can slow a NIC" in refusal(Slow(on="n1", factor=2.0, at=0), mode="live")
     pair = resolve(Description.back_to_back())
     direct = replace(pair, links=tuple(replace(link, datapath="direct") for link in pair.links))
-    assert 'datapath = "direct"' in refused(Impair(on="all", loss="1%", at=0), layout=direct, mode="live")
+    assert 'datapath = "direct"' in refusal(Impair(on="all", loss="1%", at=0), layout=direct, mode="live")
     check(Scenario(faults=[Slow(on="n1", factor=2.0, at=0)]), STAR, "sim")
 
 

@@ -16,17 +16,17 @@ SAID = re.compile(r"random on star-3, ([0-9.]+) s simulated, ([0-9,]+) events, (
 
 
 def test_time_events_and_messages_are_told_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    quiet = testbed.run(STAR, "random", mode="sim", settings=SETTINGS)
+    silent_run = testbed.run(STAR, "random", mode="sim", settings=SETTINGS)
     monkeypatch.setattr(simulated_execution, "_PROGRESS_INTERVAL", 0.005)
     log: list[str] = []
     report = testbed.run(STAR, "random", mode="sim", settings=SETTINGS, on_progress=log.append)
-    actual = [match.groups() for match in map(SAID.fullmatch, log) if match]
-    figures = [[float(word.replace(",", "")) for word in words] for words in actual]
+    matches = [match.groups() for match in map(SAID.fullmatch, log) if match]
+    figures = [[float(word.replace(",", "")) for word in groups] for groups in matches]
     assert len(figures) > 3
     for column in zip(*figures, strict=True):
         assert list(column) == sorted(column)
         assert column[-1] > column[0] >= 0
-    assert report.rows == quiet.rows, "whoever looks changes nothing"
+    assert report.rows == silent_run.rows, "whoever looks changes nothing"
 
 
 def test_a_simulation_that_is_watched_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,18 +48,18 @@ def direction(
     }
 
 
-def account(clock: int, forward: Any, begun: int = 1, **more: Any) -> CounterSnapshot:
+def account(clock: int, forward: Any, begun: int = 1, **extra: Any) -> CounterSnapshot:
     links = {LINK: {"forward": forward, "backward": direction()}}
     relay = {"pid": 7, "begun": begun, "links": links, "idle_rules": []}
-    return replace(CounterSnapshot(clock, relay), **more)
+    return replace(CounterSnapshot(clock, relay), **extra)
 
 
 BEFORE = account(1_000, direction())
 
 
-def grade_of(findings: list[Finding], what: str, where: str = "forward") -> Grade:
-    (found,) = [finding for finding in findings if finding.what == what and finding.direction in (where, "")]
-    return found.grade
+def grade_of(findings: list[Finding], name: str, direction: str = "forward") -> Grade:
+    (matching,) = [finding for finding in findings if finding.what == name and finding.direction in (direction, "")]
+    return matching.grade
 
 
 def relay(before: CounterSnapshot, after: CounterSnapshot, *events: Mapping[str, Any]) -> list[Finding]:
@@ -71,9 +71,9 @@ def event(name: str, clock: int, **facts: Any) -> dict[str, Any]:
 
 
 def test_a_quiet_span_is_trusted() -> None:
-    actual = relay(BEFORE, account(2_000, direction({15: 1_000})))
-    assert {finding.grade for finding in actual} == {Grade.TRUSTED}
-    assert grade_of(actual, "relay lateness p99") is Grade.TRUSTED
+    findings = relay(BEFORE, account(2_000, direction({15: 1_000})))
+    assert {finding.grade for finding in findings} == {Grade.TRUSTED}
+    assert grade_of(findings, "relay lateness p99") is Grade.TRUSTED
 
 
 @pytest.mark.parametrize("cause", ["overrun", "oversized", "unsent"])
@@ -84,24 +84,24 @@ def test_a_frame_lost_in_the_relay_invalidates_and_only_in_its_span(cause: str) 
 
 
 def test_a_down_end_degrades_and_frames_that_were_finished_are_told() -> None:
-    actual = relay(BEFORE, account(2_000, direction(emulator={"finished": 3, "down": 2})))
-    assert grade_of(actual, "relay finished") is Grade.TRUSTED
-    assert grade_of(actual, "relay at a down end") is Grade.DEGRADED
+    findings = relay(BEFORE, account(2_000, direction(emulator={"finished": 3, "down": 2})))
+    assert grade_of(findings, "relay finished") is Grade.TRUSTED
+    assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
 
 
 CUT = event("inject", 1_300, number=2, what="down: n1", links=[LINK], down=[LINK])
 HEALED = event("heal", 1_400, number=2, what="down: n1", links=[LINK])
 
 
-@pytest.mark.parametrize("told", [[CUT], [CUT, HEALED], [{**CUT, "clock": 500}, HEALED]])
-def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(told: list[dict[str, Any]]) -> None:
-    actual = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *told)
-    (lost,) = [finding for finding in actual if "down" in finding.what]
+@pytest.mark.parametrize("events", [[CUT], [CUT, HEALED], [{**CUT, "clock": 500}, HEALED]])
+def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(events: list[dict[str, Any]]) -> None:
+    findings = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *events)
+    (lost,) = [finding for finding in findings if "down" in finding.what]
     assert (lost.what, lost.measured, lost.grade) == ("relay at an end taken down", 2, Grade.TRUSTED)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "events",
     [
         [{**CUT, "clock": 500}, {**HEALED, "clock": 600}],
         [{**CUT, "down": []}],
@@ -109,14 +109,14 @@ def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(told: list[
     ],
     ids=["before the span", "impaired", "another link"],
 )
-def test_an_end_that_nobody_took_down_in_the_span_still_degrades(told: list[dict[str, Any]]) -> None:
-    actual = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *told)
-    assert grade_of(actual, "relay at a down end") is Grade.DEGRADED
+def test_an_end_that_nobody_took_down_in_the_span_still_degrades(events: list[dict[str, Any]]) -> None:
+    findings = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *events)
+    assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
 
 
 def test_a_link_that_is_down_still_was_taken_down() -> None:
-    down = replace(STATE, injected=(Injection(2, "down: n1", down=(LINK,)),))
-    assert spans.taken_down(down, [], 0) == {LINK}
+    state = replace(STATE, injected=(Injection(2, "down: n1", down=(LINK,)),))
+    assert spans.taken_down(state, [], 0) == {LINK}
     assert spans.taken_down(STATE, [], 0) == set()
 
 
@@ -138,9 +138,9 @@ def test_a_relay_that_died_and_came_back_invalidates_its_span() -> None:
         event("relay restarted", 1_200, pid=8, gap=[1_100, 1_200], lost=3, also_lost="what it held"),
     ]
     after = account(2_000, direction(), begun=1_200)
-    actual = relay(BEFORE, after, *died)
-    assert grade_of(actual, "relay gap") is Grade.INVALID
-    (gap,) = [finding for finding in actual if finding.what == "relay gap"]
+    findings = relay(BEFORE, after, *died)
+    assert grade_of(findings, "relay gap") is Grade.INVALID
+    (gap,) = [finding for finding in findings if finding.what == "relay gap"]
     assert gap.measured == 100
     assert "3 frames" in gap.reason
     later = account(1_500, direction(), begun=1_200)
@@ -153,8 +153,8 @@ def test_a_relay_that_is_not_there_or_another_one_invalidates() -> None:
 
 
 def test_a_link_that_the_relay_does_not_know_invalidates() -> None:
-    empty = {"pid": 7, "begun": 1, "links": {}, "idle_rules": []}
-    assert Grade.INVALID in {finding.grade for finding in relay(BEFORE, CounterSnapshot(2_000, empty))}
+    document = {"pid": 7, "begun": 1, "links": {}, "idle_rules": []}
+    assert Grade.INVALID in {finding.grade for finding in relay(BEFORE, CounterSnapshot(2_000, document))}
 
 
 def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_counted_again() -> None:
@@ -168,8 +168,8 @@ def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_c
 def test_losses_are_counted_against_what_was_asked() -> None:
     def losses(*, changed: bool = False, **counters: int) -> Grade:
         after = account(2_000, direction(**counters))
-        actual = spans.counted_losses(STATE, BEFORE, after, TABLE, changed=changed)
-        return grade_of(actual, "loss")
+        findings = spans.counted_losses(STATE, BEFORE, after, TABLE, changed=changed)
+        return grade_of(findings, "loss")
 
     assert losses(offered=30_000, loss=1_480) is Grade.TRUSTED
     assert losses(offered=30_000, loss=6_000) is Grade.INVALID
@@ -178,16 +178,16 @@ def test_losses_are_counted_against_what_was_asked() -> None:
 
 
 def test_a_classifier_without_room_degrades() -> None:
-    full = replace(BEFORE, classifiers={(LINK, "forward"): Counters(offered=10, untold=2)})
-    assert grade_of(spans.classifier_findings(BEFORE, full, TABLE), "classifier inexact") is Grade.DEGRADED
-    assert grade_of(spans.classifier_findings(full, full, TABLE), "classifier inexact") is Grade.TRUSTED
+    snapshot = replace(BEFORE, classifiers={(LINK, "forward"): Counters(offered=10, untold=2)})
+    assert grade_of(spans.classifier_findings(BEFORE, snapshot, TABLE), "classifier inexact") is Grade.DEGRADED
+    assert grade_of(spans.classifier_findings(snapshot, snapshot, TABLE), "classifier inexact") is Grade.TRUSTED
 
 
 def test_frames_lost_while_a_link_changed_hands_degrade() -> None:
-    lost = event("replugged", 1_500, link=LINK, before="direct", after="relay", lost=2, early=0)
-    (finding,) = spans.replug_findings([lost], 1_000, TABLE)
+    replugged = event("replugged", 1_500, link=LINK, before="direct", after="relay", lost=2, early=0)
+    (finding,) = spans.replug_findings([replugged], 1_000, TABLE)
     assert finding.grade is Grade.DEGRADED
-    assert spans.replug_findings([lost], 1_600, TABLE) == []
+    assert spans.replug_findings([replugged], 1_600, TABLE) == []
 
 
 def test_the_machine_says_what_it_lost_and_who_waited() -> None:
@@ -213,12 +213,17 @@ def test_one_or_two_ticks_give_no_share() -> None:
 
 
 def test_losses_of_the_relay_count_after_the_link_is_healed() -> None:
-    def behind(clock: int, lost: int, link: str) -> dict[str, Any]:
+    def behind_event(clock: int, lost: int, link: str) -> dict[str, Any]:
         return event("relay behind", clock, link=link, direction="forward", late=1, lost=lost)
 
     healed = replace(STATE, datapaths={}, injected=())
-    report = [behind(500, 9, LINK), behind(1_500, 2, LINK), behind(1_600, 3, LINK), behind(1_700, 0, "n2--s1")]
-    findings = spans.relay_findings(healed, BEFORE, replace(BEFORE, clock=2_000, relay=None), report, TABLE)
+    events = [
+        behind_event(500, 9, LINK),
+        behind_event(1_500, 2, LINK),
+        behind_event(1_600, 3, LINK),
+        behind_event(1_700, 0, "n2--s1"),
+    ]
+    findings = spans.relay_findings(healed, BEFORE, replace(BEFORE, clock=2_000, relay=None), events, TABLE)
     (finding,) = findings
     assert (finding.what, finding.measured, finding.grade) == ("relay lost", 5, Grade.INVALID)
 
@@ -233,12 +238,12 @@ def test_a_quantile_of_powers_of_two_lies_within_its_power() -> None:
 
 
 def test_injections_healed_within_the_span_are_reported() -> None:
-    report = [
+    events = [
         event("inject", 900, what="old"),
         event("inject", 1_100, what="loss 5%"),
         event("heal", 1_200, what="loss 5%"),
     ]
-    assert spans.changes(report, 1_000) == ["inject: loss 5%", "heal: loss 5%"]
+    assert spans.changes(events, 1_000) == ["inject: loss 5%", "heal: loss 5%"]
 
 
 # Agents of shared NICs
@@ -261,14 +266,17 @@ def test_agents_are_not_mentioned_without_shared_nics() -> None:
 
 
 def test_agents_that_were_there_all_the_time_and_lost_nothing() -> None:
-    actual = agents({"n1": agent(dropped=3)}, {"n1": agent(dropped=3)})
-    assert {one.what: one.grade for one in actual} == {"NIC agent gap": Grade.TRUSTED, "NIC lost": Grade.TRUSTED}
+    findings = agents({"n1": agent(dropped=3)}, {"n1": agent(dropped=3)})
+    assert {finding.what: finding.grade for finding in findings} == {
+        "NIC agent gap": Grade.TRUSTED,
+        "NIC lost": Grade.TRUSTED,
+    }
 
 
 def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_gone() -> None:
-    again = {"clock": 2_000, "event": "NIC agent restarted", "node": "n1", "gap": [1_500, 1_900]}
-    before = {**again, "clock": 500, "gap": [100, 400]}
-    gap, lost = agents({"n1": agent(5, dropped=9)}, {"n1": agent(6)}, before, again)
+    restarted = {"clock": 2_000, "event": "NIC agent restarted", "node": "n1", "gap": [1_500, 1_900]}
+    before = {**restarted, "clock": 500, "gap": [100, 400]}
+    gap, lost = agents({"n1": agent(5, dropped=9)}, {"n1": agent(6)}, before, restarted)
     assert (gap.what, gap.measured, gap.grade) == ("NIC agent gap", 400, Grade.INVALID)
     assert "n1: the agent died" in gap.reason
     assert (lost.what, lost.measured) == ("NIC lost", 0)  # another one begins with nothing

@@ -21,13 +21,13 @@ def verdict(*underlays: Underlay, findings: object = ()) -> Verdict:
     return joint_verdict(replies, underlays, CLOCKS)
 
 
-def graded(verdict: Verdict) -> dict[tuple[str, str], tuple[object, Grade]]:
+def grades_by_link(verdict: Verdict) -> dict[tuple[str, str], tuple[object, Grade]]:
     return {(finding.what, finding.link): (finding.measured, finding.grade) for finding in verdict.findings}
 
 
 def test_networks_and_clocks_between_machines_are_in_the_verdict() -> None:
     run_verdict = verdict(QUIET, QUIET)
-    assert graded(run_verdict) == {
+    assert grades_by_link(run_verdict) == {
         ("underlay jitter", "a - b"): (40_000, Grade.TRUSTED),
         ("underlay loss", "a - b"): (0.0, Grade.TRUSTED),
         ("clock offset", "machine a"): (200_000, Grade.TRUSTED),
@@ -39,16 +39,16 @@ def test_networks_and_clocks_between_machines_are_in_the_verdict() -> None:
 
 def test_the_worst_of_all_measurements_counts_and_a_loss_degrades() -> None:
     run_verdict = verdict(LOSSY, QUIET)
-    assert graded(run_verdict)["underlay jitter", "a - b"] == (90_000, Grade.TRUSTED)
-    assert graded(run_verdict)["underlay loss", "a - b"] == (0.05, Grade.DEGRADED)
+    assert grades_by_link(run_verdict)["underlay jitter", "a - b"] == (90_000, Grade.TRUSTED)
+    assert grades_by_link(run_verdict)["underlay loss", "a - b"] == (0.05, Grade.DEGRADED)
     assert run_verdict.grade is Grade.DEGRADED
 
 
 def test_findings_on_a_machine_name_it() -> None:
-    run_verdict = graded(verdict(QUIET, findings=(FINDING,)))
+    run_verdict = grades_by_link(verdict(QUIET, findings=(FINDING,)))
     assert run_verdict["processor", "machine a"] == run_verdict["processor", "machine b"] == (0.5, Grade.DEGRADED)
 
 
 def test_a_network_that_answers_no_more_makes_a_run_invalid() -> None:
     run_verdict = verdict(QUIET, Underlay(("a", "b"), 0, 0, 1.0))
-    assert graded(run_verdict)["underlay loss", "a - b"] == (1.0, Grade.INVALID)
+    assert grades_by_link(run_verdict)["underlay loss", "a - b"] == (1.0, Grade.INVALID)

@@ -46,8 +46,8 @@ SIZE = 1000
 RUNS = 30
 
 
-def asked(factor: float) -> Impairment:
-    """A link of which everything is `factor` times what is asked for."""
+def scaled_impairment(factor: float) -> Impairment:
+    """Impairment whose values are all `factor` times the requested ones."""
     return Impairment(
         loss=0.3 * factor,
         duplicate=0.2 * factor,
@@ -57,36 +57,39 @@ def asked(factor: float) -> Impairment:
     )
 
 
-def sent_over(impairment: Impairment, seed: int) -> list[tuple[int, int]]:
+def arrivals_over(impairment: Impairment, seed: int) -> list[tuple[int, int]]:
     """Arrivals over a link: when, and which frame."""
     schedule = [(number * GAP, numbered(number)) for number in range(FRAMES)]
-    return [(when, number_of(frame)) for when, frame in carried(impairment, schedule, seed=seed)]
+    return [(time, number_of(frame)) for time, frame in carried(impairment, schedule, seed=seed)]
 
 
 def delays(arrivals: list[tuple[int, int]]) -> list[int]:
-    return [when - number * GAP for when, number in arrivals]
+    return [time - number * GAP for time, number in arrivals]
 
 
 CHECKS: dict[str, Callable[[list[tuple[int, int]]], object]] = {
-    "loss": lambda got: assert_loss("30%", FRAMES - len({number for _, number in got}), FRAMES),
-    "duplicates": lambda got: assert_duplicates(
-        "20%", len(got) - len({number for _, number in got}), len({number for _, number in got}), off=0.25
+    "loss": lambda arrivals: assert_loss("30%", FRAMES - len({number for _, number in arrivals}), FRAMES),
+    "duplicates": lambda arrivals: assert_duplicates(
+        "20%",
+        len(arrivals) - len({number for _, number in arrivals}),
+        len({number for _, number in arrivals}),
+        off=0.25,
     ),
-    "delay": lambda got: assert_delay("5ms", delays(got)),
-    "jitter": lambda got: assert_jitter("1ms", delays(got), delay="5ms"),
-    "loss, one by one": lambda got: until_sure(loss_test(0.3), missing(got)),
-    "duplicates, one by one": lambda got: until_sure(duplicates_test(0.2), doubled(got)),
-    "delay, one by one": lambda got: until_sure(delay_test("5ms"), delays(got)),
-    "jitter, one by one": lambda got: until_sure(jitter_test("1ms", delay="5ms"), delays(got)),
+    "delay": lambda arrivals: assert_delay("5ms", delays(arrivals)),
+    "jitter": lambda arrivals: assert_jitter("1ms", delays(arrivals), delay="5ms"),
+    "loss, one by one": lambda arrivals: until_sure(loss_test(0.3), are_missing(arrivals)),
+    "duplicates, one by one": lambda arrivals: until_sure(duplicates_test(0.2), are_doubled(arrivals)),
+    "delay, one by one": lambda arrivals: until_sure(delay_test("5ms"), delays(arrivals)),
+    "jitter, one by one": lambda arrivals: until_sure(jitter_test("1ms", delay="5ms"), delays(arrivals)),
 }
 
 
-def missing(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
+def are_missing(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
     arrived = {number for _, number in arrivals}
     return (number not in arrived for number in range(FRAMES))
 
 
-def doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
+def are_doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
     numbers = [number for _, number in arrivals]
     return (numbers.count(number) > 1 for number in dict.fromkeys(numbers))
 
@@ -94,23 +97,23 @@ def doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_sound_link_passes(check: str) -> None:
     for seed in range(5):
-        CHECKS[check](sent_over(asked(1), seed))
+        CHECKS[check](arrivals_over(scaled_impairment(1), seed))
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 @pytest.mark.parametrize("check", [name for name in CHECKS if "duplicates" not in name])
 def test_a_link_that_is_off_by_a_fifth_is_caught(check: str, factor: float) -> None:
     for seed in range(5):
-        arrivals = sent_over(asked(factor), seed)
+        arrivals = arrivals_over(scaled_impairment(factor), seed)
         if "jitter" in check:  # around the delay that is asked for
-            arrivals = [(when - round(5 * MILLISECOND * (factor - 1)), number) for when, number in arrivals]
+            arrivals = [(time - round(5 * MILLISECOND * (factor - 1)), number) for time, number in arrivals]
         with pytest.raises(AssertionError, match="expected"):
             CHECKS[check](arrivals)
 
 
-def shaped(rate: float, count: int, late: random.Random) -> list[tuple[int, int]]:
+def shaped_arrivals(rate: float, count: int, rng: random.Random) -> list[tuple[int, int]]:
     """Arrivals of frames that wait for one another at a rate, bit/s, each told a little late."""
-    return [(round(number * SIZE * 8e9 / rate + late.uniform(0, 50 * MICROSECOND)), SIZE) for number in range(count)]
+    return [(round(number * SIZE * 8e9 / rate + rng.uniform(0, 50 * MICROSECOND)), SIZE) for number in range(count)]
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
@@ -118,11 +121,11 @@ def test_a_rate_is_told_from_one_a_fifth_off_though_arrivals_are_told_late(one_b
     chance = random.Random(1)
     for _ in range(RUNS):
         for factor in (1, 0.8, 1.2):
-            arrivals = shaped(1e7 * factor, 700, chance)
+            arrivals = shaped_arrivals(1e7 * factor, 700, chance)
             check: Callable[[], object] = (
-                (lambda got=arrivals: until_sure(rate_test("10mbit", frames=10), got))
+                (lambda sample=arrivals: until_sure(rate_test("10mbit", frames=10), sample))
                 if one_by_one
-                else (lambda got=arrivals: assert_rate("10mbit", got))
+                else (lambda sample=arrivals: assert_rate("10mbit", sample))
             )
             if factor == 1:
                 check()
@@ -152,8 +155,8 @@ def test_a_sequential_test_stops_early_on_steady_samples_and_late_on_wide_ones()
     with pytest.raises(AssertionError, match=r"expected 5ms"):
         until_sure(delay_test("5ms"), iter([6 * MILLISECOND] * 100))
     chance = random.Random(3)
-    taken = until_sure(delay_test("5ms"), (chance.gauss(5 * MILLISECOND, MILLISECOND) for _ in range(10_000)))
-    assert 100 < taken < 2000
+    samples_taken = until_sure(delay_test("5ms"), (chance.gauss(5 * MILLISECOND, MILLISECOND) for _ in range(10_000)))
+    assert 100 < samples_taken < 2000
 
 
 def test_a_median_may_be_late_by_what_is_allowed_and_the_sample_must_see_the_deviation_beyond_it() -> None:
@@ -167,7 +170,7 @@ def test_a_median_may_be_late_by_what_is_allowed_and_the_sample_must_see_the_dev
 
 
 @pytest.mark.parametrize(
-    ("check", "words"),
+    ("check", "message"),
     [
         (lambda: assert_delay("5ms", [5_000_000] * 20), "20 samples are too few for the median delay: take 21 or more"),
         (lambda: assert_jitter("1ms", [5_000_000] * 21, delay="5ms"), "take 145 or more"),
@@ -184,13 +187,13 @@ def test_a_median_may_be_late_by_what_is_allowed_and_the_sample_must_see_the_dev
         (lambda: until_sure(reachability_test("10%"), [False] * 5), "no probe was answered; 6 are needed"),
     ],
 )  # fmt: skip
-def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[], object], words: str) -> None:
-    with pytest.raises(SampleTooSmallError, match=words):
+def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[], object], message: str) -> None:
+    with pytest.raises(SampleTooSmallError, match=message):
         check()
 
 
 @pytest.mark.parametrize(
-    ("check", "words"),
+    ("check", "message"),
     [
         (lambda: assert_delay(0, [1] * 30), "the delay must be above 0.*got 0"),
         (lambda: assert_delay("5", [1] * 30), "bare number"),
@@ -202,8 +205,8 @@ def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[
         (lambda: block_rates([(5, 1), (5, 1)], 1), "the clock is too coarse"),
     ],
 )
-def test_an_invalid_query_is_rejected(check: Callable[[], object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_an_invalid_query_is_rejected(check: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         check()
 
 

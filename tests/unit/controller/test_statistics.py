@@ -53,9 +53,9 @@ def test_losses_in_bursts_vary_as_much_more_as_is_said() -> None:
     parameters = (0.05, 0.2, 1.0, 0.0)
     stretch, stretches = 1_000, 600
     model = GilbertElliott(parameters, 7)
-    sums = [sum(model.step(stretch * place + n) for n in range(stretch)) for place in range(stretches)]
+    sums = [sum(model.step(stretch * index + n) for n in range(stretch)) for index in range(stretches)]
     mean = sum(sums) / stretches
-    variance = sum((one - mean) ** 2 for one in sums) / (stretches - 1)
+    variance = sum((value - mean) ** 2 for value in sums) / (stretches - 1)
     share = 0.05 / 0.25
     independent = stretch * share * (1 - share)
     # A variance of 600 sums is known to sqrt(2 / 599), the level's 4.892 times.
@@ -97,9 +97,9 @@ def test_a_sound_sample_keeps_within_its_distribution() -> None:
 
 def test_a_late_sample_keeps_within_what_it_may_be_late_and_not_within_less() -> None:
     expected = list(range(0, 1_000_000, 250))
-    late = _sample(3_000, 1_000_000, late=200_000)
-    assert distance_within(late, expected, 200_000) < distance_bound(3_000)
-    assert distance_within(late, expected, 0) > 0.15 + distance_bound(3_000)
+    sample = _sample(3_000, 1_000_000, late=200_000)
+    assert distance_within(sample, expected, 200_000) < distance_bound(3_000)
+    assert distance_within(sample, expected, 0) > 0.15 + distance_bound(3_000)
 
 
 def test_an_early_sample_is_never_within() -> None:

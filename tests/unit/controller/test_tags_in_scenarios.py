@@ -35,7 +35,7 @@ RACKS = resolve(
 LINKS = [link.name for link in RACKS.links]
 
 
-def played(*faults: Fault, seed: int = 1, horizon: int = 10) -> Sequence[Fault]:
+def faults_of(*faults: Fault, seed: int = 1, horizon: int = 10) -> Sequence[Fault]:
     check(Scenario(faults=faults), RACKS, "sim")
     return [occurrence.fault for occurrence in occurrences(Scenario(faults=faults), RACKS, seed, horizon * SECOND)]
 
@@ -48,9 +48,9 @@ def problems(*faults: Fault) -> str:
 
 def test_tags_stand_wherever_nodes_and_links_do() -> None:
     assert touched_nodes(RACKS, Pause(on=["@rack2", "n1"], at=0, for_="1s")) == ["n1", "n4", "n5"]
-    down = injection_of(Down(on="@slow", at=0), RACKS)
-    assert down is not None
-    assert down.down == (LINKS[4],)
+    injection = injection_of(Down(on="@slow", at=0), RACKS)
+    assert injection is not None
+    assert injection.down == (LINKS[4],)
     impaired = injection_of(Impair(on="@rack2", direction="out", loss=1.0, at=0), RACKS)
     assert impaired is not None
     assert impaired.places == ((LINKS[3], "forward"), (LINKS[4], "forward"))
@@ -64,47 +64,51 @@ def test_partitions_are_between_tags() -> None:
     deaf = deaf_nodes(Partition(groups=[["@rack1"], ["@rack2", "n6"]], at=0), RACKS)
     assert deaf["n1"] == ("n4", "n5", "n6")
     assert deaf["n6"] == ("n1", "n2", "n3")
-    alone = {seed: deaf_nodes(Partition(shape="isolated", node="@rack1", seed=seed, at=0), RACKS) for seed in range(20)}
-    chosen = {next(name for name, others in deaf.items() if len(others) == 5) for deaf in alone.values()}
+    isolated = {
+        seed: deaf_nodes(Partition(shape="isolated", node="@rack1", seed=seed, at=0), RACKS) for seed in range(20)
+    }
+    chosen = {next(name for name, unheard in deaf.items() if len(unheard) == 5) for deaf in isolated.values()}
     assert chosen == {"n1", "n2", "n3"}
 
 
 def test_some_of_a_tag_are_drawn_anew_each_time_by_the_seed() -> None:
     pauses = Pause(on="@rack1", pick=2, at=0, for_="100ms", every="200ms", to="6s")
-    drawn = [one.on for one in played(pauses) if isinstance(one, OnNodes)]
-    assert len(drawn) == 30
-    assert set(drawn) == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
-    assert drawn == [one.on for one in played(pauses) if isinstance(one, OnNodes)]
-    assert drawn != [one.on for one in played(pauses, seed=2) if isinstance(one, OnNodes)]
-    own = pauses.model_copy(update={"seed": 9})
-    assert played(own, seed=1) == played(own, seed=2)
-    assert all(one.what == f"pause on {', '.join(one.on)}" for one in played(pauses) if isinstance(one, OnNodes))
+    targets = [fault.on for fault in faults_of(pauses) if isinstance(fault, OnNodes)]
+    assert len(targets) == 30
+    assert set(targets) == {("n1", "n2"), ("n1", "n3"), ("n2", "n3")}
+    assert targets == [fault.on for fault in faults_of(pauses) if isinstance(fault, OnNodes)]
+    assert targets != [fault.on for fault in faults_of(pauses, seed=2) if isinstance(fault, OnNodes)]
+    reseeded = pauses.model_copy(update={"seed": 9})
+    assert faults_of(reseeded, seed=1) == faults_of(reseeded, seed=2)
+    assert all(
+        fault.what == f"pause on {', '.join(fault.on)}" for fault in faults_of(pauses) if isinstance(fault, OnNodes)
+    )
 
 
 def test_of_links_what_has_the_tag_is_drawn_with_all_its_links() -> None:
     flaps = Flap(on=["@rack2", "@slow"], pick=1, at=0, for_="100ms", every="200ms", to="6s")
-    drawn = {one.on for one in played(flaps) if isinstance(one, OnLinks)}
-    assert drawn == {("n4",), ("n5",), (LINKS[4],)}
+    targets = {fault.on for fault in faults_of(flaps) if isinstance(fault, OnLinks)}
+    assert targets == {("n4",), ("n5",), (LINKS[4],)}
     every = {
-        one.on[0]
-        for one in played(Down(on="all", pick=1, at=0, for_="1ms", every="10ms", to="2s"))
-        if isinstance(one, OnLinks)
+        fault.on[0]
+        for fault in faults_of(Down(on="all", pick=1, at=0, for_="1ms", every="10ms", to="2s"))
+        if isinstance(fault, OnLinks)
     }
     assert every == set(LINKS)
 
 
 def test_churn_and_faults_at_random_choose_among_a_tags() -> None:
-    restarts = played(Churn(on="@rack2", mean="100ms", at=0, to="5s"))
+    restarts = faults_of(Churn(on="@rack2", mean="100ms", at=0, to="5s"))
     assert {restart.on for restart in restarts if isinstance(restart, OnNodes)} == {("n4",), ("n5",)}
-    chance = RandomFaults(kinds=["pause", "flap"], rate=10.0, on=["@rack2"], to="5s")
-    scenario = Scenario(random=chance)
+    random_faults = RandomFaults(kinds=["pause", "flap"], rate=10.0, on=["@rack2"], to="5s")
+    scenario = Scenario(random=random_faults)
     check(scenario, RACKS, "sim")
-    drawn = {
+    targets = {
         occurrence.fault.on[0]
         for occurrence in occurrences(scenario, RACKS, 1, SECOND)
         if isinstance(occurrence.fault, OnNodes | OnLinks)
     }
-    assert drawn == {"n4", "n5", LINKS[3], LINKS[4]}
+    assert targets == {"n4", "n5", LINKS[3], LINKS[4]}
 
 
 def test_what_a_tag_cannot_mean_there_is_told_before_anything_starts() -> None:
@@ -118,7 +122,7 @@ def test_what_a_tag_cannot_mean_there_is_told_before_anything_starts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (Crash(on="n1", at=0, seed=3), "seed: found 3, expected the key 'pick' beside it"),
         (
@@ -127,9 +131,9 @@ def test_what_a_tag_cannot_mean_there_is_told_before_anything_starts() -> None:
         ),
     ],
 )
-def test_keys_that_do_not_go_together(fault: Fault, said: str) -> None:
+def test_keys_that_do_not_go_together(fault: Fault, message: str) -> None:
     assert [str(problem) for problem in fault.problems()] == [
-        next(str(problem) for problem in fault.problems() if said in str(problem))
+        next(str(problem) for problem in fault.problems() if message in str(problem))
     ]
 
 

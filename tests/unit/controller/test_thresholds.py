@@ -15,11 +15,11 @@ def finding(grade: Grade, link: str = "l", direction: str = "forward", what: str
 
 
 def test_every_limit_has_a_unit_and_degrades_before_it_invalidates() -> None:
-    for what, limit in LIMITS.items():
-        assert limit.unit in ("ns", "share", "frames", "bit/s"), what
+    for name, limit in LIMITS.items():
+        assert limit.unit in ("ns", "share", "frames", "bit/s"), name
         assert limit.meaning
-        assert 0 <= limit.degraded <= limit.invalid, what
-        assert 0 <= limit.relative_degraded <= limit.relative_invalid, what
+        assert 0 <= limit.degraded <= limit.invalid, name
+        assert 0 <= limit.relative_degraded <= limit.relative_invalid, name
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def test_a_long_delay_may_be_late_by_a_share_of_it() -> None:
 
 
 def test_a_slow_machine_may_be_late_but_may_not_lose_nor_hurry() -> None:
-    slow = Table(slow=10)
-    assert slow.grade("delay p50", 4 * MILLISECOND) is Grade.TRUSTED
-    assert slow.grade("relay lateness p99", 19 * MILLISECOND) is Grade.TRUSTED
-    for what in ("relay lost", "softnet drops", "relay gap", "loss", "duplicate"):
-        assert slow.grade(what, 1) is Grade.INVALID, what
-    assert slow.grade("delay min", 2 * MILLISECOND) is Grade.INVALID
+    table = Table(slow=10)
+    assert table.grade("delay p50", 4 * MILLISECOND) is Grade.TRUSTED
+    assert table.grade("relay lateness p99", 19 * MILLISECOND) is Grade.TRUSTED
+    for name in ("relay lost", "softnet drops", "relay gap", "loss", "duplicate"):
+        assert table.grade(name, 1) is Grade.INVALID, name
+    assert table.grade("delay min", 2 * MILLISECOND) is Grade.INVALID
 
 
 def test_any_loss_inside_the_emulator_is_invalid() -> None:
-    for what in ("relay lost", "softnet drops", "relay gap"):
-        assert TABLE.grade(what, 0) is Grade.TRUSTED
-        assert TABLE.grade(what, 1) is Grade.INVALID
+    for name in ("relay lost", "softnet drops", "relay gap"):
+        assert TABLE.grade(name, 0) is Grade.TRUSTED
+        assert TABLE.grade(name, 1) is Grade.INVALID
 
 
 def test_requested_approximations_only_degrade() -> None:
@@ -89,8 +89,8 @@ def test_undecided_findings_are_listed_and_hide_no_others() -> None:
 
 def test_a_verdict_says_what_it_found_of_one_direction() -> None:
     machine = finding(Grade.TRUSTED, "", "", "steal")
-    back = finding(Grade.TRUSTED, "l", "backward")
-    verdict = Verdict(Grade.TRUSTED, (machine, back, finding(Grade.TRUSTED)))
-    assert verdict.of("l", "backward") == [back]
+    backward = finding(Grade.TRUSTED, "l", "backward")
+    verdict = Verdict(Grade.TRUSTED, (machine, backward, finding(Grade.TRUSTED)))
+    assert verdict.of("l", "backward") == [backward]
     assert verdict.of("") == [machine]
     assert len(verdict.of("l", what="loss")) == 2

@@ -22,8 +22,8 @@ def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target: Path = tmp_path_factory.mktemp("site")
-    done = build(DOCS, target)
-    assert done.returncode == 0, done.stderr
+    completed = build(DOCS, target)
+    assert completed.returncode == 0, completed.stderr
     return target
 
 
@@ -64,12 +64,12 @@ def test_a_link_to_a_page_or_heading_that_there_is_not_fails_the_build(tmp_path:
         "# A page\n\n[gone](nowhere.md)\n\n[gone](#no-such-heading)\n\n[gone](other.md#not-there)\n"
     )
     (tmp_path / "docs" / "other.md").write_text("---\norphan: true\n---\n\n# Another\n")
-    done = build(tmp_path / "docs", tmp_path / "site")
-    assert done.returncode != 0
-    assert "nowhere.md" in done.stderr
-    assert "no-such-heading" in done.stderr
-    assert "not-there" in done.stderr
-    assert done.stderr.count("WARNING") == 3
+    completed = build(tmp_path / "docs", tmp_path / "site")
+    assert completed.returncode != 0
+    assert "nowhere.md" in completed.stderr
+    assert "no-such-heading" in completed.stderr
+    assert "not-there" in completed.stderr
+    assert completed.stderr.count("WARNING") == 3
 
 
 def test_readme_links_to_files_that_there_are() -> None:

@@ -21,29 +21,29 @@ def layers(system: str) -> list[type[Packet]]:
 def test_a_layer_has_the_bytes_that_scapy_builds(system: str) -> None:
     for layer in layers(system):
         fields = sum(field.sz for field in layer.fields_desc if frame_figures.is_behind(field))
-        whole = len(bytes(layer()))
-        assert int(frame_figures.size_of(layer).rstrip("+")) == whole - fields, layer
+        length = len(bytes(layer()))
+        assert int(frame_figures.size_of(layer).rstrip("+")) == length - fields, layer
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_row_of_a_figure_is_full_and_every_field_is_in_it(system: str) -> None:
     for layer in layers(system):
-        drawn = frame_figures.figure(layer)
-        rows = re.findall(r"<tr>.*?</tr>", drawn.partition("<tbody>")[2], re.DOTALL)
+        figure = frame_figures.figure(layer)
+        rows = re.findall(r"<tr>.*?</tr>", figure.partition("<tbody>")[2], re.DOTALL)
         assert rows
         for row in rows:
             assert sum(map(int, re.findall(r'colspan="(\d+)"', row))) == frame_figures.WORD
         for field in layer.fields_desc:
-            assert frame_figures.is_behind(field) or f">{field.name}" in drawn
+            assert frame_figures.is_behind(field) or f">{field.name}" in figure
 
 
 def test_a_large_field_within_a_row_is_cut_into_its_ends_and_one_row() -> None:
-    drawn = frame_figures.figure(layers("ssam")[1])
-    assert drawn.count(">data<") == 2
-    assert drawn.count(">data, 40 bytes<") == 1
+    figure = frame_figures.figure(layers("ssam")[1])
+    assert figure.count(">data<") == 2
+    assert figure.count(">data, 40 bytes<") == 1
 
 
 def test_comments_of_a_layer_are_shown_beside_its_fields() -> None:
-    reported = frame_figures.comments(layers("am2")[1])
-    assert reported["reason"].startswith("Of a NACK. Reasons up to NO_MAPPING are temporary")
-    assert reported["length"] == "bytes of payload: arguments, then data"
+    comments = frame_figures.comments(layers("am2")[1])
+    assert comments["reason"].startswith("Of a NACK. Reasons up to NO_MAPPING are temporary")
+    assert comments["length"] == "bytes of payload: arguments, then data"

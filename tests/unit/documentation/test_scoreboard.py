@@ -22,15 +22,19 @@ def test_the_readme_has_the_table_of_the_kept_rows() -> None:
 
 
 def test_the_picture_was_drawn_of_the_kept_rows() -> None:
-    kept = paper_tables.kept_systems()
-    assert f"<metadata>rows: {scoreboard.digest(kept)}</metadata>" in PICTURE
-    described = unescape(re.findall(r'aria-label="([^"]+)"', PICTURE)[0])
-    for cells in summary_rows(kept):
-        assert f"{cells[0]}, rows {cells[1]}, predicted {cells[2]}, median error {cells[3]}" in described
+    systems = paper_tables.kept_systems()
+    assert f"<metadata>rows: {scoreboard.digest(systems)}</metadata>" in PICTURE
+    description = unescape(re.findall(r'aria-label="([^"]+)"', PICTURE)[0])
+    for cells in summary_rows(systems):
+        assert f"{cells[0]}, rows {cells[1]}, predicted {cells[2]}, median error {cells[3]}" in description
 
 
 def test_another_row_is_another_table_and_another_picture() -> None:
-    first, *others = [kept for kept in paper_tables.kept_systems() if any(not row.calibrated for row in kept.rows)]
+    first, *others = [
+        kept_system
+        for kept_system in paper_tables.kept_systems()
+        if any(not row.calibrated for row in kept_system.rows)
+    ]
     changed = replace(first, rows=[replace(row, ours=row.ours * 1.3) for row in first.rows])
     assert scoreboard.digest([changed, *others]) != scoreboard.digest([first, *others])
     assert scoreboard.with_table(README, paper_tables.summary([changed, *others])) != README
@@ -44,9 +48,9 @@ def test_a_readme_without_a_place_for_the_table_is_an_error() -> None:
 @pytest.mark.parametrize("system", systems())
 def test_the_kept_rows_are_those_of_the_paper(system: str) -> None:
     """Their values are compared by the reproductions of each system."""
-    (kept,) = [kept for kept in paper_tables.kept_systems() if kept.system == system]
+    (kept_system,) = [kept_system for kept_system in paper_tables.kept_systems() if kept_system.system == system]
     paper = paper_of(system)
-    assert [(row.name, row.source, row.paper, row.unit, row.calibrated, row.place, row.table) for row in kept.rows] == [
-        (row.name, row.source, row.paper, row.unit, row.calibrated, row.place, row.table) for row in paper.rows
-    ]
-    assert list(kept.shapes) == [shape.name for shape in (*paper.shapes, *paper.relations)]
+    assert [
+        (row.name, row.source, row.paper, row.unit, row.calibrated, row.place, row.table) for row in kept_system.rows
+    ] == [(row.name, row.source, row.paper, row.unit, row.calibrated, row.place, row.table) for row in paper.rows]
+    assert list(kept_system.shapes) == [shape.name for shape in (*paper.shapes, *paper.relations)]

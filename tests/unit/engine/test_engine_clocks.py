@@ -11,7 +11,7 @@ from testbed.engine.queues import Queue
 
 
 class Late:
-    """A wall clock as it is met: it begins somewhere, and every wait ends a little late."""
+    """Model of a wall clock: it starts at an arbitrary time, and every wait ends `late` ns late."""
 
     def __init__(self, start: int = 1_000_003, late: int = 7) -> None:
         self.time = start
@@ -42,13 +42,13 @@ class Late:
 
 def program(waiter: Waiter) -> list[tuple[str, int]]:
     """Return what a small client and server record, with times since their start."""
-    loop, reported = Loop(waiter), list[tuple[str, int]]()
+    loop, log = Loop(waiter), list[tuple[str, int]]()
     start = loop.now()
     requests: Queue[str] = Queue("requests")
 
     async def server() -> None:
         while True:
-            reported.append((await requests.get(), loop.now() - start))
+            log.append((await requests.get(), loop.now() - start))
 
     async def client() -> None:
         for number in range(3):
@@ -59,7 +59,7 @@ def program(waiter: Waiter) -> list[tuple[str, int]]:
     loop.spawn(server(), "server", service=True)
     loop.complete(client(), "client")
     loop.close()
-    return reported
+    return log
 
 
 def test_a_program_on_the_virtual_clock_meets_its_times_exactly() -> None:
@@ -72,8 +72,8 @@ def test_the_same_program_on_a_clock_that_waits_is_late_by_what_the_waits_are() 
 
 def test_on_a_dilated_clock_a_program_meets_its_times_exactly_however_late_the_machine_is() -> None:
     expected = [("request 0", 1_000), ("request 1", 2_000), ("request 2", 3_000)]
-    for late in (0, 7, 250, 100_000, 2_000_000):
-        inner = Late(late=late)
+    for lateness in (0, 7, 250, 100_000, 2_000_000):
+        inner = Late(late=lateness)
         assert program(DilatedClock(inner, 100, inner.time)) == expected
 
 
@@ -81,16 +81,16 @@ def test_a_dilated_clock_is_never_early() -> None:
     inner = Late(late=0)
     loop = Loop(DilatedClock(inner, 7, inner.time))
     start = inner.time
-    seen: list[tuple[int, int]] = []
+    times: list[tuple[int, int]] = []
 
     async def steps() -> None:
         for number in range(50):
             await loop.sleep(number)
-            seen.append((loop.now(), inner.time - start))
+            times.append((loop.now(), inner.time - start))
 
     loop.complete(steps(), "steps")
-    assert [now for now, _ in seen] == [number * (number + 1) // 2 for number in range(50)]
-    assert all(passed == 7 * now for now, passed in seen)
+    assert [now for now, _ in times] == [number * (number + 1) // 2 for number in range(50)]
+    assert all(passed == 7 * now for now, passed in times)
 
 
 def test_processes_that_share_origin_and_factor_share_the_dilated_time() -> None:
@@ -105,20 +105,20 @@ def test_what_comes_from_outside_takes_its_place_among_what_is_due() -> None:
     start = inner.time
     clock = DilatedClock(inner, 10, start)
     loop = Loop(clock)
-    seen: list[tuple[str, int]] = []
+    log: list[tuple[str, int]] = []
 
     def arrived(now: int) -> None:
         inner.ready.clear()
-        loop.at(max(now, clock.from_base_time(start + 61)), lambda when: seen.append(("outside", when)))
+        loop.at(max(now, clock.from_base_time(start + 61)), lambda time: log.append(("outside", time)))
         loop.at(now + 12, lambda _: loop.stop())
 
     loop.watch(5, arrived)
-    for when in (3, 8, 20):
-        loop.at(when, lambda now: seen.append(("due", now)))
+    for time in (3, 8, 20):
+        loop.at(time, lambda now: log.append(("due", now)))
     inner.ready.append(5)
     inner.time += 121  # 12 of ours
     loop.run()
-    assert seen == [("due", 3), ("outside", 6), ("due", 8)]
+    assert log == [("due", 3), ("outside", 6), ("due", 8)]
     loop.unwatch(5)
     assert inner.watched == []
 
@@ -138,24 +138,24 @@ class Done:
 def test_on_a_dilated_clock_polling_goes_on_until_something_comes_from_outside() -> None:
     inner = Late(late=0)
     loop = Loop(DilatedClock(inner, 10, inner.time))
-    actual: list[int] = []
+    arrivals: list[int] = []
 
     async def poll() -> int:
-        looks = 0
-        while not actual:
-            looks += 1
-            if looks == 20_000:
+        polls = 0
+        while not arrivals:
+            polls += 1
+            if polls == 20_000:
                 inner.ready.append(5)
             await Done()
-        return looks
+        return polls
 
     def arrived(now: int) -> None:
         inner.ready.clear()
-        actual.append(now)
+        arrivals.append(now)
 
     loop.watch(5, arrived)
     assert loop.complete(poll(), "poll") >= 20_000
-    assert actual == [19_999_000]  # a look in a microsecond
+    assert arrivals == [19_999_000]  # a look in a microsecond
 
 
 @pytest.mark.parametrize("factor", [0, -3])
@@ -194,9 +194,9 @@ def test_tasks_that_wake_each_other_for_ever_hide_neither_descriptors_nor_timers
     local, remote = Queue[int]("here"), Queue[int]("there")
     log = list[str]()
 
-    async def plays(mine: Queue[int], other: Queue[int]) -> None:
+    async def plays(inbox: Queue[int], outbox: Queue[int]) -> None:
         while True:
-            await other.put(await mine.get())
+            await outbox.put(await inbox.get())
 
     loop.spawn(plays(local, remote), "one")
     loop.spawn(plays(remote, local), "other")
@@ -218,16 +218,16 @@ def test_every_poll_on_a_machines_clock_is_a_look_at_descriptors_and_timers() ->
     arrived = list[str]()
 
     async def poll() -> int:
-        looks = 0
+        polls = 0
         while len(arrived) < 2:
-            looks += 1
-            if looks == 5:
+            polls += 1
+            if polls == 5:
                 loop.watch(3, lambda _: (arrived.append("descriptor"), waiter.ready.clear()))
                 waiter.ready.append(3)
-            if looks == 8:
+            if polls == 8:
                 loop.at(loop.now(), arrived.append, "timer")
             await Done()
-        return looks
+        return polls
 
     assert loop.complete(poll(), "poll") == 8
     assert arrived == ["descriptor", "timer"]

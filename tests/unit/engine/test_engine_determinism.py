@@ -61,11 +61,11 @@ say("busy", bus.busy, bus.waited)
 
 def history(seed: int, hash_seed: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(seed)],
         env=environment, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3],
     )  # fmt: skip
-    return done.stdout
+    return completed.stdout
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -30,28 +30,28 @@ def loop() -> Loop:
 
 async def poll(loop: Loop, event: Event) -> tuple[int, int]:
     """Poll for an event; return the time and the number of polls."""
-    looks = 0
+    polls = 0
     while not event.done:
-        looks += 1
+        polls += 1
         await Yield()
-    return loop.now(), looks
+    return loop.now(), polls
 
 
 def test_a_poller_sees_what_happens_when_it_happens(loop: Loop) -> None:
     event = Event("there")
     loop.at(10, lambda _: None)
     loop.at(1_000_000_000, lambda _: event.set())
-    when, looks = loop.complete(poll(loop, event))
-    assert when == 1_000_000_000
-    assert looks < 10_000, "a poll takes longer where it cannot find anything"
+    end, polls = loop.complete(poll(loop, event))
+    assert end == 1_000_000_000
+    assert polls < 10_000, "a poll takes longer where it cannot find anything"
 
 
 @pytest.mark.parametrize("polls", [3, 100])
-@pytest.mark.parametrize("beside", ["nothing", "a distant event", "the end of the run"])
-def test_each_poll_takes_its_time_and_no_more_whatever_is_to_come(loop: Loop, polls: int, beside: str) -> None:
-    if beside == "a distant event":
+@pytest.mark.parametrize("pending", ["nothing", "a distant event", "the end of the run"])
+def test_each_poll_takes_its_time_and_no_more_whatever_is_to_come(loop: Loop, polls: int, pending: str) -> None:
+    if pending == "a distant event":
         loop.at(1_000_000_000, lambda _: None)
-    elif beside == "the end of the run":
+    elif pending == "the end of the run":
         loop.stop_at(1_000_000_000)
 
     async def counts() -> int:
@@ -62,37 +62,37 @@ def test_each_poll_takes_its_time_and_no_more_whatever_is_to_come(loop: Loop, po
     assert loop.complete(counts()) == polls * POLL_TIME
 
 
-@pytest.mark.parametrize("wanted", [1_000_000, 50_000_000, 60_000_000_000])
-def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, wanted: int) -> None:
-    looks = 0
+@pytest.mark.parametrize("target", [1_000_000, 50_000_000, 60_000_000_000])
+def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, target: int) -> None:
+    polls = 0
 
     async def watches() -> int:
-        nonlocal looks
-        while loop.now() < wanted:
-            looks += 1
+        nonlocal polls
+        while loop.now() < target:
+            polls += 1
             await Yield()
         return loop.now()
 
-    loop.stop_at(2 * wanted)
-    assert wanted <= loop.complete(watches()) <= wanted * 1.03
-    assert looks < 100_000
+    loop.stop_at(2 * target)
+    assert target <= loop.complete(watches()) <= target * 1.03
+    assert polls < 100_000
 
 
 def test_a_poller_sees_what_was_sent_behind_its_back_within_one_poll(loop: Loop) -> None:
     """Another task polls until a time and then acts, which no heap entry announces."""
     event = Event("there")
-    when = 0
+    trigger_time = 0
 
     async def other_task() -> None:
-        nonlocal when
+        nonlocal trigger_time
         while loop.now() < 10_000_000:
             await Yield()
-        when = loop.now()
-        loop.at(when + 50, lambda _: event.set())
+        trigger_time = loop.now()
+        loop.at(trigger_time + 50, lambda _: event.set())
 
     loop.spawn(other_task(), "other")
-    actual, _ = loop.complete(poll(loop, event))
-    assert when + 50 <= actual <= when + 50 + POLL_TIME
+    seen_at, _ = loop.complete(poll(loop, event))
+    assert trigger_time + 50 <= seen_at <= trigger_time + 50 + POLL_TIME
 
 
 def test_any_number_of_pollers_do_not_hold_up_time(loop: Loop) -> None:
@@ -121,15 +121,15 @@ def test_pollers_that_wait_for_each_other_each_see_it_with_their_next_poll(loop:
     """Each was looked at before the one that it waits for."""
     events = [Event(name) for name in ("first", "second", "third", "fourth")]
 
-    async def then(looked_for: Event, done: Event) -> int:
+    async def poll_then_set(looked_for: Event, to_set: Event) -> int:
         await poll(loop, looked_for)
-        done.set()
+        to_set.set()
         return loop.now()
 
     tasks = [
-        loop.spawn(then(events[2], events[3]), "last"),
-        loop.spawn(then(events[1], events[2]), "then"),
-        loop.spawn(then(events[0], events[1]), "next"),
+        loop.spawn(poll_then_set(events[2], events[3]), "last"),
+        loop.spawn(poll_then_set(events[1], events[2]), "then"),
+        loop.spawn(poll_then_set(events[0], events[1]), "next"),
     ]
     loop.at(5, lambda _: None)
     loop.at(10, lambda _: None)
@@ -165,10 +165,10 @@ def test_a_poller_goes_on_in_a_later_run(loop: Loop) -> None:
     task = loop.spawn(poll(loop, event), "poller")
     with pytest.raises(DeadlockError):
         loop.run()
-    when = loop.now() + 500
-    loop.at(when, lambda _: event.set())
+    set_time = loop.now() + 500
+    loop.at(set_time, lambda _: event.set())
     loop.run()
-    assert when <= task.result()[0] <= when + POLL_TIME
+    assert set_time <= task.result()[0] <= set_time + POLL_TIME
 
 
 @pytest.fixture

@@ -23,24 +23,24 @@ def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
 
 
 def test_the_first_waiter_gets_the_first_item() -> None:
-    loop, queue, got = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
+    loop, queue, received = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
 
     async def gets(name: str) -> None:
-        got.append((name, await queue.get()))
+        received.append((name, await queue.get()))
 
     for name in "abc":
         loop.spawn(gets(name), name)
     for time, item in ((5, "first"), (6, "second"), (6, "third")):
         loop.at(time, queue.offer, item)
     loop.run()
-    assert got == [("a", "first"), ("b", "second"), ("c", "third")]
+    assert received == [("a", "first"), ("b", "second"), ("c", "third")]
 
 
 def test_nobody_steps_in_between_a_putter_and_the_getter_that_waited() -> None:
-    loop, queue, got = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
+    loop, queue, received = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
 
     async def gets(name: str) -> None:
-        got.append((name, await queue.get()))
+        received.append((name, await queue.get()))
 
     async def puts() -> None:
         await queue.put("one")
@@ -50,27 +50,27 @@ def test_nobody_steps_in_between_a_putter_and_the_getter_that_waited() -> None:
     loop.spawn(puts(), "puts")
     loop.at(10, queue.offer, "two")
     loop.run()
-    assert got == [("who waited", "one"), ("the putter itself", "two")]
+    assert received == [("who waited", "one"), ("the putter itself", "two")]
 
 
 def test_a_full_queue_makes_putters_wait_and_takes_them_in_their_order() -> None:
-    loop, queue, put = Loop(VirtualClock()), Queue[str]("ring", 2), list[tuple[str, int]]()
+    loop, queue, accepted = Loop(VirtualClock()), Queue[str]("ring", 2), list[tuple[str, int]]()
 
     async def puts(name: str) -> None:
         await queue.put(name)
-        put.append((name, loop.now()))
+        accepted.append((name, loop.now()))
 
     async def gets() -> list[str]:
-        actual = []
+        items = []
         for _ in range(4):
             await loop.sleep(10)
-            actual.append(await queue.get())
-        return actual
+            items.append(await queue.get())
+        return items
 
     for name in "abcd":
         loop.spawn(puts(name), name)
     assert loop.complete(gets()) == list("abcd")
-    assert put == [("a", 0), ("b", 0), ("c", 10), ("d", 20)]
+    assert accepted == [("a", 0), ("b", 0), ("c", 10), ("d", 20)]
 
 
 def test_without_waiting_an_item_is_refused_when_there_is_no_room_and_missed_when_there_is_none() -> None:
@@ -89,19 +89,19 @@ def test_a_queue_without_room_for_anything_is_refused(capacity: int) -> None:
 
 
 def test_an_event_can_happen_again() -> None:
-    loop, event, seen = Loop(VirtualClock()), Event("space"), list[int]()
+    loop, event, wake_times = Loop(VirtualClock()), Event("space"), list[int]()
 
     async def waits() -> None:
         for _ in range(2):
             await event
-            seen.append(loop.now())
+            wake_times.append(loop.now())
             event.clear()
 
     loop.spawn(waits(), "waits")
     for time in (10, 20):
         loop.at(time, lambda _: event.set())
     loop.run()
-    assert seen == [10, 20]
+    assert wake_times == [10, 20]
     assert not event.done
 
 
@@ -115,7 +115,7 @@ def test_no_item_is_lost_or_doubled_and_each_putters_order_is_kept_whoever_gives
 ) -> None:
     """putters, getters: for each of its operations, how long it pauses before, and how long it has patience."""
     loop, queue = Loop(VirtualClock()), Queue[tuple[int, int]]("items", capacity)
-    put, got = list[tuple[int, int]](), list[tuple[int, int]]()
+    accepted, received = list[tuple[int, int]](), list[tuple[int, int]]()
 
     async def puts(number: int, operations: list[tuple[int, int]]) -> None:
         for n, (pause, patience) in enumerate(operations):
@@ -124,13 +124,13 @@ def test_no_item_is_lost_or_doubled_and_each_putters_order_is_kept_whoever_gives
                 await loop.timeout(patience, queue.put((number, n)))
             except TimeoutError:
                 continue
-            put.append((number, n))
+            accepted.append((number, n))
 
     async def gets(operations: list[tuple[int, int]]) -> None:
         for pause, patience in operations:
             await loop.sleep(pause)
             try:
-                got.append(await loop.timeout(patience, queue.get()))
+                received.append(await loop.timeout(patience, queue.get()))
             except TimeoutError:
                 continue
 
@@ -139,9 +139,9 @@ def test_no_item_is_lost_or_doubled_and_each_putters_order_is_kept_whoever_gives
     for number, operations in enumerate(getters):
         loop.spawn(gets(operations), f"getter {number}")
     loop.run()
-    arrived = got + [queue.take() for _ in range(len(queue))]
-    assert sorted(arrived) == sorted(put)
+    arrived = received + [queue.take() for _ in range(len(queue))]
+    assert sorted(arrived) == sorted(accepted)
     assert len(set(arrived)) == len(arrived)
     for number in range(len(putters)):
-        mine = [n for putter, n in arrived if putter == number]
-        assert mine == sorted(mine)
+        order = [n for putter, n in arrived if putter == number]
+        assert order == sorted(order)

@@ -10,7 +10,7 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Server
 
 JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 15)), min_size=1, max_size=40)
-"""When each comes after the one before it, and what it costs."""
+"""For each job: time since the previous job's arrival, and cost."""
 
 
 def test_a_job_that_finds_the_server_free_begins_at_once_and_one_that_does_not_waits() -> None:
@@ -82,17 +82,17 @@ def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs:
     assert [server.reserve(arrived, cost) for arrived, cost in arrivals] == [end for _, end in served]
     assert server.jobs == len(jobs)
     assert server.busy == sum(cost for _, cost in jobs)
-    assert server.waited == sum(begin - came for (begin, _), (came, _) in zip(served, arrivals, strict=True))
+    assert server.waited == sum(begin - arrival for (begin, _), (arrival, _) in zip(served, arrivals, strict=True))
     for moment in (now, now + 3, served[-1][1] + 5):
         busy = sum(begin <= n < end for n in range(moment) for begin, end in served)
         assert server.utilisation(moment) == pytest.approx(busy / moment if moment else 0.0)
 
 
 def begun_and_ended(arrivals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return when each job begins and ends."""
-    free, served = 0, []
+    """Return the start and end of each job."""
+    free_at, served = 0, []
     for arrived, cost in arrivals:
-        begin = max(arrived, free)
-        free = begin + cost
-        served.append((begin, free))
+        begin = max(arrived, free_at)
+        free_at = begin + cost
+        served.append((begin, free_at))
     return served

@@ -38,14 +38,14 @@ def test_the_words_are_the_draws_that_fates_are_made_of() -> None:
 @given(seed=st.integers(0, 2**64 - 1), name=st.text(max_size=20))
 def test_a_source_hangs_on_seed_and_name_alone(seed: int, name: str) -> None:
     first = source(seed, name)
-    other = source(seed, name + "'")
-    drawn = [first.word() for _ in range(3)]
+    other_source = source(seed, name + "'")
+    first_words = [first.word() for _ in range(3)]
     for _ in range(5):
-        other.word()
-    again = source(seed, name)
-    assert [again.word() for _ in range(3)] == drawn
-    assert source(seed ^ 1, name).word() != drawn[0]
-    assert source(seed, name + "'").word() != drawn[0]
+        other_source.word()
+    same_source = source(seed, name)
+    assert [same_source.word() for _ in range(3)] == first_words
+    assert source(seed ^ 1, name).word() != first_words[0]
+    assert source(seed, name + "'").word() != first_words[0]
 
 
 def test_a_components_draws_are_not_the_fates_of_a_link_of_its_name() -> None:
@@ -107,8 +107,8 @@ def test_shuffling_keeps_what_there_is_and_a_sample_is_some_of_it(start: int, it
     shuffled = list(items)
     stream.shuffle(shuffled)
     assert sorted(shuffled) == sorted(items)
-    places = stream.sample(range(len(items)), len(items) // 2)
-    assert len(set(places)) == len(places) == len(items) // 2
+    positions = stream.sample(range(len(items)), len(items) // 2)
+    assert len(set(positions)) == len(positions) == len(items) // 2
     if items:
         assert stream.choice(items) in items
 

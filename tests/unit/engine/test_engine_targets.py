@@ -14,11 +14,11 @@ def row(contender: str, measure: str, *samples: float) -> Row:
     return Row("engine", contender, measure, 0, "1/s", samples, {})
 
 
-@pytest.mark.parametrize(("measure", "least"), MIN.items())
-def test_a_rate_is_compared_with_simpys_of_the_same_turn(measure: str, least: float) -> None:
+@pytest.mark.parametrize(("measure", "minimum"), MIN.items())
+def test_a_rate_is_compared_with_simpys_of_the_same_turn(measure: str, minimum: float) -> None:
     """The machine was three times slower in the last turn."""
     for share, expected in ((1.01, True), (0.99, False)):
-        ours = [least * share * rate for rate in (900.0, 1000.0, 300.0)]
+        ours = [minimum * share * rate for rate in (900.0, 1000.0, 300.0)]
         target_list = targets([row(ENGINE, measure, *ours), row(SIMPY, measure, 900.0, 1000.0, 300.0)])
         assert [target.reached for target in target_list if measure in target.name] == [expected]
         assert [target.reached for target in target_list if measure not in target.name] == [None] * 3
@@ -32,7 +32,7 @@ def test_both_models_end_at_the_same_time(pair: tuple[Callable[[int], int], Call
 
 def test_a_chain_takes_what_its_slowest_server_and_the_way_to_its_end_take() -> None:
     """Each customer passes once: the last server is the slowest and is busy without a pause once the first has come."""
-    costs = [models.COST + place for place in range(models.SERVERS)]
+    costs = [models.COST + index for index in range(models.SERVERS)]
     assert models.servers(models.CONCURRENCY * models.SERVERS) == sum(costs) + (models.CONCURRENCY - 1) * max(costs)
 
 

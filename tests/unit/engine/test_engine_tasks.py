@@ -80,11 +80,11 @@ def test_a_completion_of_the_protocols_is_awaited_like_one_of_the_engine(loop: L
     failed: Completion[bytes] = Completion("another message")
 
     async def main() -> tuple[bytes, int]:
-        found = await received
-        at = loop.now()
+        result = await received
+        time = loop.now()
         with pytest.raises(ValueError, match="truncated"):
             await failed
-        return found, at
+        return result, time
 
     loop.at(30, received.complete, b"hello")
     loop.at(40, failed.fail, ValueError("truncated"))
@@ -97,11 +97,11 @@ def test_a_completed_awaitable_that_still_yields_does_not_block_its_task(loop: L
             yield self
             return self.result()
 
-    done = Eager()
-    done.complete(4)
+    eager = Eager()
+    eager.complete(4)
 
     async def main() -> int:
-        return await done
+        return await eager
 
     assert loop.complete(main()) == 4
 
@@ -119,11 +119,11 @@ def test_a_tasks_result_or_error_reaches_all_awaiting_tasks(loop: Loop) -> None:
         return 1 + await task
 
     async def main() -> int:
-        given, broken = loop.spawn(returns_later(), "gives"), loop.spawn(breaks(), "breaks")
-        other = loop.spawn(adds(given), "adds")
+        giver, broken = loop.spawn(returns_later(), "gives"), loop.spawn(breaks(), "breaks")
+        adder = loop.spawn(adds(giver), "adds")
         with pytest.raises(LookupError):
             await broken
-        return await given + await other
+        return await giver + await adder
 
     assert loop.complete(main()) == 7
 
@@ -222,17 +222,17 @@ def test_a_task_that_cancels_itself_ends_at_its_next_wait(loop: Loop) -> None:
 
 def test_items_offered_before_the_cancellation_are_delivered_first(loop: Loop) -> None:
     queue: Queue[str] = Queue("frames")
-    got = list[str]()
+    items = list[str]()
 
     async def receives() -> None:
         while True:
-            got.append(await queue.get())
+            items.append(await queue.get())
 
     task = loop.spawn(receives(), "takes")
     loop.at(10, lambda _: (queue.offer("first"), task.cancel(), queue.offer("second")))
     loop.run()
     assert task.cancelled
-    assert got == ["first", "second"]  # the second item was queued, so that the task did not wait for it
+    assert items == ["first", "second"]  # the second item was queued, so that the task did not wait for it
 
 
 def test_a_task_that_ends_without_waiting_again_was_not_cancelled(loop: Loop) -> None:
@@ -286,20 +286,20 @@ def test_awaiting_a_cancelled_task_raises_and_does_not_cancel_the_awaiting_task(
 
 def test_the_completion_awaited_before_a_cancellation_does_not_wake_the_task(loop: Loop) -> None:
     first, second = Completion[int]("first"), Completion[int]("second")
-    got = list[int]()
+    items = list[int]()
 
     async def changes_its_mind() -> None:
         try:
             await first
         except CancelledError:
-            got.append(await second)
+            items.append(await second)
 
     task = loop.spawn(changes_its_mind(), "changes its mind")
     loop.at(10, lambda _: task.cancel())
     loop.at(20, first.complete, 1)
     loop.at(30, second.complete, 2)
     loop.run()
-    assert got == [2]
+    assert items == [2]
     assert not task.cancelled
 
 
@@ -364,8 +364,8 @@ def test_a_task_that_exceeds_its_timeout_is_interrupted_and_its_finally_runs(loo
     assert log == ["finally at 20"]
 
 
-@pytest.mark.parametrize(("outer", "inner", "caught"), [(30, 20, ["inner", "body"]), (20, 30, ["outer"])])
-def test_the_expired_one_of_nested_timeouts_is_raised(loop: Loop, outer: int, inner: int, caught: list[str]) -> None:
+@pytest.mark.parametrize(("outer", "inner", "expected"), [(30, 20, ["inner", "body"]), (20, 30, ["outer"])])
+def test_the_expired_one_of_nested_timeouts_is_raised(loop: Loop, outer: int, inner: int, expected: list[str]) -> None:
     log = list[str]()
 
     async def body() -> None:
@@ -382,7 +382,7 @@ def test_the_expired_one_of_nested_timeouts_is_raised(loop: Loop, outer: int, in
             log.append("outer")
 
     loop.complete(main())
-    assert log == caught
+    assert log == expected
 
 
 def test_of_nested_timeouts_at_the_same_time_the_outer_one_is_raised_since_it_was_set_first(loop: Loop) -> None:
@@ -421,9 +421,9 @@ def test_an_item_offered_at_the_time_of_the_timeout_is_returned_or_stays_in_the_
             loop.at(start + 10, queue.offer, "item")
         else:
             loop.at(start + 9, lambda _: loop.at(start + 10, queue.offer, "item"))
-        reported = loop.complete(main())
+        result = loop.complete(main())
         loop.run()
-        return reported, len(queue)
+        return result, len(queue)
 
     assert outcome(item_first=True) == ("item", 0)
     assert outcome(item_first=False) == ("timeout", 1)
@@ -467,14 +467,14 @@ def test_cancelling_a_task_within_a_timeout_is_not_a_timeout(loop: Loop) -> None
 
 def test_a_deadlock_lists_the_tasks_and_what_they_wait_for(loop: Loop) -> None:
     queue: Queue[int] = Queue("requests")
-    full: Queue[int] = Queue("replies", 1)
-    full.offer(1)
+    full_queue: Queue[int] = Queue("replies", 1)
+    full_queue.offer(1)
 
     async def main() -> None:
         await Event("link up")
 
     async def fills() -> None:
-        await full.put(2)
+        await full_queue.put(2)
 
     async def receives() -> None:
         await Completion[int]("receive from n2")

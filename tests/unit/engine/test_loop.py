@@ -29,9 +29,9 @@ class Jumping:
         self.waited.append(deadline)
         if self.ready and (deadline is None or self.ready[0][0] <= deadline):
             self.time = max(self.time, self.ready[0][0])
-            actual = [descriptor for when, descriptor in self.ready if when <= self.time]
+            descriptors = [descriptor for time, descriptor in self.ready if time <= self.time]
             self.ready = [entry for entry in self.ready if entry[0] > self.time]
-            return [descriptor for descriptor in actual if descriptor in self.watched]
+            return [descriptor for descriptor in descriptors if descriptor in self.watched]
         assert deadline is not None, "it would wait for ever"
         self.time = max(self.time, deadline)
         return []
@@ -45,8 +45,8 @@ class Jumping:
 
 def test_timers_are_called_in_the_order_of_their_times_equal_ones_as_they_were_set() -> None:
     loop, called = Loop(Jumping()), list[tuple[str, int]]()
-    for name, when in (("late", 30), ("first of two", 20), ("second of two", 20), ("early", 10)):
-        loop.at(when, lambda now, name=name: called.append((name, now)))  # type: ignore[misc]
+    for name, time in (("late", 30), ("first of two", 20), ("second of two", 20), ("early", 10)):
+        loop.at(time, lambda now, name=name: called.append((name, now)))  # type: ignore[misc]
     loop.at(30, lambda _: loop.stop())
     loop.run()
     assert called == [("early", 10), ("first of two", 20), ("second of two", 20), ("late", 30)]
@@ -55,8 +55,8 @@ def test_timers_are_called_in_the_order_of_their_times_equal_ones_as_they_were_s
 def test_a_timer_that_is_set_again_is_called_once_at_its_last_time() -> None:
     loop, called = Loop(Jumping()), list[int]()
     timer = loop.timer(called.append)
-    for when in (50, 10, 40, 10, 20):
-        timer.set(when)
+    for time in (50, 10, 40, 10, 20):
+        timer.set(time)
     loop.at(60, lambda _: loop.stop())
     loop.run()
     assert called == [20]
@@ -93,11 +93,11 @@ def test_a_timer_set_from_its_own_callback_comes_again() -> None:
 def test_a_timer_for_a_time_that_has_passed_is_called_in_the_same_turn() -> None:
     loop, called = Loop(Jumping()), list[int]()
 
-    def late(now: int) -> None:
+    def on_timer(now: int) -> None:
         called.append(now)
         loop.at(now - 5, called.append)
 
-    loop.at(10, late)
+    loop.at(10, on_timer)
     loop.turn()
     assert called == [10, 10]
 
@@ -146,13 +146,13 @@ def test_timers_expire_in_the_order_of_times_and_of_setting(
 ) -> None:
     """Both clocks are tried: the virtual one, which has its own path in the loop, and one that waits."""
     expected: dict[object, tuple[int, int, str]] = {}
-    for n, (what, when) in enumerate(settings):
-        entry = what if what.startswith("timer") else n
-        if when is None:
+    for n, (action, time) in enumerate(settings):
+        entry = action if action.startswith("timer") else n
+        if time is None:
             expected.pop(entry, None)
-        elif entry not in expected or expected[entry][0] != when:
-            expected[entry] = (when, n, what)
-    in_order = [(what, when) for when, _, what in sorted(expected.values())]
+        elif entry not in expected or expected[entry][0] != time:
+            expected[entry] = (time, n, action)
+    in_order = [(action, time) for time, _, action in sorted(expected.values())]
     for waiter in (VirtualClock(), Jumping()):
         loop, called = Loop(waiter), list[tuple[str, int]]()
         timers = {
@@ -160,11 +160,11 @@ def test_timers_expire_in_the_order_of_times_and_of_setting(
             for name in ("timer a", "timer b")
         }
 
-        for what, when in settings:
-            if what in timers:
-                timers[what].set(when)
-            elif when is not None:
-                loop.at(when, lambda now, called=called: called.append(("callback", now)))  # type: ignore[misc]
+        for action, time in settings:
+            if action in timers:
+                timers[action].set(time)
+            elif time is not None:
+                loop.at(time, lambda now, called=called: called.append(("callback", now)))  # type: ignore[misc]
         loop.at(20, lambda _, loop=loop: loop.stop())  # type: ignore[misc]
         loop.run()
         assert called == in_order
@@ -178,12 +178,12 @@ def line_of_program(loop: Loop) -> str:
 
 def test_the_stack_of_a_task_is_told_while_it_runs_and_not_beside_it() -> None:
     loop = Loop(VirtualClock())
-    seen: list[tuple[str, str]] = []
+    stacks: list[tuple[str, str]] = []
 
     async def inner() -> None:
-        seen.append(("task", line_of_program(loop)))
+        stacks.append(("task", line_of_program(loop)))
         await loop.sleep(10)
-        seen.append(("task again", line_of_program(loop)))
+        stacks.append(("task again", line_of_program(loop)))
 
     async def outer() -> None:
         await inner()
@@ -192,19 +192,19 @@ def test_the_stack_of_a_task_is_told_while_it_runs_and_not_beside_it() -> None:
         await loop.sleep(20)
         raise KeyError("its own")
 
-    async def waiting() -> None:
+    async def wait_for_event() -> None:
         with pytest.raises(KeyError):
             await fails
 
     loop.spawn(outer(), "outer")
     fails = loop.spawn(failing(), "failing")
-    loop.spawn(waiting(), "waiting")
-    for when in (0, 5, 15, 25):
-        loop.at(when, lambda _: seen.append(("callback", line_of_program(loop))))
-    seen.append(("before", line_of_program(loop)))
+    loop.spawn(wait_for_event(), "waiting")
+    for time in (0, 5, 15, 25):
+        loop.at(time, lambda _: stacks.append(("callback", line_of_program(loop))))
+    stacks.append(("before", line_of_program(loop)))
     loop.run()
-    seen.append(("after", line_of_program(loop)))
-    assert seen == [
+    stacks.append(("after", line_of_program(loop)))
+    assert stacks == [
         ("before", ""),
         ("task", "inner"),
         *[("callback", "")] * 2,

@@ -14,7 +14,7 @@ from testbed.spec import units
 from testbed.spec.loader import parse
 
 
-def raised(program: str, path: str) -> BaseException:
+def error_of(program: str, path: str) -> BaseException:
     """Return the error that a program in a file of this name raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  each has another
         exec(compile(program, path, "exec"), {"parse": parse, "units": units, "MPI": mpi})
@@ -23,26 +23,26 @@ def raised(program: str, path: str) -> BaseException:
 
 
 def test_a_programs_own_lines_and_what_they_call_are_shown() -> None:
-    text = program_traceback(raised("units.parse_rate('fast')", "/home/me/work.py"))
+    text = program_traceback(error_of("units.parse_rate('fast')", "/home/me/work.py"))
     assert text.splitlines()[1] == '  File "/home/me/work.py", line 1, in <module>'
     assert "units.py" in text
     assert text.splitlines()[-1].startswith("testbed.spec.units.UnitError: found 'fast'")
 
 
-@pytest.mark.parametrize("ours", [units.__file__, "testbed/engine/tasks.py"], ids=["interpreted", "compiled"])
-def test_what_runs_a_program_is_left_out_but_in_the_log(ours: str) -> None:
+@pytest.mark.parametrize("line_of_ours", [units.__file__, "testbed/engine/tasks.py"], ids=["interpreted", "compiled"])
+def test_what_runs_a_program_is_left_out_but_in_the_log(line_of_ours: str) -> None:
     names: dict[str, Callable[[], None]] = {}
     exec(compile("def work():\n  return 1 / 0", "/home/me/work.py", "exec"), names)
-    exec(compile("def run():\n  work()", ours, "exec"), names)
+    exec(compile("def run():\n  work()", line_of_ours, "exec"), names)
     with pytest.raises(ZeroDivisionError) as caught:
         names["run"]()
     error = caught.value.with_traceback(caught.tb.tb_next)
     assert program_traceback(error).splitlines()[1] == '  File "/home/me/work.py", line 2, in work'
-    assert ours in complete_traceback(error)
+    assert line_of_ours in complete_traceback(error)
 
 
 def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
-    text = program_traceback(raised("def call():\n  MPI.INT.Free()\ncall()", "/home/me/work.py")).splitlines()
+    text = program_traceback(error_of("def call():\n  MPI.INT.Free()\ncall()", "/home/me/work.py")).splitlines()
     assert [line for line in text if "File" in line] == [
         '  File "/home/me/work.py", line 3, in <module>',
         '  File "/home/me/work.py", line 2, in call',
@@ -51,7 +51,7 @@ def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
 
 
 def test_an_mpi_error_that_another_task_awaits_shows_the_programs_line_once_and_nothing_of_ours() -> None:
-    ours = """
+    script = """
 def notice():
   try:
     1 / 0
@@ -61,7 +61,7 @@ def carry(work):
   return work()
 """
     names: dict[str, Callable[..., None]] = {"MPIError": MPIError}
-    exec(compile(ours, units.__file__, "exec"), names)
+    exec(compile(script, units.__file__, "exec"), names)
     exec(compile("def wait(what):\n  what()\ndef work(): wait(notice)", "/home/me/work.py", "exec"), names)
     with pytest.raises(MPIError) as caught:
         names["wait"](lambda: names["carry"](names["work"]))
@@ -78,16 +78,16 @@ def test_a_shipped_workload_is_a_program() -> None:
     from testbed import workloads
 
     path = f"{workloads.__file__.rpartition('/')[0]}/sort.py"
-    assert f'  File "{path}", line 1, in <module>' in program_traceback(raised("1 / 0", path))
+    assert f'  File "{path}", line 1, in <module>' in program_traceback(error_of("1 / 0", path))
 
 
 def test_an_error_of_ours_that_no_program_has_to_do_with_is_its_sentence() -> None:
-    error = raised("units.parse_rate('fast')", units.__file__)
+    error = error_of("units.parse_rate('fast')", units.__file__)
     assert isinstance(error, TestbedError)
     assert program_traceback(error) == str(error)
 
 
 def test_a_mistake_of_ours_is_shown_whole() -> None:
-    text = program_traceback(raised("1 / 0", units.__file__))
+    text = program_traceback(error_of("1 / 0", units.__file__))
     assert text.startswith("Traceback (most recent call last):\n")
     assert units.__file__ in text

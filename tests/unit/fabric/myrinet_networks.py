@@ -40,7 +40,7 @@ class MyrinetNetwork:
         """impairments: impairments of both directions, by the cable's name."""
         settings = replace(settings or Settings(hop=HOP), ports=ports)
         self.dropped: list[tuple[int, str, int, str]] = []
-        self.network = Network(settings, lambda *what: self.dropped.append((*what[:3], CAUSES[what[4]])))
+        self.network = Network(settings, lambda *drop: self.dropped.append((*drop[:3], CAUSES[drop[4]])))
         self.log: list[Record] = []
         self.came: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
         self.channels: dict[tuple[End, End], Channel] = {}
@@ -51,8 +51,8 @@ class MyrinetNetwork:
             impairment = (impairments or {}).get(name, NO_IMPAIRMENT)
             for direction, (source, end) in zip(BOTH, ((a, b), (b, a)), strict=True):
                 options = FateOptions(7, rules=rules, log=self.log.append)
-                start, until = (Plug(*one) if one[1] else None for one in (source, end))
-                channel = self.network.join(name, direction, impairment, options, start, until)
+                start_plug, end_plug = (Plug(*end_point) if end_point[1] else None for end_point in (source, end))
+                channel = self.network.join(name, direction, impairment, options, start_plug, end_plug)
                 self.channels[source, end] = channel
                 if not source[1]:
                     self._leaving[source[0]] = channel
@@ -70,9 +70,9 @@ class MyrinetNetwork:
     def run(self, until: int | None = None) -> int:
         """Run until `until` or until nothing is left to do; return the time of the last event."""
         now = 0
-        while (when := self.network.deadline) is not None and (until is None or when <= until):
-            assert when >= now, "time goes back"
-            now = when
+        while (time := self.network.deadline) is not None and (until is None or time <= until):
+            assert time >= now, "time goes back"
+            now = time
             self.network.poll(now)
         return now
 
@@ -100,6 +100,6 @@ def star(nics: int) -> list[tuple[End, End]]:
     return [((f"n{number}", 0), ("s", number)) for number in range(1, nics + 1)]
 
 
-def wire_time(one: bytes, rate: int = 1_280_000_000) -> int:
-    """Nanoseconds that a frame takes."""
-    return -(-(len(one) - len(HEAD)) * 8_000_000_000 // rate)
+def wire_time(frame_bytes: bytes, rate: int = 1_280_000_000) -> int:
+    """Return the transmission time of a frame in ns."""
+    return -(-(len(frame_bytes) - len(HEAD)) * 8_000_000_000 // rate)

@@ -32,7 +32,7 @@ Arrival = tuple[int, int]
 
 
 class Star:
-    """Nodes at one switch. came: what arrived at each, as (time, number)."""
+    """Nodes at one switch. came: each node's arrivals, as (time, number)."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Star:
         options = FateOptions(7, rules=rules, fields=known_fields())
         for number in range(nodes):
             port, impaired = Plug("s1", number + 1), impairment or Impairment()
-            link, forward, back = f"n{number}--s1", "forward", "backward"
+            link, forward, backward = f"n{number}--s1", "forward", "backward"
             self.up.append(self._join(link, forward, impaired, options, None, port))
-            self.down.append(self._join(link, back, impaired, options, port, None))
+            self.down.append(self._join(link, backward, impaired, options, port, None))
             self.down[number].receive = self._receiver(number)
         self.network.keep({"s1": {str(number): number + 1 for number in range(nodes)}})
 
@@ -112,22 +112,22 @@ def test_back_to_back_cells_leave_at_the_rate_to_the_fraction_of_a_nanosecond() 
     for number in range(count):
         assert star.send(0, 0, 1, number)
     star.run()
-    sent = count * CELL * 8 * 10**9 // 150_000_000
+    sent_at = count * CELL * 8 * 10**9 // 150_000_000
     last, _ = star.came[1][-1]
     cell = CELL * 8 * 10**9 // 150_000_000
-    assert last == pytest.approx(sent + HOP + cell, abs=2)
+    assert last == pytest.approx(sent_at + HOP + cell, abs=2)
     assert [number for _, number in star.came[1]] == list(range(count))
 
 
 def test_a_nics_full_output_takes_no_cell_and_says_when_it_does() -> None:
     star = Star(2, hardware=replace(HARDWARE, fifo=4))
-    report: list[int] = []
-    star.up[0].on_space = report.append
+    notified: list[int] = []
+    star.up[0].on_space = notified.append
     accepted = [star.send(0, 0, 1, number) for number in range(8)]
     assert accepted == [True] * 5 + [False] * 3, "one is being sent, and four wait"
     assert star.up[0].entrance.counters.blocked == 3
     star.network.poll(CELL_TIME)
-    assert report == [CELL_TIME], "told once, when the second cell's first bit is sent"
+    assert notified == [CELL_TIME], "told once, when the second cell's first bit is sent"
     assert star.send(CELL_TIME, 0, 1, 99)
     star.run()
     assert [number for _, number in star.came[1]] == [0, 1, 2, 3, 4, 99]
@@ -141,9 +141,9 @@ def test_a_switchs_full_output_buffer_loses_whole_cells_and_counts_them() -> Non
             assert star.send(0, source, senders, number)
     star.run()
     arrived = len(star.came[senders])
-    lost = star.network.switches["s1"][FULL]
-    assert arrived + lost == senders * cells
-    assert lost == star.down[senders].entrance.counters.queue == len(star.dropped)
+    lost_cells = star.network.switches["s1"][FULL]
+    assert arrived + lost_cells == senders * cells
+    assert lost_cells == star.down[senders].entrance.counters.queue == len(star.dropped)
     assert arrived == cells + buffer, "one in each cell time, and those that wait when the last ones come"
     assert {reason for *_, reason in star.dropped} == {"the output's buffer is full"}
 

@@ -18,14 +18,14 @@ from tests.unit.fates.wire_frames import MILLISECOND, direction, numbered, run_s
 TRACE = "1\n3\n3\n10\n"
 
 
-def traced(text: str = TRACE, **more: object) -> LinkDirection:
-    more = {"delay": 0, **more}
-    return direction(Impairment(rate_trace="up.trace", **more), files={"up.trace": text})  # type: ignore[arg-type]
+def traced(text: str = TRACE, **options: object) -> LinkDirection:
+    options = {"delay": 0, **options}
+    return direction(Impairment(rate_trace="up.trace", **options), files={"up.trace": text})  # type: ignore[arg-type]
 
 
 def dues(wire: LinkDirection, schedule: list[tuple[int, int]]) -> list[float]:
     """Return delivery times in ms of frames offered at (ms, size)."""
-    frames = [(at * MILLISECOND, numbered(place, size)) for place, (at, size) in enumerate(schedule)]
+    frames = [(time * MILLISECOND, numbered(index, size)) for index, (time, size) in enumerate(schedule)]
     return [due / MILLISECOND for due, _ in run_schedule(wire, frames)]
 
 
@@ -73,13 +73,13 @@ def test_a_change_of_the_delay_does_not_begin_the_trace_anew_and_another_trace_w
 
 
 def test_the_mean_rate_decides_the_queue() -> None:
-    text = "\n".join(str(place // 100 + 1) for place in range(1000))  # 100 frames per millisecond: 1.2 Gbit/s
+    text = "\n".join(str(index // 100 + 1) for index in range(1000))  # 100 frames per millisecond: 1.2 Gbit/s
     assert parse_delivery_trace(text, "t").rate == 1_203_200_000
     assert traced(text, delay=10 * MILLISECOND).queue == (3_008_000, 0)
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "found"),
+    ("text", "line", "expected"),
     [
         ("1\n2\nx\n", 3, "'x'"),
         ("1\n\n2\n", 2, "an empty line"),
@@ -91,12 +91,12 @@ def test_the_mean_rate_decides_the_queue() -> None:
         ("0\n0\n", 2, "a last time of 0 ms"),
     ],
 )
-def test_a_broken_line_is_named_with_its_file(text: str, line: int, found: str) -> None:
+def test_a_broken_line_is_named_with_its_file(text: str, line: int, expected: str) -> None:
     with pytest.raises(BrokenFileError) as caught:
         traced(text)
     assert caught.value.line == line
-    where = f"up.trace, line {line}" if line else "up.trace"
-    assert str(caught.value).startswith(f"{where}: found {found}")
+    location = f"up.trace, line {line}" if line else "up.trace"
+    assert str(caught.value).startswith(f"{location}: found {expected}")
 
 
 @settings(max_examples=60)
@@ -112,10 +112,10 @@ def test_no_opportunity_carries_more_than_its_bytes(times: list[int], frames: li
         schedule.append((now, size))
     dues_found = dues(wire, schedule)
     assert all(later >= earlier for earlier, later in pairwise(dues_found))
-    assert all(due > at for due, (at, _) in zip(dues_found, schedule, strict=True))
-    for place, due in enumerate(dues_found):
-        rounds, rest = divmod(round(due), times[-1])
-        assert rest in times or (rest == 0 and rounds)
+    assert all(due > offered_at for due, (offered_at, _) in zip(dues_found, schedule, strict=True))
+    for index, due in enumerate(dues_found):
+        rounds, remainder = divmod(round(due), times[-1])
+        assert remainder in times or (remainder == 0 and rounds)
         # All that has been delivered by then fits into all opportunities until then.
-        opportunities = rounds * len(times) + sum(time <= rest for time in times)
-        assert sum(size for _, size in schedule[: place + 1]) <= opportunities * OPPORTUNITY_SIZE
+        opportunities = rounds * len(times) + sum(time <= remainder for time in times)
+        assert sum(size for _, size in schedule[: index + 1]) <= opportunities * OPPORTUNITY_SIZE

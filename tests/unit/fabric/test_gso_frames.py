@@ -15,30 +15,30 @@ SEGMENT = tcp(data=bytes(100))
 
 
 def offer_and_count(as_gso: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[str, int], list[Record]]:
-    """Three frames of a flow, singly or as a GSO frame, then a fourth; then three more, of which a rule drops the second."""
+    """Offer three frames of a flow, singly or as a GSO frame, then a fourth; then three more; a rule drops the second."""
     log: list[Record] = []
-    known = RuleSet(standard_fields()) if rules else None
-    wire = direction(Impairment(delay=MILLISECOND), rules=known, log=log.append)
-    held = []
+    rule_set = RuleSet(standard_fields()) if rules else None
+    wire = direction(Impairment(delay=MILLISECOND), rules=rule_set, log=log.append)
+    outcomes = []
     if as_gso:
         wire.offer_gso(0, GSO_FRAME, 3)
     else:
         for _ in range(3):
             wire.offer(0, SEGMENT)
-    held.append((0, wire.in_flight))
+    outcomes.append((0, wire.in_flight))
     wire.offer(5, SEGMENT)
     while wire.deadline is not None:
         now = wire.deadline
         for _, frame in wire.poll(now):
             if frame is GSO_FRAME:
                 wire.count_gso(3, 3 * len(SEGMENT) - len(GSO_FRAME))
-        held.append((now, wire.in_flight))
-    if known is not None:
-        known.add(10, "drop nth(2)")
+        outcomes.append((now, wire.in_flight))
+    if rule_set is not None:
+        rule_set.add(10, "drop nth(2)")
         for _ in range(3):
             wire.offer(2 * MILLISECOND, SEGMENT)
         wire.poll(3 * MILLISECOND)
-    return held, wire.counters.by_name(), log
+    return outcomes, wire.counters.by_name(), log
 
 
 @pytest.mark.parametrize("rules", [False, True])

@@ -50,11 +50,11 @@ def test_an_idle_wire_lets_nothing_through_at_once() -> None:
     assert carried(Impairment(rate=8000), [(7, numbered(1, 50))]) == [(7 + 50 * MILLISECOND, numbered(1, 50))]
 
 
-@pytest.mark.parametrize("more", ALIKE)
-def test_a_fraction_of_a_nanosecond_is_carried_within_a_burst_and_not_beyond_it(more: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", ALIKE)
+def test_a_fraction_of_a_nanosecond_is_carried_within_a_burst_and_not_beyond_it(options: dict[str, object]) -> None:
     # 64 bytes at 3 Gbit/s take 170 2/3 ns.
-    impairment = Impairment(rate=3 * 10**9, **more)  # type: ignore[arg-type]
-    schedule = [(at, numbered(0)) for at in (0, 0, 0, 0, 10_000, 20_000, 20_000)]
+    impairment = Impairment(rate=3 * 10**9, **options)  # type: ignore[arg-type]
+    schedule = [(time, numbered(0)) for time in (0, 0, 0, 0, 10_000, 20_000, 20_000)]
     assert [due for due, _ in carried(impairment, schedule)] == [170, 341, 512, 682, 10_170, 20_170, 20_341]
 
 
@@ -80,20 +80,20 @@ def test_a_frame_takes_its_overhead_and_whole_cells_of_the_rate(
     impairment: Impairment, size: int, expected: int
 ) -> None:
     assert wire_size(impairment, size) == expected
-    whole = Impairment(
+    shaped = Impairment(
         rate=8 * 10**6,
         minimum_frame=impairment.minimum_frame,
         overhead=impairment.overhead,
         cell_size=impairment.cell_size,
         cell_overhead=impairment.cell_overhead,
     )
-    assert [due for due, _ in carried(whole, [(0, bytes(size))] * 2)] == [expected * 1000, 2 * expected * 1000]
+    assert [due for due, _ in carried(shaped, [(0, bytes(size))] * 2)] == [expected * 1000, 2 * expected * 1000]
 
 
-@pytest.mark.parametrize("more", ALIKE)
-def test_a_full_queue_drops_the_newest_and_counts_them(more: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", ALIKE)
+def test_a_full_queue_drops_the_newest_and_counts_them(options: dict[str, object]) -> None:
     # One frame is being sent, two wait in 3200 bytes; a third does not fit, a small one does.
-    wire = direction(Impairment(rate=10**6, queue=3200, **more))  # type: ignore[arg-type]
+    wire = direction(Impairment(rate=10**6, queue=3200, **options))  # type: ignore[arg-type]
     outcomes = [wire.offer(0, frame) for _, frame in burst(5)]
     assert outcomes == [Outcome.ACCEPTED] * 3 + [Outcome.QUEUE] * 2
     assert wire.queued(0) == (3000, 2)
@@ -130,15 +130,15 @@ def test_the_queue_follows_from_the_bandwidth_delay_product(rate: int, delay: in
 
 def test_what_is_under_way_is_never_too_much() -> None:
     # 100,000 frames/s for 200 ms are 20,000 frames between the ends: a limit of 1000 would lose most.
-    schedule = [(place * 10 * MICROSECOND, numbered(place)) for place in range(20_000)]
+    schedule = [(index * 10 * MICROSECOND, numbered(index)) for index in range(20_000)]
     delivered = carried(Impairment(delay=200 * MILLISECOND, rate=10**9), schedule)
     assert len(delivered) == len(schedule)
 
 
 def test_a_change_applies_to_what_is_offered_later_and_order_is_kept() -> None:
     wire = direction(Impairment(rate=10**6, delay=10 * MILLISECOND))
-    carry_on = [wire.offer(0, frame) for _, frame in burst(3, 125)]
-    assert not any(outcome.dropped for outcome in carry_on)
+    outcomes = [wire.offer(0, frame) for _, frame in burst(3, 125)]
+    assert not any(outcome.dropped for outcome in outcomes)
     wire.change(1, Impairment(rate=10**9, delay=MILLISECOND))
     wire.offer(1, numbered(3, 125))
     # Three frames of 1 ms each keep their schedule; the fourth goes behind them at the new rate, but never overtakes.
@@ -152,13 +152,13 @@ def test_a_change_applies_to_what_is_offered_later_and_order_is_kept() -> None:
 def test_the_deadline_is_that_of_the_earliest_frame_whichever_was_offered_first() -> None:
     wire = direction(Impairment(delay=100, rules=("delay 1us nth(2)",)))
     assert wire.deadline is None
-    actual = []
+    deadlines = []
     for number in range(3):
         wire.offer(number, numbered(number))
-        actual.append(wire.deadline)
+        deadlines.append(wire.deadline)
     assert wire.poll(99) == []
     assert [number_of(frame) for _, frame in wire.poll(105)] == [0, 2]
-    assert [*actual, wire.deadline] == [100, 100, 100, 1101]  # only the delayed one is left
+    assert [*deadlines, wire.deadline] == [100, 100, 100, 1101]  # only the delayed one is left
     wire.change(110, Impairment(delay=50))
     wire.offer(110, numbered(3))
     assert wire.deadline == 160
@@ -241,30 +241,30 @@ def test_nothing_is_lost_without_being_counted(
     first: Impairment, second: Impairment, frames: list[tuple[int, int]], seed: int
 ) -> None:
     wire = LinkDirection(LINK, "backward", first, FateOptions(seed=seed))
-    now, out, dues = 0, 0, []
-    for place, (gap, size) in enumerate(frames):
+    now, delivered_count, dues = 0, 0, []
+    for index, (gap, size) in enumerate(frames):
         now += gap
-        if place == len(frames) // 2:
+        if index == len(frames) // 2:
             wire.change(now, second)
-        wire.offer(now, numbered(place, size))
+        wire.offer(now, numbered(index, size))
         counters = wire.counters
-        assert counters.offered == place + 1
+        assert counters.offered == index + 1
         assert counters.offered + counters.duplicated == counters.delivered + counters.dropped + wire.in_flight
-        if place % 3 == 0:
+        if index % 3 == 0:
             delivered = wire.poll(now)
             assert all(due <= now for due, _ in delivered)
             dues += [due for due, _ in delivered]
-            out += len(delivered)
+            delivered_count += len(delivered)
     while wire.deadline is not None:
-        at = max(now, wire.deadline)
-        delivered = wire.poll(at)
-        assert all(due <= at for due, _ in delivered)
+        time = max(now, wire.deadline)
+        delivered = wire.poll(time)
+        assert all(due <= time for due, _ in delivered)
         dues += [due for due, _ in delivered]
-        out += len(delivered)
+        delivered_count += len(delivered)
     counters = wire.counters
     assert wire.in_flight == 0
     assert wire.queued(10 * SECOND) == (0, 0)
-    assert out == counters.delivered
+    assert delivered_count == counters.delivered
     assert counters.offered + counters.duplicated == counters.delivered + counters.dropped
     assert dues == sorted(dues)
     assert (
@@ -284,12 +284,12 @@ def test_the_short_way_for_rate_and_delay_says_the_same_as_the_long_one(
 ) -> None:
     impairment = Impairment(rate=rate, delay=delay, queue=4000)
     now, schedule = 0, []
-    for place, (gap, size) in enumerate(frames):
+    for index, (gap, size) in enumerate(frames):
         now += gap
-        schedule.append((now, numbered(place, size)))
-    short = carried(impairment, schedule)
-    assert carried(impairment, schedule, rules=RuleSet(standard_fields())) == short
-    assert carried(Impairment(rate=rate, delay=delay, queue=4000, minimum_frame=1), schedule) == short
+        schedule.append((now, numbered(index, size)))
+    fast_path = carried(impairment, schedule)
+    assert carried(impairment, schedule, rules=RuleSet(standard_fields())) == fast_path
+    assert carried(Impairment(rate=rate, delay=delay, queue=4000, minimum_frame=1), schedule) == fast_path
 
 
 @given(
@@ -303,21 +303,21 @@ def test_the_short_way_for_rate_and_delay_says_the_same_as_the_long_one(
 )
 def test_a_queue_has_room_for_what_fits_beside_the_frames_that_wait(steps: list[tuple[int, int]]) -> None:
     """The bound holds across changes of the rate: a frame occupies the queue until its first bit is sent."""
-    limit, rate, free, now = 4_000, 10**10, Fraction(0), 0
+    limit, rate, free_at, now = 4_000, 10**10, Fraction(0), 0
     wire = direction(Impairment(rate=rate, queue=limit))
-    waiting: list[tuple[Fraction, int]] = []
-    for pause, what in steps:
+    queued: list[tuple[Fraction, int]] = []
+    for pause, size_or_rate in steps:
         now += pause
-        if what > 10**6:
+        if size_or_rate > 10**6:
             # A change of rate begins anew at a whole nanosecond.
-            free = free if what == rate else Fraction(int(free))
-            rate = what
+            free_at = free_at if size_or_rate == rate else Fraction(int(free_at))
+            rate = size_or_rate
             wire.change(now, Impairment(rate=rate, queue=limit))
             continue
-        waiting = [(begin, size) for begin, size in waiting if int(begin) > now]
-        fits = int(free) <= now or sum(size for _, size in waiting) + what <= limit
-        assert (wire.offer(now, bytes(what)) is Outcome.ACCEPTED) == fits
+        queued = [(begin, size) for begin, size in queued if int(begin) > now]
+        fits = int(free_at) <= now or sum(size for _, size in queued) + size_or_rate <= limit
+        assert (wire.offer(now, bytes(size_or_rate)) is Outcome.ACCEPTED) == fits
         if fits:
-            begin = free if int(free) > now else Fraction(now)
-            free = begin + Fraction(what * 8 * 10**9, rate)
-            waiting.append((begin, what))
+            begin = free_at if int(free_at) > now else Fraction(now)
+            free_at = begin + Fraction(size_or_rate * 8 * 10**9, rate)
+            queued.append((begin, size_or_rate))

@@ -28,9 +28,9 @@ SLACK = Settings().slack
 
 def line(switches: int, cables: int = 1) -> list[tuple[End, End]]:
     """Switches s1, s2, ... from port 8 to port 7 of the next; NICs n<switch><port> at their ports 1 to 4."""
-    along = [((f"s{index}", 8), (f"s{index + 1}", 7)) for index in range(1, switches)]
+    trunk = [((f"s{index}", 8), (f"s{index + 1}", 7)) for index in range(1, switches)]
     nics = [((f"n{index}{port}", 0), (f"s{index}", port)) for index in range(1, switches + 1) for port in range(1, 5)]
-    return nics + along[:cables] + along[cables:]
+    return nics + trunk[:cables] + trunk[cables:]
 
 
 def along(source: int, destination: int, switches: int) -> list[int]:
@@ -50,8 +50,8 @@ def test_a_frame_is_cut_through_every_switch_adds_its_hop_and_not_the_frames_len
     sent = frame(along(1, 2, switches), size)
     net.send(0, "n11", sent)
     net.run()
-    ((when, _),) = net.came[f"n{switches}2"]
-    assert when == wire_time(sent) + switches * HOP
+    ((time, _),) = net.came[f"n{switches}2"]
+    assert time == wire_time(sent) + switches * HOP
 
 
 def test_every_cable_adds_its_delay_and_the_slowest_link_its_rate() -> None:
@@ -60,9 +60,9 @@ def test_every_cable_adds_its_delay_and_the_slowest_link_its_rate() -> None:
     sent = frame(along(1, 2, 3), 1000)
     net.send(0, "n11", sent)
     net.run()
-    ((when, _),) = net.came["n32"]
+    ((time, _),) = net.came["n32"]
     slowest = wire_time(sent[:-1], 100_000_000)  # one byte of the route is gone there
-    assert 0 <= when - (slowest + 2_000 + 3 * HOP) < wire_time(HEAD + b"1") + 3
+    assert 0 <= time - (slowest + 2_000 + 3 * HOP) < wire_time(HEAD + b"1") + 3
 
 
 def test_a_switch_takes_one_byte_of_the_route_and_the_crc_is_right_on_every_link() -> None:
@@ -94,7 +94,7 @@ def test_a_frame_that_leads_nowhere_is_counted_and_holds_nothing(steps: list[int
     net = MyrinetNetwork(star(4)[1:])
     net.send(0, "n2", frame(steps, 4000), frame([1], mark=1))
     net.run()
-    assert [(name, port, why) for _, name, port, why in net.dropped] == [("s", 2, cause)]
+    assert [(name, port, reason) for _, name, port, reason in net.dropped] == [("s", 2, cause)]
     assert net.network.switches["s"] == {**dict.fromkeys(CAUSES, 0), cause: 1}
     assert [mark_of(arrived) for _, arrived in net.came["n3"]] == [1]
 
@@ -119,8 +119,8 @@ def test_a_blocked_frame_holds_its_links_until_its_end_fits_into_the_inputs_ahea
     net.send(0, "n22", first)
     net.send(1_000, "n11", frame(along(1, 1, 2), size, mark=1), frame([2], 20, mark=2))
     net.run()
-    ((when, _),) = net.came["n13"]
-    assert (when > wire_time(first)) == holds
+    ((time, _),) = net.came["n13"]
+    assert (time > wire_time(first)) == holds
     assert len(net.came["n21"]) == 2
 
 
@@ -143,14 +143,14 @@ def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> 
 def test_a_nic_is_told_that_its_link_is_held_and_when_there_is_space_again() -> None:
     net = MyrinetNetwork(star(2))
     channel = net.channels[("n1", 0), ("s", 1)]
-    report: list[int] = []
-    channel.on_space = report.append
+    notified: list[int] = []
+    channel.on_space = notified.append
     first = frame([1], 1000)
     assert net.network.offer(0, channel, first)
     assert not net.network.offer(10, channel, frame([1], 1000))
     assert not net.network.offer(20, channel, frame([1], 1000))
     net.run()
-    assert report == [wire_time(first)]
+    assert notified == [wire_time(first)]
     assert channel.entrance.counters.blocked == 2
     assert channel.entrance.counters.offered == 1
 
@@ -166,8 +166,8 @@ def test_four_senders_flood_one_output_and_share_it_one_by_one() -> None:
     assert not net.dropped
     assert sum(channel.entrance.counters.dropped for channel in net.channels.values()) == 0
     # And the output is never idle meanwhile: a frame a frame's time.
-    each = wire_time(frame([1], 1000)[:-1])
-    assert all(later - earlier <= each + 1 for (earlier, _), (later, _) in pairwise(net.came["n5"]))
+    frame_time = wire_time(frame([1], 1000)[:-1])
+    assert all(later - earlier <= frame_time + 1 for (earlier, _), (later, _) in pairwise(net.came["n5"]))
 
 
 def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
@@ -176,7 +176,7 @@ def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
     net.send(0, "n2", *[frame([1], 40, mark=2)] * 20)
     net.run()
     order = [mark_of(arrived) for _, arrived in net.came["n3"]]
-    assert all(abs(order[:seen].count(1) - order[:seen].count(2)) <= 1 for seen in range(40))
+    assert all(abs(order[:count].count(1) - order[:count].count(2)) <= 1 for count in range(40))
 
 
 def test_traffic_that_meets_nobody_is_not_held_up() -> None:
@@ -192,8 +192,8 @@ def test_traffic_that_meets_nobody_is_not_held_up() -> None:
 
 def ring(switches: int = 4) -> list[tuple[End, End]]:
     """Cables of a ring: port 2 of each switch to port 1 of the next, a NIC at port 3 of each."""
-    around = [((f"s{index}", 2), (f"s{index % switches + 1}", 1)) for index in range(1, switches + 1)]
-    return around + [((f"n{index}", 0), (f"s{index}", 3)) for index in range(1, switches + 1)]
+    ring_cables = [((f"s{index}", 2), (f"s{index % switches + 1}", 1)) for index in range(1, switches + 1)]
+    return ring_cables + [((f"n{index}", 0), (f"s{index}", 3)) for index in range(1, switches + 1)]
 
 
 def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_network_goes_on() -> None:
@@ -205,12 +205,12 @@ def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_netw
     assert not net.dropped
     assert not any(net.came.values())
     end = net.run()
-    assert [what[1:] for what in net.dropped] == [(f"s{number}", 1, "truncated") for number in (2, 3, 4)]
-    assert {when for when, *_ in net.dropped} == {TIMEOUT + 2 * HOP}
-    whole = {nic: [mark_of(arrived) for _, arrived in net.came[nic] if is_intact(arrived)] for nic in net.came}
-    assert whole == {"n1": [14], "n2": [4, 11], "n3": [12], "n4": [13]}
-    left = [arrived for nic in net.came for _, arrived in net.came[nic] if not is_intact(arrived)]
-    assert [len(arrived) for arrived in left] == [
+    assert [drop[1:] for drop in net.dropped] == [(f"s{number}", 1, "truncated") for number in (2, 3, 4)]
+    assert {time for time, *_ in net.dropped} == {TIMEOUT + 2 * HOP}
+    intact = {nic: [mark_of(arrived) for _, arrived in net.came[nic] if is_intact(arrived)] for nic in net.came}
+    assert intact == {"n1": [14], "n2": [4, 11], "n3": [12], "n4": [13]}
+    remnants = [arrived for nic in net.came for _, arrived in net.came[nic] if not is_intact(arrived)]
+    assert [len(arrived) for arrived in remnants] == [
         len(HEAD) + SLACK // 2 - 2
     ] * 3  # two switches more have taken their bytes
     assert end < TIMEOUT + 50_000
@@ -225,7 +225,7 @@ def test_short_frames_that_fill_the_inputs_of_a_ring_are_swallowed() -> None:
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", *[frame([-1, 1, 1, 1, 1, 1, 1, 2], 4, mark=nic)] * 200)
     net.run()
-    causes = Counter(why for *_, why in net.dropped)
+    causes = Counter(reason for *_, reason in net.dropped)
     delivered = sum(map(len, net.came.values()))
     assert causes["swallowed"] > 0
     # What is left of some ends within its route.
@@ -243,11 +243,11 @@ def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
     arrived = [mark_of(frame) for _, frame in net.came["n2"]]
     assert arrived == [number for number in range(100) if number + 1 not in {record.n for record in net.log}]
     assert channel.entrance.counters.loss == len(net.log) == 100 - len(arrived) > 10
-    plain: list[Record] = []
-    direction = LinkDirection("n2:0--s:2", "backward", Impairment(loss=0.3), FateOptions(seed=7, log=plain.append))
+    plain_log: list[Record] = []
+    direction = LinkDirection("n2:0--s:2", "backward", Impairment(loss=0.3), FateOptions(seed=7, log=plain_log.append))
     for number in range(100):
         direction.offer(number, strip_route_byte(frame([1], 500, mark=number)))
-    assert net.log == plain
+    assert net.log == plain_log
 
 
 def test_a_frame_corrupted_on_one_link_stays_corrupted_over_three_switches() -> None:
@@ -255,9 +255,11 @@ def test_a_frame_corrupted_on_one_link_stays_corrupted_over_three_switches() -> 
     net.send(0, "n11", *[frame(along(1, 1, 4), 500)] * 40)
     net.run()
     arrived = [frame for _, frame in net.came["n41"]]
-    behind = [one for one in arrived if one[: len(HEAD)] == HEAD]  # the CRC-8 covers no Ethernet header
-    assert len(behind) > 30
-    assert not any(map(is_intact, behind))
+    covered = [
+        frame_bytes for frame_bytes in arrived if frame_bytes[: len(HEAD)] == HEAD
+    ]  # the CRC-8 covers no Ethernet header
+    assert len(covered) > 30
+    assert not any(map(is_intact, covered))
     assert len(net.log) == 40
 
 
@@ -304,13 +306,13 @@ def test_a_link_without_a_queue_that_keeps_order_refuses_what_needs_another(key:
 def trees(draw: st.DrawFn) -> tuple[list[tuple[End, End]], dict[str, tuple[str, int]], dict[str, dict[str, int]]]:
     """Draw a tree of switches: cables, each NIC's place, and each switch's ports towards the others."""
     count = draw(st.integers(1, 5))
-    used: Counter[str] = Counter()
+    ports_used: Counter[str] = Counter()
     cables: list[tuple[End, End]] = []
     links: list[tuple[End, End]] = []
 
     def port(switch: int) -> End:
-        used[f"s{switch}"] += 1
-        return f"s{switch}", used[f"s{switch}"]
+        ports_used[f"s{switch}"] += 1
+        return f"s{switch}", ports_used[f"s{switch}"]
 
     for switch in range(1, count):
         links.append((port(draw(st.integers(0, switch - 1))), port(switch)))
@@ -327,14 +329,14 @@ def _ways(links: list[tuple[End, End]], count: int) -> dict[str, dict[str, int]]
     ways: dict[str, dict[str, int]] = {f"s{number}": {} for number in range(count)}
     for _ in range(count):
         for a, b in [*links, *[(b, a) for a, b in links]]:
-            for goal in (b[0], *ways[b[0]]):
-                if goal != a[0]:
-                    ways[a[0]].setdefault(goal, a[1])
+            for destination in (b[0], *ways[b[0]]):
+                if destination != a[0]:
+                    ways[a[0]].setdefault(destination, a[1])
     return ways
 
 
 Sending = list[tuple[int, int, int, int]]
-"""When, from which NIC, to which, bytes."""
+"""Time, number of the sending NIC, number of the receiving NIC, bytes."""
 sendings = st.lists(
     st.tuples(st.integers(0, 20_000), st.integers(0, 5), st.integers(0, 5), st.sampled_from([4, 30, 90, 300, 2000])),
     max_size=40,
@@ -352,30 +354,30 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
 ) -> None:
     cables, places, ways = tree
     a, b = cables[0]
-    odd = {f"{a[0]}:{a[1]}--{b[0]}:{b[1]}": Impairment(delay=delay, rate=rate)}
-    net = MyrinetNetwork(cables, odd, Settings(slack=slack, hop=HOP))
+    impaired = {f"{a[0]}:{a[1]}--{b[0]}:{b[1]}": Impairment(delay=delay, rate=rate)}
+    net = MyrinetNetwork(cables, impaired, Settings(slack=slack, hop=HOP))
     names = list(places)
     expected: dict[tuple[str, str], list[int]] = {}
     sent_bytes = 0
-    for number, (when, source, destination, size) in enumerate(sorted(sending), 1):
-        one, other = names[source % len(names)], names[destination % len(names)]
-        at, route = places[one], []
-        while at[0] != places[other][0]:
-            out = ways[at[0]][places[other][0]]
+    for number, (time, source, destination, size) in enumerate(sorted(sending), 1):
+        sender, receiver = names[source % len(names)], names[destination % len(names)]
+        at, route = places[sender], []
+        while at[0] != places[receiver][0]:
+            out = ways[at[0]][places[receiver][0]]
             route.append(out - at[1])
             (at,) = [b if a == (at[0], out) else a for a, b in cables if (at[0], out) in (a, b)]
-        route.append(places[other][1] - at[1])
-        net.run(until=when)
-        net.send(when, one, frame(route, size, mark=number))
-        expected.setdefault((one, other), []).append(number)
+        route.append(places[receiver][1] - at[1])
+        net.run(until=time)
+        net.send(time, sender, frame(route, size, mark=number))
+        expected.setdefault((sender, receiver), []).append(number)
         sent_bytes += size
     net.run()
     assert not net.dropped
     arrived: dict[str, list[int]] = {nic: [mark_of(frame) for _, frame in net.came[nic]] for nic in names}
     assert all(is_intact(frame) for nic in names for _, frame in net.came[nic])
     assert sum(len(frame) - len(HEAD) - 3 for nic in names for _, frame in net.came[nic]) == sent_bytes
-    for (_, other), numbers in expected.items():
-        assert [number for number in arrived[other] if number in set(numbers)] == numbers
+    for (_, receiver), numbers in expected.items():
+        assert [number for number in arrived[receiver] if number in set(numbers)] == numbers
     assert sum(map(len, arrived.values())) == len(sending)
     assert all(channel.in_flight == 0 and not channel.requests for channel in net.channels.values())
 
@@ -390,14 +392,14 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
 def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switches: int, sending: Sending) -> None:
     """Routes around the complete ring deadlock now and then."""
     net = MyrinetNetwork(ring(switches))
-    for number, (when, nic, turns, size) in enumerate(sorted(sending), 1):
-        net.run(until=when)
-        net.send(when, f"n{(nic - 1) % switches + 1}", frame([-1, *[1] * turns, 2], size, mark=number))
+    for number, (time, nic, turns, size) in enumerate(sorted(sending), 1):
+        net.run(until=time)
+        net.send(time, f"n{(nic - 1) % switches + 1}", frame([-1, *[1] * turns, 2], size, mark=number))
     net.run()
     arrivals = sum(map(len, net.came.values()))
     # What is left of a truncated frame may end within its route.
     assert arrivals + net.counter("swallowed") + net.counter("route_used_up") == len(sending)
-    whole = sum(is_intact(one) for arrived in net.came.values() for _, one in arrived)
+    whole = sum(is_intact(frame_bytes) for arrived in net.came.values() for _, frame_bytes in arrived)
     assert whole >= len(sending) - net.counter("swallowed") - net.counter("truncated")
     assert all(channel.in_flight == 0 and not channel.requests for channel in net.channels.values())
     for channel in net.channels.values():
@@ -415,31 +417,33 @@ def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.D
     size = data.draw(st.integers(2, 400))
     hop = data.draw(st.sampled_from([0, 100, 400]))
     slack = data.draw(st.integers(1, 120))
-    some = st.sampled_from([1_280_000_000, 320_000_000, 10_000_000_000])
-    rates = data.draw(st.one_of(some.map(lambda rate: [rate] * count), st.lists(some, min_size=count, max_size=count)))
+    rate_choices = st.sampled_from([1_280_000_000, 320_000_000, 10_000_000_000])
+    rates = data.draw(
+        st.one_of(rate_choices.map(lambda rate: [rate] * count), st.lists(rate_choices, min_size=count, max_size=count))
+    )
     delays = [data.draw(st.sampled_from([0, 40, 900])) for _ in range(count)]
     windows = [
         max(slack, bytes_in(hop, rate)) + bytes_in(2 * delay, rate) for rate, delay in zip(rates, delays, strict=True)
     ]
     starts = [0]
-    for place in range(1, count):
-        starts.append(starts[-1] + delays[place - 1] + hop + data.draw(st.sampled_from([0, 0, 500, 5_000])))
+    for index in range(1, count):
+        starts.append(starts[-1] + delays[index - 1] + hop + data.draw(st.sampled_from([0, 0, 500, 5_000])))
     windows[-1] = 0  # the last one ends at a NIC
     worm = Worm()
-    for place in range(count):
-        worm.add(Hop(worm, None, b"", size, starts[place], rates[place], delays[place], windows[place]))
+    for index in range(count):
+        worm.add(Hop(worm, None, b"", size, starts[index], rates[index], delays[index], windows[index]))
     at_once = ends_of(worm, hop)
-    actual = []
-    for place in range(count):
-        actual.append(end_of(worm, hop))
-        worm.hops[place].freed = actual[-1]
-        worm.settled = place + 1
+    ends = []
+    for index in range(count):
+        ends.append(end_of(worm, hop))
+        worm.hops[index].freed = ends[-1]
+        worm.settled = index + 1
     expected = _byte_by_byte(size, starts, [8e9 / rate for rate in rates], delays, windows, hop)
-    for first, second in zip(actual, expected, strict=True):
+    for first, second in zip(ends, expected, strict=True):
         assert abs(first - second) <= 8 * count + max(8e9 / rate for rate in rates) * count
     if at_once is not None:
         assert len(set(rates)) == 1
-        assert all(abs(first - second) <= count for first, second in zip(at_once, actual, strict=True))
+        assert all(abs(first - second) <= count for first, second in zip(at_once, ends, strict=True))
 
 
 def _byte_by_byte(
@@ -447,20 +451,20 @@ def _byte_by_byte(
 ) -> list[float]:
     """Return when the last byte passes each channel: the least fixed point, by iteration."""
     count = len(starts)
-    passed = [[starts[place] + times[place] * number for number in range(1, size + 1)] for place in range(count)]
-    changed = True
-    while changed:
-        changed = False
-        for place in range(count):
+    pass_times = [[starts[index] + times[index] * number for number in range(1, size + 1)] for index in range(count)]
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for index in range(count):
             for number in range(size):
-                least = passed[place][number]
+                earliest = pass_times[index][number]
                 if number:
-                    least = max(least, passed[place][number - 1] + times[place])
-                if place:
-                    least = max(least, passed[place - 1][number] + delays[place - 1] + hop)
-                if place + 1 < count and number - windows[place] >= 0:
-                    least = max(least, passed[place + 1][number - windows[place]] + delays[place])
-                if least > passed[place][number] + 1e-6:
-                    passed[place][number] = least
-                    changed = True
-    return [passed[place][-1] for place in range(count)]
+                    earliest = max(earliest, pass_times[index][number - 1] + times[index])
+                if index:
+                    earliest = max(earliest, pass_times[index - 1][number] + delays[index - 1] + hop)
+                if index + 1 < count and number - windows[index] >= 0:
+                    earliest = max(earliest, pass_times[index + 1][number - windows[index]] + delays[index])
+                if earliest > pass_times[index][number] + 1e-6:
+                    pass_times[index][number] = earliest
+                    has_changed = True
+    return [pass_times[index][-1] for index in range(count)]

@@ -45,9 +45,9 @@ def test_every_step_that_a_byte_can_say_is_read_as_it_was_written() -> None:
 def test_a_switch_takes_one_byte_away_and_leaves_a_frame_whose_crc_is_right(route: bytes, rest: bytes) -> None:
     frame = append_crc(HEAD, route + b"\0\4" + rest)
     assert is_intact(frame)
-    for taken in range(1, len(route) + 1):
+    for removed in range(1, len(route) + 1):
         frame = strip_route_byte(frame)
-        assert frame == append_crc(HEAD, route[taken:] + b"\0\4" + rest)
+        assert frame == append_crc(HEAD, route[removed:] + b"\0\4" + rest)
 
 
 @given(routes, st.binary(max_size=300), st.data())
@@ -66,9 +66,9 @@ def test_a_frame_that_is_corrupt_stays_so_behind_every_switch(route: bytes, rest
 def test_a_truncated_frame_is_never_accepted_as_complete(route: bytes, rest: bytes, data: st.DataObject) -> None:
     frame = append_crc(HEAD, route + b"\0\4" + rest)
     size = data.draw(st.integers(1, len(frame) - len(HEAD) - 1))
-    left = truncate(frame, size)
-    assert len(left) == len(HEAD) + size
-    assert left[:-1] == frame[: len(left) - 1]
-    assert not is_intact(left)
+    truncated = truncate(frame, size)
+    assert len(truncated) == len(HEAD) + size
+    assert truncated[:-1] == frame[: len(truncated) - 1]
+    assert not is_intact(truncated)
     if size > 2:
-        assert not is_intact(strip_route_byte(left))
+        assert not is_intact(strip_route_byte(truncated))

@@ -34,16 +34,18 @@ def test_written_values_are_read_back(frames: list[tuple[int, int, bytes, pcapng
         path = Path(folder) / "x.pcapng"
         path.write_bytes(b"".join(blocks))
         with RawPcapNgReader(str(path)) as reader:
-            actual = [
+            packets_read = [
                 (
-                    about.ifname.decode(),
-                    (about.tshigh << 32) + about.tslow,
+                    metadata.ifname.decode(),
+                    (metadata.tshigh << 32) + metadata.tslow,
                     frame,
-                    (about.comments or [b""])[0].decode(),
+                    (metadata.comments or [b""])[0].decode(),
                 )
-                for frame, about in reader
+                for frame, metadata in reader
             ]
-    assert actual == [(("n1:eth0", "ü")[number], time, frame, comment) for number, time, frame, _, comment in frames]
+    assert packets_read == [
+        (("n1:eth0", "ü")[number], time, frame, comment) for number, time, frame, _, comment in frames
+    ]
 
 
 def test_an_interface_has_its_name_its_link_and_its_hardware_address() -> None:
@@ -52,17 +54,19 @@ def test_an_interface_has_its_name_its_link_and_its_hardware_address() -> None:
     assert options_of(pcapng.interface("s1:1"), 16) == {2: b"s1:1", 9: b"\x09"}
 
 
-def options_of(block: bytes, at: int) -> dict[int, bytes]:
+def options_of(block: bytes, offset: int) -> dict[int, bytes]:
     options = {}
-    while (header := struct.unpack_from("<HH", block, at)) != (0, 0):
-        options[header[0]] = block[at + 4 : at + 4 + header[1]]
-        at += 4 + -(-header[1] // 4) * 4
+    while (header := struct.unpack_from("<HH", block, offset)) != (0, 0):
+        options[header[0]] = block[offset + 4 : offset + 4 + header[1]]
+        offset += 4 + -(-header[1] // 4) * 4
     return options
 
 
 def test_every_block_says_its_length_twice_and_is_aligned() -> None:
     blocks = [pcapng.section_header("a test"), pcapng.statistics(0, 1, 2, 3, 4)]
-    blocks += [pcapng.interface("x" * length, "y" * more) for length in range(5) for more in range(5)]
+    blocks += [
+        pcapng.interface("x" * length, "y" * comment_length) for length in range(5) for comment_length in range(5)
+    ]
     for length in range(60, 70):
         blocks += [
             pcapng.packet(0, 1 << 33, bytes(length), "inbound", comment)

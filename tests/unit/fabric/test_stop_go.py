@@ -1,4 +1,4 @@
-"""STOP and GO: what a NIC's outlet sends and when, and that a lost word does not stop it for ever."""
+"""STOP and GO: the frames of a NIC's outlet and their times; a lost word does not stop it for ever."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Line:
 
     def frames(self) -> list[Frame]:
         """Return the frames sent since the last call."""
-        events = [one for one in self.sent if not isinstance(one, ControlFrame)]
+        events = [item for item in self.sent if not isinstance(item, ControlFrame)]
         self.sent.clear()
         return events
 
@@ -159,12 +159,12 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
 
     def take_one() -> None:
         nonlocal answered
-        one = line.sent.popleft()
-        if isinstance(one, ControlFrame):
-            answered = one.count
+        item = line.sent.popleft()
+        if isinstance(item, ControlFrame):
+            answered = item.count
             line.on_control_frame(STOP if stopped else GO, answered, window)
         else:
-            arrived.append(one)
+            arrived.append(item)
 
     for step in steps:
         if step == "send":
@@ -177,7 +177,7 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
             line.on_control_frame(STOP if stopped else GO, answered, window)
         elif step == "leak" and line.sent:
             line.sent.popleft()
-        assert sum(not isinstance(one, ControlFrame) for one in line.sent) <= window
+        assert sum(not isinstance(item, ControlFrame) for item in line.sent) <= window
     stopped = False
     for _ in range(2 * len(steps) + 2):
         while line.sent:

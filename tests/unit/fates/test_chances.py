@@ -44,7 +44,7 @@ def test_a_sample_that_cannot_see_a_fifth_is_refused() -> None:
 
 
 def test_a_share_of_0_loses_nothing_and_1_everything() -> None:
-    schedule = [(place, numbered(place)) for place in range(1000)]
+    schedule = [(index, numbered(index)) for index in range(1000)]
     assert len(carried(Impairment(delay=1, loss=0.0, duplicate=1e-300), schedule)) == 1000
     assert carried(Impairment(loss=1.0), schedule) == []
 
@@ -54,13 +54,13 @@ def test_gilbert_elliott_has_the_burst_lengths_and_gaps_of_its_parameters(p: flo
     model = GilbertElliott((p, r, 1.0, 0.0), KEY)
     fates = [model.step(n) for n in range(1, 200_001)]
     bursts, gaps = run_lengths(fates)
-    for actual, parameter, what in ((bursts, r, "bursts"), (gaps, p, "gaps")):
+    for lengths, parameter, kind in ((bursts, r, "bursts"), (gaps, p, "gaps")):
         # Lengths are geometric: mean 1 / parameter, variance (1 - parameter) / parameter^2.
-        error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(actual))
-        check_mean(statistics.fmean(actual), 1 / parameter, error, f"mean length of {what}")
-        ones = sum(length == 1 for length in actual)
-        if smallest_share(parameter, len(actual)) <= MIN_DEVIATION:
-            check_share(ones, len(actual), parameter, f"{what} of one frame")
+        error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(lengths))
+        check_mean(statistics.fmean(lengths), 1 / parameter, error, f"mean length of {kind}")
+        ones = sum(length == 1 for length in lengths)
+        if smallest_share(parameter, len(lengths)) <= MIN_DEVIATION:
+            check_share(ones, len(lengths), parameter, f"{kind} of one frame")
 
 
 def smallest_share(share: float, samples: int) -> float:
@@ -75,19 +75,19 @@ def run_lengths(fates: list[bool]) -> tuple[list[int], list[int]]:
             runs[-1] = (fate, runs[-1][1] + 1)
         else:
             runs.append((fate, 1))
-    inner = runs[1:-1]
-    return [length for lost, length in inner if lost], [length for lost, length in inner if not lost]
+    complete_runs = runs[1:-1]
+    return [length for lost, length in complete_runs if lost], [length for lost, length in complete_runs if not lost]
 
 
 def test_gilbert_elliott_uses_all_four_parameters() -> None:
-    p, r, bad, good = 0.05, 0.2, 0.7, 0.1
+    p, r, loss_in_bad, loss_in_good = 0.05, 0.2, 0.7, 0.1
     # Many short links, so that the losses of different ones are independent: their spread is the interval.
     shares = []
     for link in range(300):
-        model = GilbertElliott((p, r, bad, good), fate_hash.direction_key(1, str(link), "forward"))
+        model = GilbertElliott((p, r, loss_in_bad, loss_in_good), fate_hash.direction_key(1, str(link), "forward"))
         fates = [model.step(n) for n in range(1, 401)]
         shares.append(sum(fates[100:]) / 300)
-    requested = (p * bad + r * good) / (p + r)
+    requested = (p * loss_in_bad + r * loss_in_good) / (p + r)
     check_mean(statistics.fmean(shares), requested, statistics.stdev(shares) / math.sqrt(len(shares)), "share lost")
 
 
@@ -96,7 +96,7 @@ def test_gilbert_elliott_steps_with_the_direction_and_begins_in_the_good_state()
     expected = [model.step(n) for n in range(1, 301)]
     assert not expected[0]
     wire = direction(Impairment(gemodel=(0.1, 0.3, 1.0, 0.0)))
-    frames = [numbered(1, source=0x020000000010 + place % 7) for place in range(300)]
+    frames = [numbered(1, source=0x020000000010 + index % 7) for index in range(300)]
     assert [wire.offer(0, frame) is Outcome.GEMODEL for frame in frames] == expected
     # What else is lost does not hold the states up.
     faulty = direction(Impairment(gemodel=(0.1, 0.3, 1.0, 0.0), loss=0.3, rules=("drop every(3)",)))
@@ -115,24 +115,26 @@ def test_gilbert_elliott_steps_with_the_direction_and_begins_in_the_good_state()
     ],
 )
 def test_a_pattern_loses_the_directions_frames_of_those_numbers(pattern: str, lost: set[int]) -> None:
-    schedule = [(place, numbered(place, source=0x020000000010 + place % 3)) for place in range(1, 26)]
+    schedule = [(index, numbered(index, source=0x020000000010 + index % 3)) for index in range(1, 26)]
     delivered = carried(Impairment(loss_pattern=pattern), schedule)
     assert {number for number, _ in schedule} - {number_of(frame) for _, frame in delivered} == lost
 
 
 @pytest.mark.parametrize("flips", [1, 3, 16])
 def test_corruption_flips_so_many_bits_anywhere_in_the_frame(flips: int) -> None:
-    sent, count = bytes(64), 4_000
-    delivered, log = fates_of(Impairment(corrupt=1.0, corrupt_bits=flips), [(place, sent) for place in range(count)])
+    frame_bytes, count = bytes(64), 4_000
+    delivered, log = fates_of(
+        Impairment(corrupt=1.0, corrupt_bits=flips), [(index, frame_bytes) for index in range(count)]
+    )
     assert all(int.from_bytes(frame, "big").bit_count() == flips for _, frame in delivered)
     for (_, frame), record in zip(delivered, log, strict=True):
-        assert frame == changed(sent, record.fate.positions)
+        assert frame == changed(frame_bytes, record.fate.positions)
     hits = [0] * 512
     for record in log:
         for position in record.fate.positions:
             hits[position] += 1
     expected = count * flips / 512
-    chi_square = sum((hit - expected) ** 2 / expected for hit in hits)
+    chi_square = sum((hit_count - expected) ** 2 / expected for hit_count in hits)
     # 511 degrees of freedom: mean 511, standard deviation sqrt(2 * 511); 4.9 of them and some for the skewness.
     assert chi_square < 511 + 6 * math.sqrt(2 * 511)
 
@@ -146,10 +148,10 @@ def changed(frame: bytes, positions: tuple[int, ...]) -> bytes:
 
 def test_corruption_happens_as_often_as_asked_and_is_counted() -> None:
     wire = direction(Impairment(corrupt=0.1))
-    delivered = run_schedule(wire, [(place, numbered(0)) for place in range(14_000)])
-    hit = sum(frame != numbered(0) for _, frame in delivered)
-    assert hit == wire.counters.corrupted
-    check_share(hit, 14_000, 0.1, "frames corrupted")
+    delivered = run_schedule(wire, [(index, numbered(0)) for index in range(14_000)])
+    corrupted = sum(frame != numbered(0) for _, frame in delivered)
+    assert corrupted == wire.counters.corrupted
+    check_share(corrupted, 14_000, 0.1, "frames corrupted")
 
 
 def test_a_copy_follows_its_original_over_the_wire_as_corrupt_as_it() -> None:
@@ -161,12 +163,12 @@ def test_a_copy_follows_its_original_over_the_wire_as_corrupt_as_it() -> None:
 
 def test_copies_are_as_many_as_asked_and_only_of_what_was_not_lost() -> None:
     wire = direction(Impairment(duplicate=0.2, loss=0.5))
-    delivered = run_schedule(wire, [(place, numbered(place)) for place in range(24_000)])
+    delivered = run_schedule(wire, [(index, numbered(index)) for index in range(24_000)])
     numbers = [number_of(frame) for _, frame in delivered]
-    kept = len(set(numbers))
-    assert len(numbers) - kept == wire.counters.duplicated
-    assert wire.counters.loss == 24_000 - kept
-    check_share(len(numbers) - kept, kept, 0.2, "frames duplicated")
+    distinct = len(set(numbers))
+    assert len(numbers) - distinct == wire.counters.duplicated
+    assert wire.counters.loss == 24_000 - distinct
+    check_share(len(numbers) - distinct, distinct, 0.2, "frames duplicated")
 
 
 def test_a_copy_that_does_not_fit_is_a_drop_of_the_queue() -> None:
@@ -179,20 +181,20 @@ def test_a_copy_that_does_not_fit_is_a_drop_of_the_queue() -> None:
 
 
 def test_reordered_frames_skip_the_delay_and_no_other_does() -> None:
-    schedule = [(place * 10 * MICROSECOND, numbered(place)) for place in range(6_000)]
+    schedule = [(index * 10 * MICROSECOND, numbered(index)) for index in range(6_000)]
     wire = direction(Impairment(delay=MILLISECOND, reorder=0.2))
     log_of: list[int] = []
     delivered = run_schedule(wire, schedule)
     for due, frame in delivered:
-        sent = number_of(frame) * 10 * MICROSECOND
-        assert due - sent in (0, MILLISECOND)
-        if due == sent:
+        sent_at = number_of(frame) * 10 * MICROSECOND
+        assert due - sent_at in (0, MILLISECOND)
+        if due == sent_at:
             log_of.append(number_of(frame))
     assert wire.counters.reordered == len(log_of)
     check_share(len(log_of), 6_000, 0.2, "frames reordered")
     skipped = set(log_of)
-    rest = [number_of(frame) for _, frame in delivered if number_of(frame) not in skipped]
-    assert rest == sorted(rest)
+    in_order = [number_of(frame) for _, frame in delivered if number_of(frame) not in skipped]
+    assert in_order == sorted(in_order)
 
 
 def test_ordered_and_unordered_events_are_merged_by_time() -> None:
@@ -200,12 +202,12 @@ def test_ordered_and_unordered_events_are_merged_by_time() -> None:
     for now in range(8):
         wire.offer(now, numbered(now))
     # Frame 0 is due at 15 like frame 5, frame 1 at 15 too: what is in order first, then in the order of offering.
-    actual = [(due, number_of(frame)) for due, frame in wire.poll(100)]
-    assert actual == [(12, 2), (13, 3), (14, 4), (15, 5), (15, 0), (15, 1), (16, 6), (17, 7)]
+    delivered = [(due, number_of(frame)) for due, frame in wire.poll(100)]
+    assert delivered == [(12, 2), (13, 3), (14, 4), (15, 5), (15, 0), (15, 1), (16, 6), (17, 7)]
 
 
 def test_order_is_kept_under_jitter_however_large() -> None:
-    schedule = [(place * MICROSECOND, numbered(place)) for place in range(2_000)]
+    schedule = [(index * MICROSECOND, numbered(index)) for index in range(2_000)]
     for distribution in ("uniform", "normal", "pareto"):
         impairment = Impairment(delay=MILLISECOND, jitter=5 * MILLISECOND, distribution=distribution)
         assert [number_of(frame) for _, frame in carried(impairment, schedule)] == list(range(2_000))

@@ -125,8 +125,8 @@ def test_a_condition_holds_for_these_frames(condition: str, expected: set[str]) 
 def test_a_window_counts_from_when_the_rule_was_set(condition: str, begin: int, end: int) -> None:
     for elapsed in (0, begin - 1, begin, end - 1, end, begin + 5 * SECOND):
         if elapsed >= 0:
-            inside = elapsed >= begin and (end < 0 or elapsed < end)
-            assert ("arp request" in matched(condition, elapsed)) is inside
+            is_inside = elapsed >= begin and (end < 0 or elapsed < end)
+            assert ("arp request" in matched(condition, elapsed)) is is_inside
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_an_error_points_at_what_is_wrong(text: str, marked: str, what: str, sug
     assert error.suggestion == suggestion
     assert text[error.column - 1 :].startswith(marked)
     assert error.column > len(text.rstrip()) or marked
-    first, shown, carets = str(error).split("\n")
+    first, shown_line, carets = str(error).split("\n")
     assert first.startswith(f"rule, column {error.column}: ")
-    assert shown == f"  {text}"
+    assert shown_line == f"  {text}"
     assert carets == " " * (error.column + 1) + "^" * max(len(marked), 1)
     assert not suggestion or first.endswith(f"did you mean {suggestion!r}?")
 
@@ -223,10 +223,10 @@ def parsed(text: str) -> Rule | RuleError:
 @given(st.text(st.sampled_from([*string.ascii_lowercase, *'0123456789.:/-_ ()=!<>&|,"{}\tä']), max_size=40))
 def test_any_text_is_a_rule_or_an_error_with_a_column(text: str) -> None:
     for prefix in ("", "drop ", "corrupt 3 tcp.dport == ", "delay 1ms nth("):
-        actual = parsed(prefix + text)
-        if isinstance(actual, RuleError):
-            assert 1 <= actual.column <= len(prefix + text) + 1
-            assert isinstance(actual, TestbedError)
+        result = parsed(prefix + text)
+        if isinstance(result, RuleError):
+            assert 1 <= result.column <= len(prefix + text) + 1
+            assert isinstance(result, TestbedError)
 
 
 WORDS = [
@@ -238,9 +238,9 @@ WORDS = [
 @given(st.lists(st.sampled_from(WORDS), max_size=14))
 def test_any_words_are_a_rule_or_an_error_with_a_column(words: list[str]) -> None:
     text = " ".join(["drop", *words])
-    actual = parsed(text)
-    if isinstance(actual, RuleError):
-        assert 1 <= actual.column <= len(text) + 1
+    result = parsed(text)
+    if isinstance(result, RuleError):
+        assert 1 <= result.column <= len(text) + 1
     else:
-        test = actual.when.compile(standard_fields(), LINK, "forward")
+        test = result.when.compile(standard_fields(), LINK, "forward")
         assert {test(0, frame, locate(frame)) for frame in FRAMES.values()} <= {True, False}

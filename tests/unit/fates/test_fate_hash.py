@@ -1,4 +1,4 @@
-"""The hash is a promise to other implementations: its vectors, its ancestor's published outputs, its quality."""
+"""The hash that other implementations reproduce: its test vectors, SplitMix64's published outputs, its quality."""
 
 from __future__ import annotations
 
@@ -100,24 +100,24 @@ def test_streams_and_neighbouring_flows_are_independent() -> None:
     starts = [fate_hash.absorb(keys[0], stream) for stream in range(1, 9)]
     starts += [fate_hash.absorb(keys[1], stream) for stream in (1, 2)]
     hits = [[fate_hash.draw(start, n) >> 11 < limit for n in range(1, samples + 1)] for start in starts]
-    both = 0
-    pairs = [(hit, second) for place, hit in enumerate(hits) for second in hits[:place]]
+    coincidences = 0
+    pairs = [(hit, second) for index, hit in enumerate(hits) for second in hits[:index]]
     for first, second in pairs:
-        both += sum(a and b for a, b in zip(first, second, strict=True))
-    check_share(both, samples * len(pairs), 0.01, "two draws of 10 % at once")
-    again = sum(a and b for hit in hits for a, b in itertools.pairwise(hit))
-    check_share(again, (samples - 1) * len(hits), 0.01, "a draw of 10 % twice in a row")
+        coincidences += sum(a and b for a, b in zip(first, second, strict=True))
+    check_share(coincidences, samples * len(pairs), 0.01, "two draws of 10 % at once")
+    successive = sum(a and b for hit in hits for a, b in itertools.pairwise(hit))
+    check_share(successive, (samples - 1) * len(hits), 0.01, "a draw of 10 % twice in a row")
 
 
 @settings(max_examples=50)
 @given(WORDS, st.integers(1, 10**6), st.integers(0, 40), st.integers(0, 10))
 def test_flipped_bits_are_as_many_as_asked_and_within_the_frame(start: int, n: int, flips: int, size: int) -> None:
-    chosen = choose_bits(start, n, flips, size)
-    assert len(set(chosen)) == len(chosen) == min(flips, size * 8)
-    assert all(0 <= position < size * 8 for position in chosen)
+    positions = choose_bits(start, n, flips, size)
+    assert len(set(positions)) == len(positions) == min(flips, size * 8)
+    assert all(0 <= position < size * 8 for position in positions)
 
 
 @given(st.lists(WORDS, min_size=1, max_size=12), st.lists(WORDS, max_size=6).map(tuple))
 def test_many_chains_in_one_go_are_those_one_by_one(states: list[int], words: tuple[int, ...]) -> None:
-    together = b"".join([state.to_bytes(fate_hash.LANE, "little") for state in states])
-    assert fate_hash.chains(together, words) == tuple([fate_hash.chain(state, words) for state in states])
+    joined_states = b"".join([state.to_bytes(fate_hash.LANE, "little") for state in states])
+    assert fate_hash.chains(joined_states, words) == tuple([fate_hash.chain(state, words) for state in states])

@@ -80,7 +80,7 @@ def by_flow(log: list[Record]) -> dict[Flow, set[tuple[int, str, Fate]]]:
 def test_a_flow_has_the_same_fates_whatever_the_timing_and_the_other_flows(
     frames: list[bytes], shuffle: object, gaps: list[int], seed: int
 ) -> None:
-    regular = [(place * MILLISECOND, frame) for place, frame in enumerate(frames)]
+    regular = [(index * MILLISECOND, frame) for index, frame in enumerate(frames)]
     _, expected = fates_of(CHANCES, regular, seed=seed)
     shuffled = list(frames)
     shuffle.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -88,47 +88,47 @@ def test_a_flow_has_the_same_fates_whatever_the_timing_and_the_other_flows(
     for gap, frame in zip(gaps, shuffled, strict=False):
         now += gap
         irregular.append((now, frame))
-    _, actual = fates_of(replace(CHANCES, rate=10**7, queue=3000), irregular, seed=seed)
-    assert by_flow(actual) == by_flow(expected)
-    alone = [(place, frame) for place, frame in enumerate(frames) if frame is KINDS[0]]
-    _, own = fates_of(CHANCES, alone, seed=seed)
+    _, delayed_log = fates_of(replace(CHANCES, rate=10**7, queue=3000), irregular, seed=seed)
+    assert by_flow(delayed_log) == by_flow(expected)
+    one_flow = [(index, frame) for index, frame in enumerate(frames) if frame is KINDS[0]]
+    _, one_flow_log = fates_of(CHANCES, one_flow, seed=seed)
     flow = flow_of(KINDS[0], {})
-    assert by_flow(own)[flow] == by_flow(expected)[flow]
+    assert by_flow(one_flow_log)[flow] == by_flow(expected)[flow]
 
 
 def test_other_nodes_links_and_directions_change_nothing() -> None:
-    schedule = [(place, frame) for place, frame in enumerate(KINDS * 40)]
+    schedule = [(index, frame) for index, frame in enumerate(KINDS * 40)]
     rules = RuleSet(standard_fields())
     log: list[Record] = []
     wires = [
-        LinkDirection(link, way, CHANCES, FateOptions(seed=5, rules=rules, log=log.append))
+        LinkDirection(link, way_name, CHANCES, FateOptions(seed=5, rules=rules, log=log.append))
         for link in (LINK, "n2:eth0--s1:2", "n10:eth0--s1:10")
-        for way in ("forward", "backward")
+        for way_name in ("forward", "backward")
     ]
     for now, frame in schedule:
         for wire in wires:
             wire.offer(now, frame)
-    _, alone = fates_of(CHANCES, schedule, seed=5)
-    assert [record for record in log if (record.link, record.direction) == (LINK, "forward")] == alone
-    each = {(record.link, record.direction): set() for record in log}
+    _, alone_log = fates_of(CHANCES, schedule, seed=5)
+    assert [record for record in log if (record.link, record.direction) == (LINK, "forward")] == alone_log
+    fates_by_direction = {(record.link, record.direction): set() for record in log}
     for record in log:
-        each[record.link, record.direction].add((record.flow, record.n, record.cause))
-    assert len(each) == 6
-    assert len({frozenset(fates) for fates in each.values()}) == 6
+        fates_by_direction[record.link, record.direction].add((record.flow, record.n, record.cause))
+    assert len(fates_by_direction) == 6
+    assert len({frozenset(fates) for fates in fates_by_direction.values()}) == 6
 
 
 def test_what_a_frame_carries_never_enters_so_that_a_retransmission_has_another_chance() -> None:
-    same = [(place, numbered(1)) for place in range(200)]
-    different = [(place, numbered(place, 60 + place)) for place in range(200)]
+    equal_frames = [(index, numbered(1)) for index in range(200)]
+    different = [(index, numbered(index, 60 + index)) for index in range(200)]
     losses = Impairment(loss=0.3)
-    _, one = fates_of(losses, same)
+    _, equal_log = fates_of(losses, equal_frames)
     _, second = fates_of(losses, different)
-    assert one == second
-    assert 20 < len(one) < 100
+    assert equal_log == second
+    assert 20 < len(equal_log) < 100
 
 
 def test_another_seed_gives_other_fates() -> None:
-    schedule = [(place, numbered(1)) for place in range(200)]
+    schedule = [(index, numbered(1)) for index in range(200)]
     assert fates_of(CHANCES, schedule, seed=1)[1] != fates_of(CHANCES, schedule, seed=2)[1]
 
 
@@ -156,7 +156,7 @@ def test_another_process_and_another_hash_seed_give_the_same_bytes() -> None:
 
 
 def test_losses_are_those_of_the_published_hash() -> None:
-    schedule = [(place, tcp(destination=5001)) for place in range(500)]
+    schedule = [(index, tcp(destination=5001)) for index in range(500)]
     _, log = fates_of(Impairment(loss=0.05), schedule, seed=1)
     key = fate_hash.flow_key(fate_hash.direction_key(1, LINK, "forward"), 0x0800, B, A, (6, 5001))
     start, limit = fate_hash.absorb(key, fate_hash.LOSS), fate_hash.threshold(0.05)
@@ -198,9 +198,9 @@ def test_a_flow_is_ethertype_macs_and_what_the_protocol_names(frame: bytes, expe
 def test_the_shortcut_to_a_flow_never_differs_from_the_long_way(edits: list[tuple[bytes, int, int]]) -> None:
     frames = []
     for frame, place, value in edits:
-        changed = bytearray(frame)
-        changed[min(place, len(frame) - 1)] = value
-        frames.append(bytes(changed[: value or None]))
+        frame_bytes = bytearray(frame)
+        frame_bytes[min(place, len(frame) - 1)] = value
+        frames.append(bytes(frame_bytes[: value or None]))
     _, log = fates_of(Impairment(loss=1.0), [(0, frame) for frame in frames * 2])
     assert [record.flow for record in log] == [flow_of(frame, {}) for frame in frames * 2]
 
@@ -227,7 +227,7 @@ def test_counting_begins_anew_where_what_decides_fates_is_set() -> None:
 
 
 def test_a_record_survives_writing_and_reading() -> None:
-    _, log = fates_of(CHANCES, [(place, frame) for place, frame in enumerate(KINDS * 20)])
+    _, log = fates_of(CHANCES, [(index, frame) for index, frame in enumerate(KINDS * 20)])
     assert {record.cause for record in log} == {"loss", "corrupt", "duplicate", "reorder"}
     assert [Record.from_line(record.to_line()) for record in log] == log
     for broken in ("", "{}", "[]", "null", log[0].to_line().replace('"n"', '"m"'), '{"flow": 3}'):
@@ -246,8 +246,8 @@ def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> N
         ethertype = bytes.fromhex(chance.choice(("88b5", "8100000788b5", "88b6")))
         rest = bytes(chance.choice((0, 1, 0x10, 0xFF)) for _ in range(chance.randrange(8)))
         frame = bytes.fromhex("020000000002020000000001") + ethertype + rest
-        counted, located = flows.count(frame)
-        assert (counted.flow, located) == (flow_of(frame, readers), locate(frame))
+        number, located = flows.count(frame)
+        assert (number.flow, located) == (flow_of(frame, readers), locate(frame))
         assert flows.count(frame)[0] is flows.count(frame)[0]
 
 
@@ -255,8 +255,8 @@ def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> N
 @given(st.lists(st.sampled_from(KINDS), max_size=120), st.integers(0, 2**63 - 1))
 def test_the_short_way_for_losses_says_the_same_as_the_long_one(frames: list[bytes], seed: int) -> None:
     schedule = list(enumerate(frames))
-    _, short = fates_of(Impairment(loss=0.3), schedule, seed=seed)
-    assert fates_of(Impairment(loss=0.3, duplicate=1e-18), schedule, seed=seed)[1] == short
+    _, fast_log = fates_of(Impairment(loss=0.3), schedule, seed=seed)
+    assert fates_of(Impairment(loss=0.3, duplicate=1e-18), schedule, seed=seed)[1] == fast_log
     # The first frame of a flow is drawn without a start that is kept, the later ones with one.
     expected = []
     counts: dict[Flow, int] = defaultdict(int)
@@ -266,7 +266,7 @@ def test_the_short_way_for_losses_says_the_same_as_the_long_one(frames: list[byt
         key = fate_hash.flow_key(fate_hash.direction_key(seed, LINK, "forward"), *flow)
         if fate_hash.draw(fate_hash.absorb(key, fate_hash.LOSS), counts[flow]) >> 11 < fate_hash.threshold(0.3):
             expected.append((flow, counts[flow]))
-    assert [(record.flow, record.n) for record in short] == expected
+    assert [(record.flow, record.n) for record in fast_log] == expected
 
 
 def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
@@ -277,16 +277,24 @@ def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
     flows = Flows(1, Classifier(fields))
     macs, tag = bytes.fromhex("020000000002020000000001"), bytes.fromhex("81000007")
     ports = bytes.fromhex("0fa0c350")
-    plain = bytes.fromhex("0800") + b"\x45" + bytes(8) + b"\x11" + bytes(10) + ports + bytes(20)
+    untagged = bytes.fromhex("0800") + b"\x45" + bytes(8) + b"\x11" + bytes(10) + ports + bytes(20)
     options = bytes.fromhex("0800") + b"\x46" + bytes(8) + b"\x11" + bytes(14) + ports + bytes(20)
-    ours = [bytes.fromhex("88b5") + bytes(30) + bytes([kind]) for kind in (1, 2)]
+    own_headers = [bytes.fromhex("88b5") + bytes(30) + bytes([kind]) for kind in (1, 2)]
     counts: dict[Flow, int] = defaultdict(int)
     for _ in range(3):
-        for rest in (plain, tag + plain, options, tag + options, *ours, tag + ours[0], tag + ours[1]):
-            counted, located = flows.count(macs + rest)
-            counts[counted.flow] += 1
-            assert (counted.flow, located) == (flow_of(macs + rest, readers), locate(macs + rest))
-            assert counted.n == counts[counted.flow]
+        for headers in (
+            untagged,
+            tag + untagged,
+            options,
+            tag + options,
+            *own_headers,
+            tag + own_headers[0],
+            tag + own_headers[1],
+        ):
+            number, located = flows.count(macs + headers)
+            counts[number.flow] += 1
+            assert (number.flow, located) == (flow_of(macs + headers, readers), locate(macs + headers))
+            assert number.n == counts[number.flow]
     assert sorted(counts.values()) == [6, 6, 12]
 
 
@@ -299,31 +307,33 @@ def test_a_flow_is_one_whichever_of_its_frames_is_met_first() -> None:
     rests = [bytes.fromhex(text) for text in ("8100000788b50003", "88b50003", "88b50193", "88b5")]
     for order in permutations(rests):
         classifier = Classifier(fields)
-        known = {
-            (pair, flow_of(pair + rest, readers)): classifier.find(pair + rest)[0] for pair in pairs for rest in order
+        flows_found = {
+            (pair, flow_of(pair + headers, readers)): classifier.find(pair + headers)[0]
+            for pair in pairs
+            for headers in order
         }
-        assert len({id(one) for one in known.values()}) == len(known) == 4
+        assert len({id(known_flow) for known_flow in flows_found.values()}) == len(flows_found) == 4
         for pair in pairs:
-            for rest in order:
-                flow = flow_of(pair + rest, readers)
-                assert classifier.find(pair + rest) == (known[pair, flow], locate(pair + rest))
-                assert known[pair, flow].flow == flow
+            for headers in order:
+                flow = flow_of(pair + headers, readers)
+                assert classifier.find(pair + headers) == (flows_found[pair, flow], locate(pair + headers))
+                assert flows_found[pair, flow].flow == flow
 
 
 def test_directions_that_share_a_classifier_count_apart_and_draw_apart() -> None:
     classifier = Classifier(standard_fields())
     schedule = [(now, KINDS[now % len(KINDS)]) for now in range(200)]
-    alone = [fates_of(Impairment(loss=0.3), schedule, link=link)[1] for link in ("a--b", "b--c")]
-    together: list[list[Record]] = [[], []]
+    separate = [fates_of(Impairment(loss=0.3), schedule, link=link)[1] for link in ("a--b", "b--c")]
+    shared_logs: list[list[Record]] = [[], []]
     wires = [
         direction(Impairment(loss=0.3), link=link, log=log.append, classifier=classifier)
-        for link, log in zip(("a--b", "b--c"), together, strict=True)
+        for link, log in zip(("a--b", "b--c"), shared_logs, strict=True)
     ]
     for now, frame in schedule:
         for wire in wires:
             wire.offer(now, frame)
-    assert together == alone
-    assert alone[0] != alone[1]
+    assert shared_logs == separate
+    assert separate[0] != separate[1]
 
 
 def test_flows_are_not_forgotten_when_the_shortcuts_to_them_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,15 +66,15 @@ def test_a_field_that_is_set_without_mending_makes_a_frame_that_a_receiver_disca
     changed = arrives("set emp.tag = 7 keep-check", EMP_MESSAGE)
     with pytest.raises(MalformedError, match="check"):
         emp.unpack_message(changed)
-    assert [at for at, (old, new) in enumerate(zip(EMP_MESSAGE, changed, strict=True)) if old != new] == [49]
+    assert [offset for offset, (old, new) in enumerate(zip(EMP_MESSAGE, changed, strict=True)) if old != new] == [49]
 
 
 def test_the_frame_that_a_type_announces_is_the_one_whose_check_is_mended() -> None:
     """An ACK has no message header: its check ends where its own header does."""
     assert emp.unpack_frame(arrives("set emp.frame = 3", EMP_ACK))[8] == 3
-    turned = arrives("set emp.type = ACK, emp.tag = 3 emp.type == MESSAGE", EMP_MESSAGE)
-    assert emp.unpack_frame(turned)[2] == emp.TYPE_ACK
-    assert turned[46:50] == bytes((0, 0, 0, 3)), "the tag is set where it stood before the type changed"
+    ack = arrives("set emp.type = ACK, emp.tag = 3 emp.type == MESSAGE", EMP_MESSAGE)
+    assert emp.unpack_frame(ack)[2] == emp.TYPE_ACK
+    assert ack[46:50] == bytes((0, 0, 0, 3)), "the tag is set where it stood before the type changed"
 
 
 def test_flags_and_enumerated_values_are_set_by_name_and_alone() -> None:
@@ -90,8 +90,8 @@ def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_mended_too(
     assert changed == add_envelope(packet, route), "the CRC-8 at its end is right"
     assert am2.unpack_message(packet)
     assert packet[52:60] == (0x1234).to_bytes(8, "big")
-    kept = arrives("set am2.tag = 0x1234 keep-check", add_envelope(AM2_PACKET, route))
-    assert kept[-5:] == add_envelope(AM2_PACKET, route)[-5:]
+    unmended = arrives("set am2.tag = 0x1234 keep-check", add_envelope(AM2_PACKET, route))
+    assert unmended[-5:] == add_envelope(AM2_PACKET, route)[-5:]
 
 
 def test_a_tagged_frame_is_mended_as_one_without_a_tag() -> None:
@@ -103,9 +103,9 @@ def test_a_broken_frame_is_neither_made_longer_nor_refused() -> None:
     for size in range(14, len(EMP_MESSAGE)):
         cut = EMP_MESSAGE[:size]
         assert [len(frame) for frame in offered("set eth.dst = 02:00:00:00:00:09", [cut])[0]] == [size]
-    long = arrives("set emp.length = 65535", EMP_MESSAGE)
+    lengthened = arrives("set emp.length = 65535", EMP_MESSAGE)
     with pytest.raises(MalformedError, match="length"):
-        emp.unpack_message(long)
+        emp.unpack_message(lengthened)
 
 
 # IP and above
@@ -180,11 +180,11 @@ def test_what_carries_no_check_is_set_as_well() -> None:
 
 
 def test_corruption_within_a_field_stays_within_it_and_is_mended_if_that_is_asked_for() -> None:
-    got, log = offered("corrupt 2 in emp.message mend-check", [EMP_MESSAGE] * 50)
-    messages = {emp.unpack_message(frame)[6] for frame in got}
+    delivered, log = offered("corrupt 2 in emp.message mend-check", [EMP_MESSAGE] * 50)
+    messages = {emp.unpack_message(frame)[6] for frame in delivered}
     assert all((message ^ 17).bit_count() == 2 for message in messages)
     assert len(messages) > 20, "the hash chooses other bits for each frame"
-    assert all(emp.unpack_message(frame)[8:] == emp.unpack_message(EMP_MESSAGE)[8:] for frame in got)
+    assert all(emp.unpack_message(frame)[8:] == emp.unpack_message(EMP_MESSAGE)[8:] for frame in delivered)
     assert all(26 * 8 <= position < 30 * 8 for record in log for position in record.fate.positions)
 
 
@@ -197,8 +197,8 @@ def test_corruption_keeps_the_check_unless_mending_is_asked_for() -> None:
 
 
 def test_chance_does_not_corrupt_what_a_rule_has_changed() -> None:
-    got, log = offered("set emp.tag = 7", [EMP_MESSAGE] * 20, Impairment(corrupt=1.0))
-    assert {emp.unpack_message(frame)[11] for frame in got} == {7}
+    delivered, log = offered("set emp.tag = 7", [EMP_MESSAGE] * 20, Impairment(corrupt=1.0))
+    assert {emp.unpack_message(frame)[11] for frame in delivered} == {7}
     assert {record.cause for record in log} == {"rule"}
 
 
@@ -207,19 +207,19 @@ def test_chance_does_not_corrupt_what_a_rule_has_changed() -> None:
 
 def test_a_rule_that_sets_a_field_matches_and_counts_the_frames_that_have_it() -> None:
     frames = [EMP_ACK, EMP_MESSAGE, EMP_ACK, EMP_MESSAGE, udp()]
-    got, log = offered("set emp.tag = 7 nth(2)", frames)
-    assert [old == new for old, new in zip(frames, got, strict=True)] == [True, True, True, False, True]
+    delivered, log = offered("set emp.tag = 7 nth(2)", frames)
+    assert [old == new for old, new in zip(frames, delivered, strict=True)] == [True, True, True, False, True]
     assert len(log) == 1
 
 
 def test_a_rule_in_python_sets_fields_and_leaves_out_those_that_a_frame_lacks() -> None:
-    def fault(seen: FrameView) -> Fate:
-        return set_fields({"emp.frame": 9, "emp.tag": 7}) if seen.n == 1 else DROP
+    def fault(view: FrameView) -> Fate:
+        return set_fields({"emp.frame": 9, "emp.tag": 7}) if view.n == 1 else DROP
 
-    got, log = offered(fault, [EMP_MESSAGE, EMP_ACK, udp()])
-    assert emp.unpack_message(got[0])[7:12:4] == (9, 7)
-    assert emp.unpack_frame(got[1])[8] == 9
-    assert got[2] == udp()
+    delivered, log = offered(fault, [EMP_MESSAGE, EMP_ACK, udp()])
+    assert emp.unpack_message(delivered[0])[7:12:4] == (9, 7)
+    assert emp.unpack_frame(delivered[1])[8] == 9
+    assert delivered[2] == udp()
     assert [record.fate.sets for record in log] == [(("emp.frame", 9), ("emp.tag", 7)), (("emp.frame", 9),)]
 
 
@@ -253,9 +253,9 @@ def test_a_change_that_cannot_be_is_refused_where_it_stands(rule: str, marked: s
 
 def test_rules_of_parts_and_logs_are_checked_before_any_frame_is_offered() -> None:
     _, log = offered("set emp.tag = 7", [EMP_MESSAGE])
-    wrong = [Record.from_line(log[0].to_line().replace("emp.tag", name)) for name in ("emp.tga", "emp.check")]
-    for record, words in zip(wrong, ("did you mean 'emp.tag'", "keep-check only"), strict=True):
-        with pytest.raises(ChangeError, match=words):
+    wrong_records = [Record.from_line(log[0].to_line().replace("emp.tag", name)) for name in ("emp.tga", "emp.check")]
+    for record, message in zip(wrong_records, ("did you mean 'emp.tag'", "keep-check only"), strict=True):
+        with pytest.raises(ChangeError, match=message):
             offered(Replay([record]), [])
     for fate in (set_fields({"emp.flags": 256}), set_fields({"emp.flags": -1}), corrupt(9, "emp.flags")):
         with pytest.raises(ChangeError, match=r"emp\.flags"):
@@ -278,11 +278,11 @@ def test_rules_of_parts_and_logs_are_checked_before_any_frame_is_offered() -> No
 )
 def test_the_log_gives_the_same_bytes_again_without_the_rule(rule: str) -> None:
     frames = [EMP_MESSAGE, EMP_ACK] * 30
-    got, log = offered(rule, frames, Impairment(corrupt=0.3, duplicate=0.2))
-    assert got != frames
-    again, logged = offered(Replay(Record.from_line(record.to_line()) for record in log), frames)
-    assert again == got
-    assert sum(bool(record.fate.sets) for record in logged) == sum(bool(record.fate.sets) for record in log)
+    delivered, log = offered(rule, frames, Impairment(corrupt=0.3, duplicate=0.2))
+    assert delivered != frames
+    replayed, replay_log = offered(Replay(Record.from_line(record.to_line()) for record in log), frames)
+    assert replayed == delivered
+    assert sum(bool(record.fate.sets) for record in replay_log) == sum(bool(record.fate.sets) for record in log)
 
 
 def test_the_log_says_in_words_what_was_changed() -> None:

@@ -21,10 +21,10 @@ def deviations(distribution: str, count: int = 6_000, text: str = "") -> list[in
     """Return each frame's delay beyond the base delay, in nanoseconds."""
     file = "j.dist" if text else ""
     impairment = Impairment(delay=DELAY, jitter=SPREAD, distribution=distribution, jitter_file=file)
-    schedule = [(place * SECOND, numbered(place)) for place in range(count)]
+    schedule = [(index * SECOND, numbered(index)) for index in range(count)]
     delivered, log = fates_of(impairment, schedule, files={file: text})
     assert log == []  # every frame has jitter: it is no fate worth a line
-    return [due - place * SECOND - DELAY for place, (due, _) in enumerate(delivered)]
+    return [due - index * SECOND - DELAY for index, (due, _) in enumerate(delivered)]
 
 
 def test_uniform_is_even_between_both_ends() -> None:
@@ -70,14 +70,14 @@ def test_the_normal_table_is_symmetric_and_exact() -> None:
     assert len(table) == 4096
     assert [-value for value in reversed(table)] == list(table) == sorted(table)
     normal = statistics.NormalDist()
-    assert all(abs(value - normal.inv_cdf((place + 0.5) / 4096) * SCALE) <= 0.5001 for place, value in enumerate(table))
+    assert all(abs(value - normal.inv_cdf((index + 0.5) / 4096) * SCALE) <= 0.5001 for index, value in enumerate(table))
 
 
 def test_a_trace_gives_the_directions_frames_their_delays_in_turn() -> None:
     impairment = Impairment(delay=DELAY, distribution="trace", jitter_file="j.txt")
-    schedule = [(place * SECOND, numbered(place, source=2 + place % 2 * 2)) for place in range(5)]
+    schedule = [(index * SECOND, numbered(index, source=2 + index % 2 * 2)) for index in range(5)]
     delivered, _ = fates_of(impairment, schedule, files={"j.txt": "0\n1.5ms\n7us\n"})
-    assert [due - DELAY - place * SECOND for place, (due, _) in enumerate(delivered)] == [
+    assert [due - DELAY - index * SECOND for index, (due, _) in enumerate(delivered)] == [
         0,
         1_500_000,
         7_000,
@@ -88,31 +88,31 @@ def test_a_trace_gives_the_directions_frames_their_delays_in_turn() -> None:
 
 def test_a_delay_never_becomes_negative() -> None:
     impairment = Impairment(delay=1000, jitter=SPREAD, distribution="uniform")
-    delivered, _ = fates_of(impairment, [(place * SECOND, numbered(place)) for place in range(200)])
-    assert min(due - place * SECOND for place, (due, _) in enumerate(delivered)) == 0
+    delivered, _ = fates_of(impairment, [(index * SECOND, numbered(index)) for index in range(200)])
+    assert min(due - index * SECOND for index, (due, _) in enumerate(delivered)) == 0
 
 
 def test_jitter_is_a_function_of_flow_and_number_as_any_fate() -> None:
-    alone = deviations("normal", 50)
+    one_flow = deviations("normal", 50)
     impairment = Impairment(delay=DELAY, jitter=SPREAD, distribution="normal")
-    schedule = [(place * SECOND, numbered(place, source=2 + place % 2 * 2)) for place in range(100)]
+    schedule = [(index * SECOND, numbered(index, source=2 + index % 2 * 2)) for index in range(100)]
     delivered, _ = fates_of(impairment, schedule)
-    mixed = [due - place * SECOND - DELAY for place, (due, _) in enumerate(delivered)]
+    mixed = [due - index * SECOND - DELAY for index, (due, _) in enumerate(delivered)]
     assert len({*mixed[::2], *mixed[1::2]}) > 90
-    schedule = [(place * SECOND, frame) for place, (_, frame) in enumerate(schedule[::2])]
+    schedule = [(index * SECOND, frame) for index, (_, frame) in enumerate(schedule[::2])]
     delivered, _ = fates_of(impairment, schedule)
-    assert [due - place * SECOND - DELAY for place, (due, _) in enumerate(delivered)] == mixed[::2] != alone
+    assert [due - index * SECOND - DELAY for index, (due, _) in enumerate(delivered)] == mixed[::2] != one_flow
 
 
 def test_uniform_reaches_every_nanosecond() -> None:
     impairment = Impairment(delay=100, jitter=2, distribution="uniform")
-    delivered, _ = fates_of(impairment, [(place * 1000, numbered(place)) for place in range(500)])
-    actual = [due - place * 1000 - 100 for place, (due, _) in enumerate(delivered)]
-    assert sorted(set(actual)) == [-2, -1, 0, 1, 2]
+    delivered, _ = fates_of(impairment, [(index * 1000, numbered(index)) for index in range(500)])
+    offsets = [due - index * 1000 - 100 for index, (due, _) in enumerate(delivered)]
+    assert sorted(set(offsets)) == [-2, -1, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "found"),
+    ("text", "line", "expected"),
     [
         ("1 2\n3 x\n", 2, "'x'"),
         ("1\n\n40000", 3, "'40000'"),
@@ -121,11 +121,13 @@ def test_uniform_reaches_every_nanosecond() -> None:
         ("# nothing\n", 0, "no entry"),
     ],
 )
-def test_a_broken_table_names_file_and_line(text: str, line: int, found: str) -> None:
+def test_a_broken_table_names_file_and_line(text: str, line: int, expected: str) -> None:
     with pytest.raises(BrokenFileError) as caught:
         parse_table(text, "my.dist")
     assert caught.value.line == line
-    assert str(caught.value).startswith(f"my.dist, line {line}: found {found}" if line else f"my.dist: found {found}")
+    assert str(caught.value).startswith(
+        f"my.dist, line {line}: found {expected}" if line else f"my.dist: found {expected}"
+    )
 
 
 @pytest.mark.parametrize(("text", "line"), [("1ms\n5\n", 2), ("1ms\n\n2ms", 2), ("-1ms", 1), ("", 0)])

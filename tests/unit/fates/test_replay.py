@@ -68,31 +68,31 @@ def test_a_replay_delivers_the_same_frames_at_the_same_times(frames: list[tuple[
     rules = RuleSet(standard_fields())
     replay = Replay(Record.from_line(line) for line in lines)
     rules.add(0, replay)
-    again, replayed = fates_of(without_chance(CHANCES), schedule, seed=seed, rules=rules)
-    assert again == delivered
+    delivered_again, replayed = fates_of(without_chance(CHANCES), schedule, seed=seed, rules=rules)
+    assert delivered_again == delivered
     assert together(replayed) == together(log)
     assert replay.applied == len(replay) == len(together(log))
 
 
 def test_a_replay_may_have_another_seed_and_other_times() -> None:
     impairment = Impairment(delay=MILLISECOND, loss=0.2, duplicate=0.2, corrupt=0.2)
-    schedule = [(place * 1000, frame) for place, frame in enumerate(FRAMES * 30)]
+    schedule = [(index * 1000, frame) for index, frame in enumerate(FRAMES * 30)]
     delivered, log = fates_of(impairment, schedule, seed=1)
     rules = RuleSet(standard_fields())
     rules.add(0, Replay(log))
-    later = [(3 * now + 7, frame) for now, frame in schedule]
-    again, _ = fates_of(without_chance(impairment), later, seed=2, rules=rules)
-    assert [frame for _, frame in again] == [frame for _, frame in delivered]
+    later_schedule = [(3 * now + 7, frame) for now, frame in schedule]
+    delivered_again, _ = fates_of(without_chance(impairment), later_schedule, seed=2, rules=rules)
+    assert [frame for _, frame in delivered_again] == [frame for _, frame in delivered]
 
 
 def test_a_log_that_was_thinned_gives_what_is_left() -> None:
-    schedule = [(place, numbered(place)) for place in range(100)]
+    schedule = [(index, numbered(index)) for index in range(100)]
     _, log = fates_of(Impairment(loss=0.2), schedule)
-    kept = log[::2]
+    thinned = log[::2]
     rules = RuleSet(standard_fields())
-    rules.add(0, Replay(kept))
-    again, _ = fates_of(Impairment(), schedule, rules=rules)
-    assert set(range(100)) - {number_of(frame) for _, frame in again} == {record.n - 1 for record in kept}
+    rules.add(0, Replay(thinned))
+    delivered_again, _ = fates_of(Impairment(), schedule, rules=rules)
+    assert set(range(100)) - {number_of(frame) for _, frame in delivered_again} == {record.n - 1 for record in thinned}
 
 
 def test_a_replay_touches_no_other_link_or_direction() -> None:
@@ -113,25 +113,25 @@ def test_a_replay_touches_no_other_link_or_direction() -> None:
 
 
 def test_a_run_whose_losses_were_set_half_way_is_replayed() -> None:
-    steps = [Impairment(), Impairment(loss=0.3), Impairment(loss=0.3, delay=5), Impairment(corrupt=0.5)]
+    impairments = [Impairment(), Impairment(loss=0.3), Impairment(loss=0.3, delay=5), Impairment(corrupt=0.5)]
 
     def run(rules: RuleSet, replaying: bool) -> tuple[list[tuple[int, bytes]], list[Record]]:
         log: list[Record] = []
         wire = direction(Impairment(), rules=rules, log=log.append)
-        out, before = [], Impairment()
-        for place, step in enumerate(steps):
-            now = place * MILLISECOND
+        deliveries, before = [], Impairment()
+        for index, step in enumerate(impairments):
+            now = index * MILLISECOND
             if replaying:
                 wire.change(now, without_chance(step), restart=restarts(before, step))
             else:
                 wire.change(now, step)
             before = step
-            out += run_schedule(wire, [(now + number, numbered(number)) for number in range(30)])
-        return out, log
+            deliveries += run_schedule(wire, [(now + number, numbered(number)) for number in range(30)])
+        return deliveries, log
 
     delivered, log = run(RuleSet(standard_fields()), replaying=False)
     rules = RuleSet(standard_fields())
     rules.add(0, Replay(log))
-    again, _ = run(rules, replaying=True)
-    assert again == delivered
+    delivered_again, _ = run(rules, replaying=True)
+    assert delivered_again == delivered
     assert {record.epoch for record in log} == {1, 2}

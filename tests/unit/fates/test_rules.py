@@ -76,9 +76,9 @@ def test_the_second_acknowledgement_of_every_message_is_one_line() -> None:
 def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:
     rules.add(0, "drop nth(2)")
     wires = [
-        LinkDirection(link, way, NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
+        LinkDirection(link, way_name, NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
         for link in (LINK, "n2:eth0--s1:2")
-        for way in ("forward", "backward")
+        for way_name in ("forward", "backward")
     ]
     outcomes = [[wire.offer(0, numbered(1)).dropped for _ in range(3)] for wire in wires]
     assert outcomes == [[False, True, False]] * 4
@@ -87,10 +87,11 @@ def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:
 def test_a_rule_of_one_link_and_direction_leaves_the_others_alone(rules: RuleSet) -> None:
     fault = rules.add(0, f"drop link == {LINK} and direction == backward")
     forward, backward = (
-        LinkDirection(LINK, way, NO_IMPAIRMENT, FateOptions(seed=1, rules=rules)) for way in ("forward", "backward")
+        LinkDirection(LINK, way_name, NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
+        for way_name in ("forward", "backward")
     )
-    other = LinkDirection("n2:eth0--s1:2", "backward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
-    assert [wire.offer(0, numbered(1)) for wire in (forward, backward, other)] == [
+    on_other_link = LinkDirection("n2:eth0--s1:2", "backward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
+    assert [wire.offer(0, numbered(1)) for wire in (forward, backward, on_other_link)] == [
         Outcome.ACCEPTED, Outcome.RULE, Outcome.ACCEPTED,
     ]  # fmt: skip
     assert (fault.matched, fault.decided) == (1, 1)
@@ -144,7 +145,7 @@ def test_a_time_window_counts_from_when_the_rule_was_added(rules: RuleSet) -> No
 def test_a_delayed_frame_is_overtaken_and_keeps_nobody_waiting(rules: RuleSet) -> None:
     rules.add(0, "delay 1ms nth(1)")
     wire = direction(Impairment(delay=10), rules=rules)
-    delivered = run_schedule(wire, [(place, numbered(place)) for place in range(3)])
+    delivered = run_schedule(wire, [(index, numbered(index)) for index in range(3)])
     assert [(due, number_of(frame)) for due, frame in delivered] == [(11, 1), (12, 2), (MILLISECOND + 10, 0)]
     assert wire.counters.delayed == 1
 
@@ -154,7 +155,7 @@ def test_a_rule_that_corrupts_flips_exactly_its_bits_even_where_chance_would(rul
     log: list[Record] = []
     wire = direction(Impairment(corrupt=1.0), rules=rules, log=log.append)
     sent = bytes(64)
-    delivered = run_schedule(wire, [(place, sent) for place in range(50)])
+    delivered = run_schedule(wire, [(index, sent) for index in range(50)])
     assert all(int.from_bytes(frame, "big").bit_count() == 5 for _, frame in delivered)
     assert {record.cause for record in log} == {"rule"}
     assert len({frame for _, frame in delivered}) == 50
@@ -169,14 +170,14 @@ def test_what_a_rule_passes_or_delays_can_still_be_lost(rules: RuleSet) -> None:
 def test_a_rule_in_python_sees_fields_flow_and_number(rules: RuleSet) -> None:
     seen_of: list[tuple[object, ...]] = []
 
-    def fault(seen: FrameView) -> Fate:
-        seen_of.append((seen["udp.dport"], seen["tcp.dport"], seen.n, seen.flow.key, seen.link, seen.elapsed))
-        return DROP if seen["udp.dport"] == 53 and seen.n == 2 else PASS
+    def fault(view: FrameView) -> Fate:
+        seen_of.append((view["udp.dport"], view["tcp.dport"], view.n, view.flow.key, view.link, view.elapsed))
+        return DROP if view["udp.dport"] == 53 and view.n == 2 else PASS
 
     handle = rules.add(10, fault)
     wire = direction(Impairment(), rules=rules)
     frames = [udp(destination=53), tcp(), udp(destination=53)]
-    outcomes = [wire.offer(10 + place, frame) for place, frame in enumerate(frames)]
+    outcomes = [wire.offer(10 + index, frame) for index, frame in enumerate(frames)]
     assert outcomes == [Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.RULE]
     assert seen_of == [
         (53, None, 1, (17, 53), LINK, 0),
@@ -184,7 +185,7 @@ def test_a_rule_in_python_sees_fields_flow_and_number(rules: RuleSet) -> None:
         (53, None, 2, (17, 53), LINK, 2),
     ]
     assert handle.text == "fault"
-    rules.add(20, lambda seen: PASS if seen["udp.dprt"] else DROP)
+    rules.add(20, lambda view: PASS if view["udp.dprt"] else DROP)
     with pytest.raises(LookupError, match=r"did you mean 'udp\.dport'"):
         wire.offer(20, udp())
 

@@ -24,9 +24,9 @@ KINDS = {"kind": {1: "DATA", 2: "ACK"}}
 def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
     """Return the fields of two protocols, each with packets of its own and one common packet."""
     fields = standard_fields()
-    places = {"kind": (2, 1), "channel": (3, 1)}
+    offsets = {"kind": (2, 1), "channel": (3, 1)}
     flow = ["kind", "channel"]
-    fields.register("mine", ETHERTYPE, places, flow, routed=routed, begins=b"\0\4", names=KINDS)
+    fields.register("mine", ETHERTYPE, offsets, flow, routed=routed, begins=b"\0\4", names=KINDS)
     fields.register("other", ETHERTYPE, {"kind": (2, 1)}, ["kind"], routed=routed, begins=b"\0\5")
     fields.register("all", ETHERTYPE, {"type": (0, 2)}, common, routed=routed)
     return fields
@@ -35,17 +35,17 @@ def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\xbf\x80\x81"])
 def test_a_header_is_there_only_where_it_begins_as_its_protocol_says(route: bytes) -> None:
     fields = shared()
-    actual = {}
+    fields_found = {}
     for begins in (b"\0\4", b"\0\5", b"\0\6", b"\0"):
         frame = HEAD + route + begins + b"\2\7"
         located = locate(frame)
         names = ("mine", "other", "all")
-        actual[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
+        fields_found[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
         values = [fields.reader(f"{name}.kind")(frame, located) for name in ("mine", "other")]
-        assert values == [2 if name in actual[begins] else -1 for name in ("mine", "other")]
+        assert values == [2 if name in fields_found[begins] else -1 for name in ("mine", "other")]
         if begins != b"\0":
             assert fields.reader("all.type")(frame, located) == begins[1]
-    assert actual == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
+    assert fields_found == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
 
 
 @pytest.mark.parametrize(("common", "unclaimed"), [((), ()), (("type",), (6,))])
@@ -77,8 +77,8 @@ def test_the_shortcuts_find_the_flow_that_the_fields_say(
     for route, begins, rest in frames:
         frame = HEAD + route + begins + rest
         for _ in range(2):  # the second finds the shortcut
-            counted, located = flows.count(frame)
-            assert (counted.flow, located) == (flow_of(frame, readers), locate(frame))
+            number, located = flows.count(frame)
+            assert (number.flow, located) == (flow_of(frame, readers), locate(frame))
 
 
 def test_a_rule_may_call_values_as_their_protocol_does_and_hits_no_other_protocols_frames() -> None:
@@ -86,8 +86,8 @@ def test_a_rule_may_call_values_as_their_protocol_does_and_hits_no_other_protoco
     wire = LinkDirection("l", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     rules.add(0, "drop mine.kind == ACK and nth(2)")
     frames = [b"\0\4\2", b"\0\5\2", b"\0\4\1", b"\0\4\2"]
-    reported = [wire.offer(now, HEAD + b"\x81" + frame + bytes(20)).value for now, frame in enumerate(frames)]
-    assert reported == ["accepted", "accepted", "accepted", "rule"]
+    outcomes = [wire.offer(now, HEAD + b"\x81" + frame + bytes(20)).value for now, frame in enumerate(frames)]
+    assert outcomes == ["accepted", "accepted", "accepted", "rule"]
 
 
 def test_a_value_that_has_no_such_name_is_an_error_with_the_names_that_there_are() -> None:
@@ -100,7 +100,7 @@ def test_a_value_that_has_no_such_name_is_an_error_with_the_names_that_there_are
 
 
 @pytest.mark.parametrize(
-    ("more", "why"),
+    ("options", "reason"),
     [
         ({"begins": b"\0\4"}, "it: mine has the number 0x88b7, too: both begin with 0x0004"),
         ({}, "it: all has the number 0x88b7, too: neither has BEGINS"),
@@ -108,10 +108,10 @@ def test_a_value_that_has_no_such_name_is_an_error_with_the_names_that_there_are
         ({"begins": b"\0\7", "routed": False}, "one follows a source route, the other does not"),
     ],
 )
-def test_protocols_that_could_not_be_told_apart_are_refused(more: dict[str, object], why: str) -> None:
+def test_protocols_that_could_not_be_told_apart_are_refused(options: dict[str, object], reason: str) -> None:
     fields = shared()
-    with pytest.raises(ValueError, match=re.escape(why)):
-        fields.register("it", ETHERTYPE, {"a": (2, 1)}, **{"routed": True, **more})
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        fields.register("it", ETHERTYPE, {"a": (2, 1)}, **{"routed": True, **options})
     assert "it" not in fields.headers()
     fields.register("it", ETHERTYPE, {"a": (2, 1)}, ["a"], routed=True, begins=b"\0\7")
     assert flow_of(HEAD + b"\0\7\3", fields.flow_readers()).key == (7, 3)

@@ -22,8 +22,8 @@ routes = st.lists(st.integers(0x80, 0xFF), max_size=MAX_HOPS).map(bytes)
 
 def routed_fields() -> Fields:
     fields = standard_fields()
-    places = {"type": (0, 2), "channel": (2, 1, 0x0F), "credit": (4, 2, 0, [("type", 5)])}
-    fields.register("wormhole", ETHERTYPE, places, flow=["channel", "type"], routed=True)
+    offsets = {"type": (0, 2), "channel": (2, 1, 0x0F), "credit": (4, 2, 0, [("type", 5)])}
+    fields.register("wormhole", ETHERTYPE, offsets, flow=["channel", "type"], routed=True)
     return fields
 
 
@@ -35,8 +35,8 @@ def test_a_field_is_found_behind_a_route_of_any_length(route: bytes) -> None:
     frame = HEAD + route + bytes.fromhex("0005 37 00 0102")
     for name, expected in (("type", 5), ("channel", 7), ("credit", 0x0102)):
         assert FIELDS.reader(f"wormhole.{name}")(frame, locate(frame)) == expected
-    other = HEAD + route + bytes.fromhex("0004 37 00 0102")
-    assert FIELDS.reader("wormhole.credit")(other, locate(other)) == -1
+    other_frame = HEAD + route + bytes.fromhex("0004 37 00 0102")
+    assert FIELDS.reader("wormhole.credit")(other_frame, locate(other_frame)) == -1
     assert FIELDS.reader("eth.src")(frame, locate(frame)) == 0x020000000001
 
 
@@ -51,11 +51,11 @@ def test_a_frame_that_ends_within_its_header_or_its_route_has_no_field(route: by
 def test_a_flow_is_the_same_on_every_link_whatever_is_left_of_the_route(frames: list[tuple[bytes, bytes]]) -> None:
     flows, readers = Flows(1, Classifier(FIELDS)), FIELDS.flow_readers()
     for route, rest in frames:
-        bare = flow_of(HEAD + rest, readers)
-        counted, _ = flows.count(HEAD + rest)
-        before = counted.n
-        counted, located = flows.count(HEAD + route + rest)
-        assert (counted.flow, counted.n) == (bare, before + 1)
+        unrouted = flow_of(HEAD + rest, readers)
+        number, _ = flows.count(HEAD + rest)
+        before = number.n
+        number, located = flows.count(HEAD + route + rest)
+        assert (number.flow, number.n) == (unrouted, before + 1)
         assert located == locate(HEAD)
 
 

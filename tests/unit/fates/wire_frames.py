@@ -82,35 +82,35 @@ def direction(
     seed: int = 1,
     link: str = LINK,
     rules: RuleSet | None = None,
-    **more: object,
+    **changes: object,
 ) -> LinkDirection:
-    """more: of `FateOptions`."""
-    options = FateOptions(seed, rules=rules, **more)  # type: ignore[arg-type]
+    """changes: of `FateOptions`."""
+    options = FateOptions(seed, rules=rules, **changes)  # type: ignore[arg-type]
     return LinkDirection(link, "forward", impairment, options)
 
 
 def run_schedule(wire: LinkDirection, schedule: Iterable[tuple[int, bytes]]) -> list[Delivery]:
     """Offers every frame at its time, polls whenever the deadline is reached, and to the end."""
-    out: list[Delivery] = []
+    delivered: list[Delivery] = []
     for now, frame in schedule:
         while wire.deadline is not None and wire.deadline <= now:
-            out += wire.poll(wire.deadline)
+            delivered += wire.poll(wire.deadline)
         wire.offer(now, frame)
     while wire.deadline is not None:
-        out += wire.poll(wire.deadline)
-    return out
+        delivered += wire.poll(wire.deadline)
+    return delivered
 
 
-def carried(impairment: Impairment, schedule: Iterable[tuple[int, bytes]], **more: object) -> list[Delivery]:
-    return run_schedule(direction(impairment, **more), schedule)  # type: ignore[arg-type]
+def carried(impairment: Impairment, schedule: Iterable[tuple[int, bytes]], **options: object) -> list[Delivery]:
+    return run_schedule(direction(impairment, **options), schedule)  # type: ignore[arg-type]
 
 
 def fates_of(
     impairment: Impairment,
     schedule: Iterable[tuple[int, bytes]],
     files: Mapping[str, str] | None = None,
-    **more: object,
+    **options: object,
 ) -> tuple[list[Delivery], list[Record]]:
     log: list[Record] = []
-    out = carried(impairment, schedule, log=log.append, files=files, **more)
-    return out, log
+    delivered = carried(impairment, schedule, log=log.append, files=files, **options)
+    return delivered, log

@@ -23,8 +23,8 @@ def number(value: int, size: int = 8) -> bytes:
 
 @pytest.fixture
 def table() -> Iterator[bpf.Map]:
-    with bpf.make_map("hash", "table", 8, 16, 5_000) as made:
-        yield made
+    with bpf.make_map("hash", "table", 8, 16, 5_000) as map_:
+        yield map_
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,7 +40,7 @@ def _no_descriptor_left() -> Iterator[None]:
     assert os.listdir("/proc/self/fd") == before
 
 
-def returning(result: int) -> bytes:
+def program_returning(result: int) -> bytes:
     program = Program()
     program.mov(R0, result)
     program.exit()
@@ -61,17 +61,17 @@ def test_an_entry_is_added_and_changed(table: bpf.Map) -> None:
 def test_all_entries_are_read_in_batches(table: bpf.Map, entries: int) -> None:
     for key in range(entries):
         table.update(number(key), number(key * 3, 16))
-    actual = list(table.items())
-    assert len(actual) == entries
-    assert dict(actual) == {number(key): number(key * 3, 16) for key in range(entries)}
+    entries_read = list(table.items())
+    assert len(entries_read) == entries
+    assert dict(entries_read) == {number(key): number(key * 3, 16) for key in range(entries)}
 
 
 def test_a_full_table_says_so() -> None:
-    with bpf.make_map("hash", "small", 8, 8, 2) as small:
+    with bpf.make_map("hash", "small", 8, 8, 2) as small_map:
         for key in range(2):
-            small.update(number(key), number(0))
+            small_map.update(number(key), number(0))
         with pytest.raises(OSError, match="the map small") as caught:
-            small.update(number(2), number(0))
+            small_map.update(number(2), number(0))
         assert caught.value.errno == errno.E2BIG
 
 
@@ -88,16 +88,16 @@ def test_a_program_and_its_maps_are_found_by_number() -> None:
     program.load(R0, R1, 0, 4)
     program.exit()
     with (
-        bpf.make_map("array", "words", 4, 16, 1) as words,
-        bpf.load_classifier(program.assemble({"words": words.descriptor}), "reads") as loaded,
-        bpf.program_by_id(loaded.id) as actual,
-        bpf.map_by_id(*actual.maps) as same,
+        bpf.make_map("array", "words", 4, 16, 1) as words_map,
+        bpf.load_classifier(program.assemble({"words": words_map.descriptor}), "reads") as loaded,
+        bpf.program_by_id(loaded.id) as found_program,
+        bpf.map_by_id(*found_program.maps) as found_map,
     ):
-        assert (actual.id, actual.name, actual.maps) == (loaded.id, "reads", loaded.maps)
-        assert (same.name, same.key_size, same.value_size, same.max_entries) == ("words", 4, 16, 1)
-        same.update(number(0, 4), number(5) + number(77))
-        assert run_on(actual, bytes(64)).result == 77
-        assert list(words.items()) == [(number(0, 4), number(5) + number(77))]
+        assert (found_program.id, found_program.name, found_program.maps) == (loaded.id, "reads", loaded.maps)
+        assert (found_map.name, found_map.key_size, found_map.value_size, found_map.max_entries) == ("words", 4, 16, 1)
+        found_map.update(number(0, 4), number(5) + number(77))
+        assert run_on(found_program, bytes(64)).result == 77
+        assert list(words_map.items()) == [(number(0, 4), number(5) + number(77))]
 
 
 def test_a_number_that_nobody_has_is_not_found() -> None:
@@ -109,7 +109,7 @@ def test_a_number_that_nobody_has_is_not_found() -> None:
 
 @pytest.mark.parametrize("result", [0, 2, -1])
 def test_a_run_returns_the_programs_result(result: int) -> None:
-    with bpf.load_classifier(returning(result), "returns") as loaded:
+    with bpf.load_classifier(program_returning(result), "returns") as loaded:
         run = run_on(loaded, bytes(14), repeat=100)
         assert run.result == result
         assert run.duration < 1_000_000
@@ -129,7 +129,7 @@ def test_what_changes_the_kernel_is_announced_and_what_asks_is_not() -> None:
     with (
         observed_by(changes.append),
         bpf.make_map("hash", "table", 8, 8, 2) as table,
-        bpf.load_classifier(returning(0), "p") as loaded,
+        bpf.load_classifier(program_returning(0), "p") as loaded,
     ):
         table.update(number(1), number(2))
         table.lookup(number(1))

@@ -37,7 +37,7 @@ COMPARISONS: dict[Comparison, Callable[[int, int], bool]] = {
 }  # fmt: skip
 
 
-def encoded(build: Callable[[Program], object]) -> str:
+def encode(build: Callable[[Program], object]) -> str:
     program = Program()
     build(program)
     return program.assemble({"table": 9}).hex(" ", 8)
@@ -74,7 +74,7 @@ def encoded(build: Callable[[Program], object]) -> str:
 def test_an_instruction_is_encoded_as_specified(build: Callable[[Program], object], expected: str) -> None:
     if struct.pack("=H", 1) != b"\1\0":
         pytest.skip("the bytes above are those of a little-endian machine")
-    assert encoded(build) == expected
+    assert encode(build) == expected
 
 
 def test_labels_are_resolved_in_both_directions_over_wide_constants() -> None:
@@ -87,7 +87,7 @@ def test_labels_are_resolved_in_both_directions_over_wide_constants() -> None:
     program.exit()
     code = program.assemble({})
     assert len(program) == 5
-    assert [struct.unpack_from("=h", code, place * 8 + 2)[0] for place in (2, 3)] == [1, -4]
+    assert [struct.unpack_from("=h", code, index * 8 + 2)[0] for index in (2, 3)] == [1, -4]
 
 
 def test_what_does_not_fit_is_an_error_and_not_another_program() -> None:
@@ -102,13 +102,13 @@ def test_what_does_not_fit_is_an_error_and_not_another_program() -> None:
     program.jump("nowhere")
     with pytest.raises(ValueError, match="unknown label 'nowhere'"):
         program.assemble({})
-    far = Program()
-    far.jump("end")
+    far_jump = Program()
+    far_jump.jump("end")
     for _ in range(0x8000):
-        far.mov(R0, 0)
-    far.label("end")
+        far_jump.mov(R0, 0)
+    far_jump.label("end")
     with pytest.raises(ValueError, match="too far"):
-        far.assemble({})
+        far_jump.assemble({})
 
 
 class Machine:
@@ -141,7 +141,7 @@ def machine() -> Iterator[Machine]:
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic_is_modulo_two_to_the_64(name: str, machine: Machine) -> None:
-    choose, meant = ARITHMETIC[name]
+    choose, expected_result = ARITHMETIC[name]
 
     @given(WORDS, WORDS)
     def check_operation(left: int, right: int) -> None:
@@ -150,7 +150,7 @@ def test_arithmetic_is_modulo_two_to_the_64(name: str, machine: Machine) -> None
             program.constant(R3, right)
             choose(program)(R2, R3)
 
-        assert machine.compute(build) == meant(left, right) & MASK
+        assert machine.compute(build) == expected_result(left, right) & MASK
 
     check_operation()
 
@@ -158,7 +158,7 @@ def test_arithmetic_is_modulo_two_to_the_64(name: str, machine: Machine) -> None
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("name", SHIFTS)
 def test_shifts_take_zeros_in(name: str, machine: Machine) -> None:
-    choose, meant = SHIFTS[name]
+    choose, expected_result = SHIFTS[name]
 
     @given(WORDS, st.integers(0, 63))
     def check_operation(word: int, by: int) -> None:
@@ -166,7 +166,7 @@ def test_shifts_take_zeros_in(name: str, machine: Machine) -> None:
             program.constant(R2, word)
             choose(program)(R2, by)
 
-        assert machine.compute(build) == meant(word, by) & MASK
+        assert machine.compute(build) == expected_result(word, by) & MASK
 
     check_operation()
 
@@ -194,8 +194,8 @@ def test_comparisons_are_of_unsigned_numbers(comparison: Comparison, machine: Ma
 @pytest.mark.requires("bpf")
 def test_bytes_in_network_order_become_numbers(machine: Machine) -> None:
     def build(program: Program) -> None:
-        for place, byte in enumerate(range(1, 9), -8):
-            program.store(R10, place, byte, 1)
+        for offset, byte in enumerate(range(1, 9), -8):
+            program.store(R10, offset, byte, 1)
         program.load(R2, R10, -8, 8)
         program.big_endian(R2, 64)
         program.load(R3, R10, -8, 2)

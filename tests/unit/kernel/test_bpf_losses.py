@@ -58,16 +58,16 @@ READERS = FIELDS.flow_readers()
 
 def random_frame(chance: random.Random) -> bytes:
     """Return a frame of any kind, often of the same few flows, at times truncated or with a byte changed."""
-    few = [1, 2, 3, 5, 80, 256, 5001]
+    values = [1, 2, 3, 5, 80, 256, 5001]
     payload = bytes(chance.choice([0, 0, 1, 3, 255]) for _ in range(chance.randrange(40)))
-    pair = ports(chance.choice(few), chance.choice(few)) + payload
+    pair = ports(chance.choice(values), chance.choice(values)) + payload
     macs = chance.choice([(A, B), (B, A), (A, C), (A, (1 << 48) - 1)])
     offset = chance.choice([0, 0, 0, 0x4000, 0x2000, 0x2001, 0x1F00, 1])
     options = bytes(chance.choice([0, 0, 4, 40]))
     protocol = chance.choice([6, 17, 1, 58, 0, 255])
     makers: Sequence[Callable[[], bytes]] = [
-        lambda: udp(chance.choice(few), chance.choice(few), payload, offset=offset, macs=macs),
-        lambda: tcp(chance.choice(few), chance.choice(few), data=payload, options=options, macs=macs),
+        lambda: udp(chance.choice(values), chance.choice(values), payload, offset=offset, macs=macs),
+        lambda: tcp(chance.choice(values), chance.choice(values), data=payload, options=options, macs=macs),
         lambda: ipv4(pair, protocol, options=options, offset=offset, macs=macs),
         lambda: ipv6(pair, protocol),
         lambda: ipv6(b"\x06\0\0\0\0\0\0\0" + pair, chance.choice([0, 43, 44])),  # extension headers
@@ -85,8 +85,8 @@ def random_frame(chance: random.Random) -> bytes:
     if chance.random() < 0.1:
         frame = frame[: chance.randrange(ETHERNET_HEADER, len(frame) + 1)]
     if chance.random() < 0.1 and len(frame) > ETHERNET_HEADER:
-        place = chance.randrange(12, len(frame))
-        frame = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
+        position = chance.randrange(12, len(frame))
+        frame = frame[:position] + chance.randbytes(1) + frame[position + 1 :]
     return frame
 
 
@@ -97,11 +97,11 @@ def runnable(frame: bytes) -> bytes:
 
 
 def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FIELDS) -> Classifier:
-    """Each frame's fate, and then all that was counted, is the model's. Returns the classifier, closed."""
+    """Compare each frame's fate and then all counters with the model's. Returns the classifier, closed."""
     model = LinkDirection(LINK, "backward", impairment, FateOptions(seed=SEED, fields=fields))
     readers = fields.flow_readers()
     flows: Counter[Flow] = Counter()
-    lost = 0
+    lost_bytes = 0
     with loss_classifier.load(losses_of(KEY, impairment, fields)) as classifier:
         for n, frame in enumerate(map(runnable, frames), 1):
             dropped = model.offer(n, frame).dropped
@@ -110,13 +110,13 @@ def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FI
             flow = flow_of(frame, readers)
             assert result == (TC_ACT_SHOT if dropped else TC_ACT_UNSPEC), f"frame {n}: {flow} {frame.hex()}"
             flows[flow] += 1
-            lost += len(frame) * dropped
-        counted = classifier.counters()
-        assert (counted.offered, counted.loss, counted.gemodel, counted.loss_pattern, counted.lost_bytes) == (
-            model.counters.offered, model.counters.loss, model.counters.gemodel, model.counters.loss_pattern, lost,
+            lost_bytes += len(frame) * dropped
+        counts = classifier.counters()
+        assert (counts.offered, counts.loss, counts.gemodel, counts.loss_pattern, counts.lost_bytes) == (
+            model.counters.offered, model.counters.loss, model.counters.gemodel, model.counters.loss_pattern, lost_bytes,
         )  # fmt: skip
-        assert counted.lost == model.counters.dropped
-        assert counted.is_exact
+        assert counts.lost == model.counters.dropped
+        assert counts.is_exact
         assert classifier.flows() == (flows if impairment.loss else {})
     return classifier
 
@@ -178,9 +178,9 @@ def test_thousands_of_frames_of_every_kind_have_the_models_fates(loss: float) ->
 def test_any_bytes_behind_the_addresses_belong_to_the_models_flow() -> None:
     types = st.sampled_from([0x0800, 0x86DD, 0x8100, 0x88A8, KEYED, 0x05FF, 0x0600])
     bodies = st.builds(lambda kind, body: ethernet(body, ethertype=kind), types, st.binary(max_size=80))
-    anything = st.binary(min_size=ETHERNET_HEADER, max_size=80)
+    any_bytes = st.binary(min_size=ETHERNET_HEADER, max_size=80)
 
-    @given(st.lists(st.one_of(bodies, anything), min_size=1, max_size=40), st.floats(0.01, 1.0))
+    @given(st.lists(st.one_of(bodies, any_bytes), min_size=1, max_size=40), st.floats(0.01, 1.0))
     def alike(frames: list[bytes], loss: float) -> None:
         compare(Impairment(loss=loss), frames)
 
@@ -197,8 +197,8 @@ def test_the_hash_has_no_weak_key(key: str) -> None:
         start = fate_hash.absorb(fate_hash.flow_key(number, PLAIN, B, A, ()), fate_hash.LOSS)
         with loss_classifier.load(losses) as classifier:
             for n in range(1, 300):
-                lost = fate_hash.draw(start, n) >> 11 < fate_hash.threshold(loss)
-                assert (run_on(classifier.program, ethernet(bytes(46))).result == TC_ACT_SHOT) == lost
+                is_lost = fate_hash.draw(start, n) >> 11 < fate_hash.threshold(loss)
+                assert (run_on(classifier.program, ethernet(bytes(46))).result == TC_ACT_SHOT) == is_lost
 
 
 @pytest.mark.requires("bpf")
@@ -258,19 +258,19 @@ def test_the_other_direction_and_another_seed_lose_others() -> None:
 def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_their_fates() -> None:
     impairment = Impairment(loss=0.5)
     model = LinkDirection(LINK, "backward", impairment, FateOptions(seed=SEED))
-    known = [ethernet(source=source) for source in (A, B, C)]
+    flows = [ethernet(source=source) for source in (A, B, C)]
     with loss_classifier.load(losses_of(KEY, impairment), flows=3) as classifier:
-        for frame in known:
+        for frame in flows:
             assert (run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
-        lost = 0
+        lost_count = 0
         for n in range(4_000):
-            lost += run_on(classifier.program, ethernet(source=C + 1 + n % 50)).result == TC_ACT_SHOT
-            frame = known[n % 3]
+            lost_count += run_on(classifier.program, ethernet(source=C + 1 + n % 50)).result == TC_ACT_SHOT
+            frame = flows[n % 3]
             assert (run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
-        counted = classifier.counters()
-        assert counted.untold == 4_000
-        assert not counted.is_exact
-        assert 1_845 < lost < 2_155  # 4.9 standard deviations around a half
+        counts = classifier.counters()
+        assert counts.untold == 4_000
+        assert not counts.is_exact
+        assert 1_845 < lost_count < 2_155  # 4.9 standard deviations around a half
         assert len(classifier.flows()) == 3
 
 
@@ -284,8 +284,8 @@ def test_a_new_program_counts_frames_from_one_again_and_can_go_on_in_the_old_one
             assert second.counters() == first.counters()
             assert second.counters().offered == 100
             assert set(second.flows().values()) == {50}
-        with loss_classifier.load(losses) as third:
-            assert third.counters().offered == 0
+        with loss_classifier.load(losses) as third_program:
+            assert third_program.counters().offered == 0
 
 
 def test_a_name_says_what_is_decided() -> None:
@@ -315,16 +315,16 @@ def test_what_cannot_be_decided_exactly_is_rejected_with_the_reason() -> None:
     assert refusal(Impairment(loss_pattern=", ".join(str(3 * n) for n in range(1, 1_002)))) == (
         "a loss pattern of 1,001 ranges; the classifier takes 1,000"
     )
-    many = standard_fields()
-    many.register("many", PLAIN, {f"f{n}": (n, 1) for n in range(17)}, flow=[f"f{n}" for n in range(17)])
-    assert refusal(loss, many) == "a flow key of 17 fields (EtherType 0x88b5); the classifier takes 16"
-    assert refusal(Impairment(loss_pattern="1"), many) == ""  # no flow is looked for
+    many_fields = standard_fields()
+    many_fields.register("many", PLAIN, {f"f{n}": (n, 1) for n in range(17)}, flow=[f"f{n}" for n in range(17)])
+    assert refusal(loss, many_fields) == "a flow key of 17 fields (EtherType 0x88b5); the classifier takes 16"
+    assert refusal(Impairment(loss_pattern="1"), many_fields) == ""  # no flow is looked for
     for flow in ("wide", "id"):
-        wide = standard_fields()
-        wide.register("own", PLAIN, {"wide": (0, 9), "id": (9, 1, 0, [("wide", 1)])}, flow=[flow])
-        assert refusal(loss, wide) == "the flow key needs the field own.wide, wider than 8 bytes"
+        wide_fields = standard_fields()
+        wide_fields.register("own", PLAIN, {"wide": (0, 9), "id": (9, 1, 0, [("wide", 1)])}, flow=[flow])
+        assert refusal(loss, wide_fields) == "the flow key needs the field own.wide, wider than 8 bytes"
         with pytest.raises(UnsupportedError, match="wider than"):
-            losses_of(KEY, loss, wide)
+            losses_of(KEY, loss, wide_fields)
     with pytest.raises(ValueError, match="nothing is lost"):
         loss_classifier.load(losses_of(KEY, Impairment(delay=5)))
 

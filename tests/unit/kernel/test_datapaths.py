@@ -63,7 +63,7 @@ def chosen(forward: Impairment, abilities: Capabilities = ALL, requested: Config
     return choose(forward, NOTHING, abilities, requested).datapath
 
 
-def refused(
+def refusal(
     requested: ConfiguredDatapath, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING
 ) -> str:
     with pytest.raises(UnsupportedError) as caught:
@@ -123,7 +123,7 @@ def test_every_key_of_an_impairment_is_looked_at() -> None:
 
 def test_figures_are_those_of_the_impairment() -> None:
     def bound(datapath: Datapath, impairment: Impairment, feature: str) -> str:
-        return next(actual.bound for actual in assess(datapath, impairment) if actual.feature == feature)
+        return next(assessment.bound for assessment in assess(datapath, impairment) if assessment.feature == feature)
 
     tenth = Impairment(loss=0.1, duplicate=0.1)
     assert bound("netem", tenth, "duplicate with loss").endswith(
@@ -216,26 +216,26 @@ def test_an_exact_datapath_has_no_notes(datapath: Datapath) -> None:
 
 
 def test_a_direct_link_refuses_impairments() -> None:
-    assert refused("direct", LOSS) == "the datapath 'direct' cannot carry this: it carries no impairment"
+    assert refusal("direct", LOSS) == "the datapath 'direct' cannot carry this: it carries no impairment"
 
 
 def test_a_feature_that_a_datapath_lacks_is_rejected_with_the_reason() -> None:
-    assert refused("tc", DELAY) == (
+    assert refusal("tc", DELAY) == (
         "the datapath 'tc' cannot carry this: delay: nothing in it can hold a frame for a time"
     )
-    assert refused("netem", NOTHING, backward=ASKING["rules"]).endswith("rules: it has none")
+    assert refusal("netem", NOTHING, backward=ASKING["rules"]).endswith("rules: it has none")
 
 
 def test_features_that_the_machine_lacks_are_rejected_with_the_reason() -> None:
-    assert refused("netem", DELAY, WITHOUT_NETEM) == "the datapath 'netem' cannot carry this: no netem"
-    assert refused("tc", LOSS, ROOTLESS) == "the datapath 'tc' cannot carry this: needs root"
-    assert refused("tc", RATE, replace(ALL, tbf=False)).endswith("this machine does not have it")
+    assert refusal("netem", DELAY, WITHOUT_NETEM) == "the datapath 'netem' cannot carry this: no netem"
+    assert refusal("tc", LOSS, ROOTLESS) == "the datapath 'tc' cannot carry this: needs root"
+    assert refusal("tc", RATE, replace(ALL, tbf=False)).endswith("this machine does not have it")
 
 
 def test_tc_needs_only_what_is_asked_of_it() -> None:
     assert chosen(LOSS, replace(ALL, tbf=False, size_table=False), "tc") == "tc"
     assert chosen(RATE, replace(ALL, bpf=False, size_table=False), "tc") == "tc"
-    assert refused("tc", ASKING["overhead"], replace(ALL, size_table=False))
+    assert refusal("tc", ASKING["overhead"], replace(ALL, size_table=False))
 
 
 def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
@@ -249,7 +249,7 @@ def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
 
 
 def test_without_a_relay_a_link_that_needs_it_is_refused_with_everything_that_speaks_against_it() -> None:
-    text = refused(
+    text = refusal(
         "auto", DELAY, replace(WITHOUT_NETEM, relay=False, reasons={"netem": "no netem", "relay": "no socket"})
     )
     assert text == (

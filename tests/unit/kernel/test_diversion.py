@@ -25,10 +25,10 @@ HERE = "/proc/thread-self/ns/net"
 BUFFER = 1 << 20
 
 
-def story(test: Callable[[RouteSocket], None]) -> None:
+def run_in_namespace(test: Callable[[RouteSocket], None]) -> None:
     """Run a test in a namespace with the pairs sender - port and tap - back, and hooks on port and tap."""
 
-    def inside() -> None:
+    def in_namespace() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
         namespace = open_path(HERE)
         with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
@@ -46,7 +46,7 @@ def story(test: Callable[[RouteSocket], None]) -> None:
             pass
         test(namespace.route)
 
-    in_child(inside)
+    in_child(in_namespace)
 
 
 def open_socket(device: str, mark: int = 0) -> PacketSocket:
@@ -59,7 +59,7 @@ def frame(number: int) -> bytes:
 
 def numbers(packet_socket: PacketSocket) -> list[int]:
     """Return the numbers of received frames; veth delivers before the send returns."""
-    return [int.from_bytes(one[14:18], "big") for _, one in packet_socket.receive(0)]
+    return [int.from_bytes(raw[14:18], "big") for _, raw in packet_socket.receive(0)]
 
 
 def test_what_comes_in_is_taken_from_request_to_request() -> None:
@@ -72,12 +72,12 @@ def test_what_comes_in_is_taken_from_request_to_request() -> None:
         sender.send([frame(3)])
         assert numbers(tap) == [2]
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
     def test(route: RouteSocket) -> None:
-        sender, back, port, marked = (
+        sender, putter, port, marked_socket = (
             open_socket("sender"),
             open_socket("back"),
             open_socket("port"),
@@ -85,54 +85,54 @@ def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
         )
         route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, as_outgoing=True)])
         port.send([frame(1)])
-        marked.send([frame(2)])
-        assert numbers(back) == [1]
+        marked_socket.send([frame(2)])
+        assert numbers(putter) == [1]
         assert numbers(sender) == [2]
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> None:
     """Frames with the mark are not diverted a second time."""
 
     def test(route: RouteSocket) -> None:
-        port, tap, back, marked = (
+        port, tap, putter, marked_socket = (
             open_socket("port"),
             open_socket("tap", MARK),
             open_socket("back"),
             open_socket("back", MARK),
         )
         route.execute([diversion.put_back(TAP, PORT, MARK), diversion.divert(PORT, INGRESS, TAP, MARK)])
-        back.send([frame(1)])
-        marked.send([frame(2)])
+        putter.send([frame(1)])
+        marked_socket.send([frame(2)])
         assert numbers(port) == [2]
         assert numbers(tap) == [1]
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
     def test(route: RouteSocket) -> None:
         ring = Ring(HERE, "port", 1 << 20)
-        sender, back, port = open_socket("sender"), open_socket("back", PORT), open_socket("port", PORT)
+        sender, putter, port = open_socket("sender"), open_socket("back", PORT), open_socket("port", PORT)
         tap = open_socket("tap", PORT)
         route.execute([diversion.put_back(TAP, PORT, PORT), diversion.divert(PORT, INGRESS, TAP, PORT)])
         sender.send([frame(1)])
-        back.send([frame for _, frame in tap.receive(0)])
+        putter.send([frame for _, frame in tap.receive(0)])
         port.send([frame(2)])
-        actual: list[tuple[bool, int]] = []
-        while len(actual) < 2:
+        heard_frames: list[tuple[bool, int]] = []
+        while len(heard_frames) < 2:
             assert select.select([ring], [], [], 30)[0]
-            actual += [(left, int.from_bytes(one[14:18], "big")) for _, left, one in ring.read()]
-        assert actual == [(False, 1), (True, 2)]
+            heard_frames += [(is_outgoing, int.from_bytes(raw[14:18], "big")) for _, is_outgoing, raw in ring.read()]
+        assert heard_frames == [(False, 1), (True, 2)]
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends() -> None:
     def test(route: RouteSocket) -> None:
-        received = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
-        sender, back, port = open_socket("sender"), open_socket("back", PORT), open_socket("port")
+        tap_reader = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
+        sender, putter, port = open_socket("sender"), open_socket("back", PORT), open_socket("port")
         route.execute(
             [
                 diversion.put_back(TAP, PORT, PORT),
@@ -141,13 +141,13 @@ def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends(
             ]
         )
         sender.send([frame(1)])
-        back.send([frame(2)])
+        putter.send([frame(2)])
         port.send([frame(3)])
-        assert [(left, int.from_bytes(head[14:18], "big")) for left, _, _, head in received.read(10)] == [
+        assert [(is_outgoing, int.from_bytes(head[14:18], "big")) for is_outgoing, _, _, head in tap_reader.read(10)] == [
             (False, 2), (True, 3),
         ]  # fmt: skip
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_diversions_are_read_back() -> None:
@@ -163,7 +163,7 @@ def test_diversions_are_read_back() -> None:
         route.execute([netlink_messages.remove_link(TAP)])
         assert diversions(route, [PORT]) == {PORT: Diversion(-1, -1)}
 
-    story(test)
+    run_in_namespace(test)
 
 
 def test_other_filters_are_no_diversions() -> None:
@@ -172,14 +172,14 @@ def test_other_filters_are_no_diversions() -> None:
         assert diversions(route, [PORT, TAP]) == {}
         assert rtnl_dump.wire_contents(route).redirections == {PORT: TAP}
 
-    story(test)
+    run_in_namespace(test)
 
 
 @pytest.mark.parametrize(("index", "reason"), [(PORT, errno.ENOENT), (SENDER, errno.EINVAL)])
 def test_what_is_not_diverted_cannot_be_let_go(index: int, reason: int) -> None:
     def test(route: RouteSocket) -> None:
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as raised:
             route.execute([diversion.remove(index, INGRESS)])
-        assert [refusal.errno for refusal in refused.value.refusals] == [reason]
+        assert [refusal.errno for refusal in raised.value.refusals] == [reason]
 
-    story(test)
+    run_in_namespace(test)

@@ -43,13 +43,13 @@ SMALLEST = 16
 Story = Callable[[ModuleType], None]
 
 
-def on_both(story: Story) -> None:
+def on_both(scenario: Story) -> None:
     """Run a story on each frame path, in a namespace of its own with a veth pair a-b."""
     for path in frame_paths():
-        in_child(partial(_inside, story, path))
+        in_child(partial(_inside, scenario, path))
 
 
-def _inside(story: Story, path: ModuleType) -> None:
+def _inside(scenario: Story, path: ModuleType) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNET)
     namespace = open_path("/proc/thread-self/ns/net")
     namespace.route.execute([netlink_messages.make_veth("a", A, MTU, namespace.descriptor, "b", B)])
@@ -57,7 +57,7 @@ def _inside(story: Story, path: ModuleType) -> None:
     sender, receiver = open_socket("a"), open_socket("b")
     while not select.select([receiver], [], [], 0.01)[0]:  # the kernel gives an interface its carrier some time later
         sender.send(frame(0, 60))
-    story(path)
+    scenario(path)
 
 
 def open_socket(device: str) -> socket.socket:
@@ -77,14 +77,14 @@ def calls_on(path: ModuleType, device: str, longest: int = LONGEST) -> FrameCall
     return calls
 
 
-def received(calls: FrameCalls, count: int) -> list[bytes]:
+def receive_frames(calls: FrameCalls, count: int) -> list[bytes]:
     """Receive `count` frames, waiting for the kernel to deliver them."""
     frames: list[bytes] = []
-    until = time.monotonic() + 30
+    deadline = time.monotonic() + 30
     while len(frames) < count:
-        assert time.monotonic() < until, f"{count - len(frames)} frames do not come"
-        if (actual := calls.receive()) is not None:
-            frames.append(actual)
+        assert time.monotonic() < deadline, f"{count - len(frames)} frames do not come"
+        if (frame_received := calls.receive()) is not None:
+            frames.append(frame_received)
     return frames
 
 
@@ -102,56 +102,56 @@ def set_link(message: Callable[[int], bytes], index: int) -> None:
 
 
 def test_frames_come_in_order_however_many_wait() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         numbers = itertools.count()
-        chance = random.Random(7)
+        rng = random.Random(7)
         for count in (1, 2, 3, 16, 17, 18, 33, 100):
-            sent = [frame(next(numbers), chance.randrange(60, LONGEST + 1)) for _ in range(count)]
+            sent = [frame(next(numbers), rng.randrange(60, LONGEST + 1)) for _ in range(count)]
             assert [sender.send(entry) for entry in sent] == [len(entry) for entry in sent]
-            assert received(receiver, count) == sent
+            assert receive_frames(receiver, count) == sent
             assert receiver.receive() is None
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_any_buffer_is_sent_and_nothing_else() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
-        one = frame(1, 100)
-        for buffer in (one, bytearray(one), memoryview(one + b"more")[:100]):
+        short_frame = frame(1, 100)
+        for buffer in (short_frame, bytearray(short_frame), memoryview(short_frame + b"more")[:100]):
             assert sender.send(buffer) == 100
-            assert received(receiver, 1) == [one]
+            assert receive_frames(receiver, 1) == [short_frame]
         with pytest.raises(TypeError):
             sender.send("text")  # type: ignore[arg-type]
         with pytest.raises(BufferError):
-            sender.send(memoryview(one)[::2])
+            sender.send(memoryview(short_frame)[::2])
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_a_frame_that_is_too_long_is_cut_also_among_others() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b", 100)
         sent = [frame(number, size) for number, size in enumerate((60, 99, 100, 101, 1_000, 60))]
         for entry in sent:
             sender.send(entry)
-        assert received(receiver, len(sent)) == [entry[:100] for entry in sent]
+        assert receive_frames(receiver, len(sent)) == [entry[:100] for entry in sent]
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_a_frame_of_no_byte_is_refused() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         for longest in (0, -1):
             with pytest.raises(ValueError, match=f"a frame has 1 byte or more, not {longest}"):
                 calls_on(path, "b", longest)
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_a_failed_send_raises_the_kernels_reason() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         sender = calls_on(path, "a")
         assert reason_of(lambda: sender.send(frame(1, LONGEST + 5))) == "EMSGSIZE"
         assert reason_of(lambda: sender.send(b"short")) == "EINVAL"
@@ -161,17 +161,17 @@ def test_a_failed_send_raises_the_kernels_reason() -> None:
         set_link(netlink_messages.remove_link, A)
         assert reason_of(lambda: sender.send(frame(3, 60))) == "ENXIO"
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_a_frame_for_an_interface_without_carrier_fails_for_want_of_buffers() -> None:
     """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once: tried till seen."""
 
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
-        until = time.monotonic() + 30
+        deadline = time.monotonic() + 30
         while True:
-            assert time.monotonic() < until, "the link watch was always faster"
+            assert time.monotonic() < deadline, "the link watch was always faster"
             set_link(netlink_messages.set_down, B)
             reason = reason_of(lambda: sender.send(frame(1, 60)))
             set_link(netlink_messages.set_up, B)
@@ -181,54 +181,54 @@ def test_a_frame_for_an_interface_without_carrier_fails_for_want_of_buffers() ->
             while receiver.receive() is None:  # until it has its carrier again
                 sender.send(frame(2, 60))
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_an_interface_that_goes_down_has_no_frame_and_is_received_from_when_it_is_up_again() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         set_link(netlink_messages.set_down, B)
         assert [receiver.receive() for _ in range(3)] == [None] * 3
         set_link(netlink_messages.set_up, B)
-        while (actual := receiver.receive()) is None:
+        while (received_frame := receiver.receive()) is None:
             sender.send(frame(1, 60))
-        assert actual == frame(1, 60)
+        assert received_frame == frame(1, 60)
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_frames_that_came_before_an_interface_went_down_are_received() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         sent = [frame(number, 60) for number in range(20)]
         for entry in sent:
             sender.send(entry)
         set_link(netlink_messages.set_down, B)
-        assert received(receiver, 20) == sent
+        assert receive_frames(receiver, 20) == sent
         assert receiver.receive() is None
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_a_closed_socket_gives_nothing_any_more_although_frames_were_read_ahead() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         for number in range(10):
             sender.send(frame(number, 60))
-        assert received(receiver, 2) == [frame(0, 60), frame(1, 60)]
+        assert receive_frames(receiver, 2) == [frame(0, 60), frame(1, 60)]
         for _ in range(2):
             receiver.close()
             assert reason_of(receiver.receive) == "EBADF"
             assert reason_of(lambda: receiver.send(frame(1, 60))) == "EBADF"
         assert sender.send(frame(11, 60)) == 60
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_a_signal_that_interrupts_a_send_runs_its_handler_and_the_frame_is_sent() -> None:
     """A full send buffer makes `send` wait; nothing takes its frames until the handler lets them go."""
 
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sender = path.FrameCalls(local, LONGEST)
         interrupted: list[int] = []
@@ -256,7 +256,7 @@ def test_a_signal_that_interrupts_a_send_runs_its_handler_and_the_frame_is_sent(
         with pytest.raises(KeyError, match="the handler's own"):
             sender.send(b"not sent")
 
-    on_both(story)
+    on_both(scenario)
 
 
 def fill(sender: socket.socket) -> None:
@@ -270,61 +270,61 @@ def fill(sender: socket.socket) -> None:
 
 def on_arena(path: ModuleType, device: str) -> tuple[interpreted_frames.Arena, socket.socket]:
     """Return an arena, and a socket with the options that it needs."""
-    received = open_socket(device)
+    packet_socket = open_socket(device)
     for option in (PACKET_AUXDATA, PACKET_VNET_HDR):
-        received.setsockopt(SOL_PACKET, option, 1)
-    received.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    return path.Arena(), received
+        packet_socket.setsockopt(SOL_PACKET, option, 1)
+    packet_socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return path.Arena(), packet_socket
 
 
 def test_a_batch_that_fails_says_where_and_why() -> None:
-    def story(path: ModuleType) -> None:
-        arena, out = on_arena(path, "a")
-        long, good = frame(1, LONGEST + 5), frame(2, 60)
-        assert arena.send(out.fileno(), A, [good, good, long, good], []) == (2, errno.EMSGSIZE)
-        assert arena.send(out.fileno(), A, [good] * BATCH, []) == (BATCH, 0)
-        assert arena.send(out.fileno(), A, [], []) == (0, 0)
-        assert arena.send(out.fileno(), A, [good], [bytes(10)]) == (1, 0)
+    def scenario(path: ModuleType) -> None:
+        arena, sender = on_arena(path, "a")
+        too_long, fitting = frame(1, LONGEST + 5), frame(2, 60)
+        assert arena.send(sender.fileno(), A, [fitting, fitting, too_long, fitting], []) == (2, errno.EMSGSIZE)
+        assert arena.send(sender.fileno(), A, [fitting] * BATCH, []) == (BATCH, 0)
+        assert arena.send(sender.fileno(), A, [], []) == (0, 0)
+        assert arena.send(sender.fileno(), A, [fitting], [bytes(10)]) == (1, 0)
         with pytest.raises(ValueError, match="at most 64 frames"):
-            arena.send(out.fileno(), A, [good] * (BATCH + 1), [])
+            arena.send(sender.fileno(), A, [fitting] * (BATCH + 1), [])
         with pytest.raises(ValueError, match="as many headers or none"):
-            arena.send(out.fileno(), A, [good, good], [bytes(10)])
+            arena.send(sender.fileno(), A, [fitting, fitting], [bytes(10)])
         set_link(netlink_messages.set_down, A)
-        assert arena.send(out.fileno(), A, [good], []) == (0, errno.ENETDOWN)
-        out.close()
-        assert arena.send(out.fileno(), A, [good], []) == (0, errno.EBADF)
+        assert arena.send(sender.fileno(), A, [fitting], []) == (0, errno.ENETDOWN)
+        sender.close()
+        assert arena.send(sender.fileno(), A, [fitting], []) == (0, errno.EBADF)
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_nothing_is_received_of_an_interface_that_is_down_and_a_closed_socket_is_an_error() -> None:
-    def story(path: ModuleType) -> None:
-        arena, received = on_arena(path, "b")
+    def scenario(path: ModuleType) -> None:
+        arena, receiver = on_arena(path, "b")
 
-        def receive(most: int = BATCH) -> tuple[int, int, list[tuple[int, bytes]]]:
-            return arena.receive(received.fileno(), most, 0, LONGEST, lambda *_: None)
+        def receive(maximum: int = BATCH) -> tuple[int, int, list[tuple[int, bytes]]]:
+            return arena.receive(receiver.fileno(), maximum, 0, LONGEST, lambda *_: None)
 
         assert receive() == (0, 0, [])
         set_link(netlink_messages.set_down, B)
         assert [receive(), receive()] == [(0, 0, [])] * 2
-        for most in (0, BATCH + 1, -1):
-            with pytest.raises(ValueError, match=f"a batch has 1 to 64 frames, not {most}"):
-                receive(most)
-        received.close()
+        for maximum in (0, BATCH + 1, -1):
+            with pytest.raises(ValueError, match=f"a batch has 1 to 64 frames, not {maximum}"):
+                receive(maximum)
+        receiver.close()
         assert reason_of(receive) == "EBADF"
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_the_error_of_who_judges_unusual_frames_comes_out_and_its_view_ends() -> None:
-    def story(path: ModuleType) -> None:
-        arena, received = on_arena(path, "b")
+    def scenario(path: ModuleType) -> None:
+        arena, receiver = on_arena(path, "b")
         sender = calls_on(path, "a")
-        kept: list[memoryview] = []
+        views: list[memoryview] = []
 
-        def keep(_header: bytes, seen: memoryview, length: int, *_: int) -> bytes | None:
-            kept.append(seen)
-            assert length == len(seen) == 100
+        def keep(_header: bytes, view: memoryview, length: int, *_: int) -> bytes | None:
+            views.append(view)
+            assert length == len(view) == 100
             return None
 
         def fail(*_: object) -> bytes | None:
@@ -332,37 +332,37 @@ def test_the_error_of_who_judges_unusual_frames_comes_out_and_its_view_ends() ->
 
         for judge in (keep, fail):
             sender.send(frame(1, 100))
-            while not select.select([received], [], [], 1)[0]:
+            while not select.select([receiver], [], [], 1)[0]:
                 pass
             if judge is keep:
-                assert arena.receive(received.fileno(), BATCH, 0, 99, keep)[::2] == (1, [])
+                assert arena.receive(receiver.fileno(), BATCH, 0, 99, keep)[::2] == (1, [])
             else:
                 with pytest.raises(KeyError, match="its own"):
-                    arena.receive(received.fileno(), BATCH, 0, 99, fail)
+                    arena.receive(receiver.fileno(), BATCH, 0, 99, fail)
         with pytest.raises(ValueError, match="released"):
-            bytes(kept[0])
+            bytes(views[0])
 
-    on_both(story)
+    on_both(scenario)
 
 
 @pytest.mark.timeout(900)
 def test_no_call_leaks() -> None:
     """Each call many times, those that fail too: a leak of the least object at one of them is seen."""
 
-    def story(path: ModuleType) -> None:
-        sender, receiver, deaf = calls_on(path, "a"), calls_on(path, "b"), calls_on(path, "b")
-        arena, received = on_arena(path, "b")
-        deaf.close()
-        one, long = frame(1, 1_000), frame(1, LONGEST + 5)
+    def scenario(path: ModuleType) -> None:
+        sender, receiver, down_receiver = calls_on(path, "a"), calls_on(path, "b"), calls_on(path, "b")
+        arena, arena_receiver = on_arena(path, "b")
+        down_receiver.close()
+        short_frame, too_long = frame(1, 1_000), frame(1, LONGEST + 5)
 
         def once() -> None:
-            sender.send(one)
+            sender.send(short_frame)
             receiver.receive()
-            arena.send(received.fileno(), B, [one, long], [])
-            arena.receive(received.fileno(), BATCH, 0, LONGEST, lambda *_: None)
-            arena.receive(received.fileno(), BATCH, 0, 99, lambda _header, seen, *_: bytes(seen))
-            reason_of(lambda: sender.send(long))
-            reason_of(deaf.receive)
+            arena.send(arena_receiver.fileno(), B, [short_frame, too_long], [])
+            arena.receive(arena_receiver.fileno(), BATCH, 0, LONGEST, lambda *_: None)
+            arena.receive(arena_receiver.fileno(), BATCH, 0, 99, lambda _header, view, *_: bytes(view))
+            reason_of(lambda: sender.send(too_long))
+            reason_of(down_receiver.receive)
 
         for _ in range(2_000):
             once()
@@ -371,11 +371,11 @@ def test_no_call_leaks() -> None:
             once()
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ROUNDS * SMALLEST // 1024
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_objects_are_freed_with_their_memory() -> None:
-    def story(path: ModuleType) -> None:
+    def scenario(path: ModuleType) -> None:
         before = 0
         for number in range(1_000):
             if number == 200:
@@ -387,7 +387,7 @@ def test_objects_are_freed_with_their_memory() -> None:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512
         assert len(os.listdir("/proc/self/fd")) < 64
 
-    on_both(story)
+    on_both(scenario)
 
 
 def test_the_build_has_its_frame_path_and_sockets_use_it() -> None:
@@ -395,9 +395,9 @@ def test_the_build_has_its_frame_path_and_sockets_use_it() -> None:
     assert frame_socket.FrameCalls.__module__ == packet_socket.Arena.__module__ == expected[build()]
     assert native_frames().FrameCalls.__module__ == expected["compiled"]
 
-    def story(_: ModuleType) -> None:
+    def scenario(_: ModuleType) -> None:
         wire = FrameSocket("a", ETHERTYPE, MTU)
         assert wire.next_frame() is None
         assert isinstance(PacketSocket("b", packet_socket.Arena(), 4_096).arena, packet_socket.Arena)
 
-    on_both(story)
+    on_both(scenario)

@@ -19,19 +19,19 @@ OPTIONS = [("NOP", None), ("NOP", None), ("Timestamp", (1_234_567, 7_654_321))]
 KINDS = {4: gso.TCP_OVER_IPV4, 6: gso.TCP_OVER_IPV6}
 
 
-def offloaded_frame(whole: Packet, layer: type[Packet], kind: int = 0, size: int = 0, tag: bytes = b"") -> GsoFrame:
+def offloaded_frame(packet: Packet, layer: type[Packet], kind: int = 0, size: int = 0, tag: bytes = b"") -> GsoFrame:
     """The frame as a kernel leaves it: its checksum holds the sum of the pseudo-header alone."""
-    frame = bytearray(bytes(whole))
-    start = len(frame) - len(bytes(whole[layer]))
-    place = start + (16 if layer is TCP else 6)
-    network = whole[IP] if IP in whole else whole[IPv6]
-    addresses = bytes(network)[12:20] if IP in whole else bytes(network)[8:40]
-    pseudo = int.from_bytes(addresses, "big") + (6 if layer is TCP else 17) + len(frame) - start
-    frame[place : place + 2] = (pseudo % 0xFFFF).to_bytes(2, "big")
-    header = HEADER.pack(gso.NEEDS_CHECKSUM, kind, 0, size, start, place - start)
-    actual = gso.gso_frame(header, bytes(frame), tag)
-    assert actual is not None
-    return actual
+    frame = bytearray(bytes(packet))
+    layer_start = len(frame) - len(bytes(packet[layer]))
+    checksum_offset = layer_start + (16 if layer is TCP else 6)
+    network = packet[IP] if IP in packet else packet[IPv6]
+    addresses = bytes(network)[12:20] if IP in packet else bytes(network)[8:40]
+    pseudo = int.from_bytes(addresses, "big") + (6 if layer is TCP else 17) + len(frame) - layer_start
+    frame[checksum_offset : checksum_offset + 2] = (pseudo % 0xFFFF).to_bytes(2, "big")
+    header = HEADER.pack(gso.NEEDS_CHECKSUM, kind, 0, size, layer_start, checksum_offset - layer_start)
+    gso_frame = gso.gso_frame(header, bytes(frame), tag)
+    assert gso_frame is not None
+    return gso_frame
 
 
 def built(packet: Packet) -> Packet:
@@ -46,20 +46,20 @@ sizes = st.integers(1, 1500)
 @given(version=st.sampled_from([4, 6]), data=data, layer=st.sampled_from([TCP, UDP]), tags=st.integers(0, 2))
 @example(version=4, data=b"\0", layer=UDP, tags=0)
 def test_a_checksum_that_was_left_to_hardware(version: int, data: bytes, layer: type[Packet], tags: int) -> None:
-    whole = ETHERNET / (Dot1Q(vlan=5) / Dot1Q(vlan=6) if tags == 2 else Dot1Q(vlan=5) if tags else ADDRESSES[version])
-    whole = built(whole / ADDRESSES[version] / layer() / data if tags else whole / layer() / data)
-    actual = offloaded_frame(whole, layer)
-    assert (actual.segments, actual.extra_bytes, actual.max_segment_size) == (1, 0, len(whole))
-    assert actual.segment() == [bytes(whole)]
+    packet = ETHERNET / (Dot1Q(vlan=5) / Dot1Q(vlan=6) if tags == 2 else Dot1Q(vlan=5) if tags else ADDRESSES[version])
+    packet = built(packet / ADDRESSES[version] / layer() / data if tags else packet / layer() / data)
+    offloaded = offloaded_frame(packet, layer)
+    assert (offloaded.segments, offloaded.extra_bytes, offloaded.max_segment_size) == (1, 0, len(packet))
+    assert offloaded.segment() == [bytes(packet)]
 
 
 def test_a_checksum_that_comes_to_nothing_is_all_ones() -> None:
     """0 would mean that there is no checksum."""
     base = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / b"\0\0")
     sum_but_data = 0xFFFF - base[UDP].chksum
-    whole = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / (0xFFFF - sum_but_data).to_bytes(2, "big"))
-    assert offloaded_frame(whole, UDP).segment() == [bytes(whole)]
-    assert whole[UDP].chksum == 0xFFFF
+    packet = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / (0xFFFF - sum_but_data).to_bytes(2, "big"))
+    assert offloaded_frame(packet, UDP).segment() == [bytes(packet)]
+    assert packet[UDP].chksum == 0xFFFF
 
 
 @given(version=st.sampled_from([4, 6]), data=data, size=sizes, tagged=st.booleans(), seq=st.integers(0, 2**32 - 1))
@@ -69,54 +69,54 @@ def test_tcp_in_one_segment(version: int, data: bytes, size: int, tagged: bool, 
     head = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[version] if tagged else ETHERNET / ADDRESSES[version]
 
     def segment(begin: int, payload: bytes, flags: str) -> bytes:
-        made = head / TCP(sport=5001, dport=40_000, seq=(seq + begin) % 2**32, ack=9, flags=flags, options=OPTIONS)
+        packet = head / TCP(sport=5001, dport=40_000, seq=(seq + begin) % 2**32, ack=9, flags=flags, options=OPTIONS)
         if version == 4:
-            made[IP].id = (0xFFFE + begin // size) & 0xFFFF
-        return bytes(made / Raw(payload))
+            packet[IP].id = (0xFFFE + begin // size) & 0xFFFF
+        return bytes(packet / Raw(payload))
 
-    whole = Ether(segment(0, data, "FPACE"))
-    actual = offloaded_frame(whole, TCP, KINDS[version], size)
+    complete_packet = Ether(segment(0, data, "FPACE"))
+    offloaded = offloaded_frame(complete_packet, TCP, KINDS[version], size)
     begins = range(0, len(data), size)
     expected = [
         segment(begin, data[begin : begin + size],
                 ("FP" if begin + size >= len(data) else "") + "AE" + ("C" if not begin else ""))
         for begin in begins
     ]  # fmt: skip
-    assert actual.segment() == expected
-    assert actual.segments == len(expected)
-    assert len(actual) + actual.extra_bytes == sum(map(len, expected))
-    assert actual.max_segment_size == max(map(len, expected))
+    assert offloaded.segment() == expected
+    assert offloaded.segments == len(expected)
+    assert len(offloaded) + offloaded.extra_bytes == sum(map(len, expected))
+    assert offloaded.max_segment_size == max(map(len, expected))
 
 
 @given(version=st.sampled_from([4, 6]), data=data, size=sizes)
 def test_udp_in_one_segment(version: int, data: bytes, size: int) -> None:
     def datagram(number: int, payload: bytes) -> bytes:
-        made = ETHERNET / ADDRESSES[version] / UDP(sport=5001, dport=40_000) / Raw(payload)
+        packet = ETHERNET / ADDRESSES[version] / UDP(sport=5001, dport=40_000) / Raw(payload)
         if version == 4:
-            made[IP].id = (0xFFFE + number) & 0xFFFF
-        return bytes(made)
+            packet[IP].id = (0xFFFE + number) & 0xFFFF
+        return bytes(packet)
 
-    actual = offloaded_frame(Ether(datagram(0, data)), UDP, gso.UDP, size)
+    offloaded = offloaded_frame(Ether(datagram(0, data)), UDP, gso.UDP, size)
     expected = [datagram(number, data[begin : begin + size]) for number, begin in enumerate(range(0, len(data), size))]
-    assert actual.segment() == expected
-    assert len(actual) + actual.extra_bytes == sum(map(len, expected))
+    assert offloaded.segment() == expected
+    assert len(offloaded) + offloaded.extra_bytes == sum(map(len, expected))
 
 
 def test_headers_between_the_network_and_the_transport_count_in_every_length() -> None:
     head = ETHERNET / ADDRESSES[6] / IPv6ExtHdrDestOpt()
-    whole = Ether(bytes(head / TCP(seq=1, flags="A") / Raw(bytes(100))))
-    actual = offloaded_frame(whole, TCP, gso.TCP_OVER_IPV6, 60).segment()
+    packet = Ether(bytes(head / TCP(seq=1, flags="A") / Raw(bytes(100))))
+    segments = offloaded_frame(packet, TCP, gso.TCP_OVER_IPV6, 60).segment()
     expected = [bytes(head / TCP(seq=1 + begin, flags="A") / Raw(bytes(size))) for begin, size in ((0, 60), (60, 40))]
-    assert actual == expected
+    assert segments == expected
 
 
 def test_the_tag_that_the_kernel_took_out_is_back_and_what_is_left_to_do_is_behind_it() -> None:
-    plain = ETHERNET / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
+    packet = ETHERNET / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
     tagged = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
-    assert offloaded_frame(built(plain), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
-    actual = offloaded_frame(built(plain), TCP, gso.TCP_OVER_IPV4, 150, tag=b"\x81\x00\x60\x07")
-    assert [frame[12:18] for frame in actual.segment()] == [b"\x81\x00\x60\x07\x08\x00"] * 2
-    assert actual.max_segment_size == 18 + 20 + 20 + 150
+    assert offloaded_frame(built(packet), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
+    offloaded = offloaded_frame(built(packet), TCP, gso.TCP_OVER_IPV4, 150, tag=b"\x81\x00\x60\x07")
+    assert [frame[12:18] for frame in offloaded.segment()] == [b"\x81\x00\x60\x07\x08\x00"] * 2
+    assert offloaded.max_segment_size == 18 + 20 + 20 + 150
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_what_nobody_can_finish_is_nothing(header: bytes) -> None:
 def test_nothing_that_a_node_can_say_of_a_frame_is_an_error(
     frame: bytes, kind: int, size: int, start: int, offset: int
 ) -> None:
-    actual = gso.gso_frame(HEADER.pack(gso.NEEDS_CHECKSUM, kind, 0, size, start, offset), frame)
-    if actual is not None:
-        assert len(actual.segment()) == actual.segments
+    gso_frame = gso.gso_frame(HEADER.pack(gso.NEEDS_CHECKSUM, kind, 0, size, start, offset), frame)
+    if gso_frame is not None:
+        assert len(gso_frame.segment()) == gso_frame.segments
 
 
 def test_a_header_that_says_it_is_longer_than_the_frame_is_not_believed() -> None:

@@ -12,19 +12,19 @@ import pytest
 def after(*lines: str) -> object:
     """Run these lines in a new interpreter; return what it prints, parsed as JSON."""
     program = "\n".join(["import json, sys", *lines])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    return json.loads(done.stdout)
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(completed.stdout)
 
 
 MODULES = "print(json.dumps(len([name for name in sys.modules if name.startswith('pyroute2.')])))"
 
 
 def test_messages_need_little_of_it() -> None:
-    lean = after("from testbed.kernel import netlink_messages as messages", MODULES)
-    whole = after("import pyroute2", "from testbed.kernel import netlink_messages as messages", MODULES)
-    assert isinstance(lean, int)
-    assert isinstance(whole, int)
-    assert lean < whole / 2
+    few_modules = after("from testbed.kernel import netlink_messages as messages", MODULES)
+    all_modules = after("import pyroute2", "from testbed.kernel import netlink_messages as messages", MODULES)
+    assert isinstance(few_modules, int)
+    assert isinstance(all_modules, int)
+    assert few_modules < all_modules / 2
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_messages_need_little_of_it() -> None:
 )
 def test_the_whole_package_can_be_imported(lines: list[str]) -> None:
     before = "from testbed.kernel import netlink_messages as messages"
-    one = "print(json.dumps([found.__name__, messages.ifinfmsg is sys.modules['pyroute2.netlink.rtnl.ifinfmsg'].ifinfmsg]))"
-    assert after(before, *lines, one) == ["IPRoute", True]
+    text = "print(json.dumps([found.__name__, messages.ifinfmsg is sys.modules['pyroute2.netlink.rtnl.ifinfmsg'].ifinfmsg]))"
+    assert after(before, *lines, text) == ["IPRoute", True]
 
 
 def test_a_missing_name_is_an_attribute_error() -> None:

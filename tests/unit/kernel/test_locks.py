@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "lock"
 
 
-def holding(path: Path, *, note: str = "") -> processes.Identity:
+def hold_lock(path: Path, *, note: str = "") -> processes.Identity:
     """Start another process that holds the lock until it is killed."""
 
     def take() -> None:
@@ -29,22 +29,22 @@ def holding(path: Path, *, note: str = "") -> processes.Identity:
 def test_one_process_holds_a_lock_and_everybody_knows_who(path: Path) -> None:
     assert locks.holder(path) == 0
     assert locks.holder_pidfd(path) is None
-    held = holding(path)
-    assert locks.holder(path) == held.pid
-    actual = locks.holder_pidfd(path)
-    assert actual is not None
-    assert actual[0] == held.pid
-    os.close(actual[1])
-    with pytest.raises(locks.LockedError, match=f"is locked by process {held.pid}"):
+    lock = hold_lock(path)
+    assert locks.holder(path) == lock.pid
+    holder = locks.holder_pidfd(path)
+    assert holder is not None
+    assert holder[0] == lock.pid
+    os.close(holder[1])
+    with pytest.raises(locks.LockedError, match=f"is locked by process {lock.pid}"):
         locks.Lock(path)
     with pytest.raises(locks.LockedError):
-        holding(path)
-    processes.end(held)
+        hold_lock(path)
+    processes.end(lock)
     assert locks.holder(path) == 0
 
 
 def test_what_a_holder_that_died_had_noted_is_left_to_the_next_and_what_one_that_ended_had_is_not(path: Path) -> None:
-    processes.end(holding(path, note="somebody"))
+    processes.end(hold_lock(path, note="somebody"))
     assert locks.read_note(path) == "somebody"
     lock = locks.Lock(path)
     assert lock.previous_note == "somebody"

@@ -28,8 +28,8 @@ def payload(request: bytes, attribute: int = netlink.TCA_OPTIONS) -> bytes:
     return bytes(dict(attributes(memoryview(request)[HEADERS:]))[attribute])
 
 
-def options(impairment: Impairment, **more: object) -> Options:
-    return netem.options_of(impairment, mtu=MTU, **more)  # type: ignore[arg-type]
+def options(impairment: Impairment, **settings: object) -> Options:
+    return netem.options_of(impairment, mtu=MTU, **settings)  # type: ignore[arg-type]
 
 
 # The encoding
@@ -45,8 +45,8 @@ def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
     assert payload(request, netlink.TCA_KIND) == b"netem\0"
     raw = payload(request)
     assert struct.unpack_from("=6I", raw) == (10, 5, 6, 1, 8, 2)
-    actual = {kind: bytes(value) for kind, value in attributes(memoryview(raw)[24:])}
-    assert actual == {
+    options_sent = {kind: bytes(value) for kind, value in attributes(memoryview(raw)[24:])}
+    assert options_sent == {
         1: struct.pack("=3I", 0, 0, 0),
         3: struct.pack("=2I", 9, 0),
         4: struct.pack("=2I", 0, 0),
@@ -60,22 +60,22 @@ def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
 
 
 def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() -> None:
-    def model(given: Options) -> dict[int, bytes]:
-        return {kind: bytes(value) for kind, value in attributes(memoryview(loss_of(given)))}
+    def model(netem_options: Options) -> dict[int, bytes]:
+        return {kind: bytes(value) for kind, value in attributes(memoryview(loss_of(netem_options)))}
 
-    def loss_of(given: Options) -> bytes:
-        return bytes(dict(attributes(memoryview(payload(netem.request(7, given)))[24:]))[netem.TCA_NETEM_LOSS])
+    def loss_of(netem_options: Options) -> bytes:
+        return bytes(dict(attributes(memoryview(payload(netem.request(7, netem_options)))[24:]))[netem.TCA_NETEM_LOSS])
 
     assert model(Options(gemodel=(1, 2, 3, 4))) == {2: struct.pack("=4I", 1, 2, 3, 4)}
 
 
 def test_encoding_does_not_depend_on_earlier_requests() -> None:
     """pyroute2 keeps encoding state in its message classes, which subclasses inherit."""
-    given = Options(latency=640, seed=10, sizes=qdiscs.size_table(lambda size: size, MTU))
+    earlier_options = Options(latency=640, seed=10, sizes=qdiscs.size_table(lambda size: size, MTU))
     netlink_messages.remove_qdisc(7)
     shapers.requests(7, shapers.Options(1000, 3000, 7, in_frames=True))
-    request = netem.request(7, given)
-    assert netem.decode(payload(request)) == replace(given, sizes=None)
+    request = netem.request(7, earlier_options)
+    assert netem.decode(payload(request)) == replace(earlier_options, sizes=None)
     assert len(payload(request, netlink.TCA_STAB)) == 4 + 24 + 4 + 2 * (MTU + 14 + 4 + 1) + 2
 
 
@@ -117,20 +117,20 @@ def test_what_the_kernel_reports_is_compared_without_what_it_does_not_report() -
 
 @given(st.floats(0, 1))
 def test_a_probability_is_the_nearest_share_and_never_none_or_all_by_rounding(probability: float) -> None:
-    actual = netem.share(probability)
-    assert abs(Fraction(actual, 2**32 - 1) - Fraction(probability)) <= Fraction(1, 2**32 - 1)
-    assert (actual == 0) is (probability == 0)
-    assert (actual == 2**32 - 1) is (probability == 1)
+    share = netem.share(probability)
+    assert abs(Fraction(share, 2**32 - 1) - Fraction(probability)) <= Fraction(1, 2**32 - 1)
+    assert (share == 0) is (probability == 0)
+    assert (share == 2**32 - 1) is (probability == 1)
     if 2**-32 < probability < 1 - 2**-32:
-        assert abs(actual - Fraction(probability) * (2**32 - 1)) <= Fraction(1, 2) + Fraction(1, 2**16)
+        assert abs(share - Fraction(probability) * (2**32 - 1)) <= Fraction(1, 2) + Fraction(1, 2**16)
 
 
 @pytest.mark.parametrize(
-    ("probability", "found"),
+    ("probability", "expected"),
     [(0.0, 0), (1e-30, 1), (2**-32, 1), (0.5, 2**31), (1 - 1e-12, 2**32 - 2), (1.0, 2**32 - 1)],
 )
-def test_probabilities_at_the_edges(probability: float, found: int) -> None:
-    assert netem.share(probability) == found
+def test_probabilities_at_the_edges(probability: float, expected: int) -> None:
+    assert netem.share(probability) == expected
 
 
 def test_gilbert_elliotts_third_number_is_turned_round() -> None:
@@ -143,7 +143,7 @@ def test_gilbert_elliotts_third_number_is_turned_round() -> None:
 
 
 def test_an_impairment_in_netems_units() -> None:
-    everything = Impairment(
+    impairment = Impairment(
         delay=5 * MILLISECOND + 1,
         jitter=MILLISECOND + 1,
         distribution="normal",
@@ -158,12 +158,12 @@ def test_an_impairment_in_netems_units() -> None:
         cell_size=48,
         cell_overhead=5,
     )
-    actual = options(everything, seed=7)
+    encoded = options(impairment, seed=7)
     wire = -(-(1514 + 24) // 48) * 53
-    assert replace(actual, table=(), sizes=None) == Options(
+    assert replace(encoded, table=(), sizes=None) == Options(
         latency=5_000_001,
         jitter=1_000_001,
-        limit=10 + 1 + -(-everything.rate * 6_000_002 // (8 * 10**9 * wire)),
+        limit=10 + 1 + -(-impairment.rate * 6_000_002 // (8 * 10**9 * wire)),
         loss=2**31,
         duplicate=2**29,
         reorder=2**28,
@@ -175,9 +175,9 @@ def test_an_impairment_in_netems_units() -> None:
         cell_overhead=5,
         seed=7,
     )
-    assert actual.table == normal_table()
-    assert actual.sizes is not None
-    assert [actual.sizes.sizes[size] for size in (14, 59, 60, 61, 1514)] == [60, 60, 60, 61, 1514]
+    assert encoded.table == normal_table()
+    assert encoded.sizes is not None
+    assert [encoded.sizes.sizes[size] for size in (14, 59, 60, 61, 1514)] == [60, 60, 60, 61, 1514]
 
 
 def test_netem_gets_only_the_requested_options() -> None:
@@ -186,9 +186,9 @@ def test_netem_gets_only_the_requested_options() -> None:
     assert without_rate == Options(latency=1, limit=1000)
 
 
-@pytest.mark.parametrize(("rate", "found"), [(1, 1), (7, 1), (8, 1), (20, 2), (21, 3), (10**9, 125_000_000)])
-def test_a_rate_is_the_nearest_in_bytes_and_never_unlimited(rate: int, found: int) -> None:
-    assert options(Impairment(rate=rate)).rate == found
+@pytest.mark.parametrize(("rate", "expected"), [(1, 1), (7, 1), (8, 1), (20, 2), (21, 3), (10**9, 125_000_000)])
+def test_a_rate_is_the_nearest_in_bytes_and_never_unlimited(rate: int, expected: int) -> None:
+    assert options(Impairment(rate=rate)).rate == expected
 
 
 # The limit
@@ -236,12 +236,12 @@ def test_the_uniform_table_is_even_from_one_end_to_the_other() -> None:
 
 
 def test_a_table_that_is_too_long_or_broken_is_refused_with_its_name() -> None:
-    long = "1 " * (netem.MAX_TABLE_ENTRIES + 1)
+    long_table = "1 " * (netem.MAX_TABLE_ENTRIES + 1)
     impairment = Impairment(delay=1, jitter=1, distribution="table", jitter_file="mine.dist")
     with pytest.raises(
         UnsupportedError, match=r"^mine\.dist has 16,385 entries; netem takes tables of 16,384 at most$"
     ):
-        options(impairment, table=long)
+        options(impairment, table=long_table)
     with pytest.raises(BrokenFileError, match=r"mine\.dist, line 2"):
         options(impairment, table="1\nx")
 

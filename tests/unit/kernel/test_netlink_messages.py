@@ -37,12 +37,12 @@ def arguments(function: Callable[..., bytes]) -> st.SearchStrategy[dict[str, obj
 def _arguments(
     function: Callable[..., bytes], known: dict[str, st.SearchStrategy[object]]
 ) -> st.SearchStrategy[dict[str, object]]:
-    chosen = {}
+    arguments = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = str(parameter.annotation)
         values = PREFIX if name == "prefix" else known[kind.removesuffix(" | None")]
-        chosen[name] = st.one_of(st.none(), values) if kind.endswith("None") else values
-    return st.fixed_dictionaries(chosen)
+        arguments[name] = st.one_of(st.none(), values) if kind.endswith("None") else values
+    return st.fixed_dictionaries(arguments)
 
 
 def encoded_directly(function: Callable[..., bytes], values: dict[str, object]) -> bytes:

@@ -31,10 +31,10 @@ BUFFER = 8 << 20
 Ends = tuple[PacketSocket, PacketSocket]
 
 
-def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
+def run_between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
     """Run a test on each frame path, in a namespace of its own, with sockets on the two ends of a veth pair."""
 
-    def inside(path: ModuleType) -> None:
+    def in_namespace(path: ModuleType) -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
         namespace = open_path("/proc/thread-self/ns/net")
         with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
@@ -52,16 +52,16 @@ def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500)
         test(a, b)
 
     for path in frame_paths():
-        in_child(partial(inside, path))
+        in_child(partial(in_namespace, path))
 
 
 def receive_frames(packet_socket: PacketSocket, count: int, earliest: int = 0) -> list[tuple[int, bytes]]:
     """Receive `count` frames, waiting for the kernel to deliver them."""
-    got: list[tuple[int, bytes]] = []
-    while len(got) < count:
-        assert select.select([packet_socket], [], [], 30)[0], f"{count - len(got)} frames do not come"
-        got += packet_socket.receive(earliest)
-    return got
+    received: list[tuple[int, bytes]] = []
+    while len(received) < count:
+        assert select.select([packet_socket], [], [], 30)[0], f"{count - len(received)} frames do not come"
+        received += packet_socket.receive(earliest)
+    return received
 
 
 def contents(packet_socket: PacketSocket, count: int) -> list[bytes]:
@@ -69,30 +69,30 @@ def contents(packet_socket: PacketSocket, count: int) -> list[bytes]:
 
 
 def test_frames_come_in_batches_in_their_order_and_whole() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         sent = [numbered(number, 64 + number * 7) for number in range(2 * BATCH + 10)]
         a.send(sent)
-        got: list[bytes] = []
-        while len(got) < len(sent):
+        received: list[bytes] = []
+        while len(received) < len(sent):
             batch = receive_frames(b, 1)
             assert b.is_full is (len(batch) == BATCH)
-            got += [frame for _, frame in batch]
-        assert got == sent
+            received += [frame for _, frame in batch]
+        assert received == sent
         assert b.receive(0) == []
         assert not b.is_full
         assert not b.update_statistics().lost
         assert a.receive(0) == [], "what it sends itself does not come back"
 
-    between(story)
+    run_between(scenario)
 
 
 def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_was_read() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         while True:  # the kernel begins to stamp some time after it was first asked to
             a.send([numbered(0)])
             assert select.select([b], [], [], 30)[0]
             reading = time.monotonic_ns()
-            if all(when < reading for when, _ in b.receive(0)):
+            if all(timestamp < reading for timestamp, _ in b.receive(0)):
                 break
         before = time.monotonic_ns()
         for number in range(10):
@@ -100,21 +100,21 @@ def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_w
         after = time.monotonic_ns()
         while time.monotonic_ns() < after + 5_000_000:
             pass
-        times = [when for when, _ in receive_frames(b, 10)]
-        assert times == sorted(times)
-        assert before - 10_000 <= times[0]
-        assert times[0] <= after + 10_000
+        timestamps = [timestamp for timestamp, _ in receive_frames(b, 10)]
+        assert timestamps == sorted(timestamps)
+        assert before - 10_000 <= timestamps[0]
+        assert timestamps[0] <= after + 10_000
 
-    between(story)
+    run_between(scenario)
 
 
 def test_no_frame_is_older_than_the_caller_says_nor_than_the_one_before_it() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         a.send([numbered(number) for number in range(5)])
         later = time.monotonic_ns() + 10**9
-        assert [when for when, _ in receive_frames(b, 5, later)] == [later] * 5
+        assert [timestamp for timestamp, _ in receive_frames(b, 5, later)] == [later] * 5
 
-    between(story)
+    run_between(scenario)
 
 
 def test_the_two_clocks_are_read_again_when_something_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,29 +123,29 @@ def test_the_two_clocks_are_read_again_when_something_came_between(monkeypatch: 
     walls = iter([wall + 4_999_000, wall + 5_000_200])
     monkeypatch.setattr(interpreted_frames.time, "monotonic_ns", lambda: next(readings))
     monkeypatch.setattr(interpreted_frames.time, "time_ns", lambda: next(walls))
-    now, behind = interpreted_frames._clocks()
+    now, clock_before = interpreted_frames._clocks()
     assert now == 5_000_300
-    assert behind == wall + 200
+    assert clock_before == wall + 200
 
 
 def test_tags_are_put_back_into_their_frames() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
-        plain = numbered(1)
-        sent = [tagged(plain, 7, 3), tagged(plain, 0), tagged(tagged(plain, 5), 6, tag=0x88A8), plain]
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
+        untagged = numbered(1)
+        sent = [tagged(untagged, 7, 3), tagged(untagged, 0), tagged(tagged(untagged, 5), 6, tag=0x88A8), untagged]
         a.send(sent)
         assert contents(b, 4) == sent
 
-    between(story)
+    run_between(scenario)
 
 
 def test_frames_of_the_mtu_pass_with_a_tag_and_none_is_taken_for_too_long() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         longest = [numbered(1, 9014), tagged(numbered(2, 9014), 5)]
         a.send(longest)
         assert contents(b, 2) == longest
         assert b.update_statistics().oversized == 0
 
-    between(story, mtu=9000)
+    run_between(scenario, mtu=9000)
 
 
 # What is left unfinished
@@ -160,42 +160,44 @@ def gso_frame(version: int, size: int, segment: int = 1400, flags: str = "PA", t
     options = [("NOP", None), ("NOP", None), ("Timestamp", (1, 2))]
     data = (bytes(range(256)) * 256)[:size]
     frame = bytearray(bytes(head / TCP(sport=1, dport=2, seq=3, flags=flags, options=options) / Raw(data)))
-    start = 34 if version == 4 else 54
+    transport_offset = 34 if version == 4 else 54
     addresses = frame[26:34] if version == 4 else frame[22:54]
-    pseudo = int.from_bytes(addresses, "big") + 6 + len(frame) - start
-    frame[start + 16 : start + 18] = (pseudo % 0xFFFF).to_bytes(2, "big")
+    pseudo = int.from_bytes(addresses, "big") + 6 + len(frame) - transport_offset
+    frame[transport_offset + 16 : transport_offset + 18] = (pseudo % 0xFFFF).to_bytes(2, "big")
     kind = (gso.TCP_OVER_IPV4 if version == 4 else gso.TCP_OVER_IPV6) if size > segment else 0
-    header = gso.HEADER.pack(gso.NEEDS_CHECKSUM, kind, start + 32, segment if kind else 0, start, 16)
-    actual = gso.gso_frame(header, bytes(frame), tag)
-    assert actual is not None
-    return actual
+    header = gso.HEADER.pack(
+        gso.NEEDS_CHECKSUM, kind, transport_offset + 32, segment if kind else 0, transport_offset, 16
+    )
+    offloaded = gso.gso_frame(header, bytes(frame), tag)
+    assert offloaded is not None
+    return offloaded
 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_gso_frames_are_forwarded_unsegmented(version: int) -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         sent = [gso_frame(version, 60_000), numbered(1), gso_frame(version, 100), gso_frame(version, 1401), numbered(2)]
         a.send_offloaded(list(sent))
-        got = contents(b, len(sent))
-        assert got == sent
-        assert [type(frame) for frame in got] == [GsoFrame, bytes, GsoFrame, GsoFrame, bytes]
-        assert [frame.segments for frame in got if isinstance(frame, GsoFrame)] == [43, 1, 2]
-        b.send_offloaded(got)
-        again = contents(a, len(sent))
-        assert again == sent
-        assert [frame.segment() for frame in again if isinstance(frame, GsoFrame)] == [
+        received = contents(b, len(sent))
+        assert received == sent
+        assert [type(frame) for frame in received] == [GsoFrame, bytes, GsoFrame, GsoFrame, bytes]
+        assert [frame.segments for frame in received if isinstance(frame, GsoFrame)] == [43, 1, 2]
+        b.send_offloaded(received)
+        returned = contents(a, len(sent))
+        assert returned == sent
+        assert [frame.segment() for frame in returned if isinstance(frame, GsoFrame)] == [
             frame.segment() for frame in sent if isinstance(frame, GsoFrame)
         ]
         assert (a.update_statistics().lost, b.update_statistics().lost) == (0, 0)
 
-    between(story)
+    run_between(scenario)
 
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("flags", ["A", "FPA", "PACE"])
 @pytest.mark.parametrize("tag", [b"", TAG], ids=["plain", "tagged"])
 def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: bytes) -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         offloads.allow("a", Offloads.NONE)
         sent = [
             gso_frame(version, 60_000, flags=flags, tag=tag),
@@ -207,99 +209,106 @@ def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: byte
         assert contents(b, len(expected)) == expected
         assert not b.has_offloaded
 
-    between(story)
+    run_between(scenario)
 
 
 def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         gso_frames = [gso_frame(4, 60_000)] * (2 * GSO_BATCH)
-        small = [numbered(number) for number in range(2 * BATCH)]
-        for frames in (gso_frames, gso_frames, small, small):
+        small_frames = [numbered(number) for number in range(2 * BATCH)]
+        for frames in (gso_frames, gso_frames, small_frames, small_frames):
             a.send_offloaded(list(frames))
-        other = PacketSocket("b", a.arena, BUFFER)
+        other_socket = PacketSocket("b", a.arena, BUFFER)
         a.send([numbered(0)])
-        assert contents(other, 1) == [numbered(0)]  # what was sent before is through, too
-        got = []
+        assert contents(other_socket, 1) == [numbered(0)]  # what was sent before is through, too
+        received = []
         while batch := b.receive(0):
-            got.append(len(batch))
-        assert got[:3] == [
+            received.append(len(batch))
+        assert received[:3] == [
             BATCH,
             GSO_BATCH,
             BATCH,
         ]  # the first did not know, the second knew that there had been GSO frames
 
-    between(story)
+    run_between(scenario)
 
 
 def test_an_unfinished_frame_gets_its_tag_back() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         sent = [gso_frame(4, 60_000, tag=TAG), gso_frame(4, 100, tag=TAG)]
         a.send_offloaded(list(sent))
-        got = contents(b, 2)
-        assert got == sent
-        assert [frame.segment() for frame in got if isinstance(frame, GsoFrame)] == [frame.segment() for frame in sent]
+        received = contents(b, 2)
+        assert received == sent
+        assert [frame.segment() for frame in received if isinstance(frame, GsoFrame)] == [
+            frame.segment() for frame in sent
+        ]
 
-    between(story)
+    run_between(scenario)
 
 
 def test_oversized_gso_segments_are_counted_singly() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         a.send_offloaded([gso_frame(4, 20_000, 2000), numbered(1)])
         assert contents(b, 1) == [numbered(1)]
         assert b.update_statistics().oversized == 10
         assert b.update_statistics().lost == 10
 
-    between(story)
+    run_between(scenario)
 
 
 def test_a_socket_may_send_by_another_interface_than_it_listens_on() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
-        other = PacketSocket("b", a.arena, BUFFER, out="a")
-        other.send([numbered(1)])
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
+        other_socket = PacketSocket("b", a.arena, BUFFER, out="a")
+        other_socket.send([numbered(1)])
         assert contents(b, 1) == [numbered(1)]
         open_path("/proc/thread-self/ns/net").route.execute([netlink_messages.remove_link(101)])
-        assert not other.is_current()
-        other.send([numbered(2)])
-        assert other.statistics.down == 1
+        assert not other_socket.is_current()
+        other_socket.send([numbered(2)])
+        assert other_socket.statistics.down == 1
 
-    between(story)
+    run_between(scenario)
 
 
 def test_a_socket_does_not_hear_frames_with_its_own_mark() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
-        marked, other = PacketSocket("a", a.arena, BUFFER, mark=7), PacketSocket("b", a.arena, BUFFER, mark=7)
-        marked.send([numbered(1)])
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
+        marked_socket, other_socket = (
+            PacketSocket("a", a.arena, BUFFER, mark=7),
+            PacketSocket("b", a.arena, BUFFER, mark=7),
+        )
+        marked_socket.send([numbered(1)])
         a.send([numbered(2)])
         assert [number_of(frame) for frame in contents(b, 2)] == [1, 2]
-        assert [number_of(frame) for frame in contents(other, 1)] == [2]
-        assert other.receive(0) == []
+        assert [number_of(frame) for frame in contents(other_socket, 1)] == [2]
+        assert other_socket.receive(0) == []
 
-    between(story)
+    run_between(scenario)
 
 
 def test_an_interface_takes_what_it_is_allowed() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
-        usual = offloads.active(a.fileno(), "a")
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
+        default_offloads = offloads.active(a.fileno(), "a")
         for expected in (Offloads.NONE, Offloads.TCP, Offloads.ALL, Offloads.TCP, Offloads.NONE):
             offloads.allow("a", expected)
             assert offloads.accepted(a.fileno(), "a") is expected
             assert offloads.accepted(b.fileno(), "b") is Offloads.ALL
         assert not offloads.accepts_gso(a.fileno(), "a")
         offloads.allow("a", Offloads.ALL)
-        assert offloads.active(a.fileno(), "a") == usual
+        assert offloads.active(a.fileno(), "a") == default_offloads
         offloads.allow("a", Offloads.TCP)
-        on = offloads.active(a.fileno(), "a") & {name for name in usual if name.startswith("tx-")}
-        assert {"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"} <= on
-        assert not [name for name in on if "udp" in name or "sctp" in name or "gre" in name or name == "tx-gso-list"]
+        offloads_on = offloads.active(a.fileno(), "a") & {name for name in default_offloads if name.startswith("tx-")}
+        assert {"tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"} <= offloads_on
+        assert not [
+            name for name in offloads_on if "udp" in name or "sctp" in name or "gre" in name or name == "tx-gso-list"
+        ]
 
-    between(story)
+    run_between(scenario)
 
 
 # What goes wrong
 
 
 def test_unsent_frames_are_counted_by_reason() -> None:
-    def story(a: PacketSocket, _: PacketSocket) -> None:
+    def scenario(a: PacketSocket, _: PacketSocket) -> None:
         a.send([numbered(1), numbered(2, 3000), numbered(3)])
         assert (a.statistics.unsent, a.statistics.down) == (1, 0)
         route = open_path("/proc/thread-self/ns/net").route
@@ -308,16 +317,16 @@ def test_unsent_frames_are_counted_by_reason() -> None:
         assert a.statistics.down == 2
         assert a.statistics.unsent == 1
 
-    between(story)
+    run_between(scenario)
 
 
 def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_inside_the_emulator() -> None:
     """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once."""
 
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         route = open_path("/proc/thread-self/ns/net").route
-        until = time.monotonic() + 30
-        while not a.statistics.down and time.monotonic() < until:
+        deadline = time.monotonic() + 30
+        while not a.statistics.down and time.monotonic() < deadline:
             while not select.select([b], [], [], 0.01)[0]:  # until it is up
                 a.send([numbered(1)])
             while select.select([b], [], [], 0)[0]:
@@ -330,42 +339,42 @@ def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_insi
         assert a.statistics.unsent == 0
         assert a.statistics.down > 0
 
-    between(story)
+    run_between(scenario)
 
 
 def test_frames_for_which_there_was_no_room_are_counted() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
-        small = PacketSocket("b", a.arena, 4096)
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
+        small_socket = PacketSocket("b", a.arena, 4096)
         a.send([numbered(number) for number in range(200)])
         assert len(contents(b, 200)) == 200  # they are through
-        got = 0
-        while batch := small.receive(0):
-            got += len(batch)
-        assert got + small.update_statistics().overrun == 200
-        assert small.update_statistics().overrun > 0
-        assert small.update_statistics().lost == small.update_statistics().overrun
+        received_count = 0
+        while batch := small_socket.receive(0):
+            received_count += len(batch)
+        assert received_count + small_socket.update_statistics().overrun == 200
+        assert small_socket.update_statistics().overrun > 0
+        assert small_socket.update_statistics().lost == small_socket.update_statistics().overrun
 
-    between(story)
+    run_between(scenario)
 
 
 def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_sends() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
-        other = PacketSocket("b", a.arena, BUFFER)
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
+        other_socket = PacketSocket("b", a.arena, BUFFER)
         a.send([numbered(1)])
-        assert len(contents(other, 1)) == 1
+        assert len(contents(other_socket, 1)) == 1
         b.stop_receiving()
         a.send([numbered(2)])
-        assert len(contents(other, 1)) == 1
+        assert len(contents(other_socket, 1)) == 1
         assert [number_of(frame) for frame in contents(b, 1)] == [1]
         assert b.receive(0) == []
         b.send([numbered(3)])
         assert [number_of(frame) for frame in contents(a, 1)] == [3]
 
-    between(story)
+    run_between(scenario)
 
 
 def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> None:
-    def story(a: PacketSocket, b: PacketSocket) -> None:
+    def scenario(a: PacketSocket, b: PacketSocket) -> None:
         assert a.is_current()
         namespace = open_path("/proc/thread-self/ns/net")
         namespace.route.execute([netlink_messages.remove_link(101)])
@@ -375,7 +384,7 @@ def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> Non
         assert not a.is_current()
         assert b.receive(0) == []
 
-    between(story)
+    run_between(scenario)
 
 
 def test_an_unknown_interface_is_an_error() -> None:

@@ -26,9 +26,9 @@ def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
     (request,) = shapers.requests(7, Options(rate=2**33, burst=3000, limit=9000))
     assert struct.unpack_from("=BxxxiII", request, 16) == (0, 7, 0x2_0000, 0xFFFF_FFFF)
     assert payload(request, netlink.TCA_KIND) == b"tbf\0"
-    actual = {kind: bytes(value) for kind, value in attributes(memoryview(payload(request)))}
+    attributes_sent = {kind: bytes(value) for kind, value in attributes(memoryview(payload(request)))}
     ratespec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 2**32 - 1)
-    assert actual == {
+    assert attributes_sent == {
         1: ratespec + bytes(12) + struct.pack("=III", 9000, 0, 0),
         4: struct.pack("=Q", 2**33),
         6: struct.pack("=I", 3000),
@@ -58,10 +58,10 @@ def test_the_bucket_holds_the_largest_frame_and_what_comes_while_a_timer_is_late
 
 def test_what_a_rate_comes_to() -> None:
     impairment = Impairment(rate=8_000_004, queue=50_000, minimum_frame=64, overhead=20)
-    actual = shapers.options_of(impairment, mtu=MTU)
-    assert (actual.rate, actual.limit, actual.in_frames) == (1_000_000, 50_000, False)
-    assert actual.sizes is not None
-    assert [actual.sizes.sizes[size] for size in (14, 64, 1514)] == [84, 84, 1534]
+    options = shapers.options_of(impairment, mtu=MTU)
+    assert (options.rate, options.limit, options.in_frames) == (1_000_000, 50_000, False)
+    assert options.sizes is not None
+    assert [options.sizes.sizes[size] for size in (14, 64, 1514)] == [84, 84, 1534]
     in_frames = shapers.options_of(Impairment(rate=8000, queue_frames=3), mtu=MTU)
     assert (in_frames.limit, in_frames.in_frames, in_frames.sizes) == (3, True, None)
     assert shapers.options_of(Impairment(rate=8000), mtu=MTU).limit == 131_072

@@ -30,18 +30,18 @@ print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 @pytest.mark.parametrize("hook", ["before", "after_in_parent"])
 def test_an_interruption_while_a_process_is_forked_is_raised_right_afterwards(hook: str) -> None:
     script = INTERRUPTED_WHILE_FORKING.format(hook=hook)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "interrupted\nset()\n", done.stderr
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert completed.stdout == "interrupted\nset()\n", completed.stderr
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "message"),
     [
         ("os.kill(os.getpid(), 9)", "a child process was ended by signal 9"),
         ("raise LookupError", "a child process failed; its output is above"),
     ],
 )
-def test_how_a_child_ended_that_gave_no_answer_is_told(statement: str, told: str) -> None:
+def test_how_a_child_ended_that_gave_no_answer_is_told(statement: str, message: str) -> None:
     script = f"import os\nfrom testbed.kernel.children import in_child\ndef end():\n    {statement}\nin_child(end)\n"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stderr.endswith(f"TestbedError: {told}\n")
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert completed.stderr.endswith(f"TestbedError: {message}\n")

@@ -33,21 +33,21 @@ def wait_for_ready(waiter: Waiter, reader: int) -> int:
     A process that is held up for longer than the deadline is ahead finds that it has come first: then once more, with
     a deadline twice as far ahead.
     """
-    ahead = MILLISECOND
-    deadline = waiter.now() + ahead
+    margin = MILLISECOND
+    deadline = waiter.now() + margin
     while (ready := list(waiter.wait(deadline))) != [reader]:
         assert not ready
         assert waiter.now() >= deadline
-        assert ahead < 60_000 * MILLISECOND, "a descriptor that is ready is never told"
-        ahead *= 2
-        deadline = waiter.now() + ahead
+        assert margin < 60_000 * MILLISECOND, "a descriptor that is ready is never told"
+        margin *= 2
+        deadline = waiter.now() + margin
     return deadline
 
 
-@pytest.mark.parametrize("ahead", [0, 1_000, 10_000, 30_000, 100_000, MILLISECOND])
-def test_a_deadline_is_never_come_back_from_early(waiter: Waiter, ahead: int) -> None:
+@pytest.mark.parametrize("margin", [0, 1_000, 10_000, 30_000, 100_000, MILLISECOND])
+def test_a_deadline_is_never_come_back_from_early(waiter: Waiter, margin: int) -> None:
     for _ in range(50):
-        deadline = waiter.now() + ahead
+        deadline = waiter.now() + margin
         assert not waiter.wait(deadline)
         assert waiter.now() >= deadline
 
@@ -61,31 +61,33 @@ def test_a_ready_descriptor_is_reported_long_before_the_deadline(waiter: Waiter,
     assert waiter.now() < deadline
 
 
-@pytest.mark.parametrize("ahead", [-MILLISECOND, 0, 1_000])
-def test_deadlines_that_have_come_keep_no_descriptor_waiting(waiter: Waiter, pipe: tuple[int, int], ahead: int) -> None:
+@pytest.mark.parametrize("margin", [-MILLISECOND, 0, 1_000])
+def test_deadlines_that_have_come_keep_no_descriptor_waiting(
+    waiter: Waiter, pipe: tuple[int, int], margin: int
+) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")
-    assert list(waiter.wait(waiter.now() + ahead)) == [reader]
+    assert list(waiter.wait(waiter.now() + margin)) == [reader]
 
 
 def test_a_deadline_that_is_moved_takes_its_alarm_with_it(waiter: Waiter, pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")
-    near = wait_for_ready(waiter, reader)
+    early_deadline = wait_for_ready(waiter, reader)
     os.read(reader, 1)
-    far = near + 20 * MILLISECOND
-    assert not waiter.wait(far)
-    assert waiter.now() >= far
+    late_deadline = early_deadline + 20 * MILLISECOND
+    assert not waiter.wait(late_deadline)
+    assert waiter.now() >= late_deadline
 
 
 def test_without_a_deadline_an_alarm_that_was_set_before_does_not_ring(waiter: Waiter, pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")
-    near = wait_for_ready(waiter, reader)
-    while waiter.now() < near:
+    early_deadline = wait_for_ready(waiter, reader)
+    while waiter.now() < early_deadline:
         pass
     assert list(waiter.wait(None)) == [reader]
 

@@ -29,10 +29,10 @@ class PiecewiseChannel:
 def test_a_short_line_of_another_thread_does_not_come_into_a_long_one() -> None:
     channel = PiecewiseChannel()
     line = LineChannel(None, channel)
-    short = Thread(target=lambda: [line.send(b"\n") for _ in range(20)])
-    short.start()
+    pulse_sender = Thread(target=lambda: [line.send(b"\n") for _ in range(20)])
+    pulse_sender.start()
     line.send(b"x" * 500 + b"\n")
-    short.join()
+    pulse_sender.join()
     assert channel.sent.replace(b"\n", b"") == b"x" * 500
     assert b"x" * 500 in channel.sent
     assert channel.sent.count(b"\n") == 21

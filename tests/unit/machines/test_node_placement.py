@@ -73,9 +73,9 @@ def test_declared_cores_and_memory_are_kept() -> None:
 def test_pins_and_exclusions_hold_whatever_the_cut() -> None:
     links = [(f"n{i}", f"n{j}", GIGABIT) for i in range(6) for j in range(i)]
     placement = place(cluster(links), THREE, Constraints({"n0": "a", "n1": "c"}, {"n2": {"a", "b"}, "n3": {"c"}}))
-    where = placement.machine_of
-    assert (where["n0"], where["n1"], where["n2"]) == ("a", "c", "c")
-    assert where["n3"] != "c"
+    machine_of = placement.machine_of
+    assert (machine_of["n0"], machine_of["n1"], machine_of["n2"]) == ("a", "c", "c")
+    assert machine_of["n3"] != "c"
     with pytest.raises(UnsupportedError, match="the pins and exclusions leave no machine for it"):
         place(cluster(links), THREE, Constraints({"n0": "a"}, {"n0": {"a"}}))
 
@@ -91,9 +91,9 @@ def test_what_cannot_be_parted_stays_together() -> None:
         ),
     )  # fmt: skip
     placement = place(direct, THREE)
-    where = placement.machine_of
-    assert where["n1"] == where["n2"]
-    assert where["n3"] == where["m1"] == where["n4"]
+    machine_of = placement.machine_of
+    assert machine_of["n1"] == machine_of["n2"]
+    assert machine_of["n3"] == machine_of["m1"] == machine_of["n4"]
     assert placement.cut == ()
     with pytest.raises(UnsupportedError, match="cannot be parted"):
         place(direct, THREE, Constraints({"n1": "a", "n2": "b"}))
@@ -107,14 +107,14 @@ def test_the_same_input_gives_the_same_placement_and_a_thousand_nodes_take_no_ti
 def irregular(nodes: int, seed: int) -> Layout:
     """Nodes in a square, each linked with those that are near."""
     source = random.Random(seed)
-    places = [(source.random(), source.random()) for _ in range(nodes)]
-    near = [
+    positions = [(source.random(), source.random()) for _ in range(nodes)]
+    neighbours = [
         (f"n{i:03}", f"n{j:03}", GIGABIT)
-        for i, (x, y) in enumerate(places)
-        for j, (u, v) in enumerate(places[:i])
+        for i, (x, y) in enumerate(positions)
+        for j, (u, v) in enumerate(positions[:i])
         if (x - u) ** 2 + (y - v) ** 2 < 0.01
     ]
-    return cluster(near, {f"n{i:03}": 0.0 for i in range(nodes)})
+    return cluster(neighbours, {f"n{i:03}": 0.0 for i in range(nodes)})
 
 
 def test_metis_never_makes_the_cut_worse_and_makes_it_better_where_clusters_are_irregular(
@@ -123,19 +123,19 @@ def test_metis_never_makes_the_cut_worse_and_makes_it_better_where_clusters_are_
     layouts = [irregular(200, seed) for seed in range(4)] + [resolve(Description.star(30))]
     helped = [place(layout, THREE) for layout in layouts]
     monkeypatch.setattr(node_placement, "has_metis", lambda: False)
-    alone = [place(layout, THREE) for layout in layouts]
-    assert all(a.rate <= b.rate for a, b in zip(helped, alone, strict=True))
-    assert sum(placement.rate for placement in helped) < 0.95 * sum(placement.rate for placement in alone)
+    without_metis = [place(layout, THREE) for layout in layouts]
+    assert all(a.rate <= b.rate for a, b in zip(helped, without_metis, strict=True))
+    assert sum(placement.rate for placement in helped) < 0.95 * sum(placement.rate for placement in without_metis)
     for placement in helped:
         assert max(sizes(placement)) <= 1.1 * sum(sizes(placement)) / 3 + 1
 
 
 def test_metis_keeps_pins_and_memory() -> None:
     layout = irregular(60, 1)
-    heavy = Layout("cluster", 1, tuple(Node(n.name, (), memory=2**30) for n in layout.nodes), (), layout.links)
+    heavy_layout = Layout("cluster", 1, tuple(Node(n.name, (), memory=2**30) for n in layout.nodes), (), layout.links)
     machines = {name: Capacity(4, 21 * 2**30) for name in "abc"}
     pins = {f"n{i:03}": "abc"[i % 3] for i in range(0, 60, 7)}
-    placement = place(heavy, machines, Constraints(pins))
+    placement = place(heavy_layout, machines, Constraints(pins))
     assert all(placement.machine_of[name] == machine for name, machine in pins.items())
     assert max(sizes(placement)) <= 21
 

@@ -1,4 +1,4 @@
-"""Parts of a cluster: who has which nodes, links and tunnels, and which clusters cannot be spread."""
+"""Parts of a cluster: the nodes, links and tunnels of each machine, and clusters that cannot be spread."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_both_machines_have_the_two_ends_of_one_tunnel() -> None:
 def test_a_machine_has_the_files_of_its_own_nodes_only() -> None:
     layout = pair()
     files = {"/etc/motd": "hello\n"}
-    found = spread(replace(layout, nodes=tuple(replace(node, files=files) for node in layout.nodes)))
-    for machine, part in found.items():
+    parts = spread(replace(layout, nodes=tuple(replace(node, files=files) for node in layout.nodes)))
+    for machine, part in parts.items():
         assert {node.name: node.files for node in part.with_all_nodes.nodes} == {
             node.name: files if WHERE[node.name] == machine else {} for node in layout.nodes
         }
@@ -74,24 +74,24 @@ def test_a_machine_has_the_files_of_its_own_nodes_only() -> None:
 
 def test_the_parts_together_are_the_cluster() -> None:
     layout = pair(Impairment(delay=DELAY, loss=0.1), Impairment(delay=2 * DELAY, rate=10**9))
-    actual = complete_layout(spread(layout).values())
-    assert replace(actual, links=()) == replace(layout, links=())
-    assert [link.datapath for link in actual.links] == ["auto", "relay"]
-    assert tuple(replace(link, datapath="auto") for link in actual.links) == layout.links
+    complete = complete_layout(spread(layout).values())
+    assert replace(complete, links=()) == replace(layout, links=())
+    assert [link.datapath for link in complete.links] == ["auto", "relay"]
+    assert tuple(replace(link, datapath="auto") for link in complete.links) == layout.links
 
 
 def test_each_machine_has_the_directions_of_an_injection_that_arrive_there() -> None:
     layouts = spread(pair())
-    everywhere = compose_impairment(pair(), (), "all", {"loss": 0.1}, rules=["drop udp"])
-    own, between = "n1:eth0--s1:1", "n2:eth0--s1:2"
-    at_switch, at_node = share(everywhere, layouts["a"]), share(everywhere, layouts["b"])
+    injection = compose_impairment(pair(), (), "all", {"loss": 0.1}, rules=["drop udp"])
+    local_link, cut_link = "n1:eth0--s1:1", "n2:eth0--s1:2"
+    at_switch, at_node = share(injection, layouts["a"]), share(injection, layouts["b"])
     assert at_switch is not None
     assert at_node is not None
-    assert at_switch.places == ((own, "forward"), (own, "backward"), (between, "forward"))
-    assert at_node.places == ((between, "backward"),)
-    assert at_node.rules == (((between, "backward"), "drop udp"),)
+    assert at_switch.places == ((local_link, "forward"), (local_link, "backward"), (cut_link, "forward"))
+    assert at_node.places == ((cut_link, "backward"),)
+    assert at_node.rules == (((cut_link, "backward"), "drop udp"),)
     assert merge_injections([[at_switch], [at_node]]) == (
-        replace(everywhere, places=(*at_switch.places, *at_node.places), rules=(*at_switch.rules, *at_node.rules)),
+        replace(injection, places=(*at_switch.places, *at_node.places), rules=(*at_switch.rules, *at_node.rules)),
     )
     assert share(compose_impairment(pair(), (), "n2", {"loss": 0.1}, direction="in"), layouts["a"]) is None
 
@@ -102,8 +102,8 @@ def test_a_cut_concerns_both_machines_and_a_partition_each_deaf_nodes() -> None:
     assert [share(cut, part) for part in layouts.values()] == [cut, cut]
     divided = compose_partition(pair(), [["n1"], ["n2"]])
     rules = {machine: placed.rules for machine, part in layouts.items() if (placed := share(divided, part)) is not None}
-    assert [place for place, _ in rules["a"]] == [("n1:eth0--s1:1", "backward")]
-    assert [place for place, _ in rules["b"]] == [("n2:eth0--s1:2", "backward")]
+    assert [direction for direction, _ in rules["a"]] == [("n1:eth0--s1:1", "backward")]
+    assert [direction for direction, _ in rules["b"]] == [("n2:eth0--s1:2", "backward")]
 
 
 def test_a_direction_is_impaired_where_it_arrives() -> None:
@@ -119,8 +119,8 @@ def test_a_direction_is_impaired_where_it_arrives() -> None:
 def test_the_datapath_adds_what_the_underlay_does_not_have() -> None:
     part = spread(pair(Impairment(delay=DELAY)))["a"]
     link = part.links[1].name
-    decided = {carried.name: carried for carried in decide(part, (), "relay", Path()).orders.links}
-    assert decided[link].forward.impairment.delay == DELAY - OWN
+    decided_links = {carried.name: carried for carried in decide(part, (), "relay", Path()).orders.links}
+    assert decided_links[link].forward.impairment.delay == DELAY - OWN
     injection = replace(compose_impairment(part, (), link, {"delay": OWN}, direction="forward"), number=1)
     assert link not in {carried.name for carried in decide(part, (injection,), "relay", Path()).orders.links}
     below = replace(injection, keys={"delay": OWN - 1})
@@ -171,8 +171,11 @@ def test_a_tunnel_is_plugged_into_a_switch_or_joined_to_a_node_and_goes_with_its
     assert any(isinstance(operation, MakeTunnel) for operation in operations)
     assert any(isinstance(operation, Join) for operation in operations)
     assert at_node.converge(layouts["b"]) == []
-    alone = replace(layouts["a"], links=layouts["a"].links[:1], part=None)
-    assert any(isinstance(one, RemoveDevice) and one.device.startswith("tun+") for one in at_switch.converge(alone))
+    one_link = replace(layouts["a"], links=layouts["a"].links[:1], part=None)
+    assert any(
+        isinstance(operation, RemoveDevice) and operation.device.startswith("tun+")
+        for operation in at_switch.converge(one_link)
+    )
 
 
 def test_a_tunnel_to_another_machine_is_made_anew() -> None:
@@ -181,7 +184,7 @@ def test_a_tunnel_to_another_machine_is_made_anew() -> None:
     kernel = Kernel()
     kernel.converge(layouts)
     (tunnel,) = layouts.part.tunnels
-    moved = replace(layouts, part=replace(layouts.part, tunnels=(replace(tunnel, remote="10.9.0.3"),)))
-    kinds = [type(one) for one in kernel.converge(moved)]
-    assert RemoveDevice in kinds
-    assert MakeTunnel in kinds
+    moved_tunnel = replace(layouts, part=replace(layouts.part, tunnels=(replace(tunnel, remote="10.9.0.3"),)))
+    operation_types = [type(operation) for operation in kernel.converge(moved_tunnel)]
+    assert RemoveDevice in operation_types
+    assert MakeTunnel in operation_types

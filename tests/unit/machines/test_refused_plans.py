@@ -54,74 +54,76 @@ class FakeWorker:
         return self.finish(self.begin(method, **arguments))
 
 
-def two(other: FakeWorker, **keys: object) -> dict[str, FakeWorker]:
+def two_workers(second_worker: FakeWorker, **keys: object) -> dict[str, FakeWorker]:
     first = Machine(**{"name": "lab1", "underlay": "192.168.7.1", **keys})
-    return {"lab1": FakeWorker(first), "lab2": other}
+    return {"lab1": FakeWorker(first), "lab2": second_worker}
 
 
 def lab2(**keys: object) -> Machine:
     return Machine(**{"name": "lab2", "underlay": "192.168.7.2", **keys})
 
 
-def plan(running: Mapping[str, FakeWorker]) -> spread.SpreadPlan:
-    return spread.plan_spread(cast("spread.Workers", running), LAYOUT, "star", Constraints())
+def plan(workers: Mapping[str, FakeWorker]) -> spread.SpreadPlan:
+    return spread.plan_spread(cast("spread.Workers", workers), LAYOUT, "star", Constraints())
 
 
-def refusal(running: Mapping[str, FakeWorker]) -> str:
+def refusal(workers: Mapping[str, FakeWorker]) -> str:
     with pytest.raises(UnsupportedError) as caught:
-        plan(running)
-    assert not any(CHANGES & {*worker.calls} for worker in running.values())
+        plan(workers)
+    assert not any(CHANGES & {*worker.calls} for worker in workers.values())
     return str(caught.value)
 
 
 def without(ability: Ability, detail: str) -> MachineReport:
-    lacking = replace(ability, there=False, detail=detail)
-    return replace(REPORT, abilities=tuple(lacking if each is ability else each for each in REPORT.abilities))
+    unable = replace(ability, there=False, detail=detail)
+    return replace(
+        REPORT, abilities=tuple(unable if reported is ability else reported for reported in REPORT.abilities)
+    )
 
 
 def test_machines_that_can_carry_it_are_planned_without_a_change() -> None:
-    running = two(FakeWorker(lab2()))
-    actual = plan(running)
-    assert {*actual.parts} == {"lab1", "lab2"}
-    assert actual.placement.cut
-    assert [worker.calls for worker in running.values()] == [["survey", "round_trips"], ["survey"]]
-    assert not any(CHANGES & {*worker.calls} for worker in running.values())
+    workers = two_workers(FakeWorker(lab2()))
+    spread_plan = plan(workers)
+    assert {*spread_plan.parts} == {"lab1", "lab2"}
+    assert spread_plan.placement.cut
+    assert [worker.calls for worker in workers.values()] == [["survey", "round_trips"], ["survey"]]
+    assert not any(CHANGES & {*worker.calls} for worker in workers.values())
 
 
 def test_a_user_who_can_make_no_namespaces_there() -> None:
     report = without(NAMESPACES, "user namespaces are forbidden")
-    assert refusal(two(FakeWorker(lab2(), report))) == (
+    assert refusal(two_workers(FakeWorker(lab2(), report))) == (
         "machine lab2: it cannot make network namespaces: user namespaces are forbidden"
     )
 
 
 def test_links_to_another_machine_without_root_or_without_vxlan() -> None:
-    assert refusal(two(FakeWorker(lab2(), without(ROOT, "uid 1000")))) == (
+    assert refusal(two_workers(FakeWorker(lab2(), without(ROOT, "uid 1000")))) == (
         "machine lab2: no links to other machines: uid 1000; run as root"
     )
-    assert refusal(two(FakeWorker(lab2(), without(VXLAN, "not supported")))) == (
+    assert refusal(two_workers(FakeWorker(lab2(), without(VXLAN, "not supported")))) == (
         "machine lab2: no links to other machines: not supported; load the module (modprobe vxlan)"
     )
 
 
 def test_links_to_another_machine_without_an_underlay() -> None:
-    assert refusal(two(FakeWorker(lab2(underlay=None)))) == (
+    assert refusal(two_workers(FakeWorker(lab2(underlay=None)))) == (
         "machine lab2: links of star lead to other machines, and the machines file has no 'underlay' for it"
     )
 
 
 def test_an_underlay_in_which_nobody_answers() -> None:
-    running = two(FakeWorker(lab2()))
-    running["lab1"] = FakeWorker(running["lab1"].machine, round_trips={"192.168.7.2": []})
-    assert refusal(running) == (
+    workers = two_workers(FakeWorker(lab2()))
+    workers["lab1"] = FakeWorker(workers["lab1"].machine, round_trips={"192.168.7.2": []})
+    assert refusal(workers) == (
         "machine lab1 gets no answer to ICMP echo requests from lab2 (192.168.7.2): the network between them must carry "
         "these, and VXLAN (UDP port 4789)"
     )
 
 
 def test_an_underlay_whose_mtu_is_too_small() -> None:
-    small = replace(REPORT, underlay_mtu=1500)
-    assert refusal(two(FakeWorker(lab2(), small))).splitlines()[1:] == [
+    small_mtu = replace(REPORT, underlay_mtu=1500)
+    assert refusal(two_workers(FakeWorker(lab2(), small_mtu))).splitlines()[1:] == [
         "  machine lab2: its underlay has the MTU 1,500, and frames of 1,500 bytes with VXLAN's 50 need 1,550: raise it, or "
         "lower the nodes' to 1,450"
     ]
@@ -129,8 +131,8 @@ def test_an_underlay_whose_mtu_is_too_small() -> None:
 
 def test_a_part_that_cannot_be_made_leaves_none() -> None:
     failure = TestbedError("machine lab2: the VXLAN id 7 is taken")
-    running = two(FakeWorker(lab2(), up=failure))
-    actual = plan(running)
+    workers = two_workers(FakeWorker(lab2(), up=failure))
+    spread_plan = plan(workers)
     with pytest.raises(TestbedError, match=r"^machine lab2: the VXLAN id 7 is taken$"):
-        spread.up(cast("spread.Workers", running), actual, "star", "here", "auto")
-    assert running["lab1"].calls[-1] == "down"
+        spread.up(cast("spread.Workers", workers), spread_plan, "star", "here", "auto")
+    assert workers["lab1"].calls[-1] == "down"

@@ -30,23 +30,23 @@ def test_lines_come_whole_however_they_were_cut(pipe: tuple[int, int]) -> None:
 
 def test_silence_ends_the_requests_and_a_pulse_does_not(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    line = RequestReader(reader, silence=1.5)
+    request_reader = RequestReader(reader, silence=1.5)
     for _ in range(4):  # longer together than the silence
         time.sleep(0.5)
         os.write(writer, b"\n")
-        assert line.is_open()
+        assert request_reader.is_open()
     start = time.monotonic()
-    assert list(line) == []
+    assert list(request_reader) == []
     assert 1.4 < time.monotonic() - start < 10
-    assert not line.is_open()
+    assert not request_reader.is_open()
     os.close(writer)
 
 
 def test_looking_after_the_controller_loses_no_request(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    line = RequestReader(reader)
+    request_reader = RequestReader(reader)
     os.write(writer, b"next\n")
-    assert line.is_open()
+    assert request_reader.is_open()
     os.close(writer)
-    assert not line.is_open()
-    assert list(line) == [b"next"]
+    assert not request_reader.is_open()
+    assert list(request_reader) == [b"next"]

@@ -10,44 +10,46 @@ from testbed.engine.server import BookableServer
 
 
 def test_a_job_takes_the_first_gap_that_is_long_enough() -> None:
-    booked = BookableServer("bus", VirtualClock())
-    assert booked.reserve(100, 50) == 150
-    assert booked.reserve(0, 60) == 60  # before it
-    assert booked.reserve(0, 50) == 200  # 60 to 100 is too short
-    assert booked.reserve(0, 40) == 100  # but not for this one
-    assert booked.reserve(0, 1) == 201
-    assert booked.waited == 150 + 60 + 200
-    assert (booked.busy, booked.jobs, booked.free) == (201, 5, 201)
+    server = BookableServer("bus", VirtualClock())
+    assert server.reserve(100, 50) == 150
+    assert server.reserve(0, 60) == 60  # before it
+    assert server.reserve(0, 50) == 200  # 60 to 100 is too short
+    assert server.reserve(0, 40) == 100  # but not for this one
+    assert server.reserve(0, 1) == 201
+    assert server.waited == 150 + 60 + 200
+    assert (server.busy, server.jobs, server.free) == (201, 5, 201)
 
 
 def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
-    booked = BookableServer("bus", VirtualClock())
-    booked.reserve(100, 50)
-    assert booked.reserve(100, 0) == 100
-    assert booked.reserve(120, 0) == 150
-    assert booked.reserve(150, 0) == 150
+    server = BookableServer("bus", VirtualClock())
+    server.reserve(100, 50)
+    assert server.reserve(100, 0) == 100
+    assert server.reserve(120, 0) == 150
+    assert server.reserve(150, 0) == 150
 
 
 def test_utilisation_counts_what_has_been_served_until_now() -> None:
-    booked = BookableServer("bus", VirtualClock())
-    booked.reserve(0, 100)
-    booked.reserve(300, 100)
-    assert [booked.utilisation(now) for now in (100, 200, 350, 400)] == [1.0, 0.5, 150 / 350, 0.5]
+    server = BookableServer("bus", VirtualClock())
+    server.reserve(0, 100)
+    server.reserve(300, 100)
+    assert [server.utilisation(now) for now in (100, 200, 350, 400)] == [1.0, 0.5, 150 / 350, 0.5]
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40), st.integers(0, 10)), max_size=60))
 def test_no_time_is_given_away_twice_and_none_is_left_that_would_have_done(jobs: list[tuple[int, int, int]]) -> None:
     """A table of all nanoseconds is the reference. Time advances between jobs, and no job comes before the present."""
     clock = VirtualClock()
-    booked = BookableServer("bus", clock)
-    taken = [False] * 10_000
-    for ahead, cost, later in jobs:
-        now = clock.time + ahead
-        start = now
-        while any(taken[start : start + cost]) or (not cost and start and taken[start - 1] and taken[start]):
-            start += 1
-        assert booked.reserve(now, cost) == start + cost
-        taken[start : start + cost] = [True] * cost
-        clock.time += later
-    assert booked.busy == sum(taken)
-    assert round(booked.utilisation(len(taken)) * len(taken)) == sum(taken)
+    server = BookableServer("bus", clock)
+    is_taken = [False] * 10_000
+    for lead, cost, delay in jobs:
+        now = clock.time + lead
+        start_time = now
+        while any(is_taken[start_time : start_time + cost]) or (
+            not cost and start_time and is_taken[start_time - 1] and is_taken[start_time]
+        ):
+            start_time += 1
+        assert server.reserve(now, cost) == start_time + cost
+        is_taken[start_time : start_time + cost] = [True] * cost
+        clock.time += delay
+    assert server.busy == sum(is_taken)
+    assert round(server.utilisation(len(is_taken)) * len(is_taken)) == sum(is_taken)

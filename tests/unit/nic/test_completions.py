@@ -79,8 +79,8 @@ class Card:
     def on_doorbell(self, _now: int, index: int) -> None:
         with self.entered("firmware"):
             self.done.append(("rung", index))
-            for given in self._gives.get(index, ()):
-                self.nic.post_completion(given)
+            for completion in self._gives.get(index, ()):
+                self.nic.post_completion(completion)
             self.done.append(("answered", index))
 
     def on_completion(self, index: int) -> None:
@@ -143,8 +143,10 @@ AT_ONCE = pytest.mark.parametrize("executor", [immediate, inline])
 ANY = pytest.mark.parametrize("executor", [immediate, priced, hosted, inline, dilated])
 
 
-def happened(executor: Executor, gives: dict[int, list[int]], rings: dict[int, list[int]]) -> list[tuple[str, int]]:
-    """All that a doorbell for descriptor 1 causes."""
+def record_events(
+    executor: Executor, gives: dict[int, list[int]], rings: dict[int, list[int]]
+) -> list[tuple[str, int]]:
+    """Return the events that a doorbell for descriptor 1 causes."""
     card = Card(gives, rings)
     with closing(Wire()) as wire:
         pass_time = executor(card, wire)
@@ -155,12 +157,12 @@ def happened(executor: Executor, gives: dict[int, list[int]], rings: dict[int, l
 
 @ANY
 def test_the_host_sees_what_it_is_given_when_the_firmware_has_returned(executor: Executor) -> None:
-    assert happened(executor, {1: [10, 20]}, {}) == [("rung", 1), ("answered", 1), ("seen", 10), ("seen", 20)]
+    assert record_events(executor, {1: [10, 20]}, {}) == [("rung", 1), ("answered", 1), ("seen", 10), ("seen", 20)]
 
 
 @AT_ONCE
 def test_a_doorbell_within_a_completion_is_answered_at_once_and_what_it_gives_is_seen_last(executor: Executor) -> None:
-    assert happened(executor, {1: [10, 20], 2: [30]}, {10: [2]}) == [
+    assert record_events(executor, {1: [10, 20], 2: [30]}, {10: [2]}) == [
         ("rung", 1), ("answered", 1), ("seen", 10), ("rung", 2), ("answered", 2), ("seen", 20), ("seen", 30),
     ]  # fmt: skip
 
@@ -168,8 +170,8 @@ def test_a_doorbell_within_a_completion_is_answered_at_once_and_what_it_gives_is
 @ANY
 def test_a_host_may_answer_each_completion_with_doorbells_for_a_long_time(executor: Executor) -> None:
     numbers = range(1, 1_001)
-    done = happened(
+    log = record_events(
         executor, {number: [number] for number in numbers}, {number: [number + 1] for number in numbers[:-1]}
     )
     expected = [[("rung", number), ("answered", number), ("seen", number)] for number in numbers]
-    assert done == [step for steps in expected for step in steps]
+    assert log == [step for log_part in expected for step in log_part]

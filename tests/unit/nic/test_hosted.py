@@ -38,8 +38,8 @@ OWN, PEER = b"\2\0\0\0\0\1", b"\2\0\0\0\0\2"
 MARK = b"\x88\xb5"
 
 
-def frame(size: int = 100, to: bytes = OWN) -> bytes:
-    return (to + PEER + MARK).ljust(size, b"\0")
+def frame(size: int = 100, destination: bytes = OWN) -> bytes:
+    return (destination + PEER + MARK).ljust(size, b"\0")
 
 
 class Machine:
@@ -98,13 +98,13 @@ def test_a_doorbell_is_a_trap_and_its_frame_leaves_when_the_core_has_done_all_wo
 
     def send() -> None:
         machine.nic.spend("header")
-        machine.nic.send(frame(to=PEER))
+        machine.nic.send(frame(destination=PEER))
 
     machine.on_descriptor = send
     machine.nic.ring_doorbell(1, 0, 0)
     assert machine.nic.posted == 500 + 300 + 700
     machine.loop.run()
-    assert machine.left == [(1_500, frame(to=PEER))]
+    assert machine.left == [(1_500, frame(destination=PEER))]
     assert machine.causes() == {LIBRARY: 500, TRAP: 300, "header": 700}
 
 
@@ -120,10 +120,10 @@ def test_a_frame_wakes_an_idle_core_interrupts_it_and_is_handled_in_the_softirq(
 
 def test_frames_that_arrive_while_the_softirq_works_need_no_interrupt_and_a_later_one_does() -> None:
     machine = Machine()
-    for moment in (0, 1_000, 9_000, 40_000):
-        machine.loop.at(moment, lambda now: machine.nic.receive(now, frame()))
+    for time in (0, 1_000, 9_000, 40_000):
+        machine.loop.at(time, lambda now: machine.nic.receive(now, frame()))
     machine.loop.run()
-    assert [when for when, _ in machine.handled] == [10_000, 12_000, 14_000, 50_000]
+    assert [handled_at for handled_at, _ in machine.handled] == [10_000, 12_000, 14_000, 50_000]
     assert machine.causes()[INTERRUPT] == 2 * 5_000
 
 
@@ -139,17 +139,17 @@ def test_a_core_whose_program_polls_is_not_woken() -> None:
 
 def test_a_computation_is_as_much_longer_as_its_core_was_interrupted() -> None:
     machine = Machine(cores=2)
-    ended = []
+    end_times = []
 
     async def compute(core: Core) -> None:
         await core.compute(100_000)
-        ended.append((core.name, machine.clock.time))
+        end_times.append((core.name, machine.clock.time))
 
     for core in machine.cores:
         machine.loop.spawn(compute(core), core.name)
     machine.loop.at(30_000, lambda now: machine.nic.receive(now, frame()))
     machine.loop.run()
-    assert ended == [("core 1", 100_000), ("core 0", 100_000 + 5_000 + 2_000)]
+    assert end_times == [("core 1", 100_000), ("core 0", 100_000 + 5_000 + 2_000)]
     assert machine.handled == [(37_000, 0)]
 
 
@@ -179,13 +179,13 @@ def test_a_completion_waits_for_the_copy_engine_and_a_frame_does_not() -> None:
 
     def offload() -> None:
         machine.nic.offload(8_000)
-        machine.nic.send(frame(to=PEER))
+        machine.nic.send(frame(destination=PEER))
         machine.nic.post_completion(7)
 
     machine.on_descriptor = offload
     machine.nic.ring_doorbell(1, 0, 0)
     machine.loop.run()
-    assert machine.left == [(850, frame(to=PEER))]
+    assert machine.left == [(850, frame(destination=PEER))]
     assert machine.seen == [(850 + 8_000 + 200, 7)]
     assert machine.host.copying.busy == 8_000
 
@@ -208,8 +208,8 @@ def test_a_program_that_catches_up_goes_on_when_its_core_has_done_what_it_spent(
 
 
 def test_each_receive_queue_interrupts_a_core_of_its_own() -> None:
-    many = Profile("queues", hosted=True, receive_queues=2, work=WORK)
-    machine = Machine(many, cores=2, steer=lambda raw, queues: raw[14] % queues)
+    profile = Profile("queues", hosted=True, receive_queues=2, work=WORK)
+    machine = Machine(profile, cores=2, steer=lambda raw, queues: raw[14] % queues)
     for number in (0, 1, 3):
         machine.nic.receive(0, frame()[:14] + bytes([number]) + bytes(50))
     machine.loop.run()
@@ -236,11 +236,11 @@ def test_a_frame_between_two_ranks_stays_in_the_kernel() -> None:
     HostedNic(machine.clock, machine.loop, machine, 0, PROFILE, 9_000, machine.host, PEER).begin(
         0, Agent(machine, machine)
     )
-    machine.on_descriptor = lambda: machine.nic.send(frame(to=PEER))
+    machine.on_descriptor = lambda: machine.nic.send(frame(destination=PEER))
     machine.nic.ring_doorbell(1, 0, 0)
     machine.loop.run()
     assert machine.left == []
-    assert [when for when, _ in machine.handled] == [800]
+    assert [time for time, _ in machine.handled] == [800]
     assert machine.causes() == {LIBRARY: 500, TRAP: 300}
 
 

@@ -24,15 +24,15 @@ def dumbbell(nodes: int) -> Graph:
 
 
 def overlaps(graph: Graph) -> list[tuple[str, str]]:
-    places = sorted(arrange(graph, NODE).items(), key=lambda item: item[1])
-    actual = []
-    for index, (name, (x, y)) in enumerate(places):
-        for other, (other_x, other_y) in places[index + 1 :]:
+    positions = sorted(arrange(graph, NODE).items(), key=lambda item: item[1])
+    overlapping = []
+    for index, (name, (x, y)) in enumerate(positions):
+        for other_name, (other_x, other_y) in positions[index + 1 :]:
             if other_x - x > NODE[0]:
                 break
             if abs(other_y - y) < NODE[1]:
-                actual.append((name, other))
-    return actual
+                overlapping.append((name, other_name))
+    return overlapping
 
 
 @pytest.mark.parametrize("nodes", SIZES)
@@ -45,15 +45,15 @@ def test_no_node_covers_another(shape, nodes: int) -> None:
 def test_no_link_of_a_star_passes_behind_another_node(nodes: int) -> None:
     """A ray that crosses a node's box within its middle half would look like a link of that node."""
     graph = star(nodes)
-    places = arrange(graph, NODE)
-    centre = places.pop("s1")
-    for name, (x, y) in places.items():
+    positions = arrange(graph, NODE)
+    centre = positions.pop("s1")
+    for name, (x, y) in positions.items():
         dx, dy = x - centre[0], y - centre[1]
         length = math.hypot(dx, dy)
-        for other, (other_x, other_y) in places.items():
-            along = ((other_x - centre[0]) * dx + (other_y - centre[1]) * dy) / length
+        for other_name, (other_x, other_y) in positions.items():
+            projection = ((other_x - centre[0]) * dx + (other_y - centre[1]) * dy) / length
             aside = abs((other_x - centre[0]) * dy - (other_y - centre[1]) * dx) / length
-            assert other == name or not 0 < along < length or aside > NODE[1] / 4, (name, other)
+            assert other_name == name or not 0 < projection < length or aside > NODE[1] / 4, (name, other_name)
 
 
 def test_a_hundred_nodes_are_readable_on_a_screen() -> None:
@@ -64,17 +64,17 @@ def test_a_hundred_nodes_are_readable_on_a_screen() -> None:
 
 def test_links_between_the_same_two_elements_are_side_by_side() -> None:
     graph = Graph(["a"], ["s"], [("a", "s"), ("s", "a"), ("a", "s")])
-    actual = list(curves(graph, arrange(graph, NODE)))
-    assert actual[1] is None  # the middle one
-    assert actual[0] is not None
-    assert actual[2] is not None
-    assert math.dist(actual[0], actual[2]) == pytest.approx(120.0)
+    curve_list = list(curves(graph, arrange(graph, NODE)))
+    assert curve_list[1] is None  # the middle one
+    assert curve_list[0] is not None
+    assert curve_list[2] is not None
+    assert math.dist(curve_list[0], curve_list[2]) == pytest.approx(120.0)
 
 
 def test_a_horizontal_link_passes_above_what_is_between_its_ends() -> None:
     graph = Graph([], ["s1", "s2", "s3"], [("s1", "s2"), ("s2", "s3"), ("s1", "s3")])
-    places = {"s1": (0.0, 0.0), "s2": (100.0, 0.0), "s3": (200.0, 0.0)}
-    near, also_near, far = curves(graph, places)
+    positions = {"s1": (0.0, 0.0), "s2": (100.0, 0.0), "s3": (200.0, 0.0)}
+    near, also_near, far = curves(graph, positions)
     assert near is also_near is None
     assert far is not None
     assert far[1] < -30.0
@@ -83,11 +83,11 @@ def test_a_horizontal_link_passes_above_what_is_between_its_ends() -> None:
 def test_switches_of_a_tree_are_in_layers_above_their_nodes() -> None:
     nodes = ["a", "b", "c", "d"]
     links = [("a", "e1"), ("b", "e1"), ("c", "e2"), ("d", "e2"), ("e1", "top"), ("e2", "top")]
-    places = arrange(Graph(nodes, ["top", "e1", "e2"], links), NODE)
-    heights = [places[name][1] for name in ("top", "e1", "a")]
+    positions = arrange(Graph(nodes, ["top", "e1", "e2"], links), NODE)
+    heights = [positions[name][1] for name in ("top", "e1", "a")]
     assert heights == sorted(heights)
     assert len({*heights}) == 3
-    assert places["e1"][0] < places["top"][0] < places["e2"][0]
+    assert positions["e1"][0] < positions["top"][0] < positions["e2"][0]
 
 
 def test_an_element_without_a_link_has_a_place_too() -> None:

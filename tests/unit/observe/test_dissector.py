@@ -53,17 +53,19 @@ pytestmark = pytest.mark.requires("tshark")
 
 def layers_of(module: ModuleType) -> list[type[Packet]]:
     """All above Ethernet."""
-    below = (Ether, myrinet.Myrinet)
-    actual = [layer for one in below for _, layer in one.payload_guess if layer.__module__ == module.__name__]
-    for layer in actual:
-        actual += [above for above in announced(layer).values() if above not in actual]
-    return actual
+    base_layers = (Ether, myrinet.Myrinet)
+    found_layers = [
+        layer for base in base_layers for _, layer in base.payload_guess if layer.__module__ == module.__name__
+    ]
+    for layer in found_layers:
+        found_layers += [upper for upper in next_layers(layer).values() if upper not in found_layers]
+    return found_layers
 
 
-def announced(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Packet]]:
+def next_layers(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Packet]]:
     """Return the next layers of the same protocol by the field values that announce them."""
     guess = layer.payload_guess
-    return {tuple(bound.items()): above for bound, above in guess if above.__module__ == layer.__module__}
+    return {tuple(bound.items()): upper for bound, upper in guess if upper.__module__ == layer.__module__}
 
 
 def is_carried(module: ModuleType) -> bool:
@@ -76,34 +78,34 @@ def with_carrier(name: str) -> dict[str, ModuleType]:
     return {name: MODULES[name], "myrinet": myrinet}
 
 
-def called(layer: type[Packet], name: str, module: ModuleType) -> str:
-    count = Counter(field.name for each in layers_of(module) for field in each.fields_desc)
+def field_name(layer: type[Packet], name: str, module: ModuleType) -> str:
+    count = Counter(field.name for definition in layers_of(module) for field in definition.fields_desc)
     return f"{layer.__name__.lower()}.{name}" if count[name] > 1 else name
 
 
 def random_value(chance: random.Random, field: object) -> object:
     """A value, often at an edge."""
-    inner = field.fld if isinstance(field, ConditionalField) else field
-    if isinstance(inner, MACField):
+    plain_field = field.fld if isinstance(field, ConditionalField) else field
+    if isinstance(plain_field, MACField):
         return chance.randbytes(6).hex(":")
-    if isinstance(inner, RouteField):
+    if isinstance(plain_field, RouteField):
         return chance.choice([b"", b"\x81", b"\x81\xbf\x80"])
-    if isinstance(inner, StrField):
-        fixed = isinstance(inner, StrFixedLenField)
-        return chance.randbytes(inner.length_from(None) if fixed else 2 * chance.randrange(9))
-    if isinstance(inner, IEEEFloatField):
+    if isinstance(plain_field, StrField):
+        fixed = isinstance(plain_field, StrFixedLenField)
+        return chance.randbytes(plain_field.length_from(None) if fixed else 2 * chance.randrange(9))
+    if isinstance(plain_field, IEEEFloatField):
         return chance.choice([0.0, 1.5, -0.25, 1024.0])
-    if isinstance(inner, LastByteField | CheckField):
+    if isinstance(plain_field, LastByteField | CheckField):
         return None
-    if inner.fmt.endswith(("4s", "16s")):
-        return inner.i2h(None, inner.m2i(None, chance.randbytes(int(inner.sz))))
-    bits = inner.size if hasattr(inner, "size") else 8 * int(inner.sz)
-    low = -(1 << bits - 1) if inner.fmt[-1:] in "bhiq" else 0
+    if plain_field.fmt.endswith(("4s", "16s")):
+        return plain_field.i2h(None, plain_field.m2i(None, chance.randbytes(int(plain_field.sz))))
+    bits = plain_field.size if hasattr(plain_field, "size") else 8 * int(plain_field.sz)
+    low = -(1 << bits - 1) if plain_field.fmt[-1:] in "bhiq" else 0
     high = (1 << bits) - 1 + low
-    listed = [value for value in getattr(inner, "i2s", None) or () if isinstance(value, int)]
-    if len(listed) == 1:  # it is what every frame has
-        return listed[0]
-    return chance.choice([low, 1, high, chance.randint(low, high), *listed, *listed])
+    enumerated = [value for value in getattr(plain_field, "i2s", None) or () if isinstance(value, int)]
+    if len(enumerated) == 1:  # it is what every frame has
+        return enumerated[0]
+    return chance.choice([low, 1, high, chance.randint(low, high), *enumerated, *enumerated])
 
 
 def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
@@ -116,60 +118,72 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
             packet = packet / myrinet.Myrinet()
         while layer is not None:
             lengths = getattr(module, "LENGTH", ())
-            made = {*([lengths] if isinstance(lengths, str) else lengths), getattr(module, "CHECK", ""), "size"}
-            values = {each.name: random_value(chance, each) for each in layer.fields_desc if each.name not in made}
+            computed_fields = {
+                *([lengths] if isinstance(lengths, str) else lengths),
+                getattr(module, "CHECK", ""),
+                "size",
+            }
+            values = {
+                field.name: random_value(chance, field)
+                for field in layer.fields_desc
+                if field.name not in computed_fields
+            }
             if layer is myrinet.Myrinet:
                 values["type"] = chance.choice([8, 9, 0x7FFF])  # no protocol has them
-            above = announced(layer)
-            if follows := [bound for bound in above if chance.random() < 0.5]:
-                values |= dict(chance.choice(follows))
+            upper_layers = next_layers(layer)
+            if bindings := [bound for bound in upper_layers if chance.random() < 0.5]:
+                values |= dict(chance.choice(bindings))
             packet, last = packet / layer(**values), layer
-            layer = next((one for bound, one in above.items() if values.items() >= dict(bound).items()), None)
+            layer = next(
+                (upper for bound, upper in upper_layers.items() if values.items() >= dict(bound).items()), None
+            )
         payload = chance.randbytes(chance.randrange(0, 60))
         if issubclass(last, SizedLayer) and not last.payload_size:
             payload = b""
         padding = bytes(chance.randrange(0, 20)) if getattr(module, "LENGTH", "") else b""
-        whole, padding = bytes(packet / Raw(payload) if payload else packet), padding if number % 3 == 0 else b""
+        raw, padding = bytes(packet / Raw(payload) if payload else packet), padding if number % 3 == 0 else b""
         route = bytes([0x81, 0xBF, 0x80][: number % 4])
-        yield add_envelope(whole[:-1] + padding, route) if is_carried(module) else whole + padding
+        yield add_envelope(raw[:-1] + padding, route) if is_carried(module) else raw + padding
 
 
-def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
+def fields_by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
     """Return every present field, with numbers to base 10."""
-    actual: dict[str, str] = {}
+    values: dict[str, str] = {}
     packet: Packet = Ether(frame).payload
     if is_carried(module):
         packet = packet.payload
     while type(packet) in layers_of(module):
-        for each in packet.fields_desc:
-            name = called(type(packet), each.name, module)
-            inner = each.fld if isinstance(each, ConditionalField) else each
-            value = packet.getfieldval(each.name)
-            if isinstance(each, ConditionalField) and not each.cond(packet):
+        for definition in packet.fields_desc:
+            name = field_name(type(packet), definition.name, module)
+            plain_field = definition.fld if isinstance(definition, ConditionalField) else definition
+            value = packet.getfieldval(definition.name)
+            if isinstance(definition, ConditionalField) and not definition.cond(packet):
                 continue
-            if isinstance(inner, StrField):
-                actual |= {name: bytes(value).hex()} if value else {}
-            elif isinstance(inner, FlagsField):
-                actual[name] = str(int(value))
-                flags = enumerate(inner.names)
-                actual |= {f"{name}.{str(flag).lower()}": str(int(value) >> bit & 1) for bit, flag in flags}
+            if isinstance(plain_field, StrField):
+                values |= {name: bytes(value).hex()} if value else {}
+            elif isinstance(plain_field, FlagsField):
+                values[name] = str(int(value))
+                flags = enumerate(plain_field.names)
+                values |= {f"{name}.{str(flag).lower()}": str(int(value) >> bit & 1) for bit, flag in flags}
             else:
-                actual[name] = f"{value:g}" if isinstance(value, float) else str(value)
+                values[name] = f"{value:g}" if isinstance(value, float) else str(value)
         packet = packet.payload
     fields = {field.name for layer in layers_of(module) for field in layer.fields_desc}
     while not isinstance(packet, NoPayload):
-        own = "padding" if isinstance(packet, Padding) else "payload"
-        actual[own if own not in fields else f"{own}_bytes"] = bytes(packet.load).hex()
+        data_field = "padding" if isinstance(packet, Padding) else "payload"
+        values[data_field if data_field not in fields else f"{data_field}_bytes"] = bytes(packet.load).hex()
         packet = packet.payload
-    return actual
+    return values
 
 
-def by_tshark(folder: Path, modules: dict[str, ModuleType], sent: list[bytes], *more: str) -> list[list[str]]:
+def columns_by_tshark(
+    folder: Path, modules: dict[str, ModuleType], frames_sent: list[bytes], *options: str
+) -> list[list[str]]:
     """Return the requested columns of each frame."""
     script, capture = folder / "it.lua", folder / "it.pcapng"
     script.write_text(dissector([protocol(name, module) for name, module in modules.items()]))
     with PcapNgWriter(str(capture)) as writer:
-        for frame in sent:
+        for frame in frames_sent:
             writer.write(Ether(frame))
     # With root's rights Wireshark may refuse scripts; nobody needs rights to read a file.
     command = [
@@ -183,12 +197,12 @@ def by_tshark(folder: Path, modules: dict[str, ModuleType], sent: list[bytes], *
         "fields",
         "-E",
         "separator=|",
-        *more,
+        *options,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "error" not in done.stderr.lower(), done.stderr
-    return [line.split("|") for line in done.stdout.splitlines()]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert completed.returncode == 0, completed.stderr
+    assert "error" not in completed.stderr.lower(), completed.stderr
+    return [line.split("|") for line in completed.stdout.splitlines()]
 
 
 def plain(text: str) -> str:
@@ -199,16 +213,18 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("name", MODULES)
 def test_tshark_finds_in_every_field_of_every_layer_what_scapy_finds(tmp_path: Path, name: str) -> None:
     module = MODULES[name]
-    sent = list(frames(module, 7))
-    expected = [by_scapy(module, frame) for frame in sent]
-    requested = sorted({field for one in expected for field in one})
-    assert {called(layer, field.name, module) for layer in layers_of(module) for field in layer.fields_desc} <= set(
+    frames_sent = list(frames(module, 7))
+    expected = [fields_by_scapy(module, frame) for frame in frames_sent]
+    requested = sorted({field for values_expected in expected for field in values_expected})
+    assert {field_name(layer, field.name, module) for layer in layers_of(module) for field in layer.fields_desc} <= set(
         requested
     )
-    decoded = by_tshark(tmp_path, with_carrier(name), sent, *[f"-e{name}.{field}" for field in requested])
-    for frame, values, one in zip(sent, decoded, expected, strict=True):
-        reported = {field: plain(value) for field, value in zip(requested, values, strict=True) if value}
-        assert reported == one, frame.hex()
+    decoded = columns_by_tshark(
+        tmp_path, with_carrier(name), frames_sent, *[f"-e{name}.{field}" for field in requested]
+    )
+    for frame, values, values_expected in zip(frames_sent, decoded, expected, strict=True):
+        decoded_fields = {field: plain(value) for field, value in zip(requested, values, strict=True) if value}
+        assert decoded_fields == values_expected, frame.hex()
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -216,13 +232,15 @@ def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_t
     tmp_path: Path, name: str
 ) -> None:
     module = MODULES[name]
-    whole = [max((frame for frame in frames(module, seed)), key=len) for seed in range(3)]
-    sent = [frame[:size] for frame in whole for size in range(15, len(frame) + 1)]
-    decoded = by_tshark(tmp_path, with_carrier(name), sent, f"-e{name}.short", "-emyrinet.short", "-e_ws.lua.error")
+    whole_frames = [max((frame for frame in frames(module, seed)), key=len) for seed in range(3)]
+    frames_sent = [frame[:size] for frame in whole_frames for size in range(15, len(frame) + 1)]
+    decoded = columns_by_tshark(
+        tmp_path, with_carrier(name), frames_sent, f"-e{name}.short", "-emyrinet.short", "-e_ws.lua.error"
+    )
     assert not any(error for *_, error in decoded)
-    reported = [bool(own or carrier) for own, carrier, _ in decoded]
-    assert reported[0]
-    assert not reported[-1]
+    is_reported = [bool(own_error or carrier) for own_error, carrier, _ in decoded]
+    assert is_reported[0]
+    assert not is_reported[-1]
 
 
 class Other(Packet):
@@ -232,11 +250,13 @@ class Other(Packet):
 
 
 def test_protocols_that_share_an_ethertype_each_take_their_own_frames(tmp_path: Path) -> None:
-    emp, other = MODULES["emp"], ModuleType(Other.__module__)
+    emp, other_module = MODULES["emp"], ModuleType(Other.__module__)
     bind_layers(Ether, Other, type=emp.ETHERTYPE)
     try:
-        own, others = next(frames(emp, 1)), bytes(Ether(type=emp.ETHERTYPE)) + bytes(Other(value=77))
-        decoded = by_tshark(tmp_path, {"emp": emp, "other": other}, [own, others], "-eemp.version", "-eother.value")
+        emp_frame, other_frame = next(frames(emp, 1)), bytes(Ether(type=emp.ETHERTYPE)) + bytes(Other(value=77))
+        decoded = columns_by_tshark(
+            tmp_path, {"emp": emp, "other": other_module}, [emp_frame, other_frame], "-eemp.version", "-eother.value"
+        )
     finally:
         split_layers(Ether, Other, type=emp.ETHERTYPE)
     assert decoded == [["1", ""], ["", "77"]]
@@ -245,9 +265,9 @@ def test_protocols_that_share_an_ethertype_each_take_their_own_frames(tmp_path: 
 def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> None:
     emp = sys.modules["protocols.emp.frames"]
     packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / emp.EMP(type=1, flags=1, message=9)
-    sent = [bytes(packet / emp.EMPMessage(destination=1, tag=0x20, total=5) / Raw(b"hello"))]
-    sent.append(bytes(Ether() / emp.EMP(type=3, message=9, frame=4, status=1)))
-    decoded = by_tshark(tmp_path, {"emp": emp}, sent, "-e_ws.col.Info")
+    frames_sent = [bytes(packet / emp.EMPMessage(destination=1, tag=0x20, total=5) / Raw(b"hello"))]
+    frames_sent.append(bytes(Ether() / emp.EMP(type=3, message=9, frame=4, status=1)))
+    decoded = columns_by_tshark(tmp_path, {"emp": emp}, frames_sent, "-e_ws.col.Info")
     assert decoded == [
         ["EMP MESSAGE LAST message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"],
         ["EMP ACK message 9 frame 4, RESTARTED"],
@@ -259,11 +279,11 @@ def test_a_packet_of_myrinets_is_told_of_by_who_stands_on_it_with_its_route_and_
     head = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
     nack = head / myrinet.Myrinet(source_route=b"\x81\xbf") / am2.AM2(kind=3, reason=1, channel=7, sequence=8)
     probe = head / myrinet.Myrinet() / mapper.Mapping(kind=1, number=9, source=3)
-    others = head / myrinet.Myrinet(type=6) / Raw(b"what it is")
-    sent = [bytes(one) for one in (nack, probe, others)]
-    sent += [entry[:-1] + bytes([entry[-1] ^ 1]) for entry in sent]
+    unknown_packet = head / myrinet.Myrinet(type=6) / Raw(b"what it is")
+    frames_sent = [bytes(unsent) for unsent in (nack, probe, unknown_packet)]
+    frames_sent += [entry[:-1] + bytes([entry[-1] ^ 1]) for entry in frames_sent]
     requested = ("-e_ws.col.Info", "-emyrinet.source_route", "-emyrinet.wrong", "-emyrinet.payload")
-    decoded = by_tshark(tmp_path, {"am2": am2, "mapper": mapper, "myrinet": myrinet}, sent, *requested)
+    decoded = columns_by_tshark(tmp_path, {"am2": am2, "mapper": mapper, "myrinet": myrinet}, frames_sent, *requested)
     text = "AM-II NACK channel 7 sequence 8, OVERRUN, route +1 -1"
     payload = b"what it is".hex()
     assert decoded == [
@@ -280,10 +300,12 @@ def test_a_cell_is_told_of_by_the_protocol_of_its_circuit(tmp_path: Path) -> Non
     """Wireshark has a protocol "atm" of its own: ours is called testbed_atm."""
     request = Ether() / atm.Cell(vci=33) / ssam.Ssam(kind=0, session=3, number=7, handler=0x12, length=6, data=b"hi")
     introduction = Ether() / atm.Cell(vpi=1, vci=34, clp=1) / ssam.Ssam(kind=2, handler=2, length=20)
-    sent = [bytes(request), bytes(introduction), bytes(introduction)[:40]]
-    own = [f"-essam.{name}" for name in ("kind", "session", "number", "handler", "length", "short")]
+    frames_sent = [bytes(request), bytes(introduction), bytes(introduction)[:40]]
+    field_options = [f"-essam.{name}" for name in ("kind", "session", "number", "handler", "length", "short")]
     carrier = [f"-etestbed_atm.{name}" for name in ("vpi", "vci", "clp", "payload")]
-    decoded = by_tshark(tmp_path, {"atm": atm, "ssam": ssam}, sent, "-e_ws.col.Info", *own, *carrier)
+    decoded = columns_by_tshark(
+        tmp_path, {"atm": atm, "ssam": ssam}, frames_sent, "-e_ws.col.Info", *field_options, *carrier
+    )
     assert decoded == [
         [
             "SSAM REQUEST 7 of session 3, handler 0x12, 6 bytes",
@@ -322,12 +344,12 @@ def test_the_command_writes_a_dissector_of_every_protocol_that_has_layers(tmp_pa
     path = tmp_path / "all.lua"
     program = "from testbed.cli.main import main; main()"
     command = [sys.executable, "-c", program, "dissector"]
-    done = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("", "")
+    completed = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=True, timeout=60)
+    assert (completed.stdout, completed.stderr) == ("", "")
     for name in registry.offered(registry.FRAMES):
         assert f'protocol("{name}", ' in path.read_text()
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert printed == path.read_text()
+    printed_text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert printed_text == path.read_text()
 
 
 class Refused(Packet):
@@ -345,7 +367,7 @@ class Crooked(Packet):
 
 
 @pytest.mark.parametrize(
-    ("layer", "why"),
+    ("layer", "reason"),
     [
         (Refused, "Refused.more: no dissector can be made for this field: it depends on more than its layer's fields"),
         (Wide, "Wide.more: no dissector can be made for this field: it depends on size, which has too many values"),
@@ -353,12 +375,12 @@ class Crooked(Packet):
     ],
 )
 def test_what_hangs_on_something_that_cannot_be_told_is_refused_with_the_field_s_name(
-    layer: type[Packet], why: str
+    layer: type[Packet], reason: str
 ) -> None:
     module = ModuleType(layer.__module__)
     bind_layers(Ether, layer, type=ETHERTYPE)
     try:
-        with pytest.raises(TypeError, match=re.escape(why)):
+        with pytest.raises(TypeError, match=re.escape(reason)):
             protocol("it", module)
     finally:
         split_layers(Ether, layer, type=ETHERTYPE)
@@ -369,9 +391,9 @@ def test_a_protocol_of_which_no_dissector_can_be_made_keeps_nobody_from_the_othe
 ) -> None:
     modules = {"emp": MODULES["emp"], "other": ModuleType("other")}
     monkeypatch.setattr(lua, "frame_modules", lambda: modules)
-    text, lacking = lua.generate_dissector()
+    text, lacking_protocols = lua.generate_dissector()
     assert 'protocol("emp", ' in text
-    assert lacking == ["other is omitted: other: 0 of its layers are bound to an EtherType, not 1"]
+    assert lacking_protocols == ["other is omitted: other: 0 of its layers are bound to an EtherType, not 1"]
     del modules["emp"]
     with pytest.raises(TestbedError, match="no protocol has a dissector"):
         lua.generate_dissector()

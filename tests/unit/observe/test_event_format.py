@@ -16,9 +16,9 @@ def test_an_injection_is_told_with_its_links_and_its_number() -> None:
         "time": 5, "clock": 1, "event": "inject", "number": 2, "what": "loss 5% on n1", "links": ["a", "b", "c", "d", "e"],
         "down": [], "until": 0, "took": 0.0891,
     }  # fmt: skip
-    one = format_event(event)
-    assert (one.time, one.kind, one.where) == (5, "inject", "a, b, c and 2 more")
-    assert one.what == "2: loss 5% on n1, in 89 ms"
+    line = format_event(event)
+    assert (line.time, line.kind, line.where) == (5, "inject", "a, b, c and 2 more")
+    assert line.what == "2: loss 5% on n1, in 89 ms"
 
 
 def test_a_relay_that_is_behind_says_by_how_much() -> None:
@@ -42,13 +42,13 @@ def test_an_outage_has_its_cause_and_duration() -> None:
     )
     parent = format_event({"event": "node parent died", "nodes": ["n1", "n2"], "pid": 7, "code": -9})
     assert (parent.where, parent.what) == ("n1, n2", "process 7, signal 9")
-    back = {"event": "relay restarted", "pid": 8, "gap": [0, 12_000_000], "lost": 1}
-    assert format_event(back).what == "process 8, 12 ms after the other's end, 1 frame lost"
+    restarted = {"event": "relay restarted", "pid": 8, "gap": [0, 12_000_000], "lost": 1}
+    assert format_event(restarted).what == "process 8, 12 ms after the other's end, 1 frame lost"
 
 
 def test_an_event_that_nobody_knows_is_told_fact_by_fact() -> None:
-    one = format_event({"time": 1, "event": "moon rises", "phase": "full", "over": ["n1", "n2"]})
-    assert (one.kind, one.where, one.what) == ("moon rises", "", "phase full, over n1, n2")
+    line = format_event({"time": 1, "event": "moon rises", "phase": "full", "over": ["n1", "n2"]})
+    assert (line.kind, line.where, line.what) == ("moon rises", "", "phase full, over n1, n2")
 
 
 @given(

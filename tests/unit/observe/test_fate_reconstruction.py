@@ -63,28 +63,28 @@ class Kernel:
 
 
 def capture(
-    teller: FateReconstruction, kernel: Kernel, chance: random.Random, gap: int, now: int, count: int = 400
+    reconstruction: FateReconstruction, kernel: Kernel, chance: random.Random, gap: int, now: int, count: int = 400
 ) -> tuple[list[tuple[bytes, str]], int]:
     """Return frames with their fates, and the time after the last of them.
 
     Between two frames the classifier's maps are read at times, as a capture does, and sometimes between the capture of
     a frame and its classification.
     """
-    actual = []
+    captured = []
     due = now
     for _ in range(count):
         now += chance.randrange(gap // 2, gap)
         frame = chance.choice(FRAMES)
-        teller.add(now, frame)
-        if chance.random() < 0.1 and teller.needs_reading:
-            moment = itertools.count(now + 500, 100)
-            teller.read(kernel, lambda: next(moment))  # noqa: B023  it is called here and now
-        actual.append((frame, kernel.meet(frame)))
-        if now > due and teller.needs_reading:
+        reconstruction.add(now, frame)
+        if chance.random() < 0.1 and reconstruction.needs_reading:
+            timestamps = itertools.count(now + 500, 100)
+            reconstruction.read(kernel, lambda: next(timestamps))  # noqa: B023  it is called here and now
+        captured.append((frame, kernel.meet(frame)))
+        if now > due and reconstruction.needs_reading:
             clock = itertools.count(now + gap // 4, 100)
-            teller.read(kernel, lambda: next(clock))  # noqa: B023
+            reconstruction.read(kernel, lambda: next(clock))  # noqa: B023
             due = now + 20_000_000
-    return actual, now
+    return captured, now
 
 
 @pytest.mark.parametrize("gap", [100_000, 3_000_000], ids=["busy", "quiet"])
@@ -97,12 +97,12 @@ def test_every_frame_is_told_what_became_of_it_wherever_the_capture_begins(
     kernel = Kernel(losses)
     for _ in range(before):
         kernel.meet(chance.choice(FRAMES))
-    teller = FateReconstruction("l", "forward", 3, losses)
-    actual, now = capture(teller, kernel, chance, gap, 10**18)
-    if teller.needs_reading:
-        teller.read(kernel, lambda: now + 10**8)
-    assert [teller.decide(frame, now + 10**9)[0] for frame, _ in actual] == [cause for _, cause in actual]
-    assert teller.undecided == 0
+    reconstruction = FateReconstruction("l", "forward", 3, losses)
+    captured, now = capture(reconstruction, kernel, chance, gap, 10**18)
+    if reconstruction.needs_reading:
+        reconstruction.read(kernel, lambda: now + 10**8)
+    assert [reconstruction.decide(frame, now + 10**9)[0] for frame, _ in captured] == [cause for _, cause in captured]
+    assert reconstruction.undecided == 0
 
 
 def test_bursts_that_have_gone_on_for_long_are_taken_up_in_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,45 +111,45 @@ def test_bursts_that_have_gone_on_for_long_are_taken_up_in_their_state(monkeypat
     kernel = Kernel(losses)
     for _ in range(1_000):
         kernel.meet(chance.choice(FRAMES))
-    teller = FateReconstruction("l", "forward", 3, losses)
-    teller.read(kernel, lambda: 10**18 - 10**9)
-    actual, now = capture(teller, kernel, chance, 100_000, 10**18)
-    assert [teller.decide(frame, now)[0] for frame, _ in actual] == [cause for _, cause in actual]
+    reconstruction = FateReconstruction("l", "forward", 3, losses)
+    reconstruction.read(kernel, lambda: 10**18 - 10**9)
+    captured, now = capture(reconstruction, kernel, chance, 100_000, 10**18)
+    assert [reconstruction.decide(frame, now)[0] for frame, _ in captured] == [cause for _, cause in captured]
 
 
 def test_a_classifier_that_takes_anothers_place_decides_from_its_first_frame_on() -> None:
     chance = random.Random(5)
     first, second = Kernel(LOSSES[0]), Kernel(Impairment(loss=0.6))
     old = FateReconstruction("l", "forward", 3, LOSSES[0])
-    actual, now = capture(old, first, chance, 3_000_000, 10**18)
+    captured, now = capture(old, first, chance, 3_000_000, 10**18)
     new = FateReconstruction("l", "forward", 3, Impairment(loss=0.6), old)
     # It is expected already, but the old one decides some frames more.
     for _ in range(20):
         now += 2_000_000
         frame = chance.choice(FRAMES)
         new.add(now, frame)
-        actual.append((frame, first.meet(frame)))
-    more, now = capture(new, second, chance, 3_000_000, now)
-    report = [old.decide(frame, now)[0] for frame, _ in actual[:-20]]
-    report += [new.decide(frame, now)[0] for frame, _ in actual[-20:] + more]
-    assert report == [cause for _, cause in actual + more]
+        captured.append((frame, first.meet(frame)))
+    captured_later, now = capture(new, second, chance, 3_000_000, now)
+    fates_told = [old.decide(frame, now)[0] for frame, _ in captured[:-20]]
+    fates_told += [new.decide(frame, now)[0] for frame, _ in captured[-20:] + captured_later]
+    assert fates_told == [cause for _, cause in captured + captured_later]
 
 
 def test_when_frames_were_not_heard_their_numbers_are_found_again() -> None:
     chance = random.Random(7)
     kernel = Kernel(LOSSES[0])
-    teller = FateReconstruction("l", "forward", 3, LOSSES[0])
-    actual, now = capture(teller, kernel, chance, 3_000_000, 10**18)
-    assert [teller.decide(frame, now)[0] for frame, _ in actual] == [cause for _, cause in actual]
+    reconstruction = FateReconstruction("l", "forward", 3, LOSSES[0])
+    captured, now = capture(reconstruction, kernel, chance, 3_000_000, 10**18)
+    assert [reconstruction.decide(frame, now)[0] for frame, _ in captured] == [cause for _, cause in captured]
     for _ in range(13):
         kernel.meet(chance.choice(FRAMES))
-    teller.forget()
-    actual, now = capture(teller, kernel, chance, 3_000_000, now)
-    assert [teller.decide(frame, now)[0] for frame, _ in actual] == [cause for _, cause in actual]
+    reconstruction.forget()
+    captured, now = capture(reconstruction, kernel, chance, 3_000_000, now)
+    assert [reconstruction.decide(frame, now)[0] for frame, _ in captured] == [cause for _, cause in captured]
 
 
 def test_what_cannot_be_known_is_counted_and_not_made_up() -> None:
-    teller = FateReconstruction("l", "forward", 3, Impairment(loss=1.0))
-    teller.add(10**18, FRAMES[0])
-    assert teller.decide(FRAMES[0], 10**18) == ("", "")
-    assert teller.undecided == 1
+    reconstruction = FateReconstruction("l", "forward", 3, Impairment(loss=1.0))
+    reconstruction.add(10**18, FRAMES[0])
+    assert reconstruction.decide(FRAMES[0], 10**18) == ("", "")
+    assert reconstruction.undecided == 1

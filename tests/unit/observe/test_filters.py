@@ -45,21 +45,23 @@ def test_frames_of_which_a_condition_is_true_are_meant_and_times_begin_with_the_
     text: str, numbers: list[int]
 ) -> None:
     remote = frames()
-    chosen = Filter(text)
+    condition = Filter(text)
     # Frames come some at a time.
-    assert [*chosen.select(remote[:1]), *chosen.select(remote[1:])] == [remote[number] for number in numbers]
+    assert [*condition.select(remote[:1]), *condition.select(remote[1:])] == [remote[number] for number in numbers]
 
 
-@pytest.mark.parametrize(("text", "what"), [("link == x", "link"), ("emp and not direction == forward", "direction")])
-def test_what_a_capture_does_not_say_is_not_asked_of_it(text: str, what: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"), [("link == x", "link"), ("emp and not direction == forward", "direction")]
+)
+def test_what_a_capture_does_not_say_is_not_asked_of_it(text: str, message: str) -> None:
     with pytest.raises(
-        TestbedError, match=f"the filter tests the {what}, which the capture does not record for n1:eth0"
+        TestbedError, match=f"the filter tests the {message}, which the capture does not record for n1:eth0"
     ):
         Filter(text).select(frames(nics=False))
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "what"),
+    ("text", "column", "message"),
     [
         ("emp.tpye == 3", 1, "no field is called 'emp.tpye' — did you mean 'emp.type'?"),
         ("emp and nth(3)", 9, "nth() counts frames while a link carries them"),
@@ -72,12 +74,12 @@ def test_what_a_capture_does_not_say_is_not_asked_of_it(text: str, what: str) ->
         ("emp.type = 3", 10, "'=' is no part of a filter"),
     ],
 )
-def test_a_filter_that_is_none_is_an_error_that_points_at_the_column(text: str, column: int, what: str) -> None:
+def test_a_filter_that_is_none_is_an_error_that_points_at_the_column(text: str, column: int, message: str) -> None:
     with pytest.raises(RuleError) as raised:
         Filter(text)
-    first, shown, marks = str(raised.value).split("\n")
+    first, shown_line, marks = str(raised.value).split("\n")
     assert first.startswith(f"filter, column {column}: ")
-    assert what in first
-    assert shown == f"  {text}"
+    assert message in first
+    assert shown_line == f"  {text}"
     assert marks.index("^") == column + 1
     assert raised.value.exit_code == 2

@@ -25,10 +25,10 @@ ROUTES = st.sampled_from([b"", b"\x81", b"\xbf\x80"])
 def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
     package: str, stack: str, data: st.DataObject, route: bytes, padding: bytes
 ) -> None:
-    drawn = data.draw(drawn_frames(frames_of(package), stack))
-    raw = on_a_link(drawn.layers, drawn.raw + padding)
-    if raw != drawn.raw + padding:  # it is Myrinet's
-        raw = add_envelope(drawn.raw + padding, route)
+    frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
+    raw = on_a_link(frame_drawn.layers, frame_drawn.raw + padding)
+    if raw != frame_drawn.raw + padding:  # it is Myrinet's
+        raw = add_envelope(frame_drawn.raw + padding, route)
     assert FIXED.format(raw) == list(format_by_scapy(raw))
 
 
@@ -38,8 +38,8 @@ def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
 def test_broken_frames_are_shown_alike(
     package: str, stack: str, data: st.DataObject, cut: int, flips: list[int]
 ) -> None:
-    drawn = data.draw(drawn_frames(frames_of(package), stack))
-    frame = bytearray(on_a_link(drawn.layers, drawn.raw))
+    frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
+    frame = bytearray(on_a_link(frame_drawn.layers, frame_drawn.raw))
     for bit in flips:
         frame[12 + (bit >> 3) % (len(frame) - 12)] ^= 1 << (bit & 7)
     for raw in (bytes(frame), bytes(frame[: max(14, len(frame) - cut)])):
@@ -72,14 +72,14 @@ class Stubborn(Packet):
         return s[:1], s[1:]
 
 
-@pytest.mark.parametrize(("layer", "fits"), [(Small, True), (Moody, False), (Stubborn, False)])
-def test_a_layer_that_does_more_than_have_fields_is_left_to_scapy(layer: type[Packet], fits: bool) -> None:
+@pytest.mark.parametrize(("layer", "is_fixed"), [(Small, True), (Moody, False), (Stubborn, False)])
+def test_a_layer_that_does_more_than_have_fields_is_left_to_scapy(layer: type[Packet], is_fixed: bool) -> None:
     fixed = FixedLayers({__name__})
     bind_layers(Ether, layer, type=0x9A9D)
     try:
         frame = bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / layer() / Raw(b"payload"))
         expected = list(format_by_scapy(frame))
-        if fits:
+        if is_fixed:
             assert FixedLayers({__name__}).format(frame) == expected
             assert expected[1] == "Small: high 1, low '', key 0x10, size 7"
         else:

@@ -15,10 +15,10 @@ from tests.unit.observe.emp_captures import A, B, ack, data, first_frame, raw
 from tests.unit.protocols import synthetic_frames
 
 
-def teller(**more: object) -> tuple[FrameFormatter, ModuleType]:
+def teller(**options: object) -> tuple[FrameFormatter, ModuleType]:
     """Return a formatter of the synthetic frames, with more attributes in their module."""
     frames = ModuleType(synthetic_frames.__name__)
-    vars(frames).update({**vars(synthetic_frames), **more})
+    vars(frames).update({**vars(synthetic_frames), **options})
     codec = ModuleType("synthetic_codec")
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()
@@ -27,13 +27,13 @@ def teller(**more: object) -> tuple[FrameFormatter, ModuleType]:
 
 
 def of_emp() -> FrameFormatter:
-    one = formatters()[emp.ETHERTYPE].formatter_of(first_frame(9, b"", 0))
-    assert one is not None
-    return one
+    formatter = formatters()[emp.ETHERTYPE].formatter_of(first_frame(9, b"", 0))
+    assert formatter is not None
+    return formatter
 
 
 def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
-    assert {sharer.name for sharers in formatters().values() for sharer in sharers} >= {
+    assert {sharer.name for same_type in formatters().values() for sharer in same_type} >= {
         "am2",
         "emp",
         "mapper",
@@ -43,23 +43,23 @@ def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
 
 
 def test_a_kind_is_told_with_its_fields_its_flags_and_without_what_is_zero() -> None:
-    words = of_emp().format
-    assert words(first_frame(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
+    describe = of_emp().format
+    assert describe(first_frame(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
     last = emp.pack_frame(raw(B), raw(A), emp.TYPE_DATA, emp.FLAGS_LAST, 3, 1, 2, 9, 4, 0, b"more")
-    assert words(last) == "EMP DATA LAST message 9 frame 4, 4 bytes"
-    assert words(ack(9, 4)) == "EMP ACK message 9 frame 4"
-    refused = emp.pack_frame(raw(A), raw(B), emp.TYPE_ACK, 0, 3, 1, 2, 9, 4, emp.STATUS_RESTARTED)
-    assert words(refused) == "EMP ACK message 9 frame 4, RESTARTED"
+    assert describe(last) == "EMP DATA LAST message 9 frame 4, 4 bytes"
+    assert describe(ack(9, 4)) == "EMP ACK message 9 frame 4"
+    restarted_ack = emp.pack_frame(raw(A), raw(B), emp.TYPE_ACK, 0, 3, 1, 2, 9, 4, emp.STATUS_RESTARTED)
+    assert describe(restarted_ack) == "EMP ACK message 9 frame 4, RESTARTED"
 
 
 def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is_nothing() -> None:
-    words, frame = of_emp().format, data(9, 4, b"more")
-    assert words(frame[:-1] + b"X") == "EMP, broken (check)"
-    assert words(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"
-    assert words(first_frame(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
-    assert words(first_frame(9, b"hello", 5)[:50]) == "EMP, broken (short)"
-    assert words(frame[:14] + b"\x07" + frame[15:]) == ""
-    assert words(frame[:30]) == ""
+    describe, frame = of_emp().format, data(9, 4, b"more")
+    assert describe(frame[:-1] + b"X") == "EMP, broken (check)"
+    assert describe(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"
+    assert describe(first_frame(9, b"hello", 5)[:-3]) == "EMP, broken (length)"
+    assert describe(first_frame(9, b"hello", 5)[:50]) == "EMP, broken (short)"
+    assert describe(frame[:14] + b"\x07" + frame[15:]) == ""
+    assert describe(frame[:30]) == ""
 
 
 def test_a_protocol_that_says_nothing_of_it_is_told_by_all_its_fields() -> None:
@@ -73,8 +73,8 @@ def test_a_protocol_that_says_nothing_of_it_is_told_by_all_its_fields() -> None:
 def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> None:
     kind = Kind("data", "{kind} credit {credit:#x}[ {flags}][, raw {raw}] {{braces}}")
     first, codec = teller(KIND="kind", KINDS={9: kind})
-    both = codec.FLAGS_FIRST | codec.FLAGS_LAST
-    assert first.format(codec.pack_order(bytes(6), bytes(6), 0x123, both, 7, 5)) == (
+    all_flags = codec.FLAGS_FIRST | codec.FLAGS_LAST
+    assert first.format(codec.pack_order(bytes(6), bytes(6), 0x123, all_flags, 7, 5)) == (
         "ORDER credit 0x123 FIRST+LAST, raw 5 {braces}"
     )
     assert first.format(codec.pack_order(bytes(6), bytes(6), 0, 0, 7, 0)) == "ORDER credit 0x0 {braces}"
@@ -87,11 +87,11 @@ def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes()
     codec.KINDS = {1: Kind("data", "HAND number {number}, again {number:#x}, kind {kind}")}  # type: ignore[attr-defined]
     fields = standard_fields()
     fields.register("hand", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
-    words = FrameFormatter("hand", codec, fields).format
+    describe = FrameFormatter("hand", codec, fields).format
     frame = bytes(12) + b"\x9a\x9c" + b"\x01\x00\x00\x00\x00\x20"
-    assert words(frame) == "HAND number 32, again 0x20, kind 1"
-    assert words(frame[:-1]) == "HAND kind 1"
-    assert words(frame[:14]) == "HAND"
+    assert describe(frame) == "HAND number 32, again 0x20, kind 1"
+    assert describe(frame[:-1]) == "HAND kind 1"
+    assert describe(frame[:14]) == "HAND"
 
 
 @pytest.mark.parametrize(

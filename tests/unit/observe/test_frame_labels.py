@@ -18,7 +18,7 @@ A, B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 
 
 @pytest.mark.parametrize(
-    ("frame", "words"),
+    ("frame", "expected"),
     [
         (ETHER / ARP(psrc="10.0.0.1", pdst="10.0.0.2"), "ARP who has 10.0.0.2? tell 10.0.0.1"),
         (ETHER / ARP(op=2, psrc="10.0.0.1", hwsrc="02:00:00:00:00:01"), "ARP 10.0.0.1 is at 02:00:00:00:00:01"),
@@ -48,18 +48,20 @@ A, B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
         ),
     ],
 )
-def test_a_frame_says_what_it_is(frame: Packet, words: str) -> None:
+def test_a_frame_says_what_it_is(frame: Packet, expected: str) -> None:
     raw = bytes(frame)
-    assert label(raw) == f"{words}, {len(raw)} bytes"
+    assert label(raw) == f"{expected}, {len(raw)} bytes"
 
 
 def test_emps_frames_are_named_by_type_and_message() -> None:
     first = emp.pack_message(B, A, emp.FLAGS_LAST, 3, 1, 2, 9, 0, 0, 0, 1, 0x20, 5, 9, b"hello")
     data = emp.pack_frame(B, A, emp.TYPE_DATA, 0, 3, 1, 2, 9, 4, 0, b"more")
     ack = emp.pack_frame(A, B, emp.TYPE_ACK, 0, 3, 1, 2, 9, 4, emp.STATUS_RESTARTED)
-    way = "02:00:00:00:00:01 > 02:00:00:00:00:02"
-    assert label(first).startswith(f"{way} EMP MESSAGE LAST message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes")
-    assert label(data).startswith(f"{way} EMP DATA message 9 frame 4, 4 bytes")
+    addresses = "02:00:00:00:00:01 > 02:00:00:00:00:02"
+    assert label(first).startswith(
+        f"{addresses} EMP MESSAGE LAST message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
+    )
+    assert label(data).startswith(f"{addresses} EMP DATA message 9 frame 4, 4 bytes")
     assert "EMP ACK message 9 frame 4, RESTARTED" in label(ack)
     assert "EMP, broken (check)" in label(data[:-1] + b"X")
     assert "EtherType 0x88b5" in label(data[:14] + b"\x77" + data[15:])

@@ -17,8 +17,8 @@ N1 = Point("l", End("n1", "eth0"), "forward", "/ns", "n1.eth0", True, "relay")
 N2 = Point("l", End("n2", "eth0"), "backward", "/ns", "n2.eth0", True, "relay")
 
 
-def met(stamp: int, frame: bytes, words: str = "dropped", direction: str = "forward") -> FrameFates:
-    return FrameFates("l", direction, stamp, crc32(frame), ("loss",), words)
+def fates_of(stamp: int, frame: bytes, text: str = "dropped", direction: str = "forward") -> FrameFates:
+    return FrameFates("l", direction, stamp, crc32(frame), ("loss",), text)
 
 
 def times_and_fates(frames: Sequence[CapturedFrame]) -> list[tuple[int, str]]:
@@ -27,40 +27,40 @@ def times_and_fates(frames: Sequence[CapturedFrame]) -> list[tuple[int, str]]:
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.booleans())), st.lists(st.integers(1, 120)))
 def test_frames_of_two_places_come_out_once_and_in_order(passed: list[tuple[int, bool]], until: list[int]) -> None:
-    joining = FrameMerge(0)
-    joining.add(N1, [(when, False, b"a") for when, first in sorted(passed) if first])
-    joining.add(N2, [(when, True, b"a") for when, first in sorted(passed) if not first])
-    given_out = [frame for limit in [*sorted(until), 200] for frame in joining.release(limit)]
-    assert [one.when for one in given_out] == sorted(when for when, _ in passed)
-    assert all(one.entering == (one.point is N1) for one in given_out)
+    merge = FrameMerge(0)
+    merge.add(N1, [(stamp, False, b"a") for stamp, first in sorted(passed) if first])
+    merge.add(N2, [(stamp, True, b"a") for stamp, first in sorted(passed) if not first])
+    given_out = [frame for limit in [*sorted(until), 200] for frame in merge.release(limit)]
+    assert [merged_frame.when for merged_frame in given_out] == sorted(stamp for stamp, _ in passed)
+    assert all(merged_frame.entering == (merged_frame.point is N1) for merged_frame in given_out)
 
 
 def test_it_does_not_matter_whether_a_fate_is_told_before_or_after_its_frame() -> None:
-    joining = FrameMerge(0)
-    joining.add_fates([met(20, b"b")])
-    joining.add(N1, [(10, False, b"a"), (20, False, b"b"), (30, False, b"c")])
-    joining.add_fates([met(30, b"c")])
-    assert times_and_fates(joining.release(40)) == [(10, ""), (20, "dropped"), (30, "dropped")]
-    assert joining.unplaced == 0
+    merge = FrameMerge(0)
+    merge.add_fates([fates_of(20, b"b")])
+    merge.add(N1, [(10, False, b"a"), (20, False, b"b"), (30, False, b"c")])
+    merge.add_fates([fates_of(30, b"c")])
+    assert times_and_fates(merge.release(40)) == [(10, ""), (20, "dropped"), (30, "dropped")]
+    assert merge.unplaced == 0
 
 
 def test_pieces_of_one_frame_have_one_stamp_and_are_told_apart_by_content() -> None:
-    joining = FrameMerge(0)
-    joining.add(N1, [(10, False, b"a"), (10, False, b"b"), (10, False, b"c")])
-    joining.add_fates([met(10, b"b")])
-    assert [(frame.frame, frame.met) for frame in joining.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
+    merge = FrameMerge(0)
+    merge.add(N1, [(10, False, b"a"), (10, False, b"b"), (10, False, b"c")])
+    merge.add_fates([fates_of(10, b"b")])
+    assert [(frame.frame, frame.met) for frame in merge.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
 
 
 def test_frames_alike_at_one_time_are_not_told_of_twice() -> None:
-    joining = FrameMerge(0)
-    joining.add(N1, [(10, False, b"a")] * 3)
-    joining.add_fates([met(10, b"a", "first"), met(10, b"a", "second")])
-    assert [frame.met for frame in joining.release(40)] == ["first", "second", ""]
+    merge = FrameMerge(0)
+    merge.add(N1, [(10, False, b"a")] * 3)
+    merge.add_fates([fates_of(10, b"a", "first"), fates_of(10, b"a", "second")])
+    assert [frame.met for frame in merge.release(40)] == ["first", "second", ""]
 
 
 def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() -> None:
-    joining = FrameMerge(0)
-    joining.add(
+    merge = FrameMerge(0)
+    merge.add(
         N1,
         [
             (1_000, False, b"a"),
@@ -69,22 +69,22 @@ def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() 
             (2_000 + 2 * MAX_STAMP_DIFFERENCE, False, b"c"),
         ],
     )
-    joining.add_fates([met(2_000, b"a"), met(2_000, b"c")])
-    assert times_and_fates(joining.release(10 * MAX_STAMP_DIFFERENCE)) == [
+    merge.add_fates([fates_of(2_000, b"a"), fates_of(2_000, b"c")])
+    assert times_and_fates(merge.release(10 * MAX_STAMP_DIFFERENCE)) == [
         (1_000, "dropped"),
         (2_000, ""),
         (9_000, ""),
         (2_000 + 2 * MAX_STAMP_DIFFERENCE, ""),
     ]
-    assert joining.unplaced == 1
+    assert merge.unplaced == 1
 
 
 def test_a_fate_is_told_at_its_own_direction_and_where_the_frame_enters() -> None:
-    joining = FrameMerge(0)
-    joining.add(N1, [(10, False, b"a"), (20, True, b"a")])
-    joining.add(N2, [(20, False, b"a")])
-    joining.add_fates([met(10, b"a"), met(20, b"a", "corrupted", "backward")])
-    assert [(frame.point.device, frame.met) for frame in joining.release(40)] == [
+    merge = FrameMerge(0)
+    merge.add(N1, [(10, False, b"a"), (20, True, b"a")])
+    merge.add(N2, [(20, False, b"a")])
+    merge.add_fates([fates_of(10, b"a"), fates_of(20, b"a", "corrupted", "backward")])
+    assert [(frame.point.device, frame.met) for frame in merge.release(40)] == [
         ("n1.eth0", "dropped"),
         ("n1.eth0", ""),
         ("n2.eth0", "corrupted"),
@@ -92,17 +92,17 @@ def test_a_fate_is_told_at_its_own_direction_and_where_the_frame_enters() -> Non
 
 
 def test_what_was_before_the_beginning_is_nobodys_business() -> None:
-    joining = FrameMerge(100)
-    joining.add(N1, [(90, False, b"a"), (110, False, b"b")])
-    joining.add_fates([met(90, b"a")])
-    assert times_and_fates(joining.release(200)) == [(110, "")]
-    assert (joining.unplaced, joining.late) == (0, 0)
+    merge = FrameMerge(100)
+    merge.add(N1, [(90, False, b"a"), (110, False, b"b")])
+    merge.add_fates([fates_of(90, b"a")])
+    assert times_and_fates(merge.release(200)) == [(110, "")]
+    assert (merge.unplaced, merge.late) == (0, 0)
 
 
 def test_a_frame_that_comes_too_late_is_given_out_and_counted_and_so_is_a_fate_without_its_frame() -> None:
-    joining = FrameMerge(0)
-    assert joining.release(5 * MAX_STAMP_DIFFERENCE) == []
-    joining.add(N1, [(10, False, b"a")])
-    joining.add_fates([met(3 * MAX_STAMP_DIFFERENCE, b"b")])
-    assert times_and_fates(joining.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
-    assert (joining.unplaced, joining.late) == (1, 1)
+    merge = FrameMerge(0)
+    assert merge.release(5 * MAX_STAMP_DIFFERENCE) == []
+    merge.add(N1, [(10, False, b"a")])
+    merge.add_fates([fates_of(3 * MAX_STAMP_DIFFERENCE, b"b")])
+    assert times_and_fates(merge.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
+    assert (merge.unplaced, merge.late) == (1, 1)

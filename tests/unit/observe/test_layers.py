@@ -17,11 +17,11 @@ ETHERTYPES = [b"\x08\x00", b"\x86\xdd", b"\x08\x06", b"\x88\xb5", b"\x88\xb6", b
 
 def test_each_layer_is_a_line_with_its_fields_and_what_none_explains_is_bytes() -> None:
     frame = first_frame(9, bytes(range(40)), 40)
-    ethernet, emp, message, rest = format_layers(frame)
+    ethernet, emp, message, payload = format_layers(frame)
     assert ethernet == f"Ethernet: dst {B}, src {A}, type 0x88b5"
     assert emp.startswith("EMP: version EMP, type MESSAGE, flags '', unit 3, sender 0x1, ")
     assert message == "EMP message: source 0, destination 1, tag 0x20, total 40, oldest 9"
-    assert rest == f"Raw: 40 bytes, {bytes(range(32)).hex(' ')} ..."
+    assert payload == f"Raw: 40 bytes, {bytes(range(32)).hex(' ')} ..."
 
 
 def test_layers_above_ip_are_shown() -> None:
@@ -36,5 +36,5 @@ def test_any_frames_layers_and_fields_can_be_formatted(rest: bytes, ethertype: b
     for frame in (rest, raw(A) + raw(B) + ethertype + rest, data(9, 1, b"x")[: len(rest)] + rest):
         for line in format_layers(frame):
             assert line.isprintable()
-        reported = facts.of(Frame(5, Interface("n1:eth0"), "inbound", frame, len(frame)))
-        assert reported["bytes"] == len(frame)
+        facts_found = facts.of(Frame(5, Interface("n1:eth0"), "inbound", frame, len(frame)))
+        assert facts_found["bytes"] == len(frame)

@@ -29,24 +29,24 @@ B = part("n1", replace(CROSSING, forward=UNSEEN, backward=THERE), events=(Format
 
 
 def test_directions_between_machines_are_those_of_the_machine_where_they_arrive() -> None:
-    for parts in ({"a": A, "b": B}, {"b": B, "a": A}):
-        actual = merge_snapshots(parts)
-        (link,), (node,) = actual.links, actual.nodes
+    for by_machine in ({"a": A, "b": B}, {"b": B, "a": A}):
+        merged = merge_snapshots(by_machine)
+        (link,), (node,) = merged.links, merged.nodes
         assert (link.forward, link.backward) == (HERE, THERE)
         assert (node.nics[0].out, node.nics[0].back) == (HERE, THERE)
-        assert actual.summary == f"1 node, 1 switch, 1 link on {', '.join(parts)}"
-        (fault,) = actual.faults
+        assert merged.summary == f"1 node, 1 switch, 1 link on {', '.join(by_machine)}"
+        (fault,) = merged.faults
         assert fault.links == ("only on a", "only on n1")
-        assert [(event.kind, event.where) for event in actual.events] == [("inject", "n1 on b"), ("heal", "on a")]
+        assert [(event.kind, event.where) for event in merged.events] == [("inject", "n1 on b"), ("heal", "on a")]
 
 
 def test_a_link_is_down_if_it_is_at_one_end_and_warnings_name_their_machine() -> None:
-    down = replace(B, links=(replace(B.links[0], state="down"),), warning="the relay is gone", phase="changing")
-    for parts in ({"a": A, "b": down}, {"b": down, "a": A}):
-        actual = merge_snapshots(parts, ["machine c is lost"])
-        assert actual.links[0].state == "down"
-        assert actual.warning == "machine c is lost; machine b: the relay is gone"
-        assert actual.phase == "changing"
+    b_down = replace(B, links=(replace(B.links[0], state="down"),), warning="the relay is gone", phase="changing")
+    for by_machine in ({"a": A, "b": b_down}, {"b": b_down, "a": A}):
+        merged = merge_snapshots(by_machine, ["machine c is lost"])
+        assert merged.links[0].state == "down"
+        assert merged.warning == "machine c is lost; machine b: the relay is gone"
+        assert merged.phase == "changing"
 
 
 def test_a_snapshot_comes_back_from_json() -> None:

@@ -35,16 +35,16 @@ LOSSY: Said = [
 ]
 
 
-def grouped(reported: Said, *, nics: bool = True) -> list[Message]:
+def group_frames(reported_frames: Said, *, nics: bool = True) -> list[Message]:
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
-    messages.add(reader.feed(capture(reported, nics=nics)))
+    messages.add(reader.feed(capture(reported_frames, nics=nics)))
     assert not messages.strays
     return messages.found
 
 
 def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
-    (message,) = grouped(LOSSY)
+    (message,) = group_frames(LOSSY)
     assert (message.protocol, message.id, message.source, message.destination) == ("emp", (7,), raw(A), raw(B))
     assert (message.begun, message.ended, message.total) == (1_000, 11_000, 6)
     assert message.sent == {"data": 4, "ack": 2}
@@ -59,8 +59,8 @@ def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
 
 
 def test_its_timeline_begins_with_its_first_frame_and_says_what_each_met() -> None:
-    lines = Timelines(NICS).details(*grouped(LOSSY))
-    assert lines[0] == f"0.000001000  n1/n2/7  {summary(*grouped(LOSSY))}"
+    lines = Timelines(NICS).details(*group_frames(LOSSY))
+    assert lines[0] == f"0.000001000  n1/n2/7  {summary(*group_frames(LOSSY))}"
     assert lines[1] == "  +0.000000000 n1:eth0 > EMP MESSAGE message 7 frame 0, node 0 to 1, tag 0x20, 3 of 6 bytes"
     assert lines[2] == (
         "  +0.000000100 n1:eth0 > EMP DATA message 7 frame 1, 3 bytes  lost  [dropped by loss, frame 1 of flow x]"
@@ -71,37 +71,37 @@ def test_its_timeline_begins_with_its_first_frame_and_says_what_each_met() -> No
 
 
 def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were_seen_first() -> None:
-    (message,) = grouped(LOSSY, nics=False)
+    (message,) = group_frames(LOSSY, nics=False)
     assert (message.sent, message.lost, message.again) == ({"data": 4, "ack": 2}, 2, 3)
     assert Names({}).of(message) == f"{A}/{B}/7"
     assert Names({}).matches(f"{A}/7", message)
 
 
 def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_a_nic() -> None:
-    other = first_frame(7, b"back", 4, source=B, destination=A, sender=9)
+    reply_frame = first_frame(7, b"back", 4, source=B, destination=A, sender=9)
     reported: Said = [
         (N1, 1, first_frame(7, b"abc", 3), "outbound", ""),
-        (N2, 2, other, "outbound", ""),
+        (N2, 2, reply_frame, "outbound", ""),
         (N2, 3, ack(7, 0), "outbound", ""),
         (N1, 4, ack(7, 0, source=A, destination=B, sender=9), "outbound", ""),
         (N1, 5, first_frame(7, b"abc", 3, sender=4), "outbound", ""),
     ]
-    actual = grouped(reported)
-    assert [Names(NICS).of(one) for one in actual] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
-    assert [one.sent for one in actual] == [{"data": 1, "ack": 1}, {"data": 1, "ack": 1}, {"data": 1}]
-    assert [one.total for one in actual] == [3, 4, 3]
+    messages = group_frames(reported)
+    assert [Names(NICS).of(message) for message in messages] == ["n1/n2/7", "n2/n1/7", "n1/n2/7"]
+    assert [message.sent for message in messages] == [{"data": 1, "ack": 1}, {"data": 1, "ack": 1}, {"data": 1}]
+    assert [message.total for message in messages] == [3, 4, 3]
 
 
 def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> None:
-    whole = first_frame(7, b"abc", 6)
-    broken = whole[:-1] + b"X"
-    lonely = data(8, 1, b"abc")[:-1] + b"X"
+    first = first_frame(7, b"abc", 6)
+    broken = first[:-1] + b"X"
+    damaged_frame = data(8, 1, b"abc")[:-1] + b"X"
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
     reported: Said = [
-        (N1, 1, whole, "outbound", "1 bit flipped by corrupt, frame 1 of flow x"),
+        (N1, 1, first, "outbound", "1 bit flipped by corrupt, frame 1 of flow x"),
         (N2, 2, broken, "inbound", ""),
-        (N2, 3, lonely, "inbound", ""),
+        (N2, 3, damaged_frame, "inbound", ""),
         (N2, 4, b"\xff" * 60, "inbound", ""),  # of no protocol
     ]
     messages.add(reader.feed(capture(reported)))
@@ -111,7 +111,7 @@ def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "is_meant"),
     [
         ("n1/7", True),
         ("n1/n2/7", True),
@@ -126,13 +126,13 @@ def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> 
         ("n1/n2/n3/7", False),
     ],
 )
-def test_a_message_is_meant_by_its_nodes_and_its_id(text: str, meant: bool) -> None:
-    (message,) = grouped(LOSSY)
-    assert Names(NICS).matches(text, message) is meant
+def test_a_message_is_meant_by_its_nodes_and_its_id(text: str, is_meant: bool) -> None:
+    (message,) = group_frames(LOSSY)
+    assert Names(NICS).matches(text, message) is is_meant
 
 
 def test_a_nic_is_called_by_its_port_where_its_node_has_several() -> None:
-    (message,) = grouped(LOSSY)
+    (message,) = group_frames(LOSSY)
     assert Names({**NICS, raw("02:00:00:00:00:03"): "n1:eth1"}).of(message) == "n1:eth0/n2/7"
 
 
@@ -169,12 +169,15 @@ def test_frames_that_name_a_message_by_handles_belong_to_the_one_that_has_taken_
             made_up.pack_reply(b, a, 0, 0, 0, 2, bytes(6), window),
         ]
 
-    sent = [*exchange(100, 30), *exchange(101, 31), made_up.pack_reply(b, a, 0, 0, 0, 3, bytes(6), 30)]
-    frames = [Frame(when, Interface("n1:eth0", LINK), "outbound", one, len(one)) for when, one in enumerate(sent)]
+    frames_sent = [*exchange(100, 30), *exchange(101, 31), made_up.pack_reply(b, a, 0, 0, 0, 3, bytes(6), 30)]
+    frames = [
+        Frame(time, Interface("n1:eth0", LINK), "outbound", message_found, len(message_found))
+        for time, message_found in enumerate(frames_sent)
+    ]
     messages = Messages({}, lambda _: True)
     messages.add(frames)
     messages.add([Frame(99, Interface("n1:eth0"), "outbound", made_up.pack_reply(b, a, 0, 0, 0, 1, bytes(6), 77), 40)])
-    assert [one.id for one in messages.found] == [(100,), (101,)]
+    assert [message_found.id for message_found in messages.found] == [(100,), (101,)]
     assert [[sighting.frame.when for sighting in message.sightings] for message in messages.found] == [
         [0, 1, 2, 3, 8],
         [4, 5, 6, 7],

@@ -71,16 +71,19 @@ def test_a_paper_is_read() -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    actual = document_problems(
+    problems = document_problems(
         GOOD.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', "")
     )
-    assert any("row[2]: found unknown setting 'meening'" in one and "did you mean 'meaning'" in one for one in actual)
-    assert any("row[2].meaning: expected a value" in one for one in actual)
-    assert any("unmatched[1].why: expected a value" in one for one in actual)
+    assert any(
+        "row[2]: found unknown setting 'meening'" in problem and "did you mean 'meaning'" in problem
+        for problem in problems
+    )
+    assert any("row[2].meaning: expected a value" in problem for problem in problems)
+    assert any("unmatched[1].why: expected a value" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
-    ("right", "mistake", "said"),
+    ("replaced", "mistake", "message"),
     [
         ('run = "latency"', 'run = "latancy"', "did you mean 'latency'"),
         ('unit = "us"', 'unit = "parsec"', "expected the name of a unit"),
@@ -91,14 +94,14 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ("[run.latency]", "[run.later]", "expected the name of a run"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_an_error(right: str, mistake: str, said: str) -> None:
-    assert any(said in problem for problem in document_problems(GOOD.replace(right, mistake)))
+def test_a_name_that_leads_nowhere_is_an_error(replaced: str, mistake: str, message: str) -> None:
+    assert any(message in problem for problem in document_problems(GOOD.replace(replaced, mistake)))
 
 
 def test_more_than_three_rows_do_not_calibrate() -> None:
     row = GOOD[GOOD.index('[[row]]\nname = "another"') : GOOD.index("[[shape]]")]
-    more = "".join(row.replace("another", f"another {number}") for number in range(2))
-    assert any("expected at most 3" in problem for problem in document_problems(GOOD + more))
+    more_rows = "".join(row.replace("another", f"another {number}") for number in range(2))
+    assert any("expected at most 3" in problem for problem in document_problems(GOOD + more_rows))
 
 
 def test_emp_has_one_and_another_name_says_so() -> None:
@@ -147,13 +150,13 @@ values = { single = 29.8 }
 def test_a_figure_has_curves_with_the_points_of_rows_and_what_is_shown_has_its_place() -> None:
     paper = parse(GOOD + DRAWN, "the paper")
     assert paper.figures[0].curves == (Curve("ours", "latency", {}, ("latency", "another")),)
-    assert [(each.place, each.values) for each in paper.unmeasured] == [("table 2", {"single": 29.8})]
+    assert [(value.place, value.values) for value in paper.unmeasured] == [("table 2", {"single": 29.8})]
     assert restrict(paper, ["latency"]).figures == paper.figures
     assert restrict(paper, ["latency"]).unmeasured == []
 
 
 @pytest.mark.parametrize(
-    ("right", "mistake", "said"),
+    ("replaced", "mistake", "message"),
     [
         ('run = "latency", points', 'run = "latancy", points', "did you mean 'latency'"),
         ('"another"]', '"an other"]', "expected the name of a row or column — did you mean 'another'"),
@@ -163,8 +166,8 @@ def test_a_figure_has_curves_with_the_points_of_rows_and_what_is_shown_has_its_p
         ("values = { single = 29.8 }", "", "shown[1].values: expected a value"),
     ],
 )
-def test_a_mistake_in_a_figure_or_a_shown_value_is_an_error(right: str, mistake: str, said: str) -> None:
-    assert any(said in problem for problem in document_problems(GOOD + DRAWN.replace(right, mistake)))
+def test_a_mistake_in_a_figure_or_a_shown_value_is_an_error(replaced: str, mistake: str, message: str) -> None:
+    assert any(message in problem for problem in document_problems(GOOD + DRAWN.replace(replaced, mistake)))
 
 
 def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
@@ -176,7 +179,7 @@ def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "mistake", "said"),
+    ("replaced", "mistake", "message"),
     [
         ('left = { run = "contention"', 'left = { run = "contentment"', "did you mean 'contention'"),
         ("span = [2, 8]", "span = [2]", "expected from and to, and by what"),
@@ -186,9 +189,9 @@ def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
         ('source = "section 3"\nrun = "contention"', 'source = "section 3"\nrun = "con"', "expected the name of a run"),
     ],
 )
-def test_a_relation_or_table_that_leads_nowhere_is_an_error(right: str, mistake: str, said: str) -> None:
-    assert right in RELATED
-    assert any(said in problem for problem in document_problems(GOOD + RELATED.replace(right, mistake)))
+def test_a_relation_or_table_that_leads_nowhere_is_an_error(replaced: str, mistake: str, message: str) -> None:
+    assert replaced in RELATED
+    assert any(message in problem for problem in document_problems(GOOD + RELATED.replace(replaced, mistake)))
 
 
 ROWS: list[dict[str, Any]] = [

@@ -10,14 +10,14 @@ from testbed.observe.format.quantities import Sense, format_time, format_value, 
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "shown"),
+    ("key", "value", "text"),
     [("p50_ns", 23_456, "23.46 us"), ("p50_ns", 7, "7 ns"), ("took_ns", 2.5e9, "2.5 s"), ("size_bytes", 65536, "65,536 B"),
      ("bandwidth_bit_s", 8.8e8, "880 Mbit/s"), ("messages_per_s", 96_500, "96.5 k"), ("messages_per_s", 12.0, "12"),
      ("count", 1000, "1,000"), ("fairness", 0.98765, "0.9877"), ("node", "n1", "n1"), ("p50_ns", None, ""),
      ("passed", True, "True"), ("p50_ns", math.inf, "inf"), ("p50_ns", 10**400, str(10**400))],
 )  # fmt: skip
-def test_a_value_is_shown_with_its_unit(key: str, value: object, shown: str) -> None:
-    assert format_value(key, value) == shown
+def test_a_value_is_shown_with_its_unit(key: str, value: object, text: str) -> None:
+    assert format_value(key, value) == text
 
 
 def test_a_heading_has_no_unit_and_times_have_the_one_in_which_they_are_one_at_least() -> None:

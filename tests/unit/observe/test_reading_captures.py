@@ -31,9 +31,9 @@ FRAMES = st.lists(
 )
 
 
-def read(pieces: list[bytes]) -> list[Frame]:
+def read(chunks: list[bytes]) -> list[Frame]:
     reader = CaptureReader("it")
-    frames = [frame for piece in pieces for frame in reader.feed(piece)]
+    frames = [frame for chunk in chunks for frame in reader.feed(chunk)]
     reader.end()
     return frames
 
@@ -42,27 +42,27 @@ def read(pieces: list[bytes]) -> list[Frame]:
 def test_written_captures_are_read_in_chunks_of_any_size(
     frames: list[tuple[int, int, bytes, pcapng.Bound, str]], cuts: list[int]
 ) -> None:
-    whole = capture(frames)
-    places = sorted({0, len(whole), *(cut % (len(whole) + 1) for cut in cuts)})
-    actual = read([whole[begin:end] for begin, end in pairwise(places)])
+    content = capture(frames)
+    bounds = sorted({0, len(content), *(cut % (len(content) + 1) for cut in cuts)})
+    frames_read = read([content[begin:end] for begin, end in pairwise(bounds)])
     names = ("n1:eth0", "n2:eth0")
-    assert [(one.interface.name, one.when, one.raw, one.bound, one.comment) for one in actual] == [
-        (names[number], *rest) for number, *rest in frames
+    assert [(frame.interface.name, frame.when, frame.raw, frame.bound, frame.comment) for frame in frames_read] == [
+        (names[number], *values) for number, *values in frames
     ]
-    assert all(one.length == len(one.raw) and one.interface.link == LINK for one in actual)
-    assert {one.interface.mac for one in actual if one.interface.name == "n1:eth0"} <= {A}
+    assert all(frame.length == len(frame.raw) and frame.interface.link == LINK for frame in frames_read)
+    assert {frame.interface.mac for frame in frames_read if frame.interface.name == "n1:eth0"} <= {A}
 
 
 @given(FRAMES)
 def test_a_capture_truncated_anywhere_gives_its_complete_frames_and_reports_the_rest(
     frames: list[tuple[int, int, bytes, pcapng.Bound, str]],
 ) -> None:
-    whole = capture(frames)
+    content = capture(frames)
     ends = [len(capture(frames[:count])) for count in range(len(frames) + 1)]
-    for size in range(1, len(whole), 7):
+    for size in range(1, len(content), 7):
         reader = CaptureReader("it")
-        actual = reader.feed(whole[:size])
-        assert len(actual) == max(0, sum(end <= size for end in ends) - 1)
+        frames_read = reader.feed(content[:size])
+        assert len(frames_read) == max(0, sum(end <= size for end in ends) - 1)
         if size in ends:
             reader.end()
         elif size > ends[0]:
@@ -74,10 +74,10 @@ def test_a_capture_truncated_anywhere_gives_its_complete_frames_and_reports_the_
 def test_whatever_bytes_there_are_nothing_but_a_broken_capture_is_told(
     rubbish: bytes, frames: list[tuple[int, int, bytes, pcapng.Bound, str]], flips: list[tuple[int, int]]
 ) -> None:
-    damaged = bytearray(capture(frames))
-    for place, bits in flips:
-        damaged[place % len(damaged)] ^= bits
-    for text in (rubbish, bytes(damaged), capture(frames) + rubbish):
+    damaged_bytes = bytearray(capture(frames))
+    for offset, bits in flips:
+        damaged_bytes[offset % len(damaged_bytes)] ^= bits
+    for text in (rubbish, bytes(damaged_bytes), capture(frames) + rubbish):
         reader = CaptureReader("it")
         try:
             for begin in range(0, len(text), 50):
@@ -88,10 +88,12 @@ def test_whatever_bytes_there_are_nothing_but_a_broken_capture_is_told(
 
 
 def test_frames_before_the_damage_are_given_first() -> None:
-    good = capture([(0, 5, b"x" * 60, "inbound", "")])
+    intact = capture([(0, 5, b"x" * 60, "inbound", "")])
     reader = CaptureReader("it")
-    assert len(reader.feed(good + struct.pack("<II", 6, 13) + bytes(40))) == 1
-    with pytest.raises(BrokenCaptureError, match=f"it is damaged at byte {len(good)}: invalid block length: 13 bytes"):
+    assert len(reader.feed(intact + struct.pack("<II", 6, 13) + bytes(40))) == 1
+    with pytest.raises(
+        BrokenCaptureError, match=f"it is damaged at byte {len(intact)}: invalid block length: 13 bytes"
+    ):
         reader.end()
 
 
@@ -103,9 +105,9 @@ def test_pcap_of_other_programs_is_read_in_both_byte_orders(tmp_path: Path, orde
     frame.time = 1_700_000_000.25
     with PcapWriter(str(path), linktype=1, endianness=order, nano=nano) as writer:
         writer.write(frame)
-    (actual,) = read([path.read_bytes()])
-    assert (actual.when, actual.raw, actual.bound) == (1_700_000_000_250_000_000, bytes(frame), "")
-    assert actual.interface == Interface("")
+    (frame_read,) = read([path.read_bytes()])
+    assert (frame_read.when, frame_read.raw, frame_read.bound) == (1_700_000_000_250_000_000, bytes(frame), "")
+    assert frame_read.interface == Interface("")
     with pytest.raises(BrokenCaptureError, match="cut off"):
         read([path.read_bytes()[:-1]])
 
@@ -116,9 +118,13 @@ def test_pcapng_of_another_program_is_read(tmp_path: Path) -> None:
     frame.time, frame.sniffed_on, frame.comment = 1_700_000_000.25, "eth7", b"a comment"
     with PcapNgWriter(str(path)) as writer:
         writer.write(frame)
-    (actual,) = read([path.read_bytes()])
-    assert (actual.when, actual.raw, actual.comment) == (1_700_000_000_250_000_000, bytes(frame), "a comment")
-    assert actual.interface.name == "eth7"
+    (frame_read,) = read([path.read_bytes()])
+    assert (frame_read.when, frame_read.raw, frame_read.comment) == (
+        1_700_000_000_250_000_000,
+        bytes(frame),
+        "a comment",
+    )
+    assert frame_read.interface.name == "eth7"
 
 
 def block(order: str, kind: int, body: bytes) -> bytes:
@@ -132,24 +138,27 @@ def test_sections_in_the_other_byte_order_simple_and_old_blocks_units_and_offset
     # In units of 1/1024 s, from 1000 s on.
     options = struct.pack(f"{order}HHBxxxHHqHH", 9, 1, 0x80 | 10, 14, 8, 1000, 0, 0)
     interface = block(order, 1, struct.pack(f"{order}HHI", 1, 0, 0) + options)
-    whole = struct.pack(f"{order}IIIII", 0, 0, 512, 4, 9) + b"abcd"
+    simple_packet = struct.pack(f"{order}IIIII", 0, 0, 512, 4, 9) + b"abcd"
     simple = block(order, 3, struct.pack(f"{order}I", 4) + b"efgh")
     old = block(order, 2, struct.pack(f"{order}HHIIII", 0, 0, 0, 1024, 4, 4) + b"ijkl")
-    unknown = block(order, 0x0BAD, b"1234")
-    actual = read(
-        [section + interface + block(order, 6, whole) + unknown + simple + old, capture([(0, 5, b"x", "inbound", "")])]
+    unknown_block = block(order, 0x0BAD, b"1234")
+    frames_read = read(
+        [
+            section + interface + block(order, 6, simple_packet) + unknown_block + simple + old,
+            capture([(0, 5, b"x", "inbound", "")]),
+        ]
     )
-    assert [(one.when, one.raw, one.length) for one in actual] == [
+    assert [(frame.when, frame.raw, frame.length) for frame in frames_read] == [
         (1_000_500_000_000, b"abcd", 9),
         (1_000_000_000_000, b"efgh", 4),
         (1_001_000_000_000, b"ijkl", 4),
         (5, b"x", 1),
     ]
-    assert [one.interface.name for one in actual] == ["if0", "if0", "if0", "n1:eth0"]
+    assert [frame.interface.name for frame in frames_read] == ["if0", "if0", "if0", "n1:eth0"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "words"),
+    ("kind", "body", "message"),
     [
         (6, b"", "a frame's block is too short"),
         (2, b"", "a frame's block is too short"),
@@ -157,17 +166,17 @@ def test_sections_in_the_other_byte_order_simple_and_old_blocks_units_and_offset
         (6, struct.pack("<IIIII", 0, 1 << 31, 0, 0, 0), "a frame's time is after the year 2262"),
     ],
 )
-def test_a_block_that_is_no_frame_is_told(kind: int, body: bytes, words: str) -> None:
-    good = capture([(0, 5, b"x", "inbound", "")])
-    with pytest.raises(BrokenCaptureError, match=f"it is damaged at byte {len(good):,}: {words}"):
-        read([good, block("<", kind, body)])
+def test_a_block_that_is_no_frame_is_told(kind: int, body: bytes, message: str) -> None:
+    intact = capture([(0, 5, b"x", "inbound", "")])
+    with pytest.raises(BrokenCaptureError, match=f"it is damaged at byte {len(intact):,}: {message}"):
+        read([intact, block("<", kind, body)])
 
 
 def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
     section = pcapng.section_header("a test")
-    other = block("<", 1, struct.pack("<HHI", 113, 0, 0))
+    other_block = block("<", 1, struct.pack("<HHI", 113, 0, 0))
     reader = CaptureReader("it")
-    frames = reader.feed(section + other + pcapng.interface("n1:eth0"))
+    frames = reader.feed(section + other_block + pcapng.interface("n1:eth0"))
     frames += reader.feed(pcapng.packet(0, 1, b"cooked", "inbound") + pcapng.packet(1, 2, b"frame", "inbound"))
     assert [frame.raw for frame in frames] == [b"frame"]
     assert reader.skipped == 1
@@ -176,7 +185,7 @@ def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "x is empty: a capture has at least a header"),
         (b"\x0a\x0d", "x is cut off within the block that begins at byte 0: only 2 bytes of it exist"),
@@ -185,12 +194,12 @@ def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
         (b"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00abcdefgh", "x is damaged at byte 8: invalid byte order 'abcd'"),
     ],
 )
-def test_a_file_that_is_no_capture_is_reported(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_no_capture_is_reported(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(BrokenCaptureError) as raised:
         list(Source(str(path)).batches())
-    assert str(raised.value).replace(f"{tmp_path}/", "").startswith(words)
+    assert str(raised.value).replace(f"{tmp_path}/", "").startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -212,18 +221,18 @@ def test_an_interface_knows_in_which_direction_of_its_link_a_frame_goes(
 
 def test_the_captures_of_a_folder_are_merged_by_time_and_one_that_is_broken_ends_at_its_damage() -> None:
     with TemporaryDirectory() as folder:
-        parts = Path(folder)
+        capture_folder = Path(folder)
         for number, times in ((1, (5, 9)), (2, (1, 7, 11))):
-            (parts / f"repeat-{number}").mkdir()
+            (capture_folder / f"repeat-{number}").mkdir()
             frames = [(0, time, bytes(60), "inbound", "") for time in times]
-            (parts / f"repeat-{number}" / "capture.pcapng").write_bytes(capture(frames))  # type: ignore[arg-type]
-        broken = parts / "repeat-2" / "capture.pcapng"
+            (capture_folder / f"repeat-{number}" / "capture.pcapng").write_bytes(capture(frames))  # type: ignore[arg-type]
+        broken = capture_folder / "repeat-2" / "capture.pcapng"
         broken.write_bytes(broken.read_bytes()[:-3])
         batches = Source(folder).batches()
-        actual = [(one.when, str(one.interface)) for one in next(batches)]
+        frames_read = [(frame.when, str(frame.interface)) for frame in next(batches)]
         with pytest.raises(BrokenCaptureError, match=r"repeat-2/capture\.pcapng is cut off within"):
             next(batches)
-    assert actual == [
+    assert frames_read == [
         (1, "repeat-2 n1:eth0"),
         (5, "repeat-1 n1:eth0"),
         (7, "repeat-2 n1:eth0"),

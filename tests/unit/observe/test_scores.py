@@ -87,8 +87,8 @@ def test_each_value_has_a_line_with_its_place_and_kind(paper: Paper) -> None:
 
 
 def test_unmeasured_values_show_the_papers_value_only(paper: Paper) -> None:
-    shown = [line for line in scores(paper, 10, 22, 30).lines if line.kind == "paper"]
-    assert [(line.paper, line.unit, line.ours, line.error) for line in shown] == [
+    shown_lines = [line for line in scores(paper, 10, 22, 30).lines if line.kind == "paper"]
+    assert [(line.paper, line.unit, line.ours, line.error) for line in shown_lines] == [
         (120, "us", None, None), (29.8, "%", None, None), (12, "%", None, None),
     ]  # fmt: skip
 
@@ -103,9 +103,9 @@ def test_errors_are_of_all_predicted_rows_and_by_table(paper: Paper) -> None:
 
 
 def test_of_twenty_errors_eighteen_are_at_most_the_90th_percentile() -> None:
-    actual = Errors.of([number / 100 * (-1) ** number for number in range(20, 0, -1)])
-    assert (actual.rows, actual.p90, actual.worst) == (20, 0.18, 0.2)
-    assert actual.median == pytest.approx(0.105)
+    errors = Errors.of([number / 100 * (-1) ** number for number in range(20, 0, -1)])
+    assert (errors.rows, errors.p90, errors.worst) == (20, 0.18, 0.2)
+    assert errors.median == pytest.approx(0.105)
 
 
 def test_a_calibrated_row_fails_beyond_three_per_cent_and_a_prediction_does_not(paper: Paper) -> None:
@@ -119,15 +119,15 @@ def test_a_broken_shape_fails(paper: Paper) -> None:
 
 
 def test_a_prediction_fails_where_it_is_two_points_worse_than_the_kept_one(paper: Paper) -> None:
-    kept = {"latency, 1": 10, "latency, 2": 22, "latency, 4": 30, "beside": 22}
-    assert scores(paper, 10, 22, 30, kept=kept).failures == []
-    assert scores(paper, 10, 22.39, 29.3, kept=kept).failures == []
-    worse = scores(paper, 10, 22.41, 30, kept=kept).failures
-    assert [failure.partition(": ")[0] for failure in worse] == ["beside", "latency, 2"]
-    assert "the kept error is +10.0%" in worse[0]
-    assert len(scores(paper, 10, 22, 29.1, kept=kept).failures) == 1  # an error that was negative grows
-    assert scores(paper, 10, 17.5, 30, kept=kept).failures != []  # and one that changes its sign
-    assert scores(paper, 10, 19, 39, kept=kept).failures == []  # better
+    kept_errors = {"latency, 1": 10, "latency, 2": 22, "latency, 4": 30, "beside": 22}
+    assert scores(paper, 10, 22, 30, kept=kept_errors).failures == []
+    assert scores(paper, 10, 22.39, 29.3, kept=kept_errors).failures == []
+    worse_scores = scores(paper, 10, 22.41, 30, kept=kept_errors).failures
+    assert [failure.partition(": ")[0] for failure in worse_scores] == ["beside", "latency, 2"]
+    assert "the kept error is +10.0%" in worse_scores[0]
+    assert len(scores(paper, 10, 22, 29.1, kept=kept_errors).failures) == 1  # an error that was negative grows
+    assert scores(paper, 10, 17.5, 30, kept=kept_errors).failures != []  # and one that changes its sign
+    assert scores(paper, 10, 19, 39, kept=kept_errors).failures == []  # better
 
 
 def test_a_row_that_is_not_kept_has_no_former_error(paper: Paper) -> None:
@@ -149,15 +149,17 @@ def test_a_system_without_predictions_has_dashes() -> None:
         .partition("[[row]]")[0],
         "a paper",
     )
-    actual = Scores("a system", calibrated, {"latency": [{"size_bytes": 1, "p50_ns": 1e4}]})
-    assert actual.overall is None
-    assert summary_rows([actual])[0][3:] == ["–", "–", "–", "–", "0 of 0 hold"]
+    system_scores = Scores("a system", calibrated, {"latency": [{"size_bytes": 1, "p50_ns": 1e4}]})
+    assert system_scores.overall is None
+    assert summary_rows([system_scores])[0][3:] == ["–", "–", "–", "–", "0 of 0 hold"]
 
 
 @pytest.mark.parametrize("system", systems())
 def test_every_published_value_says_the_table_figure_or_section_it_stands_in(system: str) -> None:
     paper = paper_of(system)
-    places = [each.place for each in (*paper.rows, *paper.unmeasured)]
-    assert places
-    assert [place for place in places if place.split()[0] not in ("table", "figure", "section", "abstract")] == []
-    assert all(math.isfinite(value) for each in paper.unmeasured for value in each.values.values())
+    locations = [published.place for published in (*paper.rows, *paper.unmeasured)]
+    assert locations
+    assert [
+        location for location in locations if location.split()[0] not in ("table", "figure", "section", "abstract")
+    ] == []
+    assert all(math.isfinite(value) for published in paper.unmeasured for value in published.values.values())

@@ -41,26 +41,26 @@ def emp_formatter(routed: bool) -> FrameFormatter:
 
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\x81\xbf\x80"])
 def test_a_frame_is_told_of_in_the_same_words_whatever_is_left_of_its_route(route: bytes) -> None:
-    one = emp_formatter(routed=True)
+    formatter = emp_formatter(routed=True)
     frame = FRAME[:ETHERNET_HEADER] + route + FRAME[ETHERNET_HEADER:]
-    assert one.format(frame) == emp_formatter(routed=False).format(FRAME) != ""
-    bare, _, _ = one.strip(frame)
-    assert bare == FRAME
-    assert one.kind_of(bare) == emp.TYPE_DATA
-    assert not one.defect(bare)
-    assert one.read("message")(bare) == 77
-    assert "broken (check)" in one.format(frame[:-1] + b"x")
+    assert formatter.format(frame) == emp_formatter(routed=False).format(FRAME) != ""
+    stripped, _, _ = formatter.strip(frame)
+    assert stripped == FRAME
+    assert formatter.kind_of(stripped) == emp.TYPE_DATA
+    assert not formatter.defect(stripped)
+    assert formatter.read("message")(stripped) == 77
+    assert "broken (check)" in formatter.format(frame[:-1] + b"x")
 
 
-def words(frame: bytes, more: Mapping[str, object] | None = None) -> str:
+def words(frame: bytes, facts: Mapping[str, object] | None = None) -> str:
     """Format a Myrinet frame by the protocol that claims its packet type, if any."""
-    codecs = {"am2": am2, "mapper": mapper, "myrinet": myrinet, **(more or {})}
+    codecs = {"am2": am2, "mapper": mapper, "myrinet": myrinet, **(facts or {})}
     fields = standard_fields()
     for name, codec in codecs.items():
         register(fields, name, codec)
-    one = make_formatters(codecs, fields)[myrinet.ETHERTYPE].formatter_of(frame)
-    assert one is not None
-    return one.format(frame)
+    formatter = make_formatters(codecs, fields)[myrinet.ETHERTYPE].formatter_of(frame)
+    assert formatter is not None
+    return formatter.format(frame)
 
 
 def test_protocols_that_share_an_ethertype_are_each_told_of_in_their_own_words() -> None:
@@ -73,9 +73,9 @@ def test_a_partial_route_and_a_wrong_crc_are_reported() -> None:
     frame = add_envelope(ACK, b"\x81\xbf\x80")
     assert words(frame) == f"{ACK_SAID}, route +1 -1 +0"
     assert words(frame[:-1] + bytes([frame[-1] ^ 1])) == f"{ACK_SAID}, route +1 -1 +0, wrong CRC-8"
-    damaged = bytearray(add_envelope(HINT, b"\x81"))
-    damaged[30] ^= 1
-    assert words(bytes(damaged)) == "MAPPER, broken (check), route +1, wrong CRC-8"
+    damaged_frame = bytearray(add_envelope(HINT, b"\x81"))
+    damaged_frame[30] ^= 1
+    assert words(bytes(damaged_frame)) == "MAPPER, broken (check), route +1, wrong CRC-8"
 
 
 def test_a_beginning_that_a_switch_has_left_of_a_frame_is_told_as_whose_it_is() -> None:
@@ -84,18 +84,18 @@ def test_a_beginning_that_a_switch_has_left_of_a_frame_is_told_as_whose_it_is() 
 
 @pytest.mark.parametrize("rest", [b"", b"\x81", b"\0", b"\0\7what?", bytes(46)])
 def test_what_has_the_ethertype_and_no_right_crc_is_nobodys_unless_its_packet_type_is_claimed(rest: bytes) -> None:
-    wrong = ACK[:14] + rest
-    assert words(wrong if rest != bytes(46) else wrong + b"\1") == ""
+    wrong_frame = ACK[:14] + rest
+    assert words(wrong_frame if rest != bytes(46) else wrong_frame + b"\1") == ""
 
 
 def test_a_packet_type_of_somebody_elses_is_told_of_as_its_package_says() -> None:
-    mine = ModuleType("mine")
+    module = ModuleType("mine")
     kinds = {1: Kind("control", "MINE number {number}")}
-    vars(mine).update(ETHERTYPE=myrinet.ETHERTYPE, BEGINS=b"\0\7", ROUTED=True, KIND="kind", KINDS=kinds)
-    vars(mine).update(FIELDS={"kind": (2, 1), "number": (3, 1)}, FLOW=("kind",))
+    vars(module).update(ETHERTYPE=myrinet.ETHERTYPE, BEGINS=b"\0\7", ROUTED=True, KIND="kind", KINDS=kinds)
+    vars(module).update(FIELDS={"kind": (2, 1), "number": (3, 1)}, FLOW=("kind",))
     frame = add_envelope(ACK[:14] + b"\0\7\1\x2a", b"\x81")
-    assert words(frame, {"mine": mine}) == "MINE number 42, route +1"
-    assert words(add_envelope(ACK, b""), {"mine": mine}) == ACK_SAID
+    assert words(frame, {"mine": module}) == "MINE number 42, route +1"
+    assert words(add_envelope(ACK, b""), {"mine": module}) == ACK_SAID
 
 
 OUTSIDE = """
@@ -135,17 +135,19 @@ print(json.dumps([told, sorted(map(str, known_fields().flow_fields()))]))
 
 
 def test_a_package_of_somebody_elses_with_a_packet_type_of_its_own_is_as_good_as_ours(tmp_path: Path) -> None:
-    package, about = tmp_path / "outside", tmp_path / "outside-1.dist-info"
+    package, metadata = tmp_path / "outside", tmp_path / "outside-1.dist-info"
     package.mkdir()
-    about.mkdir()
+    metadata.mkdir()
     (package / "__init__.py").touch()
     (package / "frames.py").write_text(OUTSIDE)
     entries = "[testbed.fields]\noutside = outside.codec\n[testbed.frames]\noutside = outside.frames\n"
-    (about / "entry_points.txt").write_text(entries)
+    (metadata / "entry_points.txt").write_text(entries)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    document, flows = json.loads(done.stdout)
+    completed = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert completed.returncode == 0, completed.stderr
+    document, flows = json.loads(completed.stdout)
     assert document == [
         "00:00:00:00:00:00 > 00:00:00:00:00:00 OUTSIDE 42, route +1, 21 bytes",
         "Ethernet: dst 00:00:00:00:00:00, src 00:00:00:00:00:00, type 0x88b6",

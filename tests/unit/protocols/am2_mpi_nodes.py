@@ -40,13 +40,13 @@ class Nodes:
         self.wires.restart(number)
         self.devices[number] = am2.device(self.wires.agents[number].host)  # type: ignore[arg-type]
 
-    def advance(self, span: int, lost: Callable[[bytes], bool]) -> None:
-        """Let `span` nanoseconds pass; frames for which `lost` is true are dropped."""
+    def advance(self, span: int, is_lost: Callable[[bytes], bool]) -> None:
+        """Let `span` nanoseconds pass; frames for which `is_lost` is true are dropped."""
         end = self.wires.now + span
         while True:
             while frames := [frame for nic in range(len(self.devices)) for frame in self.wires.take(nic)]:
                 for frame in frames:
-                    if not lost(frame):
+                    if not is_lost(frame):
                         self.wires.deliver(frame)
             deadline = self.wires.deadline
             if deadline is None or deadline > end:

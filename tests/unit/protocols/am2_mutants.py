@@ -91,8 +91,8 @@ def part_counted_twice(patch: pytest.MonkeyPatch) -> None:
     ) -> int:  # fmt: skip
         reason = store_part(receiver, endpoint, view, entry_offset, key, body, length, offset, total)
         if reason == REASON_NONE:
-            received, min_offset = endpoint.bulk_parts[key]
-            endpoint.bulk_parts[key] = (min(received + length, total), min_offset)
+            received_bytes, min_offset = endpoint.bulk_parts[key]
+            endpoint.bulk_parts[key] = (min(received_bytes + length, total), min_offset)
         return reason
 
     patch.setattr(Receiver, "_store_part", store_and_count_twice)

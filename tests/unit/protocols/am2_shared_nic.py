@@ -59,8 +59,8 @@ class Window:
     def bind(self, frame: int, endpoint: int) -> None:
         self.bound_endpoints[frame] = endpoint
         word = _NOBODY if endpoint == NO_ENDPOINT else endpoint
-        at = self.frames * layout.SIZE + 4 * frame
-        self.descriptors[at : at + 4] = word.to_bytes(4, sys.byteorder)
+        address = self.frames * layout.SIZE + 4 * frame
+        self.descriptors[address : address + 4] = word.to_bytes(4, sys.byteorder)
 
     def page(self, endpoint: int) -> memoryview:
         """Return an endpoint's frame."""
@@ -74,35 +74,35 @@ class SharedNic(SingleNic):
 
     def __init__(self, settings: Settings | None = None, hosts: int = 2) -> None:
         super().__init__(settings)
-        own = settings or Settings()
-        self.settings = own
+        own_settings = settings or Settings()
+        self.settings = own_settings
         self.host_notifications: list[tuple[int, int, int]] = []
         self.windows: dict[int, Window] = {}
-        self.nic = Nic(Adapter(0, ADDRESSES), _Actions(self), own)
+        self.nic = Nic(Adapter(0, ADDRESSES), _Actions(self), own_settings)
         self.firmware = self.nic.firmware
         self.introduce(1)
-        for place in range(hosts):
-            self.attach(place)
+        for host in range(hosts):
+            self.attach(host)
 
-    def number(self, place: int, endpoint: int = 0) -> int:
-        return place * self.settings.numbers_per_host + endpoint
+    def number(self, host: int, endpoint: int = 0) -> int:
+        return host * self.settings.numbers_per_host + endpoint
 
     def place(self, endpoint: int) -> int:
         return endpoint // self.settings.numbers_per_host
 
     # The hosts.
 
-    def attach(self, place: int) -> Window:
+    def attach(self, host: int) -> Window:
         frames = self.settings.frames
         descriptors, heap = bytearray(size_of(frames)), Heap()
-        ring = self.nic.attach(self.now, place, heap, memoryview(descriptors))
-        self.windows[place] = Window(frames, descriptors, heap, ring)
-        return self.windows[place]
+        ring = self.nic.attach(self.now, host, heap, memoryview(descriptors))
+        self.windows[host] = Window(frames, descriptors, heap, ring)
+        return self.windows[host]
 
-    def detach(self, place: int) -> Window:
+    def detach(self, host: int) -> Window:
         """Detach a host process; return the window that it had."""
-        window = self.windows.pop(place)
-        self.nic.detach(self.now, place, 2)
+        window = self.windows.pop(host)
+        self.nic.detach(self.now, host, 2)
         return window
 
     def ring(self, endpoint: int, subject: int) -> None:

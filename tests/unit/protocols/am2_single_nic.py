@@ -76,9 +76,9 @@ class SingleNic:
         self.sent.append(bytes(frame))
         return self.holds
 
-    def when_sent(self, then: Callable[[int], object]) -> None:
+    def when_sent(self, callback: Callable[[int], object]) -> None:
         assert self.holds
-        self._callbacks.append(then)
+        self._callbacks.append(callback)
 
     def leave(self) -> None:
         """Let all frames leave now."""
@@ -154,16 +154,16 @@ class SingleNic:
 
     def introduce(self, incarnation: int) -> None:
         """Receive a packet in which the peer announces its incarnation."""
-        begin = frame_prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
-        self.firmware.receive(self.now, build_answer(begin, 0, 0, 0, 1, b""))
+        prefix = frame_prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
+        self.firmware.receive(self.now, build_answer(prefix, 0, 0, 0, 1, b""))
 
     def answer(self, packet: SentMessage, reason: int = 0, *, stamp: int | None = None) -> None:
         """Receive the peer's answer to a message's packet. stamp: stamp of the answer; None: the packet's."""
         kind = codec.KIND_NACK if reason else codec.KIND_ACK
-        begin = frame_prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
-        sent = packet.stamp if stamp is None else stamp
-        answer = build_answer(begin, packet.channel, packet.generation, packet.sequence, sent, b"")
-        self.firmware.receive(self.now, answer)
+        prefix = frame_prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
+        stamp_sent = packet.stamp if stamp is None else stamp
+        answer_frame = build_answer(prefix, packet.channel, packet.generation, packet.sequence, stamp_sent, b"")
+        self.firmware.receive(self.now, answer_frame)
 
     def arrive(
         self,
@@ -183,15 +183,15 @@ class SingleNic:
         reply: bool = False,
     ) -> list[SentMessage | SentAnswer]:
         """Receive a message's packet from endpoint 3 of node 1; return the answer."""
-        begin = frame_prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_MESSAGE, 0, 1, 0, sender, receiver)
-        whole = codec.pack_message(
+        prefix = frame_prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_MESSAGE, 0, 1, 0, sender, receiver)
+        frame = codec.pack_message(
             ADDRESSES[0], ADDRESSES[1], 0, 1, 0, sender, receiver, channel, 0, sequence, stamp, form, int(reply), 1,
             len(arguments), 3, endpoint, tag, message, offset, total,
             b"".join(word.to_bytes(4, "big") for word in arguments) + data,
         )  # fmt: skip
-        body = whole[codec.ANSWER_SIZE :]
+        body = frame[codec.ANSWER_SIZE :]
         assert len(body) >= MESSAGE_HEADER_SIZE
-        self.firmware.receive(self.now, build_message(begin, channel, 0, sequence, stamp, b"", body))
+        self.firmware.receive(self.now, build_message(prefix, channel, 0, sequence, stamp, b"", body))
         return self.take_packets()
 
     def elapse(self, span: int) -> None:

@@ -29,9 +29,9 @@ def joined_nics(
 
 
 def hosts(wires: Wires) -> list[Endpoint]:
-    actual = [agent.host for agent in wires.agents]
-    assert all(isinstance(host, Endpoint) for host in actual)
-    return actual  # type: ignore[return-value]  # as asserted
+    hosts_attached = [agent.host for agent in wires.agents]
+    assert all(isinstance(host, Endpoint) for host in hosts_attached)
+    return hosts_attached  # type: ignore[return-value]  # as asserted
 
 
 def total_counters(wires: Wires, number: int, name: str) -> int:
@@ -53,52 +53,61 @@ def total_frames_accounted(wires: Wires, number: int) -> int:
 def dialogue(frames: Iterable[bytes]) -> list[str]:
     """Describe each frame: "header 3" (of message 3), "data 3.1" (its frame 1), "ack 3.2" (of its frame 2), "restarted 3.0"
     (frame 0 was for an earlier incarnation)."""
-    words = []
+    lines = []
     for raw in frames:
         kind = codec.type_of(raw)
         if kind == codec.TYPE_MESSAGE:
-            words.append(f"header {codec.unpack_message(raw)[6]}")
+            lines.append(f"header {codec.unpack_message(raw)[6]}")
             continue
         _, _, _, _, _, _, _, message, frame, status, _ = codec.unpack_frame(raw)
-        what = "data" if kind == codec.TYPE_DATA else "ack" if status == codec.STATUS_OK else "restarted"
-        words.append(f"{what} {message}.{frame}")
-    return words
+        kind_name = "data" if kind == codec.TYPE_DATA else "ack" if status == codec.STATUS_OK else "restarted"
+        lines.append(f"{kind_name} {message}.{frame}")
+    return lines
 
 
 def content(size: int, start: int = 0) -> bytes:
     """Return `size` bytes that differ with their offset."""
-    return bytes((start + place * 7 + (place >> 8)) & 0xFF for place in range(size))
+    return bytes((start + index * 7 + (index >> 8)) & 0xFF for index in range(size))
 
 
 def acknowledgement(
-    wires: Wires, of: int, by: int, message: int, frame: int, status: int = 0, sender: int | None = None
+    wires: Wires, destination: int, source: int, message: int, frame: int, status: int = 0, sender: int | None = None
 ) -> bytes:
-    """Return a hand-made acknowledgement from `by` to `of`."""
+    """Return a hand-made acknowledgement from node `source` to node `destination`."""
     return codec.pack_frame(
-        wires.addresses[of], wires.addresses[by], codec.TYPE_ACK, 0, 3,
-        wires.incarnations[of] if sender is None else sender, wires.incarnations[by], message, frame, status,
+        wires.addresses[destination], wires.addresses[source], codec.TYPE_ACK, 0, 3,
+        wires.incarnations[destination] if sender is None else sender, wires.incarnations[source], message, frame, status,
     )  # fmt: skip
 
 
 def header(
-    wires: Wires, to: int, by: int, message: int, payload: bytes = b"", *, tag: int = 0, total: int | None = None,
-    last: bool = True, frame: int = 0, unit: int = 3, oldest: int = 0, sender: int | None = None,
+    wires: Wires, target: int, origin: int, message: int, payload: bytes = b"", *, tag: int = 0,
+    total: int | None = None, last: bool = True, frame: int = 0, unit: int = 3, oldest: int = 0, sender: int | None = None,
     receiver: int | None = None, source: int | None = None, destination: int | None = None,
 ) -> bytes:  # fmt: skip
     """Return a hand-made first frame of a message."""
     return codec.pack_message(
-        wires.addresses[to], wires.addresses[by], codec.FLAGS_LAST if last else 0, unit,
-        wires.incarnations[by] if sender is None else sender, wires.incarnations[to] if receiver is None else receiver,
-        message, frame, 0, by if source is None else source, to if destination is None else destination, tag,
+        wires.addresses[target], wires.addresses[origin], codec.FLAGS_LAST if last else 0, unit,
+        wires.incarnations[origin] if sender is None else sender,
+        wires.incarnations[target] if receiver is None else receiver, message, frame, 0,
+        origin if source is None else source, target if destination is None else destination, tag,
         len(payload) if total is None else total, oldest, payload,
     )  # fmt: skip
 
 
 def data(
-    wires: Wires, to: int, by: int, message: int, frame: int, payload: bytes, *, last: bool = False, unit: int = 3
+    wires: Wires,
+    destination: int,
+    source: int,
+    message: int,
+    frame: int,
+    payload: bytes,
+    *,
+    last: bool = False,
+    unit: int = 3,
 ) -> bytes:
     """Return a hand-made data frame of a message."""
     return codec.pack_frame(
-        wires.addresses[to], wires.addresses[by], codec.TYPE_DATA, codec.FLAGS_LAST if last else 0, unit,
-        wires.incarnations[by], wires.incarnations[to], message, frame, 0, payload,
+        wires.addresses[destination], wires.addresses[source], codec.TYPE_DATA, codec.FLAGS_LAST if last else 0, unit,
+        wires.incarnations[source], wires.incarnations[destination], message, frame, 0, payload,
     )  # fmt: skip

@@ -34,16 +34,16 @@ class ChangingUnits(Schedule):
         self._units = Random(f"units {seed}")
 
     def _go_on(self) -> bool:
-        going = super()._go_on()
-        if going and self._units.random() < 0.2:
+        is_going_on = super()._go_on()
+        if is_going_on and self._units.random() < 0.2:
             host = self._units.choice([agent.host for agent in self.wires.agents])
             assert isinstance(host, Endpoint)
             try:
                 assert host.post_unit(self._units.choice([1, 2, 3, 4, 7])).done
             except DescriptorsExhaustedError:
-                return going
+                return is_going_on
             self.changes += any(not send.done and message.source == host.number for message, send in self._sends)
-        return going
+        return is_going_on
 
 
 def schedule(seed: int) -> Schedule:
@@ -51,8 +51,18 @@ def schedule(seed: int) -> Schedule:
     random = Random(f"EMP {seed}")
     settings = Settings(unit=random.choice([1, 2, 3, 7]), window=random.choice([1, 2, 16]))
     mtu = random.choice([100, 1500, 9000])
-    full = mtu - 28
-    edges = [0, full - 16, full - 15, 3 * full - 16, 3 * full - 15, 4096, 4097, 7 * 4096, 7 * 4096 + 1]
+    full_payload = mtu - 28
+    edges = [
+        0,
+        full_payload - 16,
+        full_payload - 15,
+        3 * full_payload - 16,
+        3 * full_payload - 15,
+        4096,
+        4097,
+        7 * 4096,
+        7 * 4096 + 1,
+    ]
     sizes = [1, 4, *random.sample(edges, 3)]
     count = random.choice([2, 2, 3, 5])
     if random.random() < 0.5:

@@ -33,7 +33,7 @@ class Ranks:
         )
 
     def is_idle(self) -> bool:
-        """Whether no descriptor is in use and no rank waits."""
+        """Return whether no descriptor is in use and no rank waits."""
         return not any(
             agent.host.pending_work() or agent.firmware.pending_work() or device.pending_work()
             for agent, device in zip(self.wires.agents, self.devices, strict=True)

@@ -41,8 +41,8 @@ class Drawn:
     @property
     def raw(self) -> bytes:
         """Bytes of the frame without the trailing fields that change on the way."""
-        whole = bytes(self.packet)
-        return whole[: len(whole) - trailing(self.layers)]
+        raw_bytes = bytes(self.packet)
+        return raw_bytes[: len(raw_bytes) - trailing(self.layers)]
 
     @property
     def headers(self) -> int:
@@ -71,8 +71,8 @@ def own_layers(module: ModuleType, stack: str) -> list[type[Packet]]:
     return [layer for layer in module.STACKS[stack] if layer.__module__ == module.__name__]
 
 
-def binding(below: type[Packet], above: type[Packet]) -> dict[str, int]:
-    return next(values for values, layer in below.payload_guess if layer is above)
+def binding(lower: type[Packet], upper: type[Packet]) -> dict[str, int]:
+    return next(values for values, layer in lower.payload_guess if layer is upper)
 
 
 def bound(layer: type[Packet], field: object) -> set[int]:
@@ -96,20 +96,20 @@ def field_values(layer: type[Packet], field: object) -> st.SearchStrategy[int | 
 
 
 @st.composite
-def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, most: int = 200) -> Drawn:
-    """most: bytes of payload."""
+def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, max_payload: int = 200) -> Drawn:
+    """max_payload: bytes of payload."""
     layers = module.STACKS[stack]
-    made = {*lengths_of(module), getattr(module, "CHECK", None)}
+    computed_fields = {*lengths_of(module), getattr(module, "CHECK", None)}
     arguments: list[int | bytes] = []
     headers: list[Packet] = []
-    for layer, above in zip(layers, (*layers[1:], None), strict=True):
-        fixed = binding(layer, above) if above else {}
+    for layer, upper in zip(layers, (*layers[1:], None), strict=True):
+        fixed = binding(layer, upper) if upper else {}
         values: dict[str, object] = {}
         for field in layer.fields_desc:
             if (
                 isinstance(field, MutableField)
                 or field.name in fixed
-                or (layer is not layers[0] and field.name in made)
+                or (layer is not layers[0] and field.name in computed_fields)
             ):
                 continue
             value = draw(field_values(layer, field))
@@ -118,21 +118,21 @@ def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, most: int = 20
                 arguments.append(value)
         headers.append(layer(**values))
     has_none = issubclass(layers[-1], SizedLayer) and not layers[-1].payload_size
-    payload = b"" if has_none else draw(st.binary(max_size=most))
+    payload = b"" if has_none else draw(st.binary(max_size=max_payload))
     packet = reduce(truediv, [*headers, Raw(payload)] if payload else headers)
     return Drawn(tuple(arguments), payload, packet, layers)
 
 
 def dissected(layers: tuple[type[Packet], ...], packet: Packet) -> list[dict[str, int | bytes]]:
     """The fields of each layer, as numbers and bytes; then the payload, without what fills up the frame."""
-    out: list[dict[str, int | bytes]] = []
+    fields: list[dict[str, int | bytes]] = []
     for layer in layers:
         assert type(packet) is layer
-        lasting = [field.name for field in layer.fields_desc if not isinstance(field, MutableField)]
-        out.append({name: number(packet.getfieldval(name)) for name in lasting})
+        constant_fields = [field.name for field in layer.fields_desc if not isinstance(field, MutableField)]
+        fields.append({name: number(packet.getfieldval(name)) for name in constant_fields})
         packet = packet.payload
-    out.append({"payload": b"" if isinstance(packet, (NoPayload, Padding)) else bytes(packet.load)})
-    return out
+    fields.append({"payload": b"" if isinstance(packet, (NoPayload, Padding)) else bytes(packet.load)})
+    return fields
 
 
 def number(value: object) -> int | bytes:

@@ -35,20 +35,20 @@ def run(
     try:
         for _ in range(rounds):
             polling = []
-            for place in [ready.popleft() for _ in range(len(ready))]:
-                waits.pop(place, None)
+            for index in [ready.popleft() for _ in range(len(ready))]:
+                waits.pop(index, None)
                 try:
-                    awaited = programs[place].send(None)
+                    awaited = programs[index].send(None)
                 except StopIteration as stop:
-                    results[place] = stop.value
+                    results[index] = stop.value
                     continue
-                assert hasattr(awaited, "add_callback"), f"program {place} awaits {awaited!r}"
-                waits[place] = awaited
+                assert hasattr(awaited, "add_callback"), f"program {index} awaits {awaited!r}"
+                waits[index] = awaited
                 if awaited.done:
-                    polling.append(place)
-                awaited.add_callback(lambda _, place=place: ready.append(place))
+                    polling.append(index)
+                awaited.add_callback(lambda _, index=index: ready.append(index))
             if len(results) == len(programs):
-                return [results[place] for place in range(len(programs))]
+                return [results[index] for index in range(len(programs))]
             if any(nic.sent for nic in wires.nics):
                 deliver()
             elif len(polling) == len(ready) and not wires.tick() and not ready:
@@ -61,10 +61,10 @@ def run(
 
 def _waiting(wires: Wires, waits: dict[int, Awaited]) -> Sequence[str]:
     return [
-        *[f"program {place}: {awaited!r}" for place, awaited in waits.items()],
+        *[f"program {index}: {awaited!r}" for index, awaited in waits.items()],
         *[
-            f"node {number}: {what}"
+            f"node {number}: {sentence}"
             for number, agent in enumerate(wires.agents)
-            for what in (*agent.host.pending_work(), *agent.firmware.pending_work())
+            for sentence in (*agent.host.pending_work(), *agent.firmware.pending_work())
         ],
     ]

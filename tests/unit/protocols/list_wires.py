@@ -25,15 +25,15 @@ class ListNic:
         self.sent.append(bytes(frame))
         return self.holds
 
-    def when_sent(self, then: Callable[[int], object]) -> None:
+    def when_sent(self, callback: Callable[[int], object]) -> None:
         assert self.holds
-        self._then.append(then)
+        self._then.append(callback)
 
     def leave(self) -> None:
         """All frames leave now."""
-        report, self._then = self._then, []
-        for then in report:
-            then(self._wires.now)
+        callbacks, self._then = self._then, []
+        for callback in callbacks:
+            callback(self._wires.now)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())
@@ -81,8 +81,8 @@ class Wires:
 
     def take(self, number: int) -> list[bytes]:
         """Take the frames that a NIC has sent off its wire."""
-        sent, self.nics[number].sent = self.nics[number].sent, []
-        return sent
+        frames, self.nics[number].sent = self.nics[number].sent, []
+        return frames
 
     def deliver(self, frame: bytes) -> None:
         """A frame arrives where its destination says, or nowhere."""

@@ -95,10 +95,10 @@ class Myrinet:
         self.cables.append(cable)
         self._plug(*cable)
 
-    def _plug(self, near: Place, far: Place) -> None:
-        assert near not in self._peers, near
-        assert far not in self._peers, far
-        self._peers[near], self._peers[far] = far, near
+    def _plug(self, first: Place, second: Place) -> None:
+        assert first not in self._peers, first
+        assert second not in self._peers, second
+        self._peers[first], self._peers[second] = second, first
 
     def hint(self, number: int, lost: int) -> None:
         """A host's transport does not get through to another one."""
@@ -133,36 +133,36 @@ class Myrinet:
             heapq.heappush(self._events, (max(mapper.deadline, self.now), next(self._order), number, None))
 
     def _carry(self, number: int, frame: bytes) -> None:
-        peers, ports, behind = self._peers, self.ports, 14
+        peers, ports, offset = self._peers, self.ports, 14
         if number == 0:
             self.sent_at.append(self.now)
-        place: Place | None = peers.get((number, 0))
-        when = self.now + HOP
-        used, crossed = {(number, 0)}, False
-        while place is not None:
+        attached: Place | None = peers.get((number, 0))
+        time = self.now + HOP
+        crossed_ports, is_crossed_twice = {(number, 0)}, False
+        while attached is not None:
             if self.loss and self._random.random() < self.loss:
                 break
             if self.damage and self._random.random() < self.damage:
                 frame = self._damaged(frame)
-            node, port = place
+            node, port = attached
             if isinstance(node, int):
-                self.crossings += crossed and not (behind < len(frame) and frame[behind] & 0x80)
-                if behind > 14:
+                self.crossings += is_crossed_twice and not (offset < len(frame) and frame[offset] & 0x80)
+                if offset > 14:
                     # As each switch makes the CRC-8 anew and keeps what was wrong of it, so do all of them.
-                    wrong = crc8(frame[14:])
-                    frame = frame[:14] + frame[behind:-1]
-                    frame += bytes((crc8(frame[14:]) ^ wrong,))
-                heapq.heappush(self._events, (when, next(self._order), node, frame))
+                    is_wrong = crc8(frame[14:])
+                    frame = frame[:14] + frame[offset:-1]
+                    frame += bytes((crc8(frame[14:]) ^ is_wrong,))
+                heapq.heappush(self._events, (time, next(self._order), node, frame))
                 return
-            if behind >= len(frame) or not frame[behind] & 0x80:
+            if offset >= len(frame) or not frame[offset] & 0x80:
                 break
-            delta = (frame[behind] & 0x3F ^ 0x20) - 0x20
-            behind += 1
+            delta = (frame[offset] & 0x3F ^ 0x20) - 0x20
+            offset += 1
             port += delta
-            crossed |= (node, port) in used
-            used.add((node, port))
-            place = peers.get((node, port)) if 0 <= port < ports else None
-            when += HOP
+            is_crossed_twice |= (node, port) in crossed_ports
+            crossed_ports.add((node, port))
+            attached = peers.get((node, port)) if 0 <= port < ports else None
+            time += HOP
         self.dropped += 1
 
     def _damaged(self, frame: bytes) -> bytes:
@@ -173,47 +173,47 @@ class Myrinet:
 
     # What is true.
 
-    def reached(self, start: int) -> set[int]:
+    def reached(self, origin: int) -> set[int]:
         """The hosts that live and that a host is connected to, itself among them."""
-        seen: set[str | int] = {start}
-        todo = [start]
-        while todo:
-            node = todo.pop()
-            for (near, _), (far, _) in [(a, b) for a, b in self._peers.items() if a[0] == node]:
-                assert near == node
-                if far not in seen:
-                    seen.add(far)
-                    todo.append(far)
-        return seen & set(self.mappers)
+        reached: set[str | int] = {origin}
+        to_visit = [origin]
+        while to_visit:
+            node = to_visit.pop()
+            for (first, _), (second, _) in [(a, b) for a, b in self._peers.items() if a[0] == node]:
+                assert first == node
+                if second not in reached:
+                    reached.add(second)
+                    to_visit.append(second)
+        return reached & set(self.mappers)
 
     def groups(self) -> list[set[int]]:
         """The hosts that live, those that are connected together."""
-        left, groups = set(self.mappers), []
-        while left:
-            groups.append(self.reached(min(left)))
-            left -= groups[-1]
+        remaining, groups = set(self.mappers), []
+        while remaining:
+            groups.append(self.reached(min(remaining)))
+            remaining -= groups[-1]
         return groups
 
     def settle(self, limit: int = 10 * SECOND, step: int = 10 * MILLISECOND) -> int | None:
         """Run until every group has a leader, the right map and its routes; return the time taken, in ns, None above
         the limit."""
-        began = self.now
-        while self.now - began < limit:
+        start_time = self.now
+        while self.now - start_time < limit:
             self.run(step)
             if all(map(self.mapped, self.groups())):
-                return self.now - began
+                return self.now - start_time
         return None
 
     def leads_to(self, number: int, route: Iterable[int]) -> tuple[str | int | None, list[Place]]:
         """Return where a frame from that host ends, and its channels: the ports that it leaves by."""
         channels: list[Place] = [(number, 0)]
-        place = self._peers.get((number, 0))
+        attached = self._peers.get((number, 0))
         for delta in route:
-            if place is None or isinstance(place[0], int):
+            if attached is None or isinstance(attached[0], int):
                 return None, channels
-            channels.append((place[0], place[1] + delta))
-            place = self._peers.get(channels[-1])
-        return (None if place is None else place[0]), channels
+            channels.append((attached[0], attached[1] + delta))
+            attached = self._peers.get(channels[-1])
+        return (None if attached is None else attached[0]), channels
 
     def differences(self, topology: Topology) -> list[str]:
         """List the differences between the map and the network, up to where a switch's ports are counted from.
@@ -221,35 +221,35 @@ class Myrinet:
         The map names a route to each of its switches; each port there must lead where the map says. Since the network
         has no further ports and no two switches of the map share a place, agreement at every port is an isomorphism.
         """
-        wrong: list[str] = []
-        places: list[Place] = []
+        problems: list[str] = []
+        attached_ports: list[Place] = []
         for switch, route in enumerate(topology.routes):
             _, channels = self.leads_to(topology.me, route)
-            place = self._peers.get(channels[-1])
-            if place is None or isinstance(place[0], int):
+            attached = self._peers.get(channels[-1])
+            if attached is None or isinstance(attached[0], int):
                 return [f"no switch {switch} by {route}"]
-            places.append(place)
-        if len({name for name, _ in places}) < len(places):
-            wrong.append("a switch is there twice")
-        for (name, base), ends in zip(places, topology.ends, strict=True):
+            attached_ports.append(attached)
+        if len({name for name, _ in attached_ports}) < len(attached_ports):
+            problems.append("a switch is there twice")
+        for (name, base), ends in zip(attached_ports, topology.ends, strict=True):
             for port in range(self.ports):
-                far = self._peers.get((name, port))
-                if far is not None and isinstance(far[0], int) and far[0] not in self.mappers:
-                    far = None  # a host that says nothing cannot be told from none
+                peer = self._peers.get((name, port))
+                if peer is not None and isinstance(peer[0], int) and peer[0] not in self.mappers:
+                    peer = None  # a host that says nothing cannot be told from none
                 end = ends.get(port - base)
                 if isinstance(end, Port):
-                    remote: Place | None = (places[end.switch][0], places[end.switch][1] + end.port)
+                    remote: Place | None = (attached_ports[end.switch][0], attached_ports[end.switch][1] + end.port)
                 else:
                     remote = None if end is None else (end, 0)
-                if far != remote:
-                    wrong.append(f"{name}:{port} leads to {far}, not {remote}")
-            wrong += [f"{name} has no port {base + port}" for port in ends if not 0 <= base + port < self.ports]
+                if peer != remote:
+                    problems.append(f"{name}:{port} leads to {peer}, not {remote}")
+            problems += [f"{name} has no port {base + port}" for port in ends if not 0 <= base + port < self.ports]
         if {topology.me, *topology.hosts} != self.reached(topology.me):
-            wrong.append(f"hosts {sorted(topology.hosts)}")
-        return wrong
+            problems.append(f"hosts {sorted(topology.hosts)}")
+        return problems
 
     def routed(self, numbers: Iterable[int]) -> bool:
-        """Whether these hosts have tables of one version, with addresses of and routes to exactly all others."""
+        """Return whether these hosts have tables of one version, with addresses of and routes to exactly all others."""
         group = set(numbers)
         if any(number not in self.tables for number in group):
             return False
@@ -259,9 +259,9 @@ class Myrinet:
             paths = self.tables[number].paths
             if set(paths) != group - {number}:
                 return False
-            for other, path in paths.items():
+            for destination, path in paths.items():
                 route = [(byte & 0x3F ^ 0x20) - 0x20 for byte in path.route]
-                if path.address != address(other) or self.leads_to(number, route)[0] != other:
+                if path.address != address(destination) or self.leads_to(number, route)[0] != destination:
                     return False
         return True
 
@@ -303,19 +303,19 @@ def plug_cables(
     ends: Iterable[tuple[str | int, str | int]], *, shuffled: Random | None = None, ports: int = 8
 ) -> list[Cable]:
     """Cables between these; the ports of a switch in order, or drawn."""
-    free: dict[str, Iterator[int]] = {}
+    free_ports: dict[str, Iterator[int]] = {}
 
-    def place(end: str | int) -> Place:
+    def next_port(end: str | int) -> Place:
         if isinstance(end, int):
             return end, 0
-        if end not in free:
+        if end not in free_ports:
             numbers = list(range(ports))
             if shuffled:
                 shuffled.shuffle(numbers)
-            free[end] = iter(numbers)
-        return end, next(free[end])
+            free_ports[end] = iter(numbers)
+        return end, next(free_ports[end])
 
-    return [(place(near), place(far)) for near, far in ends]
+    return [(next_port(first), next_port(second)) for first, second in ends]
 
 
 def star(hosts: int) -> list[Cable]:
@@ -324,8 +324,8 @@ def star(hosts: int) -> list[Cable]:
 
 def ring(switches: int, hosts: int) -> list[Cable]:
     """hosts: hosts of each switch."""
-    around = [(f"s{number}", f"s{(number + 1) % switches}") for number in range(switches)]
-    return plug_cables([*around, *((number, f"s{number // hosts}") for number in range(switches * hosts))])
+    ring_cables = [(f"s{number}", f"s{(number + 1) % switches}") for number in range(switches)]
+    return plug_cables([*ring_cables, *((number, f"s{number // hosts}") for number in range(switches * hosts))])
 
 
 def torus(width: int, hosted: int = 1) -> list[Cable]:
@@ -344,40 +344,40 @@ def fat_tree() -> list[Cable]:
     return plug_cables([*leaves, *((f"leaf{leaf}", f"spine{spine}") for leaf in range(4) for spine in range(4))])
 
 
-def random_network(seed: int, most: int = 64, ports: int = 8) -> list[Cable]:
+def random_network(seed: int, max_nodes: int = 64, ports: int = 8) -> list[Cable]:
     """A connected network of 1 to most switches, some of them without hosts, some joined twice, some by a bridge only."""
     random = Random(seed)
-    switches = random.randint(1, most)
-    free = dict.fromkeys(range(switches), ports)
+    switches = random.randint(1, max_nodes)
+    free_ports = dict.fromkeys(range(switches), ports)
     ends: list[tuple[str | int, str | int]] = []
 
-    def join(near: int, far: int) -> None:
-        free[near] -= 1
-        free[far] -= 1
-        ends.append((f"s{near}", f"s{far}"))
+    def join(first: int, second: int) -> None:
+        free_ports[first] -= 1
+        free_ports[second] -= 1
+        ends.append((f"s{first}", f"s{second}"))
 
-    def draw_switch(among: Iterable[int]) -> int | None:
-        able = [switch for switch in among if free[switch] > 0]
+    def draw_switch(candidates: Iterable[int]) -> int | None:
+        able = [switch for switch in candidates if free_ports[switch] > 0]
         return random.choice(able) if able else None
 
     for switch in range(1, switches):
-        near = draw_switch(range(switch))
-        assert near is not None
-        join(near, switch)
+        first = draw_switch(range(switch))
+        assert first is not None
+        join(first, switch)
     for _ in range(random.randint(0, 2 * switches)):
-        near = draw_switch(range(switches))
-        far = draw_switch(switch for switch in range(switches) if switch != near)
-        if near is not None and far is not None:
-            join(near, far)
+        first = draw_switch(range(switches))
+        second = draw_switch(switch for switch in range(switches) if switch != first)
+        if first is not None and second is not None:
+            join(first, second)
     populated = random.sample(range(switches), random.randint(1, switches))
     number = 0
     for switch in populated:
         for _ in range(random.randint(1, 3)):
-            if free[switch]:
-                free[switch] -= 1
+            if free_ports[switch]:
+                free_ports[switch] -= 1
                 ends.append((number, f"s{switch}"))
                 number += 1
     if not number:  # no port was free
-        return random_network(seed + 1_000_000, most, ports)
+        return random_network(seed + 1_000_000, max_nodes, ports)
     random.shuffle(ends)
     return plug_cables(ends, shuffled=random, ports=ports)

@@ -16,7 +16,7 @@ from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.nicless_endpoints import by_library
 
 RanksOf = Callable[..., Ranks]
-"""Makes so many; mtu: MTU of their links."""
+"""Constructor of a number of ranks; mtu: MTU of their links."""
 
 
 class Am2Ranks(Ranks):
@@ -28,13 +28,13 @@ class Am2Ranks(Ranks):
         self.world = self.communicators(0)
 
     def is_idle(self) -> bool:
-        """Wait until all is at rest, as EMP's ranks do, when answers that programs need not wait for have come."""
+        """Let the answers that no program awaits arrive; return whether all ranks are idle."""
         self.wires.elapse(10 * SECOND)
         return super().is_idle()
 
 
 class ViaRanks(Ranks):
-    """On VIA's NICs."""
+    """Ranks on VIA's NICs."""
 
     def __init__(self, count: int = 2, settings: via.Settings | None = None, mtu: int = 1500) -> None:
         self.wires = Wires(via.plug(settings), count, mtu)
@@ -42,7 +42,7 @@ class ViaRanks(Ranks):
         self.world = self.communicators(0)
 
     def is_idle(self) -> bool:
-        """Wait for the acknowledgements that programs need not wait for."""
+        """Let the acknowledgements that no program awaits arrive; return whether all ranks are idle."""
         self.wires.elapse(10 * SECOND)
         return super().is_idle()
 

@@ -13,7 +13,7 @@ from statistics import median
 import pytest
 
 SEARCHES = 5 if os.environ.get("TESTBED_LONG") else 2
-"""How often a mutant is looked for, each time with other seeds: one search could be lucky."""
+"""Number of searches for a mutant, each with other seeds: one search could be lucky."""
 
 
 @dataclass(frozen=True)
@@ -47,40 +47,40 @@ class Searched:
     @property
     def median(self) -> float:
         """Cases until it is found."""
-        return median(found.cases for found in self.finds)
+        return median(discovery.cases for discovery in self.finds)
 
     def __str__(self) -> str:
-        counts, first = [found.cases for found in self.finds], self.finds[0]
+        counts, first = [discovery.cases for discovery in self.finds], self.finds[0]
         return (
             f"{self.mutant} ({self.mutant.mistake}): found within {self.median:g} cases ({min(counts)} to {max(counts)}), "
             f"as by seed {first.seed}: {first.complaint}"
         )
 
 
-def find(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Found:
+def find(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> Found:
     """Try seeds until one shows the mistake.
 
-    AssertionError if `most` seeds show nothing, or if the case fails without the mistake too. trial: raises
+    AssertionError if `max_cases` seeds show nothing, or if the case fails without the mistake too. trial: raises
     AssertionError where the protocol is wrong.
     """
-    finding = _found(mutant, trial, first_seed, most)
-    trial(finding.seed)
-    return finding
+    result = _found(mutant, trial, first_seed, max_cases)
+    trial(result.seed)
+    return result
 
 
-def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Found:
+def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> Found:
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
-        for cases, seed in enumerate(range(first_seed, first_seed + most), 1):
+        for cases, seed in enumerate(range(first_seed, first_seed + max_cases), 1):
             try:
                 trial(seed)
             except AssertionError as error:
                 return Found(cases, seed, str(error).partition("\n")[0][:100])
-    raise AssertionError(f"{most} cases from seed {first_seed} on do not find that {mutant.mistake}")
+    raise AssertionError(f"{max_cases} cases from seed {first_seed} on do not find that {mutant.mistake}")
 
 
-def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Searched:
-    """Repeat the search SEARCHES times, each with `most` other seeds."""
+def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> Searched:
+    """Repeat the search SEARCHES times, each with `max_cases` other seeds."""
     return Searched(
-        mutant, tuple([find(mutant, trial, first_seed + search * most, most) for search in range(SEARCHES)])
+        mutant, tuple([find(mutant, trial, first_seed + search * max_cases, max_cases) for search in range(SEARCHES)])
     )

@@ -39,8 +39,8 @@ class Post:
         raise AssertionError
 
     def pending_work(self) -> list[str]:
-        waiting = self.endpoint.matching.posted_count()
-        return [f"{waiting} receives"] if waiting else []
+        posted_count = self.endpoint.matching.posted_count()
+        return [f"{posted_count} receives"] if posted_count else []
 
     def counter_values(self) -> dict[str, int]:
         return {}

@@ -50,16 +50,16 @@ class Ledger:
         self.sent: Final[dict[Direction, list[Sent]]] = {}
         self.posted: Final[dict[int, list[Posted]]] = {}
 
-    def send(self, end: Endpoint, to: Partner, direction: Direction, size: int, *, synchronous: bool) -> Request:
+    def send(self, end: Endpoint, partner: Partner, direction: Direction, size: int, *, synchronous: bool) -> Request:
         """Send the next message of a direction; its memory has other bytes as soon as the send is done."""
-        sent = self.sent.setdefault(direction, [])
-        data = bytearray(message(direction, len(sent), size))
-        request, statuses = (end.issend if synchronous else end.isend)([data], to, direction[0]), list[Status]()
+        earlier_sends = self.sent.setdefault(direction, [])
+        data = bytearray(message(direction, len(earlier_sends), size))
+        request, statuses = (end.issend if synchronous else end.isend)([data], partner, direction[0]), list[Status]()
         request.on_arrival = statuses.append
         if request.is_settled:
             statuses.append(request.result().status)
         request.add_callback(lambda _: data.__setitem__(slice(None), bytes(len(data))))
-        sent.append(Sent(len(sent), statuses))
+        earlier_sends.append(Sent(len(earlier_sends), statuses))
         return request
 
     def receive(self, end: Endpoint, sink: int, source: int = ANYONE) -> Request:
@@ -103,6 +103,8 @@ class Ledger:
         direction: Direction, sent: list[Sent], numbers: list[int], is_complete: bool, may_err: bool
     ) -> None:
         arrived = [entry.number for entry in sent if entry.told == [Status.SUCCESS]]
-        missing = Counter(arrived) - Counter(numbers)
-        assert not missing or may_err, f"{direction}: said to have arrived, but not received: {sorted(missing)}"
+        lost_numbers = Counter(arrived) - Counter(numbers)
+        assert not lost_numbers or may_err, (
+            f"{direction}: said to have arrived, but not received: {sorted(lost_numbers)}"
+        )
         assert not is_complete or numbers == list(range(len(sent))), f"{direction}: lost, of {len(sent)}: {numbers}"

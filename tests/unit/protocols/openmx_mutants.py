@@ -24,21 +24,21 @@ def any_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def used_session(patch: pytest.MonkeyPatch) -> None:
-    begin = Partner._begin_sending
+    original = Partner._begin_sending
 
     def forgets(partner: Partner, seqnum: int) -> None:
-        begin(partner, seqnum)
+        original(partner, seqnum)
         partner._last_session = 0, 0
 
     patch.setattr(Partner, "_begin_sending", forgets)
 
 
 def handle_again(patch: pytest.MonkeyPatch) -> None:
-    begin = Pulls.begin
+    original = Pulls.begin
 
     def without_serial(pulls: Pulls, now: int, endpoint: object, command: object) -> None:
         pulls._serial = -1
-        begin(pulls, now, endpoint, command)  # type: ignore[arg-type]  # as they came
+        original(pulls, now, endpoint, command)  # type: ignore[arg-type]  # as they came
 
     patch.setattr(Pulls, "begin", without_serial)
 

@@ -35,10 +35,10 @@ def checked(frame: bytes) -> bytes:
 class EveryNth:
     """Loses every n-th frame of a kind, as Open-MX's own fault injection does."""
 
-    def __init__(self, kind: str, every: int) -> None:
+    def __init__(self, kind: str, period: int) -> None:
         self.lost = 0
         self._kind = kind
-        self._every = every
+        self._every = period
         self._seen = 0
 
     def __call__(self, frame: bytes) -> bool:
@@ -136,5 +136,5 @@ def pattern(size: int) -> bytes:
 
 
 def partner_of(pair: EndpointPair, number: int) -> Partner:
-    """How a node's endpoint knows the other's."""
+    """Return the partner by which a node's endpoint addresses the other node's."""
     return pair.ends[number].partner(1 - number)

@@ -39,7 +39,7 @@ class Schedule:
     """One run. is_calm: connections end only at the schedule's end, and no node restarts."""
 
     def __init__(self, seed: int) -> None:
-        chance = self.chance = random.Random(seed)
+        chance = self.rng = random.Random(seed)
         self.is_calm = bool(seed % 2)
         self.restarts = not self.is_calm and seed % 4 == 0
         self.per_node = chance.choice((1, 1, 2))
@@ -79,7 +79,7 @@ class Schedule:
         self.check()
 
     def step(self) -> None:
-        chance = self.chance.random()
+        chance = self.rng.random()
         if chance < 0.12:
             self.send(self.direction())
         elif chance < 0.24:
@@ -95,14 +95,14 @@ class Schedule:
         self.take()
 
     def direction(self) -> Direction:
-        return cast(Direction, tuple(self.chance.sample(range(len(self.ends)), 2)))
+        return cast(Direction, tuple(self.rng.sample(range(len(self.ends)), 2)))
 
     def send(self, direction: Direction) -> None:
         source, sink = direction
         end = self.ends[source]
-        to = end.partner(sink // self.per_node, sink % self.per_node)
-        size, synchronous = self.chance.choice(SIZES), self.chance.random() < 0.2
-        self.ledger.send(end, to, direction, size, synchronous=synchronous)
+        partner = end.partner(sink // self.per_node, sink % self.per_node)
+        size, synchronous = self.rng.choice(SIZES), self.rng.random() < 0.2
+        self.ledger.send(end, partner, direction, size, synchronous=synchronous)
 
     def receive(self, direction: Direction) -> None:
         source, sink = direction
@@ -119,11 +119,11 @@ class Schedule:
         return sum(agent.firmware.counter_values()["connections"] for agent in self.wires.agents) + 9 * sum(self.lives)
 
     def deliver(self) -> None:
-        chance = self.chance
+        chance = self.rng
         if chance.random() < 0.1 and self.old:
-            late = chance.choice(self.old)
-            if self.connections() - late.connections <= YOUNG:
-                self.wires.deliver(late.frame)
+            late_frame = chance.choice(self.old)
+            if self.connections() - late_frame.connections <= YOUNG:
+                self.wires.deliver(late_frame.frame)
         if not self.air:
             return
         if chance.random() < 0.2:
@@ -137,7 +137,7 @@ class Schedule:
         self.ends[source].disconnect(self.ends[source].partner(sink // self.per_node, sink % self.per_node))
 
     def restart(self) -> None:
-        node = self.chance.randrange(2)
+        node = self.rng.randrange(2)
         for end in range(node * self.per_node, (node + 1) * self.per_node):
             self.ends[end].close()
         self.wires.restart(node)

@@ -48,7 +48,7 @@ class Endpoint(Protocol):
 
 @dataclass(frozen=True)
 class Library:
-    """How a protocol says: any source, any tag, and that a message was longer than its receive."""
+    """A protocol's values for any source and any tag, and its test for a truncated message."""
 
     any_source: int
     any_tag: int
@@ -125,19 +125,19 @@ class Schedule:
         self._round = 0
         self._order = 0
 
-    def run(self, faulty: int = 200, healed: int = 5000) -> None:
-        """Run `faulty` rounds with faults, then up to `healed` rounds without. Raises AssertionError with what is
+    def run(self, faulty: int = 200, healthy: int = 5000) -> None:
+        """Run `faulty` rounds with faults, then up to `healthy` rounds without. Raises AssertionError with what is
         wrong."""
         for _ in range(faulty):
             self._go_on()
             if not self._unfinished():
                 break
         self.faults = Faults()
-        for _ in range(healed):
+        for _ in range(healthy):
             if not self._go_on() and not self._unfinished():
                 break
         else:
-            raise AssertionError(f"no end after {healed} rounds: {self.wires.pending_work()}")
+            raise AssertionError(f"no end after {healthy} rounds: {self.wires.pending_work()}")
         self._check()
 
     def _receives(self) -> list[Receive]:
@@ -147,12 +147,12 @@ class Schedule:
         the message of another receive.
         """
         random = self.random
-        wild = [random.choice([(False, False), (False, False), (True, True)]) for _ in self.hosts]
+        wildcards = [random.choice([(False, False), (False, False), (True, True)]) for _ in self.hosts]
         longest = max((len(message.content) for message in self.messages), default=0)
         receives = []
         for message in self.messages:
             room = longest if random.random() < 0.8 else random.randrange(longest + 1)
-            receives.append(Receive(message, room, *wild[message.destination]))
+            receives.append(Receive(message, room, *wildcards[message.destination]))
         random.shuffle(receives)
         return receives
 
@@ -160,23 +160,23 @@ class Schedule:
         """Perform one round; return False if no further event is possible."""
         random, wires = self.random, self.wires
         self._round += 1
-        posted = self._post()
+        is_posted = self._post()
         for number in range(len(self.hosts)):
             for frame in wires.take(number):
                 self.digest.update(wires.now.to_bytes(8, "big") + frame)
                 self._send(frame)
-        due = [flying for flying in self._flying if flying[0] <= self._round]
+        due_frames = [flying for flying in self._flying if flying[0] <= self._round]
         self._flying = [flying for flying in self._flying if flying[0] > self._round]
-        for _, _, frame in sorted(due):
+        for _, _, frame in sorted(due_frames):
             wires.deliver(frame)
-        if due or posted or self._flying:
+        if due_frames or is_posted or self._flying:
             if random.random() < 0.02:
                 wires.tick()  # sooner than the frames that fly
             return True
         return wires.tick()
 
     def _post(self) -> bool:
-        random, posted = self.random, False
+        random, is_posted = self.random, False
         for _ in range(random.randrange(4)):
             if self._to_send and random.random() < 0.5:
                 message = self._to_send.pop(0)
@@ -185,16 +185,16 @@ class Schedule:
                 send = host.post_send(message.destination, message.tag, memory)
                 send.add_callback(partial(_reuse, memory))
                 self._sends.append((message, send))
-                posted = True
-        waiting = Counter(
+                is_posted = True
+        waiting_receives = Counter(
             receive.of.destination
             for receive in self.receives
             if receive.completion is not None and not receive.completion.done
         )
         for receive in list(self._to_post):
             node = receive.of.destination
-            if waiting[node] < self._at_once[node] and random.random() < 0.3:
-                waiting[node] += 1
+            if waiting_receives[node] < self._at_once[node] and random.random() < 0.3:
+                waiting_receives[node] += 1
                 self._to_post.remove(receive)
                 self._posted.append(receive)
                 receive.memory[:] = b"\xee" * (receive.room + 2 * GUARD)
@@ -203,21 +203,25 @@ class Schedule:
                     self.library.any_tag if receive.any_tag else receive.of.tag,
                     memoryview(receive.memory)[GUARD : GUARD + receive.room],
                 )
-                posted = True
-        return posted
+                is_posted = True
+        return is_posted
 
     def _send(self, frame: bytes) -> None:
         random, faults = self.random, self.faults
         if random.random() < faults.loss:
             return
         for _ in range(2 if random.random() < faults.repetition else 1):
-            sent = frame
+            frame_sent = frame
             if random.random() < faults.damage:
-                place = random.randrange(8 * len(frame))
-                sent = frame[: place // 8] + bytes([frame[place // 8] ^ 1 << place % 8]) + frame[place // 8 + 1 :]
-            later = random.randrange(1, 20) if random.random() < faults.delay else 0
+                bit_position = random.randrange(8 * len(frame))
+                frame_sent = (
+                    frame[: bit_position // 8]
+                    + bytes([frame[bit_position // 8] ^ 1 << bit_position % 8])
+                    + frame[bit_position // 8 + 1 :]
+                )
+            extra_delay = random.randrange(1, 20) if random.random() < faults.delay else 0
             self._order += 1
-            self._flying.append((self._round + later, self._order, sent))
+            self._flying.append((self._round + extra_delay, self._order, frame_sent))
 
     def _unfinished(self) -> bool:
         return (
@@ -233,22 +237,22 @@ class Schedule:
             assert send.result().length == len(message.content)
         arrived: dict[tuple[int, int, int], list[Receive]] = {}
         for node in range(len(self.hosts)):
-            for receive in (one for one in self._posted if one.of.destination == node):
+            for receive in (posted for posted in self._posted if posted.of.destination == node):
                 assert receive.completion is not None
                 assert receive.completion.done, ("a receive is never done", self.wires.pending_work())
-                got = self.library.truncated(receive.completion) or receive.completion.result()
-                assert receive.any_source or got.source == receive.of.source
-                assert receive.any_tag or got.tag == receive.of.tag
-                arrived.setdefault((got.source, node, got.tag), []).append(receive)
+                envelope = self.library.truncated(receive.completion) or receive.completion.result()
+                assert receive.any_source or envelope.source == receive.of.source
+                assert receive.any_tag or envelope.tag == receive.of.tag
+                arrived.setdefault((envelope.source, node, envelope.tag), []).append(receive)
                 cut = self.library.truncated(receive.completion) is not None
-                assert cut == (got.length > receive.room), "a receive fails if, and only if, its message is longer"
+                assert cut == (envelope.length > receive.room), "a receive fails if, and only if, its message is longer"
         for flow, receives in arrived.items():
-            sent = [m.content for m in self.messages if (m.source, m.destination, m.tag) == flow]
-            assert len(receives) == len(sent), "each message is received once"
-            for content, receive in zip(sent, receives, strict=True):
+            contents = [m.content for m in self.messages if (m.source, m.destination, m.tag) == flow]
+            assert len(receives) == len(contents), "each message is received once"
+            for content, receive in zip(contents, receives, strict=True):
                 filled = content[: receive.room]
-                rest = b"\xee" * (receive.room - len(filled) + GUARD)
-                assert receive.memory == b"\xee" * GUARD + filled + rest, "whole, in order, nothing overrun"
+                guard_bytes = b"\xee" * (receive.room - len(filled) + GUARD)
+                assert receive.memory == b"\xee" * GUARD + filled + guard_bytes, "whole, in order, nothing overrun"
         for host, agent in zip(self.hosts, self.wires.agents, strict=True):
             assert host.free_descriptors == self.descriptors, "no descriptor is lost"
             assert host.pinned == 0, "no memory stays pinned"

@@ -13,33 +13,33 @@ from tests.unit.protocols.mutants import Mutant
 
 
 def handled_again(patch: pytest.MonkeyPatch) -> None:
-    requested = Library._requested
+    original = Library._requested
 
     def whatever_came_before(library: Library, connection: Connection, message: Message) -> None:
         if connection.place_of(message.number) < 0:
             library._run(connection, message)
-        requested(library, connection, message)
+        original(library, connection, message)
 
     patch.setattr(Library, "_requested", whatever_came_before)
 
 
 def freed_too_early(patch: pytest.MonkeyPatch) -> None:
-    answer = Library._answer
+    original = Library._answer
 
     def and_free_the_one_before(library: Library, connection: Connection, number: int, reply: Reply | None) -> None:
-        answer(library, connection, number, reply)
+        original(library, connection, number, reply)
         before = (number - 1) % cells.SEQUENCE_NUMBERS
-        nothing = Message(cells.ACKNOWLEDGEMENT, connection.session, before, 0, b"")
-        cells.pack_into(library.process.memory(connection.number), answer_slot(before), nothing)
+        empty_ack = Message(cells.ACKNOWLEDGEMENT, connection.session, before, 0, b"")
+        cells.pack_into(library.process.memory(connection.number), answer_slot(before), empty_ack)
 
     patch.setattr(Library, "_answer", and_free_the_one_before)
 
 
 def slot_lost(patch: pytest.MonkeyPatch) -> None:
-    answered = Connection.answered
+    original = Connection.answered
 
-    def but_once(connection: Connection, low: int) -> bool:
-        is_new = answered(connection, low)
+    def but_once(connection: Connection, low_number: int) -> bool:
+        is_new = original(connection, low_number)
         if not is_new:
             connection.window = max(0, connection.window - 1)
         return is_new

@@ -28,10 +28,10 @@ Work = Coroutine[Completion[None], None, object]
 class Node:
     """One node: its library, and the environment of its interface."""
 
-    def __init__(self, number: int, own: Settings, incarnation: int = 1) -> None:
+    def __init__(self, number: int, settings: Settings, incarnation: int = 1) -> None:
         self.outgoing: deque[bytes] = deque()
         self.now = 0
-        agent = plug(own)(Adapter(number, ADDRESSES, incarnation=incarnation), self)
+        agent = plug(settings)(Adapter(number, ADDRESSES, incarnation=incarnation), self)
         assert isinstance(agent.firmware, Sba100)
         assert isinstance(agent.host, ActiveMessages)
         self.device, self.library = agent.firmware, agent.host
@@ -69,8 +69,8 @@ class Node:
 class Pair:
     """Two nodes and the fibre between them. lose: whether a frame is lost."""
 
-    def __init__(self, lose: Lose = lambda _: False, own: Settings | None = None) -> None:
-        self.settings = own or Settings()
+    def __init__(self, lose: Lose = lambda _: False, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
         self.nodes = [Node(number, self.settings) for number in (0, 1)]
         self.lose = lose
         self._waits: Completion[None] | None = None
@@ -80,19 +80,19 @@ class Pair:
 
     def deliver_frames(self) -> bool:
         """Deliver everything that is on the way; return whether there was anything."""
-        moved = False
-        for node, other in (self.nodes, self.nodes[::-1]):
+        has_moved = False
+        for node, peer in (self.nodes, self.nodes[::-1]):
             while node.outgoing:
                 frame = node.outgoing.popleft()
-                moved = True
+                has_moved = True
                 if not self.lose(frame):
-                    other.device.receive(other.now, frame)
+                    peer.device.receive(peer.now, frame)
         for node in self.nodes:
             node.library.handle_all()
-        return moved
+        return has_moved
 
     def settle(self, time_outs: int = 0) -> None:
-        """Carry until nothing moves, through so many time-outs."""
+        """Deliver frames until nothing moves, through a number of time-outs."""
         for _ in range(time_outs + 1):
             while self.deliver_frames():
                 pass
@@ -105,8 +105,8 @@ class Pair:
         """Drive a program while the fibre carries cells, for so many rounds; return whether it has ended. Time passes only
         when nothing moves."""
         for _ in range(rounds):
-            waits = self._waits
-            if waits is None or waits.done:
+            waits_for = self._waits
+            if waits_for is None or waits_for.done:
                 try:
                     self._waits = work.send(None)
                 except StopIteration:

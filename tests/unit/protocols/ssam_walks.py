@@ -18,44 +18,44 @@ def trial(seed: int) -> None:
     """Walk. Raises AssertionError."""
     random = Random(seed)
     window, loss = random.choice((1, 2, 5, 32)), random.choice((0.0, 0.1, 0.3))
-    pair = Pair(own=Settings(window=window, input_fifo=random.choice((3, 292))))
+    pair = Pair(settings=Settings(window=window, input_fifo=random.choice((3, 292))))
     repeated: list[bytes] = []
     arrived = [0, 0]
 
-    def to(frame: bytes) -> int:
+    def destination_of(frame: bytes) -> int:
         return next(number for number in (0, 1) if ADDRESSES[number] == frame[:6])
 
     def lose(frame: bytes) -> bool:
         if random.random() < loss:
             repeated.append(frame)
-        lost = random.random() < loss
-        arrived[to(frame)] += not lost
-        return lost
+        is_lost = random.random() < loss
+        arrived[destination_of(frame)] += not is_lost
+        return is_lost
 
     pair.lose = lose
     sent: list[list[bytes]] = [[], []]
     for number in range(REQUESTS):
-        for local, node in enumerate(pair.nodes):
-            data = bytes((local, number))
-            if node.library.try_request(1 - local, random.choice((ECHO, COUNT)), data):
-                sent[local].append(data)
+        for index, node in enumerate(pair.nodes):
+            data = bytes((index, number))
+            if node.library.try_request(1 - index, random.choice((ECHO, COUNT)), data):
+                sent[index].append(data)
         if random.random() < 0.5:
             pair.settle(time_outs=random.randrange(2))
         while repeated and random.random() < 0.5:
             frame = repeated.pop()
-            arrived[to(frame)] += 1
-            pair.nodes[to(frame)].device.receive(pair.nodes[to(frame)].now, frame)
+            arrived[destination_of(frame)] += 1
+            pair.nodes[destination_of(frame)].device.receive(pair.nodes[destination_of(frame)].now, frame)
     loss = 0.0
     pair.settle(time_outs=40)
-    for local, node in enumerate(pair.nodes):
-        counted = pair.nodes[1 - local].counted
-        assert sorted(node.echoed + counted) == sent[local], f"requests of node {local} are lost or handled again"
-        assert counted == sorted(counted), f"requests of node {local} are handled out of order"
-        assert not node.library.pending_work(), f"node {local} waits"
-        free = 0
-        while free < window and node.library.try_request(1 - local, COUNT):
-            free += 1
-        assert free == window, f"{free} of {window} slots of node {local}'s window are free"
+    for index, node in enumerate(pair.nodes):
+        counters = pair.nodes[1 - index].counted
+        assert sorted(node.echoed + counters) == sent[index], f"requests of node {index} are lost or handled again"
+        assert counters == sorted(counters), f"requests of node {index} are handled out of order"
+        assert not node.library.pending_work(), f"node {index} waits"
+        free_slots = 0
+        while free_slots < window and node.library.try_request(1 - index, COUNT):
+            free_slots += 1
+        assert free_slots == window, f"{free_slots} of {window} slots of node {index}'s window are free"
         counts = node.device.counter_values()
         cells = counts["cells_read"] + counts["overruns"] + counts["bad_headers"]
-        assert cells == arrived[local], f"{arrived[local]} cells came to node {local}, and {cells} are accounted for"
+        assert cells == arrived[index], f"{arrived[index]} cells came to node {index}, and {cells} are accounted for"

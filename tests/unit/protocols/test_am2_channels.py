@@ -76,22 +76,22 @@ def test_an_unanswered_packet_is_due_after_doubled_timeouts() -> None:
     table: SendTable[str] = SendTable(Settings(timeout=100, longest_timeout=350, retries=3))
     row = table.begin(0, "a")
     assert row is not None
-    times, now = [], 0
+    resend_times, now = [], 0
     while not table.is_exhausted(row):
         assert list(table.due_rows(row.due_at - 1)) == []
         now = row.due_at
         assert list(table.due_rows(now)) == [row]
-        times.append(now)
+        resend_times.append(now)
         table.mark_resent(now, row)
-    assert times == [100, 300, 650]
+    assert resend_times == [100, 300, 650]
     assert row.due_at == 1_000
 
 
-def exchange(table: SendTable[str], now: int, took: int) -> None:
+def exchange(table: SendTable[str], now: int, round_trip: int) -> None:
     """A packet that is sent now is answered so much later."""
     row = table.begin(now, "a")
     assert row is not None
-    table.on_answer(now + took, row.channel, row.generation, row.sequence, row.stamp)
+    table.on_answer(now + round_trip, row.channel, row.generation, row.sequence, row.stamp)
 
 
 def test_the_timeout_grows_with_long_round_trips_and_returns_with_short_ones() -> None:
@@ -140,9 +140,9 @@ def test_a_packet_marked_as_first_sending_has_a_new_timeout_and_round_trip() -> 
     table.mark_resent(100, row)
     table.mark_first(1_000, row)
     assert (row.retries, row.due_at) == (0, 1_100)
-    sent = row.stamp
+    first_stamp = row.stamp
     table.mark_resent(1_100, row)
-    table.on_answer(1_400, row.channel, 0, 0, sent)
+    table.on_answer(1_400, row.channel, 0, 0, first_stamp)
     assert table.timeout == 3 * 400
 
 
@@ -157,8 +157,8 @@ def test_a_refusal_of_the_last_sending_counts_and_of_an_earlier_one_does_not() -
     assert row.retries == 0  # the peer has been heard
     assert row.due_at == 20 + TWO_SEQUENCES.refused
     assert table.withdraw(row) == "a"
-    again = table.begin(30, "b")
-    assert again is not None
+    second_row = table.begin(30, "b")
+    assert second_row is not None
 
 
 def test_a_packet_that_may_be_in_flight_is_not_withdrawn() -> None:
@@ -194,13 +194,13 @@ def test_a_channel_that_was_given_up_begins_the_next_generation() -> None:
     assert row is not None
     assert receiver.classify(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
     receiver.advance(0)
-    seen = (row.generation, row.sequence)
+    before = (row.generation, row.sequence)
     sender.give_up(row)
     row = sender.begin(2, "the next")
     assert row is not None
     assert receiver.classify(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
     receiver.advance(0)
-    assert receiver.classify(0, *seen, 1) is PacketClass.OLD
+    assert receiver.classify(0, *before, 1) is PacketClass.OLD
 
 
 def test_the_answer_to_an_undone_packet_is_repeated() -> None:
@@ -224,15 +224,15 @@ def test_generations_wrap_around() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "settings",
     [
         {"channels": 0}, {"channels": 257}, {"sequences": 1}, {"sequences": 3}, {"sequences": 1 << 17}, {"scan": 0},
         {"refused": 0}, {"timeout": 0}, {"timeout": 200, "longest_timeout": 100}, {"retries": 0},
     ],
 )  # fmt: skip
-def test_invalid_settings_are_refused(wrong: dict[str, int]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"\d"):
-        Settings(**wrong)
+        Settings(**settings)
 
 
 # Two tables and a network
@@ -338,7 +338,7 @@ def disturb(settings: Settings, steps: list[tuple[str, int]], reorders: bool) ->
 
 
 def violation(pair: Pair) -> str:
-    """Return what is wrong with a pair at rest; empty if nothing is."""
+    """Return the violation that a pair at rest shows; empty if there is none."""
     if len(set(pair.accepted)) != len(pair.accepted):
         return "taken twice"
     if set(pair.accepted) & set(pair.undone):
@@ -375,11 +375,11 @@ def test_every_packet_is_accepted_or_undone_once_with_many_sequence_numbers_if_f
 def test_an_alternating_bit_fails_if_frames_are_reordered() -> None:
     """The fault of AMUDP before its version 3.12: one sequence bit on a network that reorders."""
     names = ("new", "scan", "arrive", "arrive", "hear", "hear", "lose", "double", "overtake")
-    found = 0
+    violations = 0
     for seed in range(300):
-        chance = Random(seed)
-        steps = [(chance.choice(names), chance.randrange(64)) for _ in range(120)]
-        found += bool(violation(disturb(TWO_SEQUENCES, steps, reorders=True)))
+        random = Random(seed)
+        steps = [(random.choice(names), random.randrange(64)) for _ in range(120)]
+        violations += bool(violation(disturb(TWO_SEQUENCES, steps, reorders=True)))
         assert not violation(disturb(MANY_SEQUENCES, steps, reorders=True))
         assert not violation(disturb(TWO_SEQUENCES, steps, reorders=False))
-    assert found > 0
+    assert violations > 0

@@ -27,10 +27,10 @@ class Host:
     """Library with a record of its doorbells: (endpoint, subject)."""
 
     def __init__(self, settings: Settings | None = None, host_slot: HostSlot = SINGLE_HOST) -> None:
-        own = settings or Settings(medium=1024, packet=1024)
+        own_settings = settings or Settings(medium=1024, packet=1024)
         self.doorbells: list[tuple[int, int]] = []
-        self.memory = NicMemory(own.frames)
-        self.am = ActiveMessages(Adapter(0, ADDRESSES), self, self.memory, own, host_slot)
+        self.memory = NicMemory(own_settings.frames)
+        self.am = ActiveMessages(Adapter(0, ADDRESSES), self, self.memory, own_settings, host_slot)
         self.bundle = self.am.allocate_bundle()
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
@@ -59,11 +59,11 @@ def start_waiting(host: Host, endpoint: Endpoint) -> Callable[[], bool]:
     """A task that waits for an event at that endpoint; whether it has gone on."""
     has_ended = []
 
-    async def wait() -> None:
+    async def wait_for_event() -> None:
         await endpoint.wait()
         has_ended.append(True)
 
-    task = wait()
+    task = wait_for_event()
 
     def go_on(*_: object) -> None:
         try:
@@ -92,10 +92,10 @@ def test_endpoints_are_numbered_in_the_order_of_their_allocation_and_the_last_on
 
 def test_an_endpoint_moves_to_another_bundle_and_is_freed_with_it() -> None:
     host = Host()
-    endpoint, other = host.endpoint(), host.am.allocate_bundle(parallel=False)
-    other.move(endpoint)
-    assert (host.bundle.endpoints, other.endpoints) == ([], [endpoint])
-    other.free()
+    endpoint, other_bundle = host.endpoint(), host.am.allocate_bundle(parallel=False)
+    other_bundle.move(endpoint)
+    assert (host.bundle.endpoints, other_bundle.endpoints) == ([], [endpoint])
+    other_bundle.free()
     assert (host.am.endpoints, host.am.bundles) == ([], [host.bundle])
     assert host.doorbells == [(0, layout.DESTROY)]
     host.am.terminate()
@@ -117,16 +117,16 @@ def test_the_translation_table_has_names_and_tags() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "tag"),
+    ("index", "name", "tag"),
     [
         (0, REMOTE, 1), (256, REMOTE, 1), (-1, REMOTE, 1), (1, EndpointName(3, 0), 1), (1, EndpointName(1, 1 << 16), 1),
         (1, REMOTE, -1), (1, REMOTE, ANY + 1),
     ],
 )  # fmt: skip
-def test_an_invalid_translation_is_refused(place: int, name: EndpointName, tag: int) -> None:
+def test_an_invalid_translation_is_refused(index: int, name: EndpointName, tag: int) -> None:
     endpoint = Host().endpoint()
     with pytest.raises(ValueError, match=r"\d"):
-        endpoint.map(place, name, tag)
+        endpoint.map(index, name, tag)
 
 
 def test_requests_to_an_empty_index_are_refused() -> None:
@@ -214,10 +214,10 @@ def test_credits_limit_requests_of_all_forms() -> None:
 def test_a_full_ring_accepts_a_message_again_in_whichever_slot_is_free() -> None:
     host = Host()
     endpoint = host.endpoint()
-    for place in range(1, 5):
-        endpoint.map(place, REMOTE, 100 + place)
+    for slot in range(1, 5):
+        endpoint.map(slot, REMOTE, 100 + slot)
         for _ in range(4):
-            assert endpoint.try_request(place, 1)
+            assert endpoint.try_request(slot, 1)
     assert not endpoint.try_request(0, 1)
     assert endpoint.credits(0) == 4
     page = cast(memoryview, endpoint.outbox.page)
@@ -246,22 +246,22 @@ def test_a_bulk_messages_copy_is_kept_until_its_page_shows_that_it_is_answered()
 
 def test_a_request_that_waits_for_a_credit_serves_its_whole_bundle_and_no_other() -> None:
     host = Host(Settings(credits=1, medium=1024, packet=1024))
-    asking, beside = host.endpoint(), host.endpoint()
+    asker, sibling = host.endpoint(), host.endpoint()
     host.bundle = host.am.allocate_bundle()
-    elsewhere = host.endpoint()
-    handled: list[str] = []
-    beside.set_handler(1, lambda _: handled.append("beside"))
-    elsewhere.set_handler(1, lambda _: handled.append("elsewhere"))
-    assert asking.try_request(0, 1)
-    request = asking.request(0, 1)
-    waiting = request.send(None)
-    assert str(waiting) == "a credit, or room, to send to endpoint 0 of node 1"
-    for endpoint in (elsewhere, beside):
+    in_other_bundle = host.endpoint()
+    handlers_run: list[str] = []
+    sibling.set_handler(1, lambda _: handlers_run.append("beside"))
+    in_other_bundle.set_handler(1, lambda _: handlers_run.append("elsewhere"))
+    assert asker.try_request(0, 1)
+    request = asker.request(0, 1)
+    pending = request.send(None)
+    assert str(pending) == "a credit, or room, to send to endpoint 0 of node 1"
+    for endpoint in (in_other_bundle, sibling):
         deliver_request(endpoint)
         host.notify(endpoint, layout.ARRIVED_REQUESTS)
-    assert waiting.done, "the task is woken"
+    assert pending.done, "the task is woken"
     request.send(None)
-    assert handled == ["beside"]
+    assert handlers_run == ["beside"]
     request.close()
 
 
@@ -294,8 +294,8 @@ def test_a_request_of_a_non_resident_endpoint_loads_it_and_is_then_sent() -> Non
 
 def test_the_least_recently_used_idle_endpoint_gives_up_its_frame() -> None:
     host = Host(Settings(frames=3))
-    busy, old, new = host.endpoint(), host.endpoint(), host.endpoint()
-    busy.try_request(0, 1)
+    busy_endpoint, old, new = host.endpoint(), host.endpoint(), host.endpoint()
+    busy_endpoint.try_request(0, 1)
     for endpoint in (old, new):
         host.notify(endpoint, 5)  # a slot is free: it is used
     expected = host.endpoint(resident=False)
@@ -305,7 +305,7 @@ def test_the_least_recently_used_idle_endpoint_gives_up_its_frame() -> None:
     assert old.outbox.page is None
     host.notify(old, layout.UNLOADED)
     assert host.doorbells == [(1, layout.UNLOAD), (1, layout.RELEASED), (3, layout.LOAD)]
-    assert [host.state(one).name for one in (busy, old, new, expected)] == [
+    assert [host.state(endpoint).name for endpoint in (busy_endpoint, old, new, expected)] == [
         "RESIDENT",
         "ON_HOST",
         "RESIDENT",
@@ -315,14 +315,14 @@ def test_the_least_recently_used_idle_endpoint_gives_up_its_frame() -> None:
 
 def test_an_endpoint_with_unsent_messages_faults_again() -> None:
     host = Host(Settings(frames=1))
-    endpoint, other = host.endpoint(), host.endpoint(resident=False)
+    endpoint, other_endpoint = host.endpoint(), host.endpoint(resident=False)
     endpoint.try_request(0, 1)
-    host.notify(other, layout.FAULT)
+    host.notify(other_endpoint, layout.FAULT)
     host.notify(endpoint, layout.RELEASE)
     endpoint.backing[:] = host.memory.frames[0]
     host.notify(endpoint, layout.UNLOADED)
     assert host.state(endpoint) is Residence.FAULTING
-    assert host.state(other) is Residence.LOADING
+    assert host.state(other_endpoint) is Residence.LOADING
 
 
 def test_a_task_that_waits_for_a_message_waits_until_its_endpoint_is_resident() -> None:
@@ -352,13 +352,15 @@ def test_an_endpoint_is_not_released_while_its_handler_runs() -> None:
 
 def test_requested_regions_are_mapped_and_excess_ones_of_non_resident_endpoints_unmapped() -> None:
     host = Host(Settings(mappings=1, medium=512, packet=512))
-    away, local = host.endpoint(resident=False), host.endpoint()
-    regions = [one.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for one in (away, local)]
+    away, resident_endpoint = host.endpoint(resident=False), host.endpoint()
+    regions = [
+        endpoint.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for endpoint in (away, resident_endpoint)
+    ]
     for region in regions:
         host.am.on_completion(region << layout.SUBJECT_BITS | layout.UNMAPPED)
         assert host.doorbells.pop() == (region, layout.MAPPED)
     assert list(host.memory.mapped_regions) == regions[1:]
-    nowhere = local.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
+    nowhere = resident_endpoint.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
     host.am.on_completion(nowhere << layout.SUBJECT_BITS | layout.UNMAPPED)
     assert host.doorbells == [(nowhere, layout.ABSENT)]
 
@@ -388,11 +390,11 @@ def test_two_tasks_may_wait_for_a_parallel_bundle_and_one_for_a_sequential_bundl
             waiter.send(None)
     sequential = host.am.allocate_bundle(parallel=False)
     sequential.allocate_endpoint()
-    waiting = sequential.wait()
-    waiting.send(None)
+    pending = sequential.wait()
+    pending.send(None)
     with pytest.raises(RuntimeError, match="AM_SEQ"):
         sequential.wait().send(None)
-    waiting.close()
+    pending.close()
 
 
 def test_notifications_about_a_freed_endpoint_are_ignored() -> None:
@@ -450,28 +452,28 @@ def test_a_reply_of_another_endpoint_is_a_stray() -> None:
     assert (replies, endpoint.credits(0)) == ([1], 4)
 
 
-@pytest.mark.parametrize("gone", [REMOTE.node << layout.SUBJECT_BITS | layout.RESTARTED, GONE])
-def test_accepted_requests_to_a_gone_endpoint_are_returned_and_the_nic_returns_the_others(gone: int) -> None:
+@pytest.mark.parametrize("gone_number", [REMOTE.node << layout.SUBJECT_BITS | layout.RESTARTED, GONE])
+def test_accepted_requests_to_a_gone_endpoint_are_returned_and_the_nic_returns_the_others(gone_number: int) -> None:
     host = Host()
     endpoint, replies = send_requests(host, 3)
-    returned: list[Returned] = []
-    endpoint.error_handler = returned.append
+    returned_messages: list[Returned] = []
+    endpoint.error_handler = returned_messages.append
     endpoint.map(1, EndpointName(2, 0), 7)
     assert endpoint.try_request(1, 1)
     page = cast(memoryview, endpoint.outbox.page)
     page[layout.SLOT_OFFSETS[0]] = page[layout.SLOT_OFFSETS[2]] = layout.FREE  # they have been taken
-    host.am.on_completion(gone)
+    host.am.on_completion(gone_number)
     assert endpoint.is_ready
-    assert returned == []
+    assert returned_messages == []
     assert endpoint.handle() == 2
-    assert [(one.status, one.message, one.destination, one.handler) for one in returned] == [
+    assert [(message.status, message.message, message.destination, message.handler) for message in returned_messages] == [
         (Status.UNREACHABLE, 1, REMOTE, 1), (Status.UNREACHABLE, 3, REMOTE, 1),
     ]  # fmt: skip
     assert (endpoint.credits(0), endpoint.credits(1)) == (3, 3)
     for message in (1, 2):
         reply(host, endpoint, message)
     assert (replies, endpoint.credits(0), endpoint.inbox.stray_replies) == ([2], 4, 1)
-    host.am.on_completion(gone)
+    host.am.on_completion(gone_number)
     assert endpoint.is_empty
 
 
@@ -490,9 +492,12 @@ def test_accepted_requests_are_determined_when_the_page_is_accessible() -> None:
 
 
 def test_a_reply_to_an_earlier_process_of_a_host_slot_is_a_stray() -> None:
-    lives = [Host(host_slot=HostSlot(0, 1, turn)) for turn in range(1, 1001)]
-    began = sorted(send_requests(host, 1)[0].outbox.last_request for host in lives)
-    split_driver = [later - earlier for earlier, later in zip(began, [*began[1:], began[0] + (1 << 32)], strict=True)]
+    lives = [Host(host_slot=HostSlot(0, 1, incarnation)) for incarnation in range(1, 1001)]
+    first_requests = sorted(send_requests(host, 1)[0].outbox.last_request for host in lives)
+    split_driver = [
+        second - earlier
+        for earlier, second in zip(first_requests, [*first_requests[1:], first_requests[0] + (1 << 32)], strict=True)
+    ]
     assert min(split_driver) > 1_000_000
     endpoint, replies = send_requests(lives[1], 2)
     for message in (1, 2):

@@ -41,21 +41,21 @@ def test_a_message_in_the_page_equals_the_codecs(
 ) -> None:
     handler, origin, endpoint, tag, message, offset, total = about
     memory = memoryview(bytearray(page.SIZE))
-    at, count = page.SLOT_OFFSETS[21], len(arguments)
+    slot_at, count = page.SLOT_OFFSETS[21], len(arguments)
     page.WRITE_ENTRY[count](
-        memory, at, page.READY, 0, 3, len(data), 0, 0, form, is_reply, handler, count, origin, endpoint, tag, message,
+        memory, slot_at, page.READY, 0, 3, len(data), 0, 0, form, is_reply, handler, count, origin, endpoint, tag, message,
         offset, total, *arguments,
     )  # fmt: skip
-    body = bytes(memory[at + page.MESSAGE_OFFSET : at + page.ARGUMENTS_OFFSET + 4 * count]) + data
+    body = bytes(memory[slot_at + page.MESSAGE_OFFSET : slot_at + page.ARGUMENTS_OFFSET + 4 * count]) + data
     frame = build_message(frame_prefix(TO, OWN, codec.KIND_MESSAGE, 0, *identity), *sending, route, body)
     payload = b"".join(word.to_bytes(4, "big") for word in arguments) + data
-    whole = codec.pack_message(
+    packed = codec.pack_message(
         TO, OWN, 0, *identity, *sending, form, int(is_reply), handler, count, origin, endpoint, tag, message, offset, total,
         payload,
     )  # fmt: skip
-    assert frame == add_envelope(whole, route)
-    assert unpack_body(whole) == (*sending, body)
-    assert page.READ_ARGUMENTS[count](memory, at + page.ARGUMENTS_OFFSET) == tuple(arguments)
+    assert frame == add_envelope(packed, route)
+    assert unpack_body(packed) == (*sending, body)
+    assert page.READ_ARGUMENTS[count](memory, slot_at + page.ARGUMENTS_OFFSET) == tuple(arguments)
     assert len(body) == MESSAGE_HEADER_SIZE + 4 * count + len(data)
 
 
@@ -65,33 +65,33 @@ def test_an_answer_equals_the_codecs(
 ) -> None:
     kind = codec.KIND_NACK if reason else codec.KIND_ACK
     frame = build_answer(frame_prefix(TO, OWN, kind, reason, *identity), *sending, route)
-    whole = codec.pack_answer(TO, OWN, kind, reason, *identity, *sending)
-    assert frame == add_envelope(whole, route)
+    packed = codec.pack_answer(TO, OWN, kind, reason, *identity, *sending)
+    assert frame == add_envelope(packed, route)
     if not route:
         assert unpack_answer(remove_envelope(frame)) == unpack_answer(frame) == sending
 
 
 @given(st.integers(0, 8 * 60 - 1), st.booleans())
 def test_a_bit_that_was_changed_is_found(bit: int, is_answer: bool) -> None:
-    begin = frame_prefix(TO, OWN, codec.KIND_ACK if is_answer else codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
+    prefix = frame_prefix(TO, OWN, codec.KIND_ACK if is_answer else codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
     frame = (
-        build_answer(begin, 1, 2, 3, 4, b"")
+        build_answer(prefix, 1, 2, 3, 4, b"")
         if is_answer
-        else build_message(begin, 1, 2, 3, 4, b"", bytes(MESSAGE_HEADER_SIZE + 8))
+        else build_message(prefix, 1, 2, 3, 4, b"", bytes(MESSAGE_HEADER_SIZE + 8))
     )
-    changed = bytearray(frame)
-    place = bit // 8 % (len(frame) - 1)
-    changed[place] ^= 1 << bit % 8
+    damaged = bytearray(frame)
+    position = bit // 8 % (len(frame) - 1)
+    damaged[position] ^= 1 << bit % 8
     with pytest.raises(MalformedError):
-        (unpack_answer if is_answer else unpack_body)(bytes(changed))
+        (unpack_answer if is_answer else unpack_body)(bytes(damaged))
 
 
 def test_truncated_frames_are_malformed() -> None:
-    begin = frame_prefix(TO, OWN, codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
-    frame = build_message(begin, 1, 2, 3, 4, b"", bytes(MESSAGE_HEADER_SIZE + 8))
+    prefix = frame_prefix(TO, OWN, codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
+    frame = build_message(prefix, 1, 2, 3, 4, b"", bytes(MESSAGE_HEADER_SIZE + 8))
     for end in range(30, len(frame) - 1):
         with pytest.raises(MalformedError):
             unpack_body(frame[:end])
     for end in range(30, codec.ANSWER_SIZE):
         with pytest.raises(MalformedError):
-            unpack_answer(build_answer(begin, 1, 2, 3, 4, b"")[:end])
+            unpack_answer(build_answer(prefix, 1, 2, 3, 4, b"")[:end])

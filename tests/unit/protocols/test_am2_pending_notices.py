@@ -96,13 +96,13 @@ def test_notices_that_are_given_up_again_are_sent_after_the_next_frame() -> None
 
 def test_a_silent_peer_gets_single_notices_with_growing_intervals_and_then_none() -> None:
     card = nic_with_pending_notices()
-    times: list[int] = []
+    notice_times: list[int] = []
     while (deadline := card.firmware.deadline) is not None:
         card.elapse(deadline - card.now)
-        times += [card.now // SECOND] * len(card.sent)
+        notice_times += [card.now // SECOND] * len(card.sent)
         card.sent.clear()
-    assert times[:5] == [1, 3, 7, 15, 31]
-    assert (len(times), times[-1] // 3600) == (17, 36)
+    assert notice_times[:5] == [1, 3, 7, 15, 31]
+    assert (len(notice_times), notice_times[-1] // 3600) == (17, 36)
     assert len(card.firmware.pending_work()) == 1
     card.arrive(OTHER, 1, channel=5)
     card.elapse(MILLISECOND + MILLISECOND // 2)
@@ -113,10 +113,10 @@ def test_an_answer_to_a_single_notice_triggers_the_others() -> None:
     card = nic_with_pending_notices()
     notice = next_notice(card)
     card.answer(notice)
-    rest = take_messages(card)
-    assert [notice.origin, *(later.origin for later in rest)] == [*FREED]
-    for one in rest:
-        card.answer(one)
+    notices = take_messages(card)
+    assert [notice.origin, *(follower.origin for follower in notices)] == [*FREED]
+    for follower in notices:
+        card.answer(follower)
     assert is_idle_for_a_day(card)
 
 

@@ -173,44 +173,44 @@ def test_an_endpoint_keeps_its_frame_and_accepts_messages_for_the_minimum_reside
     assert card.arrive(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
 
 
-def leaving(card: SingleNic) -> SentMessage:
+def make_leaving(card: SingleNic) -> SentMessage:
     """An endpoint with one packet that is not answered is to leave; the packet."""
     card.create(4)
     card.request(4, 0, 41)
-    (sent,) = card.take_packets()
+    (packet,) = card.take_packets()
     card.ring(4, layout.UNLOAD)
     card.ring(4, layout.RELEASED)
     assert card.notifications == [(4, RELEASE)]
-    return sent
+    return packet
 
 
 def test_an_endpoint_does_not_leave_before_its_packet_is_answered() -> None:
     card = SingleNic(AT_ONCE)
-    sent = leaving(card)
+    packet = make_leaving(card)
     card.elapse(20 * MILLISECOND)
     assert (4, UNLOADED) not in card.notifications
-    card.answer(sent)
+    card.answer(packet)
     assert card.notifications[-1] == (4, UNLOADED)
     assert card.memory.backing_pages[4][layout.SLOT_OFFSETS[0]] == layout.FREE
 
 
 def test_the_nack_for_the_latest_sending_lets_an_endpoint_leave_and_one_for_an_earlier_does_not() -> None:
     card = SingleNic(AT_ONCE)
-    first = leaving(card)
+    first = make_leaving(card)
     card.elapse(6 * MILLISECOND)  # it is sent again
-    (again,) = card.take_packets()
-    assert again.stamp != first.stamp
-    card.answer(again, REASON_NOT_RESIDENT, stamp=first.stamp)
+    (resent_packet,) = card.take_packets()
+    assert resent_packet.stamp != first.stamp
+    card.answer(resent_packet, REASON_NOT_RESIDENT, stamp=first.stamp)
     assert (4, UNLOADED) not in card.notifications
-    card.answer(again, REASON_NOT_RESIDENT)
+    card.answer(resent_packet, REASON_NOT_RESIDENT)
     assert card.notifications[-1] == (4, UNLOADED)
     assert card.memory.backing_pages[4][layout.SLOT_OFFSETS[0]] == layout.READY
     card.memory.bound_endpoints[0] = -1
     card.load(4)
-    (sent,) = card.take_packets()
-    assert sent.message == again.message
-    assert sent.kind == KIND_MESSAGE
-    card.answer(sent)
+    (packet,) = card.take_packets()
+    assert packet.message == resent_packet.message
+    assert packet.kind == KIND_MESSAGE
+    card.answer(packet)
     assert card.owner(4, 0) == layout.FREE
 
 
@@ -241,8 +241,8 @@ def test_a_partly_sent_bulk_message_continues_after_the_next_load() -> None:
     card.memory.bound_endpoints[0] = -1
     card.load(4)
     offsets = []
-    while sent := card.take_packets():
-        for packet in sent:
+    while packets := card.take_packets():
+        for packet in packets:
             offsets.append(packet.offset)
             card.answer(packet)
     assert sorted(offsets) == [0, 1024, 1536]
@@ -255,24 +255,24 @@ def test_messages_that_wait_for_a_channel_stay_in_the_page_of_an_unloaded_endpoi
     card.create(5)
     card.request(5, 0, 1)
     card.request(4, 0, 2)
-    (sent,) = card.take_packets()
+    (packet,) = card.take_packets()
     card.ring(4, layout.UNLOAD)
     card.ring(4, layout.RELEASED)
     assert card.notifications[-1] == (4, UNLOADED)
-    card.answer(sent)
+    card.answer(packet)
     assert card.take_packets() == []
     card.memory.bound_endpoints[0] = -1
     card.load(4)
-    assert [(sent.origin, sent.message) for sent in card.take_packets()] == [(4, 100)]
+    assert [(packet.origin, packet.message) for packet in card.take_packets()] == [(4, 100)]
 
 
 def test_a_freed_endpoint_receives_nothing_and_answers_to_it_are_ignored() -> None:
     card = SingleNic()
     card.create(4)
     card.request(4, 0, 1)
-    (sent,) = card.take_packets()
+    (packet,) = card.take_packets()
     card.ring(4, layout.DESTROY)
-    card.answer(sent)
+    card.answer(packet)
     assert card.arrive(4, 1)[0][0] == KIND_NACK
     assert card.counter("bad_endpoints") == 1
     assert card.firmware.pending_work() == []

@@ -29,8 +29,8 @@ ADDRESS = 0x4000
 """Address of a host's data."""
 
 
-def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 32) -> SharedNic:
-    return SharedNic(Settings(frames=frames, stay=stay, channels=channels, attempt=0), hosts)
+def shared_nic(frames: int = 2, *, stay_time: int = 0, hosts: int = 3, channels: int = 32) -> SharedNic:
+    return SharedNic(Settings(frames=frames, stay=stay_time, channels=channels, attempt=0), hosts)
 
 
 def lets_go(card: SharedNic, endpoint: int) -> None:
@@ -44,8 +44,8 @@ def lets_go(card: SharedNic, endpoint: int) -> None:
 
 
 def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
-    card = sharing()
-    first, second, third = (card.number(place) for place in range(3))
+    card = shared_nic()
+    first, second, third = (card.number(host) for host in range(3))
     card.create(first)
     card.create(second)
     card.create(third)
@@ -56,84 +56,95 @@ def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
 
 
 def test_a_frame_is_taken_from_the_host_that_has_most() -> None:
-    card = sharing(3)
-    other, many, third = card.number(1), [card.number(0, index) for index in range(2)], card.number(2)
-    card.create(other)  # in its frame for longest
-    for endpoint in many:
+    card = shared_nic(3)
+    other_endpoint, many_endpoints, third = (
+        card.number(1),
+        [card.number(0, index) for index in range(2)],
+        card.number(2),
+    )
+    card.create(other_endpoint)  # in its frame for longest
+    for endpoint in many_endpoints:
         card.create(endpoint)
     card.create(third)
-    assert card.notifications[-1] == (many[0], RELEASE)
+    assert card.notifications[-1] == (many_endpoints[0], RELEASE)
 
 
 def test_an_idle_endpoint_of_a_host_gives_up_its_frame() -> None:
-    card = sharing()
-    busy, idle, expected = card.number(0), card.number(0, 1), card.number(1)
-    card.create(busy)
-    card.create(idle)
-    card.request(busy)
+    card = shared_nic()
+    busy_endpoint, idle_endpoint, expected = card.number(0), card.number(0, 1), card.number(1)
+    card.create(busy_endpoint)
+    card.create(idle_endpoint)
+    card.request(busy_endpoint)
     card.create(expected)
-    assert card.notifications[-1] == (idle, RELEASE)
+    assert card.notifications[-1] == (idle_endpoint, RELEASE)
 
 
 def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
-    card = sharing(3, hosts=2)
-    mine, theirs = [card.number(0, index) for index in range(3)], card.number(1)
-    card.create(theirs)
-    for endpoint in mine:
+    card = shared_nic(3, hosts=2)
+    own_endpoints, foreign_endpoint = [card.number(0, index) for index in range(3)], card.number(1)
+    card.create(foreign_endpoint)
+    for endpoint in own_endpoints:
         card.create(endpoint)
-    assert card.notifications_of(theirs) == [LOADED]
-    assert card.notifications[-1] == (mine[0], RELEASE)
+    assert card.notifications_of(foreign_endpoint) == [LOADED]
+    assert card.notifications[-1] == (own_endpoints[0], RELEASE)
 
 
 def test_a_host_that_releases_slowly_gets_no_frame_of_another_meanwhile() -> None:
     """A frame counts as its host's until vacated; else a slow host would get the others' frames too."""
-    card = sharing(7)
-    mine = [card.number(0, index) for index in range(7)]
-    theirs = [card.number(place, index) for place in (1, 2) for index in range(2)]
-    for endpoint in (*mine[:3], *theirs):
+    card = shared_nic(7)
+    own_endpoints = [card.number(0, index) for index in range(7)]
+    foreign_endpoints = [card.number(host, index) for host in (1, 2) for index in range(2)]
+    for endpoint in (*own_endpoints[:3], *foreign_endpoints):
         card.create(endpoint)
-    for endpoint in mine[:3]:
+    for endpoint in own_endpoints[:3]:
         card.request(endpoint)  # which is never answered
         card.ring(endpoint, layout.UNLOAD)
-    for endpoint in mine[3:]:
+    for endpoint in own_endpoints[3:]:
         card.create(endpoint)
     card.elapse(10 * MILLISECOND)
-    assert [card.notifications_of(one) for one in theirs] == [[LOADED]] * 4
+    assert [card.notifications_of(endpoint) for endpoint in foreign_endpoints] == [[LOADED]] * 4
     assert card.counter("invalid") == 0
 
 
 def test_the_host_with_fewer_frames_gets_the_next_one() -> None:
     """However many of another's wait before it."""
-    card = sharing(3)
-    mine, theirs, third = [card.number(0, index) for index in range(3)], card.number(1), card.number(2)
-    card.create(theirs)
-    for endpoint in mine:
+    card = shared_nic(3)
+    own_endpoints, foreign_endpoint, third = (
+        [card.number(0, index) for index in range(3)],
+        card.number(1),
+        card.number(2),
+    )
+    card.create(foreign_endpoint)
+    for endpoint in own_endpoints:
         card.create(endpoint)
-    assert card.notifications[-1] == (mine[0], RELEASE)
+    assert card.notifications[-1] == (own_endpoints[0], RELEASE)
     card.create(third)
     card.notifications.clear()
-    card.ring(mine[0], layout.RELEASED)
+    card.ring(own_endpoints[0], layout.RELEASED)
     assert [endpoint for endpoint, subject in card.notifications if subject == LOADED] == [third]
 
 
 def test_no_more_endpoints_leave_than_others_wait() -> None:
-    card = sharing(4, stay=MILLISECOND, hosts=2)
-    mine, theirs = [card.number(0, index) for index in range(4)], [card.number(1, index) for index in range(2)]
-    for endpoint in mine:
+    card = shared_nic(4, stay_time=MILLISECOND, hosts=2)
+    own_endpoints, foreign_endpoints = (
+        [card.number(0, index) for index in range(4)],
+        [card.number(1, index) for index in range(2)],
+    )
+    for endpoint in own_endpoints:
         card.create(endpoint)
-    for endpoint in theirs:
+    for endpoint in foreign_endpoints:
         card.create(endpoint)
     card.elapse(3 * MILLISECOND)
-    for endpoint in mine:
+    for endpoint in own_endpoints:
         if RELEASE in card.notifications_of(endpoint):
             lets_go(card, endpoint)
     card.elapse(3 * MILLISECOND)
-    assert [one for one in mine if RELEASE in card.notifications_of(one)] == mine[:2]
-    assert [card.notifications_of(one) for one in theirs] == [[LOADED]] * 2
+    assert [endpoint for endpoint in own_endpoints if RELEASE in card.notifications_of(endpoint)] == own_endpoints[:2]
+    assert [card.notifications_of(endpoint) for endpoint in foreign_endpoints] == [[LOADED]] * 2
 
 
 def test_an_endpoint_keeps_its_frame_for_the_minimum_residence_though_another_host_waits() -> None:
-    card = sharing(1, stay=3 * MILLISECOND)
+    card = shared_nic(1, stay_time=3 * MILLISECOND)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.elapse(MILLISECOND)
@@ -153,7 +164,7 @@ def test_an_endpoint_keeps_its_frame_for_the_minimum_residence_though_another_ho
 
 def test_at_most_as_many_endpoints_of_a_host_wait_as_it_has_frames() -> None:
     """Otherwise one host could make all its endpoints wait ahead of the others'."""
-    card = sharing(2, hosts=2)
+    card = shared_nic(2, hosts=2)
     card.create(card.number(0))
     card.create(card.number(0, 1))
     window = card.windows[0]
@@ -167,7 +178,7 @@ def test_at_most_as_many_endpoints_of_a_host_wait_as_it_has_frames() -> None:
 
 
 def test_an_endpoint_that_its_host_has_not_bound_is_skipped() -> None:
-    card = sharing(1, hosts=2)
+    card = shared_nic(1, hosts=2)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
@@ -181,12 +192,12 @@ def test_an_endpoint_that_its_host_has_not_bound_is_skipped() -> None:
 
 def test_messages_of_a_loaded_endpoint_reach_an_endpoint_of_the_own_node_at_once() -> None:
     """The message is delivered too if an answer from the network has made the room."""
-    card = sharing()
-    first, second, third = (card.number(place) for place in range(3))
+    card = shared_nic()
+    first, second, third = (card.number(host) for host in range(3))
     card.create(first)
     card.create(second)
     card.request(first)
-    (sent,) = card.take_packets()
+    (packet,) = card.take_packets()
     card.create(third, load=False)
     page = memoryview(card.windows[2].pages[third])
     layout.WRITE_ENTRY[1](
@@ -197,14 +208,14 @@ def test_messages_of_a_loaded_endpoint_reach_an_endpoint_of_the_own_node_at_once
     card.ring(first, layout.RELEASED)
     card.load(third)
     assert card.notifications_of(third) == []
-    card.answer(sent)
+    card.answer(packet)
     assert card.notifications_of(second)[-1] == layout.ARRIVED_REQUESTS
 
 
 # A host that does not let go.
 
 
-def wanted(card: SharedNic) -> tuple[int, int]:
+def contended_frame(card: SharedNic) -> tuple[int, int]:
     """Endpoint 0 of host 0 has the only frame, endpoint 0 of host 1 waits for it."""
     card.create(card.number(0))
     card.create(card.number(1))
@@ -213,8 +224,8 @@ def wanted(card: SharedNic) -> tuple[int, int]:
 
 
 def test_an_endpoint_that_its_host_does_not_release_is_forced_out() -> None:
-    card = sharing(1)
-    first, second = wanted(card)
+    card = shared_nic(1)
+    first, second = contended_frame(card)
     card.elapse(TIMEOUT - 1)
     assert card.counter("forced") == 0
     assert card.firmware.deadline == TIMEOUT
@@ -226,7 +237,7 @@ def test_an_endpoint_that_its_host_does_not_release_is_forced_out() -> None:
 
 def test_the_time_to_release_begins_with_the_request() -> None:
     """The NIC itself may be late: it is a process, too."""
-    card = sharing(1, stay=MILLISECOND)
+    card = shared_nic(1, stay_time=MILLISECOND)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
@@ -240,8 +251,8 @@ def test_the_time_to_release_begins_with_the_request() -> None:
 
 
 def test_late_writes_of_a_host_are_sent_once_after_the_next_load() -> None:
-    card = sharing(1)
-    first, second = wanted(card)
+    card = shared_nic(1)
+    first, second = contended_frame(card)
     card.request(first, 0, 41)
     card.elapse(TIMEOUT)
     card.request(first, 1, 42)
@@ -252,18 +263,18 @@ def test_late_writes_of_a_host_are_sent_once_after_the_next_load() -> None:
     card.load(first)
     assert card.notifications[-1] == (second, RELEASE)
     lets_go(card, second)
-    assert [(sent.origin, sent.message) for sent in card.take_packets()] == [(first, 100), (first, 101)]
+    assert [(packet.origin, packet.message) for packet in card.take_packets()] == [(first, 100), (first, 101)]
     card.ring(first, 0)  # a doorbell for what is under way already
     assert card.take_packets() == []
     assert card.counter("invalid") == 0
 
 
 def test_refused_packets_of_a_forced_out_endpoint_are_sent_once_after_the_next_load() -> None:
-    card = sharing(1)
+    card = shared_nic(1)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.request(first, 0, 41)
-    (sent,) = card.take_packets()
+    (packet,) = card.take_packets()
     card.create(second)
     card.elapse(TIMEOUT)
     assert card.counter("forced") == 1
@@ -271,20 +282,20 @@ def test_refused_packets_of_a_forced_out_endpoint_are_sent_once_after_the_next_l
     card.take_packets()
     card.elapse(100 * MILLISECOND)
     last = card.take_packets()[-1]
-    assert last[:4] == sent[:4]
+    assert last[:4] == packet[:4]
     card.answer(last, REASON_OVERRUN)
     assert card.notifications[-2:] == [(first, UNLOADED), (second, LOADED)]
     card.copy_out(first)
     card.load(first)
     lets_go(card, second)
-    (again,) = card.take_packets()
-    assert again[5:7] == (first, 100)
+    (resent_packet,) = card.take_packets()
+    assert resent_packet[5:7] == (first, 100)
 
 
 @pytest.mark.parametrize("subject", [layout.RELEASED, layout.UNLOAD])
 def test_late_doorbells_of_a_host_are_no_errors(subject: int) -> None:
-    card = sharing(1)
-    first, second = wanted(card)
+    card = shared_nic(1)
+    first, second = contended_frame(card)
     card.ring(first, layout.UNLOAD)  # both have come upon it
     card.elapse(TIMEOUT)
     card.ring(first, subject)
@@ -300,8 +311,8 @@ STATES = ("on the host", "awaiting", "resident", "to leave", "leaving", "release
 def in_state(state: str) -> tuple[SharedNic, int, int]:
     """A NIC with one frame, an endpoint of host 0 that is in that state, and one of host 1 that comes into the frame if the
     first is gone. Host 2 has the frame while the first waits."""
-    card = sharing(1, stay=MILLISECOND if state == "to leave" else 0)
-    first, second, third = (card.number(place) for place in range(3))
+    card = shared_nic(1, stay_time=MILLISECOND if state == "to leave" else 0)
+    first, second, third = (card.number(host) for host in range(3))
     if state == "awaiting":
         card.create(third)
         card.create(first)
@@ -318,10 +329,10 @@ def in_state(state: str) -> tuple[SharedNic, int, int]:
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("how", ["destroyed", "detached"])
-def test_the_frame_of_a_destroyed_endpoint_goes_to_a_waiting_one(state: str, how: str) -> None:
+@pytest.mark.parametrize("ending", ["destroyed", "detached"])
+def test_the_frame_of_a_destroyed_endpoint_goes_to_a_waiting_one(state: str, ending: str) -> None:
     card, first, second = in_state(state)
-    if how == "destroyed":
+    if ending == "destroyed":
         card.ring(first, layout.DESTROY)
         assert card.notifications_of(first)[-1] == UNLOADED
     else:
@@ -342,8 +353,8 @@ def test_the_frame_of_a_destroyed_endpoint_goes_to_a_waiting_one(state: str, how
 
 
 def test_a_detached_hosts_endpoint_is_not_forced_out() -> None:
-    card = sharing(1)
-    wanted(card)
+    card = shared_nic(1)
+    contended_frame(card)
     card.detach(0)
     card.elapse(TIMEOUT)
     assert card.counter("forced") == 0
@@ -351,7 +362,7 @@ def test_a_detached_hosts_endpoint_is_not_forced_out() -> None:
 
 def test_the_memory_of_a_detached_host_is_released() -> None:
     """No operation in progress keeps a reference to the memory or writes to it."""
-    card = sharing(channels=2)
+    card = shared_nic(channels=2)
     first = card.number(0)
     card.create(first)
     page = card.page(first)
@@ -361,8 +372,8 @@ def test_the_memory_of_a_detached_host_is_released() -> None:
     assert card.arrive(first, form=FORM_BULK, data=b"half", total=8)[0][0] == KIND_ACK
     write(card, first, 1, FORM_MEDIUM, length=3, address=0)
     write(card, first, 0, FORM_BULK, length=100_000, address=ADDRESS)
-    sent = card.take_packets()
-    assert len(sent) == 2  # of many: there are two channels
+    packets = card.take_packets()
+    assert len(packets) == 2  # of many: there are two channels
     page.release()
     before = [bytes(memory) for memory in (card.windows[0].descriptors, card.windows[0].heap.bytes)]
     window = card.detach(0)
@@ -376,20 +387,20 @@ def test_the_memory_of_a_detached_host_is_released() -> None:
 
 def test_messages_of_a_detached_host_are_not_resent_for_ever() -> None:
     """The peer has no room, so its retransmissions would occupy the channel for ever."""
-    card = sharing(channels=1)
+    card = shared_nic(channels=1)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
     card.request(first)
     card.request(second)
-    (sent,) = card.take_packets()
+    (packet,) = card.take_packets()
     card.detach(0)
-    card.answer(sent, REASON_OVERRUN)
-    assert [sent.origin for sent in card.take_packets()] == [second]
+    card.answer(packet, REASON_OVERRUN)
+    assert [packet.origin for packet in card.take_packets()] == [second]
 
 
 def test_a_host_inherits_nothing_of_the_former_one_in_its_slot() -> None:
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     card.request(first)
@@ -433,7 +444,7 @@ def state_of(card: SharedNic, endpoint: int) -> tuple[object, ...]:
 @pytest.mark.parametrize("state", [*STATES, "nowhere"])
 def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> None:
     if state == "nowhere":
-        card = sharing(1)
+        card = shared_nic(1)
         first = card.number(0)
     else:
         card, first, _ = in_state(state)
@@ -453,17 +464,17 @@ def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> No
 
 
 def test_doorbells_of_64_bits_are_counted() -> None:
-    card = sharing()
-    chance = random.Random(1)
+    card = shared_nic()
+    rng = random.Random(1)
     before = card.counter("invalid")
     for count in range(1, 2_000):
-        card.windows[1].ring(card.now, chance.getrandbits(64) | 1 << 40)
+        card.windows[1].ring(card.now, rng.getrandbits(64) | 1 << 40)
         assert card.counter("invalid") == before + count
     assert card.notifications == []
 
 
 def test_a_message_whose_origin_is_another_hosts_endpoint_is_returned() -> None:
-    card = sharing()
+    card = shared_nic()
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
@@ -474,8 +485,8 @@ def test_a_message_whose_origin_is_another_hosts_endpoint_is_returned() -> None:
     card.ring(second, 0)
     assert card.take_packets() == []
     assert page[layout.SLOT_OFFSETS[0]] == layout.RETURNED
-    at = layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES]
-    assert page[at : at + 2] == bytes((layout.READY, 1))  # BAD_ARGUMENTS
+    offset = layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES]
+    assert page[offset : offset + 2] == bytes((layout.READY, 1))  # BAD_ARGUMENTS
     assert card.host_notifications[-1] == (1, second, layout.ARRIVED_REPLIES)
     assert card.counter("invalid") == 1
 
@@ -483,7 +494,7 @@ def test_a_message_whose_origin_is_another_hosts_endpoint_is_returned() -> None:
 @pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
 def test_changes_of_an_entry_after_its_doorbell_are_ignored(form: int) -> None:
     """An entry is read once: while its data is fetched a host makes another one of it."""
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     page, heap = card.page(first), card.windows[0].heap
@@ -500,17 +511,17 @@ def test_changes_of_an_entry_after_its_doorbell_are_ignored(form: int) -> None:
         def fence(self) -> None: ...
 
     card.detach(0)
-    fresh = card.attach(0)
+    attached_window = card.attach(0)
     card.nic.detach(card.now, 0, 2)
-    fresh.ring = card.nic.attach(card.now, 0, Changing(), memoryview(fresh.descriptors))
+    attached_window.ring = card.nic.attach(card.now, 0, Changing(), memoryview(attached_window.descriptors))
     card.create(first)
     page = card.page(first)
     layout.set_address(page, layout.SEND_STAGING, ADDRESS)
     write(card, first, 0, form, length=4, address=0 if form == FORM_MEDIUM else ADDRESS)
     (frame,) = card.sent
     assert frame[:-1].endswith(b"data")
-    (sent,) = card.take_packets()
-    assert sent[5:7] == (first, 100)
+    (packet,) = card.take_packets()
+    assert packet[5:7] == (first, 100)
     assert card.counter("invalid") == 0
 
 
@@ -519,7 +530,7 @@ def test_changes_of_an_entry_after_its_doorbell_are_ignored(form: int) -> None:
     [(HEAP, 1), (HEAP - 3, 4), (0, 4), ((1 << 64) - 1, 4), (ADDRESS, 0xFFFF_FFFF), (1 << 63, 1 << 31)],
 )
 def test_data_that_is_not_in_a_hosts_heap_is_never_sent(address: int, length: int) -> None:
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     write(card, first, 0, FORM_BULK, length=length, address=address)
@@ -535,7 +546,7 @@ def test_data_that_is_not_in_a_hosts_heap_is_never_sent(address: int, length: in
 @pytest.mark.parametrize("address", [HEAP, HEAP - 1, (1 << 64) - 1])
 @pytest.mark.parametrize("form", [FORM_MEDIUM, FORM_BULK])
 def test_data_for_memory_outside_a_hosts_heap_is_refused(address: int, form: int) -> None:
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     page = card.page(first)
@@ -548,7 +559,7 @@ def test_data_for_memory_outside_a_hosts_heap_is_refused(address: int, form: int
 
 def test_answers_about_memory_that_was_not_requested_are_forgotten() -> None:
     """However often: the NIC has no memory for that."""
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     for subject in range(1 << layout.SUBJECT_BITS):
@@ -560,51 +571,49 @@ def test_answers_about_memory_that_was_not_requested_are_forgotten() -> None:
 
 
 def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_other() -> None:
-    card = sharing(3)
-    endpoints = [card.number(place) for place in range(3)]
+    card = shared_nic(3)
+    endpoints = [card.number(host) for host in range(3)]
     for endpoint in endpoints:
         card.create(endpoint)
     card.host_notifications.clear()
     for channel, endpoint in enumerate(endpoints):
         card.arrive(endpoint, channel=channel)
     assert card.host_notifications == [
-        (place, endpoint, layout.ARRIVED_REQUESTS) for place, endpoint in enumerate(endpoints)
+        (host, endpoint, layout.ARRIVED_REQUESTS) for host, endpoint in enumerate(endpoints)
     ]
     card.host_notifications.clear()
     card.arrive(endpoints[0], sender=2)
-    report = [
-        (place, endpoint, subject)
-        for place, endpoint, subject in card.host_notifications
-        if subject == layout.RESTARTED
+    notifications = [
+        (host, endpoint, subject) for host, endpoint, subject in card.host_notifications if subject == layout.RESTARTED
     ]
-    assert report == [(place, 1, layout.RESTARTED) for place in range(card.settings.max_hosts)]
+    assert notifications == [(host, 1, layout.RESTARTED) for host in range(card.settings.max_hosts)]
 
 
 # What a host may not do to the others.
 
 
 def test_messages_that_are_always_refused_keep_no_channel_from_another_host() -> None:
-    card = sharing(channels=2)
+    card = shared_nic(channels=2)
     first, second = card.number(0), card.number(1)
     card.create(first)
     card.create(second)
     for slot in range(4):
         card.request(first, slot)
     card.request(second)
-    taken, tried = 0, 0
+    second_count, first_count = 0, 0
     for _ in range(200):  # an endpoint has 256 attempts before it is another one's turn
-        for sent in card.take_packets():
-            taken += sent.origin == second
-            tried += sent.origin == first
-            card.answer(sent, 0 if sent.origin == second else REASON_OVERRUN)
+        for packet in card.take_packets():
+            second_count += packet.origin == second
+            first_count += packet.origin == first
+            card.answer(packet, 0 if packet.origin == second else REASON_OVERRUN)
         card.elapse(MILLISECOND)
-    assert taken == 1
-    assert 100 < tried < 500  # all four now and then, and not as fast as they are refused
+    assert second_count == 1
+    assert 100 < first_count < 500  # all four now and then, and not as fast as they are refused
 
 
 def test_repeated_doorbells_take_no_memory() -> None:
     """An endpoint that waits for its turn or for memory is queued once."""
-    card = sharing(channels=1)
+    card = shared_nic(channels=1)
     first = card.number(0)
     card.create(first)
     card.request(first, 0)
@@ -614,15 +623,15 @@ def test_repeated_doorbells_take_no_memory() -> None:
     tracemalloc.start()
     for slot in (1, 2) * 2_000:
         card.ring(first, slot)
-    took, _ = tracemalloc.get_traced_memory()
+    memory_before, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert took < 10_000
+    assert memory_before < 10_000
 
 
 @pytest.mark.parametrize(("length", "total"), [(0, 5), (4, 5), (4, 0)])
 def test_an_inconsistent_bulk_message_is_returned_at_once(length: int, total: int) -> None:
     """A peer would never answer it, and it would occupy a channel until given up."""
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     write(card, first, 0, FORM_BULK, length=length, address=ADDRESS, total=total)
@@ -631,7 +640,7 @@ def test_an_inconsistent_bulk_message_is_returned_at_once(length: int, total: in
 
 
 def test_parts_of_two_messages_of_one_number_are_answered() -> None:
-    card = sharing()
+    card = shared_nic()
     first = card.number(0)
     card.create(first)
     page = card.page(first)
@@ -653,9 +662,9 @@ class Kernels:
     completed."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.frames = self.chance.randrange(1, 5)
-        self.card = SharedNic(Settings(frames=self.frames, stay=self.chance.choice([0, 2 * MILLISECOND])), 3)
+        self.rng = random.Random(seed)
+        self.frames = self.rng.randrange(1, 5)
+        self.card = SharedNic(Settings(frames=self.frames, stay=self.rng.choice([0, 2 * MILLISECOND])), 3)
         self.seen = 0  # of what was shown
         self.resident: set[int] = set()
         self.wanted: set[int] = set()  # the host has said LOAD, and was not told LOADED yet
@@ -665,8 +674,8 @@ class Kernels:
 
     def look(self) -> None:
         card = self.card
-        for place, number, subject in card.host_notifications[self.seen :]:
-            self.unheard.append((place, number, subject))
+        for host, number, subject in card.host_notifications[self.seen :]:
+            self.unheard.append((host, number, subject))
             if subject == LOADED:
                 assert number not in self.resident
                 self.resident.add(number)
@@ -678,14 +687,14 @@ class Kernels:
             assert len(self.resident) <= self.frames
         self.seen = len(card.host_notifications)
 
-    def hear(self, place: int) -> None:
+    def hear(self, host: int) -> None:
         """Let a host handle the oldest of its completions."""
-        oldest = next((completion for completion in self.unheard if completion[0] == place), None)
+        oldest = next((completion for completion in self.unheard if completion[0] == host), None)
         if oldest is None:
             return
         self.unheard.remove(oldest)
         _, number, subject = oldest
-        window = self.card.windows[place]
+        window = self.card.windows[host]
         if subject == RELEASE and number in window.pages:
             self.card.ring(number, layout.RELEASED)
         elif subject == UNLOADED and number in window.bound_endpoints:
@@ -695,57 +704,66 @@ class Kernels:
                 window.bind(window.bound_endpoints.index(number), NO_ENDPOINT)
 
     def step(self) -> None:
-        card, chance = self.card, self.chance
-        place = chance.randrange(3)
-        if place not in card.windows:
+        card, chance = self.card, self.rng
+        host = chance.randrange(3)
+        if host not in card.windows:
             if not chance.randrange(4):
-                card.attach(place)
+                card.attach(host)
             return
-        window, number = card.windows[place], card.number(place, chance.randrange(5))
-        exists, is_bound = number in window.pages, number in window.bound_endpoints
-        what = chance.randrange(12)
-        if what < 3:
-            self.hear(place)
-        elif what == 3 and not exists and not is_bound and number not in [about for _, about, _ in self.unheard]:
+        window, number = card.windows[host], card.number(host, chance.randrange(5))
+        is_attached, is_bound = number in window.pages, number in window.bound_endpoints
+        action = chance.randrange(12)
+        if action < 3:
+            self.hear(host)
+        elif (
+            action == 3
+            and not is_attached
+            and not is_bound
+            and number not in [endpoint for _, endpoint, _ in self.unheard]
+        ):
             card.create(number, load=False)  # numbers are given out in turn: nothing is under way about it
-        elif what in (4, 5) and exists and not is_bound and NO_ENDPOINT in window.bound_endpoints:
+        elif action in (4, 5) and is_attached and not is_bound and NO_ENDPOINT in window.bound_endpoints:
             self.wanted.add(number)
             card.load(number)
-        elif what == 6 and number in self.resident and exists:
+        elif action == 6 and number in self.resident and is_attached:
             card.ring(number, layout.UNLOAD)
-        elif what == 7 and exists and not chance.randrange(6):
+        elif action == 7 and is_attached and not chance.randrange(6):
             card.ring(number, layout.DESTROY)
             del window.pages[number]
-        elif what == 8 and number in self.resident and is_bound and exists:
+        elif action == 8 and number in self.resident and is_bound and is_attached:
             card.request(number, chance.randrange(16), 1)
-        elif what == 9:
+        elif action == 9:
             self.channel += 1
             card.arrive(number, 1, channel=self.channel % 32, sequence=self.channel // 32 % 2, stamp=self.channel)
-        elif what == 10 and not chance.randrange(20):
-            self.unheard = [completion for completion in self.unheard if completion[0] != place]
-            for gone in [one for one in (*self.resident, *self.wanted) if card.place(one) == place]:
-                self.resident.discard(gone)
-                self.wanted.discard(gone)
-            card.detach(place)
+        elif action == 10 and not chance.randrange(20):
+            self.unheard = [completion for completion in self.unheard if completion[0] != host]
+            for leaving in [
+                leaving_endpoint
+                for leaving_endpoint in (*self.resident, *self.wanted)
+                if card.place(leaving_endpoint) == host
+            ]:
+                self.resident.discard(leaving)
+                self.wanted.discard(leaving)
+            card.detach(host)
         else:
             card.elapse(chance.randrange(4 * MILLISECOND))
         self.packets += [packet for packet in card.take_packets() if isinstance(packet, SentMessage)]
         if self.packets and chance.randrange(2):
-            answered = self.packets.pop(chance.randrange(len(self.packets)))
-            card.answer(answered, chance.choice([0, 0, REASON_OVERRUN]))
+            answered_packet = self.packets.pop(chance.randrange(len(self.packets)))
+            card.answer(answered_packet, chance.choice([0, 0, REASON_OVERRUN]))
 
     def settle(self) -> None:
         """Let all hosts act on their completions: no endpoint waits for ever."""
         for _ in range(2_000):
             if not (self.wanted or self.unheard):
                 return
-            for place in list(self.card.windows):
-                self.hear(place)
+            for host in list(self.card.windows):
+                self.hear(host)
             self.look()
             self.card.elapse(MILLISECOND)
-            for sent in self.card.take_packets():
-                if len(sent) == 8:
-                    self.card.answer(sent)
+            for packet in self.card.take_packets():
+                if len(packet) == 8:
+                    self.card.answer(packet)
             self.look()
         raise AssertionError(f"{self.wanted} wait for a frame: {self.card.firmware.pending_work()}")
 

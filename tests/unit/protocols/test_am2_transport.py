@@ -26,8 +26,8 @@ def receiver_of(frame: bytes) -> int:
     return receiver
 
 
-def loaded_nic(own: Settings | None = None, incarnation: int = 1, peer: int = 1) -> SingleNic:
-    card = SingleNic(own, incarnation, peer)
+def loaded_nic(settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> SingleNic:
+    card = SingleNic(settings, incarnation, peer)
     card.create(4)
     return card
 
@@ -49,13 +49,13 @@ def test_each_packet_has_its_own_channel_until_all_are_in_use() -> None:
 def test_a_packet_is_resent_with_growing_timeouts_until_its_message_is_returned() -> None:
     card = loaded_nic(FEW)
     card.request(4, 0, 1)
-    times = [0] * len(card.take_packets())
+    resend_times = [0] * len(card.take_packets())
     while not card.notifications:
         deadline = card.firmware.deadline
         assert deadline is not None
         card.elapse(deadline - card.now)
-        times += [card.now // MILLISECOND] * len(card.take_packets())
-    assert times == [0, 1, 3, 7]
+        resend_times += [card.now // MILLISECOND] * len(card.take_packets())
+    assert resend_times == [0, 1, 3, 7]
     assert card.notifications == [(4, layout.ARRIVED_REPLIES)]
     assert layout.HEAD.unpack_from(card.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])[1] == Status.UNREACHABLE
     assert card.owner(4, 0) == layout.RETURNED
@@ -108,13 +108,13 @@ def test_there_is_no_scan_when_all_packets_are_answered() -> None:
 def test_a_duplicated_or_late_answer_is_only_counted() -> None:
     card = loaded_nic(Settings(channels=1))
     card.request(4, 0, 1)
-    (sent,) = card.take_packets()
-    card.answer(sent)
+    (packet,) = card.take_packets()
+    card.answer(packet)
     card.request(4, 1, 1)
     (second,) = card.take_packets()
-    card.answer(sent)
-    card.answer(sent, REASON_OVERRUN)
-    card.answer(sent, REASON_BAD_TAG)
+    card.answer(packet)
+    card.answer(packet, REASON_OVERRUN)
+    card.answer(packet, REASON_BAD_TAG)
     assert card.counter("late_answers") == 3
     assert card.owner(4, 1) == layout.IN_FLIGHT
     card.answer(second)
@@ -124,12 +124,12 @@ def test_a_duplicated_or_late_answer_is_only_counted() -> None:
 def test_a_refused_packet_is_resent_with_another_stamp() -> None:
     card = loaded_nic()
     card.request(4, 0, 1)
-    (sent,) = card.take_packets()
-    card.answer(sent, REASON_OVERRUN)
+    (packet,) = card.take_packets()
+    card.answer(packet, REASON_OVERRUN)
     card.elapse(2 * MILLISECOND)
-    (again,) = card.take_packets()
-    assert again[1:4] == sent[1:4]
-    assert again.stamp != sent.stamp
+    (resent_packet,) = card.take_packets()
+    assert resent_packet[1:4] == packet[1:4]
+    assert resent_packet.stamp != packet.stamp
 
 
 @pytest.mark.parametrize("reply", [False, True])
@@ -146,8 +146,8 @@ def test_messages_are_returned_as_the_reply_ring_has_room() -> None:
     card = loaded_nic(Settings(scan=MILLISECOND))
     for slot in range(20):
         card.request(4, slot, 1)
-    for sent in card.take_packets():
-        card.answer(sent, REASON_BAD_TAG)
+    for packet in card.take_packets():
+        card.answer(packet, REASON_BAD_TAG)
     assert len(card.notifications) == 16
     card.page(4)[layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES]] = layout.FREE
     card.elapse(2 * MILLISECOND)
@@ -168,12 +168,12 @@ def test_the_host_is_notified_of_a_free_slot_only_on_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value"), [(2, 99), (23, 17), (20, 3), (21, 1), (25, 5)], ids=["node", "count", "form", "ring", "origin"]
+    ("word", "value"), [(2, 99), (23, 17), (20, 3), (21, 1), (25, 5)], ids=["node", "count", "form", "ring", "origin"]
 )
-def test_an_invalid_entry_is_returned_and_not_sent(place: int, value: int) -> None:
+def test_an_invalid_entry_is_returned_and_not_sent(word: int, value: int) -> None:
     card = loaded_nic()
     card.write(4, 0, 1)
-    card.page(4)[layout.SLOT_OFFSETS[0] + place] = value
+    card.page(4)[layout.SLOT_OFFSETS[0] + word] = value
     card.ring(4, 0)
     assert card.take_packets() == []
     assert card.counter("invalid") == 1
@@ -211,12 +211,12 @@ def test_the_turn_of_an_endpoint_ends_when_it_leaves() -> None:
 
 def test_an_attempt_of_0_switches_loitering_off() -> None:
     """Section "Endpoint scheduling": it holds on to an endpoint that has become empty, for which its host may write more."""
-    for own, sent in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
-        card = loaded_nic(own)
+    for settings, origins in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
+        card = loaded_nic(settings)
         card.create(5)
         card.request(4, 0, 1)
         card.request(5, 0, 1)
-        assert [packet[5] for packet in card.take_packets()] == sent
+        assert [packet[5] for packet in card.take_packets()] == origins
 
 
 # Receiving.
@@ -226,8 +226,8 @@ def test_a_duplicated_packet_is_answered_again_and_not_delivered() -> None:
     card = loaded_nic()
     first = card.arrive(4, 1)
     assert card.arrive(4, 1, stamp=2) == [(*first[0][:5], 2)]
-    wrong = card.arrive(4, 1, tag=TAG + 1, channel=1)
-    assert wrong[0][:2] == (KIND_NACK, REASON_BAD_TAG)
+    wrong_tag = card.arrive(4, 1, tag=TAG + 1, channel=1)
+    assert wrong_tag[0][:2] == (KIND_NACK, REASON_BAD_TAG)
     assert card.arrive(4, 1, tag=TAG + 1, channel=1, stamp=2)[0][:2] == (KIND_NACK, REASON_BAD_TAG)
     assert len(card.notifications) == 1
     assert card.counter("duplicates") == 2
@@ -236,9 +236,9 @@ def test_a_duplicated_packet_is_answered_again_and_not_delivered() -> None:
 def test_a_message_to_the_own_nic_needs_no_wire() -> None:
     card = loaded_nic()
     card.write(4, 0, 42)
-    place = layout.SLOT_OFFSETS[0]
-    card.page(4)[place + 3] = 0
-    card.page(4)[place + layout.MESSAGE_OFFSET + 6 : place + layout.MESSAGE_OFFSET + 8] = b"\0\4"
+    slot_offset = layout.SLOT_OFFSETS[0]
+    card.page(4)[slot_offset + 3] = 0
+    card.page(4)[slot_offset + layout.MESSAGE_OFFSET + 6 : slot_offset + layout.MESSAGE_OFFSET + 8] = b"\0\4"
     card.ring(4, 0)
     assert card.sent == []
     assert card.notifications == [(4, layout.ARRIVED_REQUESTS)]
@@ -260,8 +260,8 @@ def test_a_packet_for_another_incarnation_is_answered_with_the_present_one(
     incarnation: int,
 ) -> None:
     card = loaded_nic(incarnation=incarnation)
-    for meant in (0, incarnation - 1, incarnation + 1):
-        assert card.arrive(4, 1, receiver=meant)[0][:2] == (KIND_NACK, REASON_RESTARTED)
+    for meant_incarnation in (0, incarnation - 1, incarnation + 1):
+        assert card.arrive(4, 1, receiver=meant_incarnation)[0][:2] == (KIND_NACK, REASON_RESTARTED)
     assert card.notifications == []
     assert card.arrive(4, 1, receiver=incarnation)[0][0] == KIND_ACK
 
@@ -285,9 +285,9 @@ def test_packets_sent_before_the_peers_incarnation_is_known_are_resent_as_first_
     first, *_, last = card.take_packets()
     card.introduce(incarnation)
     assert receiver_of(card.sent[0]) == incarnation
-    (again,) = card.take_packets()
-    assert again[:4] == first[:4]
-    assert again.stamp > last.stamp
+    (resent_packet,) = card.take_packets()
+    assert resent_packet[:4] == first[:4]
+    assert resent_packet.stamp > last.stamp
     assert card.notifications == []
     card.elapse(7 * MILLISECOND)
     assert len(card.take_packets()) == 3  # all the retries that there are, after the times of a first sending
@@ -324,15 +324,15 @@ def test_parts_of_a_bulk_message_from_a_former_incarnation_are_discarded() -> No
 # Routes.
 
 
-def routed(own: Settings | None = None) -> SingleNic:
+def routed_nic(settings: Settings | None = None) -> SingleNic:
     card = SingleNic()
-    card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, own or Settings())
+    card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, settings or Settings())
     card.create(4)
     return card
 
 
 def test_messages_wait_for_the_first_routes() -> None:
-    card = routed()
+    card = routed_nic()
     card.request(4, 0, 1)
     assert card.sent == []
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
@@ -341,7 +341,7 @@ def test_messages_wait_for_the_first_routes() -> None:
 
 
 def test_without_acknowledgements_messages_that_waited_for_routes_are_sent_once() -> None:
-    card = routed(Settings(reliable=False))
+    card = routed_nic(Settings(reliable=False))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
     assert (len(card.sent), card.owner(4, 0), card.firmware.deadline) == (1, layout.FREE, None)
@@ -350,7 +350,7 @@ def test_without_acknowledgements_messages_that_waited_for_routes_are_sent_once(
 
 
 def test_messages_without_a_route_are_unreachable_after_the_detour_time() -> None:
-    card = routed()
+    card = routed_nic()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(2, 1, {}))
@@ -364,7 +364,7 @@ def test_messages_without_a_route_are_unreachable_after_the_detour_time() -> Non
 
 
 def test_messages_that_waited_for_a_route_use_it() -> None:
-    card = routed()
+    card = routed_nic()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(2, 1, {}))
@@ -380,7 +380,7 @@ def test_messages_that_waited_for_a_route_use_it() -> None:
 
 
 def test_unanswered_packets_wait_for_a_route_when_the_peer_is_introduced() -> None:
-    card = routed()
+    card = routed_nic()
     card.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
     card.request(4, 0, 1)
     card.firmware.install(0, Table(2, 1, {}))
@@ -393,7 +393,7 @@ def test_unanswered_packets_wait_for_a_route_when_the_peer_is_introduced() -> No
 
 
 def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
-    card = routed()
+    card = routed_nic()
     frame = codec.pack_answer(ADDRESSES[0], ADDRESSES[1], KIND_ACK, 0, 1, 0, 1, 1, 0, 0, 0, 1)
     card.firmware.receive(0, add_envelope(frame, b"\x81"))
     assert card.counter("malformed") == 1
@@ -443,9 +443,9 @@ def test_arbitrary_frames_with_right_checksums_are_harmless(
 def test_arbitrary_pages_of_a_host_are_harmless(entries: list[tuple[bytes, int]]) -> None:
     card = loaded_nic()
     for entry, slot in entries:
-        at = layout.SLOT_OFFSETS[slot]
-        card.page(4)[at : at + layout.ENTRY_SIZE] = entry
-        card.page(4)[at] = layout.READY
+        slot_offset = layout.SLOT_OFFSETS[slot]
+        card.page(4)[slot_offset : slot_offset + layout.ENTRY_SIZE] = entry
+        card.page(4)[slot_offset] = layout.READY
         card.ring(4, slot)
         card.ring(4, slot)
     card.elapse(20 * MILLISECOND)
@@ -456,7 +456,7 @@ def test_arbitrary_pages_of_a_host_are_harmless(entries: list[tuple[bytes, int]]
 @given(st.binary(max_size=120), st.booleans())
 def test_garbage_is_dropped_and_counted(raw: bytes, is_addressed: bool) -> None:
     card = loaded_nic(peer=0)
-    begin = ADDRESSES[0] + ADDRESSES[1] + b"\x88\xb6\x00\x04" if is_addressed else b""
-    card.firmware.receive(0, begin + raw)
+    prefix = ADDRESSES[0] + ADDRESSES[1] + b"\x88\xb6\x00\x04" if is_addressed else b""
+    card.firmware.receive(0, prefix + raw)
     assert card.sent == []
     assert sum(card.counter(name) for name in ("malformed", "corrupt", "strangers", "stale")) == 1

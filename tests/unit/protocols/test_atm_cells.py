@@ -40,9 +40,9 @@ def test_an_idle_cell_has_the_header_of_the_recommendation() -> None:
 
 def test_the_check_is_linear_in_the_header_as_a_crc_with_a_coset_is() -> None:
     assert hec(bytes(4)) == 0x55
-    for one, other in ((b"\1\2\3\4", b"\x80\0\xff\x10"), (b"\xff" * 4, b"\0\0\2\x10")):
-        both = bytes(a ^ b for a, b in zip(one, other, strict=True))
-        assert hec(both) == hec(one) ^ hec(other) ^ 0x55
+    for first, second in ((b"\1\2\3\4", b"\x80\0\xff\x10"), (b"\xff" * 4, b"\0\0\2\x10")):
+        combined = bytes(a ^ b for a, b in zip(first, second, strict=True))
+        assert hec(combined) == hec(first) ^ hec(second) ^ 0x55
 
 
 @given(circuits, st.integers(0, 7), st.integers(0, 1), st.integers(0, 39))
@@ -52,9 +52,9 @@ def test_a_header_says_its_circuit_and_a_flipped_bit_is_found(
     cell = header(there, payload_type, loss_priority) + bytes(PAYLOAD)
     assert circuit_of(cell) == there
     assert is_intact(cell)
-    damaged = bytearray(cell)
-    damaged[bit // 8] ^= 1 << bit % 8
-    assert not is_intact(damaged)
+    damaged_cell = bytearray(cell)
+    damaged_cell[bit // 8] ^= 1 << bit % 8
+    assert not is_intact(damaged_cell)
     assert not is_intact(cell[:-1])
 
 
@@ -68,8 +68,8 @@ def test_scapys_layer_and_rules_read_the_bytes_that_the_codec_writes(
     assert frame[ETHERNET:] == cell
     assert frame[12:14] == ETHERTYPE.to_bytes(2, "big")
     fields, located = known_fields(), locate(frame)
-    read = {name: fields.reader(f"atm.{name}")(frame, located) for name in ("vpi", "vci", "pti", "clp", "hec")}
-    assert read == {**there._asdict(), "pti": payload_type, "clp": loss_priority, "hec": cell[4]}
+    values = {name: fields.reader(f"atm.{name}")(frame, located) for name in ("vpi", "vci", "pti", "clp", "hec")}
+    assert values == {**there._asdict(), "pti": payload_type, "clp": loss_priority, "hec": cell[4]}
 
 
 @given(st.data())
@@ -93,10 +93,10 @@ def test_circuits_of_no_nodes_are_known_as_such() -> None:
 @pytest.mark.parametrize(("size", "sizes"), [(CELL, [CELL]), (3 * CELL, [CELL] * 3), (CELL + 7, [CELL, 7]), (0, [0])])
 def test_a_frame_of_several_cells_is_taken_apart(size: int, sizes: list[int]) -> None:
     payload = bytes(number % 251 for number in range(size))
-    parts = list(cells_of(HEAD + payload))
-    assert [len(part) - ETHERNET for part in parts] == sizes
-    assert b"".join(part[ETHERNET:] for part in parts) == payload
-    assert {part[:ETHERNET] for part in parts} == {HEAD}
+    cells = list(cells_of(HEAD + payload))
+    assert [len(part) - ETHERNET for part in cells] == sizes
+    assert b"".join(part[ETHERNET:] for part in cells) == payload
+    assert {part[:ETHERNET] for part in cells} == {HEAD}
 
 
 def test_cells_of_one_circuit_are_one_flow_whatever_their_type() -> None:
@@ -109,5 +109,5 @@ def test_cells_of_one_circuit_are_one_flow_whatever_their_type() -> None:
         for priority in (0, 1)
     }
     assert len(flows) == 1
-    other = classifier.of(HEAD + header(Circuit(0, 41)) + bytes(PAYLOAD))[0]
-    assert other not in flows
+    other_flow = classifier.of(HEAD + header(Circuit(0, 41)) + bytes(PAYLOAD))[0]
+    assert other_flow not in flows

@@ -59,9 +59,9 @@ EVERY_STACK_WITH_A_PREFIX = pytest.mark.parametrize(
 
 def pack(codec: ModuleType, stack: str, *arguments: object) -> bytes:
     """Pack a frame. An empty payload is left out, since not every frame can have one."""
-    *others, last = arguments
+    *leading, last = arguments
     is_empty = isinstance(last, bytes | memoryview) and not last
-    return getattr(codec, f"pack_{stack}")(*others, *([] if is_empty else [last]))
+    return getattr(codec, f"pack_{stack}")(*leading, *([] if is_empty else [last]))
 
 
 def unpack(codec: ModuleType, stack: str, frame: bytes | bytearray | memoryview) -> tuple[object, ...]:
@@ -76,10 +76,10 @@ def outcome(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
         return error.reason
     if not stack.endswith("_behind") and hasattr(codec, "PREFIX_SIZE"):
         try:
-            behind = len(unpack(codec, f"{stack}_behind", frame))
+            rest_count = len(unpack(codec, f"{stack}_behind", frame))
         except MalformedError:
-            behind = 0
-        values = values[len(values) - behind :]
+            rest_count = 0
+        values = values[len(values) - rest_count :]
     return values
 
 
@@ -95,8 +95,8 @@ def test_the_committed_codec_is_generated_from_its_frames(package: str) -> None:
 def test_the_codec_packs_the_bytes_that_scapy_builds(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
-    drawn = data.draw(drawn_frames(frames, stack))
-    assert pack(codec, stack, *drawn.arguments, drawn.payload) == drawn.raw
+    frame_drawn = data.draw(drawn_frames(frames, stack))
+    assert pack(codec, stack, *frame_drawn.arguments, frame_drawn.payload) == frame_drawn.raw
 
 
 @EVERY_STACK
@@ -105,18 +105,18 @@ def test_the_codec_packs_the_bytes_that_scapy_builds(
 def test_scapy_dissects_the_frames_that_the_codec_packs(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
-    drawn = data.draw(drawn_frames(frames, stack))
+    frame_drawn = data.draw(drawn_frames(frames, stack))
     # A protocol without a length cannot tell what fills up a frame from its payload.
     padding = padding if hasattr(frames, "LENGTH") else b""
     layers = frames.STACKS[stack]
-    packet = Ether(on_a_link(layers, pack(codec, stack, *drawn.arguments, drawn.payload) + padding))
+    packet = Ether(on_a_link(layers, pack(codec, stack, *frame_drawn.arguments, frame_drawn.payload) + padding))
     *headers, last = dissected(layers, packet)
-    assert last == {"payload": drawn.payload}
-    again = Raw(drawn.payload) if drawn.payload else None
+    assert last == {"payload": frame_drawn.payload}
+    built = Raw(frame_drawn.payload) if frame_drawn.payload else None
     for layer, values in zip(reversed(layers), reversed(headers), strict=True):
         texts = {name: value.hex(":") if isinstance(value, bytes) else value for name, value in values.items()}
-        again = layer(**texts) / again if again else layer(**texts)
-    assert bytes(again) == bytes(drawn.packet)
+        built = layer(**texts) / built if built else layer(**texts)
+    assert bytes(built) == bytes(frame_drawn.packet)
 
 
 @EVERY_STACK
@@ -125,11 +125,11 @@ def test_scapy_dissects_the_frames_that_the_codec_packs(
 def test_the_codec_unpacks_the_frames_that_scapy_builds(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
-    drawn = data.draw(drawn_frames(frames, stack))
+    frame_drawn = data.draw(drawn_frames(frames, stack))
     padding = padding if hasattr(frames, "LENGTH") else b""
-    frame = drawn.raw + padding
+    frame = frame_drawn.raw + padding
     for form in (frame, bytearray(frame), memoryview(frame)):
-        assert unpack(codec, stack, form) == (*drawn.arguments, drawn.payload)
+        assert unpack(codec, stack, form) == (*frame_drawn.arguments, frame_drawn.payload)
 
 
 @EVERY_STACK_WITH_A_PREFIX
@@ -138,17 +138,17 @@ def test_the_codec_unpacks_the_frames_that_scapy_builds(
 def test_fields_after_the_prefix_are_packed_and_unpacked_as_in_the_complete_frame(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
-    drawn = data.draw(drawn_frames(frames, stack))
-    frame = drawn.raw
-    known = codec.PREFIX_SIZE
+    frame_drawn = data.draw(drawn_frames(frames, stack))
+    frame = frame_drawn.raw
+    prefix_size = codec.PREFIX_SIZE
     for form in (frame + padding, bytearray(frame + padding), memoryview(frame + padding)):
-        payload = drawn.payload if hasattr(frames, "LENGTH") else drawn.payload + padding
+        payload = frame_drawn.payload if hasattr(frames, "LENGTH") else frame_drawn.payload + padding
         values = unpack(codec, f"{stack}_behind", form)
-        assert values == (*drawn.arguments, payload)[len(drawn.arguments) + 1 - len(values) :]
-    behind = unpack(codec, f"{stack}_behind", frame)
-    assert pack(codec, f"{stack}_behind", frame[:known], *behind) == frame
-    other = bytes(byte ^ 0xFF for byte in frame[:known])
-    assert pack(codec, f"{stack}_behind", other, *behind)[:known] == other
+        assert values == (*frame_drawn.arguments, payload)[len(frame_drawn.arguments) + 1 - len(values) :]
+    suffix = unpack(codec, f"{stack}_behind", frame)
+    assert pack(codec, f"{stack}_behind", frame[:prefix_size], *suffix) == frame
+    other_prefix = bytes(byte ^ 0xFF for byte in frame[:prefix_size])
+    assert pack(codec, f"{stack}_behind", other_prefix, *suffix)[:prefix_size] == other_prefix
 
 
 @EVERY_STACK_WITH_A_PREFIX
@@ -157,12 +157,12 @@ def test_fields_after_the_prefix_are_packed_and_unpacked_as_in_the_complete_fram
 def test_functions_after_the_prefix_reject_the_frames_that_those_of_complete_frames_reject(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, flips: list[int]
 ) -> None:
-    frame = bytearray(data.draw(drawn_frames(frames, stack, most=20)).raw)
-    known = codec.PREFIX_SIZE
-    for size in range(known, len(frame)):
+    frame = bytearray(data.draw(drawn_frames(frames, stack, max_payload=20)).raw)
+    prefix_size = codec.PREFIX_SIZE
+    for size in range(prefix_size, len(frame)):
         assert outcome(codec, f"{stack}_behind", frame[:size]) == outcome(codec, stack, frame[:size])
     for bit in flips:
-        frame[known + (bit >> 3) % (len(frame) - known)] ^= 1 << (bit & 7)
+        frame[prefix_size + (bit >> 3) % (len(frame) - prefix_size)] ^= 1 << (bit & 7)
     assert outcome(codec, f"{stack}_behind", bytes(frame)) == outcome(codec, stack, bytes(frame))
 
 
@@ -170,19 +170,19 @@ def test_functions_after_the_prefix_reject_the_frames_that_those_of_complete_fra
 @PER_STACK
 @given(data=st.data())
 def test_a_truncated_frame_is_malformed(frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject) -> None:
-    drawn = data.draw(drawn_frames(frames, stack, most=20))
-    frame = drawn.raw
-    for size in range(drawn.headers):
+    frame_drawn = data.draw(drawn_frames(frames, stack, max_payload=20))
+    frame = frame_drawn.raw
+    for size in range(frame_drawn.headers):
         with pytest.raises(MalformedError, match="short"):
             unpack(codec, stack, frame[:size])
-    header = drawn.headers
-    has_length = any(field.name in lengths_of(frames) for layer in drawn.layers for field in layer.fields_desc)
+    header = frame_drawn.headers
+    has_length = any(field.name in lengths_of(frames) for layer in frame_drawn.layers for field in layer.fields_desc)
     for size in range(header, len(frame)):
         if hasattr(frames, "LENGTH"):
             with pytest.raises(MalformedError, match="length" if has_length else "short"):
                 unpack(codec, stack, frame[:size])
         else:
-            assert unpack(codec, stack, frame[:size])[-1] == drawn.payload[: size - header]
+            assert unpack(codec, stack, frame[:size])[-1] == frame_drawn.payload[: size - header]
 
 
 @EVERY_STACK
@@ -191,8 +191,8 @@ def test_a_truncated_frame_is_malformed(frames: ModuleType, codec: ModuleType, s
 def test_random_bytes_are_malformed_or_unpacked_as_by_scapy(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, random: bytes
 ) -> None:
-    kept = data.draw(drawn_frames(frames, stack, most=0)).raw
-    frame = kept[: data.draw(st.integers(0, len(kept)))] + random
+    prefix = data.draw(drawn_frames(frames, stack, max_payload=0)).raw
+    frame = prefix[: data.draw(st.integers(0, len(prefix)))] + random
     try:
         values = unpack(codec, stack, frame)
     except MalformedError:
@@ -209,13 +209,13 @@ def test_a_frame_is_unpacked_by_the_functions_of_its_stack_only(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
     frame = data.draw(drawn_frames(frames, stack)).raw
-    for below, above in pairwise(own_layers(frames, stack)):
-        for field, value in binding(below, above).items():
+    for lower, upper in pairwise(own_layers(frames, stack)):
+        for field, value in binding(lower, upper).items():
             assert getattr(codec, f"{field}_of")(frame) == value
-    for other in frames.STACKS:
-        if other != stack:
+    for other_stack in frames.STACKS:
+        if other_stack != stack:
             with pytest.raises(MalformedError):
-                unpack(codec, other, frame)
+                unpack(codec, other_stack, frame)
 
 
 @EVERY_STACK
@@ -234,13 +234,19 @@ def test_rule_fields_have_the_locations_of_the_fields(
         if layer not in own_layers(frames, stack):
             continue
         for name, value in values.items():
-            own = f"it.{name}" if f"it.{name}" in fields else f"it.{layer.__name__.lower()}.{name}"
+            rule_field = f"it.{name}" if f"it.{name}" in fields else f"it.{layer.__name__.lower()}.{name}"
             expected = int.from_bytes(value, "big") if isinstance(value, bytes) else value
-            assert fields.reader(own)(frame, located) == expected
-    for other in {layer for others in frames.STACKS for layer in own_layers(frames, others)} - set(layers):
-        for field in other.fields_desc:
-            own = f"it.{field.name}" if f"it.{field.name}" in fields else f"it.{other.__name__.lower()}.{field.name}"
-            assert fields.reader(own)(frame, located) == -1
+            assert fields.reader(rule_field)(frame, located) == expected
+    for other_layer in {layer for stack_name in frames.STACKS for layer in own_layers(frames, stack_name)} - set(
+        layers
+    ):
+        for field in other_layer.fields_desc:
+            rule_field = (
+                f"it.{field.name}"
+                if f"it.{field.name}" in fields
+                else f"it.{other_layer.__name__.lower()}.{field.name}"
+            )
+            assert fields.reader(rule_field)(frame, located) == -1
 
 
 def test_flags_have_names_in_rules() -> None:
@@ -265,9 +271,9 @@ def test_a_number_too_large_for_its_field_is_not_packed() -> None:
         codec.pack_order(bytes(6), bytes(6), 0, 0, 0x100, 0)
 
 
-def generation_error(name: str, *layers: type[Packet], **more: str) -> str:
+def generation_error(name: str, *layers: type[Packet], **texts: str) -> str:
     frames = ModuleType(name)
-    frames.__dict__.update(ETHERTYPE=0x88B6, STACKS={"frame": (Ether, *layers)}, FLOW=(), **more)
+    frames.__dict__.update(ETHERTYPE=0x88B6, STACKS={"frame": (Ether, *layers)}, FLOW=(), **texts)
     with pytest.raises(TypeError) as raised:
         generate(frames, "the tests")
     return str(raised.value)

@@ -34,11 +34,11 @@ def first_frame(payload: bytes = b"") -> bytes:
 
 def with_valid_check(frame: bytes, offset: int, value: bytes) -> bytes:
     """Return the frame with other bytes at an offset, and a valid checksum."""
-    changed = bytearray(frame)
-    changed[offset : offset + len(value)] = value
-    changed[38:42] = bytes(4)
-    changed[38:42] = struct.pack("!I", crc32(changed))
-    return bytes(changed)
+    damaged = bytearray(frame)
+    damaged[offset : offset + len(value)] = value
+    damaged[38:42] = bytes(4)
+    damaged[38:42] = struct.pack("!I", crc32(damaged))
+    return bytes(damaged)
 
 
 def test_the_first_frame_of_a_message_byte_by_byte() -> None:
@@ -89,10 +89,10 @@ def test_every_bit_of_the_headers_and_of_the_payloads_ends_is_checked(size: int)
     frame = data_frame(payload=bytes(size))
     for offset in [*range(42), *([42, len(frame) - 1] if size else [])]:
         for bit in range(8):
-            damaged = bytearray(frame)
-            damaged[offset] ^= 1 << bit
+            damaged_frame = bytearray(frame)
+            damaged_frame[offset] ^= 1 << bit
             with pytest.raises(MalformedError):
-                codec.unpack_frame(damaged)
+                codec.unpack_frame(damaged_frame)
 
 
 @pytest.mark.parametrize(

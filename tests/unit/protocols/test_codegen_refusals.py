@@ -93,10 +93,10 @@ def test_an_unknown_package_is_a_one_line_error(tmp_path: Path) -> None:
 
 
 def test_long_lines_are_folded_at_brackets_and_never_in_strings() -> None:
-    words = "a (b, c] " * 20
-    source = "\n".join(fold(f"told = Kind('data', {literal(words)}, part={literal(('one', 'two'))}, back=True)"))
-    assert eval(source.partition(" = ")[2], {"Kind": lambda *given, **more: (given, more)}) == (
-        ("data", words),
+    text = "a (b, c] " * 20
+    source = "\n".join(fold(f"told = Kind('data', {literal(text)}, part={literal(('one', 'two'))}, back=True)"))
+    assert eval(source.partition(" = ")[2], {"Kind": lambda *positional, **keywords: (positional, keywords)}) == (
+        ("data", text),
         {"part": ("one", "two"), "back": True},
     )
     arguments = ", ".join(f"argument_{number}=1" for number in range(20))

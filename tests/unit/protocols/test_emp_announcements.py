@@ -20,7 +20,7 @@ MAX_ANNOUNCEMENTS = 9
 
 
 def nics_after_detach() -> tuple[Wires, Completion]:
-    """Return NICs of which NIC 1 has sent half of a message to NIC 0 and lost its host, and the receive of NIC 0."""
+    """Return NICs, where NIC 1 has sent half of a message to NIC 0 and lost its host, and the receive of NIC 0."""
     wires, (receiver, sender) = joined_nics()
     receive = receiver.post_receive(1, 1, bytearray(10_000))
     sender.post_send(0, 1, bytes(10_000))
@@ -51,22 +51,22 @@ class SingleHostActions:
         self._post_completion(index)
 
 
-def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
+def replace(wires: Wires, incarnation: int, *, is_slot_occupied: bool = False) -> None:
     """Replace the firmware of NIC 1 by another: a vacant one, or one of the same incarnation for the next host."""
-    former, adapter = wires.agents[1].firmware, Adapter(1, wires.addresses, 1500, incarnation)
+    former_firmware, adapter = wires.agents[1].firmware, Adapter(1, wires.addresses, 1500, incarnation)
     wires.incarnations[1] = incarnation
-    if occupied:
+    if is_slot_occupied:
         agent = plug()(adapter, wires.nics[1])
         assert isinstance(agent.firmware, Firmware)
-        assert isinstance(former, Firmware)
-        agent.firmware.take_over(former)
+        assert isinstance(former_firmware, Firmware)
+        agent.firmware.take_over(former_firmware)
     else:
-        shared = split_driver().nic(adapter, SingleHostActions(wires.nics[1]))
-        assert isinstance(shared, Nic)
-        assert isinstance(former, Firmware)
-        shared.firmware = former
-        shared.detach(wires.now, 0, incarnation)
-        agent = Agent(shared.firmware, wires.agents[1].host)
+        split_nic = split_driver().nic(adapter, SingleHostActions(wires.nics[1]))
+        assert isinstance(split_nic, Nic)
+        assert isinstance(former_firmware, Firmware)
+        split_nic.firmware = former_firmware
+        split_nic.detach(wires.now, 0, incarnation)
+        agent = Agent(split_nic.firmware, wires.agents[1].host)
     wires.agents[1] = wires.nics[1].agent = agent
 
 
@@ -92,10 +92,10 @@ def test_a_peer_that_only_waits_to_receive_is_notified_at_once() -> None:
     assert has_failed(receive)
 
 
-@pytest.mark.parametrize("lost", [1, 4, MAX_ANNOUNCEMENTS - 1])
-def test_a_lost_announcement_is_repeated(lost: int) -> None:
+@pytest.mark.parametrize("lost_count", [1, 4, MAX_ANNOUNCEMENTS - 1])
+def test_a_lost_announcement_is_repeated(lost_count: int) -> None:
     wires, receive = nics_after_detach()
-    for _ in range(lost):
+    for _ in range(lost_count):
         assert dialogue(next_announcements(wires)) == ANNOUNCEMENT
     assert not receive.done
     wires.deliver(next_announcements(wires)[0])
@@ -104,11 +104,11 @@ def test_a_lost_announcement_is_repeated(lost: int) -> None:
 
 def test_announcements_are_repeated_with_growing_intervals_and_then_stop() -> None:
     wires, _ = nics_after_detach()
-    times = []
+    announce_times = []
     while wires.tick():
-        times += [wires.now] * len(wires.take(1))
-    assert len(times) == MAX_ANNOUNCEMENTS
-    gaps = [later - earlier for earlier, later in pairwise(times)]
+        announce_times += [wires.now] * len(wires.take(1))
+    assert len(announce_times) == MAX_ANNOUNCEMENTS
+    gaps = [second - earlier for earlier, second in pairwise(announce_times)]
     assert gaps == sorted(gaps)
     assert gaps[-1] == Settings().longest_timeout
 
@@ -118,11 +118,11 @@ def test_a_peer_that_missed_all_announcements_learns_of_the_restart_by_its_next_
     while wires.tick():
         wires.take(1)
     assert not receive.done
-    sent = hosts(wires)[0].post_send(1, 1, b"are you there?")
+    send = hosts(wires)[0].post_send(1, 1, b"are you there?")
     wires.exchange()
     assert has_failed(receive)
     with pytest.raises(EmpError, match="node 1 has restarted"):
-        sent.result()
+        send.result()
     assert total_counters(wires, 0, "restarts") == 1
 
 
@@ -140,7 +140,7 @@ def test_a_peer_that_uses_the_new_incarnation_is_not_notified_again() -> None:
 def test_announcements_continue_when_the_next_host_attaches() -> None:
     wires, receive = nics_after_detach()
     next_announcements(wires)  # and it is lost
-    replace(wires, 2, occupied=True)
+    replace(wires, 2, is_slot_occupied=True)
     wires.deliver(next_announcements(wires)[0])
     assert has_failed(receive)
     buffer = bytearray(5)
@@ -159,14 +159,14 @@ def test_restarts_of_peers_before_a_host_attaches_are_not_reported_to_it(announc
         wires.take(1)
     wires.take(1)
     wires.restart(0)
-    replace(wires, 2, occupied=True)
+    replace(wires, 2, is_slot_occupied=True)
     buffer = bytearray(5)
     receive = hosts(wires)[0].post_receive(1, 1, buffer)
-    sent = wires.agents[1].host.post_send(0, 1, b"hello")  # type: ignore[attr-defined]  # an EMP host library
+    send = wires.agents[1].host.post_send(0, 1, b"hello")  # type: ignore[attr-defined]  # an EMP host library
     wires.exchange()
     wires.elapse(Settings().longest_timeout)
-    assert sent.done
-    sent.result()
+    assert send.done
+    send.result()
     assert receive.done
     assert buffer == b"hello"
     assert total_counters(wires, 1, "restarts") == 0

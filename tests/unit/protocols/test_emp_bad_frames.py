@@ -53,15 +53,15 @@ def test_a_message_arrives_whole_amid_truncated_and_damaged_frames(bad: list[tup
     buffer = bytearray(7000)
     receive = receiver.post_receive(0, 1, buffer)
     send = sender.post_send(1, 1, content(7000))
-    for frame, place, cut in bad:
+    for frame, position, cut in bad:
         if cut:
-            damaged = frame[: place % len(frame)]
+            damaged_frame = frame[: position % len(frame)]
         else:
             flipped = bytearray(frame)
-            flipped[place // 8 % len(frame)] ^= 1 << place % 8
-            damaged = bytes(flipped)
+            flipped[position // 8 % len(frame)] ^= 1 << position % 8
+            damaged_frame = bytes(flipped)
         for agent in wires.agents:
-            agent.firmware.receive(wires.now, damaged)
+            agent.firmware.receive(wires.now, damaged_frame)
         wires.exchange()
     wires.elapse(TIMEOUT)
     assert send.done
@@ -94,23 +94,23 @@ def frames_with_right_checksums(draw: st.DrawFn) -> bytes:
     ends = (wires.addresses[1], wires.addresses[0])
     kind = draw(st.integers(0, 4))
     if kind == codec.TYPE_MESSAGE:
-        more = [draw(fields[name]) for name in ("number", "number", "size", "size", "message")]
-        return codec.pack_message(*ends, flags, unit, sender, receiver, message, frame, status, *more, payload)
+        values = [draw(fields[name]) for name in ("number", "number", "size", "size", "message")]
+        return codec.pack_message(*ends, flags, unit, sender, receiver, message, frame, status, *values, payload)
     return codec.pack_frame(*ends, kind, flags, unit, sender, receiver, message, frame, status, payload)
 
 
 @given(st.lists(frames_with_right_checksums(), max_size=30))
 def test_no_frame_with_a_right_checksum_breaks_a_nic_or_writes_beyond_a_buffer(frames: list[bytes]) -> None:
     wires, (sender, receiver) = joined_nics()
-    around = bytearray(b"\xee" * 12_000)
-    receiver.post_receive(0, 1, memoryview(around)[4000:8000])
+    surroundings = bytearray(b"\xee" * 12_000)
+    receiver.post_receive(0, 1, memoryview(surroundings)[4000:8000])
     receiver.post_send(0, 1, bytes(8000))
     for frame in frames:
         wires.agents[1].firmware.receive(wires.now, frame)
         wires.take(1)
         wires.tick()
     assert total_counters(wires, 1, "frames_received") == len(frames) == total_frames_accounted(wires, 1)
-    assert around[:4000] == around[8000:] == b"\xee" * 4000
+    assert surroundings[:4000] == surroundings[8000:] == b"\xee" * 4000
     assert isinstance(wires.pending_work(), list)
     assert sender.free_descriptors == 640
 
@@ -136,8 +136,8 @@ def test_padding_behind_a_frame_is_ignored() -> None:
 
 def test_frames_from_unknown_and_for_other_nics_are_dropped() -> None:
     wires, _ = joined_nics(3)
-    stranger = codec.pack_frame(wires.addresses[1], bytes(6), codec.TYPE_DATA, 0, 3, 1, 1, 0, 0, 0, b"x")
-    wires.agents[1].firmware.receive(0, stranger)
+    unknown_source = codec.pack_frame(wires.addresses[1], bytes(6), codec.TYPE_DATA, 0, 3, 1, 1, 0, 0, 0, b"x")
+    wires.agents[1].firmware.receive(0, unknown_source)
     wires.agents[1].firmware.receive(0, header(wires, 2, 0, 0, b"x"))
     assert total_counters(wires, 1, "strangers") == 2
 
@@ -184,15 +184,15 @@ def test_an_acknowledgement_of_a_frame_behind_the_last_one_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "fields",
     [{"source": 0, "destination": 0}, {"source": 1, "destination": 1}, {"frame": 1}, {"total": 5}, {"last": False},
      {"oldest": 1}, {"total": 0}, {"unit": 0}],
     ids=str,
 )  # fmt: skip
-def test_a_header_that_contradicts_itself_is_dropped(wrong: dict[str, int]) -> None:
+def test_a_header_that_contradicts_itself_is_dropped(fields: dict[str, int]) -> None:
     wires, (_, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(10))
-    wires.deliver(header(wires, 1, 0, 0, b"four", **wrong))  # type: ignore[arg-type]
+    wires.deliver(header(wires, 1, 0, 0, b"four", **fields))  # type: ignore[arg-type]
     assert total_counters(wires, 1, "malformed") == 1
     assert total_counters(wires, 1, "data_stored") == 0
     wires.deliver(header(wires, 1, 0, 0, b"four"))
@@ -204,16 +204,16 @@ def test_frames_that_contradict_their_message_are_dropped() -> None:
     buffer = bytearray(30)
     receive = receiver.post_receive(0, 0, buffer)
     wires.deliver(header(wires, 1, 0, 0, b"a" * 10, total=30, last=False))
-    wrong = [
+    wrong_frames = [
         data(wires, 1, 0, 0, 1, b"b" * 19, last=True),  # too short
         data(wires, 1, 0, 0, 1, b"b" * 20),  # the last one, which does not say so
         data(wires, 1, 0, 0, 2, b"b" * 20, last=True),  # behind the last one
         data(wires, 1, 0, 0, 0, b"b" * 20),  # a first one without the message's header
         data(wires, 1, 0, 0, 1, b"b" * 20, last=True, unit=4),
     ]
-    for frame in wrong:
+    for frame in wrong_frames:
         wires.deliver(frame)
-    assert total_counters(wires, 1, "malformed") == len(wrong)
+    assert total_counters(wires, 1, "malformed") == len(wrong_frames)
     assert not receive.done
     wires.deliver(data(wires, 1, 0, 0, 1, b"b" * 20, last=True))
     assert receive.done

@@ -31,18 +31,18 @@ def cached_headers(wires: Wires, number: int) -> int:
 @pytest.mark.parametrize("size", [5, 3000])
 def test_a_wrong_bit_behind_a_cached_header_drops_the_frame(size: int) -> None:
     wires, (sender, receiver) = nics_with_cached_headers()
-    known = cached_headers(wires, 1)
+    cached = cached_headers(wires, 1)
     receive = receiver.post_receive(0, 1, bytearray(size))
     sender.post_send(1, 1, content(size))
     frames, dropped = wires.take(0), 0
     for frame in frames:
-        for place in range(26, len(frame), 7):
-            wires.deliver(frame[:place] + bytes([frame[place] ^ 0x10]) + frame[place + 1 :])
+        for position in range(26, len(frame), 7):
+            wires.deliver(frame[:position] + bytes([frame[position] ^ 0x10]) + frame[position + 1 :])
             dropped += 1
     assert total_counters(wires, 1, "corrupt") + total_counters(wires, 1, "malformed") == dropped
     assert total_counters(wires, 1, "corrupt") > total_counters(wires, 1, "malformed")
     assert not receive.done
-    assert cached_headers(wires, 1) == known
+    assert cached_headers(wires, 1) == cached
     for frame in frames:
         wires.deliver(frame)
     assert receive.done
@@ -70,10 +70,10 @@ def test_frames_of_an_earlier_incarnation_are_dropped_once_the_next_is_known() -
     anew.post_send(1, 2, b"")
     wires.exchange()
     assert total_counters(wires, 1, "restarts") == 1
-    stale = total_counters(wires, 1, "stale")
+    stale_count = total_counters(wires, 1, "stale")
     for frame in old:
         wires.deliver(frame)
-    assert total_counters(wires, 1, "stale") == stale + 1
+    assert total_counters(wires, 1, "stale") == stale_count + 1
     assert not receive.done
 
 

@@ -18,31 +18,31 @@ FULL = 1500 - 28
 @pytest.mark.parametrize("mtu", [100, 1500, 9000])
 @pytest.mark.parametrize("unit", [1, 2, 3, 5, 255])
 @pytest.mark.parametrize(
-    "edge",
+    "edge_name",
     ["nothing", "first frame", "second frame", "a collection", "page", "chain of seven", "list of pages"],
 )
-@pytest.mark.parametrize("beside", [-1, 0, 1])
-def test_messages_of_sizes_at_every_boundary_arrive(mtu: int, unit: int, edge: str, beside: int) -> None:
-    first, full = mtu - 44, mtu - 28
-    at = {
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_messages_of_sizes_at_every_boundary_arrive(mtu: int, unit: int, edge_name: str, offset: int) -> None:
+    first, full_payload = mtu - 44, mtu - 28
+    edge_sizes = {
         "nothing": 0,
         "first frame": first,
-        "second frame": first + full,
-        "a collection": first + (unit - 1) * full,
+        "second frame": first + full_payload,
+        "a collection": first + (unit - 1) * full_payload,
         "page": PAGE,
         "chain of seven": 7 * PAGE,
         "list of pages": 20 * PAGE,
-    }[edge]
-    size = max(0, at + beside)
+    }[edge_name]
+    size = max(0, edge_sizes + offset)
     wires, (sender, receiver) = joined_nics(mtu=mtu, settings=Settings(unit=unit, window=1000))
-    sent, buffer = content(size), bytearray(size)
+    message, buffer = content(size), bytearray(size)
     receive = receiver.post_receive(0, 7, buffer)
-    send = sender.post_send(1, 7, sent)
+    send = sender.post_send(1, 7, message)
     frames = wires.exchange()
-    assert bytes(buffer) == sent
+    assert bytes(buffer) == message
     assert receive.result() == (0, 7, size)
     assert send.result() == (1, 7, size)
-    data = 1 if size <= first else 2 + (size - first - 1) // full
+    data = 1 if size <= first else 2 + (size - first - 1) // full_payload
     assert frames == data + -(-data // unit)
     assert sender.free_descriptors == receiver.free_descriptors == 640
     assert sender.pinned == receiver.pinned == 0
@@ -71,8 +71,8 @@ def test_an_acknowledgement_is_the_header_of_the_last_frame_that_arrived() -> No
     buffer = bytearray(FIRST + 2 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
     send = sender.post_send(1, 0, content(len(buffer)))
-    header, one, two = wires.take(0)
-    for frame in (header, two, one):
+    header, first_frame, second_frame = wires.take(0)
+    for frame in (header, second_frame, first_frame):
         wires.deliver(frame)
     [acknowledgement] = wires.take(1)
     assert dialogue([acknowledgement]) == ["ack 0.1"]
@@ -93,9 +93,9 @@ def test_a_collection_is_resent_as_a_whole_after_its_timeout() -> None:
         wires.deliver(frame)
     assert wires.deadline == TIMEOUT
     wires.tick()
-    again = wires.take(0)
-    assert dialogue(again) == ["data 0.3", "data 0.4", "data 0.5"]
-    wires.deliver(again[1])
+    resent = wires.take(0)
+    assert dialogue(resent) == ["data 0.3", "data 0.4", "data 0.5"]
+    wires.deliver(resent[1])
     assert receive.done
     assert dialogue(wires.take(1)) == ["ack 0.4"]
     assert total_counters(wires, 0, "collections_resent") == 1
@@ -127,9 +127,9 @@ def test_no_timer_runs_while_frames_wait_in_their_nic() -> None:
     sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
     assert wires.deadline is None
     wires.now = 10 * TIMEOUT
-    lost = wires.take(0)
+    lost_frames = wires.take(0)
     nic.leave()
-    assert len(lost) == 4
+    assert len(lost_frames) == 4
     assert wires.deadline == 11 * TIMEOUT
     wires.tick()
     assert dialogue(wires.take(0)) == ["header 0", "data 0.1", "data 0.2"]  # the rest stays: see `sender` on parking
@@ -160,11 +160,11 @@ def test_the_timeout_doubles_with_each_resend_up_to_the_longest() -> None:
     settings = Settings(timeout=5, longest_timeout=30)
     wires, (sender, _) = joined_nics(settings=settings)
     sender.post_send(1, 0, b"")
-    times = []
+    resend_times = []
     for _ in range(5):
         wires.tick()
-        times.append(wires.now)
-    assert times == [5, 15, 35, 65, 95]
+        resend_times.append(wires.now)
+    assert resend_times == [5, 15, 35, 65, 95]
 
 
 def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
@@ -178,9 +178,9 @@ def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
     wires.deliver(second)
     assert not send.done
     wires.tick()
-    again = wires.take(0)
-    assert dialogue(again) == ["header 0", "data 0.1", "data 0.2"]
-    for frame in again:
+    resent = wires.take(0)
+    assert dialogue(resent) == ["header 0", "data 0.1", "data 0.2"]
+    for frame in resent:
         wires.deliver(frame)
     assert wires.take(1) == [first]
     wires.deliver(first)
@@ -197,11 +197,11 @@ def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
     for frame in wires.take(0):
         wires.deliver(frame)
     assert receive.done
-    lost = wires.take(1)
+    lost_acks = wires.take(1)
     buffer[:] = bytes(len(buffer))
     wires.elapse(TIMEOUT)
     assert send.done
-    assert total_counters(wires, 1, "reacknowledgements_sent") == len(lost)
+    assert total_counters(wires, 1, "reacknowledgements_sent") == len(lost_acks)
     assert not any(buffer), "the buffer is the host's again: nothing writes to it"
 
 
@@ -235,34 +235,34 @@ def test_the_last_collection_may_come_before_all_others() -> None:
     buffer = bytearray(10 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
     sender.post_send(1, 0, content(len(buffer)))
-    header, *others = wires.take(0)
+    header, *data_frames = wires.take(0)
     wires.deliver(header)
-    for frame in reversed(others):
+    for frame in reversed(data_frames):
         wires.deliver(frame)
     assert receive.done
     assert bytes(buffer) == content(len(buffer))
 
 
 @pytest.mark.parametrize("unit", [1, 2, 3, 4])
-@pytest.mark.parametrize("room", [0, 100, -100])
-def test_frames_may_be_reordered_from_any_frame_on(unit: int, room: int) -> None:
+@pytest.mark.parametrize("capacity", [0, 100, -100])
+def test_frames_may_be_reordered_from_any_frame_on(unit: int, capacity: int) -> None:
     """The first one to five of five frames come in order, the others in every order; each is stored once.
 
     The receive is as long as the message, longer or shorter.
     """
     size = FIRST + 3 * FULL + 11
-    for ahead in range(1, 6):
-        for rest in permutations(range(ahead, 5)):
+    for lead in range(1, 6):
+        for order in permutations(range(lead, 5)):
             wires, (sender, receiver) = joined_nics(settings=Settings(unit=unit, window=5))
-            buffer = bytearray(size + room)
+            buffer = bytearray(size + capacity)
             receive = receiver.post_receive(0, 0, buffer)
             send = sender.post_send(1, 0, content(size))
             frames = wires.take(0)
-            for number in (*range(ahead), *rest):
+            for number in (*range(lead), *order):
                 assert not receive.done
                 wires.deliver(frames[number])
             assert receive.done
-            assert buffer[:size] == content(size)[: size + room]
+            assert buffer[:size] == content(size)[: size + capacity]
             assert not any(buffer[size:])
             assert total_counters(wires, 1, "data_stored") == 5
             assert total_counters(wires, 1, "acknowledgements_sent") == -(-5 // unit)
@@ -278,12 +278,12 @@ def test_a_frame_that_arrived_in_order_is_not_stored_again(number: int) -> None:
     receive = receiver.post_receive(0, 0, buffer)
     sender.post_send(1, 0, content(len(buffer)))
     frames = wires.take(0)
-    for place, frame in enumerate(frames):
+    for frame_index, frame in enumerate(frames):
         wires.deliver(frame)
-        if place == number and not receive.done:
+        if frame_index == number and not receive.done:
             buffer[:] = bytes(len(buffer))
-            for again in frames[: number + 1]:
-                wires.deliver(again)
+            for repeated in frames[: number + 1]:
+                wires.deliver(repeated)
             assert not any(buffer), "nothing is stored again"
             assert total_counters(wires, 1, "duplicates") == number + 1
     assert receive.done
@@ -294,8 +294,8 @@ def test_frames_before_their_header_are_dropped_and_repaired() -> None:
     wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 0, bytearray(3 * FULL))
     sender.post_send(1, 0, bytes(3 * FULL - 16))
-    header, one, two = wires.take(0)
-    for frame in (one, two, header):
+    header, first_frame, second_frame = wires.take(0)
+    for frame in (first_frame, second_frame, header):
         wires.deliver(frame)
     assert total_counters(wires, 1, "unknown") == 2
     assert not receive.done
@@ -327,23 +327,23 @@ def test_a_peer_that_never_acknowledges_is_reported() -> None:
         wires.tick()
         wires.take(0)
     assert not send.done
-    [own, firmware] = [sentence for sentence in wires.pending_work() if sentence.startswith("0")]
-    assert own == "0: the send to node 1, tag 5, 10000 bytes"
+    [sender_work, firmware] = [sentence for sentence in wires.pending_work() if sentence.startswith("0")]
+    assert sender_work == "0: the send to node 1, tag 5, 10000 bytes"
     assert "no acknowledgement of 0, 1, 2" in firmware
 
 
 def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
     """New peers share one empty queue and one empty set of incoming messages."""
-    wires, (one, two, three) = joined_nics(3, settings=Settings(unit=1, window=1))
+    wires, (first, second, third) = joined_nics(3, settings=Settings(unit=1, window=1))
     for tag in range(3):
-        one.post_send(1, tag, content(2 * FULL))  # to a window of one, and nobody receives yet
+        first.post_send(1, tag, content(2 * FULL))  # to a window of one, and nobody receives yet
     wires.exchange()
-    sent, buffer = content(3 * FULL), bytearray(3 * FULL)
-    receive = three.post_receive(0, 9, buffer)
-    one.post_send(2, 9, sent)
+    message, buffer = content(3 * FULL), bytearray(3 * FULL)
+    receive = third.post_receive(0, 9, buffer)
+    first.post_send(2, 9, message)
     wires.exchange()
     assert receive.done
-    assert bytes(buffer) == sent
+    assert bytes(buffer) == message
     assert any("not begun" in sentence for sentence in wires.pending_work())
     assert [EMPTY_QUEUE, NO_INCOMING_MESSAGES] == [[], {}]
-    assert two.free_descriptors == 640
+    assert second.free_descriptors == 640

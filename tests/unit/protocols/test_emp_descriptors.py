@@ -37,19 +37,19 @@ def test_a_descriptor_passes_each_transfer_to_the_nic_and_back() -> None:
     receiver.post_receive(ANY_SOURCE, 7, bytearray(9))
     sender.post_send(1, 7, b"four")
     firmware = [agent.firmware for agent in wires.agents]
-    assert all(isinstance(one, Firmware) for one in firmware)
-    sent, received = [one._card.descriptors.memory for one in firmware]  # type: ignore[attr-defined]  # as asserted
-    owner, kind, length, _, peer, tag, pages = unpack_head(sent)
+    assert all(isinstance(nic, Firmware) for nic in firmware)
+    send_memory, receive_memory = [nic._card.descriptors.memory for nic in firmware]  # type: ignore[attr-defined]  # as asserted
+    owner, kind, length, _, peer, tag, pages = unpack_head(send_memory)
     assert (owner, kind, length, peer, tag, pages) == (stat.NIC, stat.SEND, 4, 1, 7, 1)
-    owner, kind, length, _, peer, tag, pages = unpack_head(received)
+    owner, kind, length, _, peer, tag, pages = unpack_head(receive_memory)
     assert (owner, kind, length, peer, tag, pages) == (stat.NIC, stat.RECEIVE, 9, ANY_SOURCE, 7, 1)
     wires.exchange()
-    assert unpack_head(sent) == (stat.DONE, 0, 0, 4, 1, 7, 0)
-    assert unpack_head(received) == (stat.DONE, 0, 0, 4, 0, 7, 0)
+    assert unpack_head(send_memory) == (stat.DONE, 0, 0, 4, 1, 7, 0)
+    assert unpack_head(receive_memory) == (stat.DONE, 0, 0, 4, 0, 7, 0)
 
 
 @pytest.mark.parametrize(
-    ("size", "taken"),
+    ("size", "expected"),
     [
         (0, 1),
         (PAGE, 1),
@@ -61,11 +61,11 @@ def test_a_descriptor_passes_each_transfer_to_the_nic_and_back() -> None:
         (7 * PAGE + 1, 1),
     ],
 )
-def test_a_transfer_takes_as_many_descriptors_as_its_pages_need(size: int, taken: int) -> None:
+def test_a_transfer_takes_as_many_descriptors_as_its_pages_need(size: int, expected: int) -> None:
     """Transfers of one page, of up to seven in a chain of up to four descriptors, of more in a list (section 4.2)."""
     _, (sender, _) = joined_nics()
     sender.post_send(1, 0, bytes(size))
-    assert sender.free_descriptors == 640 - taken
+    assert sender.free_descriptors == 640 - expected
 
 
 def test_a_message_of_several_pages_takes_one_descriptor_if_none_are_consecutive() -> None:
@@ -89,17 +89,17 @@ def test_a_message_of_several_pages_takes_one_descriptor_if_none_are_consecutive
 @pytest.mark.parametrize("shorter", [1, 5, PAGE])
 def test_a_receive_shorter_than_its_message_is_filled_and_no_more(size: int, shorter: int) -> None:
     """An error to the receiver, as MPI says; the sender is done; nothing is overrun."""
-    room = max(0, size - shorter)
-    around = bytearray(b"\xee" * (room + 2 * PAGE))
+    capacity = max(0, size - shorter)
+    surroundings = bytearray(b"\xee" * (capacity + 2 * PAGE))
     wires, (sender, receiver) = joined_nics()
-    receive = receiver.post_receive(0, 3, memoryview(around)[PAGE : PAGE + room])
+    receive = receiver.post_receive(0, 3, memoryview(surroundings)[PAGE : PAGE + capacity])
     send = sender.post_send(1, 3, content(size))
     wires.exchange()
     assert send.result().length == size
-    with pytest.raises(TruncatedError) as caught:
+    with pytest.raises(TruncatedError) as raised:
         receive.result()
-    assert caught.value.received == (0, 3, size)
-    assert around == b"\xee" * PAGE + content(size)[:room] + b"\xee" * PAGE
+    assert raised.value.received == (0, 3, size)
+    assert surroundings == b"\xee" * PAGE + content(size)[:capacity] + b"\xee" * PAGE
     assert receiver.free_descriptors == 640
     assert receiver.pinned == 0
 
@@ -115,15 +115,15 @@ def test_a_message_that_is_shorter_than_its_receive_leaves_the_rest_alone() -> N
 
 def test_a_buffer_is_the_hosts_again_when_its_transfer_is_done() -> None:
     wires, (sender, receiver) = joined_nics()
-    ours, theirs = bytearray(content(50_000)), bytearray(50_000)
-    receive = receiver.post_receive(0, 3, theirs)
-    send = sender.post_send(1, 3, ours)
+    sent_buffer, receive_buffer = bytearray(content(50_000)), bytearray(50_000)
+    receive = receiver.post_receive(0, 3, receive_buffer)
+    send = sender.post_send(1, 3, sent_buffer)
     with pytest.raises(BufferError):
-        ours.append(0)
+        sent_buffer.append(0)
     wires.exchange()
     del send, receive
-    ours.append(0)
-    theirs.append(0)
+    sent_buffer.append(0)
+    receive_buffer.append(0)
 
 
 @pytest.mark.parametrize("source", [2, -1, 0xFFFE])
@@ -174,60 +174,66 @@ class BareNic:
 
 def test_descriptors_are_20_bytes_each() -> None:
     assert stat.SIZE == 20
-    bare = BareNic(2)
-    bare.descriptors.write(1, stat.SEND, bare.memory.pin(memoryview(b"x")), 1, 0)
-    assert bare.stat(0) == stat.HOST
-    assert bare.stat(1) == stat.NIC
+    nic = BareNic(2)
+    nic.descriptors.write(1, stat.SEND, nic.memory.pin(memoryview(b"x")), 1, 0)
+    assert nic.stat(0) == stat.HOST
+    assert nic.stat(1) == stat.NIC
 
 
 @pytest.mark.parametrize("kind", [stat.SEND, stat.RECEIVE])
 @pytest.mark.parametrize("pages", [1, 3, 7])
 def test_unpinned_memory_is_not_accessed(kind: int, pages: int) -> None:
     """Addresses one page too far, one byte too far, in another region, and in none."""
-    bare = BareNic()
+    nic = BareNic()
     buffer = bytearray(pages * PAGE)
-    good = bare.memory.pin(memoryview(buffer))
-    base = good[0][0]
-    for bad in ((base + pages * PAGE, 1), (base + pages * PAGE - 1, 2), (base + (1 << 32), 1), (0, 1), (2**64 - 1, 1)):
-        wrong: list[Page] = [*good[:-1], bad]
-        bare.descriptors.write(0, kind | (stat.CHAIN if pages > 1 else stat.ONE_PAGE), wrong, 1, 0)
-        bare.firmware.on_doorbell(0, 0)
-        assert bare.stat(0) == stat.INVALID
-    assert bare.shown == [0] * 5
-    assert bare.firmware.counters.invalid == 5
-    assert bare.sent == []
-    assert bare.firmware.pending_work() == []
+    valid_pages = nic.memory.pin(memoryview(buffer))
+    base = valid_pages[0][0]
+    for bad_page in (
+        (base + pages * PAGE, 1),
+        (base + pages * PAGE - 1, 2),
+        (base + (1 << 32), 1),
+        (0, 1),
+        (2**64 - 1, 1),
+    ):
+        bad_pages: list[Page] = [*valid_pages[:-1], bad_page]
+        nic.descriptors.write(0, kind | (stat.CHAIN if pages > 1 else stat.ONE_PAGE), bad_pages, 1, 0)
+        nic.firmware.on_doorbell(0, 0)
+        assert nic.stat(0) == stat.INVALID
+    assert nic.shown == [0] * 5
+    assert nic.firmware.counters.invalid == 5
+    assert nic.sent == []
+    assert nic.firmware.pending_work() == []
 
 
 def test_a_list_of_pages_and_its_pages_must_be_pinned() -> None:
-    bare = BareNic()
-    good = bare.memory.pin(memoryview(bytearray(9 * PAGE)))
-    listed = bare.memory.pin(memoryview(pack_page_list(good)))
-    astray = bare.memory.pin(memoryview(pack_page_list([*good[:-1], (77, 10)])))
+    nic = BareNic()
+    pages = nic.memory.pin(memoryview(bytearray(9 * PAGE)))
+    page_list = nic.memory.pin(memoryview(pack_page_list(pages)))
+    astray = nic.memory.pin(memoryview(pack_page_list([*pages[:-1], (77, 10)])))
     for entry, count in (
-        (listed[0], 10),
-        ((listed[0][0] + 1, 90), 9),
+        (page_list[0], 10),
+        ((page_list[0][0] + 1, 90), 9),
         ((5, 5), 9),
         (astray[0], 9),
-        (listed[0], 0xFFFF),
+        (page_list[0], 0xFFFF),
     ):
-        bare.descriptors.write(0, stat.SEND | stat.INDIRECT, [entry], 1, 0, page_count=count)
-        bare.firmware.on_doorbell(0, 0)
-        assert bare.stat(0) == stat.INVALID
-    assert bare.sent == []
-    bare.descriptors.write(0, stat.SEND | stat.INDIRECT, listed[:1], 1, 0, page_count=9)
-    bare.firmware.on_doorbell(0, 0)
-    assert bare.stat(0) == stat.NIC
-    assert bare.sent
+        nic.descriptors.write(0, stat.SEND | stat.INDIRECT, [entry], 1, 0, page_count=count)
+        nic.firmware.on_doorbell(0, 0)
+        assert nic.stat(0) == stat.INVALID
+    assert nic.sent == []
+    nic.descriptors.write(0, stat.SEND | stat.INDIRECT, page_list[:1], 1, 0, page_count=9)
+    nic.firmware.on_doorbell(0, 0)
+    assert nic.stat(0) == stat.NIC
+    assert nic.sent
 
 
 def test_memory_is_not_accessible_after_it_was_unpinned() -> None:
-    bare = BareNic()
-    pages = bare.memory.pin(memoryview(b"secret"))
-    bare.memory.unpin(pages[0][0])
-    bare.descriptors.write(0, stat.SEND, pages, 1, 0)
-    bare.firmware.on_doorbell(0, 0)
-    assert bare.stat(0) == stat.INVALID
+    nic = BareNic()
+    pages = nic.memory.pin(memoryview(b"secret"))
+    nic.memory.unpin(pages[0][0])
+    nic.descriptors.write(0, stat.SEND, pages, 1, 0)
+    nic.firmware.on_doorbell(0, 0)
+    assert nic.stat(0) == stat.INVALID
 
 
 @pytest.mark.parametrize(
@@ -243,71 +249,71 @@ def test_memory_is_not_accessible_after_it_was_unpinned() -> None:
 )
 def test_an_invalid_format_is_refused(kind: int, pages: int, index: int) -> None:
     """Too many pages, too few, a chain beyond the last descriptor, a fourth format."""
-    bare = BareNic()
-    page = bare.memory.pin(memoryview(bytearray(PAGE)))
-    bare.descriptors.write(index, kind, page, 1, 0, page_count=pages)
-    bare.firmware.on_doorbell(0, index)
-    assert bare.stat(index) == stat.INVALID
+    nic = BareNic()
+    page = nic.memory.pin(memoryview(bytearray(PAGE)))
+    nic.descriptors.write(index, kind, page, 1, 0, page_count=pages)
+    nic.firmware.on_doorbell(0, index)
+    assert nic.stat(index) == stat.INVALID
 
 
 def test_a_source_or_destination_that_does_not_exist_is_refused_by_the_nic_too() -> None:
-    bare = BareNic()
-    page = bare.memory.pin(memoryview(bytearray(1)))
+    nic = BareNic()
+    page = nic.memory.pin(memoryview(bytearray(1)))
     for kind, peer in ((stat.SEND, 2), (stat.SEND, ANY_SOURCE), (stat.RECEIVE, 2)):
-        bare.descriptors.write(0, kind, page, peer, 0)
-        bare.firmware.on_doorbell(0, 0)
-        assert bare.stat(0) == stat.INVALID
+        nic.descriptors.write(0, kind, page, peer, 0)
+        nic.firmware.on_doorbell(0, 0)
+        assert nic.stat(0) == stat.INVALID
 
 
 @pytest.mark.parametrize("index", [-1, 16, 1 << 40])
 def test_a_doorbell_for_no_descriptor_is_counted(index: int) -> None:
-    bare = BareNic()
-    bare.firmware.on_doorbell(0, index)
-    assert bare.firmware.counters.invalid == 1
-    assert bare.shown == []
+    nic = BareNic()
+    nic.firmware.on_doorbell(0, index)
+    assert nic.firmware.counters.invalid == 1
+    assert nic.shown == []
 
 
 def test_a_doorbell_for_a_descriptor_that_the_host_owns_changes_nothing() -> None:
-    bare = BareNic()
-    bare.firmware.on_doorbell(0, 3)
-    assert bare.firmware.counters.invalid == 1
-    assert bare.stat(3) == stat.HOST
-    assert bare.shown == []
+    nic = BareNic()
+    nic.firmware.on_doorbell(0, 3)
+    assert nic.firmware.counters.invalid == 1
+    assert nic.stat(3) == stat.HOST
+    assert nic.shown == []
 
 
 def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() -> None:
     """The first transfer goes on; the host gets its completion once."""
-    bare = BareNic()
-    first, second = bare.memory.pin(memoryview(b"first")), bare.memory.pin(memoryview(b"second"))
-    bare.descriptors.write(0, stat.SEND, first, 0, 1)
-    bare.firmware.on_doorbell(0, 0)
-    bare.descriptors.write(0, stat.SEND, second, 0, 1)
-    bare.firmware.on_doorbell(0, 0)
-    bare.firmware.on_doorbell(0, 0)
-    assert bare.firmware.counters.invalid == 2
+    nic = BareNic()
+    first, second = nic.memory.pin(memoryview(b"first")), nic.memory.pin(memoryview(b"second"))
+    nic.descriptors.write(0, stat.SEND, first, 0, 1)
+    nic.firmware.on_doorbell(0, 0)
+    nic.descriptors.write(0, stat.SEND, second, 0, 1)
+    nic.firmware.on_doorbell(0, 0)
+    nic.firmware.on_doorbell(0, 0)
+    assert nic.firmware.counters.invalid == 2
     buffer = bytearray(6)
-    bare.descriptors.write(1, stat.RECEIVE, bare.memory.pin(memoryview(buffer)), 0, 1)
-    bare.firmware.on_doorbell(0, 1)
-    bare.firmware.on_timer(TIMEOUT)
-    assert bare.shown == [1, 0]
+    nic.descriptors.write(1, stat.RECEIVE, nic.memory.pin(memoryview(buffer)), 0, 1)
+    nic.firmware.on_doorbell(0, 1)
+    nic.firmware.on_timer(TIMEOUT)
+    assert nic.shown == [1, 0]
     assert buffer == b"first\0"
-    bare.descriptors.write(0, stat.SEND, second, 0, 2)
-    bare.firmware.on_doorbell(TIMEOUT, 0)
-    assert bare.firmware.counters.invalid == 2, "it was the host's again"
+    nic.descriptors.write(0, stat.SEND, second, 0, 2)
+    nic.firmware.on_doorbell(TIMEOUT, 0)
+    assert nic.firmware.counters.invalid == 2, "it was the host's again"
 
 
 def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
     """A second doorbell is ignored during the transfer, after it, and after the host has seen the completion."""
     wires, (sender, receiver) = joined_nics()
     firmware, nic = wires.agents[0].firmware, wires.nics[0]
-    shown: list[int] = []
-    nic.post_completion = shown.append  # type: ignore[method-assign]
+    doorbells: list[int] = []
+    nic.post_completion = doorbells.append  # type: ignore[method-assign]
     receive = receiver.post_receive(0, 1, bytearray(4))
     send = sender.post_send(1, 1, b"once")
     firmware.on_doorbell(wires.now, 0)
     wires.exchange()
     firmware.on_doorbell(wires.now, 0)
-    assert shown == [0]
+    assert doorbells == [0]
     assert receive.done
     sender.on_completion(0)
     assert send.done
@@ -319,22 +325,22 @@ def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
 
 def test_segments_of_any_length_make_one_message() -> None:
     """Scatter and gather, section 4.2: "we always provide a 16-bit length field along with each page address"."""
-    bare = BareNic()
+    nic = BareNic()
     source = content(40_000)
     pages: list[Page] = []
-    base = bare.memory.pin(memoryview(source))[0][0]
-    for begin, length in ((30_000, 10_000), (0, 1), (17, 0), (5000, 3333), (1, 0)):
-        pages.append((base + begin, length))
-    expected = b"".join(source[at - base : at - base + length] for at, length in pages)
-    listed = bare.memory.pin(memoryview(pack_page_list(pages)))
+    base = nic.memory.pin(memoryview(source))[0][0]
+    for offset, length in ((30_000, 10_000), (0, 1), (17, 0), (5000, 3333), (1, 0)):
+        pages.append((base + offset, length))
+    expected = b"".join(source[address - base : address - base + length] for address, length in pages)
+    page_list = nic.memory.pin(memoryview(pack_page_list(pages)))
     target = bytearray(len(expected))
-    places = bare.memory.pin(memoryview(target))
-    bare.descriptors.write(1, stat.RECEIVE | stat.CHAIN, places, 0, 1)
-    bare.firmware.on_doorbell(0, 1)
-    bare.descriptors.write(4, stat.SEND | stat.INDIRECT, listed[:1], 0, 1, page_count=len(pages))
-    bare.firmware.on_doorbell(0, 4)
+    target_pages = nic.memory.pin(memoryview(target))
+    nic.descriptors.write(1, stat.RECEIVE | stat.CHAIN, target_pages, 0, 1)
+    nic.firmware.on_doorbell(0, 1)
+    nic.descriptors.write(4, stat.SEND | stat.INDIRECT, page_list[:1], 0, 1, page_count=len(pages))
+    nic.firmware.on_doorbell(0, 4)
     assert bytes(target) == expected
-    assert bare.shown == [1, 4]
+    assert nic.shown == [1, 4]
 
 
 def test_invalid_tags_and_buffers_are_refused() -> None:

@@ -34,7 +34,7 @@ def test_a_receiver_continues_after_messages_that_were_given_up() -> None:
     wires.exchange()
     sends = [sender.post_send(1, 1, b"kept")]
     wires.exchange()
-    half = receiver.post_receive(0, 2, bytearray(5000))
+    half_received = receiver.post_receive(0, 2, bytearray(5000))
     sends.append(sender.post_send(1, 2, bytes(5000)))
     wires.deliver(wires.take(0)[0])
     sends.append(sender.post_send(1, 3, b"unheard"))
@@ -47,7 +47,7 @@ def test_a_receiver_continues_after_messages_that_were_given_up() -> None:
     wires.exchange()
     assert buffer == b"!"
     with pytest.raises(EmpError, match="given the message up"):
-        half.result()
+        half_received.result()
     assert total_counters(wires, 1, "abandoned") == 2
     assert wires.pending_work() == []
 
@@ -89,13 +89,13 @@ def test_a_message_that_waited_long_for_its_turn_is_not_given_up_at_its_first_ti
     """The time-out counts neither from the NIC's start nor from the posting."""
     wires, (sender, _) = joined_nics(settings=Settings(give_up=2 * TIMEOUT, window=1))
     wires.now = 100 * TIMEOUT
-    ahead = sender.post_send(1, 0, bytes(6 * 3 * FULL - 16))
+    long_send = sender.post_send(1, 0, bytes(6 * 3 * FULL - 16))
     send = sender.post_send(1, 1, b"")
     for collection in range(6):
         wires.take(0)
         wires.now += TIMEOUT - 1
         wires.deliver(acknowledgement(wires, 0, 1, 0, 3 * collection + 2))
-    assert ahead.done
+    assert long_send.done
     assert dialogue(wires.take(0)) == ["header 1"]
     wires.tick()
     assert wires.now > 105 * TIMEOUT

@@ -66,18 +66,18 @@ class RestartingNics:
         raise AssertionError(self.wires.pending_work())
 
     def _send(self, source: int, destination: int) -> None:
-        sent = SentMessage(source, self.wires.incarnations[source])
+        message = SentMessage(source, self.wires.incarnations[source])
         name = len(self.sent).to_bytes(4, "big")
         size = self.random.choice([4, 1000, ROOM])
-        self.sent.append(sent)
+        self.sent.append(message)
 
         def on_completion(completion: Completion[ReceiveResult]) -> None:
             self._event_count += 1
             try:
                 completion.result()
-                sent.completed_at = self._event_count
+                message.completed_at = self._event_count
             except EmpError:
-                sent.failed = True
+                message.failed = True
 
         content = (name * (size // 4))[:size]
         hosts(self.wires)[source].post_send(destination, 0, content).add_callback(on_completion)
@@ -95,14 +95,14 @@ class RestartingNics:
             def on_completion(completion: Completion[ReceiveResult]) -> None:
                 self._event_count += 1
                 try:
-                    received = completion.result()
+                    envelope = completion.result()
                 except EmpError:
                     pass  # its sender has restarted
                 else:
-                    sent = self.sent[int.from_bytes(buffer[:4], "big")]
-                    assert buffer[: received.length] == buffer[:4] * (received.length // 4), "no two messages are mixed"
-                    assert received.source == sent.source
-                    sent.arrivals.append(self._event_count)
+                    message = self.sent[int.from_bytes(buffer[:4], "big")]
+                    assert buffer[: envelope.length] == buffer[:4] * (envelope.length // 4), "no two messages are mixed"
+                    assert envelope.source == message.source
+                    message.arrivals.append(self._event_count)
                 post()
 
             host.post_receive(ANY_SOURCE, ANY_TAG, buffer).add_callback(on_completion)
@@ -116,11 +116,11 @@ class RestartingNics:
                 for _ in range(2 if self.random.random() < loss else 1):
                     if self.random.random() >= loss:
                         self._in_flight.append((self._round + self.random.randrange(delay), frame))
-        due = [frame for when, frame in self._in_flight if when <= self._round]
-        self._in_flight = [(when, frame) for when, frame in self._in_flight if when > self._round]
-        for frame in due:
+        due_frames = [frame for time, frame in self._in_flight if time <= self._round]
+        self._in_flight = [(time, frame) for time, frame in self._in_flight if time > self._round]
+        for frame in due_frames:
             self.wires.deliver(frame)
-        return bool(due or self._in_flight)
+        return bool(due_frames or self._in_flight)
 
 
 @settings(max_examples=50)
@@ -128,13 +128,13 @@ class RestartingNics:
 def test_whenever_nics_restart_no_message_is_received_twice_or_lost_silently(seed: int) -> None:
     nics = RestartingNics(seed)
     nics.run()
-    for sent in nics.sent:
-        assert len(sent.arrivals) <= 1, "at most one incarnation of a NIC receives a message, and once"
-        if sent.completed_at is not None:
-            assert sent.arrivals, "what is done has been received"
-            assert sent.arrivals[0] < sent.completed_at, "and not after its completion"
-        elif sent.incarnation == nics.wires.incarnations[sent.source]:
-            assert sent.failed, "a host that has not restarted has the outcome of each send"
+    for message in nics.sent:
+        assert len(message.arrivals) <= 1, "at most one incarnation of a NIC receives a message, and once"
+        if message.completed_at is not None:
+            assert message.arrivals, "what is done has been received"
+            assert message.arrivals[0] < message.completed_at, "and not after its completion"
+        elif message.incarnation == nics.wires.incarnations[message.source]:
+            assert message.failed, "a host that has not restarted has the outcome of each send"
     for number, host in enumerate(hosts(nics.wires)):
         assert host.free_descriptors == 640 - 4
         assert host.pinned == 4

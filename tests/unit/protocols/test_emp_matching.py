@@ -15,10 +15,10 @@ def test_a_message_goes_to_the_receive_with_its_tag_and_source() -> None:
     wires, hosts = joined_nics(3)
     for_other_tag = hosts[2].post_receive(0, 1, bytearray(10))
     for_other_source = hosts[2].post_receive(1, 2, bytearray(10))
-    for_it = hosts[2].post_receive(0, 2, bytearray(10))
+    tag_receive = hosts[2].post_receive(0, 2, bytearray(10))
     hosts[0].post_send(2, 2, b"hello")
     wires.exchange()
-    assert for_it.result() == (0, 2, 5)
+    assert tag_receive.result() == (0, 2, 5)
     assert not for_other_tag.done
     assert not for_other_source.done
 
@@ -35,11 +35,11 @@ def test_a_receive_for_any_source_takes_the_oldest_of_all_nodes() -> None:
 
 def test_a_receive_for_any_tag_stays_in_its_context() -> None:
     wires, (sender, receiver) = joined_nics()
-    anything = receiver.post_receive(0, any_tag(9), bytearray(1))
+    any_tag_receive = receiver.post_receive(0, any_tag(9), bytearray(1))
     sender.post_send(1, 8 << 24 | 1, b"x")
     sender.post_send(1, 9 << 24 | 1, b"y")
     wires.exchange()
-    assert anything.result().tag == 9 << 24 | 1
+    assert any_tag_receive.result().tag == 9 << 24 | 1
     of_context_0 = receiver.post_receive(0, ANY_TAG, bytearray(1))
     wires.elapse(TIMEOUT)
     assert not of_context_0.done
@@ -141,10 +141,10 @@ def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() ->
     wires, (sender, receiver) = joined_nics()
     sender.post_send(1, 1, bytes(200_000))
     assert len(wires.take(0)) == 48  # the window
-    sent = 0
+    sent_count = 0
     for _ in range(5):
         wires.tick()
-        sent += len(frames := wires.take(0))
+        sent_count += len(frames := wires.take(0))
         assert dialogue(frames) == ["header 0", "data 0.1", "data 0.2"]
         for frame in frames:
             wires.deliver(frame)
@@ -158,16 +158,16 @@ def test_a_message_without_a_receive_does_not_block_later_messages() -> None:
     """The long one fills the window; after one time-out the short one behind it goes."""
     wires, (sender, receiver) = joined_nics()
     expected = receiver.post_receive(0, 2, bytearray(1))
-    long = sender.post_send(1, 1, bytes(200_000))
+    long_send = sender.post_send(1, 1, bytes(200_000))
     sender.post_send(1, 2, b"!")
     wires.exchange()
     assert not expected.done
     wires.elapse(TIMEOUT)
     assert expected.done
-    assert not long.done
+    assert not long_send.done
     receiver.post_receive(0, 1, bytearray(200_000))
     wires.elapse(Settings().longest_timeout)
-    assert long.done
+    assert long_send.done
 
 
 def test_a_receive_that_waits_because_too_few_headers_are_kept_is_reported() -> None:
@@ -208,29 +208,29 @@ def test_a_message_to_oneself_waits_for_its_receive_as_any_other() -> None:
 def test_posting_in_completion_callbacks_does_not_nest() -> None:
     """Each message to itself is posted in the callback of the one before: that must not nest."""
     wires, (node, _) = joined_nics()
-    left = 5000
+    remaining = 5000
 
-    def again(_: object = None) -> None:
-        nonlocal left
-        if left:
-            left -= 1
-            node.post_receive(0, 1, bytearray(1)).add_callback(again)
+    def post_again(_: object = None) -> None:
+        nonlocal remaining
+        if remaining:
+            remaining -= 1
+            node.post_receive(0, 1, bytearray(1)).add_callback(post_again)
             node.post_send(0, 1, b"!")
 
-    again()
-    assert left == 0
+    post_again()
+    assert remaining == 0
     assert node.free_descriptors == 640
     assert wires.pending_work() == []
 
 
 def test_a_message_of_no_bytes_is_received() -> None:
     wires, (sender, receiver) = joined_nics()
-    empty = receiver.post_receive(0, 1, bytearray(0))
+    empty_receive = receiver.post_receive(0, 1, bytearray(0))
     larger = receiver.post_receive(0, 1, bytearray(9000))
     sender.post_send(1, 1, b"")
     sender.post_send(1, 1, b"")
     wires.exchange()
-    assert empty.result().length == larger.result().length == 0
+    assert empty_receive.result().length == larger.result().length == 0
 
 
 @settings(max_examples=30)
@@ -252,5 +252,5 @@ def test_any_order_of_receives_finds_every_message(sends: list[tuple[int, int]],
         wires.elapse(40 * 20_000_000)
         assert receive.done, wires.pending_work()
         first = sends.index((source, tag))
-        assert buffer[0] == next(n for n, sent in enumerate(sends) if sent == (source, tag) and n >= first)
+        assert buffer[0] == next(n for n, key in enumerate(sends) if key == (source, tag) and n >= first)
         sends[buffer[0]] = (-1, -1)

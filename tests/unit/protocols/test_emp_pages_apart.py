@@ -18,10 +18,10 @@ def test_adjacent_pages_are_one_segment_only_in_contiguous_memory(apart: bool, s
     _, kind, length, address, _, _, count = stat.unpack_head(descriptors.memory, 0)
     chain_length = descriptors.scatter(0, kind, length, address, count, memory)
     assert lengths(chain_length) == segments
-    listed = memory.pin_page(memoryview(pack_page_list(pages)))
-    indirect = descriptors.scatter(0, stat.SEND | stat.INDIRECT, 0, listed, 3, memory)
+    page_list = memory.pin_page(memoryview(pack_page_list(pages)))
+    indirect = descriptors.scatter(0, stat.SEND | stat.INDIRECT, 0, page_list, 3, memory)
     assert lengths(indirect) == segments
 
 
-def lengths(place: memoryview | Scatter) -> list[int]:
-    return [len(segment) for segment in ([place] if isinstance(place, memoryview) else place.views(0, len(place)))]
+def lengths(target: memoryview | Scatter) -> list[int]:
+    return [len(segment) for segment in ([target] if isinstance(target, memoryview) else target.views(0, len(target)))]

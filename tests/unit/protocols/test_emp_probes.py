@@ -32,7 +32,7 @@ def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() ->
     probe = receiver.post_probe(ANY_SOURCE, ANY_TAG)
     assert receiver.pending_work() == [f"a message from any node, tag {0}"]
     assert any("a probe for a message from any node, tag 0" in line for line in wires.pending_work())
-    sent = sender.post_send(1, 2, content(5000))
+    send = sender.post_send(1, 2, content(5000))
     wires.exchange()
     assert probe_fields(probe) == (0, 2, 5000)
     assert probe_fields(receiver.post_probe(0, 2, wait=False)) == (0, 2, 5000), "it is still there"
@@ -41,7 +41,7 @@ def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() ->
     wires.elapse(TIMEOUT)
     assert receive.result() == (0, 2, 5000)
     assert buffer == content(5000)
-    assert sent.done
+    assert send.done
     assert receiver.post_probe(0, 2, wait=False).result() is None
     assert wires.pending_work() == []
 
@@ -50,38 +50,38 @@ def test_a_message_that_matches_a_receive_is_not_reported_to_a_probe() -> None:
     wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 2, bytearray(1))
     probe = receiver.post_probe(0, 2)
-    for letter in (b"a", b"b"):
-        sender.post_send(1, 2, letter * (1 if letter == b"a" else 3))
+    for content_byte in (b"a", b"b"):
+        sender.post_send(1, 2, content_byte * (1 if content_byte == b"a" else 3))
         wires.exchange()
         assert receive.done
-        assert probe.done is (letter == b"b")
+        assert probe.done is (content_byte == b"b")
     assert probe_fields(probe) == (0, 2, 3)
 
 
 def test_a_message_is_reported_to_waiting_probes_until_one_claims_it() -> None:
     wires, (sender, receiver) = joined_nics()
-    for_it = [receiver.post_probe(0, 2), receiver.post_probe(0, 2, claim=True), receiver.post_probe(0, 2)]
+    probes = [receiver.post_probe(0, 2), receiver.post_probe(0, 2, claim=True), receiver.post_probe(0, 2)]
     sender.post_send(1, 2, b"x")
     wires.exchange()
-    assert [probe.done for probe in for_it] == [True, True, False]
+    assert [probe.done for probe in probes] == [True, True, False]
 
 
 def test_a_claimed_message_is_received_only_by_its_receive() -> None:
     wires, (sender, receiver) = joined_nics()
-    for letter in (b"a", b"b"):
-        sender.post_send(1, 2, letter)
+    for content_byte in (b"a", b"b"):
+        sender.post_send(1, 2, content_byte)
     wires.exchange()
-    claimed = receiver.post_probe(ANY_SOURCE, ANY_TAG, wait=False, claim=True).result()
-    assert claimed is not None
+    probe = receiver.post_probe(ANY_SOURCE, ANY_TAG, wait=False, claim=True).result()
+    assert probe is not None
     buffers = [bytearray(1), bytearray(1)]
-    other = receiver.post_receive(0, 2, buffers[0])
+    other_receive = receiver.post_receive(0, 2, buffers[0])
     wires.elapse(TIMEOUT)
-    assert (other.result(), buffers[0]) == (ReceiveResult(0, 2, 1), b"b")
-    receive = receiver.post_claimed(claimed, buffers[1])
+    assert (other_receive.result(), buffers[0]) == (ReceiveResult(0, 2, 1), b"b")
+    receive = receiver.post_claimed(probe, buffers[1])
     wires.elapse(2 * TIMEOUT)
     assert (receive.result(), buffers[1]) == (ReceiveResult(0, 2, 1), b"a")
     with pytest.raises(EmpError):
-        receiver.post_claimed(claimed, buffers[1]).result()
+        receiver.post_claimed(probe, buffers[1]).result()
     assert wires.pending_work() == []
 
 
@@ -89,13 +89,13 @@ def test_the_receive_of_a_claimed_message_fails_if_its_sender_restarts() -> None
     wires, (sender, receiver) = joined_nics(settings=Settings(held=1))
     sender.post_send(1, 2, b"old")
     wires.exchange()
-    claimed = receiver.post_probe(0, 2, wait=False, claim=True).result()
-    assert claimed is not None
+    probe = receiver.post_probe(0, 2, wait=False, claim=True).result()
+    assert probe is not None
     wires.restart(0)
     hosts(wires)[0].post_send(1, 2, b"new")
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError, match="given the message up"):
-        receiver.post_claimed(claimed, bytearray(3)).result()
+        receiver.post_claimed(probe, bytearray(3)).result()
     assert probe_fields(receiver.post_probe(0, 2, wait=False)) == (0, 2, 3), "the room for one header is free again"
 
 
@@ -107,10 +107,10 @@ def test_a_cancelled_receive_frees_its_descriptor() -> None:
     with pytest.raises(ReceiveCancelledError, match="a receive from node 0, tag 2, 1 bytes, was cancelled"):
         receive.result()
     assert (receiver.free_descriptors, receiver.pinned) == (1, 0)
-    again = receiver.post_receive(0, 2, bytearray(1))
+    next_receive = receiver.post_receive(0, 2, bytearray(1))
     sender.post_send(1, 2, b"x")
     wires.exchange()
-    assert again.result().length == 1
+    assert next_receive.result().length == 1
 
 
 def test_a_receive_that_has_matched_is_not_cancelled() -> None:

@@ -53,22 +53,22 @@ def test_messages_not_begun_go_to_the_receivers_new_incarnation() -> None:
     sender.post_send(1, 0, b"")
     wires.exchange()
     pending_send = sender.post_send(1, 1, b"lost")
-    waiting = sender.post_send(1, 1, b"kept")
+    later_send = sender.post_send(1, 1, b"kept")
     wires.restart(1)
     buffer = bytearray(4)
     hosts(wires)[1].post_receive(0, 1, buffer)
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError):
         pending_send.result()
-    assert waiting.done
+    assert later_send.done
     assert buffer == b"kept"
 
 
 def test_a_restart_of_the_sender_fails_the_receive_in_progress() -> None:
     wires, (sender, receiver) = joined_nics()
-    half = receiver.post_receive(0, 1, bytearray(10_000))
+    half_received = receiver.post_receive(0, 1, bytearray(10_000))
     buffer = bytearray(5)
-    other = receiver.post_receive(0, 1, buffer)
+    other_receive = receiver.post_receive(0, 1, buffer)
     sender.post_send(1, 1, bytes(10_000))
     for frame in wires.take(0)[:4]:
         wires.deliver(frame)
@@ -76,8 +76,8 @@ def test_a_restart_of_the_sender_fails_the_receive_in_progress() -> None:
     hosts(wires)[0].post_send(1, 1, b"after")
     wires.exchange()
     with pytest.raises(EmpError, match="node 0 has restarted"):
-        half.result()
-    assert other.done
+        half_received.result()
+    assert other_receive.done
     assert buffer == b"after"
     assert receiver.free_descriptors == 640
     assert receiver.pinned == 0
@@ -118,14 +118,14 @@ def test_late_frames_of_a_former_incarnation_are_dropped() -> None:
     wires, (sender, receiver) = joined_nics()
     for _ in range(2):
         sender.post_send(1, 1, b"old")
-    late = wires.take(0)
+    late_frames = wires.take(0)
     wires.restart(0)
     hosts(wires)[0].post_send(1, 1, b"new")
     wires.exchange()
     buffer = bytearray(3)
     receiver.post_receive(0, 1, buffer)
     before = total_counters(wires, 1, "stale")
-    for frame in late:
+    for frame in late_frames:
         wires.deliver(frame)
     assert total_counters(wires, 1, "stale") == before + 2
     wires.elapse(2 * TIMEOUT)
@@ -138,10 +138,10 @@ def test_acknowledgements_for_a_former_incarnation_complete_nothing_of_the_new_o
     sender.post_send(1, 1, b"old")
     for frame in wires.take(0):
         wires.deliver(frame)
-    [late] = wires.take(1)
+    [late_ack] = wires.take(1)
     wires.restart(0)
     send = hosts(wires)[0].post_send(1, 1, b"new")
-    wires.deliver(late)
+    wires.deliver(late_ack)
     assert not send.done
     assert total_counters(wires, 0, "stale") == 1
 
@@ -152,68 +152,68 @@ def test_acknowledgements_from_a_former_incarnation_complete_nothing() -> None:
     sender.post_send(1, 1, b"one")
     for frame in wires.take(0):
         wires.deliver(frame)
-    [late] = wires.take(1)
+    [late_ack] = wires.take(1)
     wires.restart(1)
     hosts(wires)[1].post_send(0, 9, b"I am new")
     for frame in wires.take(1):
         wires.deliver(frame)
     send = sender.post_send(1, 1, b"two")
     before = total_counters(wires, 0, "stale")
-    wires.deliver(late)
+    wires.deliver(late_ack)
     assert not send.done
     assert total_counters(wires, 0, "stale") == before + 1
 
 
-@pytest.mark.parametrize("heard", [False, True], ids=["of nobody", "of the one that has gone"])
-def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnation(heard: bool) -> None:
+@pytest.mark.parametrize("is_heard", [False, True], ids=["of nobody", "of the one that has gone"])
+def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnation(is_heard: bool) -> None:
     """A copy of it is late, and comes when its receiver has restarted."""
     wires, (sender, receiver) = joined_nics()
-    if heard:
+    if is_heard:
         receiver.post_send(0, 5, b"")
         wires.exchange()
     receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     [frame] = wires.take(0)
     wires.deliver(frame)
-    for answer in wires.take(1):
-        wires.deliver(answer)
+    for ack in wires.take(1):
+        wires.deliver(ack)
     assert send.done
     wires.restart(1)
-    again = hosts(wires)[1].post_receive(0, 1, bytearray(3))
+    second_receive = hosts(wires)[1].post_receive(0, 1, bytearray(3))
     wires.deliver(frame)
-    assert not again.done
+    assert not second_receive.done
     wires.exchange()
     assert total_counters(wires, 0, "restarts") == 1, "its sender has been told"
 
 
-@pytest.mark.parametrize("hears", ["by the refusal of what it sends again", "by what the receiver sends", "too late"])
-def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(hears: str) -> None:
+@pytest.mark.parametrize("event", ["by the refusal of what it sends again", "by what the receiver sends", "too late"])
+def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(event: str) -> None:
     """The sender learns of neither receipt, as all answers of the former incarnation are lost."""
     wires, (sender, receiver) = joined_nics()
-    former = receiver.post_receive(0, 1, bytearray(3))
+    former_receive = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     [frame] = wires.take(0)
     wires.deliver(frame)
-    assert former.done
+    assert former_receive.done
     wires.restart(1)
-    later = hosts(wires)[1].post_receive(0, 1, bytearray(3))
-    if hears == "too late":  # nothing is ever heard of the next one's answers: it does not take the message either
+    later_receive = hosts(wires)[1].post_receive(0, 1, bytearray(3))
+    if event == "too late":  # nothing is ever heard of the next one's answers: it does not take the message either
         for _ in range(9):
             wires.tick()
-            for again in wires.take(0):
-                wires.deliver(again)
+            for resent in wires.take(0):
+                wires.deliver(resent)
             wires.take(1)
         assert not send.done
-    elif hears == "by what the receiver sends":
+    elif event == "by what the receiver sends":
         hosts(wires)[1].post_send(0, 9, b"I am new")
     wires.elapse(Settings().longest_timeout)
-    assert not later.done
+    assert not later_receive.done
     with pytest.raises(EmpError, match="node 1 has restarted: whether the message had arrived is not known"):
         send.result()
     assert total_counters(wires, 0, "restarts") == 1
     sender.post_send(1, 1, b"two")
     wires.exchange()
-    assert later.done
+    assert later_receive.done
 
 
 def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
@@ -221,25 +221,25 @@ def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
     wires, _ = joined_nics()
     wires.restart(0)
     sender, receiver = hosts(wires)
-    former = receiver.post_receive(0, 1, bytearray(3))
+    former_receive = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     for frame in wires.take(0):
         wires.deliver(frame)
-    assert not former.done
+    assert not former_receive.done
     wires.restart(1)
-    later = hosts(wires)[1].post_receive(0, 1, bytearray(3))
+    later_receive = hosts(wires)[1].post_receive(0, 1, bytearray(3))
     wires.elapse(TIMEOUT)
-    assert later.done
+    assert later_receive.done
     assert send.result().length == 3
     assert total_counters(wires, 0, "restarts") == 0
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["", "the receiver has restarted meanwhile"])
-def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(again: bool) -> None:
+@pytest.mark.parametrize("receiver_restarts", [False, True], ids=["", "the receiver has restarted meanwhile"])
+def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(receiver_restarts: bool) -> None:
     wires, (sender, _) = joined_nics(incarnation=TIME_AS_INCARNATION)
     buffers = [bytearray(10_000), bytearray(3)]
     sends = [sender.post_send(1, 1, content(10_000)), sender.post_send(1, 1, b"one")]
-    if again:
+    if receiver_restarts:
         for frame in wires.take(0):
             wires.deliver(frame)
         wires.restart(1)
@@ -292,8 +292,8 @@ def test_a_send_posted_in_the_callback_of_a_restart_needs_no_timeout() -> None:
     assert wires.pending_work() == []
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["", "frames are lost"])
-def test_message_ids_wrap_around(lost: bool) -> None:
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "frames are lost"])
+def test_message_ids_wrap_around(is_lost: bool) -> None:
     wires, (sender, receiver) = joined_nics()
     begin_at(wires, 0, 1, 2**32 - 3)
     for number in range(6):
@@ -303,7 +303,7 @@ def test_message_ids_wrap_around(lost: bool) -> None:
         sender.post_send(1, number, content(5000))
         sender.post_send(1, number, bytes([number]))
         frames = wires.take(0)
-        for frame in frames[1:] if lost else frames:
+        for frame in frames[1:] if is_lost else frames:
             wires.deliver(frame)
         wires.elapse(TIMEOUT)
         assert bytes(buffers[0]) == content(5000)
@@ -340,9 +340,9 @@ def test_incarnations_wrap_around() -> None:
         wires.restart(0)
 
 
-@pytest.mark.parametrize(("incarnation", "known"), [(0, FIRST), (2**31 + 1, FIRST), (0, 2**31 + 5)])
-def test_a_frame_of_an_invalid_incarnation_is_dropped(incarnation: int, known: int) -> None:
-    wires, (sender, receiver) = joined_nics(incarnation=known)
+@pytest.mark.parametrize(("incarnation", "known_incarnation"), [(0, FIRST), (2**31 + 1, FIRST), (0, 2**31 + 5)])
+def test_a_frame_of_an_invalid_incarnation_is_dropped(incarnation: int, known_incarnation: int) -> None:
+    wires, (sender, receiver) = joined_nics(incarnation=known_incarnation)
     receiver.post_receive(0, 0, bytearray(1))
     sender.post_send(1, 0, b"")
     wires.exchange()

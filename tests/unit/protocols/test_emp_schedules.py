@@ -39,8 +39,8 @@ def test_every_message_arrives_once_and_in_order_and_nothing_leaks(seed: int) ->
 
 
 def test_hosts_change_the_frames_of_a_collection_while_messages_are_in_flight() -> None:
-    changed = [emp_random_schedules.run(seed) for seed in range(20)]
-    assert sum(case.changes for case in changed if isinstance(case, ChangingUnits)) >= 100
+    changes = [emp_random_schedules.run(seed) for seed in range(20)]
+    assert sum(case.changes for case in changes if isinstance(case, ChangingUnits)) >= 100
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -50,7 +50,7 @@ def test_a_seed_is_repeatable(seed: int) -> None:
 
 def test_a_seed_is_repeatable_in_another_process() -> None:
     """A schedule depends on no hash order and no memory address."""
-    reported = {
+    reports = {
         subprocess.run(
             [sys.executable, "-m", emp_random_schedules.__name__, "11"],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])},
@@ -60,7 +60,7 @@ def test_a_seed_is_repeatable_in_another_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert reported == {emp_random_schedules.run(11).digest.hexdigest()}
+    assert reports == {emp_random_schedules.run(11).digest.hexdigest()}
 
 
 @pytest.mark.requires("interpreted")
@@ -72,6 +72,6 @@ def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, obje
 
 
 def test_the_schedules_find_nothing_without_a_mutant() -> None:
-    nothing = Mutant("no mistake", "nothing is wrong", lambda patch: None)  # noqa: ARG005
+    no_mutant = Mutant("no mistake", "nothing is wrong", lambda patch: None)  # noqa: ARG005
     with pytest.raises(AssertionError, match="do not find that nothing is wrong"):
-        find(nothing, emp_random_schedules.run, 0, 20)
+        find(no_mutant, emp_random_schedules.run, 0, 20)

@@ -36,12 +36,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "said"), WRONG)
-def test_invalid_values_are_refused_by_the_constructor_and_by_assignment(name: str, value: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize(("name", "value", "message"), WRONG)
+def test_invalid_values_are_refused_by_the_constructor_and_by_assignment(name: str, value: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Settings(**{name: value})
     settings = Settings()
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         setattr(settings, name, value)
     assert settings == Settings()
 
@@ -85,10 +85,10 @@ def test_unknown_settings_are_refused() -> None:
 
 def test_settings_can_be_copied_and_pickled() -> None:
     settings = Settings(timeout=300_000_000, longest_timeout=400_000_000, unit=7)
-    for other in (copy(settings), pickle.loads(pickle.dumps(settings))):
-        assert other == settings
+    for copied in (copy(settings), pickle.loads(pickle.dumps(settings))):
+        assert copied == settings
         with pytest.raises(ValueError, match="0 frames"):
-            other.unit = 0
+            copied.unit = 0
 
 
 def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
@@ -135,8 +135,8 @@ def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_
     assert sender.free_descriptors == 640
 
 
-@pytest.mark.parametrize("changed", [1, 2, 5, 255])
-def test_a_command_while_a_message_is_in_flight_changes_the_next_messages_acknowledgements(changed: int) -> None:
+@pytest.mark.parametrize("new_unit", [1, 2, 5, 255])
+def test_a_command_while_a_message_is_in_flight_changes_the_next_messages_acknowledgements(new_unit: int) -> None:
     """One collection of the first message has been acknowledged, one has been lost, and one is not sent yet."""
     wires, (sender, receiver) = joined_nics(settings=Settings(window=2))
     buffers = [bytearray(FIRST + 8 * FULL), bytearray(FIRST + 4 * FULL)]
@@ -144,7 +144,7 @@ def test_a_command_while_a_message_is_in_flight_changes_the_next_messages_acknow
     sends = [sender.post_send(1, 0, content(len(buffers[0])))]
     frames = wires.take(0)
     assert arrive(wires, frames[:3]) == ["ack 0.2"]
-    assert sender.post_unit(changed).done
+    assert sender.post_unit(new_unit).done
     sends.append(sender.post_send(1, 1, content(len(buffers[1]))))
     assert arrive(wires, wires.take(0)) == ["ack 0.8"]  # the first message's last collection, of the former unit
     answers = []
@@ -152,7 +152,7 @@ def test_a_command_while_a_message_is_in_flight_changes_the_next_messages_acknow
         if not (frames := wires.take(0)):
             wires.tick()  # the lost collection's time is over
         answers += arrive(wires, frames)
-    ends = [*range(changed - 1, 4, changed), 4]
+    ends = [*range(new_unit - 1, 4, new_unit), 4]
     expected = ["ack 0.5", *(f"ack 1.{end}" for end in dict.fromkeys(ends))]
     assert sorted(answers) == sorted(expected)
     assert all(receive.done for receive in receives)
@@ -168,9 +168,9 @@ def test_each_end_has_its_own_frames_per_collection() -> None:
     receives = [end.post_receive(1 - end.number, 0, bytearray(size)) for end in ends]
     for end in ends:
         end.post_send(1 - end.number, 0, bytes(size))
-    reported = [wires.take(number) for number in (0, 1)]
-    assert [units(frames) for frames in reported] == [{2}, {5}]
-    for frame in (*reported[0], *reported[1]):
+    announcements = [wires.take(number) for number in (0, 1)]
+    assert [units(frames) for frames in announcements] == [{2}, {5}]
+    for frame in (*announcements[0], *announcements[1]):
         wires.deliver(frame)
     assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 0.5"]
     assert dialogue(wires.take(0)) == ["ack 0.4", "ack 0.5"]
@@ -206,13 +206,13 @@ def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
     for frame in frames:
         wires.deliver(frame)
     answers = wires.take(1)
-    for answer in answers:
-        wires.deliver(answer)
+    for ack in answers:
+        wires.deliver(ack)
     return dialogue(answers)
 
 
-@pytest.mark.parametrize("changed", [1, 2, 4, 255])
-def test_a_message_in_progress_keeps_its_frames_per_collection(changed: int) -> None:
+@pytest.mark.parametrize("new_unit", [1, 2, 4, 255])
+def test_a_message_in_progress_keeps_its_frames_per_collection(new_unit: int) -> None:
     """Retransmitted frames keep their boundaries, and so do frames that are first sent after the change."""
     settings = Settings(window=2)
     wires, (sender, receiver) = joined_nics(settings=settings)
@@ -220,38 +220,38 @@ def test_a_message_in_progress_keeps_its_frames_per_collection(changed: int) -> 
     buffer = bytearray(size)
     receive = receiver.post_receive(0, 0, buffer)
     send = sender.post_send(1, 0, content(size))
-    lost = wires.take(0)
-    assert dialogue(lost) == ["header 0", *(f"data 0.{frame}" for frame in range(1, 6))]
-    settings.unit = changed
+    lost_frames = wires.take(0)
+    assert dialogue(lost_frames) == ["header 0", *(f"data 0.{frame}" for frame in range(1, 6))]
+    settings.unit = new_unit
     wires.tick()
-    again = wires.take(0)
-    assert again == lost[:3]
-    assert arrive(wires, again) == ["ack 0.2"]
-    again, rest = (frames := wires.take(0))[:3], frames[3:]
-    assert again == lost[3:]
+    resent = wires.take(0)
+    assert resent == lost_frames[:3]
+    assert arrive(wires, resent) == ["ack 0.2"]
+    resent, rest = (frames := wires.take(0))[:3], frames[3:]
+    assert resent == lost_frames[3:]
     assert dialogue(rest) == ["data 0.6", "data 0.7"]
     assert units(rest) == {3}
     assert arrive(wires, rest) == ["ack 0.7"]
-    assert arrive(wires, again) == ["ack 0.5"]
+    assert arrive(wires, resent) == ["ack 0.5"]
     assert send.done
     assert receive.done
     assert bytes(buffer) == content(size)
 
 
-@pytest.mark.parametrize("changed", [1, 2, 4, 255])
-def test_messages_from_before_and_after_a_change_of_unit_are_resent_in_their_own_units(changed: int) -> None:
+@pytest.mark.parametrize("new_unit", [1, 2, 4, 255])
+def test_messages_from_before_and_after_a_change_of_unit_are_resent_in_their_own_units(new_unit: int) -> None:
     settings = Settings()
     wires, (sender, receiver) = joined_nics(settings=settings)
     sizes = [FIRST + 3 * FULL, 1, FIRST + 3 * FULL, 1]
-    sends, lost = [], []
+    sends, lost_frames = [], []
     for message, size in enumerate(sizes):
         if message == 2:
-            settings.unit = changed
+            settings.unit = new_unit
         sends.append(sender.post_send(1, message, content(size)))
-        lost.append(wires.take(0))
-    assert [units(frames) for frames in lost] == [{3}, {3}, {changed}, {changed}]
+        lost_frames.append(wires.take(0))
+    assert [units(frames) for frames in lost_frames] == [{3}, {3}, {new_unit}, {new_unit}]
     wires.tick()
-    assert wires.take(0) == [*lost[0][:3], *lost[1], *lost[2][:changed], *lost[3]]
+    assert wires.take(0) == [*lost_frames[0][:3], *lost_frames[1], *lost_frames[2][:new_unit], *lost_frames[3]]
     for message, size in enumerate(sizes):
         receiver.post_receive(0, message, bytearray(size))
     wires.elapse(10 * TIMEOUT)

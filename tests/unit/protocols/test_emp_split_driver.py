@@ -39,9 +39,9 @@ def test_a_nic_without_a_host_keeps_no_message_and_the_next_host_receives_it() -
     assert settings == Settings()
     nic.attach(wires.now, 0, cast("SharedDmaMemory", HostMemory()), memoryview(bytearray(settings.descriptors * SIZE)))
     wires.tick()
-    [again] = wires.take(0)
-    assert dialogue([again]) == ["header 0"]
-    nic.firmware.receive(wires.now, again)
+    [resent] = wires.take(0)
+    assert dialogue([resent]) == ["header 0"]
+    nic.firmware.receive(wires.now, resent)
     assert nic.firmware.counter_values()["headers_admitted"] == 1
     assert actions.frames == [], "nobody receives it yet"
 

@@ -20,20 +20,22 @@ step = st.one_of(
 def test_timers_agree_with_a_plain_table(steps: list[tuple[str, int, int]]) -> None:
     timers: Timers[int] = Timers()
     table: dict[int, tuple[int, int]] = {}
-    for order, (what, key, when) in enumerate(steps):
-        if what == "set":
-            timers.set(key, when)
-            table[key] = (when, order)
-        elif what == "cancel":
+    for order, (action, key, time) in enumerate(steps):
+        if action == "set":
+            timers.set(key, time)
+            table[key] = (time, order)
+        elif action == "cancel":
             timers.cancel(key)
             table.pop(key, None)
         else:
-            due = sorted((at, place, first) for first, (at, place) in table.items() if at <= when)
-            assert timers.expired(when) == [one for _, _, one in due]
-            for _, _, one in due:
-                del table[one]
-        assert timers.deadline == min((at for at, _ in table.values()), default=None)
-        assert dict(timers) == {first: at for first, (at, _) in table.items()}
+            due_timers = sorted(
+                (due_time, set_order, first) for first, (due_time, set_order) in table.items() if due_time <= time
+            )
+            assert timers.expired(time) == [timer for _, _, timer in due_timers]
+            for _, _, timer in due_timers:
+                del table[timer]
+        assert timers.deadline == min((due_time for due_time, _ in table.values()), default=None)
+        assert dict(timers) == {first: due_time for first, (due_time, _) in table.items()}
         assert len(timers) == len(table)
 
 
@@ -50,20 +52,22 @@ def test_cancelled_timers_take_no_memory() -> None:
 
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(0, 500), st.integers(0, 500))
 def test_views_of_a_scattered_message_are_its_bytes(lengths: list[int], begin: int, end: int) -> None:
-    whole = bytes(place & 0xFF for place in range(sum(lengths)))
-    begins = [sum(lengths[:place]) for place in range(len(lengths))]
-    scatter = Scatter([memoryview(whole)[at : at + length] for at, length in zip(begins, lengths, strict=True)])
-    assert len(scatter) == len(whole)
-    end = min(end, len(whole))
+    message = bytes(index & 0xFF for index in range(sum(lengths)))
+    begins = [sum(lengths[:index]) for index in range(len(lengths))]
+    scatter = Scatter(
+        [memoryview(message)[start : start + length] for start, length in zip(begins, lengths, strict=True)]
+    )
+    assert len(scatter) == len(message)
+    end = min(end, len(message))
     segments = scatter.views(begin, end)
-    assert b"".join(segments) == whole[begin:end]
+    assert b"".join(segments) == message[begin:end]
     assert all(segments), "a segment of no bytes would be a transfer for nothing"
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 3])
 def test_pinned_memory_is_found_page_by_page_and_nothing_beside_it(size: int) -> None:
     memory = HostMemory()
-    other = memory.pin(memoryview(b"o" * PAGE))
+    other_pages = memory.pin(memoryview(b"o" * PAGE))
     buffer = memoryview(bytearray(range(256)) * 200)[:size]
     pages = memory.pin(buffer)
     assert b"".join(memory.view(*page) for page in pages) == buffer
@@ -75,5 +79,5 @@ def test_pinned_memory_is_found_page_by_page_and_nothing_beside_it(size: int) ->
     memory.unpin(pages[0][0])
     with pytest.raises(UnpinnedError):
         memory.view(*pages[0])
-    assert memory.view(*other[0]) == b"o" * PAGE
+    assert memory.view(*other_pages[0]) == b"o" * PAGE
     assert len(memory) == 1

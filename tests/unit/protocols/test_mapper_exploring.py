@@ -24,19 +24,19 @@ def explored(
     """The map, and the probes that were asked for."""
     network = Myrinet(cables, leaders=[])
     exploration = explore(0, 8, lambda: lossy)
-    requested: list[Probe] = []
+    probes: list[Probe] = []
     try:
         while True:
             batch = next(exploration)
             for probe in batch.probes:
                 if not batch.wanted(probe):
                     continue
-                requested.append(probe)
+                probes.append(probe)
                 end, _ = network.leads_to(0, probe.route)
                 if isinstance(end, int) and (probe.host or end == 0) and not is_lost(probe):
                     batch.answered(probe, answered(HostAnswer(end, 1, address(end)) if probe.host else None))
     except StopIteration as stop:
-        return stop.value, requested
+        return stop.value, probes
 
 
 def test_a_switch_without_hosts_that_two_cables_lead_to_is_one() -> None:

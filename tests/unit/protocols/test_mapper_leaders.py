@@ -18,11 +18,12 @@ def leaders(network: Myrinet) -> list[int]:
     return [number for number, mapper in network.mappers.items() if mapper.leads]
 
 
-def frame_of(kind: int, source: int, *, payload: bytes = b"", to: bytes = BROADCAST, **fields: int) -> bytes:
+def frame_of(kind: int, source: int, *, payload: bytes = b"", destination: bytes = BROADCAST, **fields: int) -> bytes:
     names = ("leader", "incarnation", "number", "epoch", "author", "part", "parts")
     values = {"leader": source, "incarnation": 1, **fields}
     return add_envelope(
-        codec.pack_frame(to, address(source), kind, source, *(values.get(name, 0) for name in names), payload), b""
+        codec.pack_frame(destination, address(source), kind, source, *(values.get(name, 0) for name in names), payload),
+        b"",
     )
 
 
@@ -65,11 +66,11 @@ def test_a_leader_that_dies_has_a_successor_that_makes_later_tables() -> None:
     assert network.settle() is not None
     before = network.tables[5].epoch
     network.kill(0)
-    began = network.now
+    start_time = network.now
     assert network.settle() is not None
     assert leaders(network) == [1]
     assert network.tables[5].epoch > before
-    assert network.now - began < 3 * Settings().patience
+    assert network.now - start_time < 3 * Settings().patience
 
 
 def test_a_network_that_falls_apart_has_two_leaders_and_one_again_when_it_heals() -> None:
@@ -181,9 +182,9 @@ def test_mappers_that_may_not_lead_wait_for_one_that_may() -> None:
     network = Myrinet(star(4), leaders=[3])
     assert network.settle() is not None
     assert leaders(network) == [3]
-    nobody = Myrinet(star(4), leaders=[])
-    nobody.run(5 * SECOND)
-    assert nobody.sent() == 0
+    leaderless = Myrinet(star(4), leaders=[])
+    leaderless.run(5 * SECOND)
+    assert leaderless.sent() == 0
 
 
 def test_a_nic_that_nothing_is_plugged_in_to_has_a_table_without_routes_until_something_is() -> None:
@@ -225,128 +226,130 @@ def test_a_network_is_explored_again_now_and_then() -> None:
 
 
 def test_two_nics_of_one_number_are_told_of() -> None:
-    alone = Alone(5)
-    other = add_envelope(codec.pack_frame(BROADCAST, address(6), codec.KIND_PROBE, 5, 5, 1, 1, 0, 0, 0, 0), b"")
-    alone.mapper.receive(0, other)
-    assert alone.mapper.counters.strangers == 1
-    assert not alone.sent
+    mapper = Alone(5)
+    other_probe = add_envelope(codec.pack_frame(BROADCAST, address(6), codec.KIND_PROBE, 5, 5, 1, 1, 0, 0, 0, 0), b"")
+    mapper.mapper.receive(0, other_probe)
+    assert mapper.mapper.counters.strangers == 1
+    assert not mapper.sent
 
 
 def test_a_probe_is_answered_by_the_way_that_it_came_and_says_which_routes_are_here() -> None:
-    alone = Alone(5)
-    alone.mapper.receive(7, frame_of(codec.KIND_PROBE, 2, number=33, payload=bytes((0x83, 0xBF, 0x80))))
-    frame = alone.sent[0]
+    mapper = Alone(5)
+    mapper.mapper.receive(7, frame_of(codec.KIND_PROBE, 2, number=33, payload=bytes((0x83, 0xBF, 0x80))))
+    frame = mapper.sent[0]
     assert frame[14:17] == bytes((0x80, 0x81, 0xBD))
     answer = codec.unpack_frame(frame[:14] + frame[17:-1])
     assert answer[:7] == (address(2), address(5), codec.KIND_ANSWER, 5, 2, 1, 33)
-    assert alone.mapper.leader == 2
+    assert mapper.mapper.leader == 2
 
 
 def test_a_worse_leader_is_told_of_the_better_one_and_the_better_one_of_it() -> None:
-    alone = Alone(5)
-    alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
-    alone.mapper.receive(50 * MILLISECOND, frame_of(codec.KIND_PROBE, 4))
-    hint, answer = (codec.unpack_frame(frame[:-1]) for frame in alone.sent[1:])
+    mapper = Alone(5)
+    mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
+    mapper.mapper.receive(50 * MILLISECOND, frame_of(codec.KIND_PROBE, 4))
+    hint, answer = (codec.unpack_frame(frame[:-1]) for frame in mapper.sent[1:])
     assert hint[2] == codec.KIND_HINT
     assert answer[2:5] == (codec.KIND_ANSWER, 5, 2)
-    assert alone.mapper.leader == 2
+    assert mapper.mapper.leader == 2
 
 
 def test_a_mapper_that_hears_a_worse_leader_leads_at_once() -> None:
-    alone = Alone(5)
-    alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
-    assert alone.mapper.leads
-    _, _, kind, source, leader, *_ = codec.unpack_frame(alone.sent[0][:-1])
+    mapper = Alone(5)
+    mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
+    assert mapper.mapper.leads
+    _, _, kind, source, leader, *_ = codec.unpack_frame(mapper.sent[0][:-1])
     assert (kind, source, leader) == (codec.KIND_ANSWER, 5, 5)
 
 
 def test_a_probe_that_an_earlier_incarnation_has_sent_answers_none() -> None:
-    alone = Alone(5)
-    alone.run(5 * Settings().stagger)
-    _, _, kind, _, _, _, number, *_ = codec.unpack_frame(alone.sent[0][:-1])
+    mapper = Alone(5)
+    mapper.run(5 * Settings().stagger)
+    _, _, kind, _, _, _, number, *_ = codec.unpack_frame(mapper.sent[0][:-1])
     assert kind == codec.KIND_PROBE
-    alone.mapper.receive(1, frame_of(codec.KIND_PROBE, 5, incarnation=2, number=number))
-    assert alone.mapper.counters.strangers == 1
-    assert not alone.mapper.counters.answers_received
-    alone.mapper.receive(1, alone.sent[0])
-    assert alone.mapper.counters.answers_received == 1
+    mapper.mapper.receive(1, frame_of(codec.KIND_PROBE, 5, incarnation=2, number=number))
+    assert mapper.mapper.counters.strangers == 1
+    assert not mapper.mapper.counters.answers_received
+    mapper.mapper.receive(1, mapper.sent[0])
+    assert mapper.mapper.counters.answers_received == 1
 
 
 def test_answers_that_contradict_each_other_are_a_reason_to_begin_anew() -> None:
-    alone = Alone(0)
-    alone.run(0)
-    while not alone.mapper.counters.contradictions:
-        for raw in list(alone.sent):
+    mapper = Alone(0)
+    mapper.run(0)
+    while not mapper.mapper.counters.contradictions:
+        for raw in list(mapper.sent):
             frame = raw[:14] + raw[14:].lstrip(bytes(range(0x80, 0x100)))
             _, _, kind, *_, number, _, _, _, _, payload = codec.unpack_frame(frame[:-1])
-            alone.sent.remove(raw)
+            mapper.sent.remove(raw)
             if kind == codec.KIND_PROBE and payload:  # every port leads to the same host
-                alone.mapper.receive(1, frame_of(codec.KIND_ANSWER, 7, number=number))
+                mapper.mapper.receive(1, frame_of(codec.KIND_ANSWER, 7, number=number))
             elif kind == codec.KIND_LOOP:
-                alone.mapper.receive(1, add_envelope(frame[:-1], b""))
-        alone.run(alone.mapper.deadline or 0)
-    alone.run(1 * SECOND)
-    assert alone.mapper.counters.explorations == 2
+                mapper.mapper.receive(1, add_envelope(frame[:-1], b""))
+        mapper.run(mapper.mapper.deadline or 0)
+    mapper.run(1 * SECOND)
+    assert mapper.mapper.counters.explorations == 2
 
 
 def test_word_of_a_better_leader_that_is_never_heard_of_is_believed_for_a_while() -> None:
-    alone = Alone(5)
-    began = 5 * Settings().stagger
-    alone.run(began)
-    assert alone.mapper.leads
-    alone.mapper.receive(began, frame_of(codec.KIND_ANSWER, 9, leader=1, number=1))
-    assert not alone.mapper.leads
-    alone.run(began + Settings().rumour - 1)
-    assert not alone.mapper.leads
-    alone.run(2 * began + Settings().rumour)
-    assert alone.mapper.leads
+    mapper = Alone(5)
+    start_time = 5 * Settings().stagger
+    mapper.run(start_time)
+    assert mapper.mapper.leads
+    mapper.mapper.receive(start_time, frame_of(codec.KIND_ANSWER, 9, leader=1, number=1))
+    assert not mapper.mapper.leads
+    mapper.run(start_time + Settings().rumour - 1)
+    assert not mapper.mapper.leads
+    mapper.run(2 * start_time + Settings().rumour)
+    assert mapper.mapper.leads
 
 
 def test_a_table_of_a_mapper_that_does_not_lead_is_not_taken() -> None:
-    alone = Alone(5)
-    alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
+    mapper = Alone(5)
+    mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
     fields = {"epoch": 9, "part": 0, "parts": 1, "payload": b"\0"}
-    alone.mapper.receive(1, frame_of(codec.KIND_TABLE, 3, author=3, **fields))
-    assert alone.mapper.table is None
-    alone.mapper.receive(2, frame_of(codec.KIND_TABLE, 2, author=2, **fields))
-    assert alone.mapper.table is not None
-    assert alone.mapper.table.version == (9, 2)
+    mapper.mapper.receive(1, frame_of(codec.KIND_TABLE, 3, author=3, **fields))
+    assert mapper.mapper.table is None
+    mapper.mapper.receive(2, frame_of(codec.KIND_TABLE, 2, author=2, **fields))
+    assert mapper.mapper.table is not None
+    assert mapper.mapper.table.version == (9, 2)
 
 
 def test_a_table_is_installed_when_all_its_parts_have_come_in_whatever_order() -> None:
-    alone = Alone(5)
+    mapper = Alone(5)
     entry = [bytes((0, number)) + address(number) + bytes((1, 0x81)) for number in (1, 2, 3)]
     for part in (2, 0, 2, 0):
-        alone.mapper.receive(
+        mapper.mapper.receive(
             0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=part, parts=3, payload=b"\0" + entry[part])
         )
-    assert not alone.tables
-    alone.mapper.receive(0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=1, parts=3, payload=b"\0" + entry[1]))
-    assert len(alone.tables) == 1
-    table = alone.mapper.table
+    assert not mapper.tables
+    mapper.mapper.receive(
+        0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=1, parts=3, payload=b"\0" + entry[1])
+    )
+    assert len(mapper.tables) == 1
+    table = mapper.mapper.table
     assert table is not None
     assert sorted(table.paths) == [1, 2, 3]
-    assert len(alone.sent) == 5  # every part is acknowledged, whenever it comes
+    assert len(mapper.sent) == 5  # every part is acknowledged, whenever it comes
 
 
 def test_an_earlier_table_of_the_same_leader_is_acknowledged_and_not_taken() -> None:
-    alone = Alone(5)
+    mapper = Alone(5)
     entry = b"\0\0\2" + address(2) + b"\0"
     for epoch, payload in ((0xFFFF_FFFF, b"\0"), (1, entry), (0xFFFF_FFFF, b"\0")):
-        alone.mapper.receive(0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=epoch, parts=1, payload=payload))
-    assert len(alone.tables) == 2
-    assert alone.mapper.table is not None
-    assert list(alone.mapper.table.paths) == [2]
-    assert len(alone.sent) == 3
+        mapper.mapper.receive(0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=epoch, parts=1, payload=payload))
+    assert len(mapper.tables) == 2
+    assert mapper.mapper.table is not None
+    assert list(mapper.mapper.table.paths) == [2]
+    assert len(mapper.sent) == 3
 
 
 def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
-    alone = Alone(5)
+    mapper = Alone(5)
     for epoch in (3, 0xFFFF_FFF0, 0x7000_0000, 0xFFFF_FFFF):
-        alone.mapper.receive(0, frame_of(codec.KIND_ANSWER, 9, leader=9, epoch=epoch, author=9))
-    alone.run(1 * SECOND)
-    assert alone.mapper.table is not None
-    assert alone.mapper.table.version == (0x7000_0001, 5)
+        mapper.mapper.receive(0, frame_of(codec.KIND_ANSWER, 9, leader=9, epoch=epoch, author=9))
+    mapper.run(1 * SECOND)
+    assert mapper.mapper.table is not None
+    assert mapper.mapper.table.version == (0x7000_0001, 5)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +360,7 @@ def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
         (frame_of(codec.KIND_PROBE, 2)[:30] + b"?" + frame_of(codec.KIND_PROBE, 2)[31:], "corrupt"),
         (add_envelope(codec.pack_frame(BROADCAST, address(2), 1, 2, 2, 1, 1, 0, 0, 0, 0), b"\x81"), "malformed"),
         (frame_of(codec.KIND_PROBE, 2, payload=b"\x01"), "malformed"),
-        (frame_of(codec.KIND_PROBE, 2, to=address(3)), "strangers"),
+        (frame_of(codec.KIND_PROBE, 2, destination=address(3)), "strangers"),
         (frame_of(codec.KIND_PROBE, NOBODY), "strangers"),
         (frame_of(codec.KIND_LOOP, 2), "strangers"),
         (frame_of(codec.KIND_TABLE, 2, author=2, parts=1), "malformed"),
@@ -369,11 +372,11 @@ def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
     ],
 )
 def test_invalid_frames_are_dropped_and_counted(frame: bytes, counter: str) -> None:
-    alone = Alone(5)
-    alone.mapper.receive(0, frame)
-    assert alone.mapper.counter_values()[counter] == 1
-    assert not alone.sent
-    assert alone.mapper.leader is None
+    mapper = Alone(5)
+    mapper.mapper.receive(0, frame)
+    assert mapper.mapper.counter_values()[counter] == 1
+    assert not mapper.sent
+    assert mapper.mapper.leader is None
 
 
 @given(
@@ -391,10 +394,10 @@ def test_invalid_frames_are_dropped_and_counted(frame: bytes, counter: str) -> N
     )
 )
 def test_no_frame_upsets_a_mapper(letters: list[tuple[int, int, int, int, int, int, bytes]]) -> None:
-    alone = Alone(5)
+    mapper = Alone(5)
     for now, (kind, source, leader, epoch, part, parts, payload) in enumerate(letters):
-        about = {"leader": leader, "number": now, "epoch": epoch, "author": source, "part": part, "parts": parts}
-        alone.mapper.receive(now * MILLISECOND, frame_of(kind, source, payload=payload, **about))
-        alone.run(now * MILLISECOND)
-    alone.run(5 * SECOND)
-    assert alone.mapper.leads
+        fields = {"leader": leader, "number": now, "epoch": epoch, "author": source, "part": part, "parts": parts}
+        mapper.mapper.receive(now * MILLISECOND, frame_of(kind, source, payload=payload, **fields))
+        mapper.run(now * MILLISECOND)
+    mapper.run(5 * SECOND)
+    assert mapper.mapper.leads

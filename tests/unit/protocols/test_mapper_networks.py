@@ -27,7 +27,7 @@ Note = Callable[[str, object], None]
 
 def berkeley_now() -> list[Cable]:
     """100 hosts, 40 switches, 193 cables; the hosts counted from 0."""
-    return plug_cables((int(near[1:]) - 1 if near[0] == "n" else near, far) for near, far in now_cables())
+    return plug_cables((int(first[1:]) - 1 if first[0] == "n" else first, second) for first, second in now_cables())
 
 
 SHAPES: dict[str, list[Cable]] = {
@@ -45,8 +45,8 @@ EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES)
 @EVERY_SHAPE
 def test_a_network_is_mapped_as_it_is_and_its_routes_cannot_deadlock(shape: str, record_property: Note) -> None:
     network = Myrinet(SHAPES[shape])
-    took = network.settle()
-    assert took is not None
+    settle_time = network.settle()
+    assert settle_time is not None
     assert not network.deadlock()
     assert not network.crossings
     leader = network.mappers[0]
@@ -54,7 +54,7 @@ def test_a_network_is_mapped_as_it_is_and_its_routes_cannot_deadlock(shape: str,
     record_property(
         "note",
         f"mapping, {shape}: {leader.counters.probes_sent:,} probes of the leader, {network.sent():,} of all, "
-        f"{took // MILLISECOND} ms until all have their routes",
+        f"{settle_time // MILLISECOND} ms until all have their routes",
     )
 
 
@@ -74,15 +74,15 @@ def test_a_network_that_loses_or_damages_frames_on_every_cable_is_mapped_as_it_i
 def test_random_networks_are_mapped_as_they_are(record_property: Note) -> None:
     """Random networks of 1 to 64 switches, with double cables, bridges and parts without hosts, which the leader's map
     has too."""
-    probes, longest, wrong = 0, 0, []
+    probes, longest, differences = 0, 0, []
     for seed in range(GRAPHS):
         network = Myrinet(random_network(seed), leaders={0})
-        took = network.settle()
-        if took is None or network.deadlock() or network.crossings:
-            wrong.append(seed)
+        settle_time = network.settle()
+        if settle_time is None or network.deadlock() or network.crossings:
+            differences.append(seed)
         else:
-            probes, longest = probes + network.sent(), max(longest, took)
-    assert not wrong
+            probes, longest = probes + network.sent(), max(longest, settle_time)
+    assert not differences
     record_property(
         "note",
         f"mapping, {GRAPHS} random networks: {probes // GRAPHS:,} probes on average, {longest // MILLISECOND} ms at most",
@@ -90,11 +90,11 @@ def test_random_networks_are_mapped_as_they_are(record_property: Note) -> None:
 
 
 def test_a_random_failure_is_found_and_routed_around_and_so_is_its_repair(record_property: Note) -> None:
-    wrong, longest = [], 0
+    differences, longest = [], 0
     for seed in range(GRAPHS // 2):
-        network = Myrinet(random_network(seed, most=10))
+        network = Myrinet(random_network(seed, max_nodes=10))
         cables = network.cables
-        took = [network.settle()]
+        settle_times = [network.settle()]
         if seed % 2:
             cut = [cables[seed % len(cables)]]
             network.cut(cut[0])
@@ -103,16 +103,16 @@ def test_a_random_failure_is_found_and_routed_around_and_so_is_its_repair(record
             assert isinstance(switch, str)
             cut = [cable for cable in cables if switch in (cable[0][0], cable[1][0])]
             network.fail(switch)
-        took.append(network.settle())
+        settle_times.append(network.settle())
         deadlock = network.deadlock()
         for cable in cut:
             network.join(cable)
-        took.append(network.settle())
-        if None in took or deadlock or network.deadlock():
-            wrong.append(seed)
+        settle_times.append(network.settle())
+        if None in settle_times or deadlock or network.deadlock():
+            differences.append(seed)
         else:
-            longest = max(longest, *(time or 0 for time in took[1:]))
-    assert not wrong
+            longest = max(longest, *(time or 0 for time in settle_times[1:]))
+    assert not differences
     record_property("note", f"mapping, {GRAPHS // 2} failures and repairs: {longest // MILLISECOND} ms at most")
 
 
@@ -123,39 +123,39 @@ def test_a_cable_within_one_switch_is_mapped_and_taken_by_no_route() -> None:
         assert network.settle() is not None
         topology = network.mappers[0].topology
         assert topology is not None
-        assert [near.switch == far.switch for near, far in topology.cables()].count(True) == 2
+        assert [first.switch == second.switch for first, second in topology.cables()].count(True) == 2
 
 
 def test_switches_of_sixteen_ports_need_a_setting() -> None:
     cables = [((number, 0), ("s", 2 * number)) for number in range(8)]
     assert Myrinet(cables, ports=16).settle() is not None
-    few = Myrinet(cables, ports=16, settings=Settings(ports=8))
-    few.run(1_000 * MILLISECOND)
-    assert not few.mapped(few.mappers)
+    eight_ports = Myrinet(cables, ports=16, settings=Settings(ports=8))
+    eight_ports.run(1_000 * MILLISECOND)
+    assert not eight_ports.mapped(eight_ports.mappers)
 
 
 def test_a_network_is_mapped_by_no_more_probes_a_second_than_is_set() -> None:
     settings = Settings(interval=100_000, burst=4)
     network = Myrinet(fat_tree(), settings=settings, leaders={0})
     assert network.settle() is not None
-    sent = network.sent_at
-    for first, last in ((i, j) for i in range(0, len(sent), 7) for j in range(i + 4, len(sent), 11)):
-        assert sent[last] - sent[first] >= (last - first + 1 - settings.burst) * settings.interval
+    sent_times = network.sent_at
+    for first, last in ((i, j) for i in range(0, len(sent_times), 7) for j in range(i + 4, len(sent_times), 11)):
+        assert sent_times[last] - sent_times[first] >= (last - first + 1 - settings.burst) * settings.interval
 
 
 def test_looking_after_a_network_in_which_nothing_happens_is_cheap(record_property: Note) -> None:
     network = Myrinet(berkeley_now())
     assert network.settle() is not None
     leader = network.mappers[0]
-    before, watches = leader.counters.probes_sent, leader.counters.watches
+    before, watches_before = leader.counters.probes_sent, leader.counters.watches
     tables = {number: mapper.counters.tables_installed for number, mapper in network.mappers.items()}
     network.run(1_000 * MILLISECOND)
-    looks = leader.counters.watches - watches
+    watch_count = leader.counters.watches - watches_before
     probes = leader.counters.probes_sent - before
-    assert looks >= 8
-    assert probes <= looks * (len(network.cables) + 2 * 40 * 14 / 4)
+    assert watch_count >= 8
+    assert probes <= watch_count * (len(network.cables) + 2 * 40 * 14 / 4)
     assert tables == {number: mapper.counters.tables_installed for number, mapper in network.mappers.items()}
     assert leader.counters.explorations == 1
     record_property(
-        "note", f"mapping, NOW, nothing happens: {probes // looks} probes a look, 10 looks a second at most"
+        "note", f"mapping, NOW, nothing happens: {probes // watch_count} probes a look, 10 looks a second at most"
     )

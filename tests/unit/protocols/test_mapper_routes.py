@@ -34,8 +34,8 @@ def map_network(network: Myrinet) -> Topology:
 
 def test_routes_once_around_a_ring_would_deadlock() -> None:
     """The deadlock check of the other tests finds a deadlock where there is one."""
-    around: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
-    network = Myrinet([*around, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
+    ring_cables: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
+    network = Myrinet([*ring_cables, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
     map_network(network)
     assert not network.deadlock()
     for number in range(4):
@@ -53,19 +53,19 @@ def build_topology(cables: Sequence[Cable]) -> Topology:
         for name, _ in cable:
             if isinstance(name, str) and name not in numbers:
                 numbers[name] = topology.add(())
-    for (near, near_port), (far, far_port) in cables:
-        place = Port(numbers[far], far_port)
-        if isinstance(near, int):
-            topology.attach(place, near)
+    for (first, near_port), (second, far_port) in cables:
+        attached_port = Port(numbers[second], far_port)
+        if isinstance(first, int):
+            topology.attach(attached_port, first)
         else:
-            topology.connect(Port(numbers[near], near_port), place)
+            topology.connect(Port(numbers[first], near_port), attached_port)
     return topology
 
 
 @pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, 100, 25)])
 def test_every_route_is_a_shortest_up_down_route(seeds: range) -> None:
     for seed in seeds:
-        check_up_down_routes(build_topology(random_network(seed, most=24)))
+        check_up_down_routes(build_topology(random_network(seed, max_nodes=24)))
 
 
 def check_up_down_routes(topology: Topology) -> None:
@@ -74,43 +74,48 @@ def check_up_down_routes(topology: Topology) -> None:
     for source, (start, port) in topology.at.items():
         shortest = legal_distances(topology, rank, start)
         for number, route in routing.routes(source).items():
-            switches, at = [start], Port(start, port)
+            switches, port_reached = [start], Port(start, port)
             for delta in route[:-1]:
-                end = topology.ends[at.switch][at.port + delta]
+                end = topology.ends[port_reached.switch][port_reached.port + delta]
                 assert isinstance(end, Port)
-                at = end
-                switches.append(at.switch)
-            assert topology.ends[at.switch][at.port + route[-1]] == number
-            ups = [rank[far] < rank[near] for near, far in pairwise(switches)]
+                port_reached = end
+                switches.append(port_reached.switch)
+            assert topology.ends[port_reached.switch][port_reached.port + route[-1]] == number
+            ups = [rank[second] < rank[first] for first, second in pairwise(switches)]
             assert ups == sorted(ups, reverse=True)
             assert len(ups) == shortest[switches[-1]]
 
 
 def legal_distances(topology: Topology, rank: Sequence[int], start: int) -> dict[int, int]:
     """Return distances in cables by a forward search from one switch, unlike the code under test."""
-    seen = {(start, False): 0}
-    best = {start: 0}
+    distances = {(start, False): 0}
+    shortest = {start: 0}
     for state in (order := [(start, False)]):
-        switch, down = state
+        switch, is_down = state
         for end in topology.ends[switch].values():
             if isinstance(end, Port) and end.switch != switch:
                 goes_down = rank[end.switch] > rank[switch]
                 after = (end.switch, goes_down)
-                if (goes_down or not down) and after not in seen:
-                    seen[after] = seen[state] + 1
-                    best.setdefault(end.switch, seen[after])
+                if (goes_down or not is_down) and after not in distances:
+                    distances[after] = distances[state] + 1
+                    shortest.setdefault(end.switch, distances[after])
                     order.append(after)
-    return best
+    return shortest
 
 
 def test_equally_short_routes_are_spread_over_the_cables() -> None:
     network = Myrinet(fat_tree())
     map_network(network)
-    used: Counter[tuple[str | int, int]] = Counter()
+    use_counts: Counter[tuple[str | int, int]] = Counter()
     for number, table in network.tables.items():
         for path in table.paths.values():
-            used.update(network.leads_to(number, route_of(path.route))[1][1:2])
-    upward = [used[place] for cable in network.cables for place in cable[:1] if str(cable[1][0]).startswith("spine")]
+            use_counts.update(network.leads_to(number, route_of(path.route))[1][1:2])
+    upward = [
+        use_counts[attached_port]
+        for cable in network.cables
+        for attached_port in cable[:1]
+        if str(cable[1][0]).startswith("spine")
+    ]
     assert len(upward) == 16
     assert sum(upward) == 16 * 12
     assert min(upward) >= 4  # of 12 on average
@@ -134,11 +139,11 @@ def test_an_envelope_is_removed_and_one_damaged_bit_is_detected(frame: bytes, bi
     assert remove_envelope(add_envelope(frame, b"")) == frame
     with pytest.raises(MalformedError, match="route"):
         remove_envelope(add_envelope(frame, b"\x81"))
-    damaged = bytearray(add_envelope(frame, b""))
-    bit %= 8 * (len(damaged) - 14)
-    damaged[14 + (bit >> 3)] ^= 1 << (bit & 7)
+    damaged_frame = bytearray(add_envelope(frame, b""))
+    bit %= 8 * (len(damaged_frame) - 14)
+    damaged_frame[14 + (bit >> 3)] ^= 1 << (bit & 7)
     with pytest.raises(MalformedError):
-        remove_envelope(bytes(damaged))
+        remove_envelope(bytes(damaged_frame))
 
 
 @given(
@@ -153,14 +158,14 @@ def test_a_table_is_restored_from_its_parts_in_any_order(
     paths: dict[int, Path], way_back: tuple[int, ...], most: int, random: st.random.Random
 ) -> None:
     table = Table(7, 3, paths)
-    parts = list(enumerate(split_table(table, way_back, most)))
-    assert all(len(part) <= most for _, part in parts)
-    assert all(return_route_of(part)[0] == route_bytes(way_back) for _, part in parts)
-    random.shuffle(parts)
-    collected = PartialTable(table.version, len(parts))
-    *early, last = [collected.add(number, paths_of(part)) for number, part in parts]
+    numbered_parts = list(enumerate(split_table(table, way_back, most)))
+    assert all(len(part) <= most for _, part in numbered_parts)
+    assert all(return_route_of(part)[0] == route_bytes(way_back) for _, part in numbered_parts)
+    random.shuffle(numbered_parts)
+    collected = PartialTable(table.version, len(numbered_parts))
+    *incomplete, last = [collected.add(number, paths_of(part)) for number, part in numbered_parts]
     assert last == table
-    assert not any(early)
+    assert not any(incomplete)
 
 
 def test_a_probe_byte_by_byte() -> None:
@@ -188,24 +193,24 @@ def test_scapy_decodes_only_mapping_packets_as_mapping() -> None:
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 100), st.integers(1, 10))
 def test_a_pacer_passes_a_burst_and_then_the_mean_rate(steps: list[int], interval: int, burst: int) -> None:
     pacer = Pacer(interval, burst)
-    now, sent = 0, []
+    now, passed_times = 0, []
     for step in steps:
         now += step
-        free = pacer.free
+        free_at = pacer.free
         while pacer.take(now):
-            assert now >= free
-            sent.append(now)
-            free = pacer.free
+            assert now >= free_at
+            passed_times.append(now)
+            free_at = pacer.free
         assert now < pacer.free <= now + interval
-    assert len(sent) >= burst
-    for first in range(len(sent)):
-        for last in range(first, len(sent)):
-            assert sent[last] - sent[first] >= (last - first + 1 - burst) * interval
+    assert len(passed_times) >= burst
+    for first in range(len(passed_times)):
+        for last in range(first, len(passed_times)):
+            assert passed_times[last] - passed_times[first] >= (last - first + 1 - burst) * interval
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ports": 1}, {"ports": 33}, {"least": 0}, {"least": 5, "most": 4}, {"window": 0}, {"chunk": 500}]
+    "settings", [{"ports": 1}, {"ports": 33}, {"least": 0}, {"least": 5, "most": 4}, {"window": 0}, {"chunk": 500}]
 )
-def test_an_invalid_setting_is_an_error(wrong: dict[str, int]) -> None:
+def test_an_invalid_setting_is_an_error(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"more|to"):
-        Settings(**wrong)
+        Settings(**settings)

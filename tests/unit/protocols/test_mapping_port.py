@@ -34,20 +34,20 @@ class DaemonsNic(SingleNic):
         self.memory.mapped_regions.update({STAGED: self.staged, STAGING: self.staging})
 
     def put(self, form: int, data: bytes, slot: int = 0, epoch: int = 0, author: int = 0) -> None:
-        begin = slot * self.firmware.settings.medium
-        self.staged[begin : begin + len(data)] = data
+        start = slot * self.firmware.settings.medium
+        self.staged[start : start + len(data)] = data
         layout.WRITE_ENTRY[0](
-            self.page(ENDPOINT), layout.SLOT_OFFSETS[slot], layout.READY, 0, 0, len(data), begin, 0, form, 0, 0, 0, ENDPOINT,
+            self.page(ENDPOINT), layout.SLOT_OFFSETS[slot], layout.READY, 0, 0, len(data), start, 0, form, 0, 0, 0, ENDPOINT,
             ENDPOINT, author, epoch, 0, 1,
         )  # fmt: skip
         self.ring(ENDPOINT, slot)
 
-    def come(self, place: int) -> tuple[int, bytes]:
+    def come(self, slot: int) -> tuple[int, bytes]:
         """Return form and data of what the daemon has got at a place of its ring."""
-        at = layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS + place]
-        entry = layout.READ_ENTRY(self.page(ENDPOINT), at)
-        begin = place * self.firmware.settings.medium
-        return entry[6], bytes(self.staging[begin : begin + entry[3]])
+        offset = layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS + slot]
+        entry = layout.READ_ENTRY(self.page(ENDPOINT), offset)
+        start = slot * self.firmware.settings.medium
+        return entry[6], bytes(self.staging[start : start + entry[3]])
 
 
 def test_a_probe_packet_goes_out_as_the_daemon_has_written_it_and_its_slot_is_free() -> None:
@@ -61,8 +61,8 @@ def test_mappers_packets_are_passed_to_the_daemon_in_order_until_its_ring_is_ful
     card = DaemonsNic()
     for _ in range(layout.RING_SIZE + 1):
         card.firmware.receive(0, PROBE)
-    assert [card.come(place) for place in range(layout.RING_SIZE)] == [(layout.PROBE, PROBE)] * layout.RING_SIZE
-    assert card.notifications == [(ENDPOINT, layout.ARRIVED_REQUESTS + place) for place in range(layout.RING_SIZE)]
+    assert [card.come(slot) for slot in range(layout.RING_SIZE)] == [(layout.PROBE, PROBE)] * layout.RING_SIZE
+    assert card.notifications == [(ENDPOINT, layout.ARRIVED_REQUESTS + slot) for slot in range(layout.RING_SIZE)]
     assert card.counter("overruns") == 1
     card.page(ENDPOINT)[layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS]] = layout.FREE
     card.firmware.receive(0, PROBE)

@@ -34,47 +34,47 @@ def test_a_send_completes_when_its_buffer_may_be_reused() -> None:
     nodes.exchange(0, 1)
     for size in (4, 100, 3000):
         buffer = bytearray(b"x" * size)
-        sent = nodes.devices[0].send(1, 0, 7, memoryview(buffer))
-        assert sent.done
+        send = nodes.devices[0].send(1, 0, 7, memoryview(buffer))
+        assert send.done
         buffer[:] = b"y" * size
-        receipt, received = nodes.receive(1, 0, size, tag=7)
+        receipt, buffer_received = nodes.receive(1, 0, size, tag=7)
         nodes.wires.elapse(SECOND)
         assert receipt.result().length == size
-        assert received == b"x" * size
+        assert buffer_received == b"x" * size
 
 
 def test_a_long_message_is_sent_only_after_the_match() -> None:
     nodes = Nodes()
-    sent = nodes.send(0, 1, LONG)
+    send = nodes.send(0, 1, LONG)
     nodes.wires.elapse(SECOND)
-    assert not sent.done
+    assert not send.done
     assert nodes.wires.agents[1].firmware.counter_values()["packets_received"] < 10
     receipt, buffer = nodes.receive(1, 0, len(LONG))
     nodes.wires.elapse(SECOND)
-    assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
+    assert (send.result().length, receipt.result().length) == (len(LONG), len(LONG))
     assert buffer == LONG
 
 
 def test_only_as_much_of_a_long_message_is_sent_as_fits_the_receive() -> None:
-    for room in (0, 1000):
+    for capacity in (0, 1000):
         nodes = Nodes()
-        sent = nodes.send(0, 1, LONG)
-        receipt, buffer = nodes.receive(1, 0, room)
+        send = nodes.send(0, 1, LONG)
+        receipt, buffer = nodes.receive(1, 0, capacity)
         nodes.wires.elapse(SECOND)
-        assert sent.result().length == len(LONG)
-        with pytest.raises(MPIError, match=f"{len(LONG)} bytes .* for a buffer of {room}"):
+        assert send.result().length == len(LONG)
+        with pytest.raises(MPIError, match=f"{len(LONG)} bytes .* for a buffer of {capacity}"):
             receipt.result()
-        assert buffer == LONG[:room]
+        assert buffer == LONG[:capacity]
         assert nodes.wires.agents[1].firmware.counter_values()["packets_received"] < 20
 
 
 def test_more_long_messages_than_slots_take_turns() -> None:
     count = 2 * SLOTS
     nodes = Nodes(3)
-    sent = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT_SIZE + number], tag=number) for number in range(count)]
-    received = [nodes.receive(0, 1 + number % 2, 3 * SLOT_SIZE, tag=number) for number in range(count)]
+    sends = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT_SIZE + number], tag=number) for number in range(count)]
+    receives = [nodes.receive(0, 1 + number % 2, 3 * SLOT_SIZE, tag=number) for number in range(count)]
     nodes.wires.elapse(SECOND)
-    for number, (completion, (receipt, buffer)) in enumerate(zip(sent, received, strict=True)):
+    for number, (completion, (receipt, buffer)) in enumerate(zip(sends, receives, strict=True)):
         assert completion.done
         assert buffer[: receipt.result().length] == LONG[: 2 * SLOT_SIZE + number]
     assert nodes.ranks.is_idle()
@@ -83,18 +83,18 @@ def test_more_long_messages_than_slots_take_turns() -> None:
 def test_early_messages_are_kept_and_limited_by_the_window() -> None:
     nodes = Nodes(2, Settings(sequences=MAX_SEQUENCES))
     nodes.exchange(0, 1)
-    sent = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
-    (first, *others) = nodes.wires.take(0)
-    for frame in others:
+    sends = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
+    (first, *frames) = nodes.wires.take(0)
+    for frame in frames:
         nodes.wires.deliver(frame)
     nodes.wires.exchange()  # all but the first message's frame
-    early = nodes.endpoint(1)._pairs[0].early
-    assert len(early) == WINDOW - 1
+    early_messages = nodes.endpoint(1)._pairs[0].early
+    assert len(early_messages) == WINDOW - 1
     assert not nodes.endpoint(1)._pairs[0].arriving
     nodes.wires.deliver(first)
     nodes.wires.exchange()
-    assert not early
-    assert all(completion.done for completion in sent)
+    assert not early_messages
+    assert all(completion.done for completion in sends)
     for number in range(10 * WINDOW):
         receipt, buffer = nodes.receive(1, 0, 2)
         assert receipt.result().length == 2
@@ -114,9 +114,9 @@ def test_a_silent_peer_does_not_block_sends_to_other_peers() -> None:
 
 def test_messages_to_a_silent_peer_fail_and_later_messages_arrive() -> None:
     nodes = Nodes(2, IMPATIENT)
-    sent = [nodes.send(0, 1, data) for data in (b"short", bytes(3000), LONG)]
+    sends = [nodes.send(0, 1, data) for data in (b"short", bytes(3000), LONG)]
     nodes.drop_all_frames(SECOND)
-    assert [failure(completion) for completion in sent] == [ERR_PROC_FAILED] * 3
+    assert [failure(completion) for completion in sends] == [ERR_PROC_FAILED] * 3
     nodes.exchange(0, 1)
     assert nodes.ranks.is_idle()
 
@@ -124,21 +124,21 @@ def test_messages_to_a_silent_peer_fail_and_later_messages_arrive() -> None:
 def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     nodes = Nodes(2, IMPATIENT)
     nodes.exchange(0, 1)
-    sent = nodes.send(0, 1, LONG)
+    send = nodes.send(0, 1, LONG)
     receipt, _ = nodes.receive(1, 0, len(LONG))
-    waiting, buffer = nodes.receive(1, 0, 10, tag=5)
+    pending, buffer = nodes.receive(1, 0, 10, tag=5)
     for _ in range(6):
         for number in (0, 1):
             for frame in nodes.wires.take(number):
                 nodes.wires.deliver(frame)
     nodes.drop_all_frames(150 * MILLISECOND)
-    assert failure(sent) == ERR_PROC_FAILED
+    assert failure(send) == ERR_PROC_FAILED
     nodes.wires.elapse(SECOND)  # the other is told that it was begun anew with
     assert failure(receipt) == ERR_PROC_FAILED
-    assert not waiting.done  # it was not this one that was lost
+    assert not pending.done  # it was not this one that was lost
     nodes.send(0, 1, b"later", tag=5)
     nodes.wires.elapse(SECOND)
-    assert waiting.result().length == 5
+    assert pending.result().length == 5
     assert buffer[:5] == b"later"
     staging = nodes.endpoint(1)._staging
     assert not staging._held_back
@@ -151,11 +151,11 @@ def test_slots_are_held_back_until_nothing_of_the_former_session_is_in_flight() 
     nodes.exchange(0, 1)
     nodes.send(1, 0, b"doomed to be lost")
     nodes.advance(40 * MILLISECOND, lambda frame: b"doom" in frame)
-    sent, (receipt, _) = nodes.send(0, 1, LONG), nodes.receive(1, 0, len(LONG))
+    send, (receipt, _) = nodes.send(0, 1, LONG), nodes.receive(1, 0, len(LONG))
     nodes.advance(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
     # The receiver has given up its own message, and said so; pieces of the long one are still to come.
     staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
-    assert [failure(completion) for completion in (sent, receipt)] == [ERR_PROC_FAILED] * 2
+    assert [failure(completion) for completion in (send, receipt)] == [ERR_PROC_FAILED] * 2
     assert (pair.own_session, pair.is_open) == ((1, 1), True)
     assert list(map(len, staging._held_back.values())) == [MAX_SLOTS_PER_MESSAGE]
     nodes.send(0, 1, b"meanwhile")
@@ -173,13 +173,13 @@ def test_credits_of_returned_replies_are_restored_when_the_peer_reports_them(all
     nodes.exchange(0, 1)
     answerer = nodes.wires.addresses[1]
     for _ in range(2 * allowed):
-        sent = [nodes.send(0, 1, b"word") for _ in range(20)]
+        sends = [nodes.send(0, 1, b"word") for _ in range(20)]
         nodes.advance(
             60 * MILLISECOND, lambda frame: frame[6:12] == answerer and codec.kind_of(frame) == codec.KIND_MESSAGE
         )
         nodes.wires.elapse(SECOND)
-        assert [completion.done for completion in sent] == [True] * 20
-        assert failure(sent[-1]) == ERR_PROC_FAILED
+        assert [completion.done for completion in sends] == [True] * 20
+        assert failure(sends[-1]) == ERR_PROC_FAILED
         pair = nodes.endpoint(0)._pairs[1]
         assert (pair.former, pair.lacks_credits) == (0, False)
         nodes.exchange(0, 1)
@@ -192,12 +192,12 @@ def test_messages_of_a_former_session_are_rejected() -> None:
     nodes.send(1, 0, b"doomed to be lost")
     nodes.advance(50 * MILLISECOND, lambda frame: b"doom" in frame)
     nodes.send(0, 1, b"before")
-    held = nodes.wires.take(0)
+    held_frames = nodes.wires.take(0)
     nodes.advance(10 * MILLISECOND, lambda frame: b"doom" in frame or b"before" in frame)
     assert nodes.endpoint(1)._pairs[0].own_session == (1, 1)
     for text in (b"after1", b"after2", b"after3"):
         nodes.send(0, 1, text)
-    for frame in held:
+    for frame in held_frames:
         nodes.wires.deliver(frame)
     nodes.wires.elapse(SECOND)
     assert [nodes.receive(1, 0, 6)[1] for _ in range(3)] == [b"after1", b"after2", b"after3"]
@@ -206,17 +206,17 @@ def test_messages_of_a_former_session_are_rejected() -> None:
 def test_a_late_identity_of_a_former_incarnation_is_ignored() -> None:
     nodes = Nodes(2, IMPATIENT)
     nodes.send(0, 1, b"first of all")
-    asking = nodes.wires.take(0)
+    asking_frames = nodes.wires.take(0)
     nodes.drop_all_frames(60 * MILLISECOND)
     assert nodes.endpoint(0)._pairs[1].own_session == (1, 1)
     nodes.exchange(0, 1)
-    sent = nodes.send(1, 0, LONG)
+    send = nodes.send(1, 0, LONG)
     nodes.wires.exchange()
-    for frame in asking:
+    for frame in asking_frames:
         nodes.wires.deliver(frame)
     receipt, buffer = nodes.receive(0, 1, len(LONG))
     nodes.wires.elapse(SECOND)
-    assert (sent.result().length, receipt.result().length) == (len(LONG), len(LONG))
+    assert (send.result().length, receipt.result().length) == (len(LONG), len(LONG))
     assert buffer == LONG
     assert nodes.endpoint(1)._pairs[0].peer_session == (1, 1)
 
@@ -225,15 +225,15 @@ def test_a_late_identity_of_a_former_incarnation_is_ignored() -> None:
 def test_transfers_in_progress_fail_when_a_peer_restarts_and_later_ones_succeed(renewed: int) -> None:
     nodes = Nodes(2)
     nodes.exchange(0, 1)
-    left, completion = 1 - renewed, []
-    completion.append(nodes.send(left, renewed, LONG))
-    completion.append(nodes.receive(left, renewed, len(LONG))[0])
-    nodes.send(renewed, left, LONG)
+    remaining, completion = 1 - renewed, []
+    completion.append(nodes.send(remaining, renewed, LONG))
+    completion.append(nodes.receive(remaining, renewed, len(LONG))[0])
+    nodes.send(renewed, remaining, LONG)
     nodes.wires.exchange()
     nodes.restart(renewed)
-    nodes.exchange(renewed, left)
+    nodes.exchange(renewed, remaining)
     assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
-    nodes.exchange(left, renewed)
+    nodes.exchange(remaining, renewed)
 
 
 def test_a_rank_that_only_sends_detects_the_restart_of_a_peer() -> None:
@@ -249,7 +249,7 @@ def test_a_rank_that_only_sends_detects_the_restart_of_a_peer() -> None:
 def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited() -> None:
     nodes = Nodes(2)
     nodes.exchange(0, 1)
-    sent = [nodes.send(0, 1, bytes(4)) for _ in range(20)]
+    sends = [nodes.send(0, 1, bytes(4)) for _ in range(20)]
     for frame in nodes.wires.take(0):
         nodes.wires.deliver(frame)  # four requests, which are handled
     for frame in nodes.wires.take(1):
@@ -257,9 +257,9 @@ def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited() -
             nodes.wires.deliver(frame)
     nodes.restart(1)
     nodes.wires.elapse(10 * SECOND)
-    assert [completion.done for completion in sent] == [True] * 4 + [False] * 16
+    assert [completion.done for completion in sends] == [True] * 4 + [False] * 16
     nodes.exchange(1, 0)  # from which the sender hears of it
-    assert [failure(completion) for completion in sent[4:]] == [ERR_PROC_FAILED] * 16
+    assert [failure(completion) for completion in sends[4:]] == [ERR_PROC_FAILED] * 16
     nodes.exchange(0, 1)
 
 
@@ -311,9 +311,9 @@ def test_a_peer_without_an_endpoint_fails_after_the_time_limit() -> None:
 
 def test_peers_take_turns_at_the_entries_of_the_translation_table() -> None:
     nodes = Nodes(6, Settings(translations=2))
-    sent = [nodes.send(0, 1 + number % 5, bytes([number])) for number in range(100)]
+    sends = [nodes.send(0, 1 + number % 5, bytes([number])) for number in range(100)]
     nodes.wires.elapse(SECOND)
-    assert all(completion.done for completion in sent)
+    assert all(completion.done for completion in sends)
     for peer in range(1, 6):
         for number in range(peer - 1, 100, 5):
             receipt, buffer = nodes.receive(peer, 0, 1)
@@ -323,10 +323,10 @@ def test_peers_take_turns_at_the_entries_of_the_translation_table() -> None:
 
 def test_all_ranks_send_long_messages_to_all_ranks_without_deadlock() -> None:
     async def program(comm: Comm) -> None:
-        others = [rank for rank in range(comm.size) if rank != comm.rank]
-        buffers = [bytearray(len(LONG)) for _ in others]
-        sends = [await comm.Isend(LONG, other, comm.rank) for other in others]
-        receives = [await comm.Irecv(buffer, other, other) for other, buffer in zip(others, buffers, strict=True)]
+        peers = [rank for rank in range(comm.size) if rank != comm.rank]
+        buffers = [bytearray(len(LONG)) for _ in peers]
+        sends = [await comm.Isend(LONG, peer, comm.rank) for peer in peers]
+        receives = [await comm.Irecv(buffer, peer, peer) for peer, buffer in zip(peers, buffers, strict=True)]
         await Request.Waitall(sends + receives, [Status() for _ in sends + receives])
         assert all(buffer == LONG for buffer in buffers)
 
@@ -351,12 +351,12 @@ def test_slots_are_granted_in_turn_and_those_of_a_lost_peer_are_held_back() -> N
     assert (len(first), len(second)) == (1, 2)
     staging.hold_back(1, first)
     staging.free(second)
-    others = [staging.take(2 * SLOT_SIZE) for _ in range(SLOTS)]
-    assert sorted(sum(others, ())) == sorted({*range(SLOTS)} - {*first})
+    allocations = [staging.take(2 * SLOT_SIZE) for _ in range(SLOTS)]
+    assert sorted(sum(allocations, ())) == sorted({*range(SLOTS)} - {*first})
     assert not staging.take(1)
     staging.release(1)
     assert staging.take(1) == first
-    for peer, slots in enumerate([first, *others]):
+    for peer, slots in enumerate([first, *allocations]):
         staging.hold_back(peer, slots)
     assert staging.take(1) == first, "when all are held, what was lost first is lost for good"
 
@@ -365,16 +365,16 @@ def test_messages_that_arrive_during_a_handler_with_a_full_ring_are_handled_late
     nodes = Nodes(3, Settings(credits=16))
     nodes.exchange(0, 1)
     nodes.exchange(0, 2)
-    sent = [nodes.send(0, 1 + number // 20, b"word") for number in range(40)]
+    sends = [nodes.send(0, 1 + number // 20, b"word") for number in range(40)]
     nodes.send(1, 0, b"another")
     host, endpoint = nodes.wires.agents[0].host, nodes.endpoint(0)._endpoint
-    assert sum(completion.done for completion in sent) == 16
+    assert sum(completion.done for completion in sends) == 16
     host.handling_endpoint = endpoint  # type: ignore[attr-defined]
     for frame in nodes.wires.take(1):
         nodes.wires.deliver(frame)
     assert not endpoint.is_empty
     host.handling_endpoint = None  # type: ignore[attr-defined]
     nodes.wires.elapse(SECOND)
-    assert all(completion.done for completion in sent)
+    assert all(completion.done for completion in sends)
     assert nodes.receive(0, 1, 7)[1] == b"another"
     assert nodes.ranks.is_idle()

@@ -61,8 +61,8 @@ class Trial:
     def take(self) -> None:
         """Check the messages received since the last call."""
         for node, receives in enumerate(self.receives):
-            for started, (receipt, buffer) in [one for one in receives.items() if one[1][0].done]:
-                del receives[started]
+            for key, (receipt, buffer) in [item for item in receives.items() if item[1][0].done]:
+                del receives[key]
                 try:
                     source, _, size = receipt.result()
                 except MPIError:
@@ -71,35 +71,35 @@ class Trial:
                     continue
                 life, number = buffer[1], int.from_bytes(buffer[2:4])
                 assert buffer[:size] == content(source, life, number, size)
-                received = self.heard[node].setdefault((source, life), {})
-                received[started] = number
-                in_order = [received[place] for place in sorted(received)]
+                messages = self.heard[node].setdefault((source, life), {})
+                messages[key] = number
+                in_order = [messages[message_number] for message_number in sorted(messages)]
                 assert in_order == sorted(set(in_order)), "it came twice, or was overtaken"
                 self.got += 1
             self.post(node)
 
-    def step(self, what: str, one: int, other: int, size: int) -> None:
+    def step(self, action: str, first: int, second: int, size: int) -> None:
         wires = self.nodes.wires
-        if what == "send" and one != other:
+        if action == "send" and first != second:
             self.numbers += 1
-            data = content(one, self.lives[one], self.numbers, size)
-            self.sends.append((one, self.lives[one], self.nodes.send(one, other, data)))
-        elif what == "go on":
-            for _ in range(one):
+            data = content(first, self.lives[first], self.numbers, size)
+            self.sends.append((first, self.lives[first], self.nodes.send(first, second, data)))
+        elif action == "go on":
+            for _ in range(first):
                 for number in range(COUNT):
                     for frame in wires.take(number):
                         wires.deliver(frame)
-        elif what == "elapse":
-            wires.elapse(one * MILLISECOND)
-        elif what == "cut":
-            self.nodes.drop_all_frames(one * MILLISECOND)
-        elif what == "deaf":
-            self.nodes.advance(other * MILLISECOND, lambda frame: frame[:6] == wires.addresses[one])
-        elif what == "restart":
-            self.nodes.restart(one)
-            self.lives[one] += 1
-            self.receives[one] = {}
-            self.heard[one] = {}
+        elif action == "elapse":
+            wires.elapse(first * MILLISECOND)
+        elif action == "cut":
+            self.nodes.drop_all_frames(first * MILLISECOND)
+        elif action == "deaf":
+            self.nodes.advance(second * MILLISECOND, lambda frame: frame[:6] == wires.addresses[first])
+        elif action == "restart":
+            self.nodes.restart(first)
+            self.lives[first] += 1
+            self.receives[first] = {}
+            self.heard[first] = {}
         self.take()
 
 
@@ -112,13 +112,13 @@ def test_lost_messages_are_reported_and_no_message_arrives_twice(all_steps: list
         trial.nodes.wires.elapse(SECOND)
         trial.take()
     for index in range(COUNT):
-        for other in range(COUNT):
-            trial.nodes.send(index, other, b"?", tag=98)  # of which nobody need hear
+        for peer in range(COUNT):
+            trial.nodes.send(index, peer, b"?", tag=98)  # of which nobody need hear
         trial.nodes.wires.elapse(SECOND)
     for index in range(COUNT):
-        for other in range(index):
-            trial.nodes.exchange(index, other)
-            trial.nodes.exchange(other, index)
+        for peer in range(index):
+            trial.nodes.exchange(index, peer)
+            trial.nodes.exchange(peer, index)
     trial.take()
     for node, life, completion in trial.sends:
         if life == trial.lives[node]:

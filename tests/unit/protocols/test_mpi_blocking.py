@@ -23,10 +23,10 @@ from tests.unit.protocols.host_programs import StuckError
 def run(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:
     """Run a function on each rank as a blocking program; return their results."""
 
-    def of(function: Callable[[], object]) -> Callable[[comm.Comm], object]:
+    def wrap(function: Callable[[], object]) -> Callable[[comm.Comm], object]:
         return lambda world: Program(function, world, lambda: ranks.wires.now, f"n{world.rank + 1}").drive()
 
-    return ranks.run(*map(of, functions))  # type: ignore[arg-type]
+    return ranks.run(*map(wrap, functions))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_buffers_are_sent_forth_and_back() -> None:
 def test_waits_for_several_requests_return_objects() -> None:
     def program() -> object:
         world = MPI.COMM_WORLD
-        other = 1 - world.rank
-        receives = [world.irecv(source=other, tag=tag) for tag in range(3)]
-        sends = [world.isend({"tag": tag}, other, tag) for tag in range(3)]
+        peer = 1 - world.rank
+        receives = [world.irecv(source=peer, tag=tag) for tag in range(3)]
+        sends = [world.isend({"tag": tag}, peer, tag) for tag in range(3)]
         assert all(receives)
         first = MPI.Request.Waitany([MPI.REQUEST_NULL, *receives]) - 1
-        rest = MPI.Request.waitall(receives)
+        objects = MPI.Request.waitall(receives)
         assert MPI.Request.Testall(sends) in (True, False)
         assert MPI.Request.Waitall(sends)
         assert not any([*receives, MPI.REQUEST_NULL])
         assert MPI.Request.Waitany([]) == MPI.UNDEFINED
         assert MPI.Request.Testany([MPI.REQUEST_NULL]) == (MPI.UNDEFINED, True)
-        return {first, *(value["tag"] for value in rest if isinstance(value, dict))}
+        return {first, *(value["tag"] for value in objects if isinstance(value, dict))}
 
     assert run(Ranks(), program, program) == [{0, 1, 2}] * 2
 
@@ -100,8 +100,8 @@ def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
     def sender() -> None:
         world, data = MPI.COMM_WORLD, bytearray(b"a")
         request = world.Send_init(data, 1, 4)
-        for letter in b"ab":
-            data[0] = letter
+        for content_byte in b"ab":
+            data[0] = content_byte
             request.Start()
             request.Wait()
         request.Free()
@@ -117,9 +117,9 @@ def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
         MPI.Prequest.Startall([receive])
         while not receive.Test():
             assert receive.active
-        unused = world.Irecv(bytearray(1), 0, 5)
-        unused.Cancel()
-        unused.Wait(status)
+        unmatched = world.Irecv(bytearray(1), 0, 5)
+        unmatched.Cancel()
+        unmatched.Wait(status)
         assert status.Is_cancelled()
         while not world.iprobe(0):
             assert world.Improbe(0, 9) is None
@@ -135,17 +135,17 @@ def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
 def test_constructors_of_communicators_are_collective() -> None:
     def program() -> tuple[int, int, int]:
         world = MPI.COMM_WORLD
-        half = world.Split(world.rank % 2, -world.rank)
-        assert half is not None
-        got = bytearray(1)
-        half.Sendrecv(bytes([world.rank]), 1 - half.rank, 0, got, 1 - half.rank)
-        copy = half.Dup()
+        half_world = world.Split(world.rank % 2, -world.rank)
+        assert half_world is not None
+        received = bytearray(1)
+        half_world.Sendrecv(bytes([world.rank]), 1 - half_world.rank, 0, received, 1 - half_world.rank)
+        copy = half_world.Dup()
         copy.Barrier()
         copy.Free()
         MPI.COMM_SELF.send("to myself", 0)
         assert MPI.COMM_SELF.recv() == "to myself"
         assert world.Split(MPI.UNDEFINED) == MPI.COMM_NULL
-        return half.rank, half.size, got[0]
+        return half_world.rank, half_world.size, received[0]
 
     assert run(Ranks(4), program, program, program, program) == [(1, 2, 2), (1, 2, 3), (0, 2, 0), (0, 2, 1)]
 
@@ -181,37 +181,37 @@ def test_a_deadlock_is_reported_with_the_lines_of_the_waiting_calls() -> None:
 
 
 def test_a_program_is_main_while_it_runs_and_has_its_own_arguments() -> None:
-    usual = sys.modules["__main__"], sys.argv
+    main_before = sys.modules["__main__"], sys.argv
     mains = [ModuleType("__main__"), ModuleType("__main__")]
     for main in mains:
         exec("class Point:\n    def __init__(self, x):\n        self.x = x\n", main.__dict__)
 
     def work() -> int:
         world = MPI.COMM_WORLD
-        own = mains[world.rank]
+        own_main = mains[world.rank]
         assert sys.argv == [str(world.rank)]
-        point = world.sendrecv(own.Point(world.rank), 1 - world.rank, source=1 - world.rank)
-        assert isinstance(point, own.Point), "each rank pickles and unpickles its own"
+        point = world.sendrecv(own_main.Point(world.rank), 1 - world.rank, source=1 - world.rank)
+        assert isinstance(point, own_main.Point), "each rank pickles and unpickles its own"
         return int(point.x)
 
     def program(world: comm.Comm) -> object:
         return Program(work, world, lambda: 0, "", mains[world.rank], [str(world.rank)]).drive()
 
     assert Ranks().run(program, program) == [1, 0]  # type: ignore[arg-type]
-    assert (sys.modules["__main__"], sys.argv) == usual
+    assert (sys.modules["__main__"], sys.argv) == main_before
 
 
 def test_a_communicator_of_another_rank_is_rejected() -> None:
-    kept: list[blocking_calls.Comm] = []
+    communicators: list[blocking_calls.Comm] = []
 
     def first() -> None:
-        kept.append(MPI.COMM_WORLD)
+        communicators.append(MPI.COMM_WORLD)
         MPI.COMM_WORLD.Barrier()
 
     def second() -> None:
         MPI.COMM_WORLD.Barrier()
         with pytest.raises(RuntimeError, match="this belongs to the program on n1"):
-            kept[0].Barrier()
+            communicators[0].Barrier()
 
     run(Ranks(), first, second)
 
@@ -224,52 +224,52 @@ def test_comm_world_does_not_exist_outside_of_a_rank() -> None:
 
 
 def test_an_interrupted_program_runs_its_cleanup_at_the_waiting_call() -> None:
-    steps: list[str] = []
+    log: list[str] = []
 
     def program() -> None:
         try:
             MPI.COMM_WORLD.Recv(None)
         finally:
-            steps.append("cleaned up")
+            log.append("cleaned up")
 
     loop = Loop(VirtualClock())
     work = Program(program, Ranks(1).world[0], loop.now, "n1")
     task = loop.spawn(work.drive(), "program")
 
-    async def other() -> None:
+    async def other_program() -> None:
         await loop.sleep(5)
         assert task.waits_for == "a receive from any rank, any tag, 0 bytes"
         task.cancel()
         await loop.sleep(5)
 
-    loop.complete(other())
+    loop.complete(other_program())
     assert task.cancelled
-    assert steps == ["cleaned up"]
+    assert log == ["cleaned up"]
     work = Program(program, Ranks(1).world[0], loop.now, "n1")
     loop.spawn(work.drive(), "program")
     loop.complete(loop.timeout(5, loop.sleep(1)))
     loop.close()
-    assert steps == ["cleaned up"] * 2
+    assert log == ["cleaned up"] * 2
 
 
 def test_a_send_is_buffered_if_the_buffer_has_room_and_waits_otherwise() -> None:
     def sender() -> list[int]:
-        world, data, left = MPI.COMM_WORLD, bytearray(b"0"), []
+        world, data, waits_left = MPI.COMM_WORLD, bytearray(b"0"), []
         world.wrapped.send_buffer = SendBuffer(3 * 1024)
         for number in range(3):
             data[0] = number
             world.Send(data, 1, number)
-            left.append(number)
+            waits_left.append(number)
         world.send("room is left again", 1, 9)
-        return left
+        return waits_left
 
     def receiver() -> list[int]:
-        world, got = MPI.COMM_WORLD, []
+        world, received = MPI.COMM_WORLD, []
         for tag in (2, 1, 0):  # what came first is not waited for first
             world.Recv(buffer := bytearray(1), 0, tag)
-            got.append(buffer[0])
+            received.append(buffer[0])
         assert world.recv() == "room is left again"
-        return got
+        return received
 
     ranks = Ranks()
     assert run(ranks, sender, receiver) == [[0, 1, 2], [2, 1, 0]]

@@ -46,12 +46,12 @@ def test_buffered_sends_copy_and_are_limited_by_the_attached_buffer(ranks_of: Ra
 
 
 def test_statuses_are_copied_compared_and_set() -> None:
-    one = Status()
-    assert one == Status()
-    one.Set_source(3)
-    one.Set_tag(4)
-    one.Set_error(5)
-    one.Set_cancelled(True)
-    copy = Status(one)
-    assert copy == one != Status()
+    status = Status()
+    assert status == Status()
+    status.Set_source(3)
+    status.Set_tag(4)
+    status.Set_error(5)
+    status.Set_cancelled(True)
+    copy = Status(status)
+    assert copy == status != Status()
     assert (copy.Get_source(), copy.Get_tag(), copy.Get_error(), copy.Is_cancelled()) == (3, 4, 5, True)

@@ -87,16 +87,16 @@ def test_a_posted_send_is_not_cancelled_and_a_queued_send_is() -> None:
         return [status.Is_cancelled() for status in statuses]
 
     async def receiver(comm: Comm) -> list[int]:
-        status, got = Status(), []
+        status, received = Status(), []
         while status.tag != 100:
             await comm.Recv(bytearray(1), status=status)
-            got.append(status.tag)
-        return got
+            received.append(status.tag)
+        return received
 
     ranks = Ranks(2, Settings(descriptors=8))
-    cancelled, got = ranks.run(sender, receiver)
+    cancelled, received = ranks.run(sender, receiver)
     assert cancelled == [False] * 4 + [True] * 6
-    assert got == [0, 1, 2, 3, 100]
+    assert received == [0, 1, 2, 3, 100]
 
 
 @on_every_device
@@ -108,17 +108,17 @@ def test_a_receive_of_an_object_is_cancelled_or_complete(ranks_of: type[Ranks], 
 
     async def receiver(comm: Comm) -> None:
         status = Status()
-        early = await comm.irecv(source=0)
-        await early.Cancel()
-        assert await early.wait(status) is None
+        early_request = await comm.irecv(source=0)
+        await early_request.Cancel()
+        assert await early_request.wait(status) is None
         assert status.Is_cancelled()
-        late = await comm.irecv(source=0)
+        late_request = await comm.irecv(source=0)
         await comm.Send(None, 0, 9)
-        while not late.is_complete:
-            await late.Get_status(status)
+        while not late_request.is_complete:
+            await late_request.Get_status(status)
         assert status.source == 0
-        await late.cancel()
-        assert await late.wait() == "x" * size
+        await late_request.cancel()
+        assert await late_request.wait() == "x" * size
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
@@ -135,10 +135,10 @@ def test_a_wait_returns_when_another_task_cancels_the_receive(ranks_of: RanksOf)
         await requests[0].Wait(status)
         return status.Is_cancelled()
 
-    async def other(comm: Comm) -> bool:
+    async def other_task(comm: Comm) -> bool:
         while not requests:
             assert not await comm.Iprobe()
         await requests[0].Cancel()
         return True
 
-    assert ranks_of(2).run(program, other) == [True, True]
+    assert ranks_of(2).run(program, other_task) == [True, True]

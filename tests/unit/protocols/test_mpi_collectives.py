@@ -40,8 +40,8 @@ def run(size: int, program: Callable[[Comm], Program[Any]], ranks_of: RanksOf = 
 
 def numbers(size: int, count: int, dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
     """A row of items for each rank, small enough that sums are exact."""
-    chance = np.random.default_rng(seed)
-    return chance.integers(1, 4, (size, count)).astype(dtype)
+    random = np.random.default_rng(seed)
+    return random.integers(1, 4, (size, count)).astype(dtype)
 
 
 def algorithms(call: str) -> st.SearchStrategy[str | None]:
@@ -64,9 +64,9 @@ def composed(rows: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     """All prefixes' compositions."""
 
     def compose(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        out = right.copy()
-        noncommuting(memoryview(left.copy()).cast("B"), memoryview(out).cast("B"), None)
-        return out
+        result = right.copy()
+        noncommuting(memoryview(left.copy()).cast("B"), memoryview(result).cast("B"), None)
+        return result
 
     return list(accumulate(rows, compose))
 
@@ -83,7 +83,7 @@ def test_bcast(size: int, count: int, dtype: str, name: str | None, data: st.Dat
         await comm.Bcast(buffer, root)
         return buffer
 
-    assert all(np.array_equal(got, sent[root]) for got in run(size, program))
+    assert all(np.array_equal(received, sent[root]) for received in run(size, program))
 
 
 @settings(max_examples=60)
@@ -94,18 +94,18 @@ def test_gather_and_scatter(size: int, count: int, dtype: str, in_place: bool, d
 
     async def program(comm: Comm) -> Any:
         is_root = comm.rank == root
-        whole = np.zeros_like(rows) if is_root else None
+        matrix = np.zeros_like(rows) if is_root else None
         if is_root and in_place:
-            whole = np.zeros_like(rows)
-            whole[root] = rows[root]
-            await comm.Gather(MPI.IN_PLACE, whole, root)
+            matrix = np.zeros_like(rows)
+            matrix[root] = rows[root]
+            await comm.Gather(MPI.IN_PLACE, matrix, root)
         else:
-            await comm.Gather(rows[comm.rank], whole, root)
+            await comm.Gather(rows[comm.rank], matrix, root)
         if is_root:
-            assert np.array_equal(whole, rows)
-        own = np.zeros(count, dtype)
-        await comm.Scatter(whole, MPI.IN_PLACE if is_root and in_place else own, root)
-        assert np.array_equal(own, rows[comm.rank]) or (is_root and in_place)
+            assert np.array_equal(matrix, rows)
+        own_row = np.zeros(count, dtype)
+        await comm.Scatter(matrix, MPI.IN_PLACE if is_root and in_place else own_row, root)
+        assert np.array_equal(own_row, rows[comm.rank]) or (is_root and in_place)
 
     run(size, program)
 
@@ -126,10 +126,10 @@ def test_allgather_and_alltoall(
             all_rows[comm.rank] = rows[comm.rank]
         await comm.Allgather(MPI.IN_PLACE if in_place else rows[comm.rank], all_rows)
         assert np.array_equal(all_rows, rows)
-        own = cube[comm.rank].copy()
-        out = own if in_place else np.zeros_like(own)
-        await comm.Alltoall(MPI.IN_PLACE if in_place else own, out)
-        assert np.array_equal(out, cube[:, comm.rank])
+        own_rows = cube[comm.rank].copy()
+        result = own_rows if in_place else np.zeros_like(own_rows)
+        await comm.Alltoall(MPI.IN_PLACE if in_place else own_rows, result)
+        assert np.array_equal(result, cube[:, comm.rank])
 
     run(size, program)
 
@@ -149,25 +149,25 @@ def test_reductions(
     async def program(comm: Comm) -> Any:
         choose(comm, "Reduce", reduce)
         choose(comm, "Allreduce", allreduce)
-        own, out = rows[comm.rank].copy(), np.zeros(count, dtype)
+        own_row, result = rows[comm.rank].copy(), np.zeros(count, dtype)
         if in_place:
-            out[:] = own
-        given_in_place = MPI.IN_PLACE if in_place else own
+            result[:] = own_row
+        given_in_place = MPI.IN_PLACE if in_place else own_row
         await comm.Reduce(
-            given_in_place if comm.rank == root else own, out if comm.rank == root else None, operation, root
+            given_in_place if comm.rank == root else own_row, result if comm.rank == root else None, operation, root
         )
-        assert comm.rank != root or np.array_equal(out, prefixes[-1])
+        assert comm.rank != root or np.array_equal(result, prefixes[-1])
         for call, expected in (
             (comm.Allreduce, prefixes[-1]),
             (comm.Scan, prefixes[comm.rank]),
             (comm.Exscan, prefixes[comm.rank - 1] if comm.rank else None),
         ):
-            out[:] = own if in_place else 0
-            await call(given_in_place, out, operation)
+            result[:] = own_row if in_place else 0
+            await call(given_in_place, result, operation)
             assert np.array_equal(
-                out, expected if expected is not None else own if in_place else np.zeros(count, dtype)
+                result, expected if expected is not None else own_row if in_place else np.zeros(count, dtype)
             )
-        assert np.array_equal(own, rows[comm.rank]), "operands stay"
+        assert np.array_equal(own_row, rows[comm.rank]), "operands stay"
 
     run(size, program)
 
@@ -181,16 +181,16 @@ def test_an_operation_that_does_not_commute_is_applied_in_the_order_of_ranks(siz
     blocks = rows[:, : 4 * size] if not many else rows[:, : 2 * size * (600 // (2 * size))]
 
     async def program(comm: Comm) -> None:
-        own, out = rows[comm.rank].copy(), np.zeros_like(rows[0])
+        own_row, result = rows[comm.rank].copy(), np.zeros_like(rows[0])
         for root in {0, size - 1, size // 2}:
-            await comm.Reduce(own, out if comm.rank == root else None, operation, root)
-            assert comm.rank != root or np.array_equal(out, prefixes[-1])
-        await comm.Allreduce(own, out, operation)
-        assert np.array_equal(out, prefixes[-1])
-        await comm.Scan(own, out, operation)
-        assert np.array_equal(out, prefixes[comm.rank])
-        await comm.Exscan(own, out, operation)
-        assert not comm.rank or np.array_equal(out, prefixes[comm.rank - 1])
+            await comm.Reduce(own_row, result if comm.rank == root else None, operation, root)
+            assert comm.rank != root or np.array_equal(result, prefixes[-1])
+        await comm.Allreduce(own_row, result, operation)
+        assert np.array_equal(result, prefixes[-1])
+        await comm.Scan(own_row, result, operation)
+        assert np.array_equal(result, prefixes[comm.rank])
+        await comm.Exscan(own_row, result, operation)
+        assert not comm.rank or np.array_equal(result, prefixes[comm.rank - 1])
         if many:
             part = np.zeros(blocks.shape[1] // size, "l")
             await comm.Reduce_scatter_block(blocks[comm.rank].copy(), part, operation)
@@ -206,30 +206,31 @@ def test_blocks_of_any_sizes(size: int, dtype: str, data: st.DataObject) -> None
     root = data.draw(st.integers(0, size - 1))
     starts = [0, *accumulate(count + 1 for count in counts)]  # a gap behind each block
     total = starts[-1]
-    whole = numbers(1, total, dtype)[0]
-    matrix = [[(source + 2 * to) % 5 for to in range(size)] for source in range(size)]
+    message = numbers(1, total, dtype)[0]
+    matrix = [[(source + 2 * destination) % 5 for destination in range(size)] for source in range(size)]
 
     def is_filled(buffer: np.ndarray[Any, Any]) -> bool:
-        places = zip(starts, counts, strict=False)
-        return all(np.array_equal(buffer[at : at + count], whole[at : at + count]) for at, count in places) and not any(
-            buffer[at + count] for at, count in zip(starts, counts, strict=False)
-        )
+        blocks = zip(starts, counts, strict=False)
+        return all(
+            np.array_equal(buffer[offset : offset + count], message[offset : offset + count])
+            for offset, count in blocks
+        ) and not any(buffer[offset + count] for offset, count in zip(starts, counts, strict=False))
 
     async def program(comm: Comm) -> None:
-        own = whole[starts[comm.rank] : starts[comm.rank] + counts[comm.rank]].copy()
-        spread: list[Any] = [np.zeros(total, dtype), counts, starts[:-1], dtype]
-        await comm.Gatherv(own, spread if comm.rank == root else None, root)
-        assert comm.rank != root or is_filled(spread[0])
-        spread[0] = np.zeros(total, dtype)
-        await comm.Allgatherv(own, spread)
-        assert is_filled(spread[0])
-        part = np.zeros_like(own)
-        await comm.Scatterv([whole, (counts, starts[:-1]), dtype] if comm.rank == root else None, part, root)
-        assert np.array_equal(part, own)
-        sent, arrived = matrix[comm.rank], [row[comm.rank] for row in matrix]
-        out = np.zeros(sum(arrived), dtype)
-        await comm.Alltoallv([np.full(sum(sent), comm.rank + 1, dtype), sent], [out, arrived])
-        assert np.array_equal(out, np.repeat(np.arange(1, size + 1), arrived).astype(dtype))
+        own_block = message[starts[comm.rank] : starts[comm.rank] + counts[comm.rank]].copy()
+        arguments: list[Any] = [np.zeros(total, dtype), counts, starts[:-1], dtype]
+        await comm.Gatherv(own_block, arguments if comm.rank == root else None, root)
+        assert comm.rank != root or is_filled(arguments[0])
+        arguments[0] = np.zeros(total, dtype)
+        await comm.Allgatherv(own_block, arguments)
+        assert is_filled(arguments[0])
+        part = np.zeros_like(own_block)
+        await comm.Scatterv([message, (counts, starts[:-1]), dtype] if comm.rank == root else None, part, root)
+        assert np.array_equal(part, own_block)
+        sent_counts, arrived = matrix[comm.rank], [row[comm.rank] for row in matrix]
+        result = np.zeros(sum(arrived), dtype)
+        await comm.Alltoallv([np.full(sum(sent_counts), comm.rank + 1, dtype), sent_counts], [result, arrived])
+        assert np.array_equal(result, np.repeat(np.arange(1, size + 1), arrived).astype(dtype))
         summed = np.zeros(counts[comm.rank], dtype)
         row = np.arange(sum(counts)).astype(dtype)
         await comm.Reduce_scatter(row, summed, counts, MPI.MAX if dtype != "F" else MPI.SUM)
@@ -250,7 +251,9 @@ def test_objects(size: int) -> None:
             assert await comm.scatter(gathered, root) == word
             assert await comm.reduce(word, root=root) == ("abcdefghi"[:size] if comm.rank == root else None)
         assert await comm.allgather(word) == list("abcdefghi"[:size])
-        assert await comm.alltoall([(comm.rank, to) for to in range(size)]) == [(by, comm.rank) for by in range(size)]
+        assert await comm.alltoall([(comm.rank, destination) for destination in range(size)]) == [
+            (source, comm.rank) for source in range(size)
+        ]
         assert await comm.allreduce(word) == "abcdefghi"[:size]
         assert await comm.scan(word) == "abcdefghi"[: comm.rank + 1]
         assert await comm.exscan(word) == ("abcdefghi"[: comm.rank] if comm.rank else None)
@@ -266,18 +269,18 @@ def test_several_collective_calls_are_in_progress_on_every_protocol(ranks_of: Ra
     async def program(comm: Comm) -> None:
         await comm.Barrier()
         rows, row = np.zeros((size, 3_000), "i"), np.full(3_000, comm.rank, "i")
-        total, seen = np.zeros(3_000, "i"), np.zeros((size, 2), "l")
+        total, exchanged = np.zeros(3_000, "i"), np.zeros((size, 2), "l")
         requests = [
             await comm.Iallgather(row, rows),
             await comm.Iallreduce(row, total),
-            await comm.Ialltoall(np.array([(comm.rank, to) for to in range(size)], "l"), seen),
+            await comm.Ialltoall(np.array([(comm.rank, destination) for destination in range(size)], "l"), exchanged),
             await comm.Ibarrier(),
         ]
         assert await comm.bcast({"k": "v" * 5_000} if not comm.rank else None) == {"k": "v" * 5_000}
         await MPI.Request.Waitall(requests)
         assert np.array_equal(rows, np.repeat(np.arange(size), 3_000).reshape(size, -1))
         assert np.array_equal(total, np.full(3_000, 10))
-        assert np.array_equal(seen, [(by, comm.rank) for by in range(size)])
+        assert np.array_equal(exchanged, [(source, comm.rank) for source in range(size)])
 
     run(size, program, ranks_of)
 
@@ -301,9 +304,9 @@ def test_no_retransmission_on_emp_if_ranks_enter_the_call_one_by_one(count: int)
 
     ranks.run(*[program] * 4)
     assert ranks.is_idle()
-    counted = [agent.firmware.counter_values() for agent in ranks.wires.agents]
-    assert counted[0]["messages_received"] > 40
-    assert [counts["unmatched"] for counts in counted] == before
+    counters = [agent.firmware.counter_values() for agent in ranks.wires.agents]
+    assert counters[0]["messages_received"] > 40
+    assert [counts["unmatched"] for counts in counters] == before
 
 
 @pytest.mark.parametrize(("sent", "expected"), [(8, 4_000), (4_000, 8), (8, 40_000), (40_000, 8), (40_000, 80_000)])
@@ -319,22 +322,22 @@ def test_a_message_of_unexpected_size_is_an_error_with_every_algorithm(
             await comm.Bcast(bytearray(expected))
         assert raised.value.Get_error_class() == ERR_TRUNCATE
 
-    async def both(comm: Comm) -> None:
+    async def both_calls(comm: Comm) -> None:
         await program(comm)
         assert await comm.allgather(comm.rank) == [0, 1], "the next call is not disturbed"
 
-    run(2, both, ranks_of)
+    run(2, both_calls, ranks_of)
 
 
 def test_pairs_are_compared_by_value_then_index() -> None:
     async def program(comm: Comm) -> None:
         pair = np.dtype([("value", "d"), ("index", "i")], align=True)
-        own = np.array([(comm.rank % 2, comm.rank), (-comm.rank, comm.rank)], pair)
-        out = np.zeros(2, pair)
-        await comm.Allreduce([own, 2, MPI.DOUBLE_INT], [out, 2, MPI.DOUBLE_INT], MPI.MAXLOC)
-        assert out.tolist() == [(1.0, 1), (0.0, 0)]
-        await comm.Allreduce([own, 2, MPI.DOUBLE_INT], [out, 2, MPI.DOUBLE_INT], MPI.MINLOC)
-        assert out.tolist() == [(0.0, 0), (-4.0, 4)]
+        own_pairs = np.array([(comm.rank % 2, comm.rank), (-comm.rank, comm.rank)], pair)
+        result = np.zeros(2, pair)
+        await comm.Allreduce([own_pairs, 2, MPI.DOUBLE_INT], [result, 2, MPI.DOUBLE_INT], MPI.MAXLOC)
+        assert result.tolist() == [(1.0, 1), (0.0, 0)]
+        await comm.Allreduce([own_pairs, 2, MPI.DOUBLE_INT], [result, 2, MPI.DOUBLE_INT], MPI.MINLOC)
+        assert result.tolist() == [(0.0, 0), (-4.0, 4)]
 
     run(5, program)
 
@@ -345,12 +348,14 @@ def test_columns_of_a_matrix_are_gathered_into_rows_and_rows_into_columns() -> N
     async def program(comm: Comm) -> None:
         matrix = np.arange(rows * size, dtype="i").reshape(rows, size) * (comm.rank + 1)
         column = MPI.INT.Create_vector(rows, 1, size).Create_resized(0, 4).Commit()
-        out = np.zeros((size, rows), "i")
-        await comm.Alltoall([matrix, 1, column], [out, rows, MPI.INT])
-        assert np.array_equal(out, [np.arange(rows) * size * (by + 1) + comm.rank * (by + 1) for by in range(size)])
-        back = np.zeros((rows, size), "i")
-        await comm.Allgather([out[comm.rank], rows, MPI.INT], [back, 1, column])
-        assert np.array_equal(back[:, comm.rank], out[comm.rank])
+        result = np.zeros((size, rows), "i")
+        await comm.Alltoall([matrix, 1, column], [result, rows, MPI.INT])
+        assert np.array_equal(
+            result, [np.arange(rows) * size * (source + 1) + comm.rank * (source + 1) for source in range(size)]
+        )
+        returned_rows = np.zeros((rows, size), "i")
+        await comm.Allgather([result[comm.rank], rows, MPI.INT], [returned_rows, 1, column])
+        assert np.array_equal(returned_rows[:, comm.rank], result[comm.rank])
 
     run(size, program)
 
@@ -359,14 +364,16 @@ def test_blocks_of_several_datatypes() -> None:
     size = 3
 
     async def program(comm: Comm) -> None:
-        sent, got = np.zeros(40 * size, "B"), np.zeros(40 * size, "B")
-        for to in range(size):
-            sent[40 * to : 40 * to + 16].view("d")[:] = (comm.rank, to)
-        places = [40 * rank for rank in range(size)]
-        doubles, nothing = [2] * size, [MPI.DOUBLE] * size
-        await comm.Alltoallw([sent, (doubles, places), nothing], [got, (doubles, places), nothing])
-        for by in range(size):
-            assert got[40 * by : 40 * by + 16].view("d").tolist() == [by, comm.rank]
+        sent_bytes, received_bytes = np.zeros(40 * size, "B"), np.zeros(40 * size, "B")
+        for destination in range(size):
+            sent_bytes[40 * destination : 40 * destination + 16].view("d")[:] = (comm.rank, destination)
+        displacements = [40 * rank for rank in range(size)]
+        doubles, null_types = [2] * size, [MPI.DOUBLE] * size
+        await comm.Alltoallw(
+            [sent_bytes, (doubles, displacements), null_types], [received_bytes, (doubles, displacements), null_types]
+        )
+        for source in range(size):
+            assert received_bytes[40 * source : 40 * source + 16].view("d").tolist() == [source, comm.rank]
 
     run(size, program)
 
@@ -411,9 +418,13 @@ def test_the_error_names_the_ranks_whose_counts_differ() -> None:
 def test_a_rejected_call_has_no_effect() -> None:
     async def program(comm: Comm) -> int:
         if comm.rank == 1:
-            for bad in (comm.Allgather(np.zeros(1, "i"), np.zeros(3, "i")), comm.alltoall([1]), comm.Bcast(b"", 9)):
+            for invalid_call in (
+                comm.Allgather(np.zeros(1, "i"), np.zeros(3, "i")),
+                comm.alltoall([1]),
+                comm.Bcast(b"", 9),
+            ):
                 with pytest.raises(MPIError):
-                    await bad
+                    await invalid_call
         total = np.zeros(1, "i")
         await comm.Allreduce(np.full(1, comm.rank + 1, "i"), total)
         return int(total[0])
@@ -424,11 +435,11 @@ def test_a_rejected_call_has_no_effect() -> None:
 def test_in_place_data_of_the_root_stays_in_place_in_derived_datatypes() -> None:
     async def program(comm: Comm) -> None:
         every_other = MPI.INT.Create_vector(2, 1, 2).Commit()
-        own, out = np.full(2, comm.rank + 1, "i"), np.zeros(8, "i")
-        out[0], out[2] = 1, 1
-        whole: Any = [out, ([1, 1], [0, 1]), every_other.Create_resized(0, 16).Commit()]
-        await comm.Gatherv(MPI.IN_PLACE if not comm.rank else own, whole if not comm.rank else None)
-        assert comm.rank or out.tolist() == [1, 0, 1, 0, 2, 0, 2, 0]
+        own_items, result = np.full(2, comm.rank + 1, "i"), np.zeros(8, "i")
+        result[0], result[2] = 1, 1
+        arguments: Any = [result, ([1, 1], [0, 1]), every_other.Create_resized(0, 16).Commit()]
+        await comm.Gatherv(MPI.IN_PLACE if not comm.rank else own_items, arguments if not comm.rank else None)
+        assert comm.rank or result.tolist() == [1, 0, 1, 0, 2, 0, 2, 0]
 
     run(2, program)
 
@@ -454,7 +465,7 @@ def test_all_logical_and_bitwise_operations_exist() -> None:
     ]
     with pytest.raises(MPIError, match="cannot be freed"):
         MPI.SUM.Free()
-    own = Op.Create(noncommuting)
-    own.Free()
+    own_operation = Op.Create(noncommuting)
+    own_operation.Free()
     with pytest.raises(MPIError, match="was freed"):
-        own(1, 2)
+        own_operation(1, 2)

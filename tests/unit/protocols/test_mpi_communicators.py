@@ -12,15 +12,15 @@ from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 @on_every_device
 def test_no_rank_leaves_a_barrier_before_all_ranks_have_entered(count: int, ranks_of: RanksOf) -> None:
-    come: list[int] = []
+    arrived_ranks: list[int] = []
 
     async def program(comm: Comm) -> None:
         for round_ in range(3):
             if comm.rank == round_ % comm.size:
                 assert not await comm.Iprobe(), "others go on meanwhile"
-            come.append(round_)
+            arrived_ranks.append(round_)
             await comm.Barrier()
-            assert come.count(round_) == comm.size
+            assert arrived_ranks.count(round_) == comm.size
 
     ranks = ranks_of(count)
     ranks.run(*[program] * count)
@@ -33,13 +33,13 @@ def test_a_duplicate_has_equal_ranks_and_separate_messages(count: int, ranks_of:
     async def program(comm: Comm) -> None:
         copy = await comm.Dup()
         assert (copy.rank, copy.size) == (comm.rank, comm.size)
-        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        requests = [await comm.Isend(b"w", right, 3), await copy.Isend(b"c", right, 3)]
-        got = bytearray(1)
-        await copy.Recv(got, ANY_SOURCE)
-        assert got == b"c"
-        await comm.Recv(got, left)
-        assert got == b"w"
+        right_peer, left_peer = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        requests = [await comm.Isend(b"w", right_peer, 3), await copy.Isend(b"c", right_peer, 3)]
+        received = bytearray(1)
+        await copy.Recv(received, ANY_SOURCE)
+        assert received == b"c"
+        await comm.Recv(received, left_peer)
+        assert received == b"w"
         for request in requests:
             await request.Wait()
 
@@ -74,25 +74,25 @@ def test_a_split_orders_by_key_then_rank_and_statuses_have_ranks_of_the_communic
             await part.Send(b"", part.size)
         return part.rank, part.size
 
-    got = ranks_of(6).run(*[program] * 6)
-    assert got == [(1, 2), (2, 3), (0, 2), (1, 3), None, (0, 3)]
+    results = ranks_of(6).run(*[program] * 6)
+    assert results == [(1, 2), (2, 3), (0, 2), (1, 3), None, (0, 3)]
 
 
 @on_every_device
 def test_a_split_of_a_split_and_its_duplicate(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> int:
-        half = await comm.Split(comm.rank // 2)
-        assert half is not None
-        alone = await half.Split(half.rank)
-        assert alone is not None
-        copy = await half.Dup()
-        assert (alone.rank, alone.size) == (0, 1)
-        request = await alone.irecv(source=0)
-        await alone.send("to myself", 0)
+        half_comm = await comm.Split(comm.rank // 2)
+        assert half_comm is not None
+        single_comm = await half_comm.Split(half_comm.rank)
+        assert single_comm is not None
+        copy = await half_comm.Dup()
+        assert (single_comm.rank, single_comm.size) == (0, 1)
+        request = await single_comm.irecv(source=0)
+        await single_comm.send("to myself", 0)
         assert await request.wait() == "to myself"
-        got = await copy.sendrecv(comm.rank, 1 - copy.rank, source=1 - copy.rank)
-        assert isinstance(got, int)
-        return got
+        received = await copy.sendrecv(comm.rank, 1 - copy.rank, source=1 - copy.rank)
+        assert isinstance(received, int)
+        return received
 
     assert ranks_of(4).run(*[program] * 4) == [1, 0, 3, 2]
 

@@ -94,20 +94,20 @@ def test_a_buffer_must_hold_every_segment() -> None:
     assert len(as_send_data([bytearray(16), (1, 0), vector])) == 8
     assert len(as_send_data([bytearray(32), vector])) == 16, "as many as the buffer has room for"
     assert len(as_send_data([bytearray(5), 0, vector])) == 0
-    for wrong in (
+    for arguments in (
         [bytearray(15), 1, vector], [bytearray(16), 2, vector], [bytearray(16), (1, 1), vector],
         [bytearray(15), vector], [bytearray(64), 1, backwards], [bytearray(64), -1, vector],
         [bytearray(8), INT.Create_contiguous(0).Commit()],
     ):  # fmt: skip
         with pytest.raises(MPIError) as raised:
-            as_send_data(wrong)  # type: ignore[arg-type]
+            as_send_data(arguments)  # type: ignore[arg-type]
         assert raised.value.Get_error_class() == ERR_COUNT
 
 
 @st.composite
 def derived(draw: st.DrawFn) -> tuple[Datatype, list[int]]:
     """A datatype of bytes, and where an item's bytes are, by the standard's own words (the type map)."""
-    datatype, places, extent = BYTE, [0], 1
+    datatype, displacements, extent = BYTE, [0], 1
     for _ in range(draw(st.integers(1, 3))):
         if draw(st.booleans()):
             count, length = draw(st.integers(0, 3)), draw(st.integers(0, 3))
@@ -117,20 +117,20 @@ def derived(draw: st.DrawFn) -> tuple[Datatype, list[int]]:
         else:
             blocks = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=3))
             datatype = datatype.Create_indexed([length for _, length in blocks], [first for first, _ in blocks])
-        items = [first + at for first, length in blocks for at in range(length)]
-        places = [item * extent + place for item in items for place in places]
+        items = [first + offset for first, length in blocks for offset in range(length)]
+        displacements = [item * extent + displacement for item in items for displacement in displacements]
         extent = (max(items) - min(items) + 1) * extent if items and extent else 0
-    return datatype, places
+    return datatype, displacements
 
 
 @given(derived(), st.integers(0, 3))
 def test_the_bytes_of_a_message_are_those_of_the_type_map(made: tuple[Datatype, list[int]], count: int) -> None:
-    datatype, places = made
-    every = [number * datatype.extent + place for number in range(count) for place in places]
-    buffer = bytes(range(256)) * (max(every, default=0) // 256 + 1)
+    datatype, displacements = made
+    all_bytes = [number * datatype.extent + displacement for number in range(count) for displacement in displacements]
+    buffer = bytes(range(256)) * (max(all_bytes, default=0) // 256 + 1)
     data = as_send_data([buffer, count, datatype.Commit()])
-    assert bytes(to_contiguous(data)) == bytes(buffer[place] for place in every)
-    assert datatype.size == len(places)
+    assert bytes(to_contiguous(data)) == bytes(buffer[displacement] for displacement in all_bytes)
+    assert datatype.size == len(displacements)
 
 
 @on_every_device
@@ -193,8 +193,8 @@ def test_emps_nic_gathers_and_scatters_long_segments(count: int) -> None:
     fetched: list[int] = []
     ranks = Ranks(settings=Settings(descriptors=8))
     nic = ranks.wires.nics[0]
-    usual = nic.dma_read
-    nic.dma_read = lambda segments: fetched.append(len(segments)) or usual(segments)  # type: ignore[method-assign, func-returns-value]
+    original = nic.dma_read
+    nic.dma_read = lambda segments: fetched.append(len(segments)) or original(segments)  # type: ignore[method-assign, func-returns-value]
     data = np.random.default_rng(count).bytes(1500 * count)
 
     async def sender(comm: Comm) -> None:
@@ -203,9 +203,9 @@ def test_emps_nic_gathers_and_scatters_long_segments(count: int) -> None:
     async def receiver(comm: Comm) -> None:
         buffer = bytearray(1500 * count)
         await comm.Recv([buffer, 1, blocks], 0)
-        for at in range(0, 1500 * count, 1500):
-            assert buffer[at : at + 1000] == data[at : at + 1000]
-            assert buffer[at + 1000 : at + 1500] == bytes(min(500, len(buffer) - at - 1000))
+        for offset in range(0, 1500 * count, 1500):
+            assert buffer[offset : offset + 1000] == data[offset : offset + 1000]
+            assert buffer[offset + 1000 : offset + 1500] == bytes(min(500, len(buffer) - offset - 1000))
 
     ranks.run(sender, receiver)
     assert ranks.is_idle()
@@ -236,15 +236,15 @@ def test_a_persistent_send_of_a_column_sends_the_contents_at_its_start() -> None
     column = DOUBLE.Create_vector(3, 1, 2).Commit()
     values = array("d", range(6))
 
-    async def alone(comm: Comm) -> None:
+    async def program(comm: Comm) -> None:
         request = await comm.Send_init([values, 1, column], 0)
         for first in (0.0, 9.0):
             values[0] = first
-            got = array("d", bytes(24))
-            receive = await comm.Irecv(got, 0)
+            received = array("d", bytes(24))
+            receive = await comm.Irecv(received, 0)
             await request.Start()
             await request.Wait()
             await receive.Wait()
-            assert list(got) == [first, 2, 4]
+            assert list(received) == [first, 2, 4]
 
-    Ranks(1).run(alone)
+    Ranks(1).run(program)

@@ -21,8 +21,8 @@ class Sparse:
 
     rank, size, contexts, max_tag, max_message_size = 0, 2, 2, 100, 1000
 
-    def __init__(self, free: int, at_once: bool = False) -> None:
-        self.free_descriptors = free
+    def __init__(self, free_count: int, at_once: bool = False) -> None:
+        self.free_descriptors = free_count
         self.at_once = at_once
         self.begun: list[tuple[str, int]] = []
         self.under_way: list[Completion[Envelope]] = []
@@ -41,11 +41,11 @@ class Sparse:
         self.free_descriptors += 1
         self.under_way.pop(0).complete(Envelope(1, 0, 0))
 
-    def _begin(self, what: str, tag: int, completion: Completion[Envelope]) -> bool:
+    def _begin(self, kind: str, tag: int, completion: Completion[Envelope]) -> bool:
         if not self.free_descriptors:
             return False
         self.free_descriptors -= 1
-        self.begun.append((what, tag))
+        self.begun.append((kind, tag))
         self.under_way.append(completion)
         if self.at_once:
             self.end()

@@ -25,32 +25,32 @@ def run(size: int, program: object) -> list[object]:
 
 def test_groups_are_ordered_sets() -> None:
     world = Group(range(6), 3)
-    odd, low = world.Incl([1, 3, 5]), world.Range_incl([(0, 3, 1)])
-    assert (odd.size, odd.rank, world.Excl([3]).Get_rank()) == (3, 1, MPI.UNDEFINED)
-    assert Group.Union(odd, low).processes == (1, 3, 5, 0, 2)
-    assert Group.Intersection(odd, low).processes == (1, 3)
-    assert Group.Difference(odd, low).processes == (5,)
+    odd_ranks, low_ranks = world.Incl([1, 3, 5]), world.Range_incl([(0, 3, 1)])
+    assert (odd_ranks.size, odd_ranks.rank, world.Excl([3]).Get_rank()) == (3, 1, MPI.UNDEFINED)
+    assert Group.Union(odd_ranks, low_ranks).processes == (1, 3, 5, 0, 2)
+    assert Group.Intersection(odd_ranks, low_ranks).processes == (1, 3)
+    assert Group.Difference(odd_ranks, low_ranks).processes == (5,)
     assert world.Range_excl([(5, 1, -2)]).processes == (0, 2, 4)
-    assert Group.Translate_ranks(odd, [0, 2, MPI.PROC_NULL], low) == [1, MPI.UNDEFINED, MPI.PROC_NULL]
-    assert Group.Compare(odd, world.Incl([5, 3, 1])) == MPI.SIMILAR
-    assert Group.Compare(odd, odd.Dup()) == MPI.IDENT
-    assert Group.Compare(odd, low) == MPI.UNEQUAL
-    assert odd.Compare(odd.Dup()) == MPI.IDENT  # mpi4py 4 has methods of instances
-    assert odd.Translate_ranks(group=low) == [1, 3, MPI.UNDEFINED]
-    for bad in (lambda: world.Incl([6]), lambda: world.Incl([1, 1]), lambda: odd.Excl([3])):
+    assert Group.Translate_ranks(odd_ranks, [0, 2, MPI.PROC_NULL], low_ranks) == [1, MPI.UNDEFINED, MPI.PROC_NULL]
+    assert Group.Compare(odd_ranks, world.Incl([5, 3, 1])) == MPI.SIMILAR
+    assert Group.Compare(odd_ranks, odd_ranks.Dup()) == MPI.IDENT
+    assert Group.Compare(odd_ranks, low_ranks) == MPI.UNEQUAL
+    assert odd_ranks.Compare(odd_ranks.Dup()) == MPI.IDENT  # mpi4py 4 has methods of instances
+    assert odd_ranks.Translate_ranks(group=low_ranks) == [1, 3, MPI.UNDEFINED]
+    for invalid_call in (lambda: world.Incl([6]), lambda: world.Incl([1, 1]), lambda: odd_ranks.Excl([3])):
         with pytest.raises(MPIError) as raised:
-            bad()
+            invalid_call()
         assert raised.value.Get_error_class() == ERR_RANK
 
 
 def test_communicators_of_groups_are_created_by_all_ranks_or_by_the_members() -> None:
     async def program(comm: Comm) -> object:
         group = comm.Get_group()
-        odd, back = group.Incl([1, 3]), group.Incl([4, 2, 0])
-        by_all = await comm.Create(odd)
+        odd_group, reversed_group = group.Incl([1, 3]), group.Incl([4, 2, 0])
+        by_all = await comm.Create(odd_group)
         assert (by_all is None) == (comm.rank not in (1, 3))
-        mine = odd if comm.rank % 2 else back
-        part = await comm.Create_group(mine, tag=comm.rank % 2)
+        own_group = odd_group if comm.rank % 2 else reversed_group
+        part = await comm.Create_group(own_group, tag=comm.rank % 2)
         assert part is not None
         assert Comm.Compare(part, comm) == MPI.UNEQUAL
         assert Comm.Compare(await comm.Dup(), comm) == MPI.CONGRUENT
@@ -67,11 +67,11 @@ def test_dimensions_are_balanced_divisors(nodes: int, number: int) -> None:
     dims = compute_dims(nodes, number)
     assert prod(dims) == nodes
     assert dims == sorted(dims, reverse=True)
-    best = min(
+    balanced = min(
         (first for first in range(1, nodes + 1) if nodes % first == 0 and number == 2 and first * first >= nodes),
         default=dims[0],
     )
-    assert dims[0] == best
+    assert dims[0] == balanced
 
 
 def test_fixed_dimensions_stay_unchanged() -> None:
@@ -90,10 +90,10 @@ def test_ranks_and_coordinates_are_inverse_and_opposite_shifts_cancel(dims: list
     for rank in range(grid.size):
         assert grid.rank(grid.coordinates(rank)) == rank
         for direction in range(len(dims)):
-            source, to = grid.shift(rank, direction, 1)
-            assert to == MPI.PROC_NULL or grid.shift(to, direction, 1)[0] == rank
+            source, destination = grid.shift(rank, direction, 1)
+            assert destination == MPI.PROC_NULL or grid.shift(destination, direction, 1)[0] == rank
             assert source == MPI.PROC_NULL or grid.shift(source, direction, 1)[1] == rank
-            assert periods[direction] or (to == MPI.PROC_NULL) == (
+            assert periods[direction] or (destination == MPI.PROC_NULL) == (
                 grid.coordinates(rank)[direction] == dims[direction] - 1
             )
     with pytest.raises(MPIError) as raised:
@@ -108,15 +108,15 @@ def test_halos_are_exchanged_on_a_grid_and_rows_are_communicators() -> None:
             return None
         halo = {}
         for direction in range(2):
-            source, to = cart.Shift(direction, 1)
-            got = np.full(1, -1, "i")
-            await cart.Sendrecv(np.full(1, cart.rank, "i"), to, 0, got, source, 0)
-            halo[direction] = int(got[0])
+            source, destination = cart.Shift(direction, 1)
+            received = np.full(1, -1, "i")
+            await cart.Sendrecv(np.full(1, cart.rank, "i"), destination, 0, received, source, 0)
+            halo[direction] = int(received[0])
         row = await cart.Sub([False, True])
         column = await cart.Sub([True, False])
-        again = np.full(1, cart.rank, "i")
-        await cart.Sendrecv_replace(again, cart.Shift(1, 1)[1], source=cart.Shift(1, 1)[0])
-        assert again[0] == halo[1]
+        sent_back = np.full(1, cart.rank, "i")
+        await cart.Sendrecv_replace(sent_back, cart.Shift(1, 1)[1], source=cart.Shift(1, 1)[0])
+        assert sent_back[0] == halo[1]
         return cart.Get_coords(cart.rank), halo, await row.allgather(cart.rank), await column.allgather(cart.rank)
 
     results = run(7, program)

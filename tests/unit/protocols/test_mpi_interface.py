@@ -23,11 +23,11 @@ def test_a_null_handle_is_false_and_equals_only_null_handles_of_its_class(null: 
     kind = type(null)
     assert not null
     assert null == kind() == kind(null)
-    assert [other for other in NULLS if other == null] == [null]
+    assert [other_value for other_value in NULLS if other_value == null] == [null]
     assert null != None and null != 0  # noqa: E711, PT018  `==` of mpi4py's handles
-    for other in (1, "abc", MPI.Status()):
+    for other_value in (1, "abc", MPI.Status()):
         with pytest.raises(TypeError):
-            kind(other) if kind is not MPI.Datatype or other != "abc" else kind(1)
+            kind(other_value) if kind is not MPI.Datatype or other_value != "abc" else kind(1)
 
 
 def test_comm_null_rejects_every_call() -> None:
@@ -54,9 +54,9 @@ def test_comm_null_rejects_every_call() -> None:
 def test_freed_and_completed_handles_become_null() -> None:
     def program() -> None:
         world = MPI.COMM_WORLD
-        other = MPI.Comm(world)
-        assert other == world
-        assert other is not world
+        other_handle = MPI.Comm(world)
+        assert other_handle == world
+        assert other_handle is not world
         copy = world.Dup()
         assert copy != world
         copy.Free()
@@ -89,21 +89,21 @@ def test_attributes_are_copied_and_deleted_by_the_functions_of_their_keys() -> N
         world, deleted = MPI.COMM_WORLD, []
 
         def double(comm: MPI.Comm, key: int, value: int) -> int:
-            assert (comm, key) == (world, doubled)
+            assert (comm, key) == (world, doubled_key)
             return 2 * value
 
-        doubled = MPI.Comm.Create_keyval(double, lambda _comm, _key, value: deleted.append(value))
-        kept, dropped = MPI.Comm.Create_keyval(True), MPI.Comm.Create_keyval()
-        for key in (doubled, kept, dropped):
+        doubled_key = MPI.Comm.Create_keyval(double, lambda _comm, _key, value: deleted.append(value))
+        kept_key, dropped = MPI.Comm.Create_keyval(True), MPI.Comm.Create_keyval()
+        for key in (doubled_key, kept_key, dropped):
             assert world.Get_attr(key) is None
             world.Set_attr(key, 7)
         copy = world.Dup()
-        assert [copy.Get_attr(key) for key in (doubled, kept, dropped)] == [14, 7, None]
+        assert [copy.Get_attr(key) for key in (doubled_key, kept_key, dropped)] == [14, 7, None]
         copy.Free()
-        world.Set_attr(doubled, 8)
-        world.Delete_attr(doubled)
+        world.Set_attr(doubled_key, 8)
+        world.Delete_attr(doubled_key)
         assert deleted == [14, 7, 8]
-        assert MPI.Comm.Free_keyval(doubled) == MPI.KEYVAL_INVALID
+        assert MPI.Comm.Free_keyval(doubled_key) == MPI.KEYVAL_INVALID
         assert world.Get_attr(MPI.TAG_UB) == world.tag_ub
         assert world.Get_attr(MPI.UNIVERSE_SIZE) == 1
         assert world.Get_attr(MPI.WTIME_IS_GLOBAL) is False
@@ -162,14 +162,14 @@ def test_split_type_shared_gives_the_ranks_of_a_node() -> None:
 
 def test_isendrecv_returns_one_request() -> None:
     def program() -> bytes:
-        world, status, got = MPI.COMM_WORLD, MPI.Status(), bytearray(3)
-        other = 1 - world.rank
-        world.Isendrecv(bytes([world.rank] * 3), other, 5, got, other, 5).Wait(status)
-        assert (status.source, status.tag, status.count) == (other, 5, 3)
-        world.Isendrecv_replace(got, other, 6, other, 6).Wait()
+        world, status, received = MPI.COMM_WORLD, MPI.Status(), bytearray(3)
+        peer = 1 - world.rank
+        world.Isendrecv(bytes([world.rank] * 3), peer, 5, received, peer, 5).Wait(status)
+        assert (status.source, status.tag, status.count) == (peer, 5, 3)
+        world.Isendrecv_replace(received, peer, 6, peer, 6).Wait()
         world.Isendrecv(b"", MPI.PROC_NULL, 0, None, MPI.PROC_NULL, 0).Wait(status)  # done when it begins
         assert status.source == MPI.PROC_NULL
-        return bytes(got)
+        return bytes(received)
 
     assert run(Ranks(2), program, program) == [bytes(3), bytes([1] * 3)]
 
@@ -197,21 +197,25 @@ def test_an_exception_equals_its_error_code() -> None:
     assert MPI.Exception(MPI.SUCCESS) < error < MPI.ERR_LASTCODE
     assert (str(error), repr(error)) == ("invalid rank", f"MPI.Exception({MPI.ERR_RANK})")
     assert str(pickle.loads(pickle.dumps(MPI.Exception(MPI.ERR_TAG, "a tag of -3")))) == "a tag of -3"
-    own = MPI.Add_error_class()
-    code = MPI.Add_error_code(own)
+    own_class = MPI.Add_error_class()
+    code = MPI.Add_error_code(own_class)
     MPI.Add_error_string(code, "mine")
-    assert (MPI.Get_error_class(code), MPI.Get_error_string(code)) == (own, "mine")
+    assert (MPI.Get_error_class(code), MPI.Get_error_string(code)) == (own_class, "mine")
     in_use = r"not the program's own, or has a string( or codes)?$"
-    for remove, number in ((MPI.Remove_error_class, own), (MPI.Remove_error_code, code), (MPI.Remove_error_code, own)):
+    for remove, number in (
+        (MPI.Remove_error_class, own_class),
+        (MPI.Remove_error_code, code),
+        (MPI.Remove_error_code, own_class),
+    ):
         with pytest.raises(MPI.Exception, match=in_use):
             remove(number)
     MPI.Remove_error_string(code)
     MPI.Remove_error_code(code)
-    MPI.Remove_error_class(own)
+    MPI.Remove_error_class(own_class)
     with pytest.raises(MPI.Exception, match="has no string"):
         MPI.Remove_error_string(code)
-    assert MPI.Add_error_class() == own, "it is free again"
-    MPI.Remove_error_class(own)
+    assert MPI.Add_error_class() == own_class, "it is free again"
+    MPI.Remove_error_class(own_class)
 
 
 def test_a_status_is_copied_and_pickled() -> None:

@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 def run_without_waiting(call: Coroutine[Any, None, T]) -> T:
     """Return the result of a call that must not wait."""
-    with pytest.raises(StopIteration) as stop:
+    with pytest.raises(StopIteration) as stopped:
         call.send(None)
-    value: T = stop.value.value
+    value: T = stopped.value.value
     return value
 
 
 def connected_nodes(count: int = 2) -> Nodes:
-    """Return nodes of which the first has talked to all others, so that no send of its own waits."""
+    """Return nodes; the first has exchanged messages with all others, so that none of its sends waits."""
     nodes = Nodes(count, IMPATIENT)
-    for other in range(1, count):
-        nodes.exchange(0, other)
+    for peer in range(1, count):
+        nodes.exchange(0, peer)
     return nodes
 
 
@@ -44,47 +44,47 @@ def restart_node(nodes: Nodes, number: int = 1) -> None:
 @ALIKE
 def test_a_send_completes_first_and_is_delivered_when_the_receiver_has_answered(size: int) -> None:
     nodes, outcomes = connected_nodes(), []
-    sent = nodes.send(0, 1, b"x" * size)
-    assert isinstance(sent, SendCompletion)
-    sent.on_outcome = outcomes.append
-    assert (sent.done, sent.is_unconfirmed, outcomes) == (True, True, [])
+    send = nodes.send(0, 1, b"x" * size)
+    assert isinstance(send, SendCompletion)
+    send.on_outcome = outcomes.append
+    assert (send.done, send.is_unconfirmed, outcomes) == (True, True, [])
     nodes.wires.elapse(SECOND)  # it has no receive
-    assert (sent.is_unconfirmed, outcomes) == (False, [sent])
-    assert sent.result().length == size
+    assert (send.is_unconfirmed, outcomes) == (False, [send])
+    assert send.result().length == size
 
 
 @ALIKE
 def test_a_message_returned_by_a_restarted_node_is_lost(size: int) -> None:
     nodes, outcomes = connected_nodes(), []
-    sent = nodes.send(0, 1, b"x" * size)
-    assert isinstance(sent, SendCompletion)
-    sent.on_outcome = outcomes.append
+    send = nodes.send(0, 1, b"x" * size)
+    assert isinstance(send, SendCompletion)
+    send.on_outcome = outcomes.append
     restart_node(nodes)
-    assert outcomes == [sent]
-    assert failure(sent) == ERR_PROC_FAILED
+    assert outcomes == [send]
+    assert failure(send) == ERR_PROC_FAILED
 
 
 def test_a_long_message_without_its_last_chunk_is_lost() -> None:
     nodes = connected_nodes()
-    sent = nodes.send(0, 1, b"x" * 100_000)
+    send = nodes.send(0, 1, b"x" * 100_000)
     nodes.receive(1, 0, 100_000)
-    while not sent.done:
+    while not send.done:
         nodes.wires.exchange()
     restart_node(nodes)
-    assert failure(sent) == ERR_PROC_FAILED
+    assert failure(send) == ERR_PROC_FAILED
 
 
 def test_only_unanswered_messages_are_lost() -> None:
     nodes = connected_nodes()
     first = [nodes.send(0, 1, b"1") for _ in range(3)]
     nodes.wires.elapse(SECOND)
-    lost = [nodes.send(0, 1, b"2") for _ in range(3)]
+    lost_sends = [nodes.send(0, 1, b"2") for _ in range(3)]
     restart_node(nodes)
     nodes.exchange(0, 1)
     last = [nodes.send(0, 1, b"3") for _ in range(3)]
     nodes.wires.elapse(SECOND)
     assert [completion.result().length for completion in (*first, *last)] == [1] * 6
-    assert [failure(completion) for completion in lost] == [ERR_PROC_FAILED] * 3
+    assert [failure(completion) for completion in lost_sends] == [ERR_PROC_FAILED] * 3
 
 
 def test_an_early_message_is_lost_with_the_message_before() -> None:
@@ -92,10 +92,10 @@ def test_an_early_message_is_lost_with_the_message_before() -> None:
     receipt, _ = nodes.receive(1, 0, 4)
     before = nodes.send(0, 1, b"here")
     gap = nodes.send(0, 1, b"gone")
-    early = nodes.send(0, 1, b"next")
+    early_send = nodes.send(0, 1, b"next")
     nodes.advance(SECOND, lambda frame: b"gone" in frame)  # however often it is sent
     assert receipt.result().length == before.result().length == 4
-    assert failure(gap) == failure(early) == ERR_PROC_FAILED
+    assert failure(gap) == failure(early_send) == ERR_PROC_FAILED
     receipt, _ = nodes.receive(1, 0, 4)
     nodes.exchange(0, 1)
     assert not receipt.done
@@ -103,14 +103,14 @@ def test_an_early_message_is_lost_with_the_message_before() -> None:
 
 def test_the_next_call_to_the_rank_reports_a_lost_send_and_has_no_other_effect() -> None:
     nodes = connected_nodes(3)
-    comm, other = Comm(nodes.devices[0]), Comm(nodes.devices[0], 1)
+    comm, other_comm = Comm(nodes.devices[0]), Comm(nodes.devices[0], 1)
     run_without_waiting(comm.Send(b"lost", 1, 5))
     run_without_waiting(comm.Send(b"lost, too", 1, 6))
     restart_node(nodes)
     run_without_waiting(comm.Send(b"to somebody else", 2))
     run_without_waiting(comm.Irecv(bytearray(4), 2))
     run_without_waiting(comm.Irecv(bytearray(4), PROC_NULL))
-    run_without_waiting(other.Isend(b"in another communicator", 1))
+    run_without_waiting(other_comm.Isend(b"in another communicator", 1))
     with pytest.raises(MPIError, match=r"a send to rank 1, tag 5, 4 bytes, was reported done.*; and 1 more") as raised:
         comm.Isend(b"not sent", 1).send(None)
     assert raised.value.Get_error_class() == ERR_PROC_FAILED
@@ -147,10 +147,10 @@ def test_a_waiting_collective_call_reports_its_own_lost_message() -> None:
     nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
     barrier = comm.Barrier()
-    waits = barrier.send(None)  # its message is reported sent; it waits for the other rank's
+    pending = barrier.send(None)  # its message is reported sent; it waits for the other rank's
     nodes.restart(1)
     nodes.wires.elapse(SECOND)
-    assert waits.done
+    assert pending.done
     with pytest.raises(MPIError, match="a send to rank 1, tag 0, 0 bytes, was reported done, and has failed since"):
         barrier.send(None)
     assert not comm.lost_sends.unreported

@@ -46,13 +46,13 @@ def message(matching: MatchingQueues, source: int, tag: int, data: bytes, contex
 
 def test_a_message_matches_the_oldest_matching_receive() -> None:
     matching = MatchingQueues()
-    other, _ = receive(matching, 2, ANY_TAG)
+    other_receive, _ = receive(matching, 2, ANY_TAG)
     first, buffer = receive(matching, ANY_SOURCE, 7)
     second, _ = receive(matching, 1, 7)
     message(matching, 1, 7, b"hello")
     assert first.result() == Envelope(1, 7, 5)
     assert bytes(buffer[:5]) == b"hello"
-    assert not other.done
+    assert not other_receive.done
     assert not second.done
 
 
@@ -60,10 +60,10 @@ def test_a_receive_matches_the_oldest_matching_message() -> None:
     matching = MatchingQueues()
     for number, tag in enumerate((5, 7, 7)):
         message(matching, 1, tag, bytes([number]))
-    taken, buffer = receive(matching, 1, 7)
-    assert (taken.result(), buffer[0]) == (Envelope(1, 7, 1), 1)
-    taken, buffer = receive(matching, ANY_SOURCE, ANY_TAG)
-    assert (taken.result(), buffer[0]) == (Envelope(1, 5, 1), 0)
+    receipt, buffer = receive(matching, 1, 7)
+    assert (receipt.result(), buffer[0]) == (Envelope(1, 7, 1), 1)
+    receipt, buffer = receive(matching, ANY_SOURCE, ANY_TAG)
+    assert (receipt.result(), buffer[0]) == (Envelope(1, 5, 1), 0)
 
 
 def test_a_receive_may_match_an_incomplete_message() -> None:
@@ -78,14 +78,14 @@ def test_a_receive_may_match_an_incomplete_message() -> None:
 
 @pytest.mark.parametrize("first", ["receive", "message"])
 def test_a_rendezvous_message_calls_back_when_it_is_matched(first: str) -> None:
-    matching, requested = MatchingQueues(), list[Arrival]()
+    matching, rendezvous = MatchingQueues(), list[Arrival]()
     if first == "message":
-        arrival = matching.arrive(1, 0, 7, 5, requested.append)
-        assert not requested
+        arrival = matching.arrive(1, 0, 7, 5, rendezvous.append)
+        assert not rendezvous
     completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
-        arrival = matching.arrive(1, 0, 7, 5, requested.append)
-    assert requested == [arrival]
+        arrival = matching.arrive(1, 0, 7, 5, rendezvous.append)
+    assert rendezvous == [arrival]
     assert not completion.done
     arrival.buffer[:] = b"hel"  # it has room for no more
     assert matching.complete(arrival)
@@ -97,25 +97,25 @@ def test_a_failed_arrival_fails_its_own_receive_only() -> None:
     matching, error = MatchingQueues(), MPIError(ERR_PROC_FAILED, "gone")
     completion, _ = receive(matching, 1, 7)
     has_receive, unexpected = matching.arrive(1, 0, 7, 5), matching.arrive(1, 0, 7, 5)
-    other, _ = receive(matching, 1, 8)
+    other_receive, _ = receive(matching, 1, 8)
     matching.fail_arrival(has_receive, error)
     matching.fail_arrival(unexpected, error)
     with pytest.raises(MPIError, match="gone"):
         completion.result()
-    later, _ = receive(matching, 1, 7)
-    assert not later.done
-    assert not other.done
+    later_receive, _ = receive(matching, 1, 7)
+    assert not later_receive.done
+    assert not other_receive.done
 
 
 def test_a_failed_claimed_message_fails_its_receive() -> None:
     matching = MatchingQueues()
     arrival = matching.arrive(1, 0, 7, 5)
-    actual: Completion[ProbeResult | None] = Completion()
-    matching.probe(1, 0, 7, False, True, actual)
+    probe: Completion[ProbeResult | None] = Completion()
+    matching.probe(1, 0, 7, False, True, probe)
     matching.fail_arrival(arrival, MPIError(ERR_PROC_FAILED, "gone"))
     completion = ReceiveCompletion(1, 7, 5)
     matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), completion))
-    assert actual.done
+    assert probe.done
     with pytest.raises(MPIError, match="gone"):
         completion.result()
 
@@ -144,10 +144,10 @@ def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> No
 
 def test_a_send_to_oneself_is_complete_before_its_receive_is_posted_and_then_fills_it() -> None:
     matching = MatchingQueues()
-    sent = SendCompletion()
+    send = SendCompletion()
     data = bytearray(b"hello")
-    matching.send_to_self(1, 0, 7, memoryview(data), sent)
-    assert sent.result() == Envelope(1, 7, 5)
+    matching.send_to_self(1, 0, 7, memoryview(data), send)
+    assert send.result() == Envelope(1, 7, 5)
     data[:] = b"later"  # its program may reuse the buffer
     completion, buffer = receive(matching, 1, 7)
     assert completion.result() == Envelope(1, 7, 5)
@@ -156,37 +156,37 @@ def test_a_send_to_oneself_is_complete_before_its_receive_is_posted_and_then_fil
 
 def test_fail_transfers_fails_the_transfers_with_that_peer_only() -> None:
     matching = MatchingQueues()
-    under_way, left, arrived = SendCompletion(), SendCompletion(), SendCompletion()
-    left.release(Envelope(1, 7, 5))
+    unfinished, to_other_peer, arrived = SendCompletion(), SendCompletion(), SendCompletion()
+    to_other_peer.release(Envelope(1, 7, 5))
     arrived.release(Envelope(1, 7, 5))
     arrived.deliver()
-    matched: list[Completion[Envelope]] = [Completion(), Completion()]
-    for peer, completion in zip((1, 2), matched, strict=True):
+    matched_receives: list[Completion[Envelope]] = [Completion(), Completion()]
+    for peer, completion in zip((1, 2), matched_receives, strict=True):
         assert matching.track_synchronous(peer, Envelope(peer, 7, 0), completion) is not None
-    half, _ = receive(matching, 1, 7)
+    half_received, _ = receive(matching, 1, 7)
     arrivals = [matching.arrive(1, 0, tag, 5) for tag in (7, 8)]
-    later, _ = receive(matching, 1, 8 + 1)
-    matching.fail_transfers(1, MPIError(ERR_PROC_FAILED, "gone"), [under_way, left, arrived], arrivals)
-    for failed in (under_way, left, matched[0], half):
+    later_receive, _ = receive(matching, 1, 8 + 1)
+    matching.fail_transfers(1, MPIError(ERR_PROC_FAILED, "gone"), [unfinished, to_other_peer, arrived], arrivals)
+    for failed in (unfinished, to_other_peer, matched_receives[0], half_received):
         with pytest.raises(MPIError, match="gone"):
             failed.result()
     assert arrived.result() == Envelope(1, 7, 5)
-    assert not matched[1].done
+    assert not matched_receives[1].done
     unexpected, _ = receive(matching, 1, 8)
     assert not unexpected.done, "the rest of that message does not come"
     message(matching, 1, 9, b"")  # of the next session
-    assert later.result() == Envelope(1, 9, 0)
+    assert later_receive.result() == Envelope(1, 9, 0)
 
 
 def test_fail_receives_fails_the_receives_that_name_the_source() -> None:
     matching = MatchingQueues()
-    alone, _ = receive(matching, 1, ANY_TAG)
-    anybody, _ = receive(matching, ANY_SOURCE, ANY_TAG)
+    from_peer, _ = receive(matching, 1, ANY_TAG)
+    from_any, _ = receive(matching, ANY_SOURCE, ANY_TAG)
     matching.fail_receives(1, MPIError(ERR_PROC_FAILED, "gone"))
     with pytest.raises(MPIError, match="gone"):
-        alone.result()
+        from_peer.result()
     message(matching, 2, 3, b"")
-    assert anybody.result() == Envelope(2, 3, 0)
+    assert from_any.result() == Envelope(2, 3, 0)
 
 
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(-1, 2), st.integers(-1, 2)), max_size=30)
@@ -199,28 +199,38 @@ def test_the_queues_match_as_a_linear_search_does(steps: list[tuple[bool, int, i
     receives: list[Posted] = []
     messages: list[Waiting] = []
     expected: dict[int, int] = {}
-    actual: dict[int, tuple[Completion[Envelope], bytearray]] = {}
+    transfers: dict[int, tuple[Completion[Envelope], bytearray]] = {}
     for number, (is_receive, source, tag) in enumerate(steps):
         if is_receive:
             completion, buffer = receive(matching, source, tag)
-            actual[number] = completion, buffer
-            fits = [sent for sent in messages if source in (ANY_SOURCE, sent.source) and tag in (ANY_TAG, sent.tag)]
-            if fits:
-                messages.remove(fits[0])
-                expected[number] = fits[0].number
+            transfers[number] = completion, buffer
+            matching_messages = [
+                message
+                for message in messages
+                if source in (ANY_SOURCE, message.source) and tag in (ANY_TAG, message.tag)
+            ]
+            if matching_messages:
+                messages.remove(matching_messages[0])
+                expected[number] = matching_messages[0].number
             else:
                 receives.append(Posted(source, tag, completion))
         else:
             source, tag = abs(source), abs(tag)
             message(matching, source, tag, bytes([number]))
-            hits = [
-                posted for posted in receives if posted.source in (ANY_SOURCE, source) and posted.tag in (ANY_TAG, tag)
+            matching_receives = [
+                candidate
+                for candidate in receives
+                if candidate.source in (ANY_SOURCE, source) and candidate.tag in (ANY_TAG, tag)
             ]
-            if hits:
-                receives.remove(hits[0])
-                expected[next(key for key, (completion, _) in actual.items() if completion is hits[0].completion)] = (
-                    number
-                )
+            if matching_receives:
+                receives.remove(matching_receives[0])
+                expected[
+                    next(
+                        key
+                        for key, (completion, _) in transfers.items()
+                        if completion is matching_receives[0].completion
+                    )
+                ] = number
             else:
                 messages.append(Waiting(source, tag, number))
-    assert {number: buffer[0] for number, (completion, buffer) in actual.items() if completion.done} == expected
+    assert {number: buffer[0] for number, (completion, buffer) in transfers.items() if completion.done} == expected

@@ -68,9 +68,9 @@ def test_numpy_arrays_are_sent_and_received(ranks_of: RanksOf) -> None:
         await comm.Send([matrix, 100, DOUBLE], 1)
 
     async def receiver(comm: Comm) -> None:
-        whole, row, status = np.zeros((30, 100)), np.zeros(101), Status()
-        await comm.Recv(whole)
-        assert (whole == matrix).all()
+        array_received, row, status = np.zeros((30, 100)), np.zeros(101), Status()
+        await comm.Recv(array_received)
+        assert (array_received == matrix).all()
         await comm.Recv(row, status=status)
         assert (row[:100] == matrix[0]).all()
         assert status.Get_count(DOUBLE) == 100
@@ -98,13 +98,13 @@ def test_messages_of_one_tag_do_not_overtake_and_tags_are_received_in_any_order(
         await Request.Waitall([await comm.Isend(bytes([number]), 1, tag=number % 3) for number in range(30)])
 
     async def receiver(comm: Comm) -> list[int]:
-        got = []
+        received = []
         for tag in (2, 0, 1):
             for _ in range(10):
                 buffer = bytearray(1)
                 await comm.Recv(buffer, 0, tag)
-                got.append(buffer[0])
-        return got
+                received.append(buffer[0])
+        return received
 
     assert ranks_of().run(sender, receiver)[1] == [*range(2, 30, 3), *range(0, 30, 3), *range(1, 30, 3)]
 
@@ -115,15 +115,15 @@ def test_wildcard_receives_report_source_and_tag_in_the_status(ranks_of: RanksOf
         await comm.Send(bytes([comm.rank] * 3), 0, tag=10 + comm.rank)
 
     async def receiver(comm: Comm) -> set[tuple[int, int, bytes]]:
-        got = set()
+        received = set()
         for _ in range(3):
             buffer, status = bytearray(3), Status()
             await comm.Recv(buffer, ANY_SOURCE, ANY_TAG, status)
-            got.add((status.source, status.tag, bytes(buffer)))
-        return got
+            received.add((status.source, status.tag, bytes(buffer)))
+        return received
 
-    got = ranks_of(4).run(receiver, sender, sender, sender)[0]
-    assert got == {(1, 11, b"\1\1\1"), (2, 12, b"\2\2\2"), (3, 13, b"\3\3\3")}
+    received = ranks_of(4).run(receiver, sender, sender, sender)[0]
+    assert received == {(1, 11, b"\1\1\1"), (2, 12, b"\2\2\2"), (3, 13, b"\3\3\3")}
 
 
 @on_every_device
@@ -137,10 +137,10 @@ def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator(ranks_of: R
         await Request.Waitall(requests)
 
     async def receiver(comm: Comm) -> None:
-        other, world = bytearray(5), bytearray(5)
-        await second[1].Recv(other)
-        await comm.Recv(world)
-        assert (other, world) == (b"other", b"world")
+        own_buffer, world_buffer = bytearray(5), bytearray(5)
+        await second[1].Recv(own_buffer)
+        await comm.Recv(world_buffer)
+        assert (own_buffer, world_buffer) == (b"other", b"world")
 
     ranks.run(sender, receiver)
 
@@ -148,14 +148,14 @@ def test_a_receive_for_any_source_or_tag_is_for_its_own_communicator(ranks_of: R
 @on_every_device
 def test_the_largest_tag_does_not_match_the_next_communicators_smallest_tag(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
-    other = ranks.communicators(1)
+    other_comms = ranks.communicators(1)
 
     async def sender(comm: Comm) -> None:
-        await Request.Waitall([await comm.Isend(b"a", 1, comm.tag_ub), await other[0].Isend(b"b", 1, 0)])
+        await Request.Waitall([await comm.Isend(b"a", 1, comm.tag_ub), await other_comms[0].Isend(b"b", 1, 0)])
 
     async def receiver(comm: Comm) -> None:
         smallest, largest, status = bytearray(1), bytearray(1), Status()
-        await other[1].Recv(smallest)
+        await other_comms[1].Recv(smallest)
         await comm.Recv(largest, status=status)
         assert (smallest, largest, status.tag) == (b"b", b"a", comm.tag_ub)
 
@@ -164,7 +164,7 @@ def test_the_largest_tag_does_not_match_the_next_communicators_smallest_tag(rank
 
 @on_every_device
 def test_a_message_to_oneself(ranks_of: RanksOf) -> None:
-    async def alone(comm: Comm) -> None:
+    async def program(comm: Comm) -> None:
         buffer, status = bytearray(5000), Status()
         request = await comm.Irecv(buffer, comm.rank)
         await comm.Send(b"x" * 5000, comm.rank, 4)
@@ -175,18 +175,18 @@ def test_a_message_to_oneself(ranks_of: RanksOf) -> None:
         assert buffer[:2] == b"yx"
 
     ranks = ranks_of(1)
-    ranks.run(alone)
+    ranks.run(program)
     assert ranks.is_idle()
 
 
 @on_every_device
 def test_all_ranks_exchange_with_a_neighbour_concurrently(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
-        got, status = bytearray(10_000), Status()
-        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        await comm.Sendrecv(bytes([comm.rank]) * 10_000, right, 5, got, left, 5, status)
-        assert got == bytes([left]) * 10_000
-        assert status.source == left
+        received, status = bytearray(10_000), Status()
+        right_peer, left_peer = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        await comm.Sendrecv(bytes([comm.rank]) * 10_000, right_peer, 5, received, left_peer, 5, status)
+        assert received == bytes([left_peer]) * 10_000
+        assert status.source == left_peer
 
     ranks_of(4).run(program, program, program, program)
 

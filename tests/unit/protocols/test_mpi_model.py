@@ -82,110 +82,112 @@ def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm],
     """Perform the steps; then receive until no message is left, and cancel the receives that match none."""
 
     async def go(comm: Comm) -> None:
-        seen, sends = all_seen[comm.rank], list[Request]()
-        for now, (what, peer, tag) in enumerate(steps):
-            if what in ("send", "ssend"):
-                data = bytes([comm.rank, len(seen.sent)])
-                seen.sent.append((peer, tag))
-                begin = comm.Isend if what == "send" else comm.Issend
-                sends.append(await begin(data, peer, tag))
-            elif what == "receive":
+        own_seen, sends = all_seen[comm.rank], list[Request]()
+        for now, (action, peer, tag) in enumerate(steps):
+            if action in ("send", "ssend"):
+                data = bytes([comm.rank, len(own_seen.sent)])
+                own_seen.sent.append((peer, tag))
+                begin_send = comm.Isend if action == "send" else comm.Issend
+                sends.append(await begin_send(data, peer, tag))
+            elif action == "receive":
                 buffer = bytearray(2)
-                seen.received.append(Received(now, peer, tag, await comm.Irecv(buffer, peer, tag), buffer))
-            elif what == "iprobe":
+                own_seen.received.append(Received(now, peer, tag, await comm.Irecv(buffer, peer, tag), buffer))
+            elif action == "iprobe":
                 status = Status()
                 probe_result = await comm.Iprobe(peer, tag, status)
-                seen.probed.append((now, peer, tag, (status.source, status.tag) if probe_result else None))
+                own_seen.probed.append((now, peer, tag, (status.source, status.tag) if probe_result else None))
                 if probe_result:
                     assert status.count == 2
-            elif what == "improbe":
+            elif action == "improbe":
                 status = Status()
                 message = await comm.Improbe(peer, tag, status)
                 if message is not None:
-                    one = Received(now, peer, tag, message, bytearray(2))
-                    seen.received.append(one)
-            elif what == "cancel":
-                waiting = [
-                    entry for entry in seen.received if isinstance(entry.request, Request) and entry.request.active
+                    received = Received(now, peer, tag, message, bytearray(2))
+                    own_seen.received.append(received)
+            elif action == "cancel":
+                pending = [
+                    entry for entry in own_seen.received if isinstance(entry.request, Request) and entry.request.active
                 ]
-                if waiting:
-                    chosen = waiting[peer % len(waiting)]
-                    await chosen.request.Cancel()  # type: ignore[union-attr]
-                    chosen.cancelled_at = now
+                if pending:
+                    request_drawn = pending[peer % len(pending)]
+                    await request_drawn.request.Cancel()  # type: ignore[union-attr]
+                    request_drawn.cancelled_at = now
             else:
                 for _ in range(peer):
                     await Yield()
-        for one in seen.received:
-            if isinstance(one.request, Message):
-                one.request = await one.request.Irecv(one.buffer)
+        for received in own_seen.received:
+            if isinstance(received.request, Message):
+                received.request = await received.request.Irecv(received.buffer)
         await rest(comm, all_seen, len(steps))
         await Request.Waitall(sends)
-        for one in seen.received:
-            assert isinstance(one.request, Request)
+        for received in own_seen.received:
+            assert isinstance(received.request, Request)
             status = Status()
-            await one.request.Wait(status)
+            await received.request.Wait(status)
             if not status.Is_cancelled():
-                one.got = one.buffer[0], one.buffer[1]
-                assert status.source == one.buffer[0]
+                received.got = received.buffer[0], received.buffer[1]
+                assert status.source == received.buffer[0]
 
     return go
 
 
 async def rest(comm: Comm, all_seen: Sequence[Seen], now: int) -> None:
     """Receive until all ranks' messages have been received, each rank taking those that no receive matches."""
-    mine = all_seen[comm.rank]
-    mine.ended = True
-    while not all(one.ended for one in all_seen) or sum(one.got for one in all_seen) < sum(
-        len(one.sent) for one in all_seen
+    own_seen = all_seen[comm.rank]
+    own_seen.ended = True
+    while not all(received.ended for received in all_seen) or sum(received.got for received in all_seen) < sum(
+        len(received.sent) for received in all_seen
     ):
         message = await comm.Improbe()
         if message is not None:
             buffer = bytearray(2)
             request = await message.Irecv(buffer)
-            mine.received.append(Received(now, ANY_SOURCE, ANY_TAG, request, buffer))
-        status, mine.got = Status(), 0
-        for one in mine.received:
-            if isinstance(one.request, Request) and one.request.is_complete:
-                await one.request.Get_status(status)
-                mine.got += not status.Is_cancelled()
-    for one in mine.received:
-        if isinstance(one.request, Request) and not one.request.is_complete:
-            await one.request.Cancel()
-            one.cancelled_at = now
+            own_seen.received.append(Received(now, ANY_SOURCE, ANY_TAG, request, buffer))
+        status, own_seen.got = Status(), 0
+        for received in own_seen.received:
+            if isinstance(received.request, Request) and received.request.is_complete:
+                await received.request.Get_status(status)
+                own_seen.got += not status.Is_cancelled()
+    for received in own_seen.received:
+        if isinstance(received.request, Request) and not received.request.is_complete:
+            await received.request.Cancel()
+            received.cancelled_at = now
 
 
-def fits(one: Received, source: int, tag: int) -> bool:
-    return one.source in (ANY_SOURCE, source) and one.tag in (ANY_TAG, tag)
+def fits(received: Received, source: int, tag: int) -> bool:
+    return received.source in (ANY_SOURCE, source) and received.tag in (ANY_TAG, tag)
 
 
 def check(seen: Sequence[Seen]) -> None:
-    for rank, mine in enumerate(seen):
+    for rank, own_seen in enumerate(seen):
         messages = {
             (source, number): tag
             for source, second in enumerate(seen)
-            for number, (to, tag) in enumerate(second.sent)
-            if to == rank
+            for number, (destination, tag) in enumerate(second.sent)
+            if destination == rank
         }
-        got = [one.got for one in mine.received if one.got is not None]
-        assert sorted(got) == sorted(messages), "each message once"
-        for one in mine.received:
-            if one.got is None:
-                assert one.cancelled_at is not None, "only what was cancelled has nothing"
+        contents_received = [received.got for received in own_seen.received if received.got is not None]
+        assert sorted(contents_received) == sorted(messages), "each message once"
+        for received in own_seen.received:
+            if received.got is None:
+                assert received.cancelled_at is not None, "only what was cancelled has nothing"
                 continue
-            source, number = one.got
-            assert fits(one, source, messages[one.got])
-            for place, second in enumerate(mine.received):
+            source, number = received.got
+            assert fits(received, source, messages[received.got])
+            for index, second in enumerate(own_seen.received):
                 # Of two messages of one sender that fit, a receive gets the one sent first, unless one begun before it has
                 # that. A claim is a receive that begins when it finds its message.
                 if second.got is not None and second.got[0] == source and second.got[1] < number:
                     older = second.got
-                    if fits(one, source, messages[older]):
-                        assert place < mine.received.index(one), f"{one.got} overtook {older}"
-        for _, source, tag, found in mine.probed:
-            if found is not None:
-                assert source in (ANY_SOURCE, found[0])
-                assert tag in (ANY_TAG, found[1])
-                assert any(sender == found[0] and sent == found[1] for (sender, _), sent in messages.items())
+                    if fits(received, source, messages[older]):
+                        assert index < own_seen.received.index(received), f"{received.got} overtook {older}"
+        for _, source, tag, envelope in own_seen.probed:
+            if envelope is not None:
+                assert source in (ANY_SOURCE, envelope[0])
+                assert tag in (ANY_TAG, envelope[1])
+                assert any(
+                    sender == envelope[0] and content == envelope[1] for (sender, _), content in messages.items()
+                )
 
 
 def ranks_on(device: str, count: int, descriptors: int) -> Ranks:
@@ -202,25 +204,27 @@ def test_random_programs_match_as_in_the_standard(
 ) -> None:
     count, steps, faults, seed, descriptors = trial
     ranks = ranks_on(device, count, descriptors)
-    chance, wires, late = random.Random(seed), ranks.wires, []
+    rng, wires, late_frames = random.Random(seed), ranks.wires, []
 
     def deliver() -> None:
         """Deliver frames; with NICs that repair it, lose some, duplicate some and delay some."""
         for number in range(count):
             for frame in wires.take(number):
-                fate = chance.random() / faults if faults and device != "by library" else 3.0
+                fate = rng.random() / faults if faults and device != "by library" else 3.0
                 if fate < 1:
-                    late.append(frame)
+                    late_frames.append(frame)
                 elif fate >= 2:
                     wires.deliver(frame)
                     if fate < 2.5:
                         wires.deliver(frame)
-        if late and chance.random() < 0.5:
-            wires.deliver(late.pop(0))
+        if late_frames and rng.random() < 0.5:
+            wires.deliver(late_frames.pop(0))
 
-    seen = [Seen() for _ in range(count)]
-    programs = [program(mine, seen) for mine in steps]
+    all_seen = [Seen() for _ in range(count)]
+    programs = [program(own_steps, all_seen) for own_steps in steps]
     ranks.run(*programs, deliver=deliver)  # type: ignore[arg-type]
-    check(seen)
+    check(all_seen)
     assert ranks.is_idle()
-    event(f"{device}, cancelled: {sum(one.got is None for mine in seen for one in mine.received) > 0}")
+    event(
+        f"{device}, cancelled: {sum(received.got is None for own_steps in all_seen for received in own_steps.received) > 0}"
+    )

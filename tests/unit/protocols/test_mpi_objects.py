@@ -74,11 +74,11 @@ def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
 
     ranks = Ranks()
     ranks.run(sender, receiver)
-    counted = ranks.wires.agents[1].firmware.counter_values()
+    counters = ranks.wires.agents[1].firmware.counter_values()
     assert (
         ranks.wires.agents[0].firmware.counter_values()["frames_resent"] <= 3
     )  # the very first object may have come early
-    assert counted["messages_received"] == 10
+    assert counters["messages_received"] == 10
 
 
 @on_every_device
@@ -90,19 +90,19 @@ def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards(ra
 
     async def receiver(comm: Comm) -> list[tuple[int, int]]:
         requests = [await comm.irecv() for _ in range(24)]
-        got = []
+        received = []
         for request in requests:
             status = Status()
             rank, number, filling = await request.wait(status)
             assert (status.source, status.tag) == (rank, number % 2)
             assert filling == bytes(number % 3 * 5000)
-            got.append((rank, number))
-        return got
+            received.append((rank, number))
+        return received
 
     ranks = ranks_of(3)
-    got = ranks.run(receiver, sender, sender)[0]
+    received = ranks.run(receiver, sender, sender)[0]
     for rank in (1, 2):
-        assert [number for who, number in got if who == rank] == list(range(12))
+        assert [number for source, number in received if source == rank] == list(range(12))
     assert ranks.is_idle()
 
 
@@ -124,8 +124,8 @@ def test_an_object_may_change_when_its_send_has_begun(ranks_of: RanksOf) -> None
 def test_objects_are_exchanged_concurrently_and_with_the_rank_itself(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         peer = 1 - comm.rank
-        got = await comm.sendrecv(np.full(10_000, comm.rank), peer, 3, source=peer, recvtag=3)
-        assert (got == np.full(10_000, peer)).all()
+        received = await comm.sendrecv(np.full(10_000, comm.rank), peer, 3, source=peer, recvtag=3)
+        assert (received == np.full(10_000, peer)).all()
         assert await comm.sendrecv("x" * 10_000, comm.rank, source=comm.rank) == "x" * 10_000
 
     ranks_of().run(program, program)
@@ -194,13 +194,13 @@ def test_pickled_bytes_are_received_as_an_object_and_an_object_as_its_bytes(obj:
 def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order() -> None:
     """The second object's continuation is sent first and received second."""
     ranks = Ranks()
-    lost: list[bytes] = []
+    lost_frames: list[bytes] = []
 
     def deliver() -> None:
         for number in (1, 0):
             for frame in ranks.wires.take(number):
-                if number == 0 and not lost:
-                    lost.append(frame)  # the acknowledgement of the first object's beginning
+                if number == 0 and not lost_frames:
+                    lost_frames.append(frame)  # the acknowledgement of the first object's beginning
                 else:
                     ranks.wires.deliver(frame)
 
@@ -274,10 +274,10 @@ def test_a_send_of_an_object_to_a_silent_peer_fails(size: int) -> None:
             await comm.send(bytes(size), 1)
         assert raised.value.Get_error_class() == ERR_PROC_FAILED
 
-    async def idle(_: Comm) -> None:
+    async def idle_program(_: Comm) -> None:
         pass
 
-    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, idle)
+    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, idle_program)
 
 
 @on_every_device

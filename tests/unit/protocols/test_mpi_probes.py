@@ -32,11 +32,11 @@ def test_a_probe_describes_the_message_that_a_receive_matches(ranks_of: Kind) ->
         await comm.Send(b"0123456789", 1, 7)
 
     async def receiver(comm: Comm) -> None:
-        status, again = Status(), Status()
+        status, second_status = Status(), Status()
         assert await comm.Probe(status=status)
         assert (status.source, status.tag, status.count) == (0, 7, 10)
-        assert await comm.Iprobe(0, 7, again), "a message that was probed stays to be received"
-        assert again.count == 10
+        assert await comm.Iprobe(0, 7, second_status), "a message that was probed stays to be received"
+        assert second_status.count == 10
         buffer = bytearray(status.Get_count())
         await comm.Recv(buffer, status.source, status.tag)
         assert buffer == b"0123456789"
@@ -113,20 +113,20 @@ def test_a_claimed_message_matches_no_other_receive_or_probe(ranks_of: Kind) -> 
         assert (status.source, status.tag, status.count) == (0, 4, 5)
         await comm.Recv(buffer, 0, 4)
         assert buffer == b"second"
-        third = None
-        while third is None:
-            third = await comm.Improbe(0)
+        third_message = None
+        while third_message is None:
+            third_message = await comm.Improbe(0)
         assert await comm.Improbe(0) is None
         await first.Recv(buffer, status)
         assert (buffer, status.count) == (b"firstd", 5)
         with pytest.raises(MPIError, match="was received before") as raised:
             await first.Recv(buffer)
         assert raised.value.Get_error_class() == ERR_REQUEST
-        short = bytearray(2)
+        short_buffer = bytearray(2)
         with pytest.raises(MPIError) as raised:
-            await (await third.Irecv(short)).Wait(status)
+            await (await third_message.Irecv(short_buffer)).Wait(status)
         assert raised.value.Get_error_class() == ERR_TRUNCATE
-        assert (short, status.count) == (b"th", 2)
+        assert (short_buffer, status.count) == (b"th", 2)
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
@@ -176,13 +176,13 @@ def test_a_probe_does_not_find_a_message_for_a_queued_receive() -> None:
     endpoint = DescriptorsOnly(receives=1)
     device = Device(endpoint)
     device.receive(0, 0, 5, memoryview(bytearray(1)))
-    waits = device.receive(0, 0, 7, memoryview(bytearray(1)))
+    pending_receive = device.receive(0, 0, 7, memoryview(bytearray(1)))
     endpoint.unexpected = [(0, 0, 7, 1), (0, 0, 9, 1)]
     assert device.pending_work() == ["a receive from rank 0, tag 7, 1 bytes: no descriptor is free"]
     assert device.probe(0, 0, 7, wait=False).result() is None
     assert device.probe(0, 0, 9, wait=False).result() is not None
     assert device.probe(0, 0, 9, wait=False, claim=True).result() is None, "it cannot be known before it is done"
-    device.cancel(waits)
+    device.cancel(pending_receive)
     assert device.probe(0, 0, 7, wait=False).result() is not None
 
 

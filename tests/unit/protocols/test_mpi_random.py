@@ -75,17 +75,17 @@ def trials(draw: st.DrawFn) -> Trial:
         )
     ]
     actions: list[list[Message | tuple[int, int, int]]] = []
-    for who in range(count):
+    for sender in range(count):
         receives = []
         for context in (0, 1):
             any_source, any_tag = draw(st.booleans()), draw(st.booleans())
             receives += [
                 (context, ANY_SOURCE if any_source else message.source, ANY_TAG if any_tag else message.tag)
                 for message in messages
-                if message.destination == who and message.context == context
+                if message.destination == sender and message.context == context
             ]
         receives = draw(st.permutations(receives))
-        sends = [message for message in messages if message.source == who]
+        sends = [message for message in messages if message.source == sender]
         order = draw(st.permutations([True] * len(sends) + [False] * len(receives)))
         upcoming = (iter(sends), iter(receives))
         actions.append([next(upcoming[0]) if send else next(upcoming[1]) for send in order])
@@ -154,7 +154,7 @@ def program(
             else:
                 receives.append((action, await objects.irecv(source=source, tag=tag), buffer))
         matches = []
-        for posted, ((context, source, tag), request, buffer) in enumerate(receives):
+        for index, ((context, source, tag), request, buffer) in enumerate(receives):
             status = Status()
             if context == 0:
                 await request.Wait(status)
@@ -164,7 +164,7 @@ def program(
             message = by_number[number]
             assert data == message.data
             assert (status.source, status.tag) == (message.source, message.tag)
-            matches.append(Match(posted, buffers.rank, context, source, tag, message))
+            matches.append(Match(index, buffers.rank, context, source, tag, message))
         await Request.Waitall(requests)
         return matches
 
@@ -174,9 +174,9 @@ def program(
 @given(trials())
 def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
     ranks = trial.build()
-    worlds = (ranks.communicators(0), ranks.communicators(1))
-    chance, wires = trial.chance, ranks.wires
-    late: list[bytes] = []
+    comm_lists = (ranks.communicators(0), ranks.communicators(1))
+    chance, wires = trial.rng, ranks.wires
+    late_frames: list[bytes] = []
 
     def deliver() -> None:
         """Deliver frames; lose some, duplicate some, and delay some behind all others."""
@@ -184,21 +184,22 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
             for frame in wires.take(number):
                 fate = chance.random() / trial.faults if trial.faults else 4.0
                 if 2 <= fate < 3:
-                    late.append(frame)
+                    late_frames.append(frame)
                 elif fate >= 1:
                     wires.deliver(frame)
                     if fate < 2:
                         wires.deliver(frame)
-        if late and chance.random() < 0.5:
-            for frame in late:
+        if late_frames and chance.random() < 0.5:
+            for frame in late_frames:
                 wires.deliver(frame)
-            late.clear()
+            late_frames.clear()
 
     by_number = {message.number: message for message in trial.messages}
     programs = [
-        program(actions, (worlds[0][rank], worlds[1][rank]), by_number) for rank, actions in enumerate(trial.actions)
+        program(actions, (comm_lists[0][rank], comm_lists[1][rank]), by_number)
+        for rank, actions in enumerate(trial.actions)
     ]
-    matches = [match for actual in ranks.run(*programs, deliver=deliver) for match in actual]
+    matches = [match for rank_matches in ranks.run(*programs, deliver=deliver) for match in rank_matches]
     event(f"{trial.ranks} {type(ranks).__name__}, faults {trial.faults}")
 
     assert sorted(match.message.number for match in matches) == list(range(len(trial.messages)))
@@ -207,6 +208,10 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
     # that match a message, the one begun first gets it.
     for first in matches:
         for second in matches:
-            one, other = first.message, second.message
-            if one.source == other.source and one.number < other.number and second.takes(one):
-                assert first.posted < second.posted, f"message {other.number} overtook {one.number}"
+            first_message, second_message = first.message, second.message
+            if (
+                first_message.source == second_message.source
+                and first_message.number < second_message.number
+                and second.takes(first_message)
+            ):
+                assert first.posted < second.posted, f"message {second_message.number} overtook {first_message.number}"

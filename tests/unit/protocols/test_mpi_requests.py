@@ -37,7 +37,7 @@ def test_persistent_requests_transfer_the_buffers_contents_at_each_start(synchro
         request.Free()
 
     async def receiver(comm: Comm) -> list[int]:
-        buffer, status, got = bytearray(1), Status(), []
+        buffer, status, received = bytearray(1), Status(), []
         request = await comm.Recv_init(buffer, ANY_SOURCE, 3)
         assert await request.Test(status), "one that was never started is over"
         assert status.source == ANY_SOURCE
@@ -46,8 +46,8 @@ def test_persistent_requests_transfer_the_buffers_contents_at_each_start(synchro
             while not await request.Test(status):
                 pass
             assert (status.source, status.tag, request.active) == (0, 3, False)
-            got.append(buffer[0])
-        return got
+            received.append(buffer[0])
+        return received
 
     ranks = ranks_of()
     assert ranks.run(sender, receiver)[1] == list(range(5))
@@ -60,17 +60,17 @@ def test_startall_starts_in_order(ranks_of: RanksOf) -> None:
         peer = 1 - comm.rank
         data, buffers = bytearray(b"ab"), [bytearray(1), bytearray(1)]
         requests = [await comm.Recv_init(buffer, peer, 1) for buffer in buffers]
-        requests += [await comm.Send_init(memoryview(data)[place : place + 1], peer, 1) for place in range(2)]
+        requests += [await comm.Send_init(memoryview(data)[index : index + 1], peer, 1) for index in range(2)]
         requests.append(await comm.Send_init(data, PROC_NULL))
-        for letters in (b"ab", b"cd"):
-            data[:] = letters
+        for contents in (b"ab", b"cd"):
+            data[:] = contents
             await Prequest.Startall(requests)
             await Request.Waitall(requests)
-            assert bytes(buffers[0] + buffers[1]) == letters
+            assert bytes(buffers[0] + buffers[1]) == contents
         order = []
         await Prequest.Startall(requests)
-        while (place := await Request.Waitany(requests)) != UNDEFINED:
-            order.append(place)
+        while (index := await Request.Waitany(requests)) != UNDEFINED:
+            order.append(index)
         return sorted(order)
 
     ranks = ranks_of()
@@ -163,11 +163,11 @@ def test_waitsome_returns_all_completed_requests(ranks_of: RanksOf) -> None:
         assert await Request.waitsome(requests, statuses) == ([1, 3], [1, 3])
         assert [status.tag for status in statuses[:2]] == [1, 3]
         sends = [await comm.isend(tag, 0, tag) for tag in (0, 2)]
-        got: list[int] = []
-        while (places := await Request.Waitsome(requests)) is not None:
-            assert places
-            got += places
-        assert sorted(got) == [0, 2]
+        received: list[int] = []
+        while (indices := await Request.Waitsome(requests)) is not None:
+            assert indices
+            received += indices
+        assert sorted(received) == [0, 2]
         assert await Request.testsome(requests) == (None, None)
         await Request.Waitall(sends)
 

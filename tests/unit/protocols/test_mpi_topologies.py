@@ -47,20 +47,20 @@ def test_a_block_sent_down_a_dimension_arrives_as_one_from_above(
             [[-1, -1] if rank == PROC_NULL else [rank, edge ^ 1] for edge, rank in enumerate(neighbours)], "i"
         )
         for call in (grid.Neighbor_alltoall, grid.Neighbor_alltoallv):
-            got = np.full_like(sent, -1)
-            await call([sent, 2, INT], [got, 2, INT])
-            assert (got == expected).all()
-        got = np.full_like(sent, -1)
+            received = np.full_like(sent, -1)
+            await call([sent, 2, INT], [received, 2, INT])
+            assert (received == expected).all()
+        received = np.full_like(sent, -1)
         offsets = [8 * edge for edge in range(len(neighbours))]
         types = [INT] * len(neighbours)
         counts = [2] * len(neighbours)
-        await grid.Neighbor_alltoallw([sent, (counts, offsets), types], [got, (counts, offsets), types])
-        assert (got == expected).all()
+        await grid.Neighbor_alltoallw([sent, (counts, offsets), types], [received, (counts, offsets), types])
+        assert (received == expected).all()
         objects = await grid.neighbor_alltoall([(grid.rank, edge) for edge in range(len(neighbours))])
         assert objects == [None if rank == PROC_NULL else (rank, edge ^ 1) for edge, rank in enumerate(neighbours)]
-        request = await grid.Ineighbor_alltoall(sent, got)
+        request = await grid.Ineighbor_alltoall(sent, received)
         await request.Wait()
-        assert (got == expected).all()
+        assert (received == expected).all()
 
     ranks = ranks_of(prod(dims))
     ranks.run(*[program] * prod(dims))
@@ -76,11 +76,11 @@ def test_neighbours_of_a_graph_exchange_blocks_and_long_objects(ranks_of: RanksO
         if graph is None:
             return None
         degree = graph.Get_neighbors_count(graph.rank)
-        got = np.full((degree, 2), -1, "i")
-        await graph.Neighbor_allgather(np.array([graph.rank, 7], "i"), got)
-        assert got.tolist() == [[rank, 7] for rank in graph.Get_neighbors(graph.rank)]
-        await graph.Neighbor_allgatherv(np.array([graph.rank, 8], "i"), [got, [2] * degree])
-        assert got.tolist() == [[rank, 8] for rank in graph.Get_neighbors(graph.rank)]
+        received = np.full((degree, 2), -1, "i")
+        await graph.Neighbor_allgather(np.array([graph.rank, 7], "i"), received)
+        assert received.tolist() == [[rank, 7] for rank in graph.Get_neighbors(graph.rank)]
+        await graph.Neighbor_allgatherv(np.array([graph.rank, 8], "i"), [received, [2] * degree])
+        assert received.tolist() == [[rank, 8] for rank in graph.Get_neighbors(graph.rank)]
         assert await graph.neighbor_allgather("x" * 9000) == ["x" * 9000] * degree
         return [first for first, _ in await graph.neighbor_alltoall([(n, "y" * 9000) for n in range(degree)])]
 
@@ -97,9 +97,9 @@ def test_ranks_name_their_own_edges_with_blocks_of_any_sizes(ranks_of: RanksOf) 
         lower, higher = list(range(comm.rank)), list(range(comm.rank + 1, comm.size))
         graph = await comm.Create_dist_graph_adjacent(lower, higher)
         sent = np.array([100 * comm.rank + rank for rank in higher for _ in range(rank)], "i")
-        got = np.full((len(lower), comm.rank), -1, "i")
-        await graph.Neighbor_alltoallv([sent, higher], got)
-        assert got.tolist() == [[100 * rank + comm.rank] * comm.rank for rank in lower]
+        received = np.full((len(lower), comm.rank), -1, "i")
+        await graph.Neighbor_alltoallv([sent, higher], received)
+        assert received.tolist() == [[100 * rank + comm.rank] * comm.rank for rank in lower]
         return await graph.neighbor_allgather(comm.rank)
 
     ranks = ranks_of(4)
@@ -126,15 +126,15 @@ def test_one_rank_may_name_the_edges_of_all() -> None:
 def test_a_duplicate_keeps_its_topology_and_exchanges_apart() -> None:
     async def program(comm: Comm) -> object:
         grid = await comm.Create_cart([2], True)
-        copy, other = await grid.Dup(), (await grid.Idup())[0]  # type: ignore[union-attr]
+        copy, other_copy = await grid.Dup(), (await grid.Idup())[0]  # type: ignore[union-attr]
         assert isinstance(copy, Cartcomm)
-        assert isinstance(other, Cartcomm)
+        assert isinstance(other_copy, Cartcomm)
         graph = await comm.Create_graph([1, 2], [1, 0])
         assert isinstance(await graph.Dup(), Graphcomm)  # type: ignore[union-attr]
-        request = await grid.Ineighbor_allgather(b"a", got := bytearray(2))  # type: ignore[union-attr]
+        request = await grid.Ineighbor_allgather(b"a", received := bytearray(2))  # type: ignore[union-attr]
         values = await copy.neighbor_allgather(comm.rank)
         await request.Wait()
-        assert got == b"aa"
+        assert received == b"aa"
         copy.Free()
         with pytest.raises(MPIError) as raised:
             await copy.neighbor_allgather(1)
@@ -169,13 +169,13 @@ def test_topologies_that_cannot_be_are_rejected() -> None:
             with pytest.raises(MPIError) as raised:
                 await call
             assert raised.value.Get_error_class() == expected
-        alone = await comm.Create_graph([1], [0])
-        assert alone is not None
+        single_node = await comm.Create_graph([1], [0])
+        assert single_node is not None
         for rank in (-1, 1):
             with pytest.raises(MPIError, match="rank must be 0 to 0"):
-                alone.Get_neighbors(rank)
+                single_node.Get_neighbors(rank)
         with pytest.raises(MPIError) as raised:
-            await alone.neighbor_alltoall([1, 2])
+            await single_node.neighbor_alltoall([1, 2])
         assert raised.value.Get_error_class() == ERR_COUNT
         assert comm.Cart_map([1]) == comm.Graph_map([0], []) == 0
         assert comm.Graph_map([], []) == UNDEFINED
@@ -186,7 +186,7 @@ def test_topologies_that_cannot_be_are_rejected() -> None:
 def test_topologies_have_mpi4pys_names_for_blocking_programs() -> None:
     def program() -> None:
         world = MPI.COMM_WORLD
-        other = 1 - world.rank
+        peer = 1 - world.rank
         grid = world.Create_cart([2], [False])
         assert isinstance(grid, MPI.Topocomm)
         assert (grid.dim, grid.dims, grid.periods, grid.coords) == (1, [2], [False], [world.rank])
@@ -196,9 +196,9 @@ def test_topologies_have_mpi4pys_names_for_blocking_programs() -> None:
         assert MPI.Cartcomm(grid).Shift(0, 1) == grid.Shift(0, 1)
         graph = world.Create_graph([0, 1, 2], [1, 0])  # with the 0 that MPI's index lacks
         assert isinstance(graph, MPI.Graphcomm)
-        assert (graph.dims, graph.index, graph.edges, graph.neighbors) == ((2, 2), [1, 2], [1, 0], [other])
-        assert (graph.topology, graph.neighbor_allgather(world.rank)) == (MPI.GRAPH, [other])
-        pair = world.Create_dist_graph_adjacent([other], None, UNWEIGHTED, None)
+        assert (graph.dims, graph.index, graph.edges, graph.neighbors) == ((2, 2), [1, 2], [1, 0], [peer])
+        assert (graph.topology, graph.neighbor_allgather(world.rank)) == (MPI.GRAPH, [peer])
+        pair = world.Create_dist_graph_adjacent([peer], None, UNWEIGHTED, None)
         assert isinstance(pair, MPI.Distgraphcomm)
         assert (pair.Get_dist_neighbors_count(), pair.topology) == ((1, 0, False), MPI.DIST_GRAPH)
         assert world.Create_dist_graph_adjacent([], [], WEIGHTS_EMPTY, WEIGHTS_EMPTY).Get_dist_neighbors_count()[2]

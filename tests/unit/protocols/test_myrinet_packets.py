@@ -92,13 +92,13 @@ def test_a_packet_type_of_somebody_elses_has_a_codec_fields_and_flows_beside_our
     assert codec.BEGINS == b"\0\7"
     with pytest.raises(MalformedError, match="type"):
         codec.unpack_frame(frame[:15] + b"\6" + frame[16:])
-    known = standard_fields()
-    register(known, "mine", codec)
-    register(known, "myrinet", fields)
-    whole = add_envelope(frame, b"\x81\x82")
-    assert known.reader("mine.number")(whole, locate(whole)) == 77
-    assert known.flow_readers()[codec.ETHERTYPE](whole, locate(whole)) == (7, 3)
-    assert "crc8" not in " ".join(known.names())
+    registered = standard_fields()
+    register(registered, "mine", codec)
+    register(registered, "myrinet", fields)
+    complete_frame = add_envelope(frame, b"\x81\x82")
+    assert registered.reader("mine.number")(complete_frame, locate(complete_frame)) == 77
+    assert registered.flow_readers()[codec.ETHERTYPE](complete_frame, locate(complete_frame)) == (7, 3)
+    assert "crc8" not in " ".join(registered.names())
 
 
 def test_layers_that_do_not_say_whose_frame_it_is_get_no_codec() -> None:

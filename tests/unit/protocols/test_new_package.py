@@ -48,11 +48,11 @@ def test_a_name_that_no_package_can_have_is_refused(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("name", "reason"),
     [("emp", "protocol 'emp'"), ("atm", "'atm'"), ("json", "module 'json'"), ("pytest", "module 'pytest'")],
 )
-def test_a_name_that_is_taken_is_refused(name: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises(ConflictError, match=why):
+def test_a_name_that_is_taken_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ConflictError, match=reason):
         write_package(name, tmp_path / "new")
     assert not list(tmp_path.iterdir())
 
@@ -66,5 +66,5 @@ def test_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_templates_codec_is_the_one_that_its_layers_make() -> None:
-    made = generate(import_module(f"{postcard.__name__}.frames"), "python -m protocols.core.codegen postcard")
-    assert Path(codec.__file__).read_text().partition('"""\n')[2] == made.partition('"""\n')[2]
+    source = generate(import_module(f"{postcard.__name__}.frames"), "python -m protocols.core.codegen postcard")
+    assert Path(codec.__file__).read_text().partition('"""\n')[2] == source.partition('"""\n')[2]

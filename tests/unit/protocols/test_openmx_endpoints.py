@@ -69,8 +69,8 @@ def test_both_ends_may_connect_at_once() -> None:
     for source in (0, 1):
         buffer = bytearray(3)
         request = pair.ends[1 - source].irecv(buffer, 1)
-        sent = pair.ends[source].isend([b"abc"], pair.to[source], 1)
-        pair.finish(request, sent)
+        send = pair.ends[source].isend([b"abc"], pair.to[source], 1)
+        pair.finish(request, send)
         assert buffer == b"abc"
 
 
@@ -121,10 +121,10 @@ def test_impossible_addresses_and_endpoints_are_refused() -> None:
 def test_a_disconnect_fails_what_is_under_way_and_another_connection_begins_anew() -> None:
     pair = EndpointPair(Settings(zombies=0))
     pair.lose = lambda _: True
-    lost = pair.send(b"lost")
+    lost_send = pair.send(b"lost")
     pair.deliver_frames()
     pair.ends[0].disconnect(pair.to[0])
-    assert lost.result().status is Status.ENDPOINT_CLOSED
+    assert lost_send.result().status is Status.ENDPOINT_CLOSED
     pair.lose = lambda _: False
     pair.run(pair.ends[0].connect(1))
     buffer, request = pair.receive(5)
@@ -148,9 +148,9 @@ def test_after_a_restart_messages_of_the_former_session_are_refused_and_the_next
     buffer, request = pair.receive(3)
     pair.finish(pair.send(b"one"), request)
     pair.restart(1)
-    late = pair.send(b"two")
+    late_send = pair.send(b"two")
     statuses: list[Status] = []
-    late.on_arrival = statuses.append
+    late_send.on_arrival = statuses.append
     pair.elapse(RESEND)
     assert statuses == [Status.BAD_SESSION]
     assert pair.counter(1, "drop_bad_session") >= 1
@@ -189,13 +189,13 @@ def test_a_receive_takes_the_oldest_message_that_its_mask_matches() -> None:
 
 def test_a_message_takes_the_oldest_receive_that_matches() -> None:
     pair = EndpointPair()
-    narrow, wide = bytearray(1), bytearray(1)
-    first = pair.ends[1].irecv(narrow, 7)
-    second = pair.ends[1].irecv(wide, 0, 0)
+    narrow_buffer, wide_buffer = bytearray(1), bytearray(1)
+    first = pair.ends[1].irecv(narrow_buffer, 7)
+    second = pair.ends[1].irecv(wide_buffer, 0, 0)
     pair.send(b"a", 8)
     pair.send(b"b", 7)
     assert [result.match_info for result in pair.finish(first, second)] == [7, 8]
-    assert (narrow, wide) == (b"b", b"a")
+    assert (narrow_buffer, wide_buffer) == (b"b", b"a")
 
 
 def test_a_receive_names_no_bits_outside_of_its_mask() -> None:
@@ -236,32 +236,32 @@ def test_messages_of_every_size_arrive_in_segments_or_whole(size: int, is_posted
         end = pair.ends[0]
         send = end.issend if synchronous else end.isend
         if not is_posted:
-            sent = send([data[:cut], memoryview(data)[cut:]], pair.to[0], 5)
+            send_request = send([data[:cut], memoryview(data)[cut:]], pair.to[0], 5)
             pair.deliver_frames()
-            assert sent.done == (not synchronous and size <= 32_768)
+            assert send_request.done == (not synchronous and size <= 32_768)
         buffer, request = pair.receive(size + 3)
         if is_posted:
-            sent = send([data[:cut], memoryview(data)[cut:]], pair.to[0], 5)
-        results = pair.finish(sent, request)
+            send_request = send([data[:cut], memoryview(data)[cut:]], pair.to[0], 5)
+        results = pair.finish(send_request, request)
         assert bytes(buffer) == data + bytes(3)
         assert results[1] == Result(Status.SUCCESS, pair.to[1], 5, size, size)
         assert results[0] == Result(Status.SUCCESS, pair.to[0], 5, size, size)
     pair.elapse(RESEND)
     assert pair.wires.pending_work() == []
-    assert pinned(pair) == 2  # the receive rings
+    assert pinned_count(pair) == 2  # the receive rings
 
 
-def pinned(pair: EndpointPair) -> int:
+def pinned_count(pair: EndpointPair) -> int:
     return sum(len(cast(HostMemory, pair.library(number).memory)) for number in (0, 1))
 
 
-@pytest.mark.parametrize("room", [0, 1, 40])
+@pytest.mark.parametrize("capacity", [0, 1, 40])
 @pytest.mark.parametrize("is_posted", [True, False], ids=["posted", "unexpected"])
 @pytest.mark.parametrize("size", [32, 128, 4096, 32_768, 32_769, 100_000])
-def test_a_message_beyond_its_buffer_is_truncated(size: int, is_posted: bool, room: int) -> None:
+def test_a_message_beyond_its_buffer_is_truncated(size: int, is_posted: bool, capacity: int) -> None:
     pair, data = EndpointPair(), pattern(size)
-    whole = bytearray(b"\xee" * (min(room, size - 1) + 8))
-    buffer = memoryview(whole)[:-8]
+    complete_buffer = bytearray(b"\xee" * (min(capacity, size - 1) + 8))
+    buffer = memoryview(complete_buffer)[:-8]
     if not is_posted:
         pair.send(data)
         pair.deliver_frames()
@@ -271,17 +271,17 @@ def test_a_message_beyond_its_buffer_is_truncated(size: int, is_posted: bool, ro
     result = pair.finish(request)[0]
     assert result == Result(Status.TRUNCATED, pair.to[1], 5, size, len(buffer))
     pair.elapse(RESEND)
-    assert bytes(whole) == data[: len(buffer)] + b"\xee" * 8
+    assert bytes(complete_buffer) == data[: len(buffer)] + b"\xee" * 8
     assert pair.wires.pending_work() == []
 
 
 def test_a_synchronous_send_is_done_only_when_its_message_has_been_received() -> None:
     pair = EndpointPair()
-    sent = pair.send(b"held", synchronous=True)
+    send_request = pair.send(b"held", synchronous=True)
     pair.elapse(10 * RESEND)
-    assert not sent.done
+    assert not send_request.done
     buffer, request = pair.receive(4)
-    pair.finish(request, sent)
+    pair.finish(request, send_request)
     assert buffer == b"held"
 
 
@@ -299,14 +299,14 @@ def test_too_many_segments_are_refused() -> None:
 def test_an_endpoint_sends_to_itself(size: int, synchronous: bool) -> None:
     pair, data = EndpointPair(connects=False), pattern(size)
     end = pair.ends[0]
-    own = end.partner(0)
-    assert end.iconnect(own).result() is Status.SUCCESS
-    sent = (end.issend if synchronous else end.isend)([data], own, 1)
-    assert sent.done != synchronous
+    own_partner = end.partner(0)
+    assert end.iconnect(own_partner).result() is Status.SUCCESS
+    send_request = (end.issend if synchronous else end.isend)([data], own_partner, 1)
+    assert send_request.done != synchronous
     buffer = bytearray(size)
     assert end.irecv(buffer, 1).result().status is Status.SUCCESS
     assert bytes(buffer) == data
-    assert sent.result().status is Status.SUCCESS
+    assert send_request.result().status is Status.SUCCESS
     assert pair.sent == []
 
 
@@ -321,39 +321,39 @@ def test_two_endpoints_of_a_node_talk_to_each_other() -> None:
 
 def test_more_large_sends_than_there_are_regions_wait_for_one() -> None:
     pair, count, size = EndpointPair(), 300, 33_000
-    sent = [pair.send(pattern(size), match) for match in range(count)]
+    sends = [pair.send(pattern(size), match) for match in range(count)]
     pair.deliver_frames()
     assert pair.counter(0, "send_rndv") == 256
-    received = [pair.receive(size, match) for match in reversed(range(count))]
-    results = pair.finish(*sent, *[request for _, request in received])
+    receives = [pair.receive(size, match) for match in reversed(range(count))]
+    results = pair.finish(*sends, *[request for _, request in receives])
     assert {result.status for result in results} == {Status.SUCCESS}
-    assert {bytes(buffer) for buffer, _ in received} == {pattern(size)}
+    assert {bytes(buffer) for buffer, _ in receives} == {pattern(size)}
 
 
 def test_more_pulls_than_may_be_under_way_wait() -> None:
     pair, count, size = EndpointPair(), 70, 33_000
     pair.lose = lambda frame: frame[16] == 42
-    received = [pair.receive(size, match) for match in range(count)]
-    sent = [pair.send(pattern(size), match) for match in range(count)]
+    receives = [pair.receive(size, match) for match in range(count)]
+    sends = [pair.send(pattern(size), match) for match in range(count)]
     pair.deliver_frames()
     assert pair.counter(1, "send_pull_req") == Settings().pulls
     pair.lose = lambda _: False
-    results = pair.finish(*sent, *[request for _, request in received])
+    results = pair.finish(*sends, *[request for _, request in receives])
     assert {result.status for result in results} == {Status.SUCCESS}
-    assert {bytes(buffer) for buffer, _ in received} == {pattern(size)}
+    assert {bytes(buffer) for buffer, _ in receives} == {pattern(size)}
 
 
 def test_receives_that_wait_for_a_pull_end_when_the_sender_is_gone() -> None:
     pair, count, size = EndpointPair(), 70, 33_000
     pair.lose = lambda frame: frame[16] == 42
-    received = [pair.receive(size, match)[1] for match in range(count)]
-    sent = [pair.send(pattern(size), match) for match in range(count)]
+    receives = [pair.receive(size, match)[1] for match in range(count)]
+    sends = [pair.send(pattern(size), match) for match in range(count)]
     pair.deliver_frames()
     pair.ends[1].disconnect(pair.to[1])
-    assert {request.result().status for request in received} == {Status.ENDPOINT_CLOSED}
+    assert {request.result().status for request in receives} == {Status.ENDPOINT_CLOSED}
     pair.ends[0].disconnect(pair.to[0])
-    assert {request.result().status for request in sent} == {Status.ENDPOINT_CLOSED}
-    assert pinned(pair) == 2
+    assert {request.result().status for request in sends} == {Status.ENDPOINT_CLOSED}
+    assert pinned_count(pair) == 2
 
 
 def test_a_rendezvous_of_a_lost_connection_matches_no_later_receive() -> None:
@@ -392,11 +392,11 @@ def test_a_receive_may_be_cancelled_until_a_message_matches_it() -> None:
     assert pair.ends[1].cancel(request)
     assert request.result().status is Status.CANCELLED
     buffer, second = pair.receive(4)
-    sent = pair.send(b"data")
+    send_request = pair.send(b"data")
     pair.finish(second)
     assert buffer == b"data"
     assert not pair.ends[1].cancel(second)
-    assert not pair.ends[0].cancel(sent)
+    assert not pair.ends[0].cancel(send_request)
 
 
 def test_a_pull_in_progress_cannot_be_cancelled() -> None:
@@ -441,8 +441,8 @@ def test_another_requests_end_does_not_end_a_wait() -> None:
 
     async def sends() -> tuple[None, bool]:
         await pair.ends[0].wait(pair.send(b"2", 2))
-        idle: bytearray = bytearray(1)
-        await pair.ends[0].wait(pair.ends[0].irecv(idle, 99), 200 * MILLISECOND)
+        idle_buffer: bytearray = bytearray(1)
+        await pair.ends[0].wait(pair.ends[0].irecv(idle_buffer, 99), 200 * MILLISECOND)
         pair.send(b"1", 1)
         return None, second.done
 
@@ -462,12 +462,12 @@ def test_wait_any_waits_for_one_that_matches_though_others_end() -> None:
         await pair.ends[0].wait(pair.ends[0].irecv(bytearray(1), 99), 200 * MILLISECOND)
         pair.send(b"2", 2)
 
-    actual, _ = pair.run(pair.ends[1].wait_any(2, 3, 1000 * MILLISECOND), sends())
-    assert actual is not None
-    assert actual.match_info == 2
+    request, _ = pair.run(pair.ends[1].wait_any(2, 3, 1000 * MILLISECOND), sends())
+    assert request is not None
+    assert request.match_info == 2
     assert pair.run(pair.ends[1].test_any(2, 3)) == [None]
-    [other] = pair.run(pair.ends[1].test_any(1, 3))
-    assert other is not None
+    [other_request] = pair.run(pair.ends[1].test_any(1, 3))
+    assert other_request is not None
     assert pair.run(pair.ends[1].wait_any(0, 0, 50 * MILLISECOND)) == [None]
 
 
@@ -499,8 +499,8 @@ def test_wakeup_ends_waits_but_no_later_one() -> None:
     assert pair.run(end.peek(), end.wait_any(), probes(), wakes()) == [None] * 4
     _, request = pair.receive(1)
     pair.send(b"x")
-    [actual] = pair.run(end.wait_any())
-    assert actual is not None
+    [result] = pair.run(end.wait_any())
+    assert result is not None
     assert request.done
 
 
@@ -536,22 +536,22 @@ def test_probe_sees_a_message_and_leaves_it() -> None:
 @pytest.mark.parametrize("size", [3, 100, 5000, 40_000])
 def test_the_unexpected_handler_sees_messages_without_a_receive_and_may_take_them(size: int) -> None:
     pair = EndpointPair()
-    seen: list[tuple[object, int, int]] = []
+    messages_seen: list[tuple[object, int, int]] = []
 
     def handler(source: object, match: int, length: int) -> bool:
-        seen.append((source, match, length))
+        messages_seen.append((source, match, length))
         return match == 1
 
     pair.ends[1].on_unexpected = handler
-    taken, kept = pair.send(pattern(size), 1), pair.send(pattern(size), 2)
+    taken_send, left_send = pair.send(pattern(size), 1), pair.send(pattern(size), 2)
     pair.deliver_frames()
-    assert seen == [(pair.to[1], 1, size), (pair.to[1], 2, size)]
+    assert messages_seen == [(pair.to[1], 1, size), (pair.to[1], 2, size)]
     assert pair.ends[1].iprobe(1, MATCH_NONE) is None
     assert pair.ends[1].iprobe(2, MATCH_NONE) is not None
     buffer, request = pair.receive(size, 2)
-    pair.finish(taken, kept, request)
+    pair.finish(taken_send, left_send, request)
     assert bytes(buffer) == pattern(size)
-    assert len(seen) == 2
+    assert len(messages_seen) == 2
 
 
 def test_the_handler_may_disconnect() -> None:
@@ -579,11 +579,11 @@ def test_the_handler_may_disconnect() -> None:
 def test_ibuffered_tells_whether_the_buffer_is_free() -> None:
     pair = EndpointPair(Settings(zombies=0))
     pair.lose = lambda _: True
-    small, large = pair.send(b"abc"), pair.send(pattern(40_000))
+    small_send, large_send = pair.send(b"abc"), pair.send(pattern(40_000))
     pair.deliver_frames()
-    assert not small.done
-    assert pair.ends[0].ibuffered(small)
-    assert not pair.ends[0].ibuffered(large)
+    assert not small_send.done
+    assert pair.ends[0].ibuffered(small_send)
+    assert not pair.ends[0].ibuffered(large_send)
 
 
 def test_the_error_handler_hears_of_requests_that_fail() -> None:
@@ -602,21 +602,21 @@ def test_the_error_handler_hears_of_requests_that_fail() -> None:
 def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
     pair = EndpointPair()
     pair.lose = lambda frame: frame[16] == 42
-    (_, pulling), (_, posted) = pair.receive(40_000, 1), pair.receive(5, 2)
-    sent, own = pair.send(pattern(40_000), 1), pair.ends[1].issend([b"own"], pair.ends[1].partner(1), 3)
+    (_, pulling), (_, posted_receive) = pair.receive(40_000, 1), pair.receive(5, 2)
+    send_request, own_send = pair.send(pattern(40_000), 1), pair.ends[1].issend([b"own"], pair.ends[1].partner(1), 3)
     pair.deliver_frames()
     pair.ends[1].close()
     pair.ends[1].close()
-    assert [one.result().status for one in (pulling, posted, own)] == [Status.ENDPOINT_CLOSED] * 3
+    assert [request.result().status for request in (pulling, posted_receive, own_send)] == [Status.ENDPOINT_CLOSED] * 3
     with pytest.raises(MxError, match="closed"):
         pair.ends[1].irecv(bytearray(1))
-    late = pair.send(b"late", 4)
+    late_send = pair.send(b"late", 4)
     statuses: list[Status] = []
-    late.on_arrival = statuses.append
+    late_send.on_arrival = statuses.append
     pair.elapse(RESEND)
     assert statuses == [Status.ENDPOINT_CLOSED]
-    assert sent.result().status is Status.ENDPOINT_CLOSED
-    assert pinned(pair) == 1
+    assert send_request.result().status is Status.ENDPOINT_CLOSED
+    assert pinned_count(pair) == 1
 
 
 def test_close_acknowledges_what_has_come() -> None:
@@ -635,14 +635,14 @@ def test_close_acknowledges_what_has_come() -> None:
 def test_an_endpoint_that_is_opened_again_is_another_session() -> None:
     pair = EndpointPair()
     pair.ends[1].close()
-    again = pair.library(1).open_endpoint()
-    late = pair.send(b"late")
+    reopened = pair.library(1).open_endpoint()
+    late_send = pair.send(b"late")
     statuses: list[Status] = []
-    late.on_arrival = statuses.append
+    late_send.on_arrival = statuses.append
     pair.elapse(RESEND)
     assert statuses == [Status.BAD_SESSION]
     buffer = bytearray(4)
-    request = again.irecv(buffer, 5)
+    request = reopened.irecv(buffer, 5)
     pair.finish(pair.send(b"data"), request)
     assert buffer == b"data"
 
@@ -662,9 +662,9 @@ def test_pending_work_is_reported() -> None:
 def test_closing_ends_messages_that_wait_for_a_region_too() -> None:
     pair = EndpointPair()
     pair.lose = lambda _: True
-    sent = [pair.send(pattern(33_000), match) for match in range(300)]
+    sends = [pair.send(pattern(33_000), match) for match in range(300)]
     pair.ends[0].close()
-    assert {request.result().status for request in sent} == {Status.ENDPOINT_CLOSED}
+    assert {request.result().status for request in sends} == {Status.ENDPOINT_CLOSED}
 
 
 def test_endpoints_of_one_nic_talk_by_its_loop_back() -> None:
@@ -680,4 +680,4 @@ def test_endpoints_of_one_nic_talk_by_its_loop_back() -> None:
         assert bytes(buffer) == pattern(size)
     assert pair.sent == []
     assert first._zombies == 0
-    assert pinned(pair) == 3  # the receive rings
+    assert pinned_count(pair) == 3  # the receive rings

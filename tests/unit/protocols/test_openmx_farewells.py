@@ -49,42 +49,42 @@ def test_one_that_only_waits_learns_that_its_partners_host_has_died(victim: int,
         _, request = pair.receive(4)
         pair.finish(pair.send(b"data"), request)
     pair.elapse(RESEND)
-    report = record_lost_connections(pair, 1 - victim)
+    losses = record_lost_connections(pair, 1 - victim)
     lose = iter([True, True, True, False])
     pair.lose = lambda frame: kind_of(frame) == "NACK_LIB" and next(lose, False)
     succeed(pair, victim, settings)
     pair.elapse(SECOND)
-    assert report == [Status.ENDPOINT_CLOSED]
+    assert losses == [Status.ENDPOINT_CLOSED]
     assert not partner_of(pair, 1 - victim).is_connected
 
 
 def test_notices_end_when_the_partner_connects_to_the_next_host_and_a_late_one_ends_no_later_connection() -> None:
     pair, settings = EndpointPair(), Settings()
-    kept: list[bytes] = []
+    late_frames: list[bytes] = []
 
     def keeps_notices(frame: bytes) -> bool:
         if kind_of(frame) != "NACK_LIB":
             return False
-        kept.append(frame)
+        late_frames.append(frame)
         return True
 
     pair.lose = keeps_notices
     succeed(pair, 0, settings)
     pair.elapse(RESEND // 2)
-    assert kept == [], "what is sent again is refused later"
+    assert late_frames == [], "what is sent again is refused later"
     pair.elapse(RESEND)
-    assert len(kept) > 1, "repeated"
+    assert len(late_frames) > 1, "repeated"
     pair.lose = lambda _: False
-    pair.wires.deliver(kept[0])
+    pair.wires.deliver(late_frames[0])
     pair.ends[0] = pair.library(0).open_endpoint()
     pair.run(pair.ends[1].connect(0))
-    report = record_lost_connections(pair, 1)
+    losses = record_lost_connections(pair, 1)
     pair.sent.clear()
-    for frame in kept:
+    for frame in late_frames:
         pair.wires.deliver(frame)
     pair.elapse(10 * SECOND)
     assert "NACK_LIB" not in pair.sent
-    assert report == []
+    assert losses == []
     request = pair.ends[0].irecv(buffer := bytearray(4), 5)
     pair.finish(pair.ends[1].isend([b"data"], pair.to[1], 5), request)
     assert buffer == b"data"
@@ -96,11 +96,11 @@ def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_messa
     succeed(pair, 0, Settings())
     pair.elapse(60 * SECOND)
     assert pair.sent.count("NACK_LIB") == 9
-    report = record_lost_connections(pair, 1)
+    losses = record_lost_connections(pair, 1)
     pair.lose = lambda _: False
     pair.ends[1].isend([b"data"], pair.to[1], 5)
     pair.elapse(RESEND)
-    assert report == [Status.ENDPOINT_CLOSED]
+    assert losses == [Status.ENDPOINT_CLOSED]
 
 
 def test_partners_of_a_closed_endpoint_are_not_told() -> None:
@@ -117,13 +117,13 @@ def test_partners_of_a_closed_endpoint_are_not_told() -> None:
 def test_nothing_keeps_the_driver_of_a_host_that_has_died() -> None:
     """The driver refers to the host's memory, and a shared NIC's agent does not collect cycles."""
     pair = EndpointPair()
-    former = weakref.ref(pair.driver(0))
+    driver_of_first = weakref.ref(pair.driver(0))
     gc.disable()
     try:
         succeed(pair, 0, Settings())
-        assert former() is None
-        between = weakref.ref(pair.driver(0))
+        assert driver_of_first() is None
+        driver_of_second = weakref.ref(pair.driver(0))
         succeed(pair, 0, Settings())
-        assert between() is None
+        assert driver_of_second() is None
     finally:
         gc.enable()

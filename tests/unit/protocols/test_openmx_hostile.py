@@ -14,11 +14,11 @@ from protocols.openmx.mx_names import MATCH_NONE, Status
 from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, checked, kind_of, pattern
 
 
-def works(pair: EndpointPair) -> None:
+def check_new_connection(pair: EndpointPair) -> None:
     """Assert that a new connection carries messages."""
     pair.lose = lambda _: False
-    for end, to in zip(pair.ends, pair.to, strict=True):
-        end.disconnect(to)
+    for end, partner in zip(pair.ends, pair.to, strict=True):
+        end.disconnect(partner)
     pair.elapse(RESEND)
     pair.run(pair.ends[0].connect(1))
     buffer, request = pair.receive(50_000, 0xFFFF)
@@ -28,36 +28,36 @@ def works(pair: EndpointPair) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_changed_frames_with_right_checks_harm_only_the_connection_that_they_claim_to_be_of(seed: int) -> None:
-    pair, chance = EndpointPair(), random.Random(seed)
+    pair, rng = EndpointPair(), random.Random(seed)
     guard = bytearray(b"\xee" * 3 * 45_000)
     view = memoryview(guard)
     requests = [pair.ends[1].irecv(view[45_000:90_000], 0, 0, forget=True)]
 
-    def changes(frame: bytes) -> bool:
-        if chance.random() < 0.5:
-            at = chance.randrange(14, len(frame) - 4)
-            spoilt = frame[:at] + chance.randbytes(1) + frame[at + 1 :]
-            pair.wires.deliver(checked(spoilt) if chance.random() < 0.8 else spoilt)
-        return chance.random() < 0.2
+    def change_frame(frame: bytes) -> bool:
+        if rng.random() < 0.5:
+            offset = rng.randrange(14, len(frame) - 4)
+            spoilt = frame[:offset] + rng.randbytes(1) + frame[offset + 1 :]
+            pair.wires.deliver(checked(spoilt) if rng.random() < 0.8 else spoilt)
+        return rng.random() < 0.2
 
-    pair.lose = changes
+    pair.lose = change_frame
     for size in (1, 100, 5_000, 40_000, 0, 33_000, 20_000) * 3:
         pair.send(pattern(size))
         pair.ends[1].isend([pattern(size)], pair.to[1], 3)
         requests.append(pair.ends[0].irecv(bytearray(45_000), 0, 0, forget=True))
         pair.elapse(RESEND // 4)
     assert view[:45_000] == view[90_000:] == b"\xee" * 45_000
-    works(pair)
+    check_new_connection(pair)
 
 
 def test_random_frames_are_dropped() -> None:
-    pair, chance = EndpointPair(), random.Random(1)
+    pair, rng = EndpointPair(), random.Random(1)
     head = pair.wires.addresses[1] + pair.wires.addresses[0] + b"\x86\xdf"
     for _ in range(3_000):
-        body = b"\0\0" + bytes((chance.randrange(30, 50),)) + chance.randbytes(chance.randrange(80))
-        pair.wires.deliver(checked(head + body + bytes(4)) if chance.random() < 0.8 else head + body)
+        body = b"\0\0" + bytes((rng.randrange(30, 50),)) + rng.randbytes(rng.randrange(80))
+        pair.wires.deliver(checked(head + body + bytes(4)) if rng.random() < 0.8 else head + body)
         pair.deliver_frames()
-    works(pair)
+    check_new_connection(pair)
 
 
 def test_a_sender_with_anothers_index_is_dropped() -> None:
@@ -73,8 +73,8 @@ def test_a_sender_with_anothers_index_is_dropped() -> None:
 def test_fragments_that_do_not_fit_their_message_are_dropped(total: int, number: int, size: int) -> None:
     pair = EndpointPair()
     session, seqnum = pair.ends[1].session, pair.to[0]._next_send
-    to, source = pair.wires.addresses[1], pair.wires.addresses[0]
-    frame = codec.pack_medium(to, source, 0, 0, 0, total, seqnum, 0, 5, session, number, bytes(size))
+    destination, source = pair.wires.addresses[1], pair.wires.addresses[0]
+    frame = codec.pack_medium(destination, source, 0, 0, 0, total, seqnum, 0, 5, session, number, bytes(size))
     pair.wires.deliver(frame)
     assert pair.counter(1, "drop_bad_header_datalen") == 1
     assert pair.ends[1].iprobe(5, MATCH_NONE) is None
@@ -98,13 +98,13 @@ def test_a_wrong_check_and_an_unknown_type_are_counted() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_driver_survives_random_commands(seed: int) -> None:
     """A host is not trusted: each field has any value that its slot has room for."""
-    pair, chance = EndpointPair(), random.Random(seed)
+    pair, rng = EndpointPair(), random.Random(seed)
     limits = (None, 1, 1, 1, 2, 2, 2, 2, 1, 4, 4, 4, 8, 8, 8)
     library = pair.library(0)
     for _ in range(2_000):
-        op = chance.choice([*[operation for operation in Op if operation != Op.CLOSE], 99])
+        op = rng.choice([*[operation for operation in Op if operation != Op.CLOSE], 99])
         fields = [
-            chance.choice((0, 0, 1, 5, 200, (1 << 8 * width) - 1, chance.getrandbits(8 * width)))
+            rng.choice((0, 0, 1, 5, 200, (1 << 8 * width) - 1, rng.getrandbits(8 * width)))
             % (1 << 8 * width)
             for width in limits[1:]
             if width is not None

@@ -19,40 +19,40 @@ KINDS = ["CONNECT", "TINY", "SMALL", "MEDIUM", "RNDV", "PULL", "PULL_REPLY", "NO
 TICK = Settings().tick
 
 
-def exchange_messages(pair: EndpointPair, sizes: list[int], *, posted: bool = True) -> None:
+def exchange_messages(pair: EndpointPair, sizes: list[int], *, is_posted: bool = True) -> None:
     """Send messages of these sizes one after the other, and check their contents."""
-    received = [pair.receive(size) for size in sizes] if posted else []
-    sent = [pair.send(pattern(size)) for size in sizes]
-    if not posted:
+    receives = [pair.receive(size) for size in sizes] if is_posted else []
+    sends = [pair.send(pattern(size)) for size in sizes]
+    if not is_posted:
         pair.deliver_frames()
-        received = [pair.receive(size) for size in sizes]
-    results = pair.finish(*sent, *[request for _, request in received])
+        receives = [pair.receive(size) for size in sizes]
+    results = pair.finish(*sends, *[request for _, request in receives])
     assert {result.status for result in results} == {Status.SUCCESS}
-    for size, (buffer, _) in zip(sizes, received, strict=True):
+    for size, (buffer, _) in zip(sizes, receives, strict=True):
         assert bytes(buffer) == pattern(size)
 
 
-@pytest.mark.parametrize("every", [1, 3, 7])
+@pytest.mark.parametrize("period", [1, 3, 7])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_nth_frame_of_a_kind_is_lost_and_all_messages_arrive(kind: str, every: int) -> None:
+def test_every_nth_frame_of_a_kind_is_lost_and_all_messages_arrive(kind: str, period: int) -> None:
     """Open-MX's built-in fault injection. With 1, only the first ten of the kind are lost.
     (With 2, of two frames that are always resent together the same one would be lost for ever.)"""
     pair = EndpointPair(Settings(pull_timeout=TICK), connects=False)
-    loses = EveryNth(kind, every)
-    pair.lose = (lambda frame: loses(frame) if loses.lost < 10 else False) if every == 1 else loses
+    loses = EveryNth(kind, period)
+    pair.lose = (lambda frame: loses(frame) if loses.lost < 10 else False) if period == 1 else loses
     sizes = [1, 100, 20_000, 40_000, 0, 129, 150_000, 32, 33, 32_768, 50_000, 7] * 2
     exchange_messages(pair, sizes)
-    exchange_messages(pair, sizes, posted=False)
+    exchange_messages(pair, sizes, is_posted=False)
     pair.elapse(20 * RESEND)
     assert loses.lost or kind == "CONNECT"
     assert pair.wires.pending_work() == []
 
 
-@pytest.mark.parametrize("every", [1, 3, 7])
-def test_every_nth_nack_of_a_message_is_lost_and_each_send_fails(every: int) -> None:
+@pytest.mark.parametrize("period", [1, 3, 7])
+def test_every_nth_nack_of_a_message_is_lost_and_each_send_fails(period: int) -> None:
     """With 1, the first ten are lost."""
     pair = EndpointPair()
-    loses = EveryNth("NACK_LIB", every)
+    loses = EveryNth("NACK_LIB", period)
     pair.lose = lambda frame: loses.lost < 10 and loses(frame)
     for _ in range(8):
         pair.restart(1)
@@ -65,11 +65,11 @@ def test_every_nth_nack_of_a_message_is_lost_and_each_send_fails(every: int) -> 
     assert loses.lost >= 1
 
 
-@pytest.mark.parametrize("every", [1, 3, 7])
-def test_every_nth_nack_of_a_pull_is_lost_and_each_receive_ends(every: int) -> None:
+@pytest.mark.parametrize("period", [1, 3, 7])
+def test_every_nth_nack_of_a_pull_is_lost_and_each_receive_ends(period: int) -> None:
     """With 1, the first ten are lost."""
     pair = EndpointPair(Settings(pull_timeout=TICK))
-    loses = EveryNth("NACK_MCP", every)
+    loses = EveryNth("NACK_MCP", period)
     for _ in range(8):
         pair.run(pair.ends[0].connect(1))
         pair.lose = lambda frame: kind_of(frame) == "PULL"
@@ -145,18 +145,18 @@ def test_a_lost_acknowledgement_is_resent_for_the_resent_message() -> None:
 
 def test_a_late_acknowledgement_changes_nothing() -> None:
     pair = EndpointPair()
-    kept: list[bytes] = []
+    late_frames: list[bytes] = []
 
     def keep_copy(frame: bytes) -> bool:
         if kind_of(frame) == "TRUC":
-            kept.append(frame)
+            late_frames.append(frame)
         return False
 
     pair.lose = keep_copy
     for _ in range(8):
         pair.send(b"x")
         pair.deliver_frames()
-    pair.wires.deliver(kept[0])
+    pair.wires.deliver(late_frames[0])
     assert pair.counter(0, "old_session") == 1
     assert pair.counter(0, "acknowledged") == 8
 
@@ -177,15 +177,15 @@ def test_sends_beyond_the_unacknowledged_limit_are_held_back() -> None:
 
 def test_a_message_without_an_acknowledgement_is_sent_twice_a_second_up_to_the_resends() -> None:
     pair = EndpointPair(Settings(resends=6))
-    ended: list[tuple[int, Status]] = []
+    ends: list[tuple[int, Status]] = []
     pair.lose = lambda _: True
     pair.sent.clear()
-    pair.send(b"x").on_arrival = lambda status: ended.append((pair.wires.now, status))
+    pair.send(b"x").on_arrival = lambda status: ends.append((pair.wires.now, status))
     pair.elapse(10_000_000_000)
     assert pair.sent == ["TINY"] * 7
-    [(when, status)] = ended
+    [(time, status)] = ends
     assert status is Status.ENDPOINT_UNREACHABLE
-    assert 3_500_000_000 <= when <= 3_500_000_000 + 20 * TICK
+    assert 3_500_000_000 <= time <= 3_500_000_000 + 20 * TICK
     assert pair.wires.pending_work() == []
 
 
@@ -209,11 +209,11 @@ def test_progress_resets_the_count_of_resends() -> None:
 def test_a_send_completes_before_its_acknowledgement_up_to_the_limit_of_zombies() -> None:
     pair = EndpointPair(Settings(zombies=3))
     pair.lose = lambda _: True
-    sent = [pair.send(b"x") for _ in range(5)]
-    assert [request.done for request in sent] == [True, True, True, False, False]
+    sends = [pair.send(b"x") for _ in range(5)]
+    assert [request.done for request in sends] == [True, True, True, False, False]
     pair.lose = lambda _: False
     pair.elapse(2 * RESEND)
-    assert all(request.is_settled for request in sent)
+    assert all(request.is_settled for request in sends)
     pair.lose = lambda _: True
     assert [pair.send(b"x").done for _ in range(4)] == [True, True, True, False]
 
@@ -221,14 +221,14 @@ def test_a_send_completes_before_its_acknowledgement_up_to_the_limit_of_zombies(
 def test_a_zombie_is_resent_with_its_original_bytes() -> None:
     pair = EndpointPair()
     pair.lose = lambda frame: kind_of(frame) in ("TINY", "MEDIUM")
-    small, large = bytearray(b"small"), bytearray(pattern(5000))
-    for data in (small, large):
+    small_data, large_data = bytearray(b"small"), bytearray(pattern(5000))
+    for data in (small_data, large_data):
         assert pair.ends[0].isend([data], pair.to[0], 5).done
         pair.deliver_frames()
         data[:] = bytes(len(data))
     pair.lose = lambda _: False
-    (first, one), (second, other) = pair.receive(5), pair.receive(5000)
-    pair.finish(one, other)
+    (first, second_small), (second, second_large) = pair.receive(5), pair.receive(5000)
+    pair.finish(second_small, second_large)
     assert (first, second) == (b"small", pattern(5000))
 
 
@@ -237,11 +237,11 @@ def test_a_zombie_is_resent_with_its_original_bytes() -> None:
 
 def deliver_shuffled(pair: EndpointPair, seed: int, keep: Callable[[bytes], bool]) -> None:
     """Deliver all frames in flight in random order, those selected by `keep` twice."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     while any(nic.sent for nic in pair.wires.nics):
         frames = [*pair.wires.take(0), *pair.wires.take(1)]
         frames += [frame for frame in frames if keep(frame)]
-        chance.shuffle(frames)
+        rng.shuffle(frames)
         for frame in frames:
             pair.wires.deliver(frame)
 
@@ -250,14 +250,14 @@ def deliver_shuffled(pair: EndpointPair, seed: int, keep: Callable[[bytes], bool
 def test_reordered_or_duplicated_messages_are_matched_in_order(seed: int) -> None:
     pair = EndpointPair()
     sizes = [1, 100, 5000, 40_000, 0, 33, 20_000, 2, 3000] * 3
-    sent = [pair.send(pattern(size)) for size in sizes]
-    received = [pair.receive(size) for size in sizes]
+    sends = [pair.send(pattern(size)) for size in sizes]
+    receives = [pair.receive(size) for size in sizes]
     for _ in range(50):
         deliver_shuffled(pair, seed, lambda _: seed % 2 == 1)
         pair.wires.tick()
-    assert [request.result().length for _, request in received] == sizes
-    assert [bytes(buffer) for buffer, _ in received] == [pattern(size) for size in sizes]
-    assert all(request.done for request in sent)
+    assert [request.result().length for _, request in receives] == sizes
+    assert [bytes(buffer) for buffer, _ in receives] == [pattern(size) for size in sizes]
+    assert all(request.done for request in sends)
     assert pair.counter(1, "early") > 0
 
 
@@ -265,35 +265,35 @@ def test_messages_too_far_ahead_are_dropped_and_resent() -> None:
     pair = EndpointPair()
     lost = iter([True])
     pair.lose = lambda frame: kind_of(frame) == "TINY" and next(lost, False)
-    received = [pair.receive(2) for _ in range(400)]
-    sent = [pair.send(index.to_bytes(2, "big")) for index in range(400)]
+    receives = [pair.receive(2) for _ in range(400)]
+    sends = [pair.send(index.to_bytes(2, "big")) for index in range(400)]
     pair.deliver_frames()
     assert pair.counter(1, "too_early") == 399 - 255
-    pair.finish(*sent, *[request for _, request in received])
-    assert [int.from_bytes(buffer, "big") for buffer, _ in received] == list(range(400))
+    pair.finish(*sends, *[request for _, request in receives])
+    assert [int.from_bytes(buffer, "big") for buffer, _ in receives] == list(range(400))
 
 
-@pytest.mark.parametrize("every", [0, 97])
-def test_sequence_numbers_wrap(every: int) -> None:
+@pytest.mark.parametrize("period", [0, 97])
+def test_sequence_numbers_wrap(period: int) -> None:
     """More than 2^14 messages, in bursts, with frames lost before, at and after the wrap."""
-    pair, count, at = EndpointPair(), SEQNUM_MASK + 500, 0
-    seen = [0]
+    pair, count, position = EndpointPair(), SEQNUM_MASK + 500, 0
+    numbers_seen = [0]
 
     def lose_frame(_frame: bytes) -> bool:
-        seen[0] += 1
-        return bool(every) and abs(at - SEQNUM_MASK) < 300 and seen[0] % every == 0
+        numbers_seen[0] += 1
+        return bool(period) and abs(position - SEQNUM_MASK) < 300 and numbers_seen[0] % period == 0
 
     pair.lose = lose_frame
-    while at < count:
-        burst = range(at, min(count, at + (120 if abs(at - SEQNUM_MASK) < 400 else 2000)))
-        received = [pair.receive(4) for _ in burst]
-        sent = [pair.send(index.to_bytes(4, "big")) for index in burst]
-        pair.finish(*sent, *[request for _, request in received])
-        assert [int.from_bytes(buffer, "big") for buffer, _ in received] == list(burst)
-        at = burst.stop
+    while position < count:
+        burst = range(position, min(count, position + (120 if abs(position - SEQNUM_MASK) < 400 else 2000)))
+        receives = [pair.receive(4) for _ in burst]
+        sends = [pair.send(index.to_bytes(4, "big")) for index in burst]
+        pair.finish(*sends, *[request for _, request in receives])
+        assert [int.from_bytes(buffer, "big") for buffer, _ in receives] == list(burst)
+        position = burst.stop
     pair.elapse(4 * RESEND)
     assert pair.counter(0, "acknowledged") == count
-    assert (pair.counter(0, "resent") > 0) == bool(every)
+    assert (pair.counter(0, "resent") > 0) == bool(period)
 
 
 # Pulls.
@@ -302,34 +302,34 @@ def test_sequence_numbers_wrap(every: int) -> None:
 def test_a_pull_requests_four_blocks_of_32_replies_and_the_next_when_the_first_is_complete() -> None:
     pair, payload_size = EndpointPair(), 1500 - 38
     size = 6 * 32 * payload_size + 5
-    requested: list[tuple[int, int]] = []
+    requests: list[tuple[int, int]] = []
 
     def record_frame(frame: bytes) -> bool:
         if kind_of(frame) == "PULL":
             *_, length, first, _ = codec.unpack_pull(frame)
-            requested.append((first, length))
-        return kind_of(frame) == "PULL_REPLY" and holds
+            requests.append((first, length))
+        return kind_of(frame) == "PULL_REPLY" and holds_back
 
     pair.lose = record_frame
-    holds = True
+    holds_back = True
     buffer, request = pair.receive(size)
     pair.send(pattern(size))
     pair.deliver_frames()
-    assert requested == [(32 * block, 32 * payload_size) for block in range(4)]
-    holds = False
+    assert requests == [(32 * block, 32 * payload_size) for block in range(4)]
+    holds_back = False
     pair.finish(request)
-    assert sorted(set(requested)) == [*((32 * block, 32 * payload_size) for block in range(6)), (192, 5)]
+    assert sorted(set(requests)) == [*((32 * block, 32 * payload_size) for block in range(6)), (192, 5)]
     assert bytes(buffer) == pattern(size)
 
 
 def test_a_later_block_that_completes_first_requests_the_rest_of_the_first_block_once() -> None:
     pair, payload_size = EndpointPair(), 1500 - 38
-    size, lost, requested = 128 * payload_size, [3, 5], []
+    size, lost, requests = 128 * payload_size, [3, 5], []
 
     def lose_frame(frame: bytes) -> bool:
         if kind_of(frame) == "PULL":
             *_, length, first, _ = codec.unpack_pull(frame)
-            requested.append((first, length))
+            requests.append((first, length))
         if kind_of(frame) != "PULL_REPLY":
             return False
         index = codec.unpack_pull_reply(frame)[4] // payload_size
@@ -341,7 +341,7 @@ def test_a_later_block_that_completes_first_requests_the_rest_of_the_first_block
     pair.deliver_frames()
     assert request.done
     assert bytes(buffer) == pattern(size)
-    assert requested[4:] == [(3, 3 * payload_size)]
+    assert requests[4:] == [(3, 3 * payload_size)]
     assert pair.counter(1, "pull_nonfirst_block_done_early") >= 1
     assert pair.counter(1, "drop_pull_reply_duplicate") == 1
     assert pair.counter(1, "pull_timeout_handler_first_block") == 0
@@ -353,10 +353,10 @@ def test_a_pull_without_progress_repeats_its_request_after_a_second_and_gives_up
     pair.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
     pair.send(pattern(40_000))
     pair.deliver_frames()
-    start = pair.wires.now
+    start_time = pair.wires.now
     [result] = pair.finish(request)
     assert result.status is Status.ENDPOINT_UNREACHABLE
-    assert pair.wires.now - start == 4_000_000_000
+    assert pair.wires.now - start_time == 4_000_000_000
     assert pair.counter(1, "pull_timeout_handler_first_block") == 3
     assert pair.counter(1, "pull_timeout_abort") == 1
 
@@ -365,16 +365,16 @@ def test_a_pull_that_gives_up_ends_the_connection_and_its_sender_learns_it_once_
     pair = EndpointPair(Settings(resends=3, pull_timeout=TICK))
     _, request = pair.receive(40_000)
     pair.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
-    sent = pair.send(pattern(40_000))
+    send_request = pair.send(pattern(40_000))
     pair.elapse(3 * TICK)
     pair.lose = lambda _: True
     pair.finish(request)
     assert not pair.to[1].is_connected
     pair.elapse(RESEND)
-    assert not sent.done
+    assert not send_request.done
     pair.lose = lambda _: False
     pair.elapse(RESEND)
-    assert sent.result().status is Status.BAD_SESSION
+    assert send_request.result().status is Status.BAD_SESSION
     _, request = pair.receive(4)
     assert [result.status for result in pair.finish(pair.send(b"data"), request)] == [Status.SUCCESS] * 2
 
@@ -392,11 +392,11 @@ def test_a_connection_that_is_asked_for_again_is_given_up_like_the_first() -> No
 
 def test_late_replies_of_an_earlier_pull_with_the_same_number_are_dropped() -> None:
     pair = EndpointPair()
-    kept: list[bytes] = []
+    late_frames: list[bytes] = []
 
     def keep_copy(frame: bytes) -> bool:
         if kind_of(frame) == "PULL_REPLY":
-            kept.append(frame)
+            late_frames.append(frame)
         return False
 
     pair.lose = keep_copy
@@ -407,14 +407,14 @@ def test_late_replies_of_an_earlier_pull_with_the_same_number_are_dropped() -> N
     pair.finish(request)
     pair.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
     buffer, request = pair.receive(40_000)
-    sent = pair.send(b"\xbb" * 40_000)
+    send_request = pair.send(b"\xbb" * 40_000)
     pair.deliver_frames()
-    for frame in kept:
+    for frame in late_frames:
         pair.wires.deliver(frame)
     assert not request.done
-    assert pair.counter(1, "drop_pull_reply_bad_wire_handle") == len(kept)
+    assert pair.counter(1, "drop_pull_reply_bad_wire_handle") == len(late_frames)
     pair.lose = lambda _: False
-    pair.finish(sent, request)
+    pair.finish(send_request, request)
     assert buffer == b"\xbb" * 40_000
 
 
@@ -422,28 +422,30 @@ def test_the_completion_of_an_earlier_pull_with_the_same_number_does_not_end_a_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The connection ends while the completion waits for the program to look."""
-    pair, held = EndpointPair(), list[int]()
+    pair, held_frames = EndpointPair(), list[int]()
     nic = pair.wires.nics[1]
     post = nic.post_completion
     monkeypatch.setattr(
-        nic, "post_completion", lambda index: (held.append if PULL_DONE <= index & ALARM < ALARM else post)(index)
+        nic,
+        "post_completion",
+        lambda index: (held_frames.append if PULL_DONE <= index & ALARM < ALARM else post)(index),
     )
     _, first = pair.receive(40_000)
     pair.send(pattern(40_000))
     pair.deliver_frames()
-    [index] = held
+    [index] = held_frames
     pair.ends[1].disconnect(pair.to[1])
     assert first.result().status is Status.ENDPOINT_CLOSED
     pair.run(pair.ends[1].connect(0))
     pair.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
     buffer, second = pair.receive(40_000)
-    sent = pair.send(pattern(40_000))
+    send_request = pair.send(pattern(40_000))
     pair.deliver_frames()
     post(index)
     assert not second.done
     monkeypatch.undo()
     pair.lose = lambda _: False
-    pair.finish(sent, second)
+    pair.finish(send_request, second)
     assert bytes(buffer) == pattern(40_000)
 
 
@@ -482,8 +484,8 @@ def test_pull_replies_may_be_copied_by_the_copy_engine() -> None:
 
 def test_a_late_duplicate_of_an_old_session_is_dropped() -> None:
     pair = EndpointPair()
-    kept: list[bytes] = []
-    pair.lose = lambda frame: bool(kept.append(frame))  # type: ignore[func-returns-value]  # all arrive
+    late_frames: list[bytes] = []
+    pair.lose = lambda frame: bool(late_frames.append(frame))  # type: ignore[func-returns-value]  # all arrive
     first, request = pair.receive(3)
     pair.send(b"old")
     pair.finish(request)
@@ -491,7 +493,7 @@ def test_a_late_duplicate_of_an_old_session_is_dropped() -> None:
     pair.run(pair.ends[0].connect(1))
     pair.lose = lambda _: False
     second, request = pair.receive(3)
-    for frame in kept:
+    for frame in late_frames:
         pair.wires.deliver(frame)
         pair.deliver_frames()
     assert not request.done
@@ -507,11 +509,11 @@ def test_a_late_request_of_an_old_connection_does_not_end_the_present_one() -> N
     for _ in range(2):
         pair.ends[0].disconnect(pair.to[0])
         pair.run(pair.ends[0].connect(1))
-    lost = pair.counter(1, "connections_lost")
+    lost_before = pair.counter(1, "connections_lost")
     for frame in requests:
         pair.wires.deliver(frame)
         pair.deliver_frames()
-    assert pair.counter(1, "connections_lost") == lost
+    assert pair.counter(1, "connections_lost") == lost_before
     buffer, request = pair.receive(4)
     pair.finish(pair.send(b"data"), request)
     assert buffer == b"data"
@@ -531,8 +533,8 @@ def test_a_connection_after_four_unknown_to_the_peer_is_not_mistaken_for_the_fir
     pair.lose = lambda _: False
     pair.run(pair.ends[0].connect(1))
     pair.finish(pair.send(b"x"), request)
-    back = pair.ends[0].irecv(bytearray(1), 2)
-    [result] = pair.finish(back) if pair.ends[1].isend([b"z"], pair.to[1], 2) else []
+    backward_receive = pair.ends[0].irecv(bytearray(1), 2)
+    [result] = pair.finish(backward_receive) if pair.ends[1].isend([b"z"], pair.to[1], 2) else []
     assert result.status is Status.SUCCESS
     assert buffer == b"x"
 
@@ -540,11 +542,11 @@ def test_a_connection_after_four_unknown_to_the_peer_is_not_mistaken_for_the_fir
 def reconnect_with_a_late_message() -> tuple[bytes, bytes]:
     """Connect while the first answer is lost, and deliver an older message late; return the first two received messages."""
     pair = EndpointPair(connects=False)
-    late: list[bytes] = []
+    late_frames: list[bytes] = []
 
     def hold_frame(frame: bytes) -> bool:
         if kind_of(frame) == "TINY":
-            late.append(frame)
+            late_frames.append(frame)
         return kind_of(frame) == "TINY" or (kind_of(frame) == "CONNECT" and frame[:6] == pair.wires.addresses[0])
 
     pair.lose = hold_frame
@@ -556,11 +558,11 @@ def reconnect_with_a_late_message() -> tuple[bytes, bytes]:
     pair.lose = lambda _: False
     pair.run(pair.ends[1].connect(0))
     buffers = [bytearray(3), bytearray(3)]
-    received = [pair.ends[0].irecv(buffer, 5) for buffer in buffers]
-    for frame in late:
+    receives = [pair.ends[0].irecv(buffer, 5) for buffer in buffers]
+    for frame in late_frames:
         pair.wires.deliver(frame)
-    sent = [pair.ends[1].isend([data], pair.to[1], 5) for data in (b"new", b"end")]
-    pair.finish(*sent, *received)
+    sends = [pair.ends[1].isend([data], pair.to[1], 5) for data in (b"new", b"end")]
+    pair.finish(*sends, *receives)
     return bytes(buffers[0]), bytes(buffers[1])
 
 
@@ -578,18 +580,18 @@ def test_a_session_with_messages_in_flight_is_not_reused(monkeypatch: pytest.Mon
 def test_frames_dropped_by_a_full_receive_ring_are_resent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library handles no completions for a while, like that of a computing program."""
     pair = EndpointPair(Settings(entries=32))
-    received = [pair.receive(2) for _ in range(100)]
-    nic, held = pair.wires.nics[1], list[int]()
-    monkeypatch.setattr(nic, "post_completion", held.append)
-    sent = [pair.send(index.to_bytes(2, "big")) for index in range(100)]
+    receives = [pair.receive(2) for _ in range(100)]
+    nic, held_frames = pair.wires.nics[1], list[int]()
+    monkeypatch.setattr(nic, "post_completion", held_frames.append)
+    sends = [pair.send(index.to_bytes(2, "big")) for index in range(100)]
     pair.deliver_frames()
-    assert (len(held), pair.counter(1, "unexp_eventq_full")) == (32, 68)
+    assert (len(held_frames), pair.counter(1, "unexp_eventq_full")) == (32, 68)
     monkeypatch.undo()
-    for index in held:
+    for index in held_frames:
         nic.post_completion(index)
-    results = pair.finish(*sent, *[request for _, request in received])
+    results = pair.finish(*sends, *[request for _, request in receives])
     assert {result.status for result in results} == {Status.SUCCESS}
-    assert [int.from_bytes(buffer, "big") for buffer, _ in received] == list(range(100))
+    assert [int.from_bytes(buffer, "big") for buffer, _ in receives] == list(range(100))
 
 
 def test_pull_replies_carry_the_magic_number_for_the_hash() -> None:
@@ -611,28 +613,28 @@ def test_pull_replies_carry_the_magic_number_for_the_hash() -> None:
 
 def test_late_copies_of_a_former_lifes_requests_do_not_let_a_message_arrive_twice() -> None:
     """Sequence numbers name four sessions: a connection that changed hands four times would take a copy for a new one."""
-    two = EndpointPair(connects=False)
+    late_pair = EndpointPair(connects=False)
     requests: list[bytes] = []
     messages: list[bytes] = []
 
     def keep(frame: bytes) -> bool:
-        if kind_of(frame) == "CONNECT" and frame[:6] == two.wires.addresses[1]:
+        if kind_of(frame) == "CONNECT" and frame[:6] == late_pair.wires.addresses[1]:
             requests.append(frame)
         elif kind_of(frame) == "TINY":
             messages.append(frame)
         return False
 
-    two.lose = keep
-    two.run(two.ends[0].connect(1))
-    two.ends[0].close()
-    two.ends[0] = two.library(0).open_endpoint()
-    two.to[0] = two.ends[0].partner(1)
-    two.run(two.ends[0].connect(1))
-    _, first = two.receive(4)
-    _, second = two.receive(4)
-    two.finish(two.send(b"once"), first)
-    two.lose = lambda _: True
+    late_pair.lose = keep
+    late_pair.run(late_pair.ends[0].connect(1))
+    late_pair.ends[0].close()
+    late_pair.ends[0] = late_pair.library(0).open_endpoint()
+    late_pair.to[0] = late_pair.ends[0].partner(1)
+    late_pair.run(late_pair.ends[0].connect(1))
+    _, first = late_pair.receive(4)
+    _, second = late_pair.receive(4)
+    late_pair.finish(late_pair.send(b"once"), first)
+    late_pair.lose = lambda _: True
     assert len(requests) == 2
     for frame in [*requests * 2, *messages]:
-        two.wires.deliver(frame)
+        late_pair.wires.deliver(frame)
     assert not second.done

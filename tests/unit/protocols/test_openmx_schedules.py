@@ -46,8 +46,8 @@ def test_a_request_of_a_connection_that_is_over_begins_no_other_one() -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_random_schedules_find_a_mistake(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    actual = find(mutant, trial, 10_000, MOST)
-    record_property("note", f"{mutant} ({mutant.mistake}): found within {actual.cases} cases: {actual.complaint}")
+    result = find(mutant, trial, 10_000, MOST)
+    record_property("note", f"{mutant} ({mutant.mistake}): found within {result.cases} cases: {result.complaint}")
 
 
 @pytest.mark.requires("interpreted")
@@ -63,8 +63,8 @@ def test_messages_across_the_wrap_find_acknowledgements_that_are_compared_withou
 def across_the_wrap() -> None:
     pair = EndpointPair()
     for _ in range(0, SEQNUM_MASK + 500, 1000):
-        received = [pair.receive(1)[1] for _ in range(1000)]
-        pair.finish(*[pair.send(b"x") for _ in range(1000)], *received)
+        receives = [pair.receive(1)[1] for _ in range(1000)]
+        pair.finish(*[pair.send(b"x") for _ in range(1000)], *receives)
         pair.elapse(2 * RESEND)
         assert pair.wires.pending_work() == [], "not acknowledged"
 

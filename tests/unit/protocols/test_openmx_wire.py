@@ -78,8 +78,8 @@ def test_a_frame_has_the_sources_layout_and_a_crc_32_behind_its_data(name: str) 
     frame, layout, data, size = VECTORS[name]
     header = bytes.fromhex(HEAD + layout)
     assert len(header) == 16 + size
-    whole = header + data
-    assert frame == whole + zlib.crc32(whole).to_bytes(4, "big")
+    complete = header + data
+    assert frame == complete + zlib.crc32(complete).to_bytes(4, "big")
 
 
 def test_the_types_are_the_sources() -> None:

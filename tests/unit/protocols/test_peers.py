@@ -67,42 +67,45 @@ def nic(incarnation: int = FIRST, *, presumes_first: bool = False) -> Nic:
 
 
 def test_the_first_incarnation_of_a_peer_is_adopted() -> None:
-    own = nic()
-    assert own.peers.peer(1).incarnation == 0
-    assert own.classify(7) is Standing.CURRENT
-    assert own.log.events == [("introduced", 1, 7)]
-    assert own.classify(7) is Standing.CURRENT
-    assert len(own.log.events) == 1
+    own_nic = nic()
+    assert own_nic.peers.peer(1).incarnation == 0
+    assert own_nic.classify(7) is Standing.CURRENT
+    assert own_nic.log.events == [("introduced", 1, 7)]
+    assert own_nic.classify(7) is Standing.CURRENT
+    assert len(own_nic.log.events) == 1
 
 
 def test_a_later_incarnation_of_a_peer_replaces_the_former_one() -> None:
-    own = nic()
-    own.classify(7)
-    own.log.events.clear()
-    assert own.classify(9) is Standing.CURRENT
-    assert own.log.events == [("restarting", 1, 7), ("restarted", 1, 9)]
+    own_nic = nic()
+    own_nic.classify(7)
+    own_nic.log.events.clear()
+    assert own_nic.classify(9) is Standing.CURRENT
+    assert own_nic.log.events == [("restarting", 1, 7), ("restarted", 1, 9)]
 
 
 def test_frames_of_an_earlier_incarnation_or_of_none_are_stale_and_change_nothing() -> None:
-    own = nic()
-    assert own.classify(0) is Standing.STALE
-    own.classify(7)
-    own.log.events.clear()
-    assert [own.classify(6), own.classify(0)] == [Standing.STALE, Standing.STALE]
-    assert own.log.events == []
-    assert own.peers.peer(1).incarnation == 7
+    own_nic = nic()
+    assert own_nic.classify(0) is Standing.STALE
+    own_nic.classify(7)
+    own_nic.log.events.clear()
+    assert [own_nic.classify(6), own_nic.classify(0)] == [Standing.STALE, Standing.STALE]
+    assert own_nic.log.events == []
+    assert own_nic.peers.peer(1).incarnation == 7
 
 
 def test_a_misdirected_frame_updates_its_senders_incarnation() -> None:
-    own = nic(incarnation=5)
-    assert [own.classify(7, addressee) for addressee in (0, 4, 6, 5)] == [*[Standing.MISDIRECTED] * 3, Standing.CURRENT]
-    assert own.log.events == [("introduced", 1, 7)]
+    own_nic = nic(incarnation=5)
+    assert [own_nic.classify(7, addressee) for addressee in (0, 4, 6, 5)] == [
+        *[Standing.MISDIRECTED] * 3,
+        Standing.CURRENT,
+    ]
+    assert own_nic.log.events == [("introduced", 1, 7)]
 
 
 def test_a_stale_and_misdirected_frame_is_stale_and_not_answered() -> None:
-    own = nic(incarnation=5)
-    own.classify(7, 5)
-    assert own.classify(6, 4) is Standing.STALE
+    own_nic = nic(incarnation=5)
+    own_nic.classify(7, 5)
+    assert own_nic.classify(6, 4) is Standing.STALE
 
 
 @pytest.mark.parametrize(
@@ -112,76 +115,76 @@ def test_a_stale_and_misdirected_frame_is_stale_and_not_answered() -> None:
 def test_only_a_nic_in_its_first_incarnation_presumes_that_its_peers_are_in_theirs(
     incarnation: int, presumes_first: bool, presumed: int
 ) -> None:
-    own = nic(incarnation, presumes_first=presumes_first)
-    assert own.peers.peer(1).incarnation == presumed
-    assert own.peers.peer(0).incarnation == incarnation
+    own_nic = nic(incarnation, presumes_first=presumes_first)
+    assert own_nic.peers.peer(1).incarnation == presumed
+    assert own_nic.peers.peer(0).incarnation == incarnation
 
 
 def test_a_wrongly_presumed_peer_counts_as_restarted() -> None:
-    own = nic(presumes_first=True)
-    own.classify(2)
-    assert own.log.events == [("restarting", 1, FIRST), ("restarted", 1, 2)]
+    own_nic = nic(presumes_first=True)
+    own_nic.classify(2)
+    assert own_nic.log.events == [("restarting", 1, FIRST), ("restarted", 1, 2)]
 
 
 @given(st.integers(1, WRAP - 1), st.integers(1, WRAP - 1))
 def test_incarnations_are_serial_numbers(known: int, named: int) -> None:
-    own = nic()
-    own.classify(known)
+    own_nic = nic()
+    own_nic.classify(known)
     is_later = 0 < (named - known) % WRAP < WRAP // 2
-    assert own.classify(named) is (Standing.CURRENT if is_later or named == known else Standing.STALE)
-    assert own.peers.peer(1).incarnation == (named if is_later else known)
+    assert own_nic.classify(named) is (Standing.CURRENT if is_later or named == known else Standing.STALE)
+    assert own_nic.peers.peer(1).incarnation == (named if is_later else known)
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=60))
 def test_the_last_incarnation_of_a_peer_is_the_greatest_in_its_frames(
     frames: list[tuple[int, int]],
 ) -> None:
-    own = nic()
+    own_nic = nic()
     for number, incarnation in frames:
-        own.peers.classify(0, own.peers.peer(number), incarnation, FIRST, own.log)
-    for number, peer in own.peers.known.items():
-        named = [incarnation for source, incarnation in frames if source == number]
-        assert peer.incarnation == max(named, default=FIRST)
-    changes = [(number, incarnation) for event, number, incarnation in own.log.events if event != "restarting"]
+        own_nic.peers.classify(0, own_nic.peers.peer(number), incarnation, FIRST, own_nic.log)
+    for number, peer in own_nic.peers.known.items():
+        incarnations = [incarnation for source, incarnation in frames if source == number]
+        assert peer.incarnation == max(incarnations, default=FIRST)
+    changes = [(number, incarnation) for event, number, incarnation in own_nic.log.events if event != "restarting"]
     assert changes == sorted(set(changes), key=changes.index), "no incarnation is adopted twice"
 
 
 def test_cached_headers_are_kept_until_a_peer_restarts() -> None:
-    own = nic()
-    own.classify(7)
-    own.peers.cache_header(b"from 1", "header")
-    own.peers.classify(0, own.peers.peer(2), 3, FIRST, own.log)
-    own.classify(6)
-    assert own.peers.cached_headers == {b"from 1": "header"}
-    own.classify(8)
-    assert own.peers.cached_headers == {}
+    own_nic = nic()
+    own_nic.classify(7)
+    own_nic.peers.cache_header(b"from 1", "header")
+    own_nic.peers.classify(0, own_nic.peers.peer(2), 3, FIRST, own_nic.log)
+    own_nic.classify(6)
+    assert own_nic.peers.cached_headers == {b"from 1": "header"}
+    own_nic.classify(8)
+    assert own_nic.peers.cached_headers == {}
 
 
 def test_the_cache_of_headers_is_limited() -> None:
-    own = nic()
+    own_nic = nic()
     for number in range(10_000):
-        own.peers.cache_header(number.to_bytes(4, "big"), "header")
-        assert own.peers.cached_headers[number.to_bytes(4, "big")] == "header"
-    assert len(own.peers.cached_headers) <= 256
+        own_nic.peers.cache_header(number.to_bytes(4, "big"), "header")
+        assert own_nic.peers.cached_headers[number.to_bytes(4, "big")] == "header"
+    assert len(own_nic.peers.cached_headers) <= 256
 
 
 def test_peers_by_node_number_and_by_address() -> None:
-    own = nic()
-    assert list(own.peers.known) == [0]
-    peer = own.peers.peer(2)
-    assert own.peers.by_address(ADDRESSES[2]) is peer
-    assert own.peers.peer(2) is peer
-    assert own.peers.by_address(b"\xff" * 6) is None
-    assert list(own.peers.known) == [0, 2]
+    own_nic = nic()
+    assert list(own_nic.peers.known) == [0]
+    peer = own_nic.peers.peer(2)
+    assert own_nic.peers.by_address(ADDRESSES[2]) is peer
+    assert own_nic.peers.peer(2) is peer
+    assert own_nic.peers.by_address(b"\xff" * 6) is None
+    assert list(own_nic.peers.known) == [0, 2]
 
 
 def test_frames_to_the_nic_itself_are_looped_back() -> None:
-    own = nic()
+    own_nic = nic()
     for number in (0, 1):
-        own.peers.peer(number).send(b"now %d" % number)
-        own.peers.peer(number).send_later(lambda number=number: b"later %d" % number)  # type: ignore[misc]
-    assert own.sent == [b"now 1", b"later 1"]
-    assert list(own.peers.loopback.frames) == [b"now 0", b"later 0"]
+        own_nic.peers.peer(number).send(b"now %d" % number)
+        own_nic.peers.peer(number).send_later(lambda number=number: b"later %d" % number)  # type: ignore[misc]
+    assert own_nic.sent == [b"now 1", b"later 1"]
+    assert list(own_nic.peers.loopback.frames) == [b"now 0", b"later 0"]
 
 
 def test_frames_looped_back_during_a_receive_are_received_after_it() -> None:
@@ -214,15 +217,15 @@ def test_the_loopback_continues_after_an_error_of_the_firmware() -> None:
 
 
 def test_announcements_are_repeated_with_doubled_intervals_until_the_peer_uses_the_incarnation() -> None:
-    reported: list[tuple[int, int]] = []
-    announcements = Announcements[int](lambda number, incarnation: reported.append((number, incarnation)))
+    restarts: list[tuple[int, int]] = []
+    announcements = Announcements[int](lambda number, incarnation: restarts.append((number, incarnation)))
     announcements.begin(1, 7)
     announcements.begin(2, 3)
-    times = []
+    announce_times = []
     while (now := announcements.timers.deadline) is not None:
-        times.append(now)
+        announce_times.append(now)
         announcements.on_timer(now, 10, 50)
         announcements.stop(2)
         assert announcements.pending() == ({1: 7} if announcements.timers.deadline is not None else {})
-    assert reported == [(1, 7), (2, 3), *[(1, 7)] * 8]
-    assert times == [0, 10, 30, 70, 120, 170, 220, 270, 320, 370]
+    assert restarts == [(1, 7), (2, 3), *[(1, 7)] * 8]
+    assert announce_times == [0, 10, 30, 70, 120, 170, 220, 270, 320, 370]

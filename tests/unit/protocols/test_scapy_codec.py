@@ -37,15 +37,15 @@ def outcome(codec: ModuleType, function: str, frame: bytes) -> object:
 def test_both_pack_the_same_bytes(
     frames: ModuleType, codec: ModuleType, by_scapy: ModuleType, stack: str, data: st.DataObject
 ) -> None:
-    drawn = data.draw(drawn_frames(frames, stack))
-    packed = pack(by_scapy, stack, *drawn.arguments, drawn.payload)
-    assert packed == pack(codec, stack, *drawn.arguments, drawn.payload)
+    frame_drawn = data.draw(drawn_frames(frames, stack))
+    packed = pack(by_scapy, stack, *frame_drawn.arguments, frame_drawn.payload)
+    assert packed == pack(codec, stack, *frame_drawn.arguments, frame_drawn.payload)
     if hasattr(frames, "PREFIX"):
         values = getattr(codec, f"unpack_{stack}_behind")(packed)
         assert getattr(by_scapy, f"unpack_{stack}_behind")(packed) == values
         assert getattr(by_scapy, f"pack_{stack}_behind")(packed[: codec.PREFIX_SIZE], *values) == packed
-    if not drawn.payload:
-        assert packed == getattr(by_scapy, f"pack_{stack}")(*drawn.arguments)
+    if not frame_drawn.payload:
+        assert packed == getattr(by_scapy, f"pack_{stack}")(*frame_drawn.arguments)
 
 
 @EVERY_STACK
@@ -61,8 +61,8 @@ def test_both_agree_on_complete_and_damaged_frames(
     cut: int,
     flips: list[int],
 ) -> None:
-    drawn = data.draw(drawn_frames(frames, stack))
-    frame = bytearray(pack(codec, stack, *drawn.arguments, drawn.payload) + padding)
+    frame_drawn = data.draw(drawn_frames(frames, stack))
+    frame = bytearray(pack(codec, stack, *frame_drawn.arguments, frame_drawn.payload) + padding)
     assert outcome(by_scapy, f"unpack_{stack}", bytes(frame)) == outcome(codec, f"unpack_{stack}", bytes(frame))
     for bit in flips:
         frame[(bit >> 3) % len(frame)] ^= 1 << (bit & 7)

@@ -59,9 +59,9 @@ def test_the_check_is_aal34s_crc_10() -> None:
     payload = with_crc(bytes(range(PAYLOAD - 2)) + b"\xb0\0")
     assert crc10(payload) == 0
     for bit in range(8 * PAYLOAD):
-        damaged = bytearray(payload)
-        damaged[bit // 8] ^= 1 << bit % 8
-        assert crc10(damaged) != 0
+        damaged_payload = bytearray(payload)
+        damaged_payload[bit // 8] ^= 1 << bit % 8
+        assert crc10(damaged_payload) != 0
 
 
 @given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
@@ -116,8 +116,8 @@ def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message:
 @given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
 def test_any_payload_is_read_or_refused(payload: bytes) -> None:
     message = unpack(payload)
-    least = 0 if payload[0] >> 6 == BYTES else 4
-    assert (message is None) == (crc10(payload) != 0 or not least <= payload[-2] >> 2 <= LONG)
+    min_size = 0 if payload[0] >> 6 == BYTES else 4
+    assert (message is None) == (crc10(payload) != 0 or not min_size <= payload[-2] >> 2 <= LONG)
 
 
 # Requests and replies
@@ -150,25 +150,25 @@ def test_a_node_may_send_to_itself() -> None:
 
 
 def test_the_window_stops_a_sender_until_answers_come() -> None:
-    pair = Pair(own=Settings(window=4))
+    pair = Pair(settings=Settings(window=4))
     library = pair.nodes[0].library
     assert [library.try_request(1, COUNT, bytes((number,))) for number in range(6)] == [True] * 4 + [False] * 2
-    waits = library.request(1, COUNT, b"\4")
-    waited = waits.send(None)
-    assert isinstance(waited, Completion)
+    pending = library.request(1, COUNT, b"\4")
+    waited_for = pending.send(None)
+    assert isinstance(waited_for, Completion)
     pair.settle()
-    assert waited.done
-    run(waits)
+    assert waited_for.done
+    run(pending)
     pair.settle()
     assert pair.nodes[1].counted == [bytes((number,)) for number in range(5)]
 
 
 def test_a_lost_request_is_sent_again_as_soon_as_the_next_one_has_come() -> None:
-    lost: list[bytes] = []
+    lost_frames: list[bytes] = []
 
     def lose(frame: bytes) -> bool:
-        if kind_of(frame) == REQUEST and frame[ETHERNET + HEADER + 6] == 1 and not lost:
-            lost.append(frame)
+        if kind_of(frame) == REQUEST and frame[ETHERNET + HEADER + 6] == 1 and not lost_frames:
+            lost_frames.append(frame)
             return True
         return False
 
@@ -184,11 +184,11 @@ def test_a_lost_request_is_sent_again_as_soon_as_the_next_one_has_come() -> None
 @pytest.mark.parametrize("kind", [REPLY, ACKNOWLEDGEMENT])
 def test_a_duplicate_request_is_answered_by_the_held_answer_and_its_handler_does_not_run_again(kind: int) -> None:
     """Section 3.3.1: a duplicate may mean that the reply was lost."""
-    lost: list[bytes] = []
+    lost_frames: list[bytes] = []
 
     def lose(frame: bytes) -> bool:
-        if kind_of(frame) == kind and not lost:
-            lost.append(frame)
+        if kind_of(frame) == kind and not lost_frames:
+            lost_frames.append(frame)
             return True
         return False
 
@@ -204,7 +204,7 @@ def test_a_duplicate_request_is_answered_by_the_held_answer_and_its_handler_does
 
 def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_on() -> None:
     """Slots of answers are used again only for requests whose sender has all answers before."""
-    pair = Pair(own=Settings(window=32))
+    pair = Pair(settings=Settings(window=32))
     first = pair.nodes[0]
     for number in range(100):
         run(first.library.request(1, ECHO, bytes((number,))))
@@ -230,8 +230,8 @@ def test_random_walks_find(mutant: Mutant) -> None:
 
 def test_requests_to_a_node_that_has_restarted_are_returned_and_the_next_ones_reach_it() -> None:
     pair = Pair()
-    returned: list[Returned] = []
-    pair.nodes[0].library.on_returned = returned.append
+    returned_messages: list[Returned] = []
+    pair.nodes[0].library.on_returned = returned_messages.append
     run(pair.nodes[0].library.request(1, COUNT, b"before"))
     pair.settle()
     pair.lose = lambda _: True
@@ -240,7 +240,7 @@ def test_requests_to_a_node_that_has_restarted_are_returned_and_the_next_ones_re
     pair.lose = lambda _: False
     pair.restart(1)
     pair.settle(time_outs=3)
-    assert [(lost.node, lost.data) for lost in returned] == [(1, b"under way")]
+    assert [(message.node, message.data) for message in returned_messages] == [(1, b"under way")]
     run(pair.nodes[0].library.request(1, COUNT, b"after"))
     pair.settle()
     assert pair.nodes[1].counted == [b"after"]
@@ -251,19 +251,19 @@ def test_a_restarted_sender_is_a_new_one_and_its_old_cells_are_dropped() -> None
     pair.lose = lambda frame: kind_of(frame) == REQUEST
     run(pair.nodes[0].library.request(1, COUNT, b"old"))
     pair.settle()
-    late = list(pair.nodes[0].outgoing)
+    late_cells = list(pair.nodes[0].outgoing)
     pair.restart(0)
     pair.lose = lambda _: False
     run(pair.nodes[0].library.request(1, COUNT, b"new"))
     pair.settle()
-    for frame in late:
+    for frame in late_cells:
         pair.nodes[1].device.receive(0, frame)
     pair.settle(time_outs=2)
     assert pair.nodes[1].counted == [b"new"]
 
 
 def test_a_silent_node_is_given_up_and_answers_again_later() -> None:
-    pair = Pair(own=Settings(give_up=3))
+    pair = Pair(settings=Settings(give_up=3))
     library = pair.nodes[0].library
     run(library.request(1, COUNT, b"1"))
     pair.settle()
@@ -283,22 +283,22 @@ def test_time_outs_double_while_nothing_is_answered() -> None:
     pair = Pair(lambda _: True)
     node = pair.nodes[0]
     run(node.library.request(1, COUNT, b"x"))
-    times = []
+    send_times = []
     for _ in range(6):
         assert node.device.deadline is not None
-        times.append(node.device.deadline - node.now)
+        send_times.append(node.device.deadline - node.now)
         node.now = node.device.deadline
         node.device.on_timer(node.now)
-    assert times[0] == TIMEOUT
-    assert times[-1] > 2 * TIMEOUT
-    assert all(later <= 2 * earlier for earlier, later in pairwise(times))
+    assert send_times[0] == TIMEOUT
+    assert send_times[-1] > 2 * TIMEOUT
+    assert all(second <= 2 * earlier for earlier, second in pairwise(send_times))
 
 
 # The interface and its kernel
 
 
 def test_the_input_fifo_overruns_and_counts_the_cells_it_loses() -> None:
-    pair = Pair(own=Settings(input_fifo=5, window=8))
+    pair = Pair(settings=Settings(input_fifo=5, window=8))
     first, second = pair.nodes
     run(first.library.request(1, COUNT, b"first"))
     pair.settle()
@@ -327,15 +327,15 @@ class PricedNode(Node):
 
     offload = read_frames = bind = receiving_core = lambda *_: None
 
-    def __init__(self, number: int, own: Settings) -> None:
+    def __init__(self, number: int, settings: Settings) -> None:
         self.spent: list[str] = []
-        super().__init__(number, own)
+        super().__init__(number, settings)
 
 
 def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
     node = PricedNode(0, Settings(input_fifo=2))
-    empty = header(circuit(1, 0, 3)) + with_crc(bytes(PAYLOAD))
-    frame = ADDRESSES[0] + ADDRESSES[1] + ETHERTYPE.to_bytes(2, "big") + empty
+    empty_cell = header(circuit(1, 0, 3)) + with_crc(bytes(PAYLOAD))
+    frame = ADDRESSES[0] + ADDRESSES[1] + ETHERTYPE.to_bytes(2, "big") + empty_cell
     for _ in range(3):
         node.device.receive(0, frame)
     assert node.counters()["overruns"] == 1
@@ -348,11 +348,11 @@ def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
 
 def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_have_costs_of_their_own() -> None:
     node = PricedNode(0, Settings())
-    own = node.library.process.connect(0)
-    node.library.process.write_read(own, 0)
+    own_connection = node.library.process.connect(0)
+    node.library.process.write_read(own_connection, 0)
     assert node.spent == [WRITE_READ_TRAP, CELL_READ]
     node.spent.clear()
-    node.library.process.call_write(own, 0)
+    node.library.process.call_write(own_connection, 0)
     node.library.process.call_read()
     node.library.process.call_read()
     assert node.spent == [WRITE_CALL, READ_CALL, CELL_CALL, READ_CALL]
@@ -362,10 +362,10 @@ def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_ha
 
 def test_a_trap_delivers_sixteen_cells_at_most() -> None:
     node = Node(0, Settings())
-    own = node.library.process.connect(0)
+    own_connection = node.library.process.connect(0)
     for number in range(20):
-        cells.pack_into(node.library.process.memory(own), 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
-        node.library.process.write(own, 0)
+        cells.pack_into(node.library.process.memory(own_connection), 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
+        node.library.process.write(own_connection, 0)
     assert [len(node.library.process.read()) for _ in range(3)] == [16, 4, 0]
 
 
@@ -401,9 +401,9 @@ def test_a_frame_of_several_cells_is_several_cells() -> None:
         assert first.library.try_request(1, COUNT, bytes((number,)))
     frames = list(first.outgoing)
     first.outgoing.clear()
-    together = frames[0] + b"".join(frame[ETHERNET:] for frame in frames[1:])
-    assert len(together) == ETHERNET + 3 * CELL
-    second.device.receive(0, together)
+    joined_cells = frames[0] + b"".join(frame[ETHERNET:] for frame in frames[1:])
+    assert len(joined_cells) == ETHERNET + 3 * CELL
+    second.device.receive(0, joined_cells)
     pair.settle()
     assert second.counted == [b"open", b"\0", b"\1", b"\2"]
 
@@ -453,29 +453,31 @@ def test_a_process_reads_what_comes_for_it_once_and_in_order_wherever_the_others
     reads."""
     node = Node(0, Settings())
     processes = {1: node.library.process, 2: Process(node.device)}
-    sent: dict[int, list[int]] = {1: [], 2: []}
-    read: dict[int, list[int]] = {1: [], 2: []}
+    sent_numbers: dict[int, list[int]] = {1: [], 2: []}
+    numbers_read: dict[int, list[int]] = {1: [], 2: []}
     for number, process in processes.items():
         process.connect(number)
-    for number, (what, which) in enumerate([*steps, *(("read", which) for which in (1, 2) for _ in range(5))]):
-        if what == "cell":
-            sent[which].append(number % SEQUENCE_NUMBERS)
-            node.device.receive(0, cell_from(which, number % SEQUENCE_NUMBERS))
+    for number, (action, process_number) in enumerate(
+        [*steps, *(("read", process_number) for process_number in (1, 2) for _ in range(5))]
+    ):
+        if action == "cell":
+            sent_numbers[process_number].append(number % SEQUENCE_NUMBERS)
+            node.device.receive(0, cell_from(process_number, number % SEQUENCE_NUMBERS))
         else:
-            process = processes[which]
-            batch = process.read() if what == "read" else process.call_read()
-            assert len(batch) <= (BATCH if what == "read" else 1)
+            process = processes[process_number]
+            batch = process.read() if action == "read" else process.call_read()
+            assert len(batch) <= (BATCH if action == "read" else 1)
             assert {connection for connection, _ in batch} <= {0}
-            read[which] += [message.number for _, message in batch]
-    assert read == sent
+            numbers_read[process_number] += [message.number for _, message in batch]
+    assert numbers_read == sent_numbers
 
 
 def test_a_library_loses_no_message_where_another_process_reads_at_every_step() -> None:
     pair = Pair()
-    other = Process(pair.nodes[1].device)
+    other_process = Process(pair.nodes[1].device)
 
     def lose(frame: bytes) -> bool:  # noqa: ARG001
-        other.read()
+        other_process.read()
         return False
 
     pair.lose = lose
@@ -515,7 +517,7 @@ def test_bad_input_is_refused_and_nothing_is_sent() -> None:
     with pytest.raises(ValueError, match="a handler's address of -1"):
         node.library.set_handler(-1, lambda *_: None)
     assert not node.outgoing
-    for wrong in (
+    for invalid_call in (
         {"window": 0},
         {"window": 33},
         {"timeout": 0},
@@ -523,8 +525,8 @@ def test_bad_input_is_refused_and_nothing_is_sent() -> None:
         {"input_fifo": 0},
         {"connections": 0},
     ):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            Settings(**wrong)
+        with pytest.raises(ValueError, match=next(iter(invalid_call))):
+            Settings(**invalid_call)
 
 
 def test_a_message_for_a_handler_that_is_not_set_is_counted_and_acknowledged() -> None:

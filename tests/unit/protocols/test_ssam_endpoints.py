@@ -24,8 +24,8 @@ ASK, ANSWER, DATA, STORED = 1, 2, 3, 4
 class Ends:
     """An endpoint on each node of a pair, the second of which squares and stores what the first one sends."""
 
-    def __init__(self, own: Settings | None = None) -> None:
-        self.pair = Pair(own=own)
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.pair = Pair(settings=settings)
         self.heard: list[object] = []
         self.returned: list[Returned] = []
         self.first, self.second = (self._endpoint(number) for number in (0, 1))
@@ -62,17 +62,17 @@ def test_a_request_calls_its_handler_and_the_reply_the_requesters() -> None:
     assert ends.first.credits(ends.place) == Settings().window
 
 
-@pytest.mark.parametrize("words", [9, 10])
-def test_a_request_has_nine_words(words: int) -> None:
+@pytest.mark.parametrize("word_count", [9, 10])
+def test_a_request_has_nine_words(word_count: int) -> None:
     ends = Ends()
-    ends.second.set_handler(5, lambda _, *words: ends.heard.append(words))
-    sent = tuple(range(words))
-    if words == 9:
-        ends.run(ends.first.request(ends.place, 5, *sent))
-        assert ends.heard == [sent]
+    ends.second.set_handler(5, lambda _, *word_count: ends.heard.append(word_count))
+    words_sent = tuple(range(word_count))
+    if word_count == 9:
+        ends.run(ends.first.request(ends.place, 5, *words_sent))
+        assert ends.heard == [words_sent]
     else:
         with pytest.raises(ValueError, match="10 words and 0 bytes of data take 40 bytes: a message has 36"):
-            ends.run(ends.first.request(ends.place, 5, *sent))
+            ends.run(ends.first.request(ends.place, 5, *words_sent))
 
 
 def test_data_beside_a_word_has_32_bytes_the_split_c_papers_payload() -> None:
@@ -84,13 +84,13 @@ def test_data_beside_a_word_has_32_bytes_the_split_c_papers_payload() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 20, 21, 60, 61, 4000])
 @pytest.mark.parametrize(
-    "own", [{}, {"long_payload": True}, {"window": 4, "long_window": 32}, {"interrupts": True}], ids=str
+    "settings", [{}, {"long_payload": True}, {"window": 4, "long_window": 32}, {"interrupts": True}], ids=str
 )
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_bulk_message_is_written_into_the_segment_a_cell_at_a_time(
-    size: int, own: dict[str, int], loses: bool
+    size: int, settings: dict[str, int], loses: bool
 ) -> None:
-    ends, counts = Ends(Settings(**own)), [0]
+    ends, counts = Ends(Settings(**settings)), [0]
 
     def lose(_: bytes) -> bool:
         counts[0] += 1
@@ -110,11 +110,11 @@ def test_a_bulk_message_is_written_into_the_segment_a_cell_at_a_time(
 @pytest.mark.parametrize(("long_payload", "kind", "cells"), [(False, REQUEST, 101), (True, BYTES, 92)])
 def test_a_longer_payload_takes_fewer_cells(long_payload: bool, kind: int, cells: int) -> None:
     """Section 3.4.4: 44 bytes in place of 40, since the cells behind the first one need no handler's address."""
-    ends, kinds = Ends(Settings(long_payload=long_payload)), list[int]()
-    ends.pair.lose = lambda frame: bool(kinds.append(kind_of(frame)))
+    ends, cell_types = Ends(Settings(long_payload=long_payload)), list[int]()
+    ends.pair.lose = lambda frame: bool(cell_types.append(kind_of(frame)))
     ends.run(ends.first.request_bulk(ends.place, DATA, bytes(4000), 0, 5))
-    assert kinds.count(kind) >= cells - 1
-    assert kinds.count(REQUEST) + kinds.count(BYTES) == cells
+    assert cell_types.count(kind) >= cells - 1
+    assert cell_types.count(REQUEST) + cell_types.count(BYTES) == cells
 
 
 def test_the_first_cell_of_a_long_message_asks_for_a_larger_window_and_its_answer_grants_it() -> None:
@@ -122,11 +122,11 @@ def test_the_first_cell_of_a_long_message_asks_for_a_larger_window_and_its_answe
     ends, windows = Ends(Settings(window=2, long_window=16)), list[int]()
     connection = ends.pair.nodes[0].library._connection(1)
 
-    def look(_: bytes) -> bool:
+    def is_lost(_: bytes) -> bool:
         windows.append(connection.window)
         return False
 
-    ends.pair.lose = look
+    ends.pair.lose = is_lost
     ends.run(ends.first.request_bulk(ends.place, DATA, bytes(2000), 0, 5))
     assert (windows[0], max(windows), connection.window) == (2, 16, 2)
     windows.clear()
@@ -196,7 +196,7 @@ def test_an_abandoned_request_is_returned_once_and_a_late_reply_dropped() -> Non
 def test_handlers_may_send_nothing_but_one_reply() -> None:
     ends, errors = Ends(), list[str]()
 
-    def wrong(token: Token, word: int) -> None:
+    def reply_twice(token: Token, word: int) -> None:
         for attempt in (
             lambda: ends.second.request(0, ASK, 1).send(None),
             lambda: ends.second.request_bulk(0, ASK, b"1", 0).send(None),
@@ -208,20 +208,20 @@ def test_handlers_may_send_nothing_but_one_reply() -> None:
         token.reply(ANSWER, word)
         with pytest.raises(RuleError, match="a handler replies once"):
             token.reply(ANSWER, word)
-        kept.append(token)
+        tokens.append(token)
 
     def of_reply(token: Token, _: int) -> None:
         with pytest.raises(RuleError, match="a reply's handler: it may send nothing"):
             token.reply(ANSWER, 1)
 
-    kept: list[Token] = []
+    tokens: list[Token] = []
     ends.second.map(0, ends.first.name, TAG)
-    ends.second.set_handler(ASK, wrong)
+    ends.second.set_handler(ASK, reply_twice)
     ends.first.set_handler(ANSWER, of_reply)
     ends.run(ends.first.request(ends.place, ASK, 1))
     assert len(errors) == 3
     with pytest.raises(RuleError, match="the handler has ended"):
-        kept[0].reply(ANSWER, 1)
+        tokens[0].reply(ANSWER, 1)
 
 
 def test_a_handlers_exception_passes_through_the_poll_and_its_message_counts_as_handled() -> None:
@@ -277,13 +277,13 @@ def test_a_node_whose_program_has_ended_answers_again_and_handles_nothing_new() 
 
 @pytest.mark.parametrize("data", [b"", b"123", b"\0\0\0\1", bytes(8), bytes(11)])
 @pytest.mark.parametrize("form", range(4))
-@pytest.mark.parametrize("words", [0, 7, 15])
+@pytest.mark.parametrize("word_count", [0, 7, 15])
 def test_a_request_of_another_format_is_refused_or_counted_and_changes_nothing(
-    form: int, words: int, data: bytes
+    form: int, word_count: int, data: bytes
 ) -> None:
     ends = Ends()
     ends.run(ends.first.request(ends.place, ASK, 2))
-    assert ends.pair.nodes[0].library.try_request(1, form << 30 | words << 26 | DATA, data)
+    assert ends.pair.nodes[0].library.try_request(1, form << 30 | word_count << 26 | DATA, data)
     ends.pair.settle(time_outs=3)
     ends.run(ends.first.request(ends.place, ASK, 3))
     assert ends.heard == [4, 9]
@@ -310,7 +310,7 @@ def test_bad_input_is_refused_and_nothing_is_sent() -> None:
     assert ETHERNET + HEADER == 19
 
 
-@pytest.mark.parametrize("own", [{"window": 8, "long_window": 8}, {"window": 8, "long_window": 33}], ids=str)
-def test_a_larger_window_is_larger_and_has_slots(own: dict[str, int]) -> None:
+@pytest.mark.parametrize("settings", [{"window": 8, "long_window": 8}, {"window": 8, "long_window": 33}], ids=str)
+def test_a_larger_window_is_larger_and_has_slots(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"long_window of \d+: above window \(8\), and 32 at most; 0: none"):
-        Settings(**own)
+        Settings(**settings)

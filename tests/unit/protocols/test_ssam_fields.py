@@ -52,12 +52,17 @@ def cell_of(message: Message, circuit: Circuit = THERE) -> bytes:
 def test_rules_and_scapy_read_in_a_cell_what_the_host_has_written(message: Message) -> None:
     frame = cell_of(message)
     fields, located = known_fields(), locate(frame)
-    read = {name: fields.reader(f"ssam.{name}")(frame, located) for name in FIELDS}
-    check = read.pop("check")
-    reported = {"kind": message.kind, "session": message.session, "number": message.number, "handler": message.handler}
-    assert read == {**reported, "length": len(message.data) + 4}
+    values = {name: fields.reader(f"ssam.{name}")(frame, located) for name in FIELDS}
+    check = values.pop("check")
+    expected_values = {
+        "kind": message.kind,
+        "session": message.session,
+        "number": message.number,
+        "handler": message.handler,
+    }
+    assert values == {**expected_values, "length": len(message.data) + 4}
     layer = Ether(frame)[frames.Ssam]
-    assert {name: getattr(layer, name) for name in read} == read
+    assert {name: getattr(layer, name) for name in values} == values
     assert layer.check == check
     layer.check = None
     assert bytes(layer) == frame[ETHERNET + 5 :], "Scapy's layer computes the check that the interface computes"
@@ -65,8 +70,8 @@ def test_rules_and_scapy_read_in_a_cell_what_the_host_has_written(message: Messa
 
 def test_the_fields_are_absent_in_a_cell_that_ends_before_them() -> None:
     frame = cell_of(Message(REQUEST, 3, 7, 1, b""))[: ETHERNET + 9]
-    read = {name: known_fields().reader(f"ssam.{name}")(frame, locate(frame)) for name in FIELDS}
-    assert read == {"kind": REQUEST, "session": 3, "number": 7, "handler": -1, "length": -1, "check": -1}
+    values = {name: known_fields().reader(f"ssam.{name}")(frame, locate(frame)) for name in FIELDS}
+    assert values == {"kind": REQUEST, "session": 3, "number": 7, "handler": -1, "length": -1, "check": -1}
 
 
 @pytest.mark.parametrize("kind", WORDS)
@@ -111,14 +116,16 @@ def test_a_rule_drops_cells_by_the_message_s_fields() -> None:
 
 def test_a_field_that_a_rule_sets_makes_another_valid_message() -> None:
     frame = cell_of(Message(REQUEST, 3, 7, 1, b"hi"))
-    for changed in arrives("set ssam.handler = 0x99, ssam.session = 4, atm.clp = 1", frame):
-        assert message_in(changed) == Message(REQUEST, 4, 7, 0x99, b"hi")
-        assert is_intact(changed[ETHERNET:])
-    for changed in arrives("set ssam.handler = 0x99, atm.clp = 1 keep-check", frame):
-        assert message_in(changed) is None
-        assert not is_intact(changed[ETHERNET:])
-    short = frame[:-1]
-    assert arrives("set ssam.handler = 0x99", short)[0][-1] == short[-1], "of half a check nothing is computed"
+    for changed_frame in arrives("set ssam.handler = 0x99, ssam.session = 4, atm.clp = 1", frame):
+        assert message_in(changed_frame) == Message(REQUEST, 4, 7, 0x99, b"hi")
+        assert is_intact(changed_frame[ETHERNET:])
+    for changed_frame in arrives("set ssam.handler = 0x99, atm.clp = 1 keep-check", frame):
+        assert message_in(changed_frame) is None
+        assert not is_intact(changed_frame[ETHERNET:])
+    short_cell = frame[:-1]
+    assert arrives("set ssam.handler = 0x99", short_cell)[0][-1] == short_cell[-1], (
+        "of half a check nothing is computed"
+    )
 
 
 def test_cells_of_ssam_have_the_flows_of_their_circuits() -> None:
@@ -133,8 +140,8 @@ def test_cells_of_ssam_have_the_flows_of_their_circuits() -> None:
 
 
 def test_a_header_stands_on_one_other_and_has_no_flow_key() -> None:
-    def register(fields: Fields, name: str, **more: object) -> None:
-        fields.register(name, 0x9A9B, {"kind": (5, 1)}, **more)  # type: ignore[arg-type]
+    def register(fields: Fields, name: str, **options: object) -> None:
+        fields.register(name, 0x9A9B, {"kind": (5, 1)}, **options)  # type: ignore[arg-type]
 
     for order in (("below", "above"), ("above", "below")):
         fields = standard_fields()
@@ -148,8 +155,8 @@ def test_a_header_stands_on_one_other_and_has_no_flow_key() -> None:
 
 
 def test_a_capture_s_cells_are_ssam_s_on_atm_alone() -> None:
-    sharers = formatters()[ETHERTYPE]
-    formatter = sharers.formatter_of(cell_of(Message(REQUEST, 0, 0, 9, b"")))
+    formatters_found = formatters()[ETHERTYPE]
+    formatter = formatters_found.formatter_of(cell_of(Message(REQUEST, 0, 0, 9, b"")))
     assert formatter is not None
     assert formatter.name == "ssam"
     assert formatter.below is not None

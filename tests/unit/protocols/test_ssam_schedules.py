@@ -48,27 +48,27 @@ class Schedule:
 
     def meets(self, frame: bytes) -> bool:
         """Deliver what a fate delivers beside the cell; return whether the cell itself is not delivered."""
-        to = ADDRESSES.index(frame[:6])
+        destination = ADDRESSES.index(frame[:6])
         fate = next(self._fates, "p")
-        if fate == "h" and to not in self._held:
-            self._held[to] = frame
+        if fate == "h" and destination not in self._held:
+            self._held[destination] = frame
             return True
         if fate == "t":
-            self._receive(to, frame)
+            self._receive(destination, frame)
         if fate != "d":
-            self._receive(to, frame)
-        if to in self._held:
-            self._receive(to, self._held.pop(to))
+            self._receive(destination, frame)
+        if destination in self._held:
+            self._receive(destination, self._held.pop(destination))
         return True
 
-    def _receive(self, to: int, frame: bytes) -> None:
-        node = self._nodes[to]
+    def _receive(self, destination: int, frame: bytes) -> None:
+        node = self._nodes[destination]
         node.device.receive(node.now, frame)
 
 
-def exchange(own: Settings, fates: str, scope: Scope) -> None:
+def exchange(settings: Settings, fates: str, scope: Scope) -> None:
     """Run one schedule. Raises AssertionError."""
-    ends = Ends(own)
+    ends = Ends(settings)
     if scope.is_open:
         ends.run(ends.first.request(ends.place, ASK, 1))
         ends.heard.clear()
@@ -90,8 +90,8 @@ def exchange(own: Settings, fates: str, scope: Scope) -> None:
 
 
 def every_schedule(plan: str, scope: Scope) -> None:
-    for chosen in product(FATES, repeat=DEPTH):
-        fates = "".join(chosen)
+    for fates_chosen in product(FATES, repeat=DEPTH):
+        fates = "".join(fates_chosen)
         try:
             exchange(PLANS[plan], fates, scope)
         except AssertionError as error:

@@ -17,9 +17,9 @@ def test_a_send_arrives_in_the_posted_receive_in_several_frames() -> None:
     pair.bytes[0][:] = bytes(range(256)) * 16
     receive = Descriptor(data=(pair.memory[1].segment(),))
     pair.vis[1].post_receive(receive)
-    sent = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(),)))
+    send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(),)))
     assert pair.bytes[1] == pair.bytes[0]
-    assert (receive.length, receive.has_failed, sent.has_failed) == (4096, False, False)
+    assert (receive.length, receive.has_failed, send.has_failed) == (4096, False, False)
 
 
 @pytest.mark.parametrize(
@@ -32,34 +32,34 @@ def test_an_rdma_write_elsewhere_breaks_the_connection_and_touches_nothing(
     pair.bytes[0][:] = b"x" * 4096
     target = pair.memory[1]
     remote = Segment(target.address + offset, target.handle + handle)
-    sent = pair.transfer(Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, length),), remote))
-    assert sent.status & Done.RDMA_PROT_ERROR
+    send = pair.transfer(Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, length),), remote))
+    assert send.status & Done.RDMA_PROT_ERROR
     assert bytes(pair.bytes[1]) == bytes(4096)
     assert [agent.firmware.counter_values()["connections_lost"] for agent in pair.wires.agents] == [1, 1]
 
 
 def test_an_rdma_write_into_memory_of_another_protection_tag_is_refused() -> None:
     pair = NicPair()
-    nic, other = pair.nics[1], memoryview(bytearray(64))
+    nic, other_memory = pair.nics[1], memoryview(bytearray(64))
 
     async def register() -> Memory:
-        return await nic.register(other, await nic.create_ptag(), rdma_write=True)
+        return await nic.register(other_memory, await nic.create_ptag(), rdma_write=True)
 
     target = run(pair.wires, register())[0]
-    sent = pair.transfer(
+    send = pair.transfer(
         Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, 8),), Segment(target.address, target.handle))
     )
-    assert sent.status & Done.RDMA_PROT_ERROR
+    assert send.status & Done.RDMA_PROT_ERROR
 
 
 def test_a_descriptor_with_unregistered_memory_fails_alone() -> None:
     pair = NicPair()
     receive = Descriptor(data=(pair.memory[1].segment(),))
     pair.vis[1].post_receive(receive)
-    wrong = pair.transfer(Descriptor(OP_SENDRECV, (Segment(1, 99, 8),)))
-    right = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
-    assert wrong.status & Done.PROTECTION_ERROR
-    assert (right.has_failed, receive.length) == (False, 8)
+    invalid_send = pair.transfer(Descriptor(OP_SENDRECV, (Segment(1, 99, 8),)))
+    valid_send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
+    assert invalid_send.status & Done.PROTECTION_ERROR
+    assert (valid_send.has_failed, receive.length) == (False, 8)
 
 
 def test_a_descriptor_with_too_many_segments_is_not_posted() -> None:
@@ -79,58 +79,58 @@ def test_a_request_that_no_server_waits_for_has_no_match() -> None:
 @pytest.mark.parametrize("first_answer", ["no match", "accepted and disconnected"])
 def test_a_delayed_copy_of_an_answered_request_is_not_accepted_again(first_answer: str) -> None:
     """The peer has given the request up; its next one must find the server."""
-    two = NicPair(connects=False)
+    late_pair = NicPair(connects=False)
     requests: list[bytes] = []
-    client, server = two.vis
+    client, server = late_pair.vis
 
     async def ask() -> None:
         await client.connect_request(1, b"late")
 
     async def serve() -> None:
-        await server.accept(await two.nics[1].connect_wait(b"late"))
+        await server.accept(await late_pair.nics[1].connect_wait(b"late"))
 
     def deliver() -> None:
-        requests.extend(two.wires.nics[0].sent)
-        two.wires.exchange()
+        requests.extend(late_pair.wires.nics[0].sent)
+        late_pair.wires.exchange()
 
     def deliver_copies_first() -> None:
         while requests:
-            two.wires.deliver(requests.pop())
-        two.wires.exchange()
+            late_pair.wires.deliver(requests.pop())
+        late_pair.wires.exchange()
 
     if first_answer == "no match":
         with pytest.raises(ViaError) as caught:
-            run(two.wires, ask(), deliver=deliver)
+            run(late_pair.wires, ask(), deliver=deliver)
         assert caught.value.result is Result.NO_MATCH
     else:
-        run(two.wires, serve(), ask(), deliver=deliver)
-        run(two.wires, client.disconnect(), server.disconnect())
+        run(late_pair.wires, serve(), ask(), deliver=deliver)
+        run(late_pair.wires, client.disconnect(), server.disconnect())
     assert requests
-    run(two.wires, serve(), ask(), deliver=deliver_copies_first)
+    run(late_pair.wires, serve(), ask(), deliver=deliver_copies_first)
     assert not requests
-    server.post_receive(receive := Descriptor(data=(two.memory[1].segment(),)))
-    assert not two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),))).has_failed
+    server.post_receive(receive := Descriptor(data=(late_pair.memory[1].segment(),)))
+    assert not late_pair.transfer(Descriptor(OP_SENDRECV, (late_pair.memory[0].segment(0, 8),))).has_failed
     assert (receive.length, receive.has_failed) == (8, False)
 
 
 def test_a_delayed_copy_of_an_ended_peer_to_peer_request_does_not_match_a_later_one() -> None:
     pair = NicPair(connects=False)
     requests: list[bytes] = []
-    near, far = pair.vis
+    first_vi, second_vi = pair.vis
 
     def deliver() -> None:
         requests.extend(pair.wires.nics[0].sent)
         pair.wires.exchange()
 
-    run(pair.wires, near.connect_peer(1, b"again"), far.connect_peer(0, b"again"), deliver=deliver)
-    run(pair.wires, near.disconnect(), far.disconnect())
+    run(pair.wires, first_vi.connect_peer(1, b"again"), second_vi.connect_peer(0, b"again"), deliver=deliver)
+    run(pair.wires, first_vi.disconnect(), second_vi.disconnect())
     assert requests
-    far.connect_peer_request(0, b"again")
+    second_vi.connect_peer_request(0, b"again")
     for frame in requests:
         pair.wires.deliver(frame)
-    assert far.state is ViState.CONNECT_PENDING
-    run(pair.wires, near.connect_peer(1, b"again"), far.connect_peer_wait())
-    far.post_receive(receive := Descriptor(data=(pair.memory[1].segment(),)))
+    assert second_vi.state is ViState.CONNECT_PENDING
+    run(pair.wires, first_vi.connect_peer(1, b"again"), second_vi.connect_peer_wait())
+    second_vi.post_receive(receive := Descriptor(data=(pair.memory[1].segment(),)))
     assert not pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))).has_failed
     assert (receive.length, receive.has_failed) == (8, False)
 

@@ -16,22 +16,22 @@ LONG = 2_000 * MILLISECOND
 
 
 def is_settled(pair: NicPair) -> bool:
-    """Whether no timer runs, and no side is connected to nobody."""
+    """Return whether no timer runs and neither VI is connected."""
     return pair.wires.deadline is None and pair.vis[0].state is not ViState.CONNECTED is not pair.vis[1].state
 
 
-@pytest.mark.parametrize("lost", [1, 2, 5])
-def test_a_lost_disconnect_comes_again_until_the_peer_has_answered(lost: int) -> None:
+@pytest.mark.parametrize("lost_count", [1, 2, 5])
+def test_a_lost_disconnect_comes_again_until_the_peer_has_answered(lost_count: int) -> None:
     pair = NicPair()
     run(pair.wires, pair.vis[0].disconnect(), deliver=pair.wires.nics[0].sent.clear)
-    for _ in range(lost):
+    for _ in range(lost_count):
         assert pair.vis[1].state is ViState.CONNECTED
         pair.wires.take(0)
         pair.wires.tick()
     pair.wires.exchange()
     assert pair.vis[1].state is ViState.ERROR
     assert is_settled(pair)
-    assert pair.wires.agents[0].firmware.counter_values()["endings_resent"] == lost
+    assert pair.wires.agents[0].firmware.counter_values()["endings_resent"] == lost_count
 
 
 def test_an_end_whose_answer_is_lost_is_told_and_answered_again() -> None:
@@ -49,29 +49,29 @@ def test_an_end_whose_answer_is_lost_is_told_and_answered_again() -> None:
 def test_a_peer_that_only_receives_learns_of_an_error_though_its_frame_is_lost() -> None:
     """The second node's receive is too short for what the first sends; the first loses what it is told of it."""
     pair = NicPair()
-    short = Descriptor(data=(pair.memory[1].segment(0, 8),))
-    pair.vis[1].post_receive(short)
-    sent = Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 9),))
-    pair.vis[0].post_send(sent)
+    short_receive = Descriptor(data=(pair.memory[1].segment(0, 8),))
+    pair.vis[1].post_receive(short_receive)
+    send = Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 9),))
+    pair.vis[0].post_send(send)
     pair.wires.deliver(pair.wires.take(0)[0])
-    assert short.status & Done.LENGTH_ERROR
+    assert short_receive.status & Done.LENGTH_ERROR
     pair.wires.take(1)
     pair.wires.elapse(LONG)
-    assert sent.status & Done.REMOTE_DESC_ERROR
+    assert send.status & Done.REMOTE_DESC_ERROR
     assert is_settled(pair)
 
 
 def test_the_cause_of_an_error_is_told_again_to_a_peer_that_sends_on() -> None:
     pair = NicPair(Settings(timeout=5 * MILLISECOND))
     target = pair.memory[1]
-    sent = Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, 8),), Segment(target.address, target.handle + 9))
-    pair.vis[0].post_send(sent)
+    send = Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, 8),), Segment(target.address, target.handle + 9))
+    pair.vis[0].post_send(send)
     (write,) = pair.wires.take(0)
     pair.wires.deliver(write)
     pair.wires.take(1)
     pair.wires.deliver(write)  # as if resent
     pair.wires.exchange()
-    assert sent.status & Done.RDMA_PROT_ERROR
+    assert send.status & Done.RDMA_PROT_ERROR
     assert is_settled(pair)
 
 
@@ -96,11 +96,11 @@ def accepted_unheard(pair: NicPair, timeout: int = 0) -> Program[object]:
     return client
 
 
-@pytest.mark.parametrize("how", ["withdrawn", "expired"])
-def test_a_server_whose_answer_is_lost_learns_that_its_client_has_gone(how: str) -> None:
+@pytest.mark.parametrize("ending", ["withdrawn", "expired"])
+def test_a_server_whose_answer_is_lost_learns_that_its_client_has_gone(ending: str) -> None:
     pair = NicPair(connects=False)
-    client = accepted_unheard(pair, timeout=4 * MILLISECOND if how == "expired" else 0)
-    if how == "withdrawn":
+    client = accepted_unheard(pair, timeout=4 * MILLISECOND if ending == "expired" else 0)
+    if ending == "withdrawn":
         run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
     else:
         pair.wires.tick()
@@ -116,18 +116,18 @@ def test_an_answer_to_a_request_that_was_withdrawn_long_ago_ends_the_servers_con
     pair = NicPair(connects=False)
     request = pair.vis[0].connect_request(1, b"x")
     request.send(None)
-    (requested,) = pair.wires.take(0)
+    (request_frame,) = pair.wires.take(0)
     request.close()
 
     async def serve() -> None:
         await pair.vis[1].accept(await pair.nics[1].connect_wait(b"x"))
 
-    async def late() -> None:
+    async def answer_late() -> None:
         await pair.vis[0].disconnect()
         pair.wires.exchange()
-        pair.wires.deliver(requested)  # it was delayed
+        pair.wires.deliver(request_frame)  # it was delayed
 
-    run(pair.wires, serve(), late())
+    run(pair.wires, serve(), answer_late())
     pair.wires.elapse(LONG)
     assert pair.vis[1].state is ViState.ERROR
     assert is_settled(pair)
@@ -228,7 +228,7 @@ def test_a_vi_that_asks_its_own_nic_for_a_peer_is_not_connected_to_itself() -> N
     assert first.connect_peer_done() is None
     second = run(pair.wires, nic.create_vi(pair.memory[0].ptag))[0]
     run(pair.wires, second.connect_peer(0, b"x"), first.connect_peer_wait())
-    posted = Descriptor(data=(pair.memory[0].segment(0, 8),))
-    second.post_receive(posted)
+    posted_receive = Descriptor(data=(pair.memory[0].segment(0, 8),))
+    second.post_receive(posted_receive)
     pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(8, 8),)))
-    assert (posted.is_posted, posted.length) == (False, 8)
+    assert (posted_receive.is_posted, posted_receive.length) == (False, 8)

@@ -61,7 +61,7 @@ def errors_of(nic: ViaNic) -> list[tuple[AsyncError, Resource]]:
     return errors
 
 
-def registered(pair: NicPair, number: int, size: int = 64, *, write: bool = True, read: bool = False) -> Memory:
+def register_memory(pair: NicPair, number: int, size: int = 64, *, write: bool = True, read: bool = False) -> Memory:
     """Other memory of a node, with its VI's protection tag."""
     nic, ptag = pair.nics[number], pair.memory[number].ptag
     buffer = memoryview(bytearray(size))
@@ -97,14 +97,14 @@ def test_a_reliable_send_is_done_when_its_data_is_in_the_targets_memory(level: R
     pair = NicPair(level=level)
     receive(pair)
     pair.bytes[0][:5] = b"hello"
-    sent = Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 5),))
-    pair.vis[0].post_send(sent)
-    assert sent.is_posted
+    send = Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 5),))
+    pair.vis[0].post_send(send)
+    assert send.is_posted
     pair.wires.deliver(pair.wires.take(0)[0])
     assert bytes(pair.bytes[1][:5]) == b"hello"
-    assert sent.is_posted
+    assert send.is_posted
     pair.wires.exchange()
-    assert sent.status == Done.DONE
+    assert send.status == Done.DONE
 
 
 def test_levels_above_the_providers_are_refused() -> None:
@@ -131,8 +131,8 @@ def read(pair: NicPair, offset: int, length: int, control: int = 0) -> Descripto
 def test_an_rdma_read_gets_several_frames_of_the_peers_memory() -> None:
     pair = NicPair()
     pair.bytes[1][:] = bytes(range(256)) * 16
-    done = pair.transfer(read(pair, 10, 4000))
-    assert (done.status, done.length) == (Done.DONE | Done.COMPLETED_RDMA_READ, 4000)
+    read_done = pair.transfer(read(pair, 10, 4000))
+    assert (read_done.status, read_done.length) == (Done.DONE | Done.COMPLETED_RDMA_READ, 4000)
     assert pair.bytes[0][:4000] == pair.bytes[1][10:4010]
     assert not pair.vis[1].receive_queue.done()
 
@@ -140,8 +140,8 @@ def test_an_rdma_read_gets_several_frames_of_the_peers_memory() -> None:
 def test_lost_frames_of_a_read_come_again_in_both_directions() -> None:
     pair = NicPair()
     pair.bytes[1][:] = bytes(range(256)) * 16
-    done = read(pair, 0, 4096)
-    pair.vis[0].post_send(done)
+    read_done = read(pair, 0, 4096)
+    pair.vis[0].post_send(read_done)
     pair.wires.nics[0].sent.clear()
     pair.wires.tick()
     pair.wires.deliver(pair.wires.take(0)[0])
@@ -149,7 +149,7 @@ def test_lost_frames_of_a_read_come_again_in_both_directions() -> None:
     for frame in (*answers[:1], *answers[2:]):
         pair.wires.deliver(frame)
     pair.wires.elapse(1_000 * MILLISECOND)
-    assert (done.has_failed, done.is_posted) == (False, False)
+    assert (read_done.has_failed, read_done.is_posted) == (False, False)
     assert pair.bytes[0] == pair.bytes[1]
 
 
@@ -158,47 +158,47 @@ def test_a_descriptor_with_a_fence_waits_for_the_reads_before_it() -> None:
     pair.vis[0].post_send(read(pair, 0, 4096))
     pair.vis[0].post_send(Descriptor(OP_SENDRECV | QFENCE, (pair.memory[0].segment(0, 8),)))
     assert len(pair.wires.nics[0].sent) == 1
-    later = receive(pair)
+    next_receive = receive(pair)
     pair.wires.exchange()
-    assert (later.length, later.has_failed) == (8, False)
+    assert (next_receive.length, next_receive.has_failed) == (8, False)
 
 
 def test_descriptors_are_done_in_order_though_a_read_takes_longer_than_the_send_behind_it() -> None:
     pair = NicPair()
     receive(pair)
-    posted = [read(pair, 0, 4096), Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))]
-    for descriptor in posted:
+    posted_sends = [read(pair, 0, 4096), Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))]
+    for descriptor in posted_sends:
         pair.vis[0].post_send(descriptor)
     pair.wires.exchange()
-    assert [pair.vis[0].send_queue.done() for _ in range(3)] == [*posted, None]
+    assert [pair.vis[0].send_queue.done() for _ in range(3)] == [*posted_sends, None]
 
 
 @pytest.mark.parametrize(
-    "what", ["beyond its region", "unknown handle", "memory without permission", "VI without permission"]
+    "mistake", ["beyond its region", "unknown handle", "memory without permission", "VI without permission"]
 )
-def test_a_read_that_is_not_allowed_breaks_the_connection_and_tells_nothing(what: str) -> None:
+def test_a_read_that_is_not_allowed_breaks_the_connection_and_tells_nothing(mistake: str) -> None:
     pair = NicPair()
     reader, target = 0, pair.memory[1]
-    if what == "VI without permission":
-        reader, target = 1, registered(pair, 0, read=True)
-    elif what == "memory without permission":
-        target = registered(pair, 1)
+    if mistake == "VI without permission":
+        reader, target = 1, register_memory(pair, 0, read=True)
+    elif mistake == "memory without permission":
+        target = register_memory(pair, 1)
     errors = errors_of(pair.nics[1 - reader])
-    handle = target.handle + 50 * (what == "unknown handle")
-    offset = 4090 if what == "beyond its region" else 0
+    handle = target.handle + 50 * (mistake == "unknown handle")
+    offset = 4090 if mistake == "beyond its region" else 0
     before = bytes(pair.bytes[reader])
-    done = Descriptor(OP_RDMAREAD, (pair.memory[reader].segment(0, 8),), Segment(target.address + offset, handle))
-    pair.vis[reader].post_send(done)
+    read_done = Descriptor(OP_RDMAREAD, (pair.memory[reader].segment(0, 8),), Segment(target.address + offset, handle))
+    pair.vis[reader].post_send(read_done)
     pair.wires.exchange()
-    assert done.status == Done.DONE | Done.COMPLETED_RDMA_READ | Done.RDMA_PROT_ERROR
+    assert read_done.status == Done.DONE | Done.COMPLETED_RDMA_READ | Done.RDMA_PROT_ERROR
     assert bytes(pair.bytes[reader]) == before
     assert errors == [(AsyncError.RDMAR_PROT, Resource.VI)]
 
 
 def test_reads_are_an_option_of_the_provider() -> None:
     pair = NicPair(UNRELIABLE)
-    done = pair.transfer(read(pair, 0, 8))
-    assert done.status & Done.FORMAT_ERROR
+    read_done = pair.transfer(read(pair, 0, 8))
+    assert read_done.status & Done.FORMAT_ERROR
     nic, buffer = pair.nics[0], memoryview(bytearray(8))
     assert result_of(pair, nic.register(buffer, pair.memory[0].ptag, rdma_read=True)) is Result.INVALID_RDMAREAD
     assert result_of(pair, nic.create_vi(pair.memory[0].ptag, rdma_read=True)) is Result.INVALID_RDMAREAD
@@ -207,18 +207,18 @@ def test_reads_are_an_option_of_the_provider() -> None:
 def test_memory_deregistered_while_a_message_is_cut_breaks_the_connection_and_is_not_read() -> None:
     pair = NicPair(Settings(window=1, acknowledge=1))
     receive(pair)
-    sent = Descriptor(OP_SENDRECV, (pair.memory[0].segment(),))
-    pair.vis[0].post_send(sent)
+    send = Descriptor(OP_SENDRECV, (pair.memory[0].segment(),))
+    pair.vis[0].post_send(send)
     run(pair.wires, pair.nics[0].deregister(pair.memory[0]), deliver=lambda: pair.wires.tick())
     pair.wires.exchange()
-    assert sent.status == Done.DONE | Done.PROTECTION_ERROR
+    assert send.status == Done.DONE | Done.PROTECTION_ERROR
 
 
 def test_memory_deregistered_while_a_peer_writes_it_breaks_the_connection() -> None:
     pair = NicPair()
     target = pair.memory[1]
-    sent = Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(),), Segment(target.address, target.handle))
-    pair.vis[0].post_send(sent)
+    send = Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(),), Segment(target.address, target.handle))
+    pair.vis[0].post_send(send)
     frames = pair.wires.take(0)
     pair.wires.deliver(frames[0])
     run(pair.wires, pair.nics[1].deregister(target))
@@ -227,16 +227,16 @@ def test_memory_deregistered_while_a_peer_writes_it_breaks_the_connection() -> N
     for frame in frames[1:]:
         pair.wires.deliver(frame)
     pair.wires.exchange()
-    assert sent.status & Done.RDMA_PROT_ERROR
+    assert send.status & Done.RDMA_PROT_ERROR
     assert bytes(pair.bytes[1]) == bytes(4096)
 
 
 def test_a_message_longer_than_its_receive_breaks_the_connection_with_a_length_error() -> None:
     pair = NicPair()
-    posted = receive(pair, size=10)
-    sent = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 11),)))
-    assert posted.status == Done.DONE | Done.COMPLETED_RECEIVE | Done.LENGTH_ERROR
-    assert sent.status == Done.DONE | Done.REMOTE_DESC_ERROR
+    posted_receive = receive(pair, size=10)
+    send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 11),)))
+    assert posted_receive.status == Done.DONE | Done.COMPLETED_RECEIVE | Done.LENGTH_ERROR
+    assert send.status == Done.DONE | Done.REMOTE_DESC_ERROR
     assert bytes(pair.bytes[1]) == bytes(4096)
 
 
@@ -244,10 +244,10 @@ def test_a_message_longer_than_its_receive_breaks_the_connection_with_a_length_e
 def test_a_message_without_a_receive_is_dropped_or_breaks_the_connection(level: Reliability) -> None:
     pair = NicPair(level=level)
     errors = errors_of(pair.nics[1])
-    sent = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
+    send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     assert errors == [(AsyncError.RECVQ_EMPTY, Resource.VI)]
     is_unreliable = level is Reliability.UNRELIABLE
-    assert sent.status == Done.DONE | (0 if is_unreliable else Done.REMOTE_DESC_ERROR)
+    assert send.status == Done.DONE | (0 if is_unreliable else Done.REMOTE_DESC_ERROR)
     state = run(pair.wires, pair.vis[1].query())[0].state
     assert state is (ViState.CONNECTED if is_unreliable else ViState.ERROR)
 
@@ -259,11 +259,11 @@ def test_a_protection_tag_in_use_is_not_destroyed_and_a_destroyed_one_gives_no_a
     pair = NicPair()
     nic, ptag = pair.nics[0], pair.memory[0].ptag
     assert result_of(pair, nic.destroy_ptag(ptag)) is Result.ERROR_RESOURCE
-    other = run(pair.wires, nic.create_ptag())[0]
-    run(pair.wires, nic.destroy_ptag(other))
-    assert result_of(pair, nic.register(memoryview(bytearray(8)), other)) is Result.INVALID_PTAG
-    assert result_of(pair, nic.create_vi(other)) is Result.INVALID_PTAG
-    assert result_of(pair, nic.destroy_ptag(other)) is Result.INVALID_PARAMETER
+    other_ptag = run(pair.wires, nic.create_ptag())[0]
+    run(pair.wires, nic.destroy_ptag(other_ptag))
+    assert result_of(pair, nic.register(memoryview(bytearray(8)), other_ptag)) is Result.INVALID_PTAG
+    assert result_of(pair, nic.create_vi(other_ptag)) is Result.INVALID_PTAG
+    assert result_of(pair, nic.destroy_ptag(other_ptag)) is Result.INVALID_PARAMETER
 
 
 def test_attributes_of_memory_change_what_peers_may_do() -> None:
@@ -271,10 +271,10 @@ def test_attributes_of_memory_change_what_peers_may_do() -> None:
     target = pair.memory[1]
     assert pair.nics[1].query_memory(target) == MemoryAttributes(target.ptag, True, True)
     run(pair.wires, pair.nics[1].set_memory_attributes(target, MemoryAttributes(target.ptag, False, False)))
-    sent = pair.transfer(
+    send = pair.transfer(
         Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, 8),), Segment(target.address, target.handle))
     )
-    assert sent.status & Done.RDMA_PROT_ERROR
+    assert send.status & Done.RDMA_PROT_ERROR
     run(pair.wires, pair.nics[1].deregister(target))
     with pytest.raises(ViaError, match="INVALID_PARAMETER"):
         pair.nics[1].query_memory(target)
@@ -283,22 +283,22 @@ def test_attributes_of_memory_change_what_peers_may_do() -> None:
 def test_attributes_of_a_vi_change_only_while_it_is_idle() -> None:
     pair = NicPair()
     vi = pair.vis[0]
-    actual = run(pair.wires, vi.query())[0]
-    assert (actual.state, actual.sends_empty, actual.receives_empty) == (ViState.CONNECTED, True, True)
-    changed = actual.attributes._replace(max_transfer=100)
-    assert result_of(pair, vi.set_attributes(changed)) is Result.INVALID_STATE
+    queried = run(pair.wires, vi.query())[0]
+    assert (queried.state, queried.sends_empty, queried.receives_empty) == (ViState.CONNECTED, True, True)
+    new_attributes = queried.attributes._replace(max_transfer=100)
+    assert result_of(pair, vi.set_attributes(new_attributes)) is Result.INVALID_STATE
     run(pair.wires, vi.disconnect())
-    run(pair.wires, vi.set_attributes(changed))
+    run(pair.wires, vi.set_attributes(new_attributes))
     assert vi.attributes.max_transfer == 100
-    assert result_of(pair, vi.set_attributes(changed._replace(max_transfer=0))) is Result.INVALID_MTU
+    assert result_of(pair, vi.set_attributes(new_attributes._replace(max_transfer=0))) is Result.INVALID_MTU
 
 
 def test_a_vi_with_a_posted_receive_is_not_destroyed() -> None:
     pair = NicPair(connects=False)
-    posted = receive(pair)
+    posted_receive = receive(pair)
     assert result_of(pair, pair.vis[1].destroy()) is Result.ERROR_RESOURCE
     run(pair.wires, pair.vis[1].disconnect())
-    assert posted.status & Done.DESC_FLUSHED_ERROR
+    assert posted_receive.status & Done.DESC_FLUSHED_ERROR
     run(pair.wires, pair.vis[1].destroy())
 
 
@@ -325,10 +325,10 @@ def test_a_closed_nic_ends_its_connections_and_takes_commands_again_when_it_is_o
     run(pair.wires, pair.vis[1].disconnect())
     run(pair.wires, pair.nics[0].open())
 
-    async def again() -> Vi:
+    async def reopen() -> Vi:
         return await pair.nics[0].create_vi(await pair.nics[0].create_ptag())
 
-    vi = run(pair.wires, again())[0]
+    vi = run(pair.wires, reopen())[0]
     run(pair.wires, vi.connect_peer(1, b"again"), pair.vis[1].connect_peer(0, b"again"))
     assert vi.state is ViState.CONNECTED
 
@@ -383,14 +383,14 @@ def test_a_completion_queue_that_is_too_small_loses_completions_and_reports_it()
 def test_a_handler_is_called_once_and_several_are_called_in_turn() -> None:
     pair = NicPair(connects=False)
     _, cq = bound(pair, 3)
-    called: list[str] = []
-    cq.notify(lambda _: called.append("first"))
-    cq.notify(lambda _: called.append("second"))
-    pair.vis[0].send_queue.notify(lambda _: called.append("sent"))
+    handlers_called: list[str] = []
+    cq.notify(lambda _: handlers_called.append("first"))
+    cq.notify(lambda _: handlers_called.append("second"))
+    pair.vis[0].send_queue.notify(lambda _: handlers_called.append("sent"))
     send_three(pair)
-    assert sorted(called) == ["first", "second", "sent"]
-    cq.notify(lambda _: called.append("at once"))
-    assert called[-1] == "at once"
+    assert sorted(handlers_called) == ["first", "second", "sent"]
+    cq.notify(lambda _: handlers_called.append("at once"))
+    assert handlers_called[-1] == "at once"
 
 
 def test_a_completion_queue_is_destroyed_when_no_vi_is_bound_to_it() -> None:
@@ -407,17 +407,17 @@ def test_a_completion_queue_is_destroyed_when_no_vi_is_bound_to_it() -> None:
 def test_a_program_waits_for_two_completion_queues() -> None:
     pair = NicPair(connects=False)
     vi, cq = bound(pair, 3)
-    other = pair.nics[0].create_cq(1)
+    other_queue = pair.nics[0].create_cq(1)
 
-    async def wait(queue: CompletionQueue) -> CompletionEntry:
+    async def wait_for_entry(queue: CompletionQueue) -> CompletionEntry:
         return await queue.wait()
 
     async def send() -> None:
         pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
 
-    entry, _ = run(pair.wires, wait(cq), send())
+    entry, _ = run(pair.wires, wait_for_entry(cq), send())
     assert entry.vi is vi
-    assert other.done() is None
+    assert other_queue.done() is None
 
 
 def test_waits_end_after_their_time() -> None:
@@ -444,13 +444,13 @@ def test_a_wait_that_ends_before_its_time_leaves_no_timer() -> None:
     pair = NicPair(connects=False)
     _, cq = bound(pair, 3)
 
-    async def wait() -> None:
+    async def wait_for_entry() -> None:
         await cq.wait(3_000 * MILLISECOND)
 
     async def send() -> None:
         pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
 
-    run(pair.wires, wait(), send())
+    run(pair.wires, wait_for_entry(), send())
     pair.wires.exchange()
     assert pair.wires.deadline is None
     assert not pair.wires.pending_work()
@@ -497,18 +497,18 @@ def test_a_peer_request_is_asked_for_and_then_done() -> None:
     assert run(pair.wires, second.connect_peer_wait())[0] == second.attributes
 
 
-@pytest.mark.parametrize("lost", range(4))
-def test_a_connection_is_made_though_any_frame_of_it_is_lost(lost: int) -> None:
+@pytest.mark.parametrize("lost_number", range(4))
+def test_a_connection_is_made_though_any_frame_of_it_is_lost(lost_number: int) -> None:
     pair = NicPair(connects=False)
     for number, vi in enumerate(pair.vis):
         vi.connect_peer_request(1 - number, b"x")
-    passed = 0
+    passed_count = 0
     while any(nic.sent for nic in pair.wires.nics) or pair.wires.tick():
         for number in range(2):
             for frame in pair.wires.take(number):
-                if passed != lost:
+                if passed_count != lost_number:
                     pair.wires.deliver(frame)
-                passed += 1
+                passed_count += 1
         if all(vi.connect_peer_done() for vi in pair.vis):
             break
     assert [vi.state for vi in pair.vis] == [ViState.CONNECTED] * 2
@@ -528,14 +528,14 @@ def test_peers_that_ask_each_other_before_they_know_their_incarnations_are_conne
     assert [agent.firmware.counter_values()["connections_lost"] for agent in pair.wires.agents] == [0, 0]
 
 
-@pytest.mark.parametrize("other", ["reliability", "max_transfer"])
-def test_a_request_with_other_attributes_is_not_accepted(other: str) -> None:
+@pytest.mark.parametrize("attribute", ["reliability", "max_transfer"])
+def test_a_request_with_other_attributes_is_not_accepted(attribute: str) -> None:
     pair = NicPair(connects=False)
-    own = pair.vis[1].attributes
-    changed = own._replace(reliability=Reliability.UNRELIABLE, rdma_read=False)
-    if other == "max_transfer":
-        changed = own._replace(max_transfer=8)
-    run(pair.wires, pair.vis[1].set_attributes(changed))
+    own_attributes = pair.vis[1].attributes
+    new_attributes = own_attributes._replace(reliability=Reliability.UNRELIABLE, rdma_read=False)
+    if attribute == "max_transfer":
+        new_attributes = own_attributes._replace(max_transfer=8)
+    run(pair.wires, pair.vis[1].set_attributes(new_attributes))
 
     async def serve() -> None:
         await pair.vis[1].accept(await pair.nics[1].connect_wait(b"x"))
@@ -545,7 +545,7 @@ def test_a_request_with_other_attributes_is_not_accepted(other: str) -> None:
 
     with pytest.raises(ViaError) as caught:
         run(pair.wires, serve(), ask())
-    expected = Result.INVALID_MTU if other == "max_transfer" else Result.INVALID_RELIABILITY_LEVEL
+    expected = Result.INVALID_MTU if attribute == "max_transfer" else Result.INVALID_RELIABILITY_LEVEL
     assert caught.value.result is expected
 
 
@@ -567,9 +567,9 @@ def test_a_peer_that_restarts_while_it_is_asked_is_asked_again_and_one_that_is_c
     pair = NicPair()
     errors = errors_of(pair.nics[0])
     pair.wires.restart(1)
-    sent = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
+    send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     assert errors == [(AsyncError.CONN_LOST, Resource.VI)]
-    assert sent.has_failed
+    assert send.has_failed
 
 
 def test_a_frame_of_a_former_connection_is_none_of_the_new_ones() -> None:
@@ -579,13 +579,13 @@ def test_a_frame_of_a_former_connection_is_none_of_the_new_ones() -> None:
     for vi in pair.vis:
         run(pair.wires, vi.disconnect())
     run(pair.wires, *(vi.connect_peer(1 - number, b"again") for number, vi in enumerate(pair.vis)))
-    posted = receive(pair)
+    posted_receive = receive(pair)
     for frame in old:
         pair.wires.deliver(frame)
     pair.wires.exchange()
-    assert posted.is_posted
+    assert posted_receive.is_posted
     pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 3),)))
-    assert posted.length == 3
+    assert posted_receive.length == 3
 
 
 def test_a_doorbell_for_a_vi_that_there_is_not_is_reported() -> None:

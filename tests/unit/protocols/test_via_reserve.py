@@ -35,13 +35,13 @@ class Stopping:
         self._wires.exchange()
         if self._held:
             del self._nic.post_completion
-            held, self._held = self._held, []
-            for index in held:
+            held_frames, self._held = self._held, []
+            for index in held_frames:
                 self._nic.post_completion(index)
 
 
-def received(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
-    """Which ranks have received all; how often a message found no descriptor."""
+def run_exchange(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
+    """Return which ranks have received all messages, and how often a message found no descriptor."""
     patch.setattr(rdma_pairs, "RESERVE", reserve)
     wires = Wires(plug(Settings(connect_all=1, depth=8, area=8_192, buffer=2_048)), 2)
     devices = [Device(ViaEndpoint(cast(ViaNic, agent.host))) for agent in wires.agents]
@@ -57,17 +57,17 @@ def received(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
             await request.Wait()
         return all(buffer == bytes([number]) * SIZE for number, buffer in enumerate(buffers))
 
-    actual = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
-    counted = [agent.firmware.counter_values() for agent in wires.agents]
-    return actual, sum(one["receive_queue_empty"] + one["connections_lost"] for one in counted)
+    results = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
+    counters = [agent.firmware.counter_values() for agent in wires.agents]
+    return results, sum(values["receive_queue_empty"] + values["connections_lost"] for values in counters)
 
 
 def test_ranks_out_of_credit_in_both_directions_do_not_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert received(rdma_pairs.RESERVE, monkeypatch) == ([True, True], 0)
+    assert run_exchange(rdma_pairs.RESERVE, monkeypatch) == ([True, True], 0)
 
 
 def test_without_the_reserve_they_deadlock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(StuckError):
-        received(0, monkeypatch)
+        run_exchange(0, monkeypatch)

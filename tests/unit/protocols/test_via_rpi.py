@@ -29,9 +29,9 @@ def ranks() -> tuple[Wires, list[Rpi]]:
     return wires, [Rpi(Device(ViaEndpoint(host))) for host in hosts if isinstance(host, ViaNic)]
 
 
-async def begin(own: Rpi) -> None:
-    await own.init()
-    await own.addprocs([0, 1])
+async def begin(rpi: Rpi) -> None:
+    await rpi.init()
+    await rpi.addprocs([0, 1])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,9 +65,9 @@ def test_a_request_from_build_to_destroy() -> None:
         await second.advance([request], blocks=True)
         return request
 
-    _, received = run(wires, send(), receive())
-    assert received is not None
-    assert (received.state, received.envelope()) == (State.DONE, Envelope(0, TAG, 5))
+    _, message_received = run(wires, send(), receive())
+    assert message_received is not None
+    assert (message_received.state, message_received.envelope()) == (State.DONE, Envelope(0, TAG, 5))
     assert bytes(buffer[:5]) == b"hello"
 
 

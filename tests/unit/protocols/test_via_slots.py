@@ -49,9 +49,9 @@ async def receive_text(comm: Comm, peer: int) -> str:
 
 def test_a_connection_beyond_the_slots_fails_with_an_error_that_names_the_setting() -> None:
     ranks = Ranks()
-    requested = [send_error(ranks.comms[0], peer) for peer in range(1, SIZE)]
-    received = [receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
-    results = run(ranks.wires, *requested, *received)
+    refused_sends = [send_error(ranks.comms[0], peer) for peer in range(1, SIZE)]
+    receives = [receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
+    results = run(ranks.wires, *refused_sends, *receives)
     assert results[:CONNECTIONS] == [""] * CONNECTIONS
     assert results[SIZE - 1 :] == ["data"] * CONNECTIONS
     for peer, error in enumerate(results[CONNECTIONS : SIZE - 1], CONNECTIONS + 1):
@@ -92,12 +92,12 @@ def test_all_connections_are_lost_at_once_and_restored() -> None:
     assert endpoint.pairs == {}
     assert host.free_descriptors == SLOTS - 2
     assert host.registered == 0
-    again = run(
+    results_again = run(
         ranks.wires,
         *(send_error(comm, peer) for peer in peers),
         *(receive_text(ranks.comms[peer], 0) for peer in peers),
     )
-    assert again == [""] * CONNECTIONS + ["data"] * CONNECTIONS
+    assert results_again == [""] * CONNECTIONS + ["data"] * CONNECTIONS
 
 
 @pytest.mark.parametrize("register_from", [0, 100])
@@ -106,8 +106,8 @@ def test_messages_to_all_ranks_at_once_wait_for_slots_and_arrive(register_from: 
     count, size = 30, 300
 
     async def exchange(comm: Comm) -> bool:
-        others = [rank for rank in range(comm.size) if rank != comm.rank]
-        buffers = {(rank, number): bytearray(size) for rank in others for number in range(count)}
+        peers = [rank for rank in range(comm.size) if rank != comm.rank]
+        buffers = {(rank, number): bytearray(size) for rank in peers for number in range(count)}
         receives = [await comm.Irecv(buffer, rank, number) for (rank, number), buffer in buffers.items()]
         sends = [await comm.Isend(bytes([comm.rank, number] * (size // 2)), rank, number) for rank, number in buffers]
         for request in (*receives, *sends):

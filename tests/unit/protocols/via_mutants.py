@@ -14,11 +14,11 @@ from tests.unit.protocols.mutants import Mutant
 
 
 def credits_lost(patch: pytest.MonkeyPatch) -> None:
-    read = Pair._read_part
+    original = Pair._read_part
 
     def without_what_was_skipped(pair: Pair, immediate: int, take: object) -> None:
         skipped = pair._area_size - pair._read_pointer if immediate & 1 << 31 else 0
-        read(pair, immediate, take)  # type: ignore[arg-type]  # as it came
+        original(pair, immediate, take)  # type: ignore[arg-type]  # as it came
         pair.consumed -= skipped
 
     patch.setattr(Pair, "_read_part", without_what_was_skipped)
@@ -54,14 +54,14 @@ def _reach_without(patch: pytest.MonkeyPatch, check: str) -> None:
         region: Region | None = card.regions.get(segment.handle)
         if region is None or (region.ptag != ptag and check != "tag") or region.attributes & access != access:
             raise ViolationError
-        begin = segment.address - region.address
-        if begin < 0 or (begin + length > region.size and check != "bounds"):
+        offset = segment.address - region.address
+        if offset < 0 or (offset + length > region.size and check != "bounds"):
             raise ViolationError
         assert isinstance(card.memory, HostMemory)
-        whole = memoryview(card.memory.view(region.address, region.size).obj)  # type: ignore[arg-type]  # a bytearray
-        if begin + length > len(whole):
-            length = len(whole) - begin
-        return whole[begin : begin + length]
+        region_bytes = memoryview(card.memory.view(region.address, region.size).obj)  # type: ignore[arg-type]  # a bytearray
+        if offset + length > len(region_bytes):
+            length = len(region_bytes) - offset
+        return region_bytes[offset : offset + length]
 
     patch.setattr(Card, "reach", reach)
 

@@ -36,13 +36,13 @@ def test_what_cannot_be_found_again_is_refused() -> None:
 
 
 def test_a_machines_file_is_beside_the_test() -> None:
-    def read(**keys: object) -> Path | None:
+    def check_number(**keys: object) -> Path | None:
         return read_markers([pytest.mark.cluster("star-2", **keys).mark], Path("/tests")).machines
 
-    assert read(machines="lab.toml") == Path("/tests/lab.toml")
-    assert read() is None
+    assert check_number(machines="lab.toml") == Path("/tests/lab.toml")
+    assert check_number() is None
     with pytest.raises(MarkerError, match="machines: found 5, expected a machines file"):
-        read(machines=5)
+        check_number(machines=5)
 
 
 def test_a_folder_of_a_workload_may_have_a_colon(tmp_path: Path) -> None:

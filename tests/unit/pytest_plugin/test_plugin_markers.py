@@ -32,7 +32,7 @@ def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
     assert (first.forward.delay, first.backward.delay) == (5_000_000, 2_000_000)
     for link in others:
         assert (link.forward.delay, link.backward.delay) == (2_000_000, 2_000_000)
-    assert {way.loss for link in layout.links for way in (link.forward, link.backward)} == {0.01}
+    assert {direction.loss for link in layout.links for direction in (link.forward, link.backward)} == {0.01}
 
 
 def test_the_nearest_marker_that_names_a_cluster_begins_and_nearer_ones_add_to_it() -> None:
@@ -102,13 +102,13 @@ def test_later_overlays_lie_over_earlier_ones() -> None:
     overlays = [Overlay("all", Impairments(loss="5%", rate="1gbit")), Overlay("n1", Impairments(loss="9%"), "in")]
     first, second = resolve(apply_overlays(star, overlays)).links
     assert (first.forward.loss, first.backward.loss, second.forward.loss) == (0.05, 0.09, 0.05)
-    assert {way.delay for way in (first.forward, first.backward, second.backward)} == {1_000_000}
-    assert {way.rate for way in (first.forward, first.backward, second.backward)} == {1_000_000_000}
+    assert {direction.delay for direction in (first.forward, first.backward, second.backward)} == {1_000_000}
+    assert {direction.rate for direction in (first.forward, first.backward, second.backward)} == {1_000_000_000}
 
 
 def test_a_requirement_that_is_not_met_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"sunshine": lambda: "it rains", "air": lambda: ""}
-    monkeypatch.setattr(requires_marker, "REQUIREMENTS", known)
+    conditions = {"sunshine": lambda: "it rains", "air": lambda: ""}
+    monkeypatch.setattr(requires_marker, "REQUIREMENTS", conditions)
     assert requires_marker.unmet_requirement(MarkerArguments(requires=("air",))) == ""
     assert (
         requires_marker.unmet_requirement(MarkerArguments(requires=("air", "sunshine")))

@@ -279,7 +279,7 @@ def test_right(cluster):
     result.assert_outcomes(failed=1, passed=1)
     folder = only(suite)
     result.stdout.fnmatch_lines([f"artefacts: {folder}", f"testbed: *::test_wrong?sim?: {folder}"])
-    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    paths_present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert {
         "report.txt",
         "description.toml",
@@ -288,12 +288,12 @@ def test_right(cluster):
         "runs/1/result.json",
         "runs/1/logs/n2.log",
         "runs/1/capture.pcapng",
-    } <= present
+    } <= paths_present
     assert "assert" in (folder / "report.txt").read_text()
     assert "n2 has heard 20" in (folder / "runs/1/logs/n2.log").read_text()
-    again = json.loads((folder / "environment.json").read_text())["again"]
-    done = subprocess.run(again, shell=True, cwd=suite.path, capture_output=True, text=True, check=False)
-    assert "1 failed" in done.stdout
+    command_again = json.loads((folder / "environment.json").read_text())["again"]
+    completed = subprocess.run(command_again, shell=True, cwd=suite.path, capture_output=True, text=True, check=False)
+    assert "1 failed" in completed.stdout
 
 
 def test_a_program_that_raises_is_told_with_its_node_and_without_our_own_frames(suite: pytest.Pytester) -> None:

@@ -18,9 +18,9 @@ def losses(*overlays: Overlay) -> list[tuple[float, float]]:
 
 
 def test_a_tag_means_all_that_have_it_in_the_direction_of_each() -> None:
-    half = Impairments(loss=0.5)
-    assert losses(Overlay("@client", half, "out")) == [(0.5, 0.0), (0.5, 0.0), (0.0, 0.0)]
-    assert losses(Overlay("@slow", half)) == [(0.0, 0.0), (0.0, 0.0), (0.5, 0.5)]
+    halves = Impairments(loss=0.5)
+    assert losses(Overlay("@client", halves, "out")) == [(0.5, 0.0), (0.5, 0.0), (0.0, 0.0)]
+    assert losses(Overlay("@slow", halves)) == [(0.0, 0.0), (0.0, 0.0), (0.5, 0.5)]
 
 
 def test_the_tags_stay_with_the_cluster_that_is_laid_over() -> None:

@@ -87,10 +87,10 @@ class RequestFate:
 class Host:
     """A process with a library. Is its `HostActions`. alive: it is attached."""
 
-    def __init__(self, cluster: Cluster, node: int, place: int, turn: int) -> None:
+    def __init__(self, cluster: Cluster, node: int, slot: int, incarnation: int) -> None:
         self.cluster = cluster
         self.node = node
-        self.place = place
+        self.place = slot
         self.alive = True
         self.rung: deque[int] = deque()
         function = cluster.functions[node]
@@ -104,28 +104,28 @@ class Host:
                 self,
                 self.heap,
                 self.attached.region.descriptors,
-                HostSlot(place, cluster.places, turn),
+                HostSlot(slot, cluster.places, incarnation),
             ),
         )
-        function.attach(cluster.now, self.attached, place)
+        function.attach(cluster.now, self.attached, slot)
         self.bundle = self.am.allocate_bundle()
         self.names: dict[tuple[EndpointName, int], tuple[Endpoint, int]] = {}
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
         self.rung.append(index)
 
-    def ring(self, most: int) -> None:
+    def ring(self, maximum: int) -> None:
         """The NIC takes doorbells."""
-        for _ in range(min(most, len(self.rung))):
+        for _ in range(min(maximum, len(self.rung))):
             self.attached.on_doorbell(self.cluster.now, self.rung.popleft())
 
-    def look(self, most: int) -> None:
+    def look(self, maximum: int) -> None:
         """The process takes completions, and polls."""
         completions = self.attached.region.completions
         head, tail = completions.words[16], completions.words[0]
-        for place in range(head, min(head + most, tail)):
-            completions.words[16] = place + 1
-            self.am.on_completion(completions.numbers[place % len(completions.numbers)])
+        for index in range(head, min(head + maximum, tail)):
+            completions.words[16] = index + 1
+            self.am.on_completion(completions.numbers[index % len(completions.numbers)])
         for endpoint in self.am.endpoints:
             endpoint.handle(4)
 
@@ -146,77 +146,77 @@ class Host:
         endpoint.set_handler(ANSWER_DATA, self.answer_data)
         return endpoint
 
-    def ask(self, serial: int, course: RequestFate) -> bool:
+    def ask(self, serial: int, fate: RequestFate) -> bool:
         """Send a request, if that can be."""
-        endpoint = course.origin
-        key = (course.endpoint, endpoint.name.endpoint)
+        endpoint = fate.origin
+        key = (fate.endpoint, endpoint.name.endpoint)
         if key not in self.names:
-            self.names[key] = endpoint, endpoint.map_any(course.endpoint, 1000 + course.endpoint.endpoint)
-        place = self.names[key][1]
+            self.names[key] = endpoint, endpoint.map_any(fate.endpoint, 1000 + fate.endpoint.endpoint)
+        translation_index = self.names[key][1]
         if endpoint.outbox.page is None:
             self.am.driver.fault(endpoint)
             return False
-        data = content(serial, course.size)
-        if course.form == SHORT:
-            sent = endpoint.try_request(place, WORDS, serial, serial ^ 0xFFFF)
-        elif course.form == MEDIUM:
-            sent = endpoint.try_request_medium(place, DATA, data, serial)
+        data = content(serial, fate.size)
+        if fate.form == SHORT:
+            is_sent = endpoint.try_request(translation_index, WORDS, serial, serial ^ 0xFFFF)
+        elif fate.form == MEDIUM:
+            is_sent = endpoint.try_request_medium(translation_index, DATA, data, serial)
         else:
-            sent = endpoint.try_request_bulk(place, DATA, data, course.offset, serial)
-        if sent:
-            course.number = endpoint.outbox.last_request
-        return sent
+            is_sent = endpoint.try_request_bulk(translation_index, DATA, data, fate.offset, serial)
+        if is_sent:
+            fate.number = endpoint.outbox.last_request
+        return is_sent
 
     # Handlers.
 
     def _course(self, token: Token, serial: int) -> RequestFate:
-        course = self.cluster.courses[serial]
-        course.handled += 1
-        assert course.endpoint == token.endpoint.name, f"request {serial} has come to {token.endpoint.name}"
-        assert course.origin.name == token.source
-        return course
+        fate = self.cluster.fates[serial]
+        fate.handled += 1
+        assert fate.endpoint == token.endpoint.name, f"request {serial} has come to {token.endpoint.name}"
+        assert fate.origin.name == token.source
+        return fate
 
-    def words(self, token: Token, serial: int, odd: int) -> None:
-        assert odd == serial ^ 0xFFFF
+    def words(self, token: Token, serial: int, complement: int) -> None:
+        assert complement == serial ^ 0xFFFF
         self._course(token, serial)
         if serial % 3:
             token.reply(ANSWER, serial)
 
     def data(self, token: Token, data: memoryview, serial: int) -> None:
-        course = self._course(token, serial)
-        assert data == content(serial, course.size), f"request {serial}: {len(data)} bytes are not what was sent"
+        fate = self._course(token, serial)
+        assert data == content(serial, fate.size), f"request {serial}: {len(data)} bytes are not what was sent"
         if serial % 3 == 1:
             token.reply_medium(ANSWER_DATA, content(~serial, 300), serial)
         elif serial % 3 == 2:
-            token.reply_bulk(ANSWER_DATA, content(~serial, REPLY), course.reply_offset, serial)
+            token.reply_bulk(ANSWER_DATA, content(~serial, REPLY), fate.reply_offset, serial)
 
     def answer(self, token: Token, serial: int) -> None:
-        course = self.cluster.courses[serial]
-        course.replied += 1
-        assert course.origin is token.endpoint
-        assert token.source == course.endpoint
+        fate = self.cluster.fates[serial]
+        fate.replied += 1
+        assert fate.origin is token.endpoint
+        assert token.source == fate.endpoint
 
     def answer_data(self, token: Token, data: memoryview, serial: int) -> None:
         assert data == content(~serial, len(data)), f"the reply to request {serial} is not what was sent"
         self.answer(token, serial)
 
-    def came_back(self, returned: Returned) -> None:
-        course = self.cluster.courses[returned.arguments[0]]
-        if returned.is_reply:
-            course.reply_returned = returned.status
+    def came_back(self, message: Returned) -> None:
+        fate = self.cluster.fates[message.arguments[0]]
+        if message.is_reply:
+            fate.reply_returned = message.status
             return
-        assert course.returned is None
-        course.returned = returned.status
+        assert fate.returned is None
+        fate.returned = message.status
 
 
 class Cluster:
-    """Nodes with a shared NIC each. lost, bent: one of this many frames is dropped or corrupted; 0: none. courses: of
+    """Nodes with a shared NIC each. lost, bent: one of this many frames is dropped or corrupted; 0: none. fates: of
     all requests."""
 
     def __init__(
         self, chance: random.Random, settings: Settings, *, nodes: int = 2, lost: int = 0, bent: int = 0
     ) -> None:
-        self.chance = chance
+        self.rng = chance
         self.settings = settings
         self.lost = lost
         self.bent = bent
@@ -233,7 +233,7 @@ class Cluster:
         ]
         self.by_address = dict(zip(addresses, self.functions, strict=True))
         self.hosts: list[Host] = []
-        self.courses: dict[int, RequestFate] = {}
+        self.fates: dict[int, RequestFate] = {}
         self.turns: Counter[tuple[int, int]] = Counter()
         self._used: Counter[EndpointName] = Counter()  # of segments
 
@@ -242,9 +242,9 @@ class Cluster:
         assert isinstance(nic, Nic)
         return nic
 
-    def begin(self, node: int, place: int) -> Host:
-        self.turns[node, place] += 1
-        host = Host(self, node, place, self.turns[node, place])
+    def begin(self, node: int, slot: int) -> Host:
+        self.turns[node, slot] += 1
+        host = Host(self, node, slot, self.turns[node, slot])
         self.hosts.append(host)
         return host
 
@@ -257,34 +257,34 @@ class Cluster:
 
     def draw(self, serial: int) -> None:
         """A request, from anyone to anyone."""
-        chance = self.chance
-        source, sink = chance.choice(self.hosts), chance.choice(self.hosts)
-        origin, endpoint = chance.choice(source.am.endpoints), chance.choice(sink.am.endpoints)
-        form = chance.choice([SHORT, SHORT, MEDIUM, BULK])
-        size = {SHORT: 0, MEDIUM: chance.randrange(512), BULK: chance.choice([0, 900, 5_000, 20_000])}[form]
-        places = self._place(endpoint.name, size), self._place(origin.name, REPLY)
-        self.courses[serial] = RequestFate(source, origin, sink, endpoint.name, form, size, *places)
+        rng = self.rng
+        source, destination = rng.choice(self.hosts), rng.choice(self.hosts)
+        origin, endpoint = rng.choice(source.am.endpoints), rng.choice(destination.am.endpoints)
+        form = rng.choice([SHORT, SHORT, MEDIUM, BULK])
+        size = {SHORT: 0, MEDIUM: rng.randrange(512), BULK: rng.choice([0, 900, 5_000, 20_000])}[form]
+        offsets = self._place(endpoint.name, size), self._place(origin.name, REPLY)
+        self.fates[serial] = RequestFate(source, origin, destination, endpoint.name, form, size, *offsets)
 
     def _place(self, name: EndpointName, size: int) -> int:
-        begin = self._used[name]
+        start = self._used[name]
         self._used[name] += size
-        assert begin + size <= SEGMENT
-        return begin
+        assert start + size <= SEGMENT
+        return start
 
-    def carry(self, most: int) -> None:
-        """Deliver up to `most` frames, some of them lost or corrupted."""
-        wire, chance = self.wire, self.chance
+    def carry(self, maximum: int) -> None:
+        """Deliver up to `maximum` frames, some of them lost or corrupted."""
+        wire, rng = self.wire, self.rng
         wire.flush()
-        for _ in range(min(most, len(wire.local))):
+        for _ in range(min(maximum, len(wire.local))):
             frame = bytes(wire.local.popleft())
-            if self.lost and not chance.randrange(self.lost):
+            if self.lost and not rng.randrange(self.lost):
                 continue
-            if self.bent and not chance.randrange(self.bent):
-                place = chance.randrange(len(frame))
-                frame = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
-            to = self.by_address.get(frame[:6])
-            if to is not None:
-                to.nic.firmware.receive(self.now, frame)
+            if self.bent and not rng.randrange(self.bent):
+                position = rng.randrange(len(frame))
+                frame = frame[:position] + rng.randbytes(1) + frame[position + 1 :]
+            destination = self.by_address.get(frame[:6])
+            if destination is not None:
+                destination.nic.firmware.receive(self.now, frame)
 
     def elapse(self, span: int) -> None:
         self.now += span
@@ -298,16 +298,16 @@ class Cluster:
 
     def turn(self) -> None:
         """Perform one random step of a random host."""
-        chance = self.chance
-        self.carry(chance.randrange(12))
+        rng = self.rng
+        self.carry(rng.randrange(12))
         if self.hosts:
-            host = chance.choice(self.hosts)
-            if chance.randrange(2):
-                host.ring(1 + chance.randrange(_TAKEN))
+            host = rng.choice(self.hosts)
+            if rng.randrange(2):
+                host.ring(1 + rng.randrange(_TAKEN))
             else:
-                host.look(1 + chance.randrange(_TAKEN))
-        if not chance.randrange(6):
-            self.elapse(chance.randrange(2 * MILLISECOND))
+                host.look(1 + rng.randrange(_TAKEN))
+        if not rng.randrange(6):
+            self.elapse(rng.randrange(2 * MILLISECOND))
 
     def all_turn(self) -> None:
         """Perform a step of each host and let some time pass."""
@@ -315,7 +315,7 @@ class Cluster:
             host.ring(64)
             self.carry(64)
             host.look(64)
-        self.elapse(self.chance.randrange(2 * MILLISECOND))
+        self.elapse(self.rng.randrange(2 * MILLISECOND))
 
     @property
     def is_quiet(self) -> bool:

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 
 
-def damaged_at_times(chance: random.Random, frame: bytes, mend: Callable[[bytes], bytes]) -> bytes:
+def damaged_at_times(rng: random.Random, frame: bytes, mend: Callable[[bytes], bytes]) -> bytes:
     """Return the frame, or, once in six times, one with another byte; half of those with a right check, by `mend`."""
-    if chance.randrange(6):
+    if rng.randrange(6):
         return frame
-    place = chance.randrange(14, len(frame))
-    damaged = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
-    return mend(damaged) if chance.randrange(2) else damaged
+    position = rng.randrange(14, len(frame))
+    damaged_frame = frame[:position] + rng.randbytes(1) + frame[position + 1 :]
+    return mend(damaged_frame) if rng.randrange(2) else damaged_frame

@@ -90,7 +90,7 @@ def test_after_an_invalid_request_the_next_one_is_handled(tmp_path: Path) -> Non
 
 def test_a_pending_reply_does_not_delay_other_replies(tmp_path: Path) -> None:
     """The first caller waits in a thread until after the second one has its reply."""
-    waiting: list[PendingReply] = []
+    pending_replies: list[PendingReply] = []
     path = tmp_path / "socket"
     first: dict[str, object] = {}
     caller = threading.Thread(target=lambda: first.update(call(path, {"do": "wait"})))
@@ -98,12 +98,12 @@ def test_a_pending_reply_does_not_delay_other_replies(tmp_path: Path) -> None:
     def handler(loop: Loop, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
         match request["do"]:
             case "wait":
-                waiting.append(PendingReply())
-                return waiting[0]
+                pending_replies.append(PendingReply())
+                return pending_replies[0]
             case "has pending":
-                return {"waits": bool(waiting)}
+                return {"waits": bool(pending_replies)}
             case _:
-                loop.at(loop.now() + 1_000_000, lambda _: waiting[0].complete({"waited": True}))
+                loop.at(loop.now() + 1_000_000, lambda _: pending_replies[0].complete({"waited": True}))
                 return {"at once": True}
 
     def requests() -> Iterator[Mapping[str, object]]:
@@ -129,8 +129,8 @@ def test_a_call_without_a_listener_raises(tmp_path: Path, exists: bool) -> None:
     """No socket, or one that a killed process has left."""
     path = tmp_path / "socket"
     if exists:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
-            stale.bind(str(path))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale_socket:
+            stale_socket.bind(str(path))
     with pytest.raises(NotListeningError):
         call(path, {"do": "anything"})
 
@@ -154,11 +154,11 @@ def loop() -> Iterator[Loop]:
 def test_blocking_calls_run_in_parallel_and_the_callback_follows_the_last_one(loop: Loop) -> None:
     """Each call waits until all others have begun, so sequential calls would never end."""
     barrier = threading.Barrier(8, timeout=30)
-    ended: list[int] = []
+    end_times: list[int] = []
     with contextlib.closing(BackgroundCalls(loop)) as background:
-        background.run([lambda: ended.append(barrier.wait())] * 8, loop.stop)
+        background.run([lambda: end_times.append(barrier.wait())] * 8, loop.stop)
         loop.run()
-    assert sorted(ended) == list(range(8))
+    assert sorted(end_times) == list(range(8))
 
 
 def test_the_callback_follows_zero_calls_and_many_calls(loop: Loop) -> None:

@@ -19,27 +19,27 @@ def receive_without_channel(channel: Channel) -> tuple[str, object] | None:
 
 @pytest.mark.parametrize("receive", [Channel.receive, receive_without_channel])
 def test_messages_of_a_closed_end_can_be_received_though_it_left_messages_unread(receive: Receive) -> None:
-    near, far = Channel.pair()
-    far.send("first", 1)
-    near.send("never read")
-    far.close()
-    assert receive(near) == ("first", 1)
-    assert receive(near) is None
-    assert receive(near) is None
+    near_end, far_end = Channel.pair()
+    far_end.send("first", 1)
+    near_end.send("never read")
+    far_end.close()
+    assert receive(near_end) == ("first", 1)
+    assert receive(near_end) is None
+    assert receive(near_end) is None
     with pytest.raises(ConnectionError):
-        near.send("to a closed end")
-    near.close()
+        near_end.send("to a closed end")
+    near_end.close()
 
 
 def test_an_end_of_another_channel_is_passed_with_a_message() -> None:
-    near, far = Channel.pair()
-    kept, passed = Channel.pair()
-    far.send("restart", "n1", passed)
-    passed.close()
-    message, end = near.receive_with_channel()
+    near_end, far_end = Channel.pair()
+    kept_end, passed_end = Channel.pair()
+    far_end.send("restart", "n1", passed_end)
+    passed_end.close()
+    message, end = near_end.receive_with_channel()
     assert message == ("restart", "n1")
     assert end is not None
-    kept.send("hello")
+    kept_end.send("hello")
     assert end.receive() == ("hello", None)
-    for channel in (near, far, kept, end):
+    for channel in (near_end, far_end, kept_end, end):
         channel.close()

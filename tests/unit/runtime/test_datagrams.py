@@ -43,14 +43,16 @@ def test_a_message_that_fits_is_one_datagram_within_the_limit_of_udp(length: int
     st.randoms(use_true_random=False),
 )
 def test_longer_messages_are_reassembled_once_in_any_order(lengths: list[int], chance: Random) -> None:
-    sent = [
+    messages_sent = [
         (number, fragment)
         for number, length in enumerate(lengths)
         for fragment in datagrams(0, number, number, content_of(length))
     ]
-    chance.shuffle(sent)
+    chance.shuffle(messages_sent)
     assembly = Assembly()
-    messages = [message for number, fragment in sent if (message := assembly.add(number % 2, fragment)) is not None]
+    messages = [
+        message for number, fragment in messages_sent if (message := assembly.add(number % 2, fragment)) is not None
+    ]
     assert sorted((message.tag, len(message.content)) for message in messages) == list(enumerate(lengths))
     assert all(message.content == content_of(len(message.content)) for message in messages)
     assert assembly.incomplete == 0

@@ -64,16 +64,16 @@ def test_ask_is_repeated_while_frames_wait() -> None:
     interface, wire = interface_with_wire()
     assert wire.deadline is None
     wire.send(FRAMES[0])
-    due = wire.deadline
-    assert due is not None
-    assert due <= time.monotonic_ns() + ASK_INTERVAL
-    wire.on_timer(due - 1)
+    repeat_time = wire.deadline
+    assert repeat_time is not None
+    assert repeat_time <= time.monotonic_ns() + ASK_INTERVAL
+    wire.on_timer(repeat_time - 1)
     assert len(interface.sent) == 1
-    wire.on_timer(due)
+    wire.on_timer(repeat_time)
     assert [decode(frame) for frame in interface.sent] == [ControlFrame(ASK, 0)] * 2
-    assert wire.deadline == due + ASK_INTERVAL
+    assert wire.deadline == repeat_time + ASK_INTERVAL
     feed_control_frame(wire, GO)
-    wire.on_timer(due + ASK_INTERVAL)
+    wire.on_timer(repeat_time + ASK_INTERVAL)
     assert wire.deadline is None
     assert interface.sent[2:] == FRAMES[:1]
 

@@ -14,9 +14,11 @@ ROUND = 2**32 - 2
 """Milliseconds, after which they begin again."""
 
 
-@pytest.mark.parametrize("up", [0, 1, 2, 1_000, ROUND - 2, ROUND - 1, ROUND, ROUND + 1, 2 * ROUND])
-def test_a_later_time_is_a_later_incarnation_and_none_looks_counted(up: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([up * MILLISECOND, (up + 1) * MILLISECOND])
+@pytest.mark.parametrize("uptime", [0, 1, 2, 1_000, ROUND - 2, ROUND - 1, ROUND, ROUND + 1, 2 * ROUND])
+def test_a_later_time_is_a_later_incarnation_and_none_looks_counted(
+    uptime: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([uptime * MILLISECOND, (uptime + 1) * MILLISECOND])
     monkeypatch.setattr(time, "clock_gettime_ns", lambda _: next(clock))
     earlier, later = incarnation(), incarnation()
     assert 0 < (later - earlier) % 2**32 < 2**31

@@ -131,7 +131,7 @@ def test_after_a_wakeup_without_an_event_the_driver_spins_again_before_it_sleeps
     with machine.driver(monkeypatch, SPIN) as (driver, _):
         driver.wait(None)
     assert len(machine.idle) == 4
-    assert all(SPIN <= idle < 1.1 * SPIN for idle in machine.idle)
+    assert all(SPIN <= idle_time < 1.1 * SPIN for idle_time in machine.idle)
 
 
 def test_the_firmwares_deadline_is_kept_under_a_flood_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,30 +145,30 @@ def test_the_firmwares_deadline_is_kept_under_a_flood_of_frames(monkeypatch: pyt
 
 def test_a_pause_between_frames_starts_a_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause between frames runs the due timers anyway."""
-    half = IN_A_ROW // 2
-    machine = Machine([0] * half + [SPIN] * 1_000)
+    half_row = IN_A_ROW // 2
+    machine = Machine([0] * half_row + [SPIN] * 1_000)
 
     def set_deadline() -> None:
-        if machine.received == half + 1:
+        if machine.received == half_row + 1:
             machine.deadline = machine.time
 
     machine.on_frame = set_deadline
     with machine.driver(monkeypatch) as (driver, _):
         driver.wait(None)
-    assert machine.timer_calls == [half + IN_A_ROW]
+    assert machine.timer_calls == [half_row + IN_A_ROW]
 
 
 def test_other_descriptors_are_checked_under_a_flood_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine([0] * 1_000)
-    watched, peer = socket.socketpair()
-    with watched, peer, machine.driver(monkeypatch) as (driver, _):
-        driver.watch(watched.fileno())
+    watched_socket, peer = socket.socketpair()
+    with watched_socket, peer, machine.driver(monkeypatch) as (driver, _):
+        driver.watch(watched_socket.fileno())
         peer.send(b"word")
-        assert driver.wait(None) == [watched.fileno()]
+        assert driver.wait(None) == [watched_socket.fileno()]
         assert machine.received == IN_A_ROW
-        assert driver.wait(None) == [watched.fileno()]
+        assert driver.wait(None) == [watched_socket.fileno()]
         assert machine.received == 2 * IN_A_ROW
-        driver.unwatch(watched.fileno())
+        driver.unwatch(watched_socket.fileno())
         driver.wait(None)
     assert machine.received == 1_000
 
@@ -183,12 +183,12 @@ def test_the_loops_deadline_is_kept_under_a_flood_of_frames(monkeypatch: pytest.
 def test_deferred_frames_leave_after_a_programs_reply_only_while_replies_are_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    quick, slow = 10_000, 150_000
+    quick_reply, slow_reply = 10_000, 150_000
     machine = Machine(range(1_000_000, 6_000_000, 1_000_000))
     arrived: deque[Completion[None]] = deque()
 
     async def program() -> None:
-        for step in (quick, quick, slow, quick, quick):
+        for step in (quick_reply, quick_reply, slow_reply, quick_reply, quick_reply):
             arrived.append(Completion("a frame"))
             await arrived[0]
             machine.time += step

@@ -29,13 +29,13 @@ SPIN = Patience.SPIN
 def spins(patience: Patience, waits: Sequence[bool]) -> list[bool]:
     """Return for each wait whether it starts with a spin. waits: whether the frame arrives soon enough for a spin to
     succeed."""
-    spun = []
+    spin_waits = []
     for is_soon in waits:
         starts_with_spin = patience.budget() > 0
-        spun.append(starts_with_spin)
+        spin_waits.append(starts_with_spin)
         if not (starts_with_spin and is_soon):
             patience.spin_failed()
-    return spun
+    return spin_waits
 
 
 def test_while_frames_arrive_soon_every_wait_starts_with_a_spin() -> None:
@@ -43,24 +43,24 @@ def test_while_frames_arrive_soon_every_wait_starts_with_a_spin() -> None:
 
 
 def test_after_each_unsuccessful_spin_twice_as_many_waits_have_no_spin() -> None:
-    spun = spins(Patience(SPIN), [False] * 100)
-    assert [number for number, has_spin in enumerate(spun) if has_spin] == [0, 2, 6, 14, 30, 62]
+    spin_waits = spins(Patience(SPIN), [False] * 100)
+    assert [number for number, has_spin in enumerate(spin_waits) if has_spin] == [0, 2, 6, 14, 30, 62]
 
 
 def test_after_one_successful_spin_every_wait_starts_with_a_spin_again() -> None:
     patience = Patience(SPIN)
     spins(patience, [False] * 1_000)
-    spun = spins(patience, [True] * 1_000)
-    first = spun.index(True)
+    spin_waits = spins(patience, [True] * 1_000)
+    first = spin_waits.index(True)
     assert first <= MAX_SLEEPS
-    assert all(spun[first:])
+    assert all(spin_waits[first:])
 
 
 @given(st.lists(st.booleans(), max_size=400))
 def test_unsuccessful_spins_are_rare_however_frames_arrive(waits: list[bool]) -> None:
-    spun = spins(Patience(SPIN), waits)
-    failed = sum(has_spin and not is_soon for has_spin, is_soon in zip(spun, waits, strict=True))
-    successful = sum(has_spin and is_soon for has_spin, is_soon in zip(spun, waits, strict=True))
+    spin_waits = spins(Patience(SPIN), waits)
+    failed = sum(has_spin and not is_soon for has_spin, is_soon in zip(spin_waits, waits, strict=True))
+    successful = sum(has_spin and is_soon for has_spin, is_soon in zip(spin_waits, waits, strict=True))
     # Between two successful spins, the n-th failed one causes 2**n - 1 waits without a spin, up to MAX_SLEEPS.
     longest = math.log2(MAX_SLEEPS + 1) + len(waits) / (MAX_SLEEPS + 1) + 1
     assert failed <= (successful + 1) * longest
@@ -144,6 +144,6 @@ def test_a_driver_whose_frames_arrive_slowly_mostly_sleeps_at_once(monkeypatch: 
     machine = Machine(range(0, 100 * 20 * SPIN, 20 * SPIN))
     machine.drive(monkeypatch)
     assert len(machine.quiet) == 100
-    spun = [number for number, quiet in enumerate(machine.quiet) if quiet >= SPIN]
-    assert spun == [0, 2, 6, 14, 30, 62]
-    assert all(quiet < SPIN // 10 for number, quiet in enumerate(machine.quiet) if number not in spun)
+    spin_waits = [number for number, quiet_time in enumerate(machine.quiet) if quiet_time >= SPIN]
+    assert spin_waits == [0, 2, 6, 14, 30, 62]
+    assert all(quiet_time < SPIN // 10 for number, quiet_time in enumerate(machine.quiet) if number not in spin_waits)

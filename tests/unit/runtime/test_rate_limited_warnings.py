@@ -26,7 +26,7 @@ def test_warnings_of_hours_of_lateness_become_rare_and_count_every_frame() -> No
     ]
     assert warned[0][0] == 1
     assert len(warned) < 10 + HOUR * SECOND / MAX_WARNING_INTERVAL
-    gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(warned)]
+    gaps = [following[0] - earlier[0] for earlier, following in itertools.pairwise(warned)]
     assert gaps == sorted(gaps)
     assert gaps[-1] * SECOND == MAX_WARNING_INTERVAL
     last = warned[-1][0]
@@ -36,9 +36,9 @@ def test_warnings_of_hours_of_lateness_become_rare_and_count_every_frame() -> No
 def test_after_a_long_time_without_lateness_the_next_warning_is_immediate() -> None:
     warnings = LatenessWarnings(0)
     warned = [second for second in range(100) if warnings.take_due(second * SECOND, second, 0)]
-    quiet = 99 + 2 * MAX_WARNING_INTERVAL // SECOND
-    assert warnings.take_due(quiet * SECOND, 99, 0), "frames since the last warning"
-    later = quiet + 2 * MAX_WARNING_INTERVAL // SECOND
-    assert warnings.take_due(later * SECOND, 100, 0)
-    assert warnings.take_due((later + 1) * SECOND, 101, 0)
+    quiet_start = 99 + 2 * MAX_WARNING_INTERVAL // SECOND
+    assert warnings.take_due(quiet_start * SECOND, 99, 0), "frames since the last warning"
+    late_start = quiet_start + 2 * MAX_WARNING_INTERVAL // SECOND
+    assert warnings.take_due(late_start * SECOND, 100, 0)
+    assert warnings.take_due((late_start + 1) * SECOND, 101, 0)
     assert warned[:4] == [1, 2, 4, 8]

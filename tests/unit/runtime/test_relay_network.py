@@ -68,8 +68,8 @@ class Timer:
         self.callback = callback
         self.when: int | None = None
 
-    def set(self, when: int | None) -> None:
-        self.when = when
+    def set(self, time: int | None) -> None:
+        self.when = time
 
 
 class Interface:
@@ -234,9 +234,9 @@ def test_a_changed_rate_applies_to_frames_after_the_change() -> None:
     pair = Pair(SLOW)
     pair.send(1)
     pair.clock.run(0)
-    fast = RelayedDirection(Impairment(rate=800_000_000))
+    fast_direction = RelayedDirection(Impairment(rate=800_000_000))
     for link in pair.links:
-        link.change(replace(link.link, forward=fast), {})
+        link.change(replace(link.link, forward=fast_direction), {})
     pair.clock.run(MILLISECOND)
     pair.send(*range(2, 12), size=1000)
     pair.clock.run(MILLISECOND + 11 * 10_000 + 1_000)

@@ -23,16 +23,16 @@ class Library:
 
 def test_the_end_of_a_transfer_reaches_the_library_and_sets_the_time() -> None:
     progress, library = Progress(3), Library()
-    wrapped = progress.wrap(1, library)
+    wrapped_library = progress.wrap(1, library)
     assert progress.last_times() == [0, 0, 0]
-    started = time.monotonic_ns()
-    wrapped.on_completion(7)
-    wrapped.on_completion(8)
+    start_time = time.monotonic_ns()
+    wrapped_library.on_completion(7)
+    wrapped_library.on_completion(8)
     assert library.completions == [7, 8]
     first, second, third = progress.last_times()
     assert (first, third) == (0, 0)
-    assert started <= second <= time.monotonic_ns()
-    assert wrapped.pending_work() == ["a message"]
+    assert start_time <= second <= time.monotonic_ns()
+    assert wrapped_library.pending_work() == ["a message"]
 
 
 def test_an_answered_probe_is_no_progress() -> None:
@@ -50,13 +50,13 @@ def test_an_answered_probe_is_no_progress() -> None:
 @pytest.mark.parametrize("program", [0, 1, 999])
 def test_the_time_of_each_program_is_visible_in_another_process(program: int) -> None:
     progress = Progress(1_000)
-    wrapped = progress.wrap(program, Library())
+    wrapped_library = progress.wrap(program, Library())
     child = os.fork()
     if not child:
-        wrapped.on_completion(0)
+        wrapped_library.on_completion(0)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert [number for number, when in enumerate(progress.last_times()) if when] == [program]
+    assert [number for number, last_time in enumerate(progress.last_times()) if last_time] == [program]
 
 
 def test_a_closed_progress_has_no_memory() -> None:

@@ -29,36 +29,38 @@ class Sent:
         self.frames.append(frame)
 
 
-@pytest.mark.parametrize("own", [b"\x02\xc3\x11\x22\x33\x44", b"\x00\x1b\x21\x00\x00\x01", b"\xfe\xff\xff\xff\xff\xff"])
-def test_functions_have_addresses_of_their_own(own: bytes) -> None:
-    addresses = [address_of(own, function) for function in range(MAX_FUNCTIONS)]
-    assert addresses[0] == own
+@pytest.mark.parametrize(
+    "own_address", [b"\x02\xc3\x11\x22\x33\x44", b"\x00\x1b\x21\x00\x00\x01", b"\xfe\xff\xff\xff\xff\xff"]
+)
+def test_functions_have_addresses_of_their_own(own_address: bytes) -> None:
+    addresses = [address_of(own_address, function) for function in range(MAX_FUNCTIONS)]
+    assert addresses[0] == own_address
     assert len(set(addresses)) == MAX_FUNCTIONS
     for address in addresses[1:]:
         assert address[0] & 1 == 0  # one interface's
         assert address[0] & 2  # locally administered
-        assert address[1:] == own[1:]
+        assert address[1:] == own_address[1:]
 
 
 def test_frames_between_functions_are_delivered_locally_and_all_others_leave() -> None:
-    own = [address_of(b"\x02\0\0\0\0\1", function) for function in range(2)]
+    own_addresses = [address_of(b"\x02\0\0\0\0\1", function) for function in range(2)]
     sent = Sent()
-    wire = Wire(VethPort(cast("FrameSocket", sent)), frozenset(own))
-    inside, outside = own[1] + ETHERNET, b"\x02\0\0\0\0\2" + ETHERNET
-    wire.send(inside)
-    wire.deferred.append(outside)
-    wire.send(outside)
-    assert (list(wire.local), sent.frames) == ([inside], [outside])
+    wire = Wire(VethPort(cast("FrameSocket", sent)), frozenset(own_addresses))
+    to_function, to_outside = own_addresses[1] + ETHERNET, b"\x02\0\0\0\0\2" + ETHERNET
+    wire.send(to_function)
+    wire.deferred.append(to_outside)
+    wire.send(to_outside)
+    assert (list(wire.local), sent.frames) == ([to_function], [to_outside])
     wire.flush()
-    assert sent.frames == [outside, outside]
+    assert sent.frames == [to_outside, to_outside]
     assert not wire.deferred
 
 
 def test_frames_between_functions_are_dropped_when_too_many_wait() -> None:
-    own = address_of(b"\x02\0\0\0\0\1", 1)
-    wire = Wire(VethPort(cast("FrameSocket", Sent())), frozenset([own]))
+    own_address = address_of(b"\x02\0\0\0\0\1", 1)
+    wire = Wire(VethPort(cast("FrameSocket", Sent())), frozenset([own_address]))
     for _ in range(5_000):
-        wire.send(own + ETHERNET)
+        wire.send(own_address + ETHERNET)
     assert len(wire.local) + wire.overflowed == 5_000
     assert wire.overflowed > 0
 

@@ -37,7 +37,7 @@ class Nobody:
     def send(_frame: bytes) -> None: ...
 
 
-def attached() -> AttachedHost:
+def attach_host() -> AttachedHost:
     """Return an attachment as a host process's."""
     layout = Layout(64, SPLIT_DRIVER.descriptors, HEAP)
     memory = make_sealed("fuzz", layout.size)
@@ -49,72 +49,77 @@ def attached() -> AttachedHost:
     return AttachedHost(region, first, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
 
 
-def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
+def a_descriptor(rng: random.Random, memory: memoryview, index: int) -> None:
     """Anything, something that is nearly right, or a good one."""
-    style = chance.randrange(4)
+    style = rng.randrange(4)
     if style == 0:
-        memory[index * SIZE : (index + 1) * SIZE] = chance.randbytes(SIZE)
+        memory[index * SIZE : (index + 1) * SIZE] = rng.randbytes(SIZE)
     elif style == 1:
-        address = chance.choice([0, 1, HEAP - 1, HEAP, chance.randrange(HEAP), chance.getrandbits(64)])
+        address = rng.choice([0, 1, HEAP - 1, HEAP, rng.randrange(HEAP), rng.getrandbits(64)])
         pack_head(
-            memory, index * SIZE, 1, chance.randrange(256), chance.choice([0, 1, 100, 65_535]), address,
-            chance.choice([0, 1, 2, 0xFFFF]), chance.choice([1, chance.getrandbits(32)]),
-            chance.choice([0, 1, 2, 7, 300, 65_535]),
+            memory, index * SIZE, 1, rng.randrange(256), rng.choice([0, 1, 100, 65_535]), address,
+            rng.choice([0, 1, 2, 0xFFFF]), rng.choice([1, rng.getrandbits(32)]),
+            rng.choice([0, 1, 2, 7, 300, 65_535]),
         )  # fmt: skip
     else:
-        length, address = chance.randrange(2_000), chance.randrange(HEAP - 2_000)
-        pack_head(memory, index * SIZE, 1, chance.randrange(2), length, address, chance.randrange(2), 1, 1)
+        length, address = rng.randrange(2_000), rng.randrange(HEAP - 2_000)
+        pack_head(memory, index * SIZE, 1, rng.randrange(2), length, address, rng.randrange(2), 1, 1)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     violators: list[AttachedHost] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, SPLIT_DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
-    hosts = [attached() for _ in functions]
+    hosts = [attach_host() for _ in functions]
     for function, host in zip(functions, hosts, strict=True):
         function.attach(0, host, 0)
-    now, refused, counts = 0, 0, list[Mapping[str, int]]()
+    now, refused_count, counts = 0, 0, list[Mapping[str, int]]()
     for _ in range(3_000):
-        which = chance.randrange(2)
-        function, host = functions[which], hosts[which]
+        host_index = rng.randrange(2)
+        function, host = functions[host_index], hosts[host_index]
         firmware = function.nic.firmware
         assert isinstance(firmware, Firmware)
-        index = chance.randrange(DESCRIPTORS)
-        a_descriptor(chance, host.region.descriptors, index)
-        if not chance.randrange(8):  # a list of pages, or what may be one
-            host.region.heap[: 30 * 10] = chance.randbytes(300)
+        index = rng.randrange(DESCRIPTORS)
+        a_descriptor(rng, host.region.descriptors, index)
+        if not rng.randrange(8):  # a list of pages, or what may be one
+            host.region.heap[: 30 * 10] = rng.randbytes(300)
         host.on_doorbell(now, index)
-        host.on_doorbell(now, chance.choice([DESCRIPTORS + chance.randrange(DESCRIPTORS), chance.getrandbits(64)]))
+        host.on_doorbell(
+            now,
+            rng.choice([DESCRIPTORS + rng.randrange(DESCRIPTORS), rng.getrandbits(64)]),
+        )
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
             frame = bytes(wire.local.popleft())
-            if not chance.randrange(10):  # and the wire is no better
-                place = chance.randrange(len(frame))
-                frame = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
-            to = by_address.get(frame[:6])
-            if to is not None:
-                to.nic.firmware.receive(now, frame)
-        if not chance.randrange(5):
-            now += chance.randrange(10) * MILLISECOND
+            if not rng.randrange(10):  # and the wire is no better
+                position = rng.randrange(len(frame))
+                frame = frame[:position] + rng.randbytes(1) + frame[position + 1 :]
+            destination = by_address.get(frame[:6])
+            if destination is not None:
+                destination.nic.firmware.receive(now, frame)
+        if not rng.randrange(5):
+            now += rng.randrange(10) * MILLISECOND
             firmware.on_timer(now)
-        if not seed % 2 and chance.randrange(3):  # a host that takes its completions, most of the time, or never
+        if not seed % 2 and rng.randrange(3):  # a host that takes its completions, most of the time, or never
             host.region.completions.words[16] = host.region.completions.words[0]
         for suspect in violators:
-            refused += 1
-            which = hosts.index(suspect)
-            function = functions[which]
+            refused_count += 1
+            host_index = hosts.index(suspect)
+            function = functions[host_index]
             counts.append(function.nic.firmware.counter_values())
             function.detach(now, suspect, function.nic.adapter.incarnation + 1)
-            hosts[which] = attached()
-            function.attach(now, hosts[which], 0)
+            hosts[host_index] = attach_host()
+            function.attach(now, hosts[host_index], 0)
         violators.clear()
-    assert refused or not seed % 2
+    assert refused_count or not seed % 2
     counts += [function.nic.firmware.counter_values() for function in functions]
-    total = {name: sum(count[name] for count in counts) for name in counts[0]}
-    assert min(total["invalid"], total["frames_sent"], total["headers_admitted"], total["frames_resent"]) > 50, total
+    totals = {name: sum(count[name] for count in counts) for name in counts[0]}
+    assert min(totals["invalid"], totals["frames_sent"], totals["headers_admitted"], totals["frames_resent"]) > 50, (
+        totals
+    )
     for host in hosts:
         host.close()
 
@@ -122,7 +127,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
 def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
     """The list names the same pages repeatedly: far more bytes than the heap has."""
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
-    function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attached()
+    function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attach_host()
     function.attach(0, host, 0)
     count = HEAP // 20  # entries of ten bytes
     host.region.heap[: 10 * count] = b"".join(
@@ -140,7 +145,7 @@ def test_a_message_in_too_many_pieces_is_refused() -> None:
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     layout = Layout(64, SPLIT_DRIVER.descriptors, 1 << 16)
     memory = make_sealed("fuzz", layout.size)
-    host = attached()
+    host = attach_host()
     host.region = Region(memory, layout)
     os.close(memory)
     function = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, [])

@@ -43,29 +43,29 @@ class Mad:
 
     def number(self) -> int:
         """Draw an endpoint's number, most often one of the host's own."""
-        chance = self.cluster.chance
-        if chance.randrange(8):
-            return self.first + chance.randrange(8)
-        return chance.choice([0, 1, chance.randrange(1 << 16), 0xFFFF])
+        rng = self.cluster.rng
+        if rng.randrange(8):
+            return self.first + rng.randrange(8)
+        return rng.choice([0, 1, rng.randrange(1 << 16), 0xFFFF])
 
     def act(self) -> None:
-        chance, memory = self.cluster.chance, self.own.region.descriptors
-        what = chance.randrange(60)
-        if what < 25:
+        rng, memory = self.cluster.rng, self.own.region.descriptors
+        action = rng.randrange(60)
+        if action < 25:
             self.write_entry(memory)
-        elif what < 30:
+        elif action < 30:
             self.load(memory)
-        elif what == 30:
-            at = chance.randrange(len(memory) - 200)
-            memory[at : at + 200] = chance.randbytes(200)
-        elif what < 33:
+        elif action == 30:
+            offset = rng.randrange(len(memory) - 200)
+            memory[offset : offset + 200] = rng.randbytes(200)
+        elif action < 33:
             self.bind(memory)
-        elif what < 38:
+        elif action < 38:
             self.write_head(memory)
-        elif what < 43:  # anything may have been taken
-            page = chance.randrange(self.frames) * layout.SIZE
+        elif action < 43:  # anything may have been taken
+            page = rng.randrange(self.frames) * layout.SIZE
             for slot in range(layout.SLOTS):
-                memory[page + layout.SLOT_OFFSETS[slot]] = chance.choice([0, 0, 1, 2, 3, 4, 255])
+                memory[page + layout.SLOT_OFFSETS[slot]] = rng.choice([0, 0, 1, 2, 3, 4, 255])
         else:
             self.ring()
         words = self.own.region.completions.words
@@ -73,71 +73,69 @@ class Mad:
             words[16] = words[0]
 
     def ring(self) -> None:
-        chance = self.cluster.chance
-        style = chance.randrange(8)
+        rng = self.cluster.rng
+        style = rng.randrange(8)
         if style == 0:
-            index = chance.getrandbits(64)
+            index = rng.getrandbits(64)
         elif style == 1:
-            region = self.number() << layout.SUBJECT_BITS | chance.choice([*range(8), 64, 65, 66])
-            index = region << layout.SUBJECT_BITS | chance.choice([layout.MAPPED, layout.ABSENT])
+            region = self.number() << layout.SUBJECT_BITS | rng.choice([*range(8), 64, 65, 66])
+            index = region << layout.SUBJECT_BITS | rng.choice([layout.MAPPED, layout.ABSENT])
         elif style < 4:
-            index = self.number() << layout.SUBJECT_BITS | chance.choice(
+            index = self.number() << layout.SUBJECT_BITS | rng.choice(
                 [layout.CREATE, layout.LOAD, layout.UNLOAD, layout.RELEASED, layout.RELEASED, layout.DESTROY]
             )
         else:
-            index = self.number() << layout.SUBJECT_BITS | chance.randrange(
-                layout.SUBJECT_MASK + 1 if style == 4 else 32
-            )
+            index = self.number() << layout.SUBJECT_BITS | rng.randrange(layout.SUBJECT_MASK + 1 if style == 4 else 32)
         self.own.on_doorbell(self.cluster.now, index)
 
     def load(self, memory: memoryview) -> None:
         """Perform a valid load."""
-        frame, number = self.cluster.chance.randrange(self.frames), self.number()
+        frame, number = self.cluster.rng.randrange(self.frames), self.number()
         struct.pack_into("=I", memory, self.frames * layout.SIZE + 4 * frame, number)
         for subject in (layout.CREATE, layout.LOAD):
             self.own.on_doorbell(self.cluster.now, number << layout.SUBJECT_BITS | subject)
 
     def bind(self, memory: memoryview) -> None:
         """Any endpoint in any frame, or one in all."""
-        chance = self.cluster.chance
-        at = self.frames * layout.SIZE + 4 * chance.randrange(self.frames)
-        memory[at : at + 4] = struct.pack("=I", chance.choice([self.number(), self.number(), chance.getrandbits(32)]))
+        rng = self.cluster.rng
+        offset = self.frames * layout.SIZE + 4 * rng.randrange(self.frames)
+        memory[offset : offset + 4] = struct.pack("=I", rng.choice([self.number(), self.number(), rng.getrandbits(32)]))
 
     def write_head(self, memory: memoryview) -> None:
-        chance = self.cluster.chance
-        at = chance.randrange(self.frames) * layout.SIZE
-        page = memory[at : at + layout.SIZE]
+        rng = self.cluster.rng
+        offset = rng.randrange(self.frames) * layout.SIZE
+        page = memory[offset : offset + layout.SIZE]
         for subject in (layout.SEND_STAGING, layout.RECEIVE_STAGING, layout.SEGMENT):
             layout.set_address(page, subject, self.address())
-        layout.set_segment_length(page, chance.choice([0, 1, 4_096, HEAP, chance.getrandbits(64)]))
-        layout.set_tag(page, chance.choice([0, 1, (1 << 64) - 1, chance.getrandbits(64)]))
-        page[layout.NOTIFY_OFFSET] = chance.randrange(2)
+        layout.set_segment_length(page, rng.choice([0, 1, 4_096, HEAP, rng.getrandbits(64)]))
+        layout.set_tag(page, rng.choice([0, 1, (1 << 64) - 1, rng.getrandbits(64)]))
+        page[layout.NOTIFY_OFFSET] = rng.randrange(2)
 
     def address(self) -> int:
-        chance = self.cluster.chance
-        return chance.choice([0, 1, 4_096, HEAP - 1, HEAP, chance.randrange(HEAP), chance.getrandbits(64)])
+        rng = self.cluster.rng
+        return rng.choice([0, 1, 4_096, HEAP - 1, HEAP, rng.randrange(HEAP), rng.getrandbits(64)])
 
     def write_entry(self, memory: memoryview) -> None:
         """Write an arbitrary, a nearly valid or a valid entry for any endpoint, and mostly ring its doorbell."""
-        chance = self.cluster.chance
-        frame, slot = chance.randrange(self.frames), chance.randrange(32)
+        rng = self.cluster.rng
+        frame, slot = rng.randrange(self.frames), rng.randrange(32)
         page = memory[frame * layout.SIZE : (frame + 1) * layout.SIZE]
         table = memory[self.frames * layout.SIZE :].cast("I")
         bound = table[frame]
-        origin = bound if bound < 1 << 16 and chance.randrange(8) else self.number()
-        form = chance.choice([0, 0, 1, 2, 2, 3, chance.randrange(256)])
+        origin = bound if bound < 1 << 16 and rng.randrange(8) else self.number()
+        form = rng.choice([0, 0, 1, 2, 2, 3, rng.randrange(256)])
         if form == 2 and slot >= layout.REPLIES:
             form = 1  # a bulk reply needs no tag to get into a segment: that is not prevented yet
-        length = chance.choice([0, 1, 300, 512, 513, 3_000, 9_000, 100_000, chance.getrandbits(32)])
-        count = chance.randrange(5)
+        length = rng.choice([0, 1, 300, 512, 513, 3_000, 9_000, 100_000, rng.getrandbits(32)])
+        count = rng.randrange(5)
         layout.WRITE_ENTRY[count](
-            page, layout.SLOT_OFFSETS[slot], chance.choice([1, 1, 1, chance.randrange(6)]), 0,
-            chance.choice([0, 1, 1, 2, 65_535]), length, self.address(), chance.choice([0, 0, 0, 1, 2]), form, slot >> 4,
-            chance.randrange(256), count, origin, chance.choice([0, 1, self.number()]), chance.choice([1, 7]),
-            chance.randrange(4), chance.choice([0, 0, 100, chance.getrandbits(32)]),
-            chance.choice([0, length, chance.getrandbits(32)]), *chance.choices(range(1 << 32), k=count),
+            page, layout.SLOT_OFFSETS[slot], rng.choice([1, 1, 1, rng.randrange(6)]), 0,
+            rng.choice([0, 1, 1, 2, 65_535]), length, self.address(), rng.choice([0, 0, 0, 1, 2]), form, slot >> 4,
+            rng.randrange(256), count, origin, rng.choice([0, 1, self.number()]), rng.choice([1, 7]),
+            rng.randrange(4), rng.choice([0, 0, 100, rng.getrandbits(32)]),
+            rng.choice([0, length, rng.getrandbits(32)]), *rng.choices(range(1 << 32), k=count),
         )  # fmt: skip
-        if chance.randrange(4):
+        if rng.randrange(4):
             self.own.on_doorbell(self.cluster.now, (origin << layout.SUBJECT_BITS | slot) & ((1 << 64) - 1))
 
 
@@ -146,7 +144,7 @@ def refuse(cluster: Cluster, mads: list[Mad]) -> int:
     violators = cluster.violators.copy()
     cluster.violators.clear()
     for suspect in violators:
-        (mad,) = [one for one in mads if one.own is suspect]
+        (mad,) = [mad_host for mad_host in mads if mad_host.own is suspect]
         cluster.functions[mad.node].detach(cluster.now, suspect, 2)
         mad.begin()
     return len(violators)
@@ -154,12 +152,12 @@ def refuse(cluster: Cluster, mads: list[Mad]) -> int:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_arbitrary_writes_of_a_host_neither_break_the_firmware_nor_disturb_others(seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     settings = Settings(
-        frames=chance.randrange(3, 8), medium=512, packet=1024, sequences=1 << 16,
+        frames=rng.randrange(3, 8), medium=512, packet=1024, sequences=1 << 16,
         longest_timeout=20 * MILLISECOND, retries=10, endpoints=2,
     )  # fmt: skip
-    cluster = Cluster(chance, settings, lost=chance.choice([0, 30]), bent=chance.choice([0, 20]))
+    cluster = Cluster(rng, settings, lost=rng.choice([0, 30]), bent=rng.choice([0, 20]))
     for node in range(2):
         host = cluster.begin(node, 0)
         for _ in range(2):
@@ -168,28 +166,24 @@ def test_arbitrary_writes_of_a_host_neither_break_the_firmware_nor_disturb_other
     mads = [Mad(cluster, node, obeys=seed % 4 > 0) for node in range(2)]
     for serial in range(REQUESTS):
         cluster.draw(serial)
-    waiting, refused = list(range(REQUESTS)), 0
+    pending, refused_count = list(range(REQUESTS)), 0
     for turn in range(5 * TURNS):
-        if (
-            turn % 3 == 0
-            and waiting
-            and cluster.courses[waiting[0]].source.ask(waiting[0], cluster.courses[waiting[0]])
-        ):
-            del waiting[0]
-        chance.choice(mads).act()
+        if turn % 3 == 0 and pending and cluster.fates[pending[0]].source.ask(pending[0], cluster.fates[pending[0]]):
+            del pending[0]
+        rng.choice(mads).act()
         cluster.turn()
-        refused += refuse(cluster, mads)
-        is_through = turn >= TURNS and (refused or mads[0].obeys)
-        if is_through and not waiting and not turn % 50 and all(course.handled for course in cluster.courses.values()):
+        refused_count += refuse(cluster, mads)
+        is_through = turn >= TURNS and (refused_count or mads[0].obeys)
+        if is_through and not pending and not turn % 50 and all(fate.handled for fate in cluster.fates.values()):
             break
-    assert not waiting
-    for serial, course in cluster.courses.items():
-        assert (course.handled, course.replied <= (serial % 3 > 0), course.returned) == (1, True, None), serial
+    assert not pending
+    for serial, fate in cluster.fates.items():
+        assert (fate.handled, fate.replied <= (serial % 3 > 0), fate.returned) == (1, True, None), serial
     counts = [cluster.nic(node).firmware.counter_values() for node in range(2)]
-    total = {name: sum(count[name] for count in counts) for name in counts[0]}
-    assert refused or mads[0].obeys
-    assert min(total["invalid"], total["loaded"], total["returned"], total["packets_sent"]) > 50, total
-    assert total["corrupt"] or not cluster.bent
+    totals = {name: sum(count[name] for count in counts) for name in counts[0]}
+    assert refused_count or mads[0].obeys
+    assert min(totals["invalid"], totals["loaded"], totals["returned"], totals["packets_sent"]) > 50, totals
+    assert totals["corrupt"] or not cluster.bent
     for mad in mads:
         mad.own.close()
     for host in cluster.hosts.copy():

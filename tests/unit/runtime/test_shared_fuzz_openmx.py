@@ -37,8 +37,8 @@ OPS = [op for op in Op if op not in (Op.CLOSE, Op.OPEN)]
 class Host:
     """A host process of a function, whose ring of commands nobody else writes."""
 
-    def __init__(self, chance: random.Random, peer: int) -> None:
-        self.chance = chance
+    def __init__(self, rng: random.Random, peer: int) -> None:
+        self.rng = rng
         self.peer = peer
         self.attached = attached(DRIVER, HEAP)
         self.heap = self.attached.region.heap
@@ -56,88 +56,88 @@ class Host:
 
     def act(self, now: int) -> None:
         """Do something that may be right, or anything."""
-        chance, style = self.chance, self.chance.randrange(12)
+        rng, style = self.rng, self.rng.randrange(12)
         if not style:
             memory = self.attached.region.descriptors
-            slot = chance.randrange(COMMANDS)
-            memory[slot * COMMAND_SIZE : (slot + 1) * COMMAND_SIZE] = chance.randbytes(COMMAND_SIZE)
-            self.attached.on_doorbell(now, chance.choice([slot, chance.getrandbits(64)]))
+            slot = rng.randrange(COMMANDS)
+            memory[slot * COMMAND_SIZE : (slot + 1) * COMMAND_SIZE] = rng.randbytes(COMMAND_SIZE)
+            self.attached.on_doorbell(now, rng.choice([slot, rng.getrandbits(64)]))
         elif style < 4:
             self.open(now)
         else:
-            self.ring(now, self.command(), chance.randbytes(40))
+            self.ring(now, self.command(), rng.randbytes(40))
         for _ in range(4):  # it reads what has come, or says so, or says that slots are full
-            self.heap[chance.randrange(MIN_ENTRIES)] = chance.randrange(4) == 0
+            self.heap[rng.randrange(MIN_ENTRIES)] = rng.randrange(4) == 0
 
     def command(self) -> Command:
         """Return a command of few numbers, so that they meet, some of them impossible."""
-        chance = self.chance
-        op = chance.choice(OPS) if chance.randrange(80) else chance.choice([Op.CLOSE, Op.OPEN, 0, 99])
-        address = chance.choice([RING, RING, RING + 1_000, HEAP, chance.getrandbits(64)])
-        length = chance.choice([0, 1, 100, 1_500, 20_000, 50_000, HEAP, chance.getrandbits(40)])
+        rng = self.rng
+        op = rng.choice(OPS) if rng.randrange(80) else rng.choice([Op.CLOSE, Op.OPEN, 0, 99])
+        address = rng.choice([RING, RING, RING + 1_000, HEAP, rng.getrandbits(64)])
+        length = rng.choice([0, 1, 100, 1_500, 20_000, 50_000, HEAP, rng.getrandbits(40)])
         if op in (Op.PULL, Op.SEND_MEDIUM):
             length = min(length, NAMED - address) if RING <= address < NAMED else length
-        seqnum = chance.choice([0, 1, 0x3FFF, chance.getrandbits(16)])
-        number = chance.choice([0, 1, 2, 70])
+        seqnum = rng.choice([0, 1, 0x3FFF, rng.getrandbits(16)])
+        number = rng.choice([0, 1, 2, 70])
         return Command(
-            op, 0, chance.choice([0, 0, 1]), chance.randrange(2), chance.choice([self.peer, self.peer, 1 - self.peer, 9]),
-            seqnum, chance.getrandbits(16), number, 1, chance.choice([SESSION, SESSION, 3]), chance.getrandbits(32), 0,
+            op, 0, rng.choice([0, 0, 1]), rng.randrange(2), rng.choice([self.peer, self.peer, 1 - self.peer, 9]),
+            seqnum, rng.getrandbits(16), number, 1, rng.choice([SESSION, SESSION, 3]), rng.getrandbits(32), 0,
             number, length, address,
         )  # fmt: skip
 
 
-def fuzzed(seed: int) -> Counter[str]:
+def run_fuzz(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of both drivers."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     violators: list[AttachedHost] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
     now = 0
 
-    def attach(which: int) -> Host:
-        host = Host(chance, 1 - which)
-        functions[which].attach(now, host.attached, 0)
+    def attach(host_index: int) -> Host:
+        host = Host(rng, 1 - host_index)
+        functions[host_index].attach(now, host.attached, 0)
         host.open(now)
         return host
 
     hosts = [attach(0), attach(1)]
     for _ in range(4_000):
-        which = chance.randrange(2)
-        function, host = functions[which], hosts[which]
+        host_index = rng.randrange(2)
+        function, host = functions[host_index], hosts[host_index]
         host.act(now)
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
-            frame = damaged_at_times(chance, bytes(wire.local.popleft()), checked)
-            if (to := by_address.get(frame[:6])) is not None:
-                to.nic.firmware.receive(now, frame)
-        if not chance.randrange(5):
-            now += chance.randrange(4) * MILLISECOND
+            frame = damaged_at_times(rng, bytes(wire.local.popleft()), checked)
+            if (destination := by_address.get(frame[:6])) is not None:
+                destination.nic.firmware.receive(now, frame)
+        if not rng.randrange(5):
+            now += rng.randrange(4) * MILLISECOND
             function.nic.firmware.on_timer(now)
         completions = host.attached.region.completions
         completions.words[16] = completions.words[0]
-        if not chance.randrange(300):
+        if not rng.randrange(300):
             violators.append(host.attached)  # it dies
         for suspect in violators:
-            which = [host.attached for host in hosts].index(suspect)
+            host_index = [host.attached for host in hosts].index(suspect)
             assert bytes(suspect.region.heap[NAMED:]).count(SECRET) == HEAP - NAMED
-            functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
-            hosts[which] = attach(which)
+            functions[host_index].detach(now, suspect, functions[host_index].nic.adapter.incarnation + 1)
+            hosts[host_index] = attach(host_index)
         violators.clear()
-    total = Counter[str]()
+    totals = Counter[str]()
     for function, host in zip(functions, hosts, strict=True):
-        total.update(function.nic.firmware.counter_values())
+        totals.update(function.nic.firmware.counter_values())
         assert bytes(host.heap[NAMED:]).count(SECRET) == HEAP - NAMED
         host.attached.close()
-    return total
+    return totals
 
 
 def test_nothing_that_hosts_and_peers_write_makes_the_driver_fail_or_touches_what_is_not_named() -> None:
-    total = Counter[str]()
+    totals = Counter[str]()
     for seed in range(SEEDS):
-        total.update(fuzzed(seed))
-    seen = (
+        totals.update(run_fuzz(seed))
+    counters_expected = (
         "invalid", "recv_messages", "recv_pull_reply", "drop_bad_session", "unexp_eventq_full", "send_nack_lib",
         "send_nack_mcp", "drop_bad_check",
     )  # fmt: skip
-    assert min(total[name] for name in seen) > 50, {name: total[name] for name in seen}
+    assert min(totals[name] for name in counters_expected) > 50, {name: totals[name] for name in counters_expected}

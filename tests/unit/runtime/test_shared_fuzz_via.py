@@ -35,20 +35,20 @@ OPS = [op for op in Op if op not in (Op.CLOSE, Op.OPEN)]
 NAMES = (b"", b"x", b"y")
 
 
-def right_commands(other: int) -> list[Command]:
+def right_commands(peer: int) -> list[Command]:
     """The first commands of a program: memory, and a VI that is connected."""
     return [
         Command(Op.CREATE_PTAG, ptag=1),
         Command(Op.REGISTER, number=1, ptag=1, size=REGISTERED, value=3),
         Command(Op.CREATE_VI, vi=1, ptag=1, size=4_096, value=4 | 3 << 8),
-        Command(Op.CONNECT_PEER, vi=1, number=other, address=20 * MILLISECOND, name=b"x"),
+        Command(Op.CONNECT_PEER, vi=1, number=peer, address=20 * MILLISECOND, name=b"x"),
     ]
 
 
-def behave(now: int, host: AttachedHost, other: int) -> None:
+def behave(now: int, host: AttachedHost, peer: int) -> None:
     """Do what a program does: connect a VI with receives, in slots of its own."""
     slots = Slots(SLOTS, host.region.descriptors)
-    for slot, command in enumerate([Command(Op.DISCONNECT, vi=1), *right_commands(other)]):
+    for slot, command in enumerate([Command(Op.DISCONNECT, vi=1), *right_commands(peer)]):
         slots.write_command(slot, command)
         host.on_doorbell(now, doorbell(Queue.COMMAND, 0, slot))
     for slot in range(RIGHT // 2, RIGHT):
@@ -56,99 +56,114 @@ def behave(now: int, host: AttachedHost, other: int) -> None:
         host.on_doorbell(now, doorbell(Queue.RECEIVE, 1, slot))
 
 
-def a_command(chance: random.Random) -> Command:
+def a_command(rng: random.Random) -> Command:
     """A command that may be right: few VIs, tags, handles and names, so that they meet. It waits for some time at most."""
-    if chance.randrange(2):
-        return chance.choice([*right_commands(chance.randrange(2)) * 2, Command(Op.DISCONNECT, vi=1)])
-    op = chance.choice(OPS) if chance.randrange(60) else chance.choice([Op.CLOSE, Op.OPEN])
-    address, size, value = chance.choice([0, 0, 2_048]), chance.choice([1, 100, 2_048]), chance.randrange(4)
+    if rng.randrange(2):
+        return rng.choice([*right_commands(rng.randrange(2)) * 2, Command(Op.DISCONNECT, vi=1)])
+    op = rng.choice(OPS) if rng.randrange(60) else rng.choice([Op.CLOSE, Op.OPEN])
+    address, size, value = (
+        rng.choice([0, 0, 2_048]),
+        rng.choice([1, 100, 2_048]),
+        rng.randrange(4),
+    )
     if op in (Op.CREATE_VI, Op.SET_VI):
-        size, value = chance.choice([1, 4_096]), chance.choice([1, 2, 4]) | 3 << 8
+        size, value = rng.choice([1, 4_096]), rng.choice([1, 2, 4]) | 3 << 8
     elif op in (Op.CONNECT, Op.CONNECT_PEER, Op.WAIT, Op.ALARM):
-        address = chance.choice([1, 5 * MILLISECOND])
-    number, ptag = chance.randrange(3), chance.randrange(1, 3)
-    return Command(op, chance.randrange(3), number, ptag, address, size, value, chance.choice(NAMES))
+        address = rng.choice([1, 5 * MILLISECOND])
+    number, ptag = rng.randrange(3), rng.randrange(1, 3)
+    return Command(op, rng.randrange(3), number, ptag, address, size, value, rng.choice(NAMES))
 
 
-def a_descriptor(chance: random.Random) -> Posted:
+def a_descriptor(rng: random.Random) -> Posted:
     def segment() -> Segment:
-        if chance.randrange(4):
-            return Segment(chance.choice([0, 8, 2_048]), 1, chance.choice([0, 8, 100, 2_040]))
-        handle, address = chance.randrange(3), chance.choice([0, REGISTERED - 8, REGISTERED, chance.getrandbits(64)])
-        return Segment(address, handle, chance.choice([0, 16, 1_500, chance.getrandbits(32)]))
+        if rng.randrange(4):
+            return Segment(rng.choice([0, 8, 2_048]), 1, rng.choice([0, 8, 100, 2_040]))
+        handle, address = (
+            rng.randrange(3),
+            rng.choice([0, REGISTERED - 8, REGISTERED, rng.getrandbits(64)]),
+        )
+        return Segment(address, handle, rng.choice([0, 16, 1_500, rng.getrandbits(32)]))
 
-    operation = chance.choice([OP_SENDRECV, OP_SENDRECV, OP_RDMAWRITE, OP_RDMAREAD])
-    data = tuple([segment() for _ in range(chance.randrange(3))])
-    length = sum(one.length for one in data) & 0xFFFF_FFFF
+    operation = rng.choice([OP_SENDRECV, OP_SENDRECV, OP_RDMAWRITE, OP_RDMAREAD])
+    data = tuple([segment() for _ in range(rng.randrange(3))])
+    length = sum(part.length for part in data) & 0xFFFF_FFFF
     remote = segment() if operation != OP_SENDRECV else None
-    return Posted(operation | chance.choice([0, IMMEDIATE, QFENCE]), 7, length, remote, data)
+    return Posted(operation | rng.choice([0, IMMEDIATE, QFENCE]), 7, length, remote, data)
 
 
-def write(chance: random.Random, host: AttachedHost, slots: Slots) -> int:
+def write(rng: random.Random, host: AttachedHost, slots: Slots) -> int:
     """Write a slot; return a doorbell for it, or another one."""
-    slot, style = chance.randrange(RIGHT, SLOTS), chance.randrange(12)
-    queue = chance.choice([Queue.COMMAND, *[Queue.SEND, Queue.RECEIVE] * 4])
+    slot, style = rng.randrange(RIGHT, SLOTS), rng.randrange(12)
+    queue = rng.choice([Queue.COMMAND, *[Queue.SEND, Queue.RECEIVE] * 4])
     if not style:
-        host.region.descriptors[slot * SIZE : (slot + 1) * SIZE] = chance.randbytes(SIZE)
+        host.region.descriptors[slot * SIZE : (slot + 1) * SIZE] = rng.randbytes(SIZE)
     elif queue is Queue.COMMAND:
-        slots.write_command(slot, a_command(chance))
+        slots.write_command(slot, a_command(rng))
     else:
-        slots.write(slot, a_descriptor(chance))
-    return doorbell(queue, chance.choice([1, 1, 1, 2]), slot) if style != 1 else chance.getrandbits(64)
+        slots.write(slot, a_descriptor(rng))
+    return doorbell(queue, rng.choice([1, 1, 1, 2]), slot) if style != 1 else rng.getrandbits(64)
 
 
-def fuzzed(seed: int) -> Counter[str]:
+def run_fuzz(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of all firmware that they have had."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     violators: list[AttachedHost] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
     hosts: list[AttachedHost] = []
 
-    def attach(which: int) -> AttachedHost:
+    def attach(host_index: int) -> AttachedHost:
         host = attached(DRIVER, HEAP)
         host.region.heap[:] = bytes(REGISTERED) + bytes([SECRET]) * (HEAP - REGISTERED)
-        functions[which].attach(now, host, 0)
-        behave(now, host, 1 - which)
+        functions[host_index].attach(now, host, 0)
+        behave(now, host, 1 - host_index)
         return host
 
-    now, total = 0, Counter[str]()
+    now, totals = 0, Counter[str]()
     hosts += [attach(0), attach(1)]
     for _ in range(4_000):
-        which = chance.randrange(2)
-        function, host = functions[which], hosts[which]
-        if not chance.randrange(20):
-            behave(now, host, 1 - which)
-        host.on_doorbell(now, write(chance, host, Slots(SLOTS, host.region.descriptors)))
+        host_index = rng.randrange(2)
+        function, host = functions[host_index], hosts[host_index]
+        if not rng.randrange(20):
+            behave(now, host, 1 - host_index)
+        host.on_doorbell(now, write(rng, host, Slots(SLOTS, host.region.descriptors)))
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
-            frame = damaged_at_times(chance, bytes(wire.local.popleft()), mended)
-            if (to := by_address.get(frame[:6])) is not None:
-                to.nic.firmware.receive(now, frame)
-        if not chance.randrange(5):
-            now += chance.randrange(10) * MILLISECOND
+            frame = damaged_at_times(rng, bytes(wire.local.popleft()), mended)
+            if (destination := by_address.get(frame[:6])) is not None:
+                destination.nic.firmware.receive(now, frame)
+        if not rng.randrange(5):
+            now += rng.randrange(10) * MILLISECOND
             function.nic.firmware.on_timer(now)
         host.region.completions.words[16] = host.region.completions.words[0]
-        if not chance.randrange(300):
+        if not rng.randrange(300):
             violators.append(host)  # it dies
         for suspect in violators:
-            which = hosts.index(suspect)
-            total.update(functions[which].nic.firmware.counter_values())
+            host_index = hosts.index(suspect)
+            totals.update(functions[host_index].nic.firmware.counter_values())
             assert bytes(suspect.region.heap[REGISTERED:]).count(SECRET) == HEAP - REGISTERED
-            functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
-            hosts[which] = attach(which)
+            functions[host_index].detach(now, suspect, functions[host_index].nic.adapter.incarnation + 1)
+            hosts[host_index] = attach(host_index)
         violators.clear()
     for function, host in zip(functions, hosts, strict=True):
-        total.update(function.nic.firmware.counter_values())
+        totals.update(function.nic.firmware.counter_values())
         assert bytes(host.region.heap[REGISTERED:]).count(SECRET) == HEAP - REGISTERED
         host.close()
-    return total
+    return totals
 
 
 def test_nothing_that_hosts_and_peers_write_makes_the_firmware_fail_or_touches_what_is_not_registered() -> None:
-    total = Counter[str]()
+    totals = Counter[str]()
     for seed in range(SEEDS):
-        total.update(fuzzed(seed))
-    seen = ("invalid", "connections_made", "frames_sent", "data_stored", "violations", "reads_served", "corrupt")
-    assert min(total[name] for name in seen) > 50, {name: total[name] for name in seen}
+        totals.update(run_fuzz(seed))
+    counters_expected = (
+        "invalid",
+        "connections_made",
+        "frames_sent",
+        "data_stored",
+        "violations",
+        "reads_served",
+        "corrupt",
+    )
+    assert min(totals[name] for name in counters_expected) > 50, {name: totals[name] for name in counters_expected}

@@ -25,7 +25,7 @@ def heap_and_view() -> tuple[Heap, HeapView]:
 def test_buffers_keep_their_bytes_and_pages_do_not_overlap(steps: list[tuple[int, bool, int]]) -> None:
     """Each step pins a buffer, or unpins one."""
     heap, view = heap_and_view()
-    chance = random.Random(0)
+    rng = random.Random(0)
     pinned: list[tuple[int, bytes]] = []
     for size, unpins, index in steps:
         if unpins and pinned:
@@ -33,7 +33,7 @@ def test_buffers_keep_their_bytes_and_pages_do_not_overlap(steps: list[tuple[int
             assert view.view(address, len(content)) == content
             heap.unpin(address)
             continue
-        content = chance.randbytes(size)
+        content = rng.randbytes(size)
         try:
             pages = heap.pin(memoryview(content))
         except MemoryError:
@@ -72,17 +72,17 @@ def test_a_longer_message_than_the_receive_fills_it_and_no_more() -> None:
 
 def test_a_buffer_in_the_heap_is_used_in_place() -> None:
     heap, view = heap_and_view()
-    other, own = heap.allocate(100), heap.allocate(3 * PAGE)
-    free = heap.free
-    ((address, _), *_) = heap.pin(own[10:2000], 1)
-    assert heap.free == free
+    other_buffer, own_buffer = heap.allocate(100), heap.allocate(3 * PAGE)
+    free_before = heap.free
+    ((address, _), *_) = heap.pin(own_buffer[10:2000], 1)
+    assert heap.free == free_before
     assert len(heap) == 1
     view.view(address, 3)[:] = b"abc"
-    assert own[10:13] == b"abc"
+    assert own_buffer[10:13] == b"abc"
     heap.unpin(address, 3)
     assert len(heap) == 0
-    heap.release(own)
-    heap.release(other)
+    heap.release(own_buffer)
+    heap.release(other_buffer)
     assert heap.free == FREE
 
 

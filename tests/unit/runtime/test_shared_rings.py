@@ -32,8 +32,8 @@ def region() -> Region:
         os.close(descriptor)
 
 
-def ends(shared: Region, wake: Callable[[], object] = lambda: None) -> tuple[Writer, Reader]:
-    ring = shared.doorbells
+def ends(memory: Region, wake: Callable[[], object] = lambda: None) -> tuple[Writer, Reader]:
+    ring = memory.doorbells
     return Writer(ring.words, ring.numbers, wake), Reader(ring.words, ring.numbers)
 
 
@@ -69,19 +69,19 @@ def test_a_sleeping_reader_is_woken_once_for_each_sleep() -> None:
     writer.put(1)
     assert woken == []
     reader.take(8)
-    for sleep in range(1, 4):
+    for sleeps in range(1, 4):
         assert reader.announce_sleep()
         writer.put(1)
         writer.put(2)
-        assert len(woken) == sleep
+        assert len(woken) == sleeps
         reader.end_sleep()
         assert reader.take(8) == [1, 2]
 
 
 def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> None:
     """The number is put between the reader's store that it sleeps and its check of the tail."""
-    shared = region()
-    writer, reader = ends(shared)
+    memory = region()
+    writer, reader = ends(memory)
 
     class Between:
         """Replacement of the lock that is the fence."""
@@ -93,36 +93,36 @@ def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> N
 
     reader._fence = Between()  # type: ignore[assignment]
     assert not reader.announce_sleep()
-    assert shared.doorbells.words[_ASLEEP] == 0
+    assert memory.doorbells.words[_ASLEEP] == 0
     assert reader.take(8) == [7]
 
 
-@pytest.mark.parametrize("claimed", [9, 2**64 - 1, 1 << 63])
-def test_an_impossible_tail_is_a_violation(claimed: int) -> None:
-    shared = region()
-    _, reader = ends(shared)
-    shared.doorbells.words[0] = claimed
+@pytest.mark.parametrize("claimed_tail", [9, 2**64 - 1, 1 << 63])
+def test_an_impossible_tail_is_a_violation(claimed_tail: int) -> None:
+    memory = region()
+    _, reader = ends(memory)
+    memory.doorbells.words[0] = claimed_tail
     with pytest.raises(ProtocolViolationError):
         reader.take(8)
 
 
 def test_a_decreasing_tail_is_a_violation() -> None:
-    shared = region()
-    writer, reader = ends(shared)
+    memory = region()
+    writer, reader = ends(memory)
     writer.put(1)
     reader.take(1)
-    shared.doorbells.words[0] = 0
+    memory.doorbells.words[0] = 0
     with pytest.raises(ProtocolViolationError):
         reader.take(8)
 
 
-@pytest.mark.parametrize("claimed", [9, 2**64 - 1])
-def test_an_impossible_head_is_a_violation(claimed: int) -> None:
-    shared = region()
-    writer, _ = ends(shared)
+@pytest.mark.parametrize("claimed_head", [9, 2**64 - 1])
+def test_an_impossible_head_is_a_violation(claimed_head: int) -> None:
+    memory = region()
+    writer, _ = ends(memory)
     while writer.put(1):
         pass
-    shared.doorbells.words[_HEAD] = claimed
+    memory.doorbells.words[_HEAD] = claimed_head
     with pytest.raises(ProtocolViolationError):
         writer.put(1)
 
@@ -148,57 +148,57 @@ class LostError(Exception):
     """A wake-up was lost."""
 
 
-def _answer(shared: Region, count: int, sleep: bool, bells: tuple[int, int]) -> None:
+def _answer(memory: Region, count: int, sleeps: bool, bells: tuple[int, int]) -> None:
     """Copy every number from one ring into the other."""
-    reader = Reader(shared.doorbells.words, shared.doorbells.numbers)
-    writer = Writer(shared.completions.words, shared.completions.numbers, lambda: os.eventfd_write(bells[1], 1))
-    _exchange(reader, sleep, bells[0], count, writer.put)
+    reader = Reader(memory.doorbells.words, memory.doorbells.numbers)
+    writer = Writer(memory.completions.words, memory.completions.numbers, lambda: os.eventfd_write(bells[1], 1))
+    _exchange(reader, sleeps, bells[0], count, writer.put)
 
 
-def _exchange(reader: Reader, sleep: bool, bell: int, count: int, then: Callable[[int], object]) -> None:
-    waiting = select.poll()
-    waiting.register(bell, select.POLLIN)
+def _exchange(reader: Reader, sleeps: bool, bell: int, count: int, callback: Callable[[int], object]) -> None:
+    poll = select.poll()
+    poll.register(bell, select.POLLIN)
     expected = 0
     while expected < count:
         numbers = reader.take(8)
         for number in numbers:
             assert number == expected
             expected += 1
-            then(number)
+            callback(number)
         if numbers:
             continue
-        if not sleep:
+        if not sleeps:
             os.sched_yield()
         elif reader.announce_sleep():
-            if not waiting.poll(TIMEOUT * 1000):
+            if not poll.poll(TIMEOUT * 1000):
                 raise LostError(f"after {expected}")
             reader.end_sleep()
             os.eventfd_read(bell)
 
 
-@pytest.mark.parametrize(("sleep", "other_sleeps", "window", "count"), [
+@pytest.mark.parametrize(("sleeps", "other_sleeps", "window", "count"), [
     (True, True, 1, 30_000), (True, False, 1, 30_000), (True, True, 3, 60_000),
     pytest.param(False, False, 1, 60_000, marks=pytest.mark.alone),  # beside others, every turn waits for a slice of theirs
     pytest.param(False, False, 8, 200_000 if LONG else 60_000, marks=pytest.mark.alone),
 ])  # fmt: skip
 def test_no_wake_up_is_ever_lost_between_two_processes(
-    sleep: bool, other_sleeps: bool, window: int, count: int
+    sleeps: bool, other_sleeps: bool, window: int, count: int
 ) -> None:
     """With a window of 1 each number is put after the previous one has returned: a single lost wake-up would stop both
     processes."""
-    shared = region()
+    memory = region()
     bells = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            _answer(shared, count, other_sleeps, bells)
+            _answer(memory, count, other_sleeps, bells)
             status = 0
         finally:
             os._exit(status)
     handle = os.pidfd_open(pid)
     try:
-        writer = Writer(shared.doorbells.words, shared.doorbells.numbers, lambda: os.eventfd_write(bells[0], 1))
+        writer = Writer(memory.doorbells.words, memory.doorbells.numbers, lambda: os.eventfd_write(bells[0], 1))
         for number in range(window):
             writer.put(number)
 
@@ -206,8 +206,8 @@ def test_no_wake_up_is_ever_lost_between_two_processes(
             if number + window < count:
                 assert writer.put(number + window)
 
-        reader = Reader(shared.completions.words, shared.completions.numbers)
-        _exchange(reader, sleep, bells[1], count, put_next)
+        reader = Reader(memory.completions.words, memory.completions.numbers)
+        _exchange(reader, sleeps, bells[1], count, put_next)
         assert wait_for_end(handle, TIMEOUT)
         pid, status = 0, os.waitpid(pid, 0)[1]
         assert os.waitstatus_to_exitcode(status) == 0

@@ -37,13 +37,13 @@ class Process:
 
     def carry(self, *sources: int) -> list[bool]:
         """Frames from these addresses: which of them were lost."""
-        actual = []
+        verdicts = []
         for source in sources:
             frame = bytes(6) + source.to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
-            counted, located = self._flows.count(frame)
-            fates = [judge.decide(0, frame, located, counted) for judge in self.rules.compiled_rules(*self._place)]
-            actual.append(any(fate is not None and fate.drop for fate in fates))
-        return actual
+            number, located = self._flows.count(frame)
+            fates = [judge.decide(0, frame, located, number) for judge in self.rules.compiled_rules(*self._place)]
+            verdicts.append(any(fate is not None and fate.drop for fate in fates))
+        return verdicts
 
 
 def test_a_rule_counts_on_in_the_next_process(tmp_path: Path) -> None:
@@ -89,19 +89,19 @@ def test_a_rules_time_windows_go_on(tmp_path: Path) -> None:
     rules = RuleSet(FIELDS, tallies=TallyFile(path))
     judge = rules.add(4_000, text, "a").compiled("l", "forward")
     flows = Flows(1, Classifier(FIELDS))
-    counted, located = flows.count(bytes(60))
+    number, located = flows.count(bytes(60))
     assert judge is not None
-    assert judge.decide(5_009, bytes(60), located, counted) is None
-    assert judge.decide(5_010, bytes(60), located, counted) is not None
+    assert judge.decide(5_009, bytes(60), located, number) is None
+    assert judge.decide(5_010, bytes(60), located, number) is not None
 
 
-def decided(stage: FateStage, begin: int, end: int) -> list[object]:
+def decided(stage: FateStage, first: int, end: int) -> list[object]:
     """Decisions of a stage on frames of three flows."""
-    actual: list[object] = []
-    for number in range(begin, end):
+    verdicts: list[object] = []
+    for number in range(first, end):
         frame = bytes(6) + (1 + number % 3).to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
-        actual.append(stage.decide(number, frame))
-    return actual
+        verdicts.append(stage.decide(number, frame))
+    return verdicts
 
 
 def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateStage:
@@ -123,38 +123,38 @@ def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateSt
 def test_chance_counts_on_in_the_next_process(tmp_path: Path, impairment: Impairment) -> None:
     """Each frame has the fate of an uninterrupted run, and the log says so."""
     path = tmp_path / "tallies"
-    whole: list[Record] = []
-    parts: list[Record] = []
-    expected = decided(stage(impairment, Tallies(), whole), 0, 300)
-    actual: list[object] = []
-    for begin, end in ((0, 1), (1, 2), (2, 50), (50, 50), (50, 117), (117, 300)):
+    complete_log: list[Record] = []
+    partial_logs: list[Record] = []
+    expected = decided(stage(impairment, Tallies(), complete_log), 0, 300)
+    verdicts: list[object] = []
+    for first, end in ((0, 1), (1, 2), (2, 50), (50, 50), (50, 117), (117, 300)):
         tallies = TallyFile(path)
-        heir = stage(impairment, tallies, parts)
+        successor = stage(impairment, tallies, partial_logs)
         tallies.settle()
-        actual += decided(heir, begin, end)
-    assert actual == expected
-    assert parts == whole
+        verdicts += decided(successor, first, end)
+    assert verdicts == expected
+    assert partial_logs == complete_log
 
 
 def test_another_impairment_counts_from_1_and_so_does_the_old_one_when_it_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
-    impairment, other = Impairment(loss_pattern="3"), Impairment(loss_pattern="4")
+    impairment, other_impairment = Impairment(loss_pattern="3"), Impairment(loss_pattern="4")
     first = stage(impairment, TallyFile(path), [])
-    lost = Verdict(Outcome.PATTERN)
+    pattern_loss = Verdict(Outcome.PATTERN)
     assert decided(first, 0, 2) == [None, None]
-    first.change(5, other)
+    first.change(5, other_impairment)
     assert decided(first, 0, 2) == [None, None]
     tallies = TallyFile(path)
-    heir = stage(other, tallies, [])
+    successor = stage(other_impairment, tallies, [])
     tallies.settle()
-    assert decided(heir, 0, 2) == [None, lost]
-    heir.change(9, impairment)
-    assert decided(heir, 0, 3) == [None, None, lost]
+    assert decided(successor, 0, 2) == [None, pattern_loss]
+    successor.change(9, impairment)
+    assert decided(successor, 0, 3) == [None, None, pattern_loss]
 
 
 def test_counts_beyond_the_capacity_are_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     texts = {"a": "drop nth(3)", "b": "drop nth(3)", "c": "drop nth(3)"}
     assert Process(path, capacity=2, **texts).carry(1, 1) == [False, False]
-    again = Process(path, capacity=2, **texts)
-    assert again.carry(1, 1, 1) == [True, False, True]  # two of the rules count on, and lose the first
+    reopened = Process(path, capacity=2, **texts)
+    assert reopened.carry(1, 1, 1) == [True, False, True]  # two of the rules count on, and lose the first

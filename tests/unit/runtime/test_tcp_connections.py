@@ -24,11 +24,11 @@ Ends = tuple[Connection, MatchingQueues, socket.socket]
 def ends() -> Iterator[Ends]:
     """Yield rank 1's connection, and a plain socket at its other end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        far = socket.create_connection(listener.getsockname())
-        near, _ = listener.accept()
-    with closing(near), closing(far):
+        far_socket = socket.create_connection(listener.getsockname())
+        near_socket, _ = listener.accept()
+    with closing(near_socket), closing(far_socket):
         matching = MatchingQueues()
-        yield Connection(1, near, matching), matching, far
+        yield Connection(1, near_socket, matching), matching, far_socket
 
 
 def posted_receive(matching: MatchingQueues) -> tuple[bytearray, ReceiveCompletion]:
@@ -42,35 +42,35 @@ def receive_until_end(connection: Connection) -> None:
         connection.receive()
 
 
-def end_within_a_message(connection: Connection, far: socket.socket) -> None:
+def end_within_a_message(connection: Connection, far_socket: socket.socket) -> None:
     """Send 40 of a message's 100 bytes, and close the connection."""
-    far.sendall(HEADER.pack(0, 7, 100) + bytes(40))
-    far.close()
+    far_socket.sendall(HEADER.pack(0, 7, 100) + bytes(40))
+    far_socket.close()
     with pytest.raises(ConnectionResetError):
         receive_until_end(connection)
     connection.end(ENDED)
 
 
 def test_the_receive_of_a_partly_received_message_fails(ends: Ends) -> None:
-    connection, matching, far = ends
+    connection, matching, far_socket = ends
     _, completion = posted_receive(matching)
-    end_within_a_message(connection, far)
+    end_within_a_message(connection, far_socket)
     with pytest.raises(MPIError, match="has ended"):
         completion.result()
 
 
 def test_a_partly_received_unexpected_message_is_discarded(ends: Ends) -> None:
-    connection, matching, far = ends
-    end_within_a_message(connection, far)
+    connection, matching, far_socket = ends
+    end_within_a_message(connection, far_socket)
     result: Completion[ProbeResult | None] = Completion()
     matching.probe(1, 0, 7, False, False, result)
     assert result.result() is None
 
 
 def test_a_complete_message_is_received_after_the_end_of_the_connection(ends: Ends) -> None:
-    connection, matching, far = ends
-    far.sendall(HEADER.pack(0, 7, 3) + b"abc")
-    end_within_a_message(connection, far)
+    connection, matching, far_socket = ends
+    far_socket.sendall(HEADER.pack(0, 7, 3) + b"abc")
+    end_within_a_message(connection, far_socket)
     buffer, completion = posted_receive(matching)
     assert completion.result().length == 3
     assert buffer[:3] == b"abc"

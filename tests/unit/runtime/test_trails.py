@@ -15,9 +15,9 @@ def test_lines_written_by_a_killed_process_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "n1.jsonl"
     child = os.fork()
     if not child:
-        trail = UnbufferedLines(path)
+        journal = UnbufferedLines(path)
         for number in range(100):
-            trail.write({"n": number})
+            journal.write({"n": number})
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert [line["n"] for line in read(path)] == list(range(100))
@@ -30,14 +30,14 @@ def test_a_program_without_output_has_no_file(tmp_path: Path) -> None:
 
 def test_a_program_that_is_started_again_goes_on_after_what_is_there(tmp_path: Path) -> None:
     for number in range(2):
-        trail = UnbufferedLines(tmp_path / "n1.jsonl")
-        trail.write({"n": number})
-        trail.close()
+        journal = UnbufferedLines(tmp_path / "n1.jsonl")
+        journal.write({"n": number})
+        journal.close()
     assert [line["n"] for line in read(tmp_path / "n1.jsonl")] == [0, 1]
 
 
 def test_a_full_disk_is_told() -> None:
-    trail = UnbufferedLines(Path("/dev/full"))
+    journal = UnbufferedLines(Path("/dev/full"))
     with pytest.raises(UnwritableError, match="No space left"):
-        trail.write({"n": 1})
-    trail.close()
+        journal.write({"n": 1})
+    journal.close()

@@ -26,22 +26,22 @@ def descriptions(draw: st.DrawFn, max_nodes: int = 6) -> Description:
     switches = [f"s{number}" for number in range(1, draw(st.integers(0, 4)) + 1)]
     ends = draw(_cables(names, switches))
     network6: str | None = draw(st.sampled_from([None, "fd00:7::/48"]))
-    bare = _build(names, [()] * len(names), switches, [Link(ends=pair) for pair in ends], network6=network6)
-    layout = resolve(bare)
+    plain = _build(names, [()] * len(names), switches, [Link(ends=pair) for pair in ends], network6=network6)
+    layout = resolve(plain)
     plugs = [(link.a, link.b) for link in layout.links]
     addresses = {End(node.name, nic.name): nic.addresses for node in layout.nodes for nic in node.nics}
     declared = [end for end in addresses if draw(st.integers(0, 3)) == 0]
     nics: dict[str, list[Nic]] = {name: [] for name in names}
     for number, end in enumerate(declared):
-        own = [_moved(text, number) for text in addresses[end] if draw(st.booleans())]
+        moved_addresses = [_moved(text, number) for text in addresses[end] if draw(st.booleans())]
         if network6 is None and draw(st.booleans()):
-            own.append(f"2001:db8:{_segment(addresses[end][0]):x}::{number + 1:x}/64")
+            moved_addresses.append(f"2001:db8:{_segment(addresses[end][0]):x}::{number + 1:x}/64")
         nics[end.owner].append(
             Nic(
                 name=end.port,
                 mac=f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}" if draw(st.booleans()) else None,
                 mtu=draw(st.sampled_from([None, *MTUS])),
-                addresses=own,
+                addresses=moved_addresses,
             )
         )
     links = [
@@ -75,23 +75,23 @@ def _cables(draw: st.DrawFn, nodes: Sequence[str], switches: Sequence[str]) -> l
     too."""
     pairs: list[tuple[str, str]] = []
     for name in nodes:
-        others = [*switches, *(node for node in nodes if node != name)]
-        if others:
-            pairs += [(name, other) for other in draw(st.lists(st.sampled_from(others), max_size=2))]
+        neighbours = [*switches, *(node for node in nodes if node != name)]
+        if neighbours:
+            pairs += [(name, neighbour) for neighbour in draw(st.lists(st.sampled_from(neighbours), max_size=2))]
     if len(switches) > 1:
-        both = st.lists(st.sampled_from(switches), min_size=2, max_size=2, unique=True)
-        pairs += [(a, b) for a, b in draw(st.lists(both, max_size=6))]
+        switch_pairs = st.lists(st.sampled_from(switches), min_size=2, max_size=2, unique=True)
+        pairs += [(a, b) for a, b in draw(st.lists(switch_pairs, max_size=6))]
     pairs = draw(st.permutations(pairs))
-    taken: set[str] = set()
+    taken_names: set[str] = set()
 
     def end(owner: str) -> str:
         if draw(st.integers(0, 4)):
             return owner
         port = draw(st.sampled_from(["3", "7", "900"] if owner in switches else ["eth0", "eth2", "ib0", "cable.1"]))
         text = f"{owner}:{port}"
-        if text in taken:
+        if text in taken_names:
             return owner
-        taken.add(text)
+        taken_names.add(text)
         return text
 
     return [[end(a), end(b)] for a, b in pairs]
@@ -109,7 +109,7 @@ def _build(
         name="random",
         network6=network6,
         defaults=Defaults(mtu=mtu),
-        nodes=[Node(name=name, nics=own) for name, own in zip(names, nics, strict=True)],
+        nodes=[Node(name=name, nics=own_nics) for name, own_nics in zip(names, nics, strict=True)],
         switches=[Switch(name=name) for name in switches],
         links=links,
     )
@@ -132,35 +132,35 @@ def _segment(text: str) -> int:
     return int(text.split(".")[1])
 
 
-def _remade(description: Description, **changed: object) -> Description:
+def _remade(description: Description, **changes: object) -> Description:
     """The description with some parts changed, checked again."""
-    parts = {key: getattr(description, key) for key in Description.model_fields} | changed
-    return Description.model_validate(parts)
+    values = {key: getattr(description, key) for key in Description.model_fields} | changes
+    return Description.model_validate(values)
 
 
 def _add_node(draw: st.DrawFn, description: Description) -> Description:
-    known = [node.name for node in description.nodes] + [switch.name for switch in description.switches]
-    name = draw(st.sampled_from([name for name in ["n8", "extra", "n4"] if name not in known]))
-    link = Link(ends=[name, draw(st.sampled_from(known))])
+    known_names = [node.name for node in description.nodes] + [switch.name for switch in description.switches]
+    name = draw(st.sampled_from([name for name in ["n8", "extra", "n4"] if name not in known_names]))
+    link = Link(ends=[name, draw(st.sampled_from(known_names))])
     return _remade(description, nodes=(*description.nodes, Node(name=name)), links=(*description.links, link))
 
 
 def _remove_node(draw: st.DrawFn, description: Description) -> Description:
     if len(description.nodes) == 1:
         return _add_node(draw, description)
-    gone = draw(st.sampled_from(description.nodes)).name
-    left = tuple(node for node in description.nodes if node.name != gone)
-    return _without(description, left, [link for link in description.links if gone in link.owners])
+    removed_name = draw(st.sampled_from(description.nodes)).name
+    remaining = tuple(node for node in description.nodes if node.name != removed_name)
+    return _without(description, remaining, [link for link in description.links if removed_name in link.owners])
 
 
 def _add_link(draw: st.DrawFn, description: Description) -> Description:
-    known = [node.name for node in description.nodes] + [switch.name for switch in description.switches]
-    if len(known) == 1:
+    known_names = [node.name for node in description.nodes] + [switch.name for switch in description.switches]
+    if len(known_names) == 1:
         return _add_node(draw, description)
-    ends = draw(st.lists(st.sampled_from(known), min_size=2, max_size=2, unique=True))
-    place = draw(st.integers(0, len(description.links)))
+    ends = draw(st.lists(st.sampled_from(known_names), min_size=2, max_size=2, unique=True))
+    index = draw(st.integers(0, len(description.links)))
     links = description.links
-    return _remade(description, links=(*links[:place], Link(ends=ends), *links[place:]))
+    return _remade(description, links=(*links[:index], Link(ends=ends), *links[index:]))
 
 
 def _remove_link(draw: st.DrawFn, description: Description) -> Description:
@@ -169,15 +169,15 @@ def _remove_link(draw: st.DrawFn, description: Description) -> Description:
     return _without(description, description.nodes, [draw(st.sampled_from(description.links))])
 
 
-def _without(description: Description, nodes: Sequence[Node], gone: Sequence[Link]) -> Description:
+def _without(description: Description, nodes: Sequence[Node], removed_links: Sequence[Link]) -> Description:
     """Return the description without some links and without the declared NICs at their ends."""
-    ends = {end for link in gone for end in link.ends}
-    kept = [
+    ends = {end for link in removed_links for end in link.ends}
+    remaining_nodes = [
         node.model_copy(update={"nics": tuple(nic for nic in node.nics if f"{node.name}:{nic.name}" not in ends)})
         for node in nodes
     ]
-    links = tuple(link for link in description.links if link not in gone)
-    return _remade(description, nodes=tuple(kept), links=links)
+    links = tuple(link for link in description.links if link not in removed_links)
+    return _remade(description, nodes=tuple(remaining_nodes), links=links)
 
 
 def _change_mtu(draw: st.DrawFn, description: Description) -> Description:
@@ -187,13 +187,15 @@ def _change_mtu(draw: st.DrawFn, description: Description) -> Description:
 
 def _change_address(draw: st.DrawFn, description: Description) -> Description:
     """Change or remove a declared address."""
-    places = [(node, nic, address) for node in description.nodes for nic in node.nics for address in nic.addresses]
-    if not places:
+    nic_addresses = [
+        (node, nic, address) for node in description.nodes for nic in node.nics for address in nic.addresses
+    ]
+    if not nic_addresses:
         return _change_mtu(draw, description)
-    node, nic, old = draw(st.sampled_from(places))
+    node, nic, old = draw(st.sampled_from(nic_addresses))
     new = [_moved(old, 240)] if "." in old and draw(st.booleans()) else []
     addresses = tuple(text for address in nic.addresses for text in ([address] if address != old else new))
-    changed = nic.model_copy(update={"addresses": addresses})
-    nics = tuple(changed if other is nic else other for other in node.nics)
-    nodes = tuple(other.model_copy(update={"nics": nics}) if other is node else other for other in description.nodes)
+    changed_nic = nic.model_copy(update={"addresses": addresses})
+    nics = tuple(changed_nic if item is nic else item for item in node.nics)
+    nodes = tuple(item.model_copy(update={"nics": nics}) if item is node else item for item in description.nodes)
     return _remade(description, nodes=nodes)

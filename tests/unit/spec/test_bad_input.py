@@ -28,28 +28,28 @@ def problems(text: str) -> list[Problem]:
     return caught.value.problems
 
 
-def only(text: str) -> Problem:
+def only_problem(text: str) -> Problem:
     problems_found = problems(text)
     assert len(problems_found) == 1, problems_found
     return problems_found[0]
 
 
 def test_a_misspelt_key_of_a_link_gets_the_nearest_key() -> None:
-    problem = only(STAR + '[[link]]\nends = ["n1", "s1"]\n[[link]]\nends = ["n2", "s1"]\ndealy = "1ms"')
+    problem = only_problem(STAR + '[[link]]\nends = ["n1", "s1"]\n[[link]]\nends = ["n2", "s1"]\ndealy = "1ms"')
     assert (problem.path, problem.found, problem.suggestion) == ("link[2]", "unknown key 'dealy'", "delay")
     assert "did you mean 'delay'?" in str(problem)
 
 
 def test_a_listed_link_beside_the_generated_one_is_no_second_cable_by_accident() -> None:
     shape = 'name = "c"\n[generate]\nshape = "star"\nnodes = 2\n'
-    problem = only(shape + '[[link]]\nends = ["s1", "n2"]\nloss = "5%"')
+    problem = only_problem(shape + '[[link]]\nends = ["s1", "n2"]\nloss = "5%"')
     assert (problem.path, problem.found) == (
         "link[1].ends",
         "a second cable between s1 and n2, which [generate] has joined",
     )
     assert "[defaults.link]" in problem.expected
-    meant = parse(shape + '[[link]]\nends = ["s1", "n2:eth1"]\nloss = "5%"', "cluster.toml")
-    assert len(meant.links) == 3
+    parallel_links = parse(shape + '[[link]]\nends = ["s1", "n2:eth1"]\nloss = "5%"', "cluster.toml")
+    assert len(parallel_links.links) == 3
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_a_listed_link_beside_the_generated_one_is_no_second_cable_by_accident()
     ],
 )
 def test_a_node_has_a_name_that_programs_take_for_no_other_host(name: str, expected: str) -> None:
-    problem = only(f'name = "c"\nnode = [{{name = "n1"}}, {{name = "{name}"}}, {{name = "0x1G"}}]\n')
+    problem = only_problem(f'name = "c"\nnode = [{{name = "n1"}}, {{name = "{name}"}}, {{name = "0x1G"}}]\n')
     assert (problem.path, problem.found) == (f"node[2] ({name}).name", repr(name))
     assert expected in problem.expected
 
 
 def test_a_rate_of_0_says_how_no_limit_and_no_traffic_are_written() -> None:
-    problem = only(STAR + '[[link]]\nends = ["n1", "s1"]\nrate = "0"\n')
+    problem = only_problem(STAR + '[[link]]\nends = ["n1", "s1"]\nrate = "0"\n')
     assert problem.path == "link[1].rate"
     assert "'unlimited'; where nothing is to pass, a loss of '100%'" in problem.expected
     (link,) = parse(
@@ -126,7 +126,7 @@ def test_unknown_keys_are_found_everywhere() -> None:
     ],
 )
 def test_a_wrong_value_of_a_link_says_what_it_expected(key: str, value: str, expected: str) -> None:
-    problem = only(STAR + f'[[link]]\nends = ["n1", "s1"]\n{key} = {value}')
+    problem = only_problem(STAR + f'[[link]]\nends = ["n1", "s1"]\n{key} = {value}')
     assert problem.path == f"link[1].{key}"
     assert expected in problem.expected
 
@@ -140,7 +140,7 @@ def test_names_that_could_be_mistaken_for_paths_or_options_are_refused(name: str
         f'name = "c"\nnode = [{{name = "{name}"}}]',
         f'name = "c"\nnode = [{{name = "n1"}}]\nswitch = [{{name = "{name}"}}]',
     ):
-        problem = only(text)
+        problem = only_problem(text)
         assert "1 to 63 letters" in problem.expected
         assert problem.path.endswith("name")
         assert len(problem.found) <= 62
@@ -148,7 +148,9 @@ def test_names_that_could_be_mistaken_for_paths_or_options_are_refused(name: str
 
 
 def test_an_unknown_node_in_a_link_gets_the_nearest_name() -> None:
-    problem = only('name = "c"\nnode = [{name = "head"}, {name = "worker"}]\n[[link]]\nends = ["head", "wroker:eth1"]')
+    problem = only_problem(
+        'name = "c"\nnode = [{name = "head"}, {name = "worker"}]\n[[link]]\nends = ["head", "wroker:eth1"]'
+    )
     assert problem.path == "link[1].ends[2]"
     assert problem.found == "unknown name 'wroker'"
     assert problem.suggestion == "worker:eth1"
@@ -173,20 +175,20 @@ def test_two_links_do_not_share_a_port() -> None:
 
 
 def test_a_link_joins_two_different_things() -> None:
-    assert "two different" in only(STAR + '[[link]]\nends = ["n1", "n1"]').expected
-    assert only(STAR + '[[link]]\nends = ["n1"]').expected == "two ends"
-    assert only(STAR + '[[link]]\nends = ["n1", "n2", "n3"]').expected == "two ends"
+    assert "two different" in only_problem(STAR + '[[link]]\nends = ["n1", "n1"]').expected
+    assert only_problem(STAR + '[[link]]\nends = ["n1"]').expected == "two ends"
+    assert only_problem(STAR + '[[link]]\nends = ["n1", "n2", "n3"]').expected == "two ends"
 
 
 @pytest.mark.parametrize("port", ["0", "1024", "eth0", "01"])
 def test_a_port_of_a_switch_is_a_number_that_it_has(port: str) -> None:
-    assert only(STAR + f'[[link]]\nends = ["n1", "s1:{port}"]').expected == "a port of s1 from 1 to 1,023"
+    assert only_problem(STAR + f'[[link]]\nends = ["n1", "s1:{port}"]').expected == "a port of s1 from 1 to 1,023"
 
 
 def test_a_myrinet_switch_has_eight_ports_unless_it_says_more() -> None:
     text = 'name = "c"\nnode = [' + ", ".join(f'{{name = "n{i}"}}' for i in range(1, 10)) + "]\n"
     links = "".join(f'[[link]]\nends = ["n{i}", "s"]\n' for i in range(1, 10))
-    problem = only(text + '[[switch]]\nname = "s"\nkind = "myrinet"\n' + links)
+    problem = only_problem(text + '[[switch]]\nname = "s"\nkind = "myrinet"\n' + links)
     assert problem.found == "9 links"
     assert "at most 8" in problem.expected
     parse(text + '[[switch]]\nname = "s"\nkind = "myrinet"\nports = 16\n' + links, "x")
@@ -198,7 +200,7 @@ def test_a_bridge_of_more_than_1023_ports_is_told_to_be_two() -> None:
         '[[node]]\nname = "n1"\n[[switch]]\nname = "s1"\nports = 2000',
         '[generate]\nshape = "star"\nnodes = 1023\n[[node]]\nname = "one-more"\n[[link]]\nends = ["one-more", "s1"]',
     ):
-        problem = only(f'name = "c"\n{source}')
+        problem = only_problem(f'name = "c"\n{source}')
         assert "1,023 ports" in problem.expected
         assert "two switches" in problem.expected
     with pytest.raises(DescriptionError, match="two switches"):
@@ -208,11 +210,11 @@ def test_a_bridge_of_more_than_1023_ports_is_told_to_be_two() -> None:
 
 
 def test_switches_of_different_kinds_do_not_fit_each_other() -> None:
-    actual = only(
+    message = only_problem(
         'name = "c"\nnode = [{name = "n"}]\nswitch = [{name = "s"}, {name = "m", kind = "myrinet"}]\n'
         '[[link]]\nends = ["s", "m"]'
     )
-    assert actual.expected == "switches of one kind"
+    assert message.expected == "switches of one kind"
 
 
 def nic(*lines: str) -> str:
@@ -258,7 +260,7 @@ def nic(*lines: str) -> str:
     ],
 )  # fmt: skip
 def test_a_wrong_nic_says_what_it_expected(line: str, expected: str) -> None:
-    problem = only(nic(line))
+    problem = only_problem(nic(line))
     assert expected in problem.expected
     assert ".nic[1]" in problem.path
 
@@ -281,7 +283,7 @@ def test_a_wrong_nic_says_what_it_expected(line: str, expected: str) -> None:
     ],
 )
 def test_a_wrong_node_says_what_it_expected(line: str, expected: str) -> None:
-    problem = only(f'name = "c"\n[[node]]\nname = "n1"\n{line}')
+    problem = only_problem(f'name = "c"\n[[node]]\nname = "n1"\n{line}')
     assert expected in problem.expected
     assert problem.path.startswith("node[1] (n1).")
 
@@ -304,7 +306,7 @@ def test_a_wrong_node_says_what_it_expected(line: str, expected: str) -> None:
     ],
 )
 def test_a_wrong_heading_says_what_it_expected(line: str, expected: str) -> None:
-    problem = only(line + STAR + "".join(f'[[link]]\nends = ["n{i}", "s1"]\n' for i in (1, 2, 3)))
+    problem = only_problem(line + STAR + "".join(f'[[link]]\nends = ["n{i}", "s1"]\n' for i in (1, 2, 3)))
     assert expected in problem.expected
 
 
@@ -355,7 +357,7 @@ def test_a_limit_is_allowed_and_what_is_beyond_it_says_which_it_is(
     text: str, largest: str, too_large: str, path: str, expected: str
 ) -> None:
     parse(text.replace("LIMIT", largest), "cluster.toml")
-    problem = only(text.replace("LIMIT", too_large))
+    problem = only_problem(text.replace("LIMIT", too_large))
     assert problem.path == path
     assert expected in problem.expected
 
@@ -364,7 +366,7 @@ def test_a_switch_that_says_its_ports_has_no_more() -> None:
     links = "".join(f'[[link]]\nends = ["n{number}", "s1"]\n' for number in (1, 2, 3))
     nodes = 'name = "c"\nnode = [{name = "n1"}, {name = "n2"}, {name = "n3"}]\n'
     parse(nodes + 'switch = [{name = "s1", ports = 3}]\n' + links, "cluster.toml")
-    problem = only(nodes + 'switch = [{name = "s1", ports = 2}]\n' + links)
+    problem = only_problem(nodes + 'switch = [{name = "s1", ports = 2}]\n' + links)
     assert problem.found == "3 links"
     assert problem.expected == "at most 2, one for each of its ports"
 
@@ -399,13 +401,13 @@ def test_mistakes_of_fields_and_between_parts_are_reported_together() -> None:
 
 
 def test_what_follows_from_a_mistake_is_not_reported_again() -> None:
-    problem = only(STAR + '[[link]]\nends = ["n1", "s1"]\ndealy = "1ms"\njitter = "1us"')
+    problem = only_problem(STAR + '[[link]]\nends = ["n1", "s1"]\ndealy = "1ms"\njitter = "1us"')
     assert problem.suggestion == "delay"
 
 
 def test_a_contradiction_in_the_defaults_is_reported_once() -> None:
     links = "".join(f'[[link]]\nends = ["n{i}", "s1"]\n' for i in (1, 2, 3))
-    problem = only(STAR + '[defaults.link]\njitter = "1us"\n' + links)
+    problem = only_problem(STAR + '[defaults.link]\njitter = "1us"\n' + links)
     assert problem.path == "defaults.link.jitter"
 
 
@@ -414,14 +416,14 @@ def test_a_default_that_each_link_completes_is_no_contradiction() -> None:
 
 
 def test_a_direct_link_is_between_two_nodes_and_has_no_impairments() -> None:
-    assert "two nodes" in only(STAR + '[[link]]\nends = ["n1", "s1"]\ndatapath = "direct"').expected
-    problem = only(STAR + '[[link]]\nends = ["n1", "n2"]\ndatapath = "direct"\nloss = "1%"')
+    assert "two nodes" in only_problem(STAR + '[[link]]\nends = ["n1", "s1"]\ndatapath = "direct"').expected
+    problem = only_problem(STAR + '[[link]]\nends = ["n1", "n2"]\ndatapath = "direct"\nloss = "1%"')
     assert problem.path == "link[1].datapath"
     assert "cannot have any" in problem.expected
 
 
 def test_networks_of_different_segments_do_not_overlap() -> None:
-    actual = only(
+    message = only_problem(
         'name = "c"\n[[link]]\nends = ["a", "b"]\n[[link]]\nends = ["c", "d"]\n'
         + "".join(
             f'[[node]]\nname = "{name}"\n[[node.nic]]\naddresses = ["{address}"]\n'
@@ -433,34 +435,34 @@ def test_networks_of_different_segments_do_not_overlap() -> None:
             ]
         )
     )
-    assert "does not overlap 10.1.0.0/16" in actual.expected
+    assert "does not overlap 10.1.0.0/16" in message.expected
 
 
 def test_tables_of_the_wrong_form_are_refused() -> None:
-    assert only('name = "c"\nnode = 5').expected == "tables that begin with [[node]]"
+    assert only_problem('name = "c"\nnode = 5').expected == "tables that begin with [[node]]"
     assert problems('name = "c"\n[node]\nname = "n1"')[0].found == "[node]"
     assert problems('name = "c"\nnode = [5]')[0].expected == "a table"
 
 
 def test_a_long_value_is_shortened() -> None:
-    problem = only(STAR + f'[[link]]\nends = ["n1", "s1"]\ndelay = "{"x" * 5000}"')
+    problem = only_problem(STAR + f'[[link]]\nends = ["n1", "s1"]\ndelay = "{"x" * 5000}"')
     assert len(problem.found) <= 60
 
 
 def test_a_syntax_error_names_line_and_column() -> None:
-    problem = only('name = "c"\n[[node]\nname = "n1"')
+    problem = only_problem('name = "c"\n[[node]\nname = "n1"')
     assert problem.path == "line 2, column 7"
     assert problem.found == "'[[node]'"
-    assert only('name = "c"\nname = "d"').path.startswith("line 2")
-    assert "valid TOML" in only("[a]\n[a]").expected
-    assert only('name = "c').path.startswith("line 1")
+    assert only_problem('name = "c"\nname = "d"').path.startswith("line 2")
+    assert "valid TOML" in only_problem("[a]\n[a]").expected
+    assert only_problem('name = "c').path.startswith("line 1")
 
 
 def test_hostile_toml_is_an_error_not_a_crash() -> None:
-    assert "nested" in only("a = " + "[" * 50_000).found
-    assert "nested" in only('name = "c"\n' + "a." * 500_000 + "a = 1").found
-    assert "nested" in only('name = "c"\nx = {' + "'a' . " * 100_000 + "a = 1}").found
-    assert only("a = " + "9" * 5000).expected.startswith("valid TOML")
+    assert "nested" in only_problem("a = " + "[" * 50_000).found
+    assert "nested" in only_problem('name = "c"\n' + "a." * 500_000 + "a = 1").found
+    assert "nested" in only_problem('name = "c"\nx = {' + "'a' . " * 100_000 + "a = 1}").found
+    assert only_problem("a = " + "9" * 5000).expected.startswith("valid TOML")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
@@ -473,7 +475,7 @@ def test_an_empty_file_is_told_that_a_cluster_needs_a_node(text: str, tmp_path: 
 
 
 def test_a_cluster_without_nodes_needs_one() -> None:
-    assert "at least one node" in only('name = "c"\n[[switch]]\nname = "s1"').expected
+    assert "at least one node" in only_problem('name = "c"\n[[switch]]\nname = "s1"').expected
     with pytest.raises(DescriptionError, match="at least one node"):
         Description(name="c", nodes=[])
 
@@ -481,14 +483,14 @@ def test_a_cluster_without_nodes_needs_one() -> None:
 def test_a_file_of_10_mb_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     file = tmp_path / "huge.toml"
     file.write_bytes(b'[[node]]\nname = "n"\n' * 500_000)
-    start = time.process_time()
+    start_time = time.process_time()
     with pytest.raises(DescriptionError, match="at most 4 MiB"):
         load(file)
-    assert time.process_time() - start < 1, "it was read, or even parsed, as a whole"
+    assert time.process_time() - start_time < 1, "it was read, or even parsed, as a whole"
 
 
 def test_a_text_above_the_limit_is_refused_too() -> None:
-    assert "4 MiB" in only("#" * (LARGEST_FILE + 1)).expected
+    assert "4 MiB" in only_problem("#" * (LARGEST_FILE + 1)).expected
 
 
 def test_a_directory_is_not_a_file(tmp_path: Path) -> None:

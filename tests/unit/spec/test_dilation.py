@@ -19,14 +19,14 @@ from testbed.spec.units import format_limit
 
 def test_times_grow_rates_shrink_and_what_counts_frames_stays() -> None:
     layout = resolve(Description.star(2, delay="10us", jitter="2us", rate="1gbit", loss="5%", queue="30KiB", seed=4))
-    slow = slow_layout(layout, 100)
-    for before, after in zip(layout.links, slow.links, strict=True):
-        for one, other in ((before.forward, after.forward), (before.backward, after.backward)):
-            assert (other.delay, other.jitter, other.rate) == (1_000_000, 200_000, 10_000_000)
-            assert (other.loss, other.queue, other.distribution) == (one.loss, one.queue, one.distribution)
-    assert slow.nodes == layout.nodes
-    assert slow.switches == layout.switches
-    assert slow.seed == layout.seed
+    slowed = slow_layout(layout, 100)
+    for before, after in zip(layout.links, slowed.links, strict=True):
+        for first, second in ((before.forward, after.forward), (before.backward, after.backward)):
+            assert (second.delay, second.jitter, second.rate) == (1_000_000, 200_000, 10_000_000)
+            assert (second.loss, second.queue, second.distribution) == (first.loss, first.queue, first.distribution)
+    assert slowed.nodes == layout.nodes
+    assert slowed.switches == layout.switches
+    assert slowed.seed == layout.seed
     assert slow_layout(layout, 1) is layout
 
 
@@ -62,23 +62,23 @@ def test_frames_leave_a_slowed_link_at_the_slowed_times(
 ) -> None:
     """Times agree up to the rounding of times, and of a rate to integer bit/s."""
     layout = resolve(Description.back_to_back(rate=format_limit(rate), delay=f"{delay}ns", loss="20%", seed=3))
-    times = []
-    for one, scale in ((layout, 1), (slow_layout(layout, factor), factor)):
-        link = one.links[0]
-        direction = LinkDirection(link.name, "forward", link.forward, FateOptions(seed=one.seed))
-        now, left = 0, []
+    delivery_times = []
+    for first, scale in ((layout, 1), (slow_layout(layout, factor), factor)):
+        link = first.links[0]
+        direction = LinkDirection(link.name, "forward", link.forward, FateOptions(seed=first.seed))
+        now, deliveries = 0, []
         for gap, size in frames:
             now += gap
             direction.offer(now * scale, bytes(size))
         while direction.deadline is not None:
-            at = direction.deadline
-            left += [(at / scale, len(frame)) for frame in direction.poll(at)]
-        times.append(left)
-    plain, slow = times
-    assert [size for _, size in plain] == [size for _, size in slow]
+            time = direction.deadline
+            deliveries += [(time / scale, len(frame)) for frame in direction.poll(time)]
+        delivery_times.append(deliveries)
+    unslowed, slowed = delivery_times
+    assert [size for _, size in unslowed] == [size for _, size in slowed]
     rounded = factor / rate if rate else 0.0
-    for (one, _), (second, _) in zip(plain, slow, strict=True):
-        assert abs(one - second) <= 1 + len(frames) + one * rounded
+    for (first, _), (second, _) in zip(unslowed, slowed, strict=True):
+        assert abs(first - second) <= 1 + len(frames) + first * rounded
 
 
 def test_a_faults_delays_grow_and_its_rates_shrink_and_its_times_stay() -> None:
@@ -86,11 +86,16 @@ def test_a_faults_delays_grow_and_its_rates_shrink_and_its_times_stay() -> None:
         on="n1", from_="4ms", to="8ms", delay="50us", jitter="1us", rate="1gbit", loss="5%",
         rules=["delay 1ms emp.type == 1 and nth(2)", "drop eth.type == 0x88b5"],
     )  # fmt: skip
-    slow = slow_fault(fault, 100)
-    assert isinstance(slow, Impair)
-    assert (slow.delay, slow.jitter, slow.rate, slow.loss) == (5_000_000, 100_000, 10_000_000, 0.05)
-    assert slow.rules == ("delay 100000000ns emp.type == 1 and nth(2)", "drop eth.type == 0x88b5")
-    assert (slow.begin, slow.to) == (fault.begin, fault.to)
+    slowed_fault = slow_fault(fault, 100)
+    assert isinstance(slowed_fault, Impair)
+    assert (slowed_fault.delay, slowed_fault.jitter, slowed_fault.rate, slowed_fault.loss) == (
+        5_000_000,
+        100_000,
+        10_000_000,
+        0.05,
+    )
+    assert slowed_fault.rules == ("delay 100000000ns emp.type == 1 and nth(2)", "drop eth.type == 0x88b5")
+    assert (slowed_fault.begin, slowed_fault.to) == (fault.begin, fault.to)
 
 
 def test_rules_and_loads_are_slowed_and_what_is_no_quantity_of_links_stays() -> None:
@@ -104,7 +109,7 @@ def test_rules_and_loads_are_slowed_and_what_is_no_quantity_of_links_stays() -> 
     assert slow_fault(pause, 10) == pause
 
 
-@pytest.mark.parametrize("said", [{"jitter_file": "a.csv"}, {"rate_trace": "b.csv"}, {"rate": "5bit"}])
-def test_a_fault_that_cannot_be_slowed_is_refused(said: dict[str, str]) -> None:
+@pytest.mark.parametrize("messages", [{"jitter_file": "a.csv"}, {"rate_trace": "b.csv"}, {"rate": "5bit"}])
+def test_a_fault_that_cannot_be_slowed_is_refused(messages: dict[str, str]) -> None:
     with pytest.raises(UnsupportedError):
-        slow_fault(Impair(on="n1", at="1ms", **said), 10)
+        slow_fault(Impair(on="n1", at="1ms", **messages), 10)

@@ -91,8 +91,8 @@ def test_no_value_is_converted_that_nobody_asked_to(key: str, value: object, exp
 
 
 def test_a_whole_number_is_a_number_and_an_iterator_a_list() -> None:
-    whole = Whole(name="a", share=2, parts=(Part(size=size) for size in (2, 4)))  # type: ignore[arg-type]
-    assert (whole.share, [part.size for part in whole.parts]) == (2.0, [2, 4])
+    complete = Whole(name="a", share=2, parts=(Part(size=size) for size in (2, 4)))  # type: ignore[arg-type]
+    assert (complete.share, [part.size for part in complete.parts]) == (2.0, [2, 4])
 
 
 def test_the_name_in_python_is_no_key_in_toml() -> None:
@@ -105,16 +105,16 @@ def test_the_name_in_python_is_no_key_in_toml() -> None:
 
 
 def test_an_element_is_frozen_and_a_copy_has_other_values() -> None:
-    whole = Whole(name="a")
+    complete = Whole(name="a")
     with pytest.raises(AttributeError, match="frozen"):
-        whole.name = "b"  # type: ignore[misc]
-    assert whole.model_copy(update={"name": "b"}) == Whole(name="b")
-    assert whole.name == "a"
+        complete.name = "b"  # type: ignore[misc]
+    assert complete.model_copy(update={"name": "b"}) == Whole(name="b")
+    assert complete.name == "a"
 
 
 def test_copies_and_pickles_are_equal_and_hashes_follow_equality() -> None:
-    whole = Whole(name="a", parts=(Part(size=4),))
-    assert copy.deepcopy(whole) == whole == pickle.loads(pickle.dumps(whole))
+    complete = Whole(name="a", parts=(Part(size=4),))
+    assert copy.deepcopy(complete) == complete == pickle.loads(pickle.dumps(complete))
     assert hash(Part(size=4)) == hash(Part(size=4))
     assert Whole(name="a") != Larger(name="a")
 

@@ -26,48 +26,48 @@ class Network:
         return list(switch.ports if switch.learns else switch.tree)
 
     def broadcast(self, sender: End) -> Counter[End]:
-        """How many times a broadcast arrives at each NIC."""
+        """Count the arrivals of a broadcast at each NIC."""
         arrived: Counter[End] = Counter()
         frames = deque([self.peer[sender]])
         while frames:
-            local = frames.popleft()
-            if local.owner not in self.switches:
-                arrived[local] += 1
+            local_end = frames.popleft()
+            if local_end.owner not in self.switches:
+                arrived[local_end] += 1
                 continue
             assert arrived.total() + len(frames) < 10_000, "it circulates"
-            out = [port for port in self.ports(self.switches[local.owner]) if str(port) != local.port]
-            frames += [self.peer[End(local.owner, str(port))] for port in out]
+            output_ports = [port for port in self.ports(self.switches[local_end.owner]) if str(port) != local_end.port]
+            frames += [self.peer[End(local_end.owner, str(port))] for port in output_ports]
         return arrived
 
     def unicast(self, sender: End, mac: str) -> tuple[End, int]:
         """Return where a frame to a MAC ends, and the number of switches that it crossed."""
-        local, hops = self.peer[sender], 0
-        while local.owner in self.switches:
+        local_end, hops = self.peer[sender], 0
+        while local_end.owner in self.switches:
             hops += 1
             assert hops <= len(self.switches), "it goes in circles"
-            port = self.switches[local.owner].forwarding[mac]
-            assert str(port) != local.port, "a bridge drops what would leave where it came from"
-            local = self.peer[End(local.owner, str(port))]
-        return local, hops
+            port = self.switches[local_end.owner].forwarding[mac]
+            assert str(port) != local_end.port, "a bridge drops what would leave where it came from"
+            local_end = self.peer[End(local_end.owner, str(port))]
+        return local_end, hops
 
     def distances(self, sender: End) -> dict[End, int]:
-        """How many switches are on a shortest path to each NIC."""
+        """Count the switches on a shortest path to each NIC."""
         first = self.peer[sender]
         if first.owner not in self.switches:
             return {first: 0}
-        actual: dict[End, int] = {}
+        distances_found: dict[End, int] = {}
         distance, queue = {first.owner: 1}, deque([first.owner])
         while queue:
             name = queue.popleft()
             for port in self.switches[name].ports:
-                other = self.peer[End(name, str(port))]
-                if other.owner not in self.switches:
-                    actual.setdefault(other, distance[name])
-                elif other.owner not in distance:
-                    distance[other.owner] = distance[name] + 1
-                    queue.append(other.owner)
-        actual.pop(sender, None)
-        return actual
+                peer_end = self.peer[End(name, str(port))]
+                if peer_end.owner not in self.switches:
+                    distances_found.setdefault(peer_end, distance[name])
+                elif peer_end.owner not in distance:
+                    distance[peer_end.owner] = distance[name] + 1
+                    queue.append(peer_end.owner)
+        distances_found.pop(sender, None)
+        return distances_found
 
 
 def check(layout: Layout) -> None:
@@ -137,11 +137,11 @@ def test_different_destinations_spread_over_equally_short_paths() -> None:
     layout = resolve(Description.fat_tree(8))
     edge = next(switch for switch in layout.switches if any(link.a == End("n1", "eth0") and link.b.owner == switch.name
                                                             for link in layout.links))  # fmt: skip
-    used = Counter(edge.forwarding.values())
-    up = [used[port] for port in edge.ports if used[port] > 1]
-    assert len(up) == 4, "all four uplinks carry traffic"
+    use_counts = Counter(edge.forwarding.values())
+    upward_counts = [use_counts[port] for port in edge.ports if use_counts[port] > 1]
+    assert len(upward_counts) == 4, "all four uplinks carry traffic"
     # 124 destinations over 4 uplinks: 31 each; five standard deviations of a binomial with p = 1/4 are 24.
-    assert max(up) - 31 < 24 > 31 - min(up)
+    assert max(upward_counts) - 31 < 24 > 31 - min(upward_counts)
 
 
 def test_switches_that_are_not_ethernet_have_no_such_tables() -> None:

@@ -30,8 +30,8 @@ def test_jitter_raises_the_mean_delay_of_frames_that_are_closer_than_it(apart: f
     wire = LinkDirection("a--b", "forward", Impairment(delay=5 * JITTER, jitter=JITTER), FateOptions(seed=1))
     arrived = []
 
-    def pass_on(until: int) -> None:
-        while wire.deadline is not None and wire.deadline <= until:
+    def pass_on(pass_frames: int) -> None:
+        while wire.deadline is not None and wire.deadline <= pass_frames:
             now = wire.deadline
             arrived.extend([now] * len(list(wire.poll(now))))
 

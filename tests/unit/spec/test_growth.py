@@ -95,16 +95,16 @@ def test_the_work_for_a_layout_grows_with_its_size(name: str) -> None:
     describe = DESCRIPTIONS[name]
     texts = [describe(SMALL), describe(4 * SMALL)]
     sizes = [size(layout_of(text)) for text in texts]
-    small, large = (work(lambda text=text: layout_of(text)) for text in texts)  # type: ignore[misc]
-    assert large / sizes[1] < GROWTH * small / sizes[0]
+    small_work, large_work = (work(lambda text=text: layout_of(text)) for text in texts)  # type: ignore[misc]
+    assert large_work / sizes[1] < GROWTH * small_work / sizes[0]
 
 
 @pytest.mark.parametrize("name", ["line", "star", "hosts"])
 def test_the_work_for_a_plan_grows_with_its_operations(name: str) -> None:
     layouts = [layout_of(DESCRIPTIONS[name](count)) for count in (SMALL, 4 * SMALL)]
     lengths = [len(plan(layout, ExistingState())) for layout in layouts]
-    small, large = (work(lambda layout=layout: plan(layout, ExistingState())) for layout in layouts)  # type: ignore[misc]
-    assert large / lengths[1] < GROWTH * small / lengths[0]
+    small_work, large_work = (work(lambda layout=layout: plan(layout, ExistingState())) for layout in layouts)  # type: ignore[misc]
+    assert large_work / lengths[1] < GROWTH * small_work / lengths[0]
 
 
 def test_the_forwarding_table_of_a_switch_is_not_worked_out_before_somebody_asks() -> None:
@@ -118,9 +118,9 @@ def test_the_forwarding_table_of_a_switch_is_not_worked_out_before_somebody_asks
 
 def test_names_in_tags_that_are_nowhere_are_not_all_compared_with_every_name() -> None:
     nodes = parse(DESCRIPTIONS["star"](SMALL), "growth").nodes
-    wrong = [f"n{1000 + number}" for number in range(8 * SMALL)]
-    _, _, problems = add_tags(nodes, (), {"tag": wrong})
-    assert len(problems) == len(wrong)
+    wrong_names = [f"n{1000 + number}" for number in range(8 * SMALL)]
+    _, _, problems = add_tags(nodes, (), {"tag": wrong_names})
+    assert len(problems) == len(wrong_names)
     assert problems[0].suggestion
     assert not problems[-1].suggestion
 
@@ -128,12 +128,12 @@ def test_names_in_tags_that_are_nowhere_are_not_all_compared_with_every_name() -
 @pytest.mark.alone
 def test_the_time_for_a_ring_grows_with_its_size() -> None:
     """Quadratic would be 16 times as long."""
-    small, large = (min(_seconds(DESCRIPTIONS["ring"](count)) for _ in range(3)) for count in (500, 2_000))
-    assert large < 9 * small
+    small_time, large_time = (min(_seconds(DESCRIPTIONS["ring"](count)) for _ in range(3)) for count in (500, 2_000))
+    assert large_time < 9 * small_time
 
 
 def _seconds(text: str) -> float:
     gc.collect()
-    start = time.process_time()
+    start_time = time.process_time()
     layout_of(text)
-    return time.process_time() - start
+    return time.process_time() - start_time

@@ -49,13 +49,13 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("box", "sentence"), WRONG)
 def test_a_value_of_the_wrong_type_is_reported_with_its_path(box: Any, sentence: str) -> None:
-    for value, kind, where, place in (
+    for value, kind, location, value_path in (
         (box, Box, "file", "file"),
         ({"box": box}, Document, "", "box"),
         ([box], list[Box], "", "[0]"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(place + sentence)}$"):
-            check(value, kind, where)
+        with pytest.raises(ValueError, match=f"^{re.escape(value_path + sentence)}$"):
+            check(value, kind, location)
 
 
 def test_a_value_without_a_place_is_called_it() -> None:

@@ -15,9 +15,9 @@ ONE_NODE = '[[node]]\nname = "n1"\n'
 def test_a_files_cluster_is_called_after_the_file_unless_it_says_a_name(tmp_path: Path) -> None:
     file = tmp_path / "lab.toml"
     file.write_text(ONE_NODE)
-    loaded = load(file)
-    assert loaded.description.name == "lab"
-    assert loaded.origin == str(file.resolve())
+    cluster = load(file)
+    assert cluster.description.name == "lab"
+    assert cluster.origin == str(file.resolve())
     file.write_text(f'name = "mine"\n{ONE_NODE}')
     assert load(str(file)).description.name == "mine"
 

@@ -47,11 +47,11 @@ def test_a_file_is_read_with_its_quantities_and_the_paths_of_its_keys(tmp_path: 
 
 def test_the_schema_accepts_what_the_parser_accepts_and_refuses_what_it_refuses() -> None:
     jsonschema.validate(table_of(LAB, "lab.toml"), json_schema())
-    for wrong in ({}, {"machine": []}, {"machine": [{"nam": "a"}]}, {"machine": [{"name": "a", "port": 0}]}):
+    for invalid in ({}, {"machine": []}, {"machine": [{"nam": "a"}]}, {"machine": [{"name": "a", "port": 0}]}):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, json_schema())
+            jsonschema.validate(invalid, json_schema())
         with pytest.raises(DescriptionError):
-            parse(wrong)
+            parse(invalid)
 
 
 def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
@@ -65,7 +65,7 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "no machine"),
         ("[machine]\nname = 'a'", "tables that begin with [[machine]]"),
@@ -84,12 +84,12 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
         ("[[machines]]\nname = 'a'", "did you mean 'machine'?"),
     ],
 )
-def test_a_mistake_is_named(text: str, words: str) -> None:
-    assert any(words in line for line in problems(text))
+def test_a_mistake_is_named(text: str, message: str) -> None:
+    assert any(message in line for line in problems(text))
 
 
 def test_machines_are_made_in_python_too() -> None:
-    made = Machines(machines=[Machine(name="a"), Machine(name="b", memory="1GiB")])
-    assert [machine.memory for machine in made.machines] == [None, 2**30]
+    machines = Machines(machines=[Machine(name="a"), Machine(name="b", memory="1GiB")])
+    assert [machine.memory for machine in machines.machines] == [None, 2**30]
     with pytest.raises(DescriptionError, match="another name for each machine"):
         Machines(machines=[Machine(name="a"), Machine(name="a")])

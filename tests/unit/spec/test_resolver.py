@@ -66,20 +66,20 @@ def test_a_declared_nic_of_another_name_takes_the_first_link_that_says_none() ->
 
 
 def test_a_mac_hangs_on_the_names_alone() -> None:
-    alone = nics(resolve(Description.star(2)))[End("n2", "eth0")].mac
-    among = nics(resolve(Description.fat_tree(4, name="other")))[End("n2", "eth0")].mac
-    assert alone == among
-    assert alone.startswith("02:")
+    in_star = nics(resolve(Description.star(2)))[End("n2", "eth0")].mac
+    in_fat_tree = nics(resolve(Description.fat_tree(4, name="other")))[End("n2", "eth0")].mac
+    assert in_star == in_fat_tree
+    assert in_star.startswith("02:")
 
 
 def test_names_without_numbers_get_an_address_that_stays() -> None:
-    few = resolved_layout(nodes("alpha", "beta") + '[[switch]]\nname = "s"\n' + links("alpha s", "beta s"))
-    more = resolved_layout(
+    two_nodes = resolved_layout(nodes("alpha", "beta") + '[[switch]]\nname = "s"\n' + links("alpha s", "beta s"))
+    three_nodes = resolved_layout(
         nodes("omega", "alpha", "n1", "beta")
         + '[[switch]]\nname = "s"\n'
         + links("omega s", "n1 s", "beta s", "alpha s")
     )
-    before, after = ({node.name: node.address for node in layout.nodes} for layout in (few, more))
+    before, after = ({node.name: node.address for node in layout.nodes} for layout in (two_nodes, three_nodes))
     assert after["alpha"] == before["alpha"]
     assert after["beta"] == before["beta"]
     assert after["n1"] == "10.0.0.1"
@@ -93,9 +93,9 @@ def test_no_address_moves_when_another_node_is_renamed_or_leaves() -> None:
 
     before = addresses("a1", "a2", "b1", "b2", "n2")
     assert before["n2"] == "10.0.0.2"
-    for others in (["a1", "zz", "b1", "b2", "n2"], ["b2", "n2"], ["n9", "b2", "a2"]):
-        after = addresses(*others)
-        assert all(after[name] == before[name] for name in others if name in before)
+    for other_names in (["a1", "zz", "b1", "b2", "n2"], ["b2", "n2"], ["n9", "b2", "a2"]):
+        after = addresses(*other_names)
+        assert all(after[name] == before[name] for name in other_names if name in before)
 
 
 def test_a_declared_address_goes_before_a_number_in_a_name() -> None:
@@ -243,33 +243,35 @@ def test_an_edit_moves_nothing_of_the_others(description: Description, grown: ob
 def test_every_layout_keeps_what_was_said_and_repeats_nothing(description: Description) -> None:
     layout = resolve(description)
     assert resolve(description) == layout
-    every = nics(layout)
-    assert max(Counter(nic.mac for nic in every.values()).values(), default=1) == 1
-    addresses = [address.partition("/")[0] for nic in every.values() for address in nic.addresses]
+    all_nics = nics(layout)
+    assert max(Counter(nic.mac for nic in all_nics.values()).values(), default=1) == 1
+    addresses = [address.partition("/")[0] for nic in all_nics.values() for address in nic.addresses]
     assert len(addresses) == len(set(addresses))
     assert [link.a.owner for link in layout.links] == [link.owners[0] for link in description.links]
     plugs = [end for link in layout.links for end in (link.a, link.b)]
     assert len(plugs) == len(set(plugs))
     for node in description.nodes:
-        for reported in node.nics:
-            check_nic(reported, every[End(node.name, reported.name or "")], description)
+        for said_nic in node.nics:
+            check_nic(said_nic, all_nics[End(node.name, said_nic.name or "")], description)
 
 
-def check_nic(reported: SaidNic, nic: Nic, description: Description) -> None:
-    assert reported.mac in (None, nic.mac)
-    assert nic.mtu == (reported.mtu or description.defaults.mtu)
-    assert set(reported.addresses) <= set(nic.addresses)
+def check_nic(said_nic: SaidNic, nic: Nic, description: Description) -> None:
+    assert said_nic.mac in (None, nic.mac)
+    assert nic.mtu == (said_nic.mtu or description.defaults.mtu)
+    assert set(said_nic.addresses) <= set(nic.addresses)
 
 
 @given(descriptions())
 def test_every_segment_is_one_network_and_no_two_overlap(description: Description) -> None:
     layout = resolve(description)
-    every = nics(layout)
+    all_nics = nics(layout)
     networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
     for segment in wire(description.nodes, description.switches, description.links).segments:
-        own = {ipaddress.ip_interface(a).network for nic in segment.nics for a in every[nic].addresses if "." in a}
-        assert len(own) == bool(segment.nics)
-        networks += own
+        own_networks = {
+            ipaddress.ip_interface(a).network for nic in segment.nics for a in all_nics[nic].addresses if "." in a
+        }
+        assert len(own_networks) == bool(segment.nics)
+        networks += own_networks
     assert not any(a.overlaps(b) for i, a in enumerate(networks) for b in networks[:i])
 
 
@@ -277,20 +279,26 @@ def test_every_segment_is_one_network_and_no_two_overlap(description: Descriptio
 def test_every_route_leads_through_a_neighbour_to_its_network(description: Description) -> None:
     layout = resolve(description)
     owner = {address.partition("/")[0]: node for node in layout.nodes for nic in node.nics for address in nic.addresses}
-    own = {
+    own_networks = {
         node.name: {str(ipaddress.ip_interface(address).network) for nic in node.nics for address in nic.addresses}
         for node in layout.nodes
     }
     for node in layout.nodes:
         for route in node.routes:
-            local, hops = node, 0
-            while route.destination not in own[local.name]:
-                via = next(other.via for other in local.routes if other.destination == route.destination)
-                shared = {text for text in own[local.name] if ipaddress.ip_address(via) in ipaddress.ip_network(text)}
-                assert shared <= own[owner[via].name], "the gateway is a neighbour"
-                assert shared
-                local, hops = owner[via], hops + 1
-                assert local.forwards
+            current, hops = node, 0
+            while route.destination not in own_networks[current.name]:
+                via = next(
+                    known_route.via for known_route in current.routes if known_route.destination == route.destination
+                )
+                shared_networks = {
+                    text
+                    for text in own_networks[current.name]
+                    if ipaddress.ip_address(via) in ipaddress.ip_network(text)
+                }
+                assert shared_networks <= own_networks[owner[via].name], "the gateway is a neighbour"
+                assert shared_networks
+                current, hops = owner[via], hops + 1
+                assert current.forwards
                 assert hops <= len(layout.nodes)
 
 

@@ -84,11 +84,11 @@ def fault(**lines: str) -> str:
 
 
 def test_toml_and_python_say_the_same() -> None:
-    written = Scenario.from_toml(
+    from_toml = Scenario.from_toml(
         fault(kind='"impair"', on='"n1"', from_='"2s"', to='"4s"', loss='"5%"')
         + fault(kind='"flap"', on='["n1", "n2"]', at='"1s"', for_='"100ms"')
     )
-    assert written == Scenario(
+    assert from_toml == Scenario(
         faults=[Impair(on="n1", from_="2s", to="4s", loss="5%"), Flap(on=["n1", "n2"], at="1s", for_="100ms")]
     )
 
@@ -102,10 +102,10 @@ def test_a_scenario_written_out_is_the_same_one() -> None:
 def test_a_file_gives_its_name_and_where_its_files_are(tmp_path: Path) -> None:
     path = tmp_path / "mobile.toml"
     path.write_text(fault(kind='"impair"', on='"n1"', at='"1s"', rate_trace='"lte.trace"'))
-    loaded = Scenario.load(path)
-    assert loaded.name == "mobile"
-    assert isinstance(loaded.faults[0], Impair)
-    assert loaded.faults[0].rate_trace == str(tmp_path / "lte.trace")
+    scenario = Scenario.load(path)
+    assert scenario.name == "mobile"
+    assert isinstance(scenario.faults[0], Impair)
+    assert scenario.faults[0].rate_trace == str(tmp_path / "lte.trace")
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name() -> None:
     ],
 )
 def test_what_does_not_fit_together_is_told_with_its_place(text: str, expected: str) -> None:
-    (actual,) = problems(text)
-    assert actual.startswith(expected)
+    (problem,) = problems(text)
+    assert problem.startswith(expected)
 
 
 def test_errors_in_python_descriptions_are_reported() -> None:
@@ -184,11 +184,11 @@ def test_a_broken_toml_file_is_told_with_its_line() -> None:
 
 
 def test_when_faults_come() -> None:
-    hour = 3600 * SECOND
-    assert Crash(on="n1", at="2s").times(hour) == [(2 * SECOND, None)]
-    assert Crash(on="n1", from_="2s", to="3s").times(hour) == [(2 * SECOND, 3 * SECOND)]
-    assert Restart(on="n1", at="2s").times(hour) == [(2 * SECOND, 2 * SECOND)]
-    assert Reset(on="n1", at="1s", every="1s", to="3s").times(hour) == [(SECOND, SECOND), (2 * SECOND, 2 * SECOND)]
+    one_hour = 3600 * SECOND
+    assert Crash(on="n1", at="2s").times(one_hour) == [(2 * SECOND, None)]
+    assert Crash(on="n1", from_="2s", to="3s").times(one_hour) == [(2 * SECOND, 3 * SECOND)]
+    assert Restart(on="n1", at="2s").times(one_hour) == [(2 * SECOND, 2 * SECOND)]
+    assert Reset(on="n1", at="1s", every="1s", to="3s").times(one_hour) == [(SECOND, SECOND), (2 * SECOND, 2 * SECOND)]
     flap = Flap(on="n1", at="1s", every="1s", for_="100ms")
     assert flap.times(3 * SECOND) == [
         (SECOND, SECOND + 100 * MILLISECOND),
@@ -219,8 +219,8 @@ def test_every_kind_has_words_for_it() -> None:
 
 
 def test_random_faults_have_defaults() -> None:
-    chance = RandomFaults(kinds=["pause"], rate=2)
-    assert (chance.shortest, chance.longest, chance.seed) == (10 * MILLISECOND, SECOND, None)
+    random_faults = RandomFaults(kinds=["pause"], rate=2)
+    assert (random_faults.shortest, random_faults.longest, random_faults.seed) == (10 * MILLISECOND, SECOND, None)
 
 
 def test_a_partition_names_its_form() -> None:

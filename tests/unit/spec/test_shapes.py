@@ -21,7 +21,7 @@ def counts(description: Description) -> tuple[int, int, int]:
     return len(description.nodes), len(description.switches), len(description.links)
 
 
-def joined(description: Description) -> set[frozenset[str]]:
+def linked_pairs(description: Description) -> set[frozenset[str]]:
     return {frozenset(link.owners) for link in description.links}
 
 
@@ -58,9 +58,11 @@ def test_a_shape_has_its_nodes_switches_and_links_in_one_network(
 
 def test_a_line_and_a_ring_link_neighbouring_switches() -> None:
     switches = [f"s{number}" for number in range(1, 6)]
-    between = {pair for pair in joined(Description.line(5)) if all(name.startswith("s") for name in pair)}
-    assert between == {frozenset(pair) for pair in pairwise(switches)}
-    assert joined(Description.ring(5)) - joined(Description.line(5)) == {frozenset({"s5", "s1"})}
+    between_switches = {
+        pair for pair in linked_pairs(Description.line(5)) if all(name.startswith("s") for name in pair)
+    }
+    assert between_switches == {frozenset(pair) for pair in pairwise(switches)}
+    assert linked_pairs(Description.ring(5)) - linked_pairs(Description.line(5)) == {frozenset({"s5", "s1"})}
 
 
 @pytest.mark.parametrize("k", [2, 4, 6, 8])
@@ -81,18 +83,18 @@ def test_the_now_has_100_hosts_on_40_switches_of_at_most_8_ports_in_three_subclu
     degree = Counter(owner for link in now.links for owner in link.owners)
     assert max(degree[switch.name] for switch in now.switches) <= 8
     assert {switch.kind for switch in now.switches} == {"myrinet"}
-    assert len(joined(now)) == len(now.links), "no two cables between the same two"
+    assert len(linked_pairs(now)) == len(now.links), "no two cables between the same two"
     # Cut the last six cables, and three separate subclusters are left.
-    parts = wire(now.nodes, now.switches, now.links[:-6]).segments
-    assert [(len(part.nics), len(part.switches)) for part in parts] == [(34, 13), (30, 14), (36, 13)]
+    segments = wire(now.nodes, now.switches, now.links[:-6]).segments
+    assert [(len(part.nics), len(part.switches)) for part in segments] == [(34, 13), (30, 14), (36, 13)]
     assert {switch.kind for switch in Description.now(kind="ethernet").switches} == {"ethernet"}
 
 
 def test_a_shape_has_switches_of_the_kind_that_is_asked_for_with_the_ports_that_it_needs() -> None:
-    for few in (Description.ring(4, kind="myrinet"), Description.dumbbell(3, 7, kind="myrinet")):
-        assert {(switch.kind, switch.max_ports) for switch in few.switches} == {("myrinet", 8)}
-    (many,) = Description.star(16, kind="myrinet").switches
-    assert (many.kind, many.max_ports) == ("myrinet", 16)
+    for small_shape in (Description.ring(4, kind="myrinet"), Description.dumbbell(3, 7, kind="myrinet")):
+        assert {(switch.kind, switch.max_ports) for switch in small_shape.switches} == {("myrinet", 8)}
+    (many_ports,) = Description.star(16, kind="myrinet").switches
+    assert (many_ports.kind, many_ports.max_ports) == ("myrinet", 16)
     text = 'name = "star-16"\n[generate]\nshape = "star"\nnodes = 16\nkind = "myrinet"'
     assert parse(text, "x") == Description.star(16, kind="myrinet")
     for nodes in (33, 2_000):
@@ -178,11 +180,11 @@ def test_parts_given_in_python_equal_the_same_in_toml() -> None:
 
 @pytest.mark.parametrize(("name", "purpose"), topologies())
 def test_a_shipped_topology_says_in_its_first_line_what_it_is_for(name: str, purpose: str) -> None:
-    loaded = load(name)
-    assert loaded.origin == f"topology:{name}"
-    assert loaded.description.name == name
-    assert loaded.description.description == purpose
-    assert resolve(loaded.description).nodes
+    loaded_cluster = load(name)
+    assert loaded_cluster.origin == f"topology:{name}"
+    assert loaded_cluster.description.name == name
+    assert loaded_cluster.description.description == purpose
+    assert resolve(loaded_cluster.description).nodes
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_builders_take_the_same_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ('[tags]\nclient = ["n9"]', "tags.client[1]: found 'n9', expected a node or link of this cluster"),
         ('[tags]\nclient = ["s1"]', "tags.client[1]: found 's1', expected a node or link of this cluster"),
@@ -149,9 +149,9 @@ def test_builders_take_the_same_table() -> None:
         ('[tags]\n"a b" = ["n1"]', "tags: found 'a b', expected a tag of 1 to 63 letters"),
     ],
 )
-def test_errors_in_the_table_are_reported(table: str, said: str) -> None:
+def test_errors_in_the_table_are_reported(table: str, message: str) -> None:
     (problem,) = description_problems(f'[generate]\nshape = "star"\nnodes = 3\n{table}')
-    assert problem.startswith(said)
+    assert problem.startswith(message)
 
 
 def test_editors_know_tags() -> None:

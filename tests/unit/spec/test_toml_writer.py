@@ -24,7 +24,7 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 def impairments(draw: st.DrawFn) -> dict[str, object]:
     """Draw keys of an impairment that do not contradict each other, as text or as numbers."""
     share = st.floats(0, 1) | st.sampled_from(["5%", "0.1%", 0, 1])
-    reported = {
+    values = {
         "delay": draw(st.integers(1, 10**12).map(units.format_duration)),
         "jitter": draw(st.integers(0, 10**10).map(units.format_duration)),
         "distribution": draw(st.sampled_from(["uniform", "normal", "pareto"])),
@@ -37,10 +37,10 @@ def impairments(draw: st.DrawFn) -> dict[str, object]:
         "overhead": draw(st.integers(-14, 1024)),
         "rules": draw(st.lists(st.sampled_from(["drop", 'delay 1ms link == "a--b"']), max_size=2)),
     }
-    kept = draw(st.sets(st.sampled_from(sorted(reported))))
-    kept |= {"delay", "jitter"} if kept & {"jitter", "distribution", "reorder"} else set()
-    kept |= {"rate"} if kept & {"minimum_frame", "overhead"} else set()
-    return {key: value for key, value in reported.items() if key in kept}
+    keys = draw(st.sets(st.sampled_from(sorted(values))))
+    keys |= {"delay", "jitter"} if keys & {"jitter", "distribution", "reorder"} else set()
+    keys |= {"rate"} if keys & {"minimum_frame", "overhead"} else set()
+    return {key: value for key, value in values.items() if key in keys}
 
 
 @st.composite

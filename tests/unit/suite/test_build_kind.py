@@ -21,6 +21,6 @@ def test_the_build_is_what_its_modules_are() -> None:
 
 def test_the_version_and_a_run_tell_the_build() -> None:
     command = [sys.executable, "-c", "from testbed.cli.entry import main; main()", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.rstrip().endswith(f", {build()}")
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert completed.stdout.rstrip().endswith(f", {build()}")
     assert run_environment()["build"] == build()

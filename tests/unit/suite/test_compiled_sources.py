@@ -22,8 +22,8 @@ def broken_rules(source: str) -> Iterator[str]:
     classes = {node.name: node.lineno for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            later = {name for name, line in classes.items() if line > node.lineno}
-            yield from _broken_by_class(node, absent | later)
+            later_classes = {name for name, line in classes.items() if line > node.lineno}
+            yield from _broken_by_class(node, absent | later_classes)
         elif isinstance(node, ast.Delete) and any(isinstance(target, ast.Attribute) for target in node.targets):
             yield f"{node.lineno}: an attribute is deleted"
         elif isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
@@ -49,14 +49,14 @@ def broken_rules(source: str) -> Iterator[str]:
 
 
 def _broken_by_handlers(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    caught: dict[str, set[str]] = {}
+    exception_names: dict[str, set[str]] = {}
     for node in _nodes_of(function):
         if isinstance(node, ast.ExceptHandler) and node.name and node.type:
-            caught.setdefault(node.name, set()).add(ast.unparse(node.type))
+            exception_names.setdefault(node.name, set()).add(ast.unparse(node.type))
     assigned = {
         node.id for node in _nodes_of(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     } | {argument.arg for argument in function.args.args}
-    for name, classes in caught.items():
+    for name, classes in exception_names.items():
         if len(classes) > 1 or name in assigned:
             yield f"{function.lineno}: {name} is of {' and of '.join(sorted(classes))}, or of another assignment"
 
@@ -87,11 +87,11 @@ def _broken_by_class(node: ast.ClassDef, absent: set[str]) -> Iterator[str]:
     unknown_types = UNKNOWN | absent
     if is_dataclass:  # quotation marks do not help in a dataclass
         unknown_types |= {repr(name) for name in unknown_types}
-    typed = is_dataclass or "NamedTuple" in bases
+    is_typed = is_dataclass or "NamedTuple" in bases
     for statement in node.body:
         if isinstance(statement, ast.Assign) and not _is_plain(statement):
             yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}"
-        elif typed and isinstance(statement, ast.AnnAssign) and ast.unparse(statement.annotation) in unknown_types:
+        elif is_typed and isinstance(statement, ast.AnnAssign) and ast.unparse(statement.annotation) in unknown_types:
             yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}: mypyc looks for its type, and finds none"
 
 
@@ -154,12 +154,12 @@ def test_classes_of_compiled_modules_from_which_other_packages_inherit_permit_th
     inherited = {base for package in packages for path in package.rglob("*.py") for base in _compiled_bases(path)}
     assert ("protocols/core/peers.py", "Peer") in inherited
     for path, name in sorted(inherited):
-        (actual,) = [
+        (undeclared,) = [
             node
             for node in ast.parse((ROOT / path).read_text()).body
             if isinstance(node, ast.ClassDef) and node.name == name
         ]
-        decorators = {ast.unparse(decorator) for decorator in actual.decorator_list}
+        decorators = {ast.unparse(decorator) for decorator in undeclared.decorator_list}
         assert "mypyc_attr(allow_interpreted_subclasses=True)" in decorators, f"{path}: {name}"
 
 
@@ -172,9 +172,9 @@ def _compiled_bases(path: Path) -> Iterator[tuple[str, str]]:
             imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     for node in ast.walk(tree):
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
-            first, *rest = ast.unparse(base).partition("[")[0].split(".")
-            *room, name = ".".join([imported.get(first, first), *rest]).split(".")
-            module = "/".join(room) + ".py"
+            first, *attributes = ast.unparse(base).partition("[")[0].split(".")
+            *package, name = ".".join([imported.get(first, first), *attributes]).split(".")
+            module = "/".join(package) + ".py"
             if module in MODULES and name not in _protocols_of(module):
                 yield module, name
 

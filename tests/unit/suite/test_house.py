@@ -15,11 +15,13 @@ CIRCLE = (("a", "b"), ("b", "a"))
 
 def test_every_measure_is_within_its_limit() -> None:
     """In a process of its own, since the trees of all modules take 400 MB."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, SCRIPT, "--limits"], capture_output=True, text=True, timeout=100, check=False
     )
-    assert (done.returncode, done.stderr) == (0, ""), f"{done.stdout}\nci/house.py --list MEASURE prints the places"
-    limited = [line for line in done.stdout.splitlines() if "limit" in line]
+    assert (completed.returncode, completed.stderr) == (0, ""), (
+        f"{completed.stdout}\nci/house.py --list MEASURE prints the places"
+    )
+    limited = [line for line in completed.stdout.splitlines() if "limit" in line]
     assert len(limited) == sum(measure.limit is not None for measure in HOUSE["MEASURES"].values()) >= 7
 
 
@@ -29,14 +31,14 @@ def test_docstrings_of_tests_and_benchmarks_are_measured_too() -> None:
 
 
 def test_a_circle_of_imports_is_found() -> None:
-    actual = [module(f"{name}.py", f'"""Module {name}."""\nimport {second}\n') for name, second in CIRCLE]
-    for each in actual:
-        each.imports = set(HOUSE["imported"](each, {"a", "b"}))
-    assert HOUSE["circles"](actual) == ["a b"]
+    modules = [module(f"{name}.py", f'"""Module {name}."""\nimport {second}\n') for name, second in CIRCLE]
+    for source in modules:
+        source.imports = set(HOUSE["imported"](source, {"a", "b"}))
+    assert HOUSE["circles"](modules) == ["a b"]
 
 
 def test_a_docstring_that_begins_with_a_pronoun_or_without_a_subject_is_found() -> None:
-    actual = module("m.py", '''
+    source = module("m.py", '''
 """Frames of a protocol."""
 
 COUNT = 3
@@ -51,9 +53,9 @@ def send(frame: Frame) -> None:
     """Send a frame."""
     "Nothing waits."
 ''')  # fmt: skip
-    assert HOUSE["riddles"]([actual]) == ["m.py:5 Of each node.", "m.py:9 What is sent.", "m.py:14 Nothing waits."]
+    assert HOUSE["riddles"]([source]) == ["m.py:5 Of each node.", "m.py:9 What is sent.", "m.py:14 Nothing waits."]
 
 
-def module(place: str, text: str) -> Any:
-    path = HOUSE["ROOT"] / place
+def module(file_name: str, text: str) -> Any:
+    path = HOUSE["ROOT"] / file_name
     return HOUSE["Module"](path, path.stem, HOUSE["ast"].parse(text), len(text.splitlines()))

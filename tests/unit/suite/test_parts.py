@@ -47,20 +47,20 @@ def run(suite: Path, *arguments: str, part: str, strict: bool = False, third: bo
     }  # fmt: skip
     environment.pop("TESTBED_LONG", None)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:testbed", *arguments]
-    done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, summary.read_text() if summary.exists() else ""
+    completed = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=False)
+    return completed.returncode, completed.stdout, summary.read_text() if summary.exists() else ""
 
 
 def test_each_test_is_in_one_part(suite: Path) -> None:
-    parts = {
+    tests_of_part = {
         "beside": ("test_sum", "test_other"),
         "live": ("test_wire",),
         "alone": ("test_time", "test_rate", "test_meaning"),
     }
-    printed = {part: run(suite, part=part)[1] for part in parts}
-    for part, report in printed.items():
-        for first, names in parts.items():
-            assert [f"::{name} PASSED" in report for name in names] == [part == first] * len(names)
+    outputs = {part: run(suite, part=part)[1] for part in tests_of_part}
+    for part, output in outputs.items():
+        for first, names in tests_of_part.items():
+            assert [f"::{name} PASSED" in output for name in names] == [part == first] * len(names)
     summary = (suite / "summary").read_text()
     for head in ("beside each other: 2 passed", "live, beside each other: 1 passed", "alone: 3 passed"):
         assert f"{head};" in summary
@@ -69,8 +69,8 @@ def test_each_test_is_in_one_part(suite: Path) -> None:
 def test_tests_of_compiled_modules_run_once_more(suite: Path) -> None:
     (suite / "tests" / "unit" / "engine").mkdir()
     (suite / "tests" / "unit" / "engine" / "test_loops.py").write_text("def test_loop(): pass\n")
-    _, printed, summary = run(suite, part="compiled")
-    assert "::test_loop PASSED" in printed
+    _, output, summary = run(suite, part="compiled")
+    assert "::test_loop PASSED" in output
     assert summary.startswith("on the compiled build: 1 passed;")
 
 
@@ -80,24 +80,24 @@ def test_a_third_of_the_simulations_is_interpreted_where_the_compiled_part_follo
         "import pytest\n@pytest.mark.parametrize('run', range(90))\ndef test_run(run): pass\n"
         "@pytest.mark.requires('interpreted')\n@pytest.mark.parametrize('patch', range(9))\ndef test_patch(patch): pass\n"
     )
-    whole, compiled = run(suite, part="beside")[1], run(suite, part="compiled")[1]
+    complete, compiled = run(suite, part="beside")[1], run(suite, part="compiled")[1]
     third = run(suite, part="beside", third=True)[1]
-    assert [printed.count("::test_run[") for printed in (whole, compiled)] == [90, 90]
+    assert [output.count("::test_run[") for output in (complete, compiled)] == [90, 90]
     assert 20 <= third.count("::test_run[") <= 40
     assert third.count("::test_patch[") == 9, "those that the compiled part skips"
     assert third.count("::test_sum PASSED") == 1
 
 
 def test_a_file_of_the_other_part_that_is_asked_for_is_deselected(suite: Path) -> None:
-    code, report, _ = run(suite, "tests/live/test_wires.py", part="beside")
+    code, output, _ = run(suite, "tests/live/test_wires.py", part="beside")
     assert code == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert "1 deselected" in report
+    assert "1 deselected" in output
 
 
 def test_too_much_memory_fails_a_strict_run_also_one_in_several_processes(suite: Path) -> None:
-    code, report, _ = run(suite, part="beside")
+    code, output, _ = run(suite, part="beside")
     assert code == pytest.ExitCode.OK
-    assert "more than 1: what does it keep?" in report
+    assert "more than 1: what does it keep?" in output
     code, _, summary = run(suite, "--numprocesses=2", part="beside", strict=True)
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "more than 1 (strict: fails)" in summary

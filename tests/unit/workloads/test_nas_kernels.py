@@ -69,36 +69,36 @@ def test_another_problem_fails(name: str) -> None:
 
 
 def test_a_random_number_is_reached_without_those_before_it() -> None:
-    state, actual = 314_159_265, []
+    state, numbers_drawn = 314_159_265, []
     for _ in range(3000):
         state = 5**13 * state % 2**46
-        actual.append(state)
-    assert states(1, 3000).tolist() == actual
-    assert states(1235, 17).tolist() == actual[1234:1251]
-    assert numbers(2, 1)[0] == actual[1] / 2**46
-    each = stream(1)
-    assert [next(each) for _ in range(3000)] == numbers(1, 3000).tolist()
+        numbers_drawn.append(state)
+    assert states(1, 3000).tolist() == numbers_drawn
+    assert states(1235, 17).tolist() == numbers_drawn[1234:1251]
+    assert numbers(2, 1)[0] == numbers_drawn[1] / 2**46
+    numbers_of_stream = stream(1)
+    assert [next(numbers_of_stream) for _ in range(3000)] == numbers(1, 3000).tolist()
 
 
 def test_pieces_of_the_keys_are_the_keys() -> None:
     problem = IS["A"]
-    whole = make_keys(problem, 100, 3 << 19)
-    assert np.array_equal(np.concatenate(list(key_chunks(problem, 100, 3 << 19))), whole)
-    assert 0 <= whole.min() <= whole.max() < 1 << problem.log_max
+    all_keys = make_keys(problem, 100, 3 << 19)
+    assert np.array_equal(np.concatenate(list(key_chunks(problem, 100, 3 << 19))), all_keys)
+    assert 0 <= all_keys.min() <= all_keys.max() < 1 << problem.log_max
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 32])
 def test_blocks_of_the_matrix_are_the_matrix(ranks: int) -> None:
     problem = CG["S"]
-    whole = (0, problem.order)
+    complete_range = (0, problem.order)
     vector = np.linspace(0, 1, problem.order)
-    expected = make_block(problem, whole, whole).multiply(vector)
-    actual = np.zeros(problem.order)
+    expected = make_block(problem, complete_range, complete_range).multiply(vector)
+    product_computed = np.zeros(problem.order)
     for rank in range(ranks):
         grid = RankGrid.of(problem.order, ranks, rank)
-        rows, piece = slice(*grid.rows), slice(*grid.piece)
-        actual[rows] += make_block(problem, grid.rows, grid.piece).multiply(vector[piece])
-    assert np.allclose(actual, expected, rtol=1e-12)
+        rows, columns = slice(*grid.rows), slice(*grid.piece)
+        product_computed[rows] += make_block(problem, grid.rows, grid.piece).multiply(vector[columns])
+    assert np.allclose(product_computed, expected, rtol=1e-12)
 
 
 def test_a_schedule_takes_no_memory_for_the_grid() -> None:
@@ -113,8 +113,8 @@ def test_a_schedule_takes_no_memory_for_the_grid() -> None:
     tracemalloc.start()
     try:
         by_library(16).run(*[program] * 16)
-        most = tracemalloc.get_traced_memory()[1]
+        peak_memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert sum(computed) == pytest.approx(problem.operations())
-    assert most < problem.edge**3 * 8 / 4, "a quarter of one array"
+    assert peak_memory < problem.edge**3 * 8 / 4, "a quarter of one array"

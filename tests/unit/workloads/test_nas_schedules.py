@@ -24,20 +24,20 @@ KERNELS: dict[str, tuple[Any, Any]] = {
 HEAD = 19  # bytes of a frame before its message
 
 
-def sent(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[int, int]]]:
-    """Run the ranks. Returns what each has sent: receivers and sizes, in order."""
+def messages_of_ranks(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[int, int]]]:
+    """Run the ranks; return each rank's messages in order, as (receiver, size)."""
     ranks = by_library(size)
-    actual: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    messages_sent: list[list[tuple[int, int]]] = [[] for _ in range(size)]
     deliver = ranks.wires.deliver
 
     def record(frame: bytes) -> None:
-        actual[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
+        messages_sent[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
         deliver(frame)
 
     ranks.wires.deliver = record  # type: ignore[method-assign]
     ranks.run(*[program] * size)
     assert ranks.is_idle()
-    return actual
+    return messages_sent
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
@@ -60,8 +60,8 @@ def test_a_schedule_sends_what_the_kernel_sends(name: str, size: int) -> None:
     async def schedule(comm: Comm) -> None:
         await SCHEDULES[name](Messages(comm), problem, compute)
 
-    before = [len(messages) for messages in sent(size, prepare)]
-    messages = [rank[first:] for rank, first in zip(sent(size, solve), before, strict=True)]
+    before = [len(messages) for messages in messages_of_ranks(size, prepare)]
+    messages = [rank[first:] for rank, first in zip(messages_of_ranks(size, solve), before, strict=True)]
     assert all(messages)
-    assert sent(size, schedule) == messages
+    assert messages_of_ranks(size, schedule) == messages
     assert operations[0] == pytest.approx(problem.operations())

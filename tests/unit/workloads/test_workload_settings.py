@@ -72,8 +72,8 @@ def test_a_text_becomes_the_value_that_it_says(name: str, text: str, value: obje
 
 
 def test_values_are_taken_as_they_are() -> None:
-    given = asdict(Everything(count=5, wait=7, sizes=(9,), limit=None))
-    assert asdict(Everything(**checked(Everything, given, "it"))) == given
+    settings = asdict(Everything(count=5, wait=7, sizes=(9,), limit=None))
+    assert asdict(Everything(**checked(Everything, settings, "it"))) == settings
 
 
 def test_all_mistakes_are_told_at_once_with_what_was_expected_and_the_nearest_name() -> None:
@@ -81,8 +81,8 @@ def test_all_mistakes_are_told_at_once_with_what_was_expected_and_the_nearest_na
         checked(Everything, {"cuont": "1", "wait": "10", "count": "x", "pattern": "tow", "quick": "perhaps"}, "it")
     message = str(caught.value)
     assert "5 problems" in message
-    for words in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'two'?", "one of true"):
-        assert words in message
+    for message_part in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'two'?", "one of true"):
+        assert message_part in message
 
 
 def test_a_setting_without_a_default_must_be_given_and_one_that_cannot_be_is_refused() -> None:

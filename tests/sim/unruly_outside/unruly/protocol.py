@@ -36,8 +36,8 @@ class Firmware(PostcardFirmware):
         super().on_doorbell(now, index)
 
     def receive(self, now: int, frame: bytes) -> None:
-        to, _, kind, _, _, _, _, _, tag, _ = unpack_frame(frame)
-        if kind == KIND_CARD and to == self._adapter.address:
+        destination, _, kind, _, _, _, _, _, tag, _ = unpack_frame(frame)
+        if kind == KIND_CARD and destination == self._adapter.address:
             self.wrong = tag
             if tag == RECEIVE_RAISES:
                 raise IndexError("no place for a letter")
