@@ -75,17 +75,17 @@ def trials(draw: st.DrawFn) -> Trial:
         )
     ]
     actions: list[list[Message | tuple[int, int, int]]] = []
-    for sender in range(count):
+    for rank in range(count):
         receives = []
         for context in (0, 1):
             any_source, any_tag = draw(st.booleans()), draw(st.booleans())
             receives += [
                 (context, ANY_SOURCE if any_source else message.source, ANY_TAG if any_tag else message.tag)
                 for message in messages
-                if message.destination == sender and message.context == context
+                if message.destination == rank and message.context == context
             ]
         receives = draw(st.permutations(receives))
-        sends = [message for message in messages if message.source == sender]
+        sends = [message for message in messages if message.source == rank]
         order = draw(st.permutations([True] * len(sends) + [False] * len(receives)))
         upcoming = (iter(sends), iter(receives))
         actions.append([next(upcoming[0]) if send else next(upcoming[1]) for send in order])
@@ -175,7 +175,7 @@ def program(
 def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
     ranks = trial.build()
     comm_lists = (ranks.communicators(0), ranks.communicators(1))
-    chance, wires = trial.rng, ranks.wires
+    chance, wires = trial.chance, ranks.wires
     late_frames: list[bytes] = []
 
     def deliver() -> None:
