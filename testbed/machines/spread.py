@@ -245,7 +245,8 @@ def up(
             if isinstance(r, TestbedError)
         ]
         advice = [f"its parts on {', '.join(present)} stay: 'testbed up' changes them again"] if present else []
-        raise type(failures[0])("\n".join(map(str, [failures[0], *unended, *advice])))
+        failures[0].args = ("\n".join(map(str, [failures[0], *unended, *advice])),)
+        raise failures[0]
     emptied = {
         machine: running[machine] for machine, was_there in before.items() if was_there and machine not in concerned
     }

@@ -1,22 +1,16 @@
-"""Studies: every point once, in any order, after any interruption; the same rows as runs one by one.
-
-TESTBED_LONG=1 also kills one at random moments, again and again.
-"""
+"""Studies: every point once, in any order, after any interruption; the same rows as runs one by one."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import jsonschema
@@ -36,7 +30,6 @@ from testbed.studies.study_folder import new_folder, open_folder
 from testbed.studies.study_points import compute
 from testbed.studies.study_runs import run_study
 
-LONG = bool(os.environ.get("TESTBED_LONG"))
 POINTS = 20
 """Points of the study that is killed."""
 STUDY = """
@@ -157,30 +150,6 @@ def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> N
     repeated = [number for number, count in counts.items() if count > 1]
     assert len(repeated) <= 2, "only what was under way, with two workers"
     assert len((directory / "rows.jsonl").read_text().splitlines()) == POINTS
-
-
-if LONG:
-
-    def test_a_study_that_is_killed_again_and_again_has_the_rows_of_one_that_was_not(tmp_path: Path) -> None:
-        study = study_of(tmp_path, STUDY.replace("[1, 2]", str(list(range(60)))))
-        run_study(study, new_folder(tmp_path / "whole", study), SerialEngine())
-        place = tmp_path / "out"
-        new_folder(place, study).close()
-        command = [Path(sys.executable).with_name("testbed"), "study", "--continue", place, "--workers", "2"]
-        random, kills, code = Random(), 0, -1
-        while code != 0:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            before, until = lines(place), time.monotonic() + random.uniform(0, 4)
-            while (code := process.poll()) is None and (time.monotonic() < until or lines(place) == before):
-                time.sleep(0.001)
-            if code is None:
-                process.kill()
-                process.wait()
-                kills += 1
-        assert kills > 0
-        assert (place / "rows.jsonl").read_bytes() == (tmp_path / "whole" / "rows.jsonl").read_bytes()
-        counts = Counter(json.loads(line)["point"] for line in (place / "points.jsonl").open() if line.endswith("}\n"))
-        assert counts == dict.fromkeys(range(len(study.points)), 1), "no point that is done is repeated"
 
 
 def lines(folder: Path) -> int:

@@ -13,6 +13,7 @@ from testbed.kernel.capability_probe import Ability
 from testbed.machines import spread
 from testbed.machines.machine_report import MachineReport
 from testbed.machines.node_placement import Constraints
+from testbed.machines.remote_workers import WorkerLostError
 from testbed.spec.machines import Machine
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -129,10 +130,16 @@ def test_an_underlay_whose_mtu_is_too_small() -> None:
     ]
 
 
-def test_a_part_that_cannot_be_made_leaves_none() -> None:
-    failure = TestbedError("machine lab2: the VXLAN id 7 is taken")
+@pytest.mark.parametrize(
+    "failure",
+    [
+        TestbedError("machine lab2: the VXLAN id 7 is taken"),
+        WorkerLostError("lab2", "machine lab2: the connection to its worker has ended: no answer"),
+    ],
+)
+def test_a_part_that_cannot_be_made_leaves_none(failure: TestbedError) -> None:
     workers = two_workers(FakeWorker(lab2(), up=failure))
     spread_plan = plan(workers)
-    with pytest.raises(TestbedError, match=r"^machine lab2: the VXLAN id 7 is taken$"):
+    with pytest.raises(type(failure), match=f"^{failure}$"):
         spread.up(cast("spread.Workers", workers), spread_plan, "star", "here", "auto")
     assert workers["lab1"].calls[-1] == "down"
