@@ -120,7 +120,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -
             raise NotFoundError(before.end_reason)
         if before.abandoned or before.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' shows the reason")
-        desired = running_state(before, before.owner)
+        desired = running_state(before, before.owner, before.layout)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])
         decisions = decide_links(store, desired, injected)

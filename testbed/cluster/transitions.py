@@ -49,7 +49,7 @@ class DesiredState:
 
     lasting: whether the cluster stays until it is taken down; otherwise it ends with `owner`, the requesting process.
     holder: the process that already holds its namespaces (rootless). asked: the requested datapath of impaired links. log:
-    the file to which the relay writes fates, or empty.
+    the file to which the relay writes fates, or empty. keeps_settings: as for `plan`.
     """
 
     name: str
@@ -60,10 +60,12 @@ class DesiredState:
     holder: Identity | None = None
     asked: ConfiguredDatapath = "auto"
     log: str = ""
+    keeps_settings: bool = False
 
 
-def running_state(state: State, owner: Identity) -> DesiredState:
-    """Return the desired state that matches a running cluster."""
+def running_state(state: State, owner: Identity, applied: Layout) -> DesiredState:
+    """Return the desired state that matches a running cluster. applied: the layout of the last change, which may have
+    failed."""
     named = state.namespaces.get(namespace_names.WIRE, "").startswith(f"{namespaces.NAMES}/")
     return DesiredState(
         state.name,
@@ -74,6 +76,7 @@ def running_state(state: State, owner: Identity) -> DesiredState:
         state.holder if named else None,
         state.asked,
         state.log,
+        keeps_settings=state.phase == "up" and state.layout == applied,
     )
 
 
@@ -207,7 +210,14 @@ def apply_change(
     _end_programs_of_lost_nodes(before)
     with open_executor(desired) as executor:
         existing, no_gso = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
-        operations = plan(desired.layout, existing, decisions.link_services, decisions.files, no_gso)
+        operations = plan(
+            desired.layout,
+            existing,
+            decisions.link_services,
+            decisions.files,
+            no_gso,
+            keeps_settings=desired.keeps_settings,
+        )
         replugging = relay_client.Replugging(store, executor, before, state, decisions.orders)
         with _names_ready() if has_named_namespaces(desired) else nullcontext():
             divert_at = _start_of_final(operations, len(operations), (AwaitCarrier, Divert))
@@ -266,7 +276,7 @@ def roll_back(store: Store, state: State, before: State | None, error: BaseExcep
         if before is None:
             removal.remove(store, state, grace=0)
             return
-        desired = running_state(before, state.owner)
+        desired = running_state(before, state.owner, state.layout)
         decisions = decide_links(store, desired, before.injected)
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths

@@ -48,6 +48,28 @@ def pair() -> Iterator[RunningCluster]:
         yield cluster
 
 
+def test_addresses_that_programs_have_set_outlive_faults_but_not_another_up() -> None:
+    """keepalived adds such an address, its virtual one."""
+    store, layout = Store(), resolve(Description.line(2))
+    state = bring_up(store, layout, name=NAME, origin="test", lasting=True).state
+    cluster = RunningCluster.attach(state.name)
+
+    def own_addresses() -> list[str]:
+        shown = cluster["n1"].run(["ip", "-4", "-o", "addr", "show", "dev", "eth0"]).stdout
+        return [line.split()[3] for line in shown.splitlines()]
+
+    try:
+        [described] = own_addresses()
+        cluster["n1"].run(["ip", "addr", "add", "10.0.0.100/16", "dev", "eth0"])
+        with cluster.inject("n1", delay="1ms"), cluster.inject("n2", loss="1%"):
+            assert own_addresses() == [described, "10.0.0.100/16"]
+        assert own_addresses() == [described, "10.0.0.100/16"]
+        bring_up(store, layout, name=NAME, origin="test", lasting=True)
+        assert own_addresses() == [described]
+    finally:
+        cluster.down()
+
+
 # In force when it returns
 
 

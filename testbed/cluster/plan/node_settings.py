@@ -20,14 +20,23 @@ from testbed.kernel.rtnl_dump import Contents
 from testbed.spec.layout import Nic, Node
 
 
-def make_namespaces(draft: Draft) -> None:
-    """Make missing namespaces, and set the nodes' routing, limits and contexts."""
+def complete_nodes(draft: Draft) -> frozenset[str]:
+    """Return the nodes all of whose NICs exist, match the layout and are up."""
+    return frozenset(
+        node.name for node in draft.desired.nodes if all((node.name, nic.name) in draft.up for nic in node.nics)
+    )
+
+
+def make_namespaces(draft: Draft, kept_nodes: frozenset[str]) -> None:
+    """Make missing namespaces, and set the nodes' routing, limits and contexts. kept_nodes: nodes that keep their
+    routing."""
     for key in [namespace_names.WIRE, *(node.name for node in draft.desired.nodes)]:
         if key not in draft.existing.namespaces:
             draft.operations.append(MakeNamespace(key))
     for node in draft.desired.nodes:
         contents = draft.existing.namespaces.get(node.name)
-        _set_routing(draft, node, contents)
+        if contents is None or node.name not in kept_nodes:
+            _set_routing(draft, node, contents)
         limits = (node.cpu_share, node.memory)
         if limits != draft.existing.limits.get(node.name, (0.0, 0)):
             draft.operations.append(SetLimits(node.name, *limits))

@@ -34,22 +34,27 @@ def plan(
     link_services: LinkServices = MappingProxyType({}),
     files: Mapping[str, str] = MappingProxyType({}),
     no_gso: frozenset[Device] = frozenset(),
+    *,
+    keeps_settings: bool = False,
 ) -> list[Operation]:
     """Derive the operations that turn the existing state into the desired layout; none if nothing has to change.
 
     link_services: link services of the layout's links. files: path -> text of the tables that their impairments name.
-    no_gso: devices on which no GSO frames may be sent, whatever their links are. Raises ValueError if a link that is
-    declared direct is to be impaired or cut; UnsupportedError, BrokenFileError and NotFoundError for datapaths and files of
-    links.
+    no_gso: devices on which no GSO frames may be sent, whatever their links are. keeps_settings: nodes that have all their
+    NICs keep the addresses, routes and forwarding that programs in them have set, such as routing daemons.
+
+    Raises ValueError if a link that is declared direct is to be impaired or cut; UnsupportedError, BrokenFileError and
+    NotFoundError for datapaths and files of links.
     """
     draft = Draft(desired, existing, link_services)
+    kept_nodes = node_settings.complete_nodes(draft) if keeps_settings else frozenset()
     ports = SwitchPorts(draft)
     joins, diversions, stages = Joins(draft), Diversions(draft), Stages(draft, ports, files)
     ports.check_numbers()
     offloads = OffloadChanges(draft, no_gso)
 
     _remove_obsolete(draft, ports)
-    node_settings.make_namespaces(draft)
+    node_settings.make_namespaces(draft, kept_nodes)
     for switch in draft.bridges:
         _make_switch(draft, switch)
     for device in sorted(draft.down & draft.up):
@@ -77,7 +82,8 @@ def plan(
     diversions.divert(draft.wiring.detours.keys() - running)
     offloads.raise_again()
     for node in desired.nodes:
-        node_settings.configure(draft, node)
+        if node.name not in kept_nodes:
+            node_settings.configure(draft, node)
     stages.end_late()
     draft.operations += draft.late_removals
     diversions.await_carriers()

@@ -99,6 +99,27 @@ def test_when_all_is_there_nothing_is_to_be_done(description: Description) -> No
     assert built(description).converge(resolve(description)) == []
 
 
+def test_a_fault_leaves_what_routing_daemons_have_set_and_another_up_restores_what_is_described() -> None:
+    layout = resolve(linked("n1 s1", "n2 s1", "n2 s2", "n3 s2"))
+    kernel = Kernel()
+    kernel.converge(layout)
+    [index] = [index for index, nic in kernel.interfaces["n1"].items() if nic.name == "eth0"]
+    kernel.addresses["n1"][index].add("10.0.0.100/16")
+    kernel.routes["n1"].clear()
+    kernel.routing["n2"].clear()
+    assert plan(layout, kernel.existing(), keeps_settings=True) == []
+    assert lines(plan(layout, kernel.existing())) == [
+        "let n2 route IPv4 between its NICs",
+        "remove address 10.0.0.100/16 from n1:eth0",
+        "add address 10.0.0.1/16 to n1:eth0",  # the kernel may remove it with the other one
+        "add route 10.1.0.0/16 via 10.0.0.2 to n1",
+    ]
+    kernel.interfaces["n1"].clear()  # without its NIC, the node needs all of it
+    repaired = lines(plan(layout, kernel.existing(), keeps_settings=True))
+    for made_anew in ("add address 10.0.0.1/16 to n1:eth0", "add route 10.1.0.0/16 via 10.0.0.2 to n1"):
+        assert made_anew in repaired
+
+
 def test_another_mtu_is_set_at_both_ends_of_the_cables_and_nowhere_else() -> None:
     nodes = [Node(name="n1", nics=[Nic(name="eth0", mtu=9000)]), Node(name="n2"), Node(name="n3")]
     after = Description(
