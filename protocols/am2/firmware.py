@@ -28,9 +28,10 @@ from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
 from protocols.am2.transport import PREFIX_SIZE, PacketClass, build_answer, unpack_answer, unpack_body
+from protocols.core import firmware
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
-from protocols.core.peers import Standing
+from protocols.core.peers import PeerEvents, Standing
 from protocols.myrinet.mapper.follower import Follower, mapper_of, paths_to_functions
 from protocols.myrinet.mapper.mapper import Mapper
 from protocols.myrinet.mapper.route_tables import Table
@@ -46,9 +47,8 @@ _SEND_SLOTS: Final = 2 * layout.RING_SIZE
 _NEW: Final = PacketClass.NEW
 
 
-class Firmware:
-    """The firmware of one NIC. Implements `protocols.core.firmware.Firmware`. mapper: finds the routes, on
-    source-routed networks."""
+class Firmware(firmware.Firmware, PeerEvents[Peer]):
+    """The firmware of one NIC. mapper: finds the routes, on source-routed networks."""
 
     __slots__ = (
         "_adapter",

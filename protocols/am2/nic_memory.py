@@ -15,6 +15,8 @@ class NicEndpointFrames(Protocol):
     """One host's endpoint frames, as the NIC accesses them. is_trusted: the host's kernel maintains them, so that the
     NIC may wait for it. absent_regions: regions (`page`) that the NIC has requested and the host does not have."""
 
+    __slots__ = ()
+
     is_trusted: bool
     absent_regions: set[int]
 
@@ -39,6 +41,8 @@ class NicEndpointFrames(Protocol):
 class HostEndpointFrames(Protocol):
     """One host's endpoint frames, as its host library accesses them. frames: each the size of a page. bound_endpoints: by
     frame, the number of its endpoint, or NO_ENDPOINT. mapped_regions: DMA mappings that the host maintains, by region."""
+
+    __slots__ = ()
 
     frames: list[memoryview]
     bound_endpoints: list[int]
@@ -86,9 +90,9 @@ class HostEndpointFrames(Protocol):
         ...
 
 
-class NicMemory:
-    """Endpoint frames of a host and a NIC in one process. Implements `NicEndpointFrames` and `HostEndpointFrames`.
-    backing_pages: host memory that backs the frames, by endpoint."""
+class NicMemory(NicEndpointFrames, HostEndpointFrames):
+    """Endpoint frames of a host and a NIC in one process. backing_pages: host memory that backs the frames, by
+    endpoint."""
 
     __slots__ = ("absent_regions", "backing_pages", "bound_endpoints", "frames", "is_trusted", "mapped_regions")
 

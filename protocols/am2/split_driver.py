@@ -20,7 +20,7 @@ from protocols.am2.settings import Settings
 from protocols.am2.shared_frames import SharedHostFrames, SharedNicFrames, size_of
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import Allocating, SharedDmaMemory
-from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SplitDriver
+from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.myrinet.mapper.settings import Settings as MapperSettings
 
 _OTHER_DOORBELLS: Final = 4
@@ -89,31 +89,15 @@ class Nic:
         self.firmware.on_doorbell(now, index)
 
 
-class _HostRouter:
+class _HostRouter(SingleHostActions):
     """`FirmwareActions` that pass each notification about an endpoint to the endpoint's host."""
 
-    __slots__ = (
-        "_hosts",
-        "_nic",
-        "_numbers_per_host",
-        "dma_read",
-        "dma_write",
-        "interrupt",
-        "send",
-        "send_later",
-        "when_sent",
-    )
+    __slots__ = ("_hosts", "_numbers_per_host")
 
     def __init__(self, nic: SharedActions, settings: Settings) -> None:
-        self._nic = nic
+        super().__init__(nic)
         self._hosts = settings.max_hosts
         self._numbers_per_host = settings.numbers_per_host
-        self.dma_read = nic.dma_read
-        self.send = nic.send
-        self.when_sent = nic.when_sent
-        self.send_later = nic.send_later
-        self.dma_write = nic.dma_write
-        self.interrupt = self.post_completion
 
     def post_completion(self, index: int) -> None:
         if index & layout.SUBJECT_MASK not in (layout.RESTARTED, layout.GONE):
@@ -121,6 +105,9 @@ class _HostRouter:
             return
         for host in range(self._hosts):
             self._nic.post_completion(host, index)
+
+    def interrupt(self, index: int) -> None:
+        self.post_completion(index)
 
 
 def _endpoint_of(index: int) -> int:

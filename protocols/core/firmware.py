@@ -64,6 +64,8 @@ class Adapter:
 class FirmwareActions(Protocol):
     """Actions available to firmware."""
 
+    __slots__ = ()
+
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         """Read bytes from host memory by DMA, with one transfer per segment. Frames sent afterwards wait for it."""
         ...
@@ -87,17 +89,19 @@ class FirmwareActions(Protocol):
         """Write bytes to host memory by DMA; data is as long as the target."""
         ...
 
-    def post_completion(self, index: int) -> object:
+    def post_completion(self, index: int) -> None:
         """Make a returned descriptor visible to the host, after all earlier DMA writes."""
         ...
 
-    def interrupt(self, index: int) -> object:
+    def interrupt(self, index: int) -> None:
         """Make a returned descriptor visible to the host's kernel by an interrupt, which also interrupts a program."""
         ...
 
 
 class HostActions(Protocol):
     """Actions available to a host library."""
+
+    __slots__ = ()
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         """Notify the firmware that the host has written a descriptor (`Firmware.on_doorbell`). written: bytes written by
@@ -108,9 +112,13 @@ class HostActions(Protocol):
 class Nic(FirmwareActions, HostActions, Protocol):
     """Actions of both firmware and host library that share a process."""
 
+    __slots__ = ()
+
 
 class Firmware(Protocol):
     """A NIC's firmware. The times passed to it never decrease."""
+
+    __slots__ = ()
 
     @property
     def deadline(self) -> int | None:
@@ -140,6 +148,8 @@ class Firmware(Protocol):
 
 class Host(Protocol):
     """The host library's interface to its NIC."""
+
+    __slots__ = ()
 
     def on_completion(self, index: int) -> bool | None:
         """Handle a descriptor that the NIC has returned. Returns False if that is no progress of the program (an answered

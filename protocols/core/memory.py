@@ -29,6 +29,8 @@ class UnpinnedError(LookupError):
 class DmaMemory(Protocol):
     """Host memory as the NIC accesses it."""
 
+    __slots__ = ()
+
     def view(self, address: int, length: int) -> memoryview:
         """Return a view of `length` bytes at a physical address. Raises UnpinnedError if they are not pinned."""
         ...
@@ -37,6 +39,8 @@ class DmaMemory(Protocol):
 class SharedDmaMemory(DmaMemory, Protocol):
     """Host memory in another process, as the NIC accesses it."""
 
+    __slots__ = ()
+
     def fence(self) -> None:
         """Make earlier writes visible to the host before later reads."""
         ...
@@ -44,6 +48,8 @@ class SharedDmaMemory(DmaMemory, Protocol):
 
 class Pinning(Protocol):
     """Host memory as the host library accesses it."""
+
+    __slots__ = ()
 
     def __len__(self) -> int:
         """Number of pinned regions."""
@@ -69,6 +75,8 @@ class Allocating(Pinning, Protocol):
     """Pinnable memory with an allocator: the NIC accesses allocated memory without a copy, and `pin_page` returns its
     address."""
 
+    __slots__ = ()
+
     def allocate(self, size: int) -> memoryview:
         """Allocate memory, either zeroed or with former contents. Raises MemoryError."""
         ...
@@ -86,9 +94,8 @@ class Allocating(Pinning, Protocol):
         ...
 
 
-class HostMemory:
-    """Pinned regions of a host that shares a process with its NIC; each region is contiguous. Implements `DmaMemory` and
-    `Pinning`."""
+class HostMemory(DmaMemory, Pinning):
+    """Pinned regions of a host that shares a process with its NIC; each region is contiguous."""
 
     __slots__ = ("_next", "_regions")
 

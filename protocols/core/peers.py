@@ -89,6 +89,8 @@ MakePeer = Callable[[int, int, Send, SendLater], AnyPeer]
 class PeerEvents(Protocol[EventPeer]):
     """Firmware callbacks for a change of a peer's incarnation."""
 
+    __slots__ = ()
+
     def on_peer_introduced(self, now: int, peer: EventPeer) -> None:
         """Handle the first known incarnation of a peer: resend the messages in progress."""
         ...

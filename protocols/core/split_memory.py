@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
-from protocols.core.firmware import Adapter, Buffer, Firmware, Host, HostActions
+from protocols.core.firmware import Adapter, Buffer, Firmware, FirmwareActions, Host, HostActions
 from protocols.core.memory import Allocating, SharedDmaMemory
 
 OnDoorbell = Callable[[int, int], None]
@@ -30,6 +29,8 @@ class HostSlot(NamedTuple):
 
 class SharedActions(Protocol):
     """`FirmwareActions` of a NIC with several hosts."""
+
+    __slots__ = ()
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes: ...
 
@@ -85,15 +86,31 @@ class SplitDriver:
     hosts: int = 1
 
 
-class SingleHostActions:
+class SingleHostActions(FirmwareActions):
     """`FirmwareActions` of a NIC with a single host, in slot 0."""
 
-    __slots__ = ("dma_read", "dma_write", "interrupt", "post_completion", "send", "send_later", "when_sent")
+    __slots__ = ("_nic",)
 
     def __init__(self, nic: SharedActions) -> None:
-        self.dma_read = nic.dma_read
-        self.send = nic.send
-        self.when_sent = nic.when_sent
-        self.send_later = nic.send_later
-        self.dma_write = nic.dma_write
-        self.post_completion = self.interrupt = partial(nic.post_completion, 0)
+        self._nic = nic
+
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        return self._nic.dma_read(segments)
+
+    def send(self, frame: Buffer) -> bool | None:
+        return self._nic.send(frame)
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        self._nic.when_sent(then)
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self._nic.send_later(make)
+
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        self._nic.dma_write(target, data)
+
+    def post_completion(self, index: int) -> None:
+        self._nic.post_completion(0, index)
+
+    def interrupt(self, index: int) -> None:
+        self._nic.post_completion(0, index)

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from protocols.core import firmware
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import DmaMemory, Span, UnpinnedError
-from protocols.core.peers import Standing
+from protocols.core.peers import PeerEvents, Standing
 from protocols.emp import descriptors as stat
 from protocols.emp.card import CachedHeader, Card, Codec, Peer
 from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
@@ -33,8 +34,8 @@ _EMPTY: Final = memoryview(b"")
 _CHECK = "check"  # `MalformedError.reason` for a wrong checksum
 
 
-class Firmware:
-    """The firmware of one NIC. Implements `protocols.core.firmware.Firmware`."""
+class Firmware(firmware.Firmware, PeerEvents[Peer]):
+    """The firmware of one NIC."""
 
     __slots__ = (
         "_announcements",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Agent, Buffer, HostActions, Nic, Plug
+from protocols.core.firmware import Adapter, Agent, Buffer, Host, HostActions, Nic, Plug
 from protocols.core.memory import PAGE, HostMemory, Page, Pinning
 from protocols.emp import codec
 from protocols.emp import descriptors as stat
@@ -123,7 +123,7 @@ _FAILURES: Final = {
 }
 
 
-class Endpoint:
+class Endpoint(Host):
     """A node's access to its NIC. number: the node's number. size: number of nodes."""
 
     def __init__(self, adapter: Adapter, nic: HostActions, memory: Pinning, descriptors: Descriptors) -> None:

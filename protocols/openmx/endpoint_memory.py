@@ -84,6 +84,8 @@ class Command(NamedTuple):
 class Commands(Protocol):
     """Queue of commands from the library to the driver."""
 
+    __slots__ = ()
+
     def write(self, command: Command, data: bytes = b"") -> int:
         """Write a command; return its slot. data: data of a message of at most SMALL_MAX bytes."""
         ...
@@ -93,7 +95,7 @@ class Commands(Protocol):
         ...
 
 
-class OwnCommands:
+class OwnCommands(Commands):
     """Commands within one process."""
 
     def __init__(self) -> None:
@@ -110,7 +112,7 @@ class OwnCommands:
         return self._written.pop(slot)
 
 
-class SharedCommands:
+class SharedCommands(Commands):
     """Commands in memory that two processes share."""
 
     def __init__(self, memory: memoryview) -> None:

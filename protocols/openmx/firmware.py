@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from protocols.core import firmware
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
@@ -49,8 +50,8 @@ _MAX_CONNECTIONS: Final = 4096
 """Maximum number of a host's connections whose partners are notified when it dies."""
 
 
-class Firmware:
-    """The driver of one NIC. Implements `protocols.core.firmware.Firmware`."""
+class Firmware(firmware.Firmware):
+    """The driver of one NIC."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from protocols.core.firmware import Adapter, Agent, HostActions, Nic
+from protocols.core.firmware import Adapter, Agent, Host, HostActions, Nic
 from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.openmx import codec
@@ -24,8 +24,8 @@ _SESSION: Final = 0x9E37_79B1
 differ."""
 
 
-class Library:
-    """A node's access to its NIC (mx_init). Implements `protocols.core.firmware.Host`.
+class Library(Host):
+    """A node's access to its NIC (mx_init).
 
     number: the node's number. size: number of nodes. work: the cores of its host. is_restarted: see `Adapter`.
     """

@@ -11,6 +11,7 @@ from protocols.active_messages.endpoint_names import ANY, NONE, EndpointName
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 from protocols.ssam.cells import DATA, Message
+from protocols.ssam.connection import Pending
 from protocols.ssam.handler_addresses import (
     MAX_ENDPOINTS,
     MEDIUM,
@@ -29,8 +30,8 @@ MAX_WORDS: Final = DATA // WORD - 1
 """Maximum words of a request, whose number takes one more word. A reply has at most ten words."""
 
 
-class PendingRequest:
-    """A request that is not completed. Implements `protocols.ssam.connection.Pending`, for the last cell of a message."""
+class PendingRequest(Pending):
+    """A request that is not completed; called back for the last cell of its message."""
 
     __slots__ = ("endpoint", "handler", "is_completed", "number", "to", "words")
 

@@ -15,6 +15,7 @@ from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 from protocols.ssam import cells
 from protocols.ssam.cells import DATA, LONG, Message
+from protocols.ssam.connection import Pending
 from protocols.ssam.handler_addresses import (
     BULK,
     GRANTED,
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from protocols.ssam.am_library import ActiveMessages
 
 
-class LeadingCell:
-    """A cell of a message, except the last. Implements `protocols.ssam.connection.Pending`."""
+class LeadingCell(Pending):
+    """A cell of a message, except the last."""
 
     __slots__ = ("_messages", "_request")
 

@@ -34,6 +34,8 @@ class Identity(NamedTuple):
 class Pending(Protocol):
     """Callbacks for the answer to one request, instead of a handler."""
 
+    __slots__ = ()
+
     def answered(self, message: Message) -> object:
         """Handle the answer, a reply or an acknowledgement. Called as a handler."""
         ...

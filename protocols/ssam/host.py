@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from protocols.active_messages.am_errors import ActiveMessageError, RuleError
 from protocols.atm.cell import PAYLOAD
 from protocols.core.completion import Completion, Yield
-from protocols.core.firmware import Buffer, HostActions
+from protocols.core.firmware import Buffer, Host, HostActions
 from protocols.ssam import cells
 from protocols.ssam.cells import DATA, LONG, Message
 from protocols.ssam.connection import Connection, Pending, introduced
@@ -57,8 +57,8 @@ class ReturnedError(ActiveMessageError):
     """A request was returned, and `on_returned` is not set."""
 
 
-class Library:
-    """A process's access to its network interface. Implements `protocols.core.firmware.Host`.
+class Library(Host):
+    """A process's access to its network interface.
 
     node: this node's number. size: number of nodes. incarnation, is_restarted: these of the NIC
     (`Adapter`). process: the traps, for programs that use them directly. on_returned: called with returned requests; if not

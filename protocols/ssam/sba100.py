@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, circuit, circuit_of, header, is_intact, nodes_of
 from protocols.atm.fields import ETHERTYPE
-from protocols.core.firmware import Adapter, FirmwareActions
+from protocols.core.firmware import Adapter, Firmware, FirmwareActions
 from protocols.core.host_work import HostWork
 from protocols.ssam.cells import SEQUENCE_NUMBERS, Message, unpack, with_crc
 from protocols.ssam.counters import Counters
@@ -62,9 +62,9 @@ class _Circuit(NamedTuple):
     memory: "bytearray"  # noqa: UP037  mypyc looks up the name in the module, where it is not defined
 
 
-class Sba100:
-    """A node's interface and its kernel. Implements `protocols.core.firmware.Firmware`. program: the process of the
-    node's program, which is notified of cells and accepts connections; other processes poll, and open connections."""
+class Sba100(Firmware):
+    """A node's interface and its kernel. program: the process of the node's program, which is notified of cells and accepts
+    connections; other processes poll, and open connections."""
 
     def __init__(
         self, adapter: Adapter, nic: FirmwareActions, work: HostWork, settings: Settings, counters: Counters
@@ -74,13 +74,18 @@ class Sba100:
         self.work: Final = work
         self.settings: Final = settings
         self.counters: Final = counters
-        self.deadline: int | None = None
+        self._alarm: int | None = None
         self.program: Final = Process(self)
         self._nodes = len(adapter.addresses)
         self._nic = nic
         self._input: deque[bytes] = deque()
         self._reads: deque[int] = deque()  # times at which the core finishes reading the cells of a trap
         self._owners: dict[bytes, tuple[Process, int]] = {}  # processes and their connections, by the headers of cells
+
+    @property
+    def deadline(self) -> int | None:
+        """When the alarm expires, or None."""
+        return self._alarm
 
     @property
     def has_cells(self) -> bool:
@@ -97,10 +102,10 @@ class Sba100:
     def on_doorbell(self, now: int, index: int) -> None:
         """Set the alarm."""
         if index >= ALARM:
-            self.deadline = now + (self.settings.timeout << index - ALARM)
+            self._alarm = now + (self.settings.timeout << index - ALARM)
 
     def on_timer(self, now: int) -> None:  # noqa: ARG002
-        self.deadline = None
+        self._alarm = None
         self._nic.post_completion(ALARM)
 
     def counter_values(self) -> dict[str, int]:

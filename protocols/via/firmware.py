@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from protocols.core import firmware
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import DmaMemory
-from protocols.core.peers import Peer, Standing
+from protocols.core.peers import Peer, PeerEvents, Standing
 from protocols.via.card import COMPLETED, Card, Codec, Outgoing, Vi, ViolationError
 from protocols.via.codec import (
     FLAGS_MISSING,
@@ -54,8 +55,8 @@ _STREAM: Final = (TYPE_SEND, TYPE_RDMA_WRITE, TYPE_RDMA_READ, TYPE_READ_REPLY)
 """Frame types that are sequenced."""
 
 
-class Firmware:
-    """The firmware of one NIC. Implements `protocols.core.firmware.Firmware`."""
+class Firmware(firmware.Firmware, PeerEvents[Peer]):
+    """The firmware of one NIC."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Agent, HostActions, Nic
+from protocols.core.firmware import Adapter, Agent, Host, HostActions, Nic
 from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.via import codec
@@ -44,7 +44,7 @@ _RESOURCES: Final = {AsyncError.POST_DESC: Resource.DESCRIPTOR, AsyncError.CATAS
 """Resources of asynchronous errors; other errors concern a VI."""
 
 
-class ViaNic:
+class ViaNic(Host):
     """A node's handle of its open NIC (VipOpenNic). number: the node's number. size: number of nodes. reliability: the
     highest level of this provider. work: the cores of the host. on_error: called with every asynchronous error
     (VipErrorCallback)."""

@@ -62,6 +62,8 @@ NOW: Final = object()
 class Waiter(Protocol):
     """A clock on which a loop waits. Times are integer nanoseconds of this clock."""
 
+    __slots__ = ()
+
     def now(self) -> int: ...
 
     def wait(self, deadline: int | None) -> Sequence[int]:
@@ -73,7 +75,7 @@ class Waiter(Protocol):
     def unwatch(self, descriptor: int) -> None: ...
 
 
-class VirtualClock:
+class VirtualClock(Waiter):
     """A clock that begins at 0 ns and moves only when a loop waits or sets it. It cannot watch descriptors."""
 
     __slots__ = ("time",)

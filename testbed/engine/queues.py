@@ -14,13 +14,13 @@ from testbed.engine.waitables import Awaited
 T = TypeVar("T")
 
 
-class _Waiter(Generic[T]):
+class _Waiter(Awaited, Generic[T]):
     """A task that waits at one end of a queue."""
 
     __slots__ = ("_callback", "_description", "_waiters", "done", "item")
 
     def __init__(self, waiters: deque[_Waiter[T]], description: str) -> None:
-        self.done = False
+        self.done: bool = False
         self.item: T
         self._waiters = waiters
         self._description = description

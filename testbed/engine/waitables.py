@@ -15,6 +15,8 @@ from testbed.errors import TestbedError
 class Awaited(Protocol):
     """An object that a coroutine yields to its task. Its str() is the end of the sentence "it waits for ..."."""
 
+    __slots__ = ()
+
     @property
     def done(self) -> bool: ...
 
@@ -43,14 +45,14 @@ class DeadlockError(TestbedError):
     """Tasks wait, and no event is left."""
 
 
-class Waitable:
+class Waitable(Awaited):
     """A named object for which any number of tasks wait; it calls them back in the order in which they started to wait."""
 
     __slots__ = ("_callbacks", "done", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.done = False
+        self.done: bool = False
         self._callbacks: list[Callable[[object], object]] = []
 
     def add_callback(self, callback: Callable[[object], object], /) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from protocols.core.firmware import Agent, Buffer, Firmware
+from protocols.core.firmware import Agent, Buffer, Firmware, Nic
 from protocols.core.profile import Profile
 from testbed.engine.failures import ETHERNET_HEADER, TickCount, failure, frame_too_long
 from testbed.engine.loop import NEVER, Loop, VirtualClock
@@ -18,8 +18,22 @@ from testbed.errors import FirmwareError
 from testbed.nic.completions import CompletingNic
 
 
-class ImmediateNic(CompletingNic):
-    """A NIC without costs. Implements `protocols.core.firmware.Nic`; works after `begin`, which sets its agent."""
+class Port(Protocol):
+    """Sends a NIC's frames: a direction of a link in the simulation, a packet socket elsewhere."""
+
+    __slots__ = ()
+
+    def enter(self, now: int, frame: bytes) -> bool | None:
+        """Send a frame that leaves the NIC at time `now`. Returns True if it waits in the port."""
+        ...
+
+    def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
+        """Call `callback` with the time at which all frames sent before have left."""
+        ...
+
+
+class ImmediateNic(CompletingNic, Nic):
+    """A NIC without costs; works after `begin`, which sets its agent."""
 
     __slots__ = (
         "_agent", "_clock", "_firmware", "_loop", "_max_frame", "_port", "_timer_calls", "_wake_time", "dropped",
@@ -253,7 +267,7 @@ class ImmediateNic(CompletingNic):
         return firmware_failure
 
 
-class PausedFirmware:
+class PausedFirmware(Firmware):
     """Replaces the firmware of a paused node. queued: received frames and posted descriptors, in order."""
 
     __slots__ = ("deadline", "firmware", "queued")
@@ -280,15 +294,3 @@ class PausedFirmware:
             f"its node is paused, {len(self.queued)} frames and descriptors are queued",
             *self.firmware.pending_work(),
         ]
-
-
-class Port(Protocol):
-    """Sends a NIC's frames: a direction of a link in the simulation, a packet socket elsewhere."""
-
-    def enter(self, now: int, frame: bytes) -> bool | None:
-        """Send a frame that leaves the NIC at time `now`. Returns True if it waits in the port."""
-        ...
-
-    def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
-        """Call `callback` with the time at which all frames sent before have left."""
-        ...

@@ -8,29 +8,30 @@ after 300 s without a frame).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from testbed.fates.flows import FlowEntry
-from testbed.sim.sim_direction import SimDirection
+from testbed.sim.sim_direction import SimDirection, SwitchInput
 
 _GROUP: Final = 1  # in a MAC's first byte
 _RESERVED: Final = bytes.fromhex("0180c20000")  # IEEE 802.1Q table 8-1: 01-80-c2-00-00-00 to -0f are not forwarded
 
 
-class Port:
+class Port(SwitchInput):
     """A switch's input port. out: the outgoing direction of this port. table: MAC -> outgoing direction."""
 
     __slots__ = ("_floods", "out", "table")
 
-    learns: ClassVar[bool] = False
-    """Whether it must also get frames whose destination is in the table."""
-
     def __init__(self, out: SimDirection, table: dict[bytes, SimDirection], floods: tuple[SimDirection, ...]) -> None:
         """table: MAC -> direction, shared by the switch's ports. floods: the directions for unknown destinations, from
         any port."""
-        self.table = table
+        self.table: dict[bytes, SimDirection] = table
         self._floods = tuple([link_direction for link_direction in floods if link_direction is not out])
-        self.out = out
+        self.out: SimDirection = out
+
+    @property
+    def learns(self) -> bool:
+        return False
 
     def receive(self, now: int, frame: bytes, entry: FlowEntry | None) -> None:
         """Forward a frame without delay. entry: its flow, if already classified."""
@@ -52,7 +53,9 @@ class LearningPort(Port):
 
     __slots__ = ()
 
-    learns = True
+    @property
+    def learns(self) -> bool:
+        return True
 
     def receive(self, now: int, frame: bytes, entry: FlowEntry | None) -> None:
         table, out = self.table, self.out

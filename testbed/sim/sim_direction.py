@@ -18,6 +18,7 @@ from testbed.fabric.line import FULL
 from testbed.fates.fate_counters import Counters
 from testbed.fates.flows import MAX_PATH, FlowCount, FlowEntry, Flows, draw_along_path
 from testbed.fates.stage import FateOptions
+from testbed.nic.immediate import Port
 from testbed.spec.layout import DirectionName, Impairment, Link
 
 _InFlight = tuple[int, bytes, FlowEntry | None]
@@ -31,10 +32,12 @@ class SwitchInput(Protocol):
     frame; otherwise only frames whose destination is not in the table.
     """
 
+    __slots__ = ()
+
     @property
     def out(self) -> SimDirection: ...
     @property
-    def table(self) -> Mapping[bytes, SimDirection]: ...
+    def table(self) -> dict[bytes, SimDirection]: ...
     @property
     def learns(self) -> bool: ...
 
@@ -43,7 +46,7 @@ class SwitchInput(Protocol):
         ...
 
 
-class SimDirection:
+class SimDirection(Port):
     """One direction of a link. Times never go backwards.
 
     With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since memory

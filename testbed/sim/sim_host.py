@@ -151,7 +151,7 @@ def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ..
     return tuple([shared.get(core, len(layout.caches) + core) for core in range(cores)])
 
 
-class FunctionPort:
+class FunctionPort(Port):
     """The port that the functions of a NIC share. A frame from one function to another is looped back in the NIC: a switch
     would not send it back. A frame to its sender goes through the network. unknown_destinations: number of received frames
     for no function."""

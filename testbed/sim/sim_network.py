@@ -10,6 +10,7 @@ from testbed.engine.loop import Loop
 from testbed.fabric.interface import Channel, Network, Receive
 from testbed.fates.fate_counters import Counters
 from testbed.fates.flows import FlowEntry
+from testbed.nic.immediate import Port
 from testbed.sim.sim_direction import SimDirection
 from testbed.spec.layout import DirectionName, Impairment, Link
 
@@ -36,7 +37,7 @@ class Driver:
         self._timer.set(self._network.deadline)
 
 
-class ChannelDirection:
+class ChannelDirection(Port):
     """One direction of a link on a channel of a modelled network. Frames that the network does not accept yet wait in the
     NIC's memory."""
 

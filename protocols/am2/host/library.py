@@ -26,7 +26,7 @@ from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.nic_memory import HostEndpointFrames
 from protocols.am2.settings import Settings
 from protocols.core.completion import Completion, Yield
-from protocols.core.firmware import Adapter, HostActions
+from protocols.core.firmware import Adapter, Host, HostActions
 from protocols.core.split_memory import HostSlot
 
 AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
@@ -45,9 +45,8 @@ class ResourceError(ActiveMessageError):
     """AM_ERR_RESOURCE: no more endpoints are available."""
 
 
-class ActiveMessages:
-    """A node's endpoints and bundles. Implements `protocols.core.firmware.Host` and
-    `protocols.active_messages.am_interface.ActiveMessages`.
+class ActiveMessages(Host):
+    """A node's endpoints and bundles. Implements `protocols.active_messages.am_interface.ActiveMessages`.
 
     node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: incarnation of the NIC (`Adapter`).
     host_slot: this process's slot, if several share the NIC. is_restarted: the NIC has restarted, or another process has had

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.core.firmware import Firmware
+from testbed.engine import loop as engine_loop
 from testbed.engine.failures import TickCount
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import FrameSocket
@@ -27,7 +28,7 @@ _PROMPT_TIME: Final = 100_000
 """Nanoseconds from a frame to the end of the program's step that it causes, below which programs reply quickly."""
 
 
-class Driver:
+class Driver(engine_loop.Waiter):
     """Driver of one inline NIC and of the loop of its host's program, on the machine's monotonic clock.
 
     spin: nanoseconds to spin before sleeping; 0: by `patience`.

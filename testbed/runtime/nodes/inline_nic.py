@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from protocols.core.firmware import Agent, Buffer, Firmware
+from protocols.core.firmware import Agent, Buffer, Firmware, Nic
 from testbed.engine.failures import failure
 from testbed.errors import FirmwareError
 from testbed.nic.completions import CompletingNic
 from testbed.runtime.nodes.veth_port import FlowControlPort, VethPort
 
 
-class InlineNic(CompletingNic):
-    """The NIC of one firmware. port: sends its frames. send: the port's. busy: whether the firmware runs, or the host
-    library handles a completion; set by their callers."""
+class InlineNic(CompletingNic, Nic):
+    """The NIC of one firmware. port: sends its frames. busy: whether the firmware runs, or the host library handles a
+    completion; set by their callers."""
 
     __slots__ = (
         "_agent",
@@ -35,13 +35,11 @@ class InlineNic(CompletingNic):
         "fail",
         "is_prompt",
         "port",
-        "send",
     )
 
     def __init__(self, port: VethPort) -> None:
         super().__init__(_not_attached)
         self.port: Final = port
-        self.send: Final[Callable[[Buffer], bool | None]] = port.send
         self.busy = False
         self.deferred: list[Callable[[], bytes]] = []
         """Functions that make the frames to be sent after those of the program's next step."""
@@ -73,6 +71,9 @@ class InlineNic(CompletingNic):
                 receive(now, frame)
 
         return receive_without_control
+
+    def send(self, frame: Buffer) -> bool | None:
+        return self.port.send(frame)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         if self.is_prompt:

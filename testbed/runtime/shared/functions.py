@@ -12,12 +12,12 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from protocols.core.firmware import Adapter, Buffer
-from protocols.core.split_memory import OnDoorbell, SplitDriver
+from protocols.core.split_memory import OnDoorbell, SharedActions, SplitDriver
 from testbed.engine.failures import TickCount
 from testbed.fabric.stop_go import ASK_INTERVAL
 from testbed.runtime.nodes.veth_port import FlowControlPort, VethPort
@@ -193,27 +193,33 @@ def _wake(pipe: int) -> None:
             raise
 
 
-class Function:
-    """One of a NIC's functions: its firmware, which answers peers even when no host process is attached. Implements the
-    firmware's `SharedActions`. hosts: the attached host processes, by slot."""
+class Function(SharedActions):
+    """One of a NIC's functions: its firmware, which answers peers even when no host process is attached. hosts: the attached
+    host processes, by slot."""
 
-    __slots__ = ("_deferred", "_violators", "deadline", "dma_read", "hosts", "nic", "send", "ticks", "when_sent")
+    __slots__ = ("_violators", "_wire", "deadline", "hosts", "nic", "ticks")
 
     def __init__(self, adapter: Adapter, wire: Wire, split_driver: SplitDriver, violators: list[AttachedHost]) -> None:
         """violators: list to which the function appends hosts that violate the protocol, for the agent to detach."""
         self.hosts: Final[list[AttachedHost | None]] = [None] * split_driver.hosts
         self.deadline: int | None = None
         """The firmware's deadline when it was read last."""
-        self.dma_read = b"".join
-        self.send = wire.send
-        self.when_sent = wire.when_sent
         self.ticks: Final = TickCount()
-        self._deferred = wire.deferred
+        self._wire = wire
         self._violators = violators
         self.nic: Final = split_driver.nic(adapter, self)
 
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        return b"".join(segments)
+
+    def send(self, frame: Buffer) -> bool | None:
+        return self._wire.send(frame)
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        self._wire.when_sent(then)
+
     def send_later(self, make: Callable[[], bytes]) -> None:
-        self._deferred.append(make())
+        self._wire.deferred.append(make())
 
     def dma_write(self, target: memoryview, data: Buffer) -> None:
         target[:] = data

@@ -15,10 +15,10 @@ import threading
 from bisect import bisect_left
 from typing import Final
 
-from protocols.core.memory import PAGE, Page, UnpinnedError
+from protocols.core.memory import PAGE, Allocating, Page, SharedDmaMemory, UnpinnedError
 
 
-class HeapView:
+class HeapView(SharedDmaMemory):
     """A host's heap, as the agent of its NIC accesses it: no descriptor can refer to another part of the region."""
 
     __slots__ = ("_fence", "_heap", "_size")
@@ -39,8 +39,8 @@ class HeapView:
         return self._heap[address : address + length]
 
 
-class Heap:
-    """A host's heap, as the host allocates from it. Implements `Allocating`."""
+class Heap(Allocating):
+    """A host's heap, as the host allocates from it."""
 
     def __init__(self, heap: memoryview) -> None:
         self._heap = heap

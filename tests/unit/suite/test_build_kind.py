@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 
-from protocols.core import timers
 from protocols.core.compiled_build import COMPILED, INTERPRETED, build
 from testbed.controller.runs.folders import run_environment
-from testbed.engine import loop
-from testbed.sim import simulation
+from tests.unit.suite.test_compiled_sources import MODULES
 
 
 def test_the_build_is_what_its_modules_are() -> None:
     suffixes = {COMPILED: EXTENSION_SUFFIXES, INTERPRETED: SOURCE_SUFFIXES}[build()]
-    for module in (timers, loop, simulation):
-        assert str(module.__file__).endswith(tuple(suffixes)), module
+    files = [str(import_module(module[:-3].replace("/", ".")).__file__) for module in MODULES]
+    assert not [file for file in files if not file.endswith(tuple(suffixes))]
 
 
 def test_the_version_and_a_run_tell_the_build() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,9 @@ def _broken_by_class(node: ast.ClassDef, absent: set[str]) -> Iterator[str]:
     if "runtime_checkable" in decorators:
         yield f"{node.lineno}: {node.name} is checked at runtime"
     bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
-    if len([base for base in bases if base not in NEUTRAL_BASES]) > 1 and "Protocol" not in bases:
-        yield f"{node.lineno}: {node.name} has several bases"
+    others = [base for base in bases if base.rpartition(".")[2] not in NEUTRAL_BASES | _compiled_protocols()]
+    if len(others) > 1 or others != bases[: len(others)]:
+        yield f"{node.lineno}: {node.name} has several bases, or one after a Protocol"
     is_dataclass = "dataclass" in decorators
     unknown_types = UNKNOWN | absent
     if is_dataclass:  # quotation marks do not help in a dataclass
@@ -115,6 +117,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "class A:\n    def f(self): ...\n    g = f",
         "class A:\n    join = staticmethod(b''.join)",
         "class A(B, C): ...",
+        "class A(Firmware, B): ...",
         "@runtime_checkable\nclass A(Protocol): ...",
         "class A(NamedTuple):\n    handle: object",
         "@dataclass(frozen=True)\nclass A:\n    view: memoryview",
@@ -145,6 +148,7 @@ def test_valid_constructs_are_not_reported() -> None:
         "def f():\n    def g():\n        try: h()\n        except A as e: ...\n    try: g()\n    except B as e: ..."
     )
     assert not list(broken_rules(valid))
+    assert not list(broken_rules("class A(B, Nic, firmware.Host): ..."))
     assert not list(broken_rules(caught))
     assert not list(broken_rules(typed))
 
@@ -179,8 +183,15 @@ def _compiled_bases(path: Path) -> Iterator[tuple[str, str]]:
                 yield module, name
 
 
-def _protocols_of(module: str) -> set[str]:
+@cache
+def _compiled_protocols() -> frozenset[str]:
+    """Return the names of the Protocols of compiled modules, which mypyc makes traits."""
+    return frozenset().union(*map(_protocols_of, MODULES))
+
+
+@cache
+def _protocols_of(module: str) -> frozenset[str]:
     classes = [node for node in ast.parse((ROOT / module).read_text()).body if isinstance(node, ast.ClassDef)]
-    return {
+    return frozenset(
         node.name for node in classes if any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
-    }
+    )

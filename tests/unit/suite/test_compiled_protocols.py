@@ -1,0 +1,156 @@
+"""Protocols of compiled modules are base classes of the compiled classes that implement them: calls are then direct.
+docs/internals/compiled.md has the exceptions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.unit.suite.test_compiled_sources import MODULES, ROOT
+
+Name = tuple[str, str]
+"""A class: its module's path, and its name."""
+
+Arity = tuple[int, int] | None
+"""Least and most positional arguments of a method; None: an attribute or a property."""
+
+EXCEPTIONS = {
+    (("testbed/sim/recorder.py", "NicWatcher"), "HostActions"),
+    (("protocols/mpi/device.py", "Device"), "PostingDevice"),
+    (("protocols/openmx/endpoint.py", "Endpoint"), "Host"),
+    (("protocols/core/completion.py", "Completion"), "Awaited"),
+    *(((f"protocols/{protocol}/split_driver.py", "Nic"), "SharedNic") for protocol in ("am2", "emp", "openmx", "via")),
+}
+"""Compiled classes that implement a compiled Protocol and do not inherit from it; their subclasses need not either.
+docs/internals/compiled.md says why."""
+
+
+class Class(NamedTuple):
+    """bases: base classes. members: methods and attributes of the class itself."""
+
+    bases: list[Name]
+    members: Mapping[str, Arity]
+
+    @property
+    def is_protocol(self) -> bool:
+        return ("typing.py", "Protocol") in self.bases
+
+
+@cache
+def classes() -> Mapping[Name, Class]:
+    """Return the classes of the compiled modules."""
+    return dict(chain.from_iterable(classes_of(ROOT / module) for module in MODULES))
+
+
+def classes_of(path: Path) -> Iterator[tuple[Name, Class]]:
+    module = str(path.relative_to(ROOT))
+    tree = ast.parse(path.read_text())
+    own = {node.name: f"{module[:-3].replace('/', '.')}.{node.name}" for node in _class_definitions(tree)}
+    imported = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    names = imported | own
+    for node in _class_definitions(tree):
+        bases = []
+        for base in node.bases:
+            first, *rest = ast.unparse(base).partition("[")[0].split(".")
+            *room, name = ".".join([names.get(first, first), *rest]).split(".")
+            bases.append(("/".join(room) + ".py", name))
+        yield (module, node.name), Class(bases, dict(_members(node)))
+
+
+def _class_definitions(tree: ast.AST) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def _members(definition: ast.ClassDef) -> Iterator[tuple[str, Arity]]:
+    for node in definition.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name, None if node.decorator_list else _arity(node.args)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, None
+    for attribute in ast.walk(definition):
+        match attribute:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name, None
+
+
+def _arity(arguments: ast.arguments) -> tuple[int, int]:
+    most = len(arguments.posonlyargs) + len(arguments.args)
+    return most - len(arguments.defaults), most
+
+
+def ancestors(name: Name) -> list[Name]:
+    """Return a class and its base classes, direct and indirect; the class itself is the last."""
+    found = classes().get(name)
+    return [*(ancestor for base in found.bases for ancestor in ancestors(base)), name] if found is not None else [name]
+
+
+def members(name: Name) -> dict[str, Arity]:
+    found: dict[str, Arity] = {}
+    for ancestor in ancestors(name):
+        found |= classes()[ancestor].members if ancestor in classes() else {}
+    return found
+
+
+def implements(name: Name, protocol: Name) -> bool:
+    """Whether a class has a Protocol's methods, with as many arguments, and its attributes."""
+    own = members(name)
+    for member, wanted in members(protocol).items():
+        if member not in own:
+            return False
+        arity = own[member]
+        if wanted is None or arity is None:
+            if wanted is not arity:
+                return False
+        elif arity[0] > wanted[0] or arity[1] < wanted[1]:
+            return False
+    return True
+
+
+def protocols() -> list[Name]:
+    return [name for name, found in classes().items() if found.is_protocol]
+
+
+def test_compiled_classes_inherit_from_the_compiled_protocols_that_they_implement() -> None:
+    without = {
+        (name, protocol[1])
+        for protocol in protocols()
+        for name, found in classes().items()
+        if not found.is_protocol and implements(name, protocol) and protocol not in ancestors(name)
+    }
+    assert without >= EXCEPTIONS
+    assert not [
+        (name, protocol)
+        for name, protocol in without
+        if not EXCEPTIONS.intersection((ancestor, protocol) for ancestor in ancestors(name))
+    ]
+
+
+def test_interpreted_classes_do_not_inherit_from_compiled_protocols() -> None:
+    """mypyc's error, when an instance is made: interpreted classes cannot inherit from compiled traits."""
+    inherits = re.compile(rf"^ *class \w+\(.*\b({'|'.join(name for _, name in protocols())})\b", re.MULTILINE)
+    paths = [path for package in ("protocols", "testbed", "tests") for path in (ROOT / package).rglob("*.py")]
+    candidates = [path for path in paths if inherits.search(path.read_text())]
+    assert ROOT / "protocols/emp/firmware.py" in candidates
+    for path in candidates:
+        if str(path.relative_to(ROOT)) not in MODULES:
+            for name, found in classes_of(path):
+                assert found.is_protocol or not set(protocols()).intersection(found.bases), name
+
+
+def test_a_class_implements_a_protocol_if_it_has_its_members() -> None:
+    nic, firmware = ("protocols/core/firmware.py", "Nic"), ("protocols/core/firmware.py", "Firmware")
+    assert implements(("testbed/nic/priced.py", "PricedNic"), nic)
+    assert implements(("protocols/ssam/sba100.py", "Sba100"), firmware)
+    assert not implements(("testbed/nic/priced.py", "PricedNic"), firmware)
+    assert not implements(("testbed/nic/priced.py", "PricedNic"), ("protocols/core/split_memory.py", "SharedActions"))
