@@ -175,7 +175,7 @@ def program(
 def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
     ranks = trial.build()
     comm_lists = (ranks.communicators(0), ranks.communicators(1))
-    chance, wires = trial.rng, ranks.wires
+    chance, wires = trial.chance, ranks.wires
     late_frames: list[bytes] = []
 
     def deliver() -> None:
