@@ -53,7 +53,7 @@ def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, *
 
 
 def linked_cluster(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto") -> Description:
-    """``linked("n1 s1", "n2 s1")``"""
+    """``linked_cluster("n1 s1", "n2 s1")``"""
     return make_description([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
 
 
@@ -100,7 +100,7 @@ def test_when_all_is_there_nothing_is_to_be_done(description: Description) -> No
 
 
 def test_a_fault_leaves_what_routing_daemons_have_set_and_another_up_restores_what_is_described() -> None:
-    layout = resolve(linked("n1 s1", "n2 s1", "n2 s2", "n3 s2"))
+    layout = resolve(linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2"))
     kernel = Kernel()
     kernel.converge(layout)
     [index] = [index for index, nic in kernel.interfaces["n1"].items() if nic.name == "eth0"]
