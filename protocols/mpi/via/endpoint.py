@@ -24,7 +24,7 @@ from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
 from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Memory
-from protocols.via.vipl_names import AsyncError, ViaError, ViState
+from protocols.via.vipl_names import AsyncError, Result, ViaError, ViState
 from protocols.via.virtual_interface import CompletionEntry, CompletionQueue, Descriptor, ErrorReport, Vi
 
 MPI: Final = "mpi"
@@ -174,7 +174,9 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             pair.is_connected = True
             pair.greet()
         except (ViaError, MemoryError) as error:
-            self._end_connection(pair, f"cannot be connected: {error}")
+            is_rejected = isinstance(error, ViaError) and error.result is Result.REJECT
+            remedy = "; its NIC may have no descriptors left, more slots allow more (--firmware slots=...)"
+            self._end_connection(pair, f"cannot be connected: {error}{remedy if is_rejected else ''}")
             if pair.vi is None:
                 self._allocated -= 1
 

@@ -65,6 +65,7 @@ def test_a_connection_request_beyond_the_slots_is_rejected() -> None:
         *(receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)))  # fmt: skip
     [error] = run(ranks.wires, send_error(ranks.comms[SIZE - 1], 0))
     assert "rank 0 cannot be connected" in error
+    assert "slots=" in error
     assert run(ranks.wires, send_error(ranks.comms[0], 1), receive_text(ranks.comms[1], 0)) == ["", "data"]
 
 
