@@ -82,6 +82,7 @@ def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_
     assert 0 < raised.value.when < WITHIN * 1e9, "since the programs began"
 
 
+@pytest.mark.requires("interpreted")
 def test_firmware_that_goes_wrong_in_a_process_of_its_own_is_told_as_well(
     star: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
