@@ -18,6 +18,13 @@ _PIPE_WIDTH = 200  # characters
 _HIDDEN = ("clock_ns", "rank")
 
 
+class _PlainConsole(Console):
+    """A console that leaves a closed pipe to the command, as other output does; rich's exits with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows, one table for each set of keys."""
     kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -43,4 +50,4 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def console() -> Console:
     """Return a console as wide as the terminal, or, for a file or a pipe, wide enough for any table."""
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    return _PlainConsole(width=None if sys.stdout.isatty() else _PIPE_WIDTH)

@@ -19,3 +19,14 @@ def test_the_command_exits_as_a_program_that_sigpipe_ends(arguments: str) -> Non
     ended = subprocess.run(command, stdout=writer, stderr=writer, check=False)
     os.close(writer)
     assert ended.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_table_leaves_a_closed_pipe_to_the_command() -> None:
+    """Rich by itself exits with 1."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = "import os\nfrom testbed.cli.table_layout import print_table\n"
+    program += "try:\n    print_table(['a'], [['b']])\nexcept BrokenPipeError:\n    os._exit(7)"
+    ended = subprocess.run([sys.executable, "-c", program], stdout=writer, check=False)
+    os.close(writer)
+    assert ended.returncode == 7
