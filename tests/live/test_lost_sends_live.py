@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.controller.runs.run_options import Nics
-from tests.sim.test_lost_sends import BOTH, message_nine_is_told, unmatched_send_is_told
+from tests.sim.test_lost_sends import BOTH, lost_messages_are_told, unmatched_send_is_told
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_checkers(
     tmp_path: Path, protocol: str, nics: Nics
 ) -> None:
-    message_nine_is_told(tmp_path, protocol, "live", nics)
+    lost_messages_are_told(tmp_path, protocol, "live", nics)
 
 
 @pytest.mark.parametrize(
