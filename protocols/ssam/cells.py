@@ -78,8 +78,13 @@ _PAYLOAD_WORDS: Final = Struct(f"!{PAYLOAD // 2}H")
 
 def crc10(payload: Buffer) -> int:
     """Return the CRC-10 remainder of a payload: 0 if its last 10 bits are the CRC of the bits before them."""
+    words: tuple[int, ...] = _PAYLOAD_WORDS.unpack(payload)
+    return _crc10_of_words(words)
+
+
+def _crc10_of_words(words: tuple[int, ...]) -> int:
     remainders, remainder = _WORDS, 0
-    for word in _PAYLOAD_WORDS.unpack(payload):
+    for word in words:  # with the type of their tuple known, compiled code takes half the time
         remainder = remainders[remainder ^ word]
     return _QUOTIENTS[remainder >> 6]
 
@@ -98,13 +103,15 @@ def pack_into(buffer: bytearray, offset: int, message: Message) -> None:
 
 def with_crc(payload: Buffer) -> bytes:
     """Return a payload with the CRC that the interface computes."""
-    trailer = (payload[-2] << 8 | payload[-1]) ^ crc10(payload)
+    words: tuple[int, ...] = _PAYLOAD_WORDS.unpack(payload)
+    trailer = words[-1] ^ _crc10_of_words(words)
     return bytes(payload[:-2]) + trailer.to_bytes(2, "big")
 
 
 def unpack(payload: Buffer) -> Message | None:
     """Return a payload's message; None if its length or CRC is wrong."""
-    control, handler, data, trailer = _CELL.unpack(payload)
+    fields: tuple[int, int, bytes, int] = _CELL.unpack(payload)
+    control, handler, data, trailer = fields
     length = trailer >> _CRC_BITS
     if length > LONG or crc10(payload):
         return None
