@@ -25,6 +25,7 @@ from testbed.kernel.namespaces import open_path
 from testbed.spec.layout import Layout
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live.forked_children import LONG
 from tests.live.iproute2 import (
     NamespaceContents,
     namespace_contents,
@@ -129,7 +130,7 @@ def untouched(before: Layout, after: Layout) -> list[tuple[str, str]]:
     return sorted(nics & {(node.name, nic.name) for node in after.nodes for nic in node.nics})
 
 
-@settings(max_examples=25)
+@settings(max_examples=200 if LONG else 12)
 @given(st.data())
 def test_what_the_kernel_has_equals_the_model_and_again_after_an_edit(data: st.DataObject) -> None:
     first = data.draw(descriptions(max_nodes=5), label="first")

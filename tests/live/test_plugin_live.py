@@ -1,5 +1,5 @@
 """The plug-in with live clusters in an inner pytest: one test body in both modes, artefacts, prompts, clean-up after
-fifty tests on two workers, costs."""
+many tests on two workers, costs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pytest
 from testbed import RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.pytest_plugin import requires_marker
+from tests.live.forked_children import LONG
 from tests.live.machine_state import Machine
 from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.terminals import Terminal
@@ -214,15 +215,16 @@ def test_as_root(cluster): ...
 
 
 @pytest.mark.timeout(300)
-def test_fifty_tests_on_two_workers_leave_nothing_behind(suite: pytest.Pytester, machine: Machine) -> None:
+def test_many_tests_on_two_workers_leave_nothing_behind(suite: pytest.Pytester, machine: Machine) -> None:
+    count = 50 if LONG else 20
     suite.makepyfile(
-        """
+        f"""
 import pytest
 
-@pytest.mark.parametrize("number", range(50))
+@pytest.mark.parametrize("number", range({count}))
 @pytest.mark.cluster("star-4", delay="1ms")
 def test_reaches(cluster, number):
-    cluster[f"n{number % 4 + 1}"].run(["ping", "-c1", "-W5", f"n{(number + 1) % 4 + 1}"])
+    cluster[f"n{{number % 4 + 1}}"].run(["ping", "-c1", "-W5", f"n{{(number + 1) % 4 + 1}}"])
     assert [node.name for node in cluster.live] == ["n1", "n2", "n3", "n4"]
 
 @pytest.mark.cluster("star-2")
@@ -233,9 +235,9 @@ def test_doubts(cluster):
 """
     )
     result = suite.runpytest_subprocess("-n2")
-    result.assert_outcomes(passed=51)
+    result.assert_outcomes(passed=count + 1)
     result.stdout.fnmatch_lines(["testbed: *::test_doubts?live?: the network was degraded: NIC lost on n1: 3 frames"])
-    machine.assert_unchanged("fifty tests")
+    machine.assert_unchanged("many tests")
 
 
 @pytest.mark.alone

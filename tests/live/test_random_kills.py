@@ -1,7 +1,7 @@
 """Random kills of the tool's processes during a loaded run: the run survives with all messages or blames the killed
 process alone.
 
-Error, exit code, verdict and events are checked, and that nothing is left behind. CI kills each kind once or twice; the
+Error, exit code, verdict and events are checked, and that nothing is left behind. CI kills each kind once; the
 long mode makes a hundred kills of fresh seeds.
 """
 
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 LONG = bool(os.environ.get("TESTBED_LONG"))
 KINDS = ("relay", "supervisor", "namespace holder", "node parent", "node process", "NIC agent", "controller")
 FIRST = SystemRandom().randrange(2**32) if LONG else 1
-KILLS = 100 if LONG else 10
+KILLS = 100 if LONG else len(KINDS)
 SEEDS = range(FIRST, FIRST + KILLS)
 
 MESSAGES = 2_500  # which outlast the latest death on a fast machine, too

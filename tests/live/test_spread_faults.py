@@ -538,11 +538,15 @@ def test_a_check_probes_links_within_and_between_machines(running: spread.Worker
     inject(running, NAME, lambda layout, _: compose_cut(layout, "n3"))
     verdict = check(running, NAME, seconds=1)
     measured = {(finding.link, finding.direction, finding.what): finding for finding in verdict.findings}
+    error = 1e6 + sum(  # of the comparisons of both machines' clocks, which a busy machine makes less exact
+        finding.measured or 0 for finding in verdict.findings if finding.what == "clock offset"
+    )
+    assert error < 9e6, "less than the shorter delay"
     for direction in ("forward", "backward"):
-        for link, least in (("n1:eth0--s1:1", 10), ("n2:eth0--s1:2", 20)):
+        for link, least in (("n1:eth0--s1:1", 10e6), ("n2:eth0--s1:2", 20e6)):
             delay = measured[link, direction, "delay min"].measured
             assert delay is not None
-            assert least * 1e6 - 1e6 < delay < least * 1e6 + 10e6
+            assert least - error < delay < least + 10e6
         loss = measured["n2:eth0--s1:2", direction, "loss"]
         assert loss.asked == 0.1
         assert loss.grade is not Grade.INVALID
