@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @json_option
 @collector_off()
 def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
-    """Check a description and summarize the cluster; all errors at once, each with its place."""
+    """Check a description and summarize the cluster; all errors are reported together, each with its location."""
     from testbed.cluster.records.status import summary
     from testbed.errors import DescriptionError
     from testbed.spec.layout_json import to_json

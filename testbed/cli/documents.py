@@ -32,29 +32,31 @@ def _with_description(schema: Schema, description: str) -> Schema:
 
 _DIRECTION = _object(
     frames=_with_description(_NUMBER, "frames since the link was made"),
-    bytes=_with_description(_NUMBER, "their bytes"),
+    bytes=_with_description(_NUMBER, "bytes in these frames"),
     dropped=_with_description(_NUMBER, "frames that the kernel dropped"),
     impairment=_with_description(
         {"type": "object"},
-        "in force, by the keys of a description; times in ns, rates in bit/s, sizes in bytes",
+        "impairments in force, by the keys of a description; times in ns, rates in bit/s, sizes in bytes",
     ),
 )
 _INJECTED = _object(
     number=_with_description(_NUMBER, "for 'testbed heal'"),
     what=_TEXT,
     links=_list(_TEXT),
-    seconds_left=_with_description({"type": ["number", "null"]}, "until it heals by itself; null: never"),
+    seconds_left=_with_description({"type": ["number", "null"]}, "seconds until it heals by itself; null: never"),
 )
 _IMPAIRED = _object(
     name=_with_description(_TEXT, "the link"),
     datapath=_with_description(_TEXT, "netem, tc or relay"),
-    notes=_with_description(_list(_TEXT), "its approximations, or why other datapaths were not chosen"),
+    notes=_with_description(
+        _list(_TEXT), "approximations of the datapath, and reasons why other datapaths were not chosen"
+    ),
 )
 _ROUND_TRIP: Schema = {
     **_object(
         nodes=_list(_TEXT),
-        delay=_with_description(_NUMBER, "ns, the sum of both ways"),
-        jitter=_with_description(_NUMBER, "ns, the sum of both ways"),
+        delay=_with_description(_NUMBER, "ns, sum over both directions"),
+        jitter=_with_description(_NUMBER, "ns, sum over both directions"),
         loss=_with_description({"type": "number"}, "share of round trips that lose a frame"),
         rate=_with_description(_NUMBER, "bit/s of the slowest link from the first to the second; 0: unlimited"),
         rules=_with_description(_NUMBER, "fault rules on the path"),
@@ -67,25 +69,25 @@ _NIC = _object(
     mac=_TEXT,
     mtu=_NUMBER,
     addresses=_with_description(_list(_TEXT), "with prefix length"),
-    link=_with_description(_TEXT, "the name of its link"),
+    link=_with_description(_TEXT, "name of the NIC's link"),
 )
 _AGENT = _with_description(
     {
         **_object(
-            pid=_with_description(_NUMBER, "its process; 0: it does not answer"),
-            hosts=_list(_object(function=_NUMBER, pid=_with_description(_NUMBER, "of the process that has attached"))),
+            pid=_with_description(_NUMBER, "pid of the agent; 0: it does not answer"),
+            hosts=_list(_object(function=_NUMBER, pid=_with_description(_NUMBER, "pid of the attached process"))),
             lost=_with_description(_NUMBER, "frames that were not read in time, or not sent"),
         ),
         "type": ["object", "null"],
     },
-    "of its NIC, where that is shared",
+    "agent of the node's NIC; null: the NIC is not shared",
 )
 _NODE = _object(
     name=_TEXT,
     tags=_list(_TEXT),
     namespace=_with_description(_TEXT, "the path of its network namespace"),
     there=_with_description(_FLAG, "whether the namespace exists"),
-    programs=_with_description(_list(_NUMBER), "process numbers of the programs in it"),
+    programs=_with_description(_list(_NUMBER), "pids of the programs in the node"),
     agent=_AGENT,
     nics=_list(_NIC),
 )
@@ -93,7 +95,7 @@ _PORT = _object(number=_NUMBER, link=_TEXT)
 _SWITCH = _object(
     name=_TEXT,
     kind=_TEXT,
-    learns=_with_description(_FLAG, "false: it forwards by the plan"),
+    learns=_with_description(_FLAG, "false: it forwards by planned tables"),
     ports=_list(_PORT),
 )
 _LINK = _object(
@@ -102,7 +104,9 @@ _LINK = _object(
     a=_with_description(_TEXT, "OWNER:PORT"),
     b=_with_description(_TEXT, "OWNER:PORT"),
     datapath=_with_description(_TEXT, "direct, netem, tc or relay"),
-    notes=_with_description(_list(_TEXT), "its approximations, or why other datapaths were not chosen"),
+    notes=_with_description(
+        _list(_TEXT), "approximations of the datapath, and reasons why other datapaths were not chosen"
+    ),
     there=_with_description(_FLAG, "whether both ends exist"),
     up=_FLAG,
     forward=_with_description(_DIRECTION, "a to b"),
@@ -110,22 +114,24 @@ _LINK = _object(
 )
 _CLUSTER = _object(
     name=_TEXT,
-    origin=_with_description(_TEXT, "the path of its file, or topology:NAME, or python"),
+    origin=_with_description(_TEXT, "path of the description, topology:NAME, or python"),
     phase={"enum": ["building", "up", "changing", "removing"]},
-    lasting=_with_description(_FLAG, "false: it ends with its owner"),
-    owner=_with_description(_NUMBER, "the process that made it"),
+    lasting=_with_description(_FLAG, "false: the cluster ends with its owner"),
+    owner=_with_description(_NUMBER, "pid of the process that made it"),
     created=_with_description(_NUMBER, "seconds of the epoch"),
     nodes=_list(_NODE),
     switches=_list(_SWITCH),
     links=_list(_LINK),
-    shared=_with_description({"type": ["object", "null"]}, "its NICs are: protocol, functions, owner"),
+    shared=_with_description(
+        {"type": ["object", "null"]}, "sharing of its NICs: protocol, functions, owner; null: not shared"
+    ),
     injected=_with_description(_list(_INJECTED), "injections in force, on top of the declared impairments"),
 )
 _PROGRAM = _object(
     pid=_NUMBER,
     name=_TEXT,
-    cpu=_with_description({"type": "number"}, "of one processor: 0.5 is half of it"),
-    memory=_with_description(_NUMBER, "bytes that are resident"),
+    cpu=_with_description({"type": "number"}, "share of one processor: 0.5 is half of it"),
+    memory=_with_description(_NUMBER, "resident bytes"),
 )
 _FLOW = _object(
     frames=_with_description(_NUMBER, "since the link was made"),
@@ -183,11 +189,13 @@ _SNAPSHOT = _object(
             number=_NUMBER,
             what=_TEXT,
             links=_list(_TEXT),
-            seconds_left=_with_description({"type": ["number", "null"]}, "until it heals by itself; null: never"),
+            seconds_left=_with_description(
+                {"type": ["number", "null"]}, "seconds until it heals by itself; null: never"
+            ),
         )
     ),
     carriers=_with_description(_list(_PROGRAM), "the testbed's own processes, such as the relay"),
-    events=_with_description(_list(_object(time=_NUMBER, kind=_TEXT, where=_TEXT, what=_TEXT)), "the last ones"),
+    events=_with_description(_list(_object(time=_NUMBER, kind=_TEXT, where=_TEXT, what=_TEXT)), "most recent events"),
     switches=_list(_object(name=_TEXT, kind=_TEXT)),
 )
 _LAYOUT: Schema = {
@@ -197,12 +205,12 @@ _LAYOUT: Schema = {
 _GRADE: Schema = {"enum": ["trusted", "degraded", "invalid"]}
 _OPTIONAL: Schema = {"type": ["number", "null"]}
 _FINDING = _object(
-    what=_with_description(_TEXT, "its name in the table of thresholds"),
+    what=_with_description(_TEXT, "name of the finding in the table of thresholds"),
     link=_with_description(_TEXT, "empty: the whole machine"),
     direction={"enum": ["forward", "backward", ""]},
     asked=_OPTIONAL,
     measured=_OPTIONAL,
-    unit=_with_description(_TEXT, "of asked, measured and interval: ns, bit/s, share, frames"),
+    unit=_with_description(_TEXT, "unit of asked, measured and interval: ns, bit/s, share, frames"),
     interval=_with_description({"type": ["array", "null"], "items": {"type": "number"}}, "confidence interval at 1e-6"),
     grade=_with_description(
         {"enum": ["trusted", "undecided", "degraded", "invalid", "failed"]}, "undecided: the sample is too small"
@@ -216,25 +224,27 @@ _PROTOCOLS = _list(
         version=_TEXT,
         ethertype=_with_description(_NUMBER, "0: the kernel's own protocol"),
         modes=_list(_TEXT),
-        nics=_with_description(_list(_TEXT), "where its firmware can run: inline, shared"),
+        nics=_with_description(_list(_TEXT), "execution of its firmware: inline, shared"),
         fabrics=_with_description(_list(_TEXT), "the kinds of switches that it supports"),
-        profiles=_with_description(_list(_TEXT), "hardware whose costs it has"),
+        profiles=_with_description(_list(_TEXT), "names of its cost profiles"),
         settings=_with_description(
-            {"type": "object"}, "of its firmware, with their defaults; times in ns, sizes in bytes"
+            {"type": "object"}, "settings of its firmware with their defaults; times in ns, sizes in bytes"
         ),
-        problem=_with_description(_TEXT, "why it is unavailable, or empty"),
+        problem=_with_description(_TEXT, "reason why it is unavailable, or empty"),
     )
 )
 _ABILITIES = _list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT))
 _REPORT: Schema = {
     **_object(
         host_name=_TEXT,
-        version=_with_description(_TEXT, "of testbed there"),
+        version=_with_description(_TEXT, "installed version of testbed"),
         python=_TEXT,
         kernel=_TEXT,
         cores=_NUMBER,
         memory=_with_description(_NUMBER, "bytes"),
-        underlay_mtu=_with_description(_NUMBER, "of the interface with its underlay address; 0: it has none"),
+        underlay_mtu=_with_description(
+            _NUMBER, "MTU of the interface with the underlay address; 0: no underlay address"
+        ),
         abilities=_ABILITIES,
     ),
     "type": ["object", "null"],
@@ -248,7 +258,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         origin=_TEXT,
         dry_run=_FLAG,
-        operations=_with_description(_list(_TEXT), "performed, or planned with dry_run"),
+        operations=_with_description(_list(_TEXT), "executed operations, or with dry_run planned ones"),
         impaired=_list(_IMPAIRED),
         former=_with_description(_list(_TEXT), "clusters that are still up from this file, under former names"),
     ),
@@ -257,8 +267,8 @@ DOCUMENTS: Mapping[str, Schema] = {
         number=_with_description(_NUMBER, "for 'testbed heal'"),
         what=_TEXT,
         links=_list(_object(name=_TEXT, datapath=_TEXT)),
-        round_trip=_with_description(_ROUND_TRIP, "between two nodes, with all impairments in force"),
-        seconds=_with_description({"type": "number"}, "until it was in force"),
+        round_trip=_with_description(_ROUND_TRIP, "round trip between two nodes, with all impairments in force"),
+        seconds=_with_description({"type": "number"}, "seconds until the injection was in force"),
     ),
     "heal": _object(
         cluster=_TEXT,
@@ -268,7 +278,7 @@ DOCUMENTS: Mapping[str, Schema] = {
     "check": _object(
         cluster=_TEXT,
         grade=_GRADE,
-        seconds=_with_description({"type": "number"}, "the span"),
+        seconds=_with_description({"type": "number"}, "duration of the measurement"),
         slow=_with_description({"type": "number"}, "the slow-machine factor"),
         findings=_list(_FINDING),
         notes=_with_description(_list(_TEXT), "warnings, such as rules that decided nothing"),
@@ -279,59 +289,59 @@ DOCUMENTS: Mapping[str, Schema] = {
             folder=_with_description(_TEXT, "the run's folder"),
             verdict=_with_description({"type": "object"}, "grade, seconds, notes, findings"),
             workload=_TEXT,
-            settings=_with_description({"type": "object"}, "of the workload; times in ns, sizes in bytes"),
+            settings=_with_description({"type": "object"}, "settings of the workload; times in ns, sizes in bytes"),
             protocol=_TEXT,
             mode={"enum": ["sim", "live", "dilated"]},
             seed=_NUMBER,
-            seconds=_with_description({"type": "number"}, "of the whole run"),
+            seconds=_with_description({"type": "number"}, "duration of the run"),
             rows=_with_description(_list({"type": "object"}), "measurements; keys end with their unit"),
             results=_with_description(
-                _list({"type": "object"}), "of each repetition, the programs' return values, by node"
+                _list({"type": "object"}), "return values of the programs, by repetition and node"
             ),
             counted=_with_description(
-                _list({"type": "object"}), "of each repetition, the counters of the NICs' firmware, by node"
+                _list({"type": "object"}), "counters of the NICs' firmware, by repetition and node"
             ),
             used=_with_description(
                 _list({"type": "object"}),
-                "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share; of a host's core "
+                "with a profile, by repetition, node and part: jobs, busy_ns, waited_ns, share; for a host's core "
                 "also the nanoseconds by cause, as trap_ns",
             ),
             switches=_with_description(
                 _list({"type": "object"}),
-                "of each repetition, by modelled switch: frames that did not go on there, or not whole, by cause; in "
-                "namespaces also stops: how often its NICs were sent STOP",
+                "by repetition and modelled switch: frames that were dropped or truncated, by cause; in "
+                "namespaces also stops: number of STOPs sent to its NICs",
             ),
-            commands=_with_description(_list({"type": "object"}), "of commands: node, command, code, log"),
+            commands=_with_description(_list({"type": "object"}), "run of commands: node, command, code, log"),
         ),
         "required": ["cluster", "folder", "verdict"],
     },
     "run-series": _object(
         folder=_TEXT,
-        report=_with_description(_TEXT, "the report's file; empty if there is none"),
+        report=_with_description(_TEXT, "path of the report; empty: no report"),
         runs=_list(
             _object(
                 protocol=_TEXT,
                 mode={"enum": ["sim", "live", "dilated"]},
-                verdict=_with_description(_TEXT, "its grade, or why there is no result"),
-                run=_with_description({"type": ["object", "null"]}, "as of 'run'; null: there is no result"),
+                verdict=_with_description(_TEXT, "grade, or reason why there is no result"),
+                run=_with_description({"type": ["object", "null"]}, "result as of 'run'; null: no result"),
             )
         ),
     ),
     "compare": _object(
-        threshold=_with_description({"type": "number"}, "relative difference that counts"),
+        threshold=_with_description({"type": "number"}, "minimum relative difference"),
         worse=_with_description(_FLAG, "a measure is significantly worse, beyond the threshold"),
         differences=_with_description(_list(_TEXT), "differing settings"),
         notes=_list(_TEXT),
         measures=_list(
             _object(
                 point=_with_description(
-                    {"type": "object"}, "conditions of the measurement: node, size_bytes, ...; of a paper its row"
+                    {"type": "object"}, "conditions of the measurement: node, size_bytes, ...; for a paper its row"
                 ),
-                measure=_with_description(_TEXT, "a row's key; of a paper its row's unit"),
-                a=_with_description({"type": "number"}, "median; of a paper its value"),
+                measure=_with_description(_TEXT, "key of a row; for a paper the unit of its row"),
+                a=_with_description({"type": "number"}, "median; for a paper its value"),
                 b=_with_description({"type": "number"}, "median"),
-                samples=_with_description(_list(_NUMBER), "of a and of b"),
-                ratio=_with_description({"type": ["number", "null"]}, "b to a; null: infinite"),
+                samples=_with_description(_list(_NUMBER), "numbers of samples of a and b"),
+                ratio=_with_description({"type": ["number", "null"]}, "ratio of b to a; null: infinite"),
                 low=_with_description(
                     {"type": ["number", "null"]}, "confidence interval; null: too few samples, or infinite"
                 ),
@@ -345,10 +355,10 @@ DOCUMENTS: Mapping[str, Schema] = {
         folder=_TEXT,
         points=_list(
             _object(
-                point=_with_description(_NUMBER, "in the order of the study's file, from 0"),
-                parameters=_with_description({"type": "object"}, "of its run, by name"),
-                outcome=_with_description(_TEXT, "done or failed, of the last attempt"),
-                error=_with_description(_TEXT, "why it failed"),
+                point=_with_description(_NUMBER, "number of the point in the order of the study's file, from 0"),
+                parameters=_with_description({"type": "object"}, "parameters of the run, by name"),
+                outcome=_with_description(_TEXT, "outcome of the last attempt: done or failed"),
+                error=_with_description(_TEXT, "reason of the failure"),
                 verdict=_with_description(_TEXT, "the run's grade"),
                 attempt=_with_description(_NUMBER, "the number of attempts"),
                 seconds={"type": "number"},
@@ -360,18 +370,18 @@ DOCUMENTS: Mapping[str, Schema] = {
         name=_TEXT, points=_with_description(_list({"type": "object"}), "the parameters of each run, by name")
     ),
     "reproduce": _object(
-        folder=_with_description(_TEXT, "of the points, for --continue"),
+        folder=_with_description(_TEXT, "folder of the points, for --continue"),
         mode={"enum": ["sim", "dilated"]},
         rows=_list(
             _object(
                 system=_TEXT,
                 place=_with_description(_TEXT, "table, figure or section of the paper"),
-                table=_with_description(_TEXT, "whose errors are summed up apart, or empty"),
+                table=_with_description(_TEXT, "table with a separate error summary, or empty"),
                 name=_TEXT,
                 unit=_TEXT,
                 paper={"type": "number"},
-                ours=_with_description(_OPTIONAL, "null: it is no measurement of ours"),
-                error=_with_description(_OPTIONAL, "relative deviation of ours"),
+                ours=_with_description(_OPTIONAL, "reproduced value; null: a value of the paper only"),
+                error=_with_description(_OPTIONAL, "relative deviation from the paper"),
                 kind={"enum": ["calibrated", "predicted", "paper"]},
                 source=_TEXT,
                 meaning=_TEXT,
@@ -382,13 +392,13 @@ DOCUMENTS: Mapping[str, Schema] = {
                 system=_TEXT,
                 paper=_TEXT,
                 cluster=_TEXT,
-                profile=_with_description({"type": "object"}, "its name and costs; ns, bit/s, bytes"),
-                constants=_with_description(_NUMBER, "of the profile, that are calibrated"),
-                seconds=_with_description({"type": "number"}, "that its points took, added up"),
+                profile=_with_description({"type": "object"}, "name and costs of the profile; ns, bit/s, bytes"),
+                constants=_with_description(_NUMBER, "number of calibrated constants of the profile"),
+                seconds=_with_description({"type": "number"}, "total time of its points"),
                 overall=_with_description(
                     {"type": ["object", "null"]}, "errors of the predicted rows: rows, median, p90, worst; null: none"
                 ),
-                errors=_with_description({"type": "object"}, 'likewise by table; "": rows of none'),
+                errors=_with_description({"type": "object"}, 'errors by table; "": rows without a table'),
                 tables=_list(_object(name=_TEXT, source=_TEXT, columns=_list(_TEXT), rows=_list({"type": "object"}))),
                 shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
                 unmatched=_with_description(
@@ -407,7 +417,7 @@ DOCUMENTS: Mapping[str, Schema] = {
             before=_with_description(_list(_TEXT), "checks that failed in the original run"),
             now=_with_description(_list(_TEXT), "checks that failed in the replay"),
             error=_with_description(_TEXT, "the error that ended the run, or empty"),
-            fates=_with_description(_NUMBER, "number in the log; -1: drawn from the seed"),
+            fates=_with_description(_NUMBER, "number of fates in the log; -1: fates drawn from the seed"),
             shrunk=_with_description({"type": "object"}, "with --shrink: fates, runs, minimal, log"),
         ),
         "required": ["folder", "repetition", "mode", "same", "before", "now", "error", "fates"],
@@ -418,41 +428,43 @@ DOCUMENTS: Mapping[str, Schema] = {
     "frame": _object(
         time=_with_description(_NUMBER, "wall clock, ns"),
         link=_TEXT,
-        end=_with_description(_TEXT, "the end of the link where it was seen"),
-        way=_with_description({"enum": ["out", "in"]}, "it leaves that end, or arrives there"),
+        end=_with_description(_TEXT, "end of the link at which the frame was captured"),
+        way=_with_description({"enum": ["out", "in"]}, "whether the frame leaves that end or arrives at it"),
         bytes=_with_description(_NUMBER, "of the frame"),
-        what=_with_description(_TEXT, "the frame in words"),
-        causes=_with_description(_list(_TEXT), "causes of its fates: loss, rule, queue full, ..."),
-        met=_with_description(_TEXT, "the frame's fate in words; empty if it passed unchanged"),
+        what=_with_description(_TEXT, "summary of the frame"),
+        causes=_with_description(_list(_TEXT), "causes of the fate: loss, rule, queue full, ..."),
+        met=_with_description(_TEXT, "description of the frame's fate; empty if it passed unchanged"),
     ),
     "decoded": _object(
         capture=_with_description(_TEXT, "file name, if the folder has several captures"),
         time=_with_description(_NUMBER, "ns, of the wall clock or since a simulation's beginning"),
-        interface=_with_description(_TEXT, "the end of a link where it was seen"),
+        interface=_with_description(_TEXT, "end of the link at which the frame was captured"),
         link=_with_description(_TEXT, "empty if the capture does not record it"),
-        direction=_with_description({"enum": ["forward", "backward", ""]}, "of the link, as in rules"),
-        way=_with_description({"enum": ["out", "in", ""]}, "it leaves that end, or arrives there"),
+        direction=_with_description({"enum": ["forward", "backward", ""]}, "direction of the link, as in rules"),
+        way=_with_description({"enum": ["out", "in", ""]}, "whether the frame leaves that end or arrives at it"),
         bytes=_with_description(_NUMBER, "of the frame"),
-        what=_with_description(_TEXT, "the frame in words"),
+        what=_with_description(_TEXT, "summary of the frame"),
         protocol=_with_description(_TEXT, "the innermost header whose fields are known"),
         fields=_with_description(
-            {"type": "object"}, "by the names that filters and rules use; numbers, addresses as text"
+            {"type": "object"}, "values by the field names of filters and rules: numbers; addresses as text"
         ),
-        met=_with_description(_TEXT, "the frame's fate in words; empty if it passed unchanged"),
+        met=_with_description(_TEXT, "description of the frame's fate; empty if it passed unchanged"),
     ),
     "message": {
         **_object(
             capture=_with_description(_TEXT, "file name, if the folder has several captures"),
             protocol=_TEXT,
-            message=_with_description(_TEXT, "for --message: the nodes, and the protocol's id of the message"),
-            begun=_with_description(_NUMBER, "ns, when its first frame was seen"),
-            ended=_with_description(_NUMBER, "ns, its last"),
-            bytes=_with_description(_NUMBER, "of the complete message, if its frames have the length"),
+            message=_with_description(
+                _TEXT, "identifier for --message: the nodes, and the protocol's id of the message"
+            ),
+            begun=_with_description(_NUMBER, "time of its first frame, ns"),
+            ended=_with_description(_NUMBER, "time of its last frame, ns"),
+            bytes=_with_description(_NUMBER, "size of the complete message, if its frames have the length"),
             sent=_with_description({"type": "object"}, "frames by role: data, ack, nack, control"),
-            again=_with_description(_NUMBER, "of these, retransmissions"),
-            lost=_with_description(_NUMBER, "frames of any role"),
+            again=_with_description(_NUMBER, "number of retransmissions among the sent frames"),
+            lost=_with_description(_NUMBER, "lost frames of any role"),
             frames=_with_description(
-                _list({"type": "object"}), "each: time, interface, way, role, what, again, lost, met"
+                _list({"type": "object"}), "its frames: time, interface, way, role, what, again, lost, met"
             ),
         ),
         "required": ["capture", "protocol", "message", "begun", "ended", "bytes", "sent", "again", "lost"],
@@ -461,9 +473,9 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         target=_TEXT,
         seconds={"type": "number"},
-        frames=_with_description({"type": "object"}, "by end of a link"),
+        frames=_with_description({"type": "object"}, "number of frames by end of a link"),
         met=_with_description({"type": "object"}, "frames with a fate other than a pass, by cause"),
-        dropped=_with_description({"type": "object"}, "frames that were not read in time, by end"),
+        dropped=_with_description({"type": "object"}, "number of frames that were not read in time, by end"),
         cut=_with_description(_NUMBER, "frames that are truncated"),
         untold=_with_description(_NUMBER, "frames whose fate is unknown"),
         undecided=_with_description(_NUMBER, "frames that a loss classifier may have dropped: it is unknown which"),
@@ -476,8 +488,8 @@ DOCUMENTS: Mapping[str, Schema] = {
             _object(
                 folder=_TEXT,
                 status=_with_description(_TEXT, "done, failed, interrupted or unfinished"),
-                asked=_with_description({"type": "object"}, "its run.json"),
-                result=_with_description({"type": "object"}, "its result.json"),
+                asked=_with_description({"type": "object"}, "content of its run.json"),
+                result=_with_description({"type": "object"}, "content of its result.json"),
             )
         ),
         unreadable=_with_description(_list(_TEXT), "a sentence for each folder that cannot be read"),
@@ -501,19 +513,19 @@ DOCUMENTS: Mapping[str, Schema] = {
                 demands=_TEXT,
                 state={"enum": ["passed", "failed", "not applicable"]},
                 reason=_with_description(
-                    _TEXT, "of a failure, or why it is not applicable; of a pass a note, or empty"
+                    _TEXT, "reason of a failure or of not being applicable; for a pass a note, or empty"
                 ),
                 seconds={"type": "number"},
             )
         ),
     ),
     "event": _object(
-        of=_with_description(_TEXT, "the cluster, or the run's folder"),
+        of=_with_description(_TEXT, "name of the cluster, or folder of the run"),
         time=_with_description(_NUMBER, "wall clock, ns"),
-        event=_with_description(_TEXT, "its kind"),
+        event=_with_description(_TEXT, "kind of the event"),
         where=_with_description(_TEXT, "links or nodes, or empty"),
-        what=_with_description(_TEXT, "the rest in words"),
-        facts=_with_description({"type": "object"}, "as they were recorded; clock: monotonic ns"),
+        what=_with_description(_TEXT, "description of the other attributes"),
+        facts=_with_description({"type": "object"}, "attributes as recorded; clock: monotonic ns"),
     ),
     "ssh": _object(cluster=_TEXT, configuration=_with_description(_TEXT, "the path of a file for 'ssh -F'")),
     "down": _object(clusters=_list(_TEXT)),
@@ -542,7 +554,7 @@ DOCUMENTS: Mapping[str, Schema] = {
             _object(
                 name=_TEXT,
                 meaning=_TEXT,
-                datapaths=_with_description({"type": "object"}, "fit, reason and bound of each"),
+                datapaths=_with_description({"type": "object"}, "fit, reason and bound of each datapath"),
             )
         )
     ),
@@ -556,51 +568,51 @@ DOCUMENTS: Mapping[str, Schema] = {
                 name=_TEXT,
                 address=_TEXT,
                 usable=_FLAG,
-                problem=_with_description(_TEXT, "why it cannot be used, or empty"),
-                report=_with_description(_REPORT, "null: it could not be reached"),
+                problem=_with_description(_TEXT, "reason why it cannot be used, or empty"),
+                report=_with_description(_REPORT, "report of the machine; null: it could not be reached"),
             )
         )
     ),
     "machines-up": _object(
         cluster=_TEXT,
         dry_run=_FLAG,
-        machines=_with_description({"type": "object"}, "by machine: the names of its nodes and switches"),
+        machines=_with_description({"type": "object"}, "names of its nodes and switches, by machine"),
         cut=_object(
             links=_with_description(_list(_TEXT), "links between machines"),
-            rate=_with_description(_NUMBER, "bit/s of these together, in both directions"),
+            rate=_with_description(_NUMBER, "total rate of these links in both directions, bit/s"),
         ),
         underlays=_list(
             _object(
-                machines=_with_description(_list(_TEXT), "two"),
-                round_trip=_with_description(_NUMBER, "ns, the median of ICMP echo between them"),
-                spread=_with_description(_NUMBER, "ns, between the longest round trip and the shortest"),
+                machines=_with_description(_list(_TEXT), "names of the two machines"),
+                round_trip=_with_description(_NUMBER, "median round trip of ICMP echo between them, ns"),
+                spread=_with_description(_NUMBER, "difference of the longest and the shortest round trip, ns"),
                 loss=_with_description({"type": "number"}, "share of echo requests without a reply"),
             )
         ),
-        operations=_with_description({"type": "object"}, "by machine: how many; empty with dry_run"),
-        changed=_with_description(_list(_TEXT), "machines whose part was up before, and is now another one"),
+        operations=_with_description({"type": "object"}, "number of operations by machine; empty with dry_run"),
+        changed=_with_description(_list(_TEXT), "machines whose part was up before with another layout"),
     ),
     "machines-down": _object(
         cluster=_TEXT,
-        machines=_with_description(_list(_TEXT), "that had a part of it"),
-        unreachable=_with_description({"type": "object"}, "by machine that could not be reached: why"),
+        machines=_with_description(_list(_TEXT), "machines that had a part of the cluster"),
+        unreachable=_with_description({"type": "object"}, "reasons by unreachable machine"),
     ),
     "machines-status": _object(
         cluster=_TEXT,
         machines=_with_description(
             {"type": "object"},
-            "by machine: its nodes and links, injections (number and text), and processes and machines that are missing",
+            "by machine: nodes, links, injections (number and text), and missing processes and machines",
         ),
-        unreachable=_with_description({"type": "object"}, "by machine that could not be reached: why"),
+        unreachable=_with_description({"type": "object"}, "reasons by unreachable machine"),
     ),
     "machines-capture": _object(
         cluster=_TEXT,
         target=_TEXT,
-        file=_with_description(_TEXT, "the capture, of all machines"),
+        file=_with_description(_TEXT, "path of the capture of all machines"),
         frames=_with_description({"type": "object"}, "number of frames by end of a link"),
-        whole=_with_description({"type": "boolean"}, "every frame is there, with its fate"),
+        whole=_with_description({"type": "boolean"}, "all frames were captured, with their fates"),
     ),
-    "machines-gc": _object(machines=_with_description({"type": "object"}, "by machine: findings, as those of gc")),
+    "machines-gc": _object(machines=_with_description({"type": "object"}, "findings as of gc, by machine")),
 }
 
 

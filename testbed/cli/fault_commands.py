@@ -31,15 +31,15 @@ _IMPAIRMENTS = {
     "queue-frames": ("N", "queue before the wire, in frames"),
     "loss": ("SHARE", "of frames: 5%"),
     "gemodel": ("'P R 1-H 1-K'", "losses in bursts, as tc writes them"),
-    "loss-pattern": ("'5, 12, 24'", "which of the direction's frames are lost"),
+    "loss-pattern": ("'5, 12, 24'", "numbers of the direction's frames that are lost"),
     "corrupt": ("SHARE", "of frames in which a bit is flipped"),
     "corrupt-bits": ("N", "bits flipped in a corrupted frame"),
     "duplicate": ("SHARE", "of frames that arrive twice"),
     "reorder": ("SHARE", "of frames that skip the delay"),
-    "minimum-frame": ("SIZE", "a shorter frame takes this much of the rate; needs a rate"),
-    "overhead": ("N", "bytes of the rate that each frame takes beside its own"),
+    "minimum-frame": ("SIZE", "minimum bytes by which a frame counts against the rate; needs a rate"),
+    "overhead": ("N", "bytes that count against the rate in addition to each frame"),
     "cell-size": ("SIZE", "payload of a cell"),
-    "cell-overhead": ("N", "bytes of the rate that each cell takes beside its payload"),
+    "cell-overhead": ("N", "bytes that count against the rate in addition to each cell's payload"),
 }
 _NUMBERS = ("queue-frames", "corrupt-bits", "overhead", "cell-overhead")
 _FILES = ("jitter-file", "rate-trace")
@@ -81,7 +81,7 @@ def inject_command(
     as_json: bool,
     **impairments: Any,
 ) -> None:
-    """Impair running links; only the named keys are set. 'testbed heal' lifts the impairment.
+    """Impair running links; only the given keys are set. 'testbed heal' lifts the impairment.
 
     \b
     testbed inject n1 --loss 5% --delay 2ms              all links of n1, both directions

@@ -36,7 +36,7 @@ def check_command(
     """Check the machines of FILE, or the links of a cluster on them.
 
     \b
-    testbed machines check lab.toml            log in to each machine, and say what it can do, as 'doctor' does
+    testbed machines check lab.toml            log in to each machine, and report its features, as 'doctor' does
     testbed machines check lab.toml star       every direction of a link that is impaired, as 'testbed check' does
     testbed machines check lab.toml star all   all links
 
@@ -128,7 +128,7 @@ def up_command(
     datapath: ConfiguredDatapath,
     as_json: bool,
 ) -> None:
-    """Spread a cluster over the machines of FILE: as little as possible of the links' rate crosses between them."""
+    """Spread a cluster over the machines of FILE: with the smallest possible rate of links between them."""
     from testbed.cluster.plan.namespace_names import check_cluster
     from testbed.machines import spread
     from testbed.spec import machines
@@ -246,7 +246,7 @@ def down_command(file: Path, cluster: str, as_json: bool) -> None:
     elif stopped:
         echo(f"{cluster} is down on {', '.join(stopped)}")
     for sentence in unreachable.values():
-        echo(f"testbed: {sentence}: what it has of {cluster} stays until 'testbed machines gc'", err=True)
+        echo(f"testbed: {sentence}: its part of {cluster} stays until 'testbed machines gc'", err=True)
     if unreachable:
         raise SystemExit(1)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="The run's folder; by default a new one in results/runs.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",
-              help="How long each repetition may take.")  # fmt: skip
+              help="Time limit of each repetition.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="A timeline of faults, each at the machines that it concerns.")  # fmt: skip
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--queues", type=click.IntRange(1, 64), default=1, metavar="N",
               help="Receive queues of each NIC, with --nics shared.  [default: 1]")  # fmt: skip
 @click.option("--steering", default="", metavar="HASH",
-              help="What deals frames out to them: a hash of the protocol, or round-robin.")  # fmt: skip
+              help="Distribution of frames to the queues: a hash of the protocol, or round-robin.")  # fmt: skip
 @click.option("--bind/--no-bind", default=True, help="Give each queue, and its programs, a processor.  [default: bind]")
 @click.option("--ranks-per-node", type=click.IntRange(1), default=1, metavar="N",
               help="Ranks on each node whose description does not set them.")  # fmt: skip
@@ -120,7 +120,7 @@ def _spread(running: Workers, cluster: str) -> Iterator[str]:
 @click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two snapshots.")
 @click.option("--once", is_flag=True, help="Print one snapshot, with the rates of one interval.")
 @click.option("--web", is_flag=True, help="Show it in a browser: print the address of the view, and serve it.")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of --web; default: one that is free.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of --web; default: a free one.")
 @json_option
 def top_command(
     file: Path, cluster: str, interval: str, once: bool, web: bool, port: int | None, as_json: bool

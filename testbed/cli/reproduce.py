@@ -43,15 +43,15 @@ class _Request(TypedDict):
 @click.option("--profile", default="", metavar="NAME|FILE", help="Profile of hardware other than the paper's.")
 @click.option("--run", "runs", multiple=True, metavar="NAME", help="Only this one of the paper's runs; repeatable.")
 @click.option("--jobs", type=click.IntRange(1), default=None, metavar="N",
-              help="Points measured side by side; default: as many as processors, in dilated one.")  # fmt: skip
+              help="Points measured in parallel; default: the number of processors, in dilated mode 1.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="Folder of the points; by default a new one in results/reproductions.")  # fmt: skip
 @click.option("--continue", "former", type=click.Path(path_type=Path), default=None, metavar="DIR",
-              help="Go on in the folder of a reproduction: points that are done are not repeated.")  # fmt: skip
+              help="Continue the reproduction in a folder: completed points are not repeated.")  # fmt: skip
 @click.option("--report", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="Write an HTML page with the figures; an existing file is replaced.")  # fmt: skip
 @click.option("--keep", is_flag=True,
-              help="Keep the rows beside the paper: later reproductions are compared with them.")  # fmt: skip
+              help="Save the rows with the paper: later reproductions are compared with them.")  # fmt: skip
 @json_option
 @click.pass_context
 def reproduce_command(

@@ -109,7 +109,7 @@ def _check_names(_ctx: click.Context, param: click.Parameter, value: str) -> str
 @click.option("--queues", type=click.IntRange(1, 64), default=1, metavar="N",
               help="Receive queues of each NIC; in namespaces with --nics shared.  [default: 1]")  # fmt: skip
 @click.option("--steering", default="", metavar="HASH",
-              help="What deals frames out to them: a hash of the protocol, or round-robin.")  # fmt: skip
+              help="Distribution of frames to the queues: a hash of the protocol, or round-robin.")  # fmt: skip
 @click.option("--bind/--no-bind", default=True, help="Give each queue, and its programs, a processor.  [default: bind]")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
 @click.option("--firmware", multiple=True, metavar="KEY=VALUE", help="A setting of the protocol's NICs.")
@@ -125,7 +125,7 @@ def _check_names(_ctx: click.Context, param: click.Parameter, value: str) -> str
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="The run's folder; by default a new one in results/runs.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",
-              help="How long each repetition may take.")  # fmt: skip
+              help="Time limit of each repetition.")  # fmt: skip
 @click.option("--patience", type=click.FloatRange(0, min_open=True), default=None, metavar="SECONDS",
               help="End the run after this time without any progress.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",

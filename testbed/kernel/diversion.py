@@ -40,7 +40,7 @@ from testbed.kernel.netlink import (
 )
 
 PRIORITY: Final = 1
-"""Before all other filters on a hook, which do not get diverted frames."""
+"""Priority of the diverting filter: the first on its hook, so that other filters do not see diverted frames."""
 
 INGRESS, EGRESS = TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS  # the hook's two sides
 _INFO: Final = PRIORITY << 16 | ETH_P_ALL
@@ -51,7 +51,7 @@ _STOLEN: Final = 4  # TC_ACT_STOLEN
 _EGRESS_REDIR, _INGRESS_REDIR = 1, 3  # TCA_*
 _EVERYTHING: Final = 0xFFFF_FFFF
 _SKF_AD_MARK: Final = 0xFFFF_F014
-_LEAVING: Final = ((0x20, 0, 0, 0xFFFF_F004), (0x15, 3, 0, 4))  # SKF_AD_PKTTYPE is PACKET_OUTGOING: skip three
+_PASS_OUTGOING: Final = ((0x20, 0, 0, 0xFFFF_F004), (0x15, 3, 0, 4))  # SKF_AD_PKTTYPE is PACKET_OUTGOING: skip three
 
 
 def filter_by_mark(mark: int, *, if_marked: int, otherwise: int) -> bytes:
@@ -62,13 +62,15 @@ def filter_by_mark(mark: int, *, if_marked: int, otherwise: int) -> bytes:
 def drop_reinserted(mark: int) -> bytes:
     """Make a classic BPF program for a socket that captures both directions: it drops incoming frames with this mark,
     which were captured before."""
-    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_LEAVING, *_by_mark(mark, 0, _EVERYTHING)))
+    return b"".join(
+        _INSTRUCTION.pack(*instruction) for instruction in (*_PASS_OUTGOING, *_by_mark(mark, 0, _EVERYTHING))
+    )
 
 
 def require_mark(mark: int) -> bytes:
     """Make the start of a classic BPF program for such a socket: it drops incoming frames without this mark."""
-    others_end = ((0x20, 0, 0, _SKF_AD_MARK), (0x15, 1, 0, mark), (0x06, 0, 0, 0))
-    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_LEAVING, *others_end))
+    drop_unmarked = ((0x20, 0, 0, _SKF_AD_MARK), (0x15, 1, 0, mark), (0x06, 0, 0, 0))
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_PASS_OUTGOING, *drop_unmarked))
 
 
 def _by_mark(mark: int, if_marked: int, otherwise: int) -> tuple[tuple[int, int, int, int], ...]:
@@ -127,8 +129,8 @@ def _diverted_to(route: RouteSocket, index: int, side: int) -> int:
 
 
 def _diversion_request(index: int, side: int, out: int, as_outgoing: bool, program: bytes) -> bytes:
-    how = _EGRESS_REDIR if as_outgoing else _INGRESS_REDIR
-    mirred = attribute(TCA_MIRRED_PARMS, MIRRED.pack(0, 0, _STOLEN, 0, 0, how, out))
+    redirect_action = _EGRESS_REDIR if as_outgoing else _INGRESS_REDIR
+    mirred = attribute(TCA_MIRRED_PARMS, MIRRED.pack(0, 0, _STOLEN, 0, 0, redirect_action, out))
     action = attribute(TCA_KIND, b"mirred\0") + attribute(TCA_OPTIONS, mirred)
     options = (
         attribute(_BPF_ACT, attribute(_FIRST_ACTION, action))

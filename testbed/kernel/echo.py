@@ -90,18 +90,18 @@ def round_trips(source: str, destination: str, count: int, reply_timeout: float)
 
 
 def round_trips_to_each(source: str, destinations: Sequence[str], counts: Sequence[int]) -> dict[str, list[int]]:
-    """Measure as `round_trips`, by destination; an empty list for one that nobody has or that does not answer.
+    """Measure round trips to each destination as `round_trips`; the list of an unreachable destination is empty.
 
-    counts: numbers of requests. After those of one number, there are more only if one was answered.
+    counts: sizes of consecutive series of requests. A series is sent only if the previous series had a reply.
     """
-    found: dict[str, list[int]] = {destination: [] for destination in destinations}
-    for destination, times in found.items():
-        with contextlib.suppress(OSError):  # nobody has the address at the moment
+    trips_by_destination: dict[str, list[int]] = {destination: [] for destination in destinations}
+    for destination, times in trips_by_destination.items():
+        with contextlib.suppress(OSError):  # no machine has the address at present
             for count in counts:
                 times += round_trips(source, destination, count, REPLY_TIMEOUT)
                 if not times:
                     break
-    return found
+    return trips_by_destination
 
 
 def _is_answered(echo_socket: EchoSocket, sequence: int, deadline: int) -> bool:

@@ -108,17 +108,17 @@ def active(descriptor: int, device: str) -> frozenset[str]:
     )
 
 
-def switch(device: str, wanted: bool) -> None:
+def switch(device: str, enable: bool) -> None:
     """Let an interface of the calling thread's network namespace accept all GSO frames that it supports, or none."""
-    allow(device, Offloads.ALL if wanted else Offloads.NONE)
+    allow(device, Offloads.ALL if enable else Offloads.NONE)
 
 
-def allow(device: str, wanted: Offloads) -> None:
+def allow(device: str, accepted: Offloads) -> None:
     """Let an interface of the calling thread's network namespace accept these GSO frames and no others."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         descriptor = sock.fileno()
         gso_masks, tcp = _bits(descriptor, device)
-        accepts_gso = {Offloads.NONE: (0,) * len(tcp), Offloads.TCP: tcp, Offloads.ALL: gso_masks}[wanted]
+        accepts_gso = {Offloads.NONE: (0,) * len(tcp), Offloads.TCP: tcp, Offloads.ALL: gso_masks}[accepted]
         blocks = _features(descriptor, device)
         requested = [
             (mask & available, bits & available)
@@ -127,7 +127,7 @@ def allow(device: str, wanted: Offloads) -> None:
         command = _HEADER.pack(ETHTOOL_SFEATURES, len(requested))
         command += b"".join(_REQUESTED.pack(*block) for block in requested)
         _call(descriptor, device, command)
-    announce(f"ioctl: offloads of {device} {wanted}")
+    announce(f"ioctl: offloads of {device} {accepted}")
 
 
 _masks: list[tuple[int, ...]] = []  # once known: the names are the kernel's, equal for all of its interfaces

@@ -180,11 +180,11 @@ class NamespaceProcesses:
         return self._hosts is not None and _identity_of(f"/proc/{pid}/root/etc/hosts") == self._hosts
 
 
-def _with_descendants(found: set[int], pids: set[int]) -> set[int]:
-    if not found:
-        return found
+def _with_descendants(ancestors: set[int], pids: set[int]) -> set[int]:
+    if not ancestors:
+        return ancestors
     parents = {pid: int(_stat(pid)[1]) for pid in pids}
-    members = set(found)
+    members = set(ancestors)
     while children := {pid for pid in pids if parents[pid] in members} - members:
         members |= children
     return members

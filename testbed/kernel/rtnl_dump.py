@@ -290,9 +290,11 @@ def node_contents(route: RouteSocket) -> Contents:
     )
 
 
-def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, Offloads]:
+def _offloads(route: RouteSocket, interfaces: Iterable[Interface]) -> dict[int, Offloads]:
     reported = {
-        link.index: offloads.accepted(route.fileno(), link.name) for link in found if link.kind in ("veth", "vxlan")
+        link.index: offloads.accepted(route.fileno(), link.name)
+        for link in interfaces
+        if link.kind in ("veth", "vxlan")
     }
     return {index: accepted for index, accepted in reported.items() if accepted is not None}
 

@@ -18,7 +18,7 @@ from testbed.machines.spread import Workers
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Loss of a machine's worker. when: it was noticed, monotonic nanoseconds."""
+    """Loss of a machine's worker. when: time at which it was noticed, monotonic nanoseconds."""
 
     error: WorkerLostError
     when: int
@@ -28,16 +28,16 @@ Replies = dict[str, Mapping[str, Any]]
 
 
 def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tuple[Replies, dict[str, Loss]]:
-    """Take the machines' parts of a joint call through its barriers; return their replies, and the machines that were lost.
-    If one fails or is lost, the others are stopped. numbers: numbers of the calls. patience: seconds for each stage. Raises
-    the error of a machine on which the call raises one."""
-    together = Barrier(len(numbers))
-    under_way = {*numbers}
+    """Run a joint call on several machines in lockstep; return the replies and the lost machines. If the call fails on
+    a machine or a machine is lost, the call is stopped on the others. numbers: number of the call on each machine.
+    patience: seconds for each stage. Raises the error that the call raised on a machine."""
+    barrier = Barrier(len(numbers))
+    running_calls = {*numbers}
 
     def fail(machine: str) -> None:
-        together.abort()
-        for sibling in under_way - {machine}:
-            with suppress(WorkerLostError):  # its own thread tells
+        barrier.abort()
+        for sibling in running_calls - {machine}:
+            with suppress(WorkerLostError):  # its own thread reports the loss
                 running[sibling].answer_joint(numbers[sibling], STOP)
 
     def follow(machine: str) -> Mapping[str, Any] | Loss:
@@ -47,25 +47,25 @@ def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tu
                 reached, reply = worker.joint(number, patience)
                 if not reached:
                     break
-                with suppress(BrokenBarrierError):  # it is stopped, and says so in its reply
-                    together.wait()
+                with suppress(BrokenBarrierError):  # the call was stopped; its reply says so
+                    barrier.wait()
                     worker.answer_joint(number, PROCEED)
         except WorkerLostError as error:
             loss = Loss(error, time.monotonic_ns())
-            under_way.discard(machine)
+            running_calls.discard(machine)
             fail(machine)
             return loss
         except TestbedError:
-            under_way.discard(machine)
+            running_calls.discard(machine)
             fail(machine)
             raise
-        under_way.discard(machine)
+        running_calls.discard(machine)
         if "error" in reply:
             fail(machine)
         return cast(Mapping[str, Any], reply)
 
     with ThreadPoolExecutor(len(numbers)) as pool:
-        started = {machine: pool.submit(follow, machine) for machine in numbers}
-    found = {machine: future.result() for machine, future in started.items()}
-    lost = {machine: loss for machine, loss in found.items() if isinstance(loss, Loss)}
-    return {machine: reply for machine, reply in found.items() if not isinstance(reply, Loss)}, lost
+        futures = {machine: pool.submit(follow, machine) for machine in numbers}
+    outcomes = {machine: future.result() for machine, future in futures.items()}
+    lost = {machine: loss for machine, loss in outcomes.items() if isinstance(loss, Loss)}
+    return {machine: reply for machine, reply in outcomes.items() if not isinstance(reply, Loss)}, lost

@@ -1,4 +1,4 @@
-"""Check of the machines of a file: each is logged in to, and its report is compared with what the file says."""
+"""Check of a machines file: log in to each machine, and compare its report with the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.spec.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class MachineFinding:
-    """The finding on a machine. problem: why it cannot be used, in a sentence, or empty. report: None without one."""
+    """Finding on a machine. problem: reason why it cannot be used, or empty. report: None if the machine sent none."""
 
     machine: Machine
     problem: str
@@ -22,7 +22,7 @@ class MachineFinding:
 
 
 def check(machines: Sequence[Machine]) -> list[MachineFinding]:
-    """Examine machines at the same time; a machine's failure is its finding."""
+    """Check machines concurrently; a machine that fails gets a finding with the error."""
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
     try:
@@ -43,7 +43,7 @@ def _finding(machine: Machine, answer: object) -> MachineFinding:
 
 
 def contradictions(machine: Machine, report: MachineReport) -> Iterator[str]:
-    """Sentences on what a machine lacks of what the file says, and of what every cluster needs."""
+    """Yield a sentence for each resource of the file, and each requirement of any cluster, that a machine lacks."""
     if (lacking := report.missing("network namespaces")) is not None:
         yield f"it cannot make network namespaces: {lacking.detail}"
     if machine.cores is not None and machine.cores > report.cores:

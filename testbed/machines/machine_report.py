@@ -20,8 +20,8 @@ DISTRIBUTION = "netns-testbed"
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """The facts of a machine. memory: bytes. underlay_mtu: underlay mtu of the interface with its underlay address; 0
-    without one. abilities: as `abilities` lists them."""
+    """The facts of a machine. memory: bytes. underlay_mtu: MTU of the interface with its underlay address; 0 without
+    one. abilities: as `abilities` lists them."""
 
     host_name: str
     version: str
@@ -34,7 +34,7 @@ class MachineReport:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MachineReport:
-        """Read the report that `dataclasses.asdict` made plain."""
+        """Parse the output of `dataclasses.asdict`."""
         return cls(**{**data, "abilities": tuple(Ability(**ability) for ability in data["abilities"])})
 
     def missing(self, name: str) -> Ability | None:
@@ -43,8 +43,8 @@ class MachineReport:
 
 
 def report(underlay: str = "", *, complete: bool = True) -> MachineReport:
-    """Examine this machine. underlay: the address that it has in the network between machines, or empty. complete: with all
-    abilities; otherwise only with those that links to other machines need, which takes a seventh of the time."""
+    """Examine this machine. underlay: its address in the network between machines, or empty. complete: probe all
+    abilities; otherwise only those that links to other machines need, which takes a seventh of the time."""
     return MachineReport(
         host_name=platform.node(),
         version=metadata.version(DISTRIBUTION),

@@ -1,10 +1,10 @@
-"""Placement: which machine has which nodes and switches, so that little of the links' rate crosses between machines.
+"""Placement of nodes and switches on machines with a small cut: the total rate of the links between machines.
 
-What cannot be parted stays together: the ends of a link that is declared direct, and switches that exist only in a
-relay, with all their neighbours. The parts grow one machine after the other, each by what is tied to it most (greedy
-graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM J.
-Sci. Comput. 20, 1998), and are then refined by moves and exchanges that make the cut smaller. Where METIS is installed,
-its partition is refined likewise, and the better of the two is taken.
+Indivisible groups stay on one machine: the ends of a link that is declared direct, and switches that exist only in a
+relay, with all their neighbours. The parts grow one machine after the other, each by the group with the strongest links
+to it (greedy graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for partitioning irregular
+graphs", SIAM J. Sci. Comput. 20, 1998), and are then refined by moves and exchanges that reduce the cut. If METIS is
+installed, its partition is refined in the same way, and the partition with the smaller cut is used.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from testbed.spec.layout import Layout, Link
 from testbed.spec.units import format_size
 
 UNLIMITED: Final = 10_000_000_000
-"""bit/s that a link without a rate counts, unless a link of the cluster has more."""
+"""Assumed rate of a link without a rate, bit/s, unless a link of the cluster has a higher one."""
 
 _SLACK: Final = 1.05
-"""How much more than its share of the load a machine may get, to make the cut smaller."""
+"""Maximum load of a machine, relative to its share, that is accepted for a smaller cut."""
 
-_METIS_SCALE: Final = 1000  # of its weights, which are integers
+_METIS_SCALE: Final = 1000  # METIS needs integer weights
 
 _PORT: Final = 0.05
-"""The load of a switch's port, in average nodes: our choice, so that large fabrics are spread like nodes."""
+"""Load of a switch port in average nodes: an estimate, so that large fabrics are spread like nodes."""
 
-_PASSES: Final = 8  # of refinement; most layouts need two
+_PASSES: Final = 8  # refinement passes; most layouts need two
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Room of a machine for nodes. memory: bytes."""
+    """Capacity of a machine for nodes. memory: bytes."""
 
     cores: float
     memory: int
@@ -44,8 +44,8 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Constraints by the user. pins: node or switch -> machine. exclusions: node or switch -> machines that may not have
-    it."""
+    """The user's constraints. pins: node or switch -> machine. exclusions: node or switch -> machines that must not
+    hold it."""
 
     pins: Mapping[str, str] = field(default_factory=dict)
     exclusions: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -53,8 +53,8 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """machine_of: node or switch -> machine. cut: the links between machines. rate: bit/s of these together, both
-    directions; one without a rate counts as `UNLIMITED`."""
+    """Placement of a cluster. machine_of: node or switch -> machine. cut: the links between machines. rate: total rate
+    of these links in both directions, bit/s; a link without a rate counts as `UNLIMITED`."""
 
     machine_of: Mapping[str, str]
     cut: tuple[str, ...]
@@ -66,7 +66,8 @@ class Placement:
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes and switches that stay together. load: share of all cores; declared, memory: what its nodes ask for."""
+    """Nodes and switches that stay together. load: share of all cores. declared, memory: cores and bytes that its nodes
+    request. allowed: machines that may hold it. ties: other group -> total rate of the links to it, bit/s."""
 
     members: list[str]
     load: float = 0.0
@@ -77,13 +78,13 @@ class _Group:
 
 
 def place(layout: Layout, capacities: Mapping[str, Capacity], constraints: Constraints | None = None) -> Placement:
-    """Place a cluster's nodes and switches on machines, in their order. Raises UnsupportedError where they do not fit,
-    or where what cannot be parted is to be on two machines."""
+    """Place a cluster's nodes and switches on machines, in the order of the machines. Raises UnsupportedError if they
+    do not fit, or if pins divide an indivisible group."""
     groups = _groups(layout, capacities, constraints or Constraints())
     weights = link_weights(layout)
-    of = {member: number for number, group in enumerate(groups) for member in group.members}
+    group_of = {member: number for number, group in enumerate(groups) for member in group.members}
     for link in layout.links:
-        a, b = of[link.a.owner], of[link.b.owner]
+        a, b = group_of[link.a.owner], group_of[link.b.owner]
         if a != b:
             groups[a].ties[b] += weights[link.name]
             groups[b].ties[a] += weights[link.name]
@@ -97,21 +98,23 @@ def place(layout: Layout, capacities: Mapping[str, Capacity], constraints: Const
             refusals.append(error)
             continue
         parts.refine()
-        placements.append(placement_of(layout, {member: parts.place[number] for member, number in of.items()}))
+        placements.append(
+            placement_of(layout, {member: parts.machine_of[number] for member, number in group_of.items()})
+        )
     if not placements:
         raise refusals[0]
     return min(placements, key=lambda placement: placement.rate)
 
 
 def placement_of(layout: Layout, machine_of: Mapping[str, str]) -> Placement:
-    """Return a placement with its cut."""
+    """Make a placement with its cut."""
     weights = link_weights(layout)
     cut = tuple(link.name for link in layout.links if machine_of[link.a.owner] != machine_of[link.b.owner])
     return Placement(dict(machine_of), cut, sum(weights[name] for name in cut))
 
 
 def link_weights(layout: Layout) -> dict[str, int]:
-    """Return what each link costs if it is cut: the rates of both its directions, bit/s."""
+    """Return the cost of cutting each link: the sum of the rates of its directions, bit/s."""
     rates = [side.rate for link in layout.links for side in (link.forward, link.backward)]
     unlimited = max([UNLIMITED, *rates])
     return {link.name: (link.forward.rate or unlimited) + (link.backward.rate or unlimited) for link in layout.links}
@@ -122,17 +125,17 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
         name: name for name in [*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)]
     }
 
-    def find(name: str) -> str:
+    def find_leader(name: str) -> str:
         while leader[name] != name:
             leader[name] = name = leader[leader[name]]
         return name
 
     for link in layout.links:
         if _is_indivisible(link, layout):
-            leader[find(link.b.owner)] = find(link.a.owner)
+            leader[find_leader(link.b.owner)] = find_leader(link.a.owner)
     groups: dict[str, _Group] = {}
     for name in leader:
-        groups.setdefault(find(name), _Group([], allowed={*capacities})).members.append(name)
+        groups.setdefault(find_leader(name), _Group([], allowed={*capacities})).members.append(name)
     shares = _shares(layout, capacities)
     nodes = {node.name: node for node in layout.nodes}
     for group in groups.values():
@@ -145,10 +148,10 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
                 group.allowed &= {constraints.pins[member]}
             group.allowed -= {*constraints.exclusions.get(member, ())}
         if not group.allowed:
-            together = (
-                f" and what cannot be parted from it ({', '.join(group.members[1:4])})" if group.members[1:] else ""
+            others_text = (
+                f" and what is inseparable from it ({', '.join(group.members[1:4])})" if group.members[1:] else ""
             )
-            raise UnsupportedError(f"{group.members[0]}{together}: the pins and exclusions leave no machine for it")
+            raise UnsupportedError(f"{group.members[0]}{others_text}: the pins and exclusions leave no machine for it")
     return list(groups.values())
 
 
@@ -158,8 +161,8 @@ def _is_indivisible(link: Link, layout: Layout) -> bool:
 
 
 def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, float]:
-    """Return the load of each node and switch in cores. Nodes that ask for no CPU share what the others leave, and a switch
-    counts as a part of such a node for each port: what it forwards costs processor time, too."""
+    """Return the load of each node and switch in cores. Nodes without a CPU share divide the remaining cores equally. A
+    switch counts as a fraction of an average node for each port, since forwarding also takes processor time."""
     declared = {node.name: node.cpu_share for node in layout.nodes}
     total = sum(capacity.cores for capacity in capacities.values())
     if sum(declared.values()) > total:
@@ -167,19 +170,20 @@ def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, flo
             f"{layout.name} asks for {sum(declared.values()):g} cores, and the machines have {total:g} together"
         )
     undeclared = sum(not share for share in declared.values())
-    rest = (total - sum(declared.values())) / undeclared if undeclared else 0.0
-    loads = {name: share or rest for name, share in declared.items()}
-    usual = sum(loads.values()) / len(loads) if loads else 0.0
-    return loads | {switch.name: len(switch.ports) * _PORT * usual for switch in layout.switches}
+    default_share = (total - sum(declared.values())) / undeclared if undeclared else 0.0
+    loads = {name: share or default_share for name, share in declared.items()}
+    average = sum(loads.values()) / len(loads) if loads else 0.0
+    return loads | {switch.name: len(switch.ports) * _PORT * average for switch in layout.switches}
 
 
 def has_metis() -> bool:
-    """Whether the graph-partitioning library is installed, an extra (``netns-testbed[placement]``)."""
+    """Whether METIS, the graph-partitioning library, is installed (extra ``netns-testbed[placement]``)."""
     return find_spec("pymetis") is not None
 
 
 def _metis(groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> dict[int, str]:
-    """Return a partition by METIS, which knows of loads and links, but neither of memory nor of pins; empty without it."""
+    """Return a partition by METIS, which considers loads and links, but neither memory nor pins; empty if METIS is not
+    installed."""
     if not has_metis() or len(groups) < 2 * len(capacities):
         return {}
     import pymetis
@@ -208,15 +212,16 @@ def _metis(groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> dict
 class _Partition:
     """A partition under construction.
 
-    place: group -> machine. used, declared, memory: what each machine's groups take. borders: (machine, other one) ->
-    groups with links there. loose: by group, the weight of its links to groups that have no place yet.
+    machine_of: group -> machine. used, declared, memory: load, declared cores and bytes of each machine's groups.
+    borders: (machine, neighbouring machine) -> groups of the first with links to the second. loose: group -> weight of
+    its links to groups that are not placed yet. target: machine -> its share of the load.
     """
 
     def __init__(self, groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> None:
         self._groups = groups
         self._capacities = capacities
         self._order = {machine: number for number, machine in enumerate(capacities)}
-        self.place: dict[int, str] = {}
+        self.machine_of: dict[int, str] = {}
         self._used = dict.fromkeys(capacities, 0.0)
         self._declared = dict.fromkeys(capacities, 0.0)
         self._memory = dict.fromkeys(capacities, 0)
@@ -227,13 +232,13 @@ class _Partition:
         self._target = {name: load * capacity.cores / cores for name, capacity in capacities.items()}
 
     def grow(self, suggestion: Mapping[int, str]) -> None:
-        """Place every group. suggestion: group -> machine, to be followed as far as the machines have room."""
+        """Place every group. suggestion: group -> machine, followed as far as the machines have room."""
         for number, group in enumerate(self._groups):
             if len(group.allowed) == 1:
                 (machine,) = group.allowed
                 self._put_checked(number, machine)
         for number, machine in suggestion.items():
-            if number not in self.place and self._takes(number, machine, self._target[machine] * _SLACK):
+            if number not in self.machine_of and self._has_room(number, machine, self._target[machine] * _SLACK):
                 self._put(number, machine)
         if not suggestion:
             for machine in list(self._capacities)[:-1]:
@@ -243,10 +248,10 @@ class _Partition:
             self._put_checked(number, self._best(number))
 
     def _fill(self, machine: str) -> None:
-        """Let a part grow until it has its share of the load: next comes what is tied to it most, and least to groups
-        that have no place yet."""
+        """Grow a part until it has its share of the load. The next group is the one with the strongest links to the
+        part and the weakest links to groups that are not placed yet."""
         ties: dict[int, int] = defaultdict(int)
-        for number, place in self.place.items():
+        for number, place in self.machine_of.items():
             if place == machine:
                 for neighbour, weight in self._groups[number].ties.items():
                     ties[neighbour] += weight
@@ -258,8 +263,8 @@ class _Partition:
         heapify(candidates)
         while candidates and self._used[machine] < self._target[machine]:
             number = candidates[0][1]
-            is_current = heappop(candidates) == entry(number) and number not in self.place
-            if not is_current or not self._takes(number, machine, self._target[machine] * _SLACK):
+            is_current = heappop(candidates) == entry(number) and number not in self.machine_of
+            if not is_current or not self._has_room(number, machine, self._target[machine] * _SLACK):
                 continue
             self._put(number, machine)
             for neighbour, weight in self._groups[number].ties.items():
@@ -267,22 +272,23 @@ class _Partition:
                 heappush(candidates, entry(neighbour))
 
     def _left(self) -> list[int]:
-        return [number for number in range(len(self._groups)) if number not in self.place]
+        return [number for number in range(len(self._groups)) if number not in self.machine_of]
 
-    def _takes(self, number: int, machine: str, most: float) -> bool:
-        """Whether a machine has room for a group, and would not have more than `most` of the load."""
+    def _has_room(self, number: int, machine: str, max_load: float) -> bool:
+        """Whether a machine has room for a group, and its load would not exceed `max_load`."""
         group, capacity = self._groups[number], self._capacities[machine]
         return (
             machine in group.allowed
-            and self._used[machine] + group.load <= max(most, group.load)
+            and self._used[machine] + group.load <= max(max_load, group.load)
             and self._declared[machine] + group.declared <= capacity.cores
             and self._memory[machine] + group.memory <= capacity.memory
         )
 
     def _best(self, number: int) -> str:
-        """The machine with room to which a group is tied most; of equal ones that with the most room."""
-        fitting = [name for name in self._capacities if self._takes(number, name, float("inf"))]
-        balanced = [name for name in fitting if self._takes(number, name, self._target[name] * _SLACK)]
+        """Return the machine with room that has the strongest links to a group; among equals, the one furthest below
+        its share of the load."""
+        fitting = [name for name in self._capacities if self._has_room(number, name, float("inf"))]
+        balanced = [name for name in fitting if self._has_room(number, name, self._target[name] * _SLACK)]
         attraction = self._attraction(number)
         return max(
             balanced or fitting or self._groups[number].allowed,
@@ -290,15 +296,15 @@ class _Partition:
         )
 
     def _attraction(self, number: int) -> dict[str, int]:
-        """Return how much a group is tied to each machine, of those that have neighbours of it."""
+        """Return the weight of a group's links to each machine that has neighbours of it."""
         weights: dict[str, int] = {}
         for neighbour, weight in self._groups[number].ties.items():
-            if (machine := self.place.get(neighbour)) is not None:
+            if (machine := self.machine_of.get(neighbour)) is not None:
                 weights[machine] = weights.get(machine, 0) + weight
         return weights
 
     def _put_checked(self, number: int, machine: str) -> None:
-        if not self._takes(number, machine, float("inf")):
+        if not self._has_room(number, machine, float("inf")):
             group, capacity = self._groups[number], self._capacities[machine]
             raise UnsupportedError(
                 f"{group.members[0]} fits on no machine that may have it: machine {machine} would give "
@@ -309,7 +315,7 @@ class _Partition:
 
     def _put(self, number: int, machine: str) -> None:
         self._count(number, machine, 1)
-        self.place[number] = machine
+        self.machine_of[number] = machine
         for neighbour, weight in self._groups[number].ties.items():
             self._loose[neighbour] -= weight
 
@@ -320,7 +326,7 @@ class _Partition:
         self._memory[machine] += sign * group.memory
 
     def refine(self) -> None:
-        """Move groups, and exchange pairs, as long as that makes the cut smaller."""
+        """Move groups and exchange pairs as long as this reduces the cut."""
         for _ in range(_PASSES):
             self._find_borders()
             if not sum([self._improve(number) for number in range(len(self._groups))]):
@@ -328,51 +334,53 @@ class _Partition:
 
     def _find_borders(self) -> None:
         self._borders.clear()
-        for number, machine in self.place.items():
-            for neighbour_machine in {self.place[neighbour] for neighbour in self._groups[number].ties} - {machine}:
+        for number, machine in self.machine_of.items():
+            for neighbour_machine in {self.machine_of[neighbour] for neighbour in self._groups[number].ties} - {
+                machine
+            }:
                 self._borders[machine, neighbour_machine].append(number)
 
     def _improve(self, number: int) -> bool:
-        """Move a group to where it is tied more, if need be in exchange for another."""
-        here, attraction = self.place[number], self._attraction(number)
-        if attraction.keys() <= {here}:
+        """Move a group to a machine with stronger links to it, if necessary in exchange for another group."""
+        current, attraction = self.machine_of[number], self._attraction(number)
+        if attraction.keys() <= {current}:
             return False
-        for there in sorted(attraction, key=lambda name: (-attraction[name], self._order[name])):
-            gain = attraction[there] - attraction.get(here, 0)
+        for target in sorted(attraction, key=lambda name: (-attraction[name], self._order[name])):
+            gain = attraction[target] - attraction.get(current, 0)
             if gain <= 0:
                 return False
-            if self._moved({number: there}):
+            if self._try_moves({number: target}):
                 return True
-            for partner in self._partners(number, there, gain):
-                if self._moved({number: there, partner: here}):
+            for partner in self._partners(number, target, gain):
+                if self._try_moves({number: target, partner: current}):
                     return True
         return False
 
-    def _partners(self, number: int, there: str, gain: int) -> Iterator[int]:
-        """Groups that a group can be exchanged for with a smaller cut: those with links to where it is."""
-        here = self.place[number]
-        for partner in self._borders[there, here]:
+    def _partners(self, number: int, target: str, gain: int) -> Iterator[int]:
+        """Yield the groups on machine `target` for which a group can be exchanged with a smaller cut."""
+        current = self.machine_of[number]
+        for partner in self._borders[target, current]:
             attraction = self._attraction(partner)
             between = self._groups[number].ties.get(partner, 0)
             if (
-                self.place[partner] == there
-                and gain + attraction.get(here, 0) - attraction.get(there, 0) - 2 * between > 0
+                self.machine_of[partner] == target
+                and gain + attraction.get(current, 0) - attraction.get(target, 0) - 2 * between > 0
             ):
                 yield partner
 
-    def _moved(self, moves: Mapping[int, str]) -> bool:
-        """Move groups if their machines then have room for them."""
-        before = {number: self.place[number] for number in moves}
+    def _try_moves(self, moves: Mapping[int, str]) -> bool:
+        """Move groups; undo all moves and return False if a machine lacks room."""
+        before = {number: self.machine_of[number] for number in moves}
         for number, machine in before.items():
             self._count(number, machine, -1)
         done: dict[int, str] = {}
         for number, machine in moves.items():
-            if not self._takes(number, machine, self._target[machine] * _SLACK):
+            if not self._has_room(number, machine, self._target[machine] * _SLACK):
                 break
             self._count(number, machine, 1)
             done[number] = machine
         if len(done) == len(moves):
-            self.place.update(done)
+            self.machine_of.update(done)
             return True
         for number, machine in done.items():
             self._count(number, machine, -1)

@@ -1,7 +1,7 @@
 """The parts of a cluster on several machines: one layout for each, with a tunnel for every link to another machine.
 
-A link between machines is impaired where its frames arrive: each machine's part has the impairment of the direction that
-comes in, and the relay carries it, less the underlay's own delay.
+Each direction of a link between machines is impaired by the relay of the machine where its frames arrive. The
+underlay's delay is subtracted from the link's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Pair = tuple[str, str]  # machines
 
 @dataclass(slots=True)
 class _Share:
-    """One machine's share of a cluster."""
+    """Elements of a cluster on one machine."""
 
     nodes: list[Node] = field(default_factory=list)
     switches: list[Switch] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Underlays:
 
 
 def pairs(layout: Layout, placement: Placement) -> list[Pair]:
-    """Return the pairs of machines that links cross between, each once."""
+    """Return the pairs of machines between which there are links, each pair once."""
     return sorted({(min(a, b), max(a, b)) for _, a, b in _ends_of(layout.links, placement) if a != b})
 
 
@@ -59,8 +59,8 @@ def _ends_of(links: Iterable[Link], placement: Placement) -> Iterator[tuple[Link
 def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays) -> dict[str, Layout]:
     """Return the part of each machine that has nodes or switches. name: the cluster's.
 
-    Raises UnsupportedError for an underlay whose MTU is too small, and for links between machines that are faster than it
-    or carried by something else than the relay.
+    Raises UnsupportedError for an underlay whose MTU is too small, and for links between machines whose delay is
+    shorter than the underlay's, or whose datapath is not the relay.
     """
     mtu = max((nic.mtu for node in layout.nodes for nic in node.nics), default=1500)
     reasons = [*_small_mtus(mtu, placement, underlays), *_refusals(layout, placement, underlays)]
@@ -69,20 +69,20 @@ def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays)
             "\n".join([f"{name} cannot be spread over these machines:", *(f"  {r}" for r in reasons)])
         )
     vnis = vxlan_ids(name, placement.cut)
-    found = {machine: _Share() for machine in placement.machine_of.values()}
+    shares = {machine: _Share() for machine in placement.machine_of.values()}
     for node in layout.nodes:
-        found[placement.machine_of[node.name]].nodes.append(node)
+        shares[placement.machine_of[node.name]].nodes.append(node)
     for switch in layout.switches:
-        found[placement.machine_of[switch.name]].switches.append(switch)
+        shares[placement.machine_of[switch.name]].switches.append(switch)
     for link, a, b in _ends_of(layout.links, placement):
         if a == b:
-            found[a].links.append(link)
+            shares[a].links.append(link)
             continue
         for machine, other, far in ((a, b, link.b), (b, a, link.a)):
             addresses = underlays.addresses[machine], underlays.addresses[other]
             tunnel = Tunnel(far, vnis[link.name], *addresses, underlays.one_way[a, b], other)
-            found[machine].tunnels.append(tunnel)
-            found[machine].links.append(_as_seen_at_receiver(link, "backward" if far is link.b else "forward"))
+            shares[machine].tunnels.append(tunnel)
+            shares[machine].links.append(_as_seen_at_receiver(link, "backward" if far is link.b else "forward"))
     everywhere = tuple(replace(node, files={}, environment={}) for node in layout.nodes)  # one object for all machines
     return {
         machine: replace(
@@ -92,7 +92,7 @@ def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays)
             links=tuple(share.links),
             part=Part(machine, mtu, tuple(share.tunnels), everywhere),
         )
-        for machine, share in found.items()
+        for machine, share in shares.items()
     }
 
 
@@ -110,7 +110,7 @@ def _small_mtus(mtu: int, placement: Placement, underlays: Underlays) -> Iterato
 
 
 def _refusals(layout: Layout, placement: Placement, underlays: Underlays) -> Iterator[str]:
-    """Sentences on links that cannot be between machines, one for all links that share the reason."""
+    """Yield a sentence for each reason why links cannot cross between machines, with the links that it concerns."""
     links_of: dict[str, dict[str, None]] = {}
     for link, a, b in _ends_of(layout.links, placement):
         if a != b:
@@ -121,58 +121,58 @@ def _refusals(layout: Layout, placement: Placement, underlays: Underlays) -> Ite
 
 
 def _reasons(link: Link, a: str, b: str, underlays: Underlays) -> Iterator[str]:
-    own = underlays.one_way[a, b]
+    minimum = underlays.one_way[a, b]
     if link.datapath not in ("auto", "relay"):
         yield f"the datapath {link.datapath!r} does not reach another machine"
     for side in (link.forward, link.backward):
         if side.jitter_file or side.rate_trace:
             yield "a jitter or a rate that is in a file does not reach another machine"
-        elif (side.delay or side.jitter) and side.delay < own:
+        elif (side.delay or side.jitter) and side.delay < minimum:
             yield (
-                f"a delay of {format_duration(side.delay)} is less than the {format_duration(own)} that the network between "
-                f"machines {a} and {b} has"
+                f"a delay of {format_duration(side.delay)} is less than the {format_duration(minimum)} that the network "
+                f"between machines {a} and {b} has"
             )
 
 
 def vxlan_ids(name: str, links: tuple[str, ...]) -> dict[str, int]:
-    """Return the VXLAN id of each link, by a hash of the cluster's name and the link's: both machines, and every change of
-    the cluster, come to the same."""
+    """Return the VXLAN id of each link, a hash of the names of cluster and link, so that both machines derive the same
+    id, also after changes of the cluster."""
     ids: dict[str, int] = {}
-    taken = {0}
+    used_ids = {0}
     for link in links:
         vni = int.from_bytes(blake2b(f"{name} {link}".encode(), digest_size=3).digest(), "big")
-        while vni in taken:
+        while vni in used_ids:
             vni = (vni + 1) % _VNIS
-        taken.add(vni)
+        used_ids.add(vni)
         ids[link] = vni
     return ids
 
 
 def _as_seen_at_receiver(link: Link, incoming: DirectionName) -> Link:
-    """Return a link as the machine at which a direction arrives has it: the other direction is impaired over there."""
-    nothing = Impairment()
+    """Return a link for the machine at which a direction arrives; the other machine impairs the other direction."""
+    unimpaired = Impairment()
     if incoming == "forward":
-        return replace(link, backward=nothing, datapath="relay")
-    return replace(link, forward=nothing, datapath="relay")
+        return replace(link, backward=unimpaired, datapath="relay")
+    return replace(link, forward=unimpaired, datapath="relay")
 
 
-def complete_layout(found: Iterable[Layout]) -> Layout:
-    """Return the cluster that these parts make up, all of them: `parts` undone. Links between machines have the relay as
-    their datapath."""
-    layouts = list(found)
+def complete_layout(part_layouts: Iterable[Layout]) -> Layout:
+    """Reassemble a cluster from all of its parts, the inverse of `parts`. The datapath of links between machines is the
+    relay."""
+    layouts = list(part_layouts)
     first = layouts[0].part
-    assert first is not None, "each of them is a part"
+    assert first is not None, "each layout is a part"
     own = {node.name: node for layout in layouts for node in layout.nodes}
     links: dict[str, Link] = {}
     for layout in layouts:
         tunnels = layout.tunnels()
         for link in layout.links:
             if link.name in tunnels and link.name in links:
-                other = links[link.name]
+                half = links[link.name]
                 link = (
-                    replace(other, forward=link.forward)
+                    replace(half, forward=link.forward)
                     if tunnels[link.name].end == link.a
-                    else replace(other, backward=link.backward)
+                    else replace(half, backward=link.backward)
                 )
             links[link.name] = link
     return replace(

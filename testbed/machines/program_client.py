@@ -1,4 +1,4 @@
-"""The controller's side of a program in a node on another machine: its streams are this process's, or its terminal is."""
+"""Controller side of a program in a node on another machine: forward this process's streams, or its terminal."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _CHUNK: Final = 1 << 15
 def run_attached(
     worker: RemoteWorker, name: str, node: str, command: Sequence[str], environment: Mapping[str, str] = {}
 ) -> int:
-    """Run a program in a node of a cluster on a machine, with this process's standard input and output; return its exit
-    code, negative for a signal. It gets a terminal if both are one. Raises as `RemoteWorker.call`."""
+    """Run a program in a node on a machine with this process's standard input and output; return its exit code,
+    negative for a signal. The program gets a terminal if both are terminals. name: name of the cluster. Raises as
+    `RemoteWorker.call`."""
     is_terminal = os.isatty(0) and os.isatty(1)
     variables = {**environment, **({"TERM": os.environ.get("TERM", "dumb")} if is_terminal else {})}
     sys.stdout.flush()
@@ -48,26 +49,26 @@ def run_attached(
 
 
 class _Window:
-    """Bytes of input that may still be sent."""
+    """Flow-control window of the input: bytes that may be sent before the program reads more."""
 
     def __init__(self) -> None:
-        self._left = WINDOW
+        self._available = WINDOW
         self._changed = Condition()
 
-    def open(self, taken: int) -> None:
+    def open(self, size: int) -> None:
         with self._changed:
-            self._left += taken
+            self._available += size
             self._changed.notify()
 
     def take(self, size: int) -> None:
         """Wait until this many bytes may be sent."""
         with self._changed:
-            self._changed.wait_for(lambda: self._left >= size)
-            self._left -= size
+            self._changed.wait_for(lambda: self._available >= size)
+            self._available -= size
 
 
 def _send_input(worker: RemoteWorker, number: int, window: _Window) -> None:
-    with contextlib.suppress(TestbedError):  # the connection has ended, which the other thread tells
+    with contextlib.suppress(TestbedError):  # the connection has ended; the main thread reports it
         data = b"-"
         while data:
             try:
@@ -85,20 +86,20 @@ def _write(stream: int, data: bytes) -> None:
 
 @contextmanager
 def _raw(worker: RemoteWorker, number: int) -> Iterator[None]:
-    """Pass all keys of this terminal on, and changes of its size."""
+    """Set this terminal to raw mode during the block, and forward changes of its size."""
 
-    def resized(*_: object) -> None:
+    def on_resize(*_: object) -> None:
         worker.answer_call(number, INPUT, size=_size())
 
-    before, handler = termios.tcgetattr(0), signal.signal(signal.SIGWINCH, resized)
-    tty.setraw(0, termios.TCSADRAIN)  # what has been typed already is kept
+    saved_attributes, saved_handler = termios.tcgetattr(0), signal.signal(signal.SIGWINCH, on_resize)
+    tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps input that is already typed
     try:
         yield
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGWINCH, handler)
+        termios.tcsetattr(0, termios.TCSADRAIN, saved_attributes)
+        signal.signal(signal.SIGWINCH, saved_handler)
 
 
 def _size() -> list[int]:
-    """Return rows and columns of this terminal."""
+    """Return the rows and columns of this terminal."""
     return list(struct.unpack("HHHH", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))[:2])

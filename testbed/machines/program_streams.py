@@ -1,8 +1,8 @@
-"""A program in a node whose streams, or whose terminal, are forwarded over the connection of the machine's worker.
+"""Worker side of a program in a node whose streams or terminal are forwarded to the controller.
 
-The worker answers its controller with pieces of output as they come, and the controller sends pieces of input. Input is
-acknowledged when the program has taken it, and the controller sends no more than `WINDOW` bytes ahead, so that a program
-that does not read holds up neither keepalives nor memory.
+The worker sends chunks of output as they arrive, and the controller sends chunks of input. Input is acknowledged when
+the program has read it, and at most `WINDOW` bytes are unacknowledged: a program that does not read neither blocks
+keepalives nor uses memory.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     import subprocess
 
 ATTACH: Final = "attach"
-"""Name of the call."""
+"""Name of the worker's call."""
 
 WINDOW: Final = 1 << 18
-"""Bytes of input that may be sent before the program has taken them."""
+"""Maximum bytes of input that are sent ahead of the program's reads."""
 
 _CHUNK: Final = 1 << 15
 _STDOUT, _STDERR = 1, 2
@@ -48,23 +48,25 @@ def attach(
     terminal: Sequence[int] | None,
     environment: Mapping[str, str],
 ) -> object:
-    """Run a program in a node until it ends or the controller is gone, which kills it; return its exit code, negative for a
-    signal. terminal: rows and columns of one that it gets, None: three pipes. Raises as `node_programs.start`."""
+    """Run a program in a node; return its exit code, negative for a signal. It is killed if the controller disconnects.
+    terminal: rows and columns of its terminal; None: three pipes instead. Raises as `node_programs.start`."""
     store = Store()
     context = node_context(store, store.choose(name), node)
     with ExitStack() as stack:
         if terminal is not None:
-            controlling, own = pty.openpty()
-            stack.callback(os.close, controlling)
-            _resize(controlling, terminal)
+            master, slave = pty.openpty()
+            stack.callback(os.close, master)
+            _resize(master, terminal)
             try:
-                program = start(context, command, env=environment, stdin=own, stdout=own, stderr=own, terminal=True)
+                program = start(
+                    context, command, env=environment, stdin=slave, stdout=slave, stderr=slave, terminal=True
+                )
             finally:
-                os.close(own)
-            streams = _Streams(dialogue, program, controlling, {controlling: _STDOUT}, is_terminal=True)
+                os.close(slave)
+            streams = _Streams(dialogue, program, master, {master: _STDOUT}, is_terminal=True)
         else:
             ends = [os.pipe() for _ in range(3)]
-            own_ends, program_ends = (ends[0][1], ends[1][0], ends[2][0]), (ends[0][0], ends[1][1], ends[2][1])
+            worker_ends, program_ends = (ends[0][1], ends[1][0], ends[2][0]), (ends[0][0], ends[1][1], ends[2][1])
             try:
                 program = start(
                     context,
@@ -76,23 +78,23 @@ def attach(
                     group=True,
                 )
             except BaseException:
-                for descriptor in own_ends:
+                for descriptor in worker_ends:
                     os.close(descriptor)
                 raise
             finally:
                 for descriptor in program_ends:
                     os.close(descriptor)
-            for descriptor in own_ends[1:]:
+            for descriptor in worker_ends[1:]:
                 stack.callback(os.close, descriptor)
             streams = _Streams(
-                dialogue, program, own_ends[0], {own_ends[1]: _STDOUT, own_ends[2]: _STDERR}, is_terminal=False
+                dialogue, program, worker_ends[0], {worker_ends[1]: _STDOUT, worker_ends[2]: _STDERR}, is_terminal=False
             )
         return {"code": streams.forward()}
 
 
 class _Streams:
-    """Forwarding between a program and the controller. source: descriptor for its input. outputs: descriptors of its output,
-    each with the stream that it is."""
+    """Forwarding between a program and the controller. source: descriptor for its input. outputs: descriptor -> number
+    of the program's output stream (1 or 2)."""
 
     def __init__(
         self,
@@ -113,38 +115,40 @@ class _Streams:
         os.set_blocking(source, False)
 
     def forward(self) -> int:
-        handle = os.pidfd_open(self._program.pid)
+        pidfd = os.pidfd_open(self._program.pid)
         try:
-            while not self._turn(handle):
+            while not self._step(pidfd):
                 pass
             return self._program.wait()
         finally:
-            os.close(handle)
+            os.close(pidfd)
             if self._source is not None and not self._is_terminal:
                 os.close(self._source)
 
-    def _turn(self, handle: int) -> bool:
-        """Wait for something to do, and do it; return whether the program has ended."""
-        lines = self._dialogue.requests
-        waiting = [self._source] if self._source is not None and self._pending else []
-        readable, writable, _ = select.select([lines.fileno(), handle, *self._outputs], waiting, [], KEEPALIVE_INTERVAL)
-        while lines.has_line():
-            self._take(json.loads(next(iter(lines))))
-        if not lines.is_open():
+    def _step(self, pidfd: int) -> bool:
+        """Wait for the next event and handle it; return whether the program has ended."""
+        requests = self._dialogue.requests
+        blocked_inputs = [self._source] if self._source is not None and self._pending else []
+        readable, writable, _ = select.select(
+            [requests.fileno(), pidfd, *self._outputs], blocked_inputs, [], KEEPALIVE_INTERVAL
+        )
+        while requests.has_line():
+            self._handle_request(json.loads(next(iter(requests))))
+        if not requests.is_open():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._program.pid, signal.SIGKILL)
         if writable or self._pending or self._is_input_closed:
             self._write()
         for descriptor in [output for output in self._outputs if output in readable]:
             self._read(descriptor)
-        if handle not in readable:
+        if pidfd not in readable:
             return False
         while self._outputs and (unread := select.select([*self._outputs], [], [], 0)[0]):
             for descriptor in unread:
                 self._read(descriptor)
         return True
 
-    def _take(self, request: Mapping[str, Any]) -> None:
+    def _handle_request(self, request: Mapping[str, Any]) -> None:
         if "size" in request:
             if self._is_terminal and self._source is not None:
                 _resize(self._source, request["size"])
@@ -154,18 +158,18 @@ class _Streams:
             self._is_input_closed = True
 
     def _write(self) -> None:
-        """Give the program input, as much as it takes."""
+        """Write pending input, as much as the program accepts without blocking."""
         if self._source is None:
             return
         try:
-            taken = os.write(self._source, self._pending) if self._pending else 0
+            written = os.write(self._source, self._pending) if self._pending else 0
         except BlockingIOError:
             return
-        except OSError:  # it does not read any more
-            taken = len(self._pending)
-        self._pending = self._pending[taken:]
-        if taken:
-            self._dialogue.send(taken=taken)
+        except OSError:  # the program has closed its input
+            written = len(self._pending)
+        self._pending = self._pending[written:]
+        if written:
+            self._dialogue.send(taken=written)
         if self._is_input_closed and not self._pending and not self._is_terminal:
             os.close(self._source)
             self._source = None
@@ -176,7 +180,7 @@ class _Streams:
         except BlockingIOError:
             return
         except OSError as error:
-            if error.errno != errno.EIO:  # a terminal that nobody has open any more
+            if error.errno != errno.EIO:  # all programs have closed the terminal
                 raise
             data = b""
         if data:

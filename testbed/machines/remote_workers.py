@@ -1,7 +1,7 @@
 """The controller's side of workers: start one on each machine, and make calls.
 
-Everything is done over the single connection on which the worker was started. The Python that the machines file names must
-have testbed installed in the controller's version.
+Each worker has a single connection, on which it was started. The Python that the machines file names must have the
+controller's version of testbed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from testbed.spec.machines import Machine
 from testbed.ssh.machine_connections import LineChannel, UnreachableError, open_channel
 
 CALL_TIMEOUT: Final = 120.0
-"""Seconds."""
+"""Seconds until a call without a reply fails."""
 
 _START_TIMEOUT: Final = 30.0  # s until a worker prints its greeting
 _MAX_LOGIN_LINES: Final = 100  # lines that a login may print before the worker's greeting
@@ -67,11 +67,12 @@ in any version of Python 3."""
 
 
 class WorkerLostError(UnreachableError):
-    """The connection to a worker has ended: with the worker, its machine, or the network. machine: its name."""
+    """The connection to a worker has ended: the worker, its machine or the network failed. machine: name of the
+    machine."""
 
-    def __init__(self, machine: str, what: str) -> None:
+    def __init__(self, machine: str, text: str) -> None:
         self.machine = machine
-        super().__init__(what)
+        super().__init__(text)
 
 
 class RemoteWorker:
@@ -101,27 +102,27 @@ class RemoteWorker:
             raise self._lost(reason_of(error)) from error
 
     def finish(self, number: int, timeout: float | None = CALL_TIMEOUT) -> Any:
-        """Return the reply to a request; requests are finished in order. Raises the error that the call raised
-        there, and WorkerLostError if the worker, the machine or the connection has ended."""
+        """Wait for the reply to a request; requests must be finished in order. Raises the error that the call raised on
+        the machine, and WorkerLostError if the connection has ended."""
         return self.answer(number, timeout)["reply"]
 
     def joint(self, number: int, timeout: float | None) -> tuple[str, Any]:
-        """Wait for a joint call: return the state that it has reached and None, or, at its end, "" and the reply. Raises as
-        `finish`. timeout: seconds."""
+        """Wait for the next message of a joint call: return the stage that it has reached and None, or, at its end, ""
+        and the reply. Raises as `finish`. timeout: seconds."""
         answer = self.answer(number, timeout)
         return answer.get("reached", ""), answer.get("reply")
 
     def answer_joint(self, number: int, word: str) -> None:
-        """Answer a joint call with `PROCEED` or `STOP`; it still has to be waited for."""
+        """Send `PROCEED` or `STOP` to a joint call, which then continues: call `joint` again."""
         self.answer_call(number, word)
 
     def answer_call(self, number: int, word: str, **facts: object) -> None:
-        """Send something to a call under way; it still has to be waited for."""
+        """Send a message to a call in progress; call `answer` for its next message."""
         self._send({"number": number, "call": word, **facts})
 
     def answer(self, number: int, timeout: float | None = None) -> Mapping[str, Any]:
-        """Return the next answer to a request: what the call says meanwhile, or its reply. Raises as `finish`. timeout:
-        seconds; None: no limit."""
+        """Wait for the next message of a call: an intermediate one, or the reply. Raises as `finish`. timeout: seconds;
+        None: no limit."""
         try:
             line = self._channel.receive(timeout)
         except TimeoutError as error:
@@ -148,7 +149,7 @@ class RemoteWorker:
                 self._channel.send(b"\n")
 
     def close(self) -> None:
-        """Stop the worker."""
+        """Close the connection, which ends the worker."""
         self._closing.set()
         self._channel.close()
         self._keepalive.join()
@@ -181,7 +182,7 @@ def start_worker(machine: Machine) -> RemoteWorker:
 
 
 def _greeting(machine: Machine, channel: LineChannel) -> str:
-    """Return the version that _PROGRAM prints, "-" for none; output of the login before it is skipped."""
+    """Read the version that _PROGRAM prints, "-" if testbed is not installed; skip preceding output of the login."""
     try:
         for _ in range(_MAX_LOGIN_LINES):
             text = channel.receive(_START_TIMEOUT).decode(errors="replace")
@@ -219,8 +220,8 @@ def start_each(machines: Sequence[Machine]) -> dict[str, RemoteWorker | TestbedE
 
 @contextmanager
 def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]:
-    """Start a worker on each machine; they end with the block. If some cannot be started, none stays: the error names
-    every machine that failed."""
+    """Start a worker on each machine for the duration of the block. If a worker cannot be started, all are stopped, and
+    the error names every machine that failed."""
     with reachable_workers(machines) as (running, unreachable):
         _raise_all([*unreachable.values()])
         yield running
@@ -230,7 +231,7 @@ def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]
 def reachable_workers(
     machines: Sequence[Machine],
 ) -> Iterator[tuple[Mapping[str, RemoteWorker], Mapping[str, UnreachableError]]]:
-    """Start workers as `workers`, but without machines that cannot be reached: also yields their errors, by machine."""
+    """Start workers as `workers`, but skip machines that cannot be reached; also yield their errors, by machine."""
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
     unreachable = {name: error for name, error in started.items() if isinstance(error, UnreachableError)}

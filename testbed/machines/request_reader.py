@@ -29,12 +29,12 @@ _CHUNK: Final = 1 << 16
 
 
 class RequestReader:
-    """Reader of lines from a descriptor. silence: seconds without a byte after which the reader ends, for good."""
+    """Reader of lines from a descriptor. silence: seconds without a byte after which the input counts as ended."""
 
     def __init__(self, descriptor: int, silence: float = SILENCE) -> None:
         self._descriptor = descriptor
         self._silence = silence
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         self._pending = b""
         self._ended = False
 
@@ -46,7 +46,7 @@ class RequestReader:
                 self._pending = rest
                 if line:
                     yield line
-            elif not self._receive(self._heard + self._silence - time.monotonic()):
+            elif not self._receive(self._last_received + self._silence - time.monotonic()):
                 return
 
     def fileno(self) -> int:
@@ -56,7 +56,7 @@ class RequestReader:
         """Whether the controller is connected, as far as is known without waiting."""
         while self._receive(0):
             pass
-        if time.monotonic() > self._heard + self._silence:
+        if time.monotonic() > self._last_received + self._silence:
             self._ended = True
         return not self._ended
 
@@ -67,11 +67,11 @@ class RequestReader:
         return b"\n" in self._pending
 
     def _receive(self, timeout: float) -> bool:
-        """Wait for more bytes; False if there are none within `timeout` seconds, or none ever."""
+        """Read more bytes; False if none arrive within `timeout` seconds, or the input has ended."""
         if self._ended or not select.select([self._descriptor], [], [], max(timeout, 0))[0]:
             return False
         data = os.read(self._descriptor, _CHUNK)
         self._ended = not data
         self._pending += data
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         return bool(data)

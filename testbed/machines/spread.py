@@ -1,7 +1,7 @@
 """Clusters spread over machines: each machine holds its part as an ordinary cluster of that name.
 
-Nothing is recorded where the commands are given: the machines know what they have, and `down` and `gc` also work on each
-of them alone.
+The controller records nothing: each machine has the state of its part, and `down` and `gc` also work on each machine
+alone.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Workers = Mapping[str, RemoteWorker]
 
 @dataclass(frozen=True, slots=True)
 class Underlay:
-    """The network between two machines, measured. round_trip: median, in ns. spread: spread of the round trips, longest less
-    shortest, ns; both 0 where no echo request was answered. loss: share of unanswered ones."""
+    """Measurements of the network between two machines. round_trip: median, ns. spread: longest minus shortest round
+    trip, ns; both are 0 if no echo request was answered. loss: share of unanswered echo requests."""
 
     machines: Pair
     round_trip: int
@@ -41,7 +41,7 @@ class Underlay:
 
 @dataclass(frozen=True, slots=True)
 class SpreadPlan:
-    """Where everything is to be, and each machine's part."""
+    """Plan of a spread cluster: the placement, the measured underlays, and each machine's part."""
 
     placement: Placement
     underlays: tuple[Underlay, ...]
@@ -53,22 +53,22 @@ def capacity(machine: Machine, report: MachineReport) -> Capacity:
 
 
 def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constraints) -> SpreadPlan:
-    """Place a cluster, measure the network between machines that it is to cross, and make the parts. Nothing is changed.
+    """Place a cluster, measure the networks that its links cross, and make the parts. Nothing is changed.
 
-    Raises UnsupportedError where the machines are not as their file says, or cannot carry the cluster.
+    Raises UnsupportedError if the machines contradict their file, or cannot carry the cluster.
     """
     machines = {machine: worker.machine for machine, worker in running.items()}
-    underlays = {machine: found.underlay or "" for machine, found in machines.items()}
+    underlays = {machine: machine_entry.underlay or "" for machine, machine_entry in machines.items()}
     surveys = call_each(running, "survey", name=dict.fromkeys(running, name), underlay=underlays)
     reports = {machine: MachineReport.from_json(survey["report"]) for machine, survey in surveys.items()}
     present = {machine: survey["present"] for machine, survey in surveys.items()}
-    wrong = [
+    contradictions_found = [
         f"machine {machine}: {sentence}"
         for machine, report in reports.items()
         for sentence in contradictions(machines[machine], report)
     ]
-    if wrong:
-        raise UnsupportedError("\n".join(wrong))
+    if contradictions_found:
+        raise UnsupportedError("\n".join(contradictions_found))
     capacities = {machine: capacity(machines[machine], report) for machine, report in reports.items()}
     placement = place(layout, capacities, _with_present_pinned(layout, present, constraints))
     crossed = pairs(layout, placement)
@@ -93,7 +93,8 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
 
 
 def _with_present_pinned(layout: Layout, present: Mapping[str, Any], constraints: Constraints) -> Constraints:
-    """Pin what is up to where it is, unless the constraints say otherwise: moving a node would end its programs."""
+    """Pin elements that are up to their machines, unless the constraints exclude it: moving a node would end its
+    programs."""
     known = {*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)}
     pins = {
         owner: machine
@@ -105,8 +106,8 @@ def _with_present_pinned(layout: Layout, present: Mapping[str, Any], constraints
 
 
 def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[Pair, int]:
-    """Return, in both orders, the underlay's delays that a cluster that is up was made with: another `up` must not change
-    its links because the measurement came out a little different."""
+    """Return the underlay delays with which a running cluster was made, by pair in both orders: another `up` must not
+    change its links because a new measurement differs slightly."""
     machine_at = {address: machine for machine, address in addresses.items()}
     delays: dict[Pair, int] = {}
     for machine, part in present.items():
@@ -117,28 +118,30 @@ def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -
 
 
 def _measured(running: Workers, addresses: Mapping[str, str], between: Sequence[Pair]) -> list[Underlay]:
-    """Measure the networks between pairs of machines. Raises UnsupportedError if no echo request is answered in one."""
+    """Measure the networks between pairs of machines. Raises UnsupportedError if no echo request is answered between a
+    pair."""
     measured = _measure(running, addresses, between)
-    for found in measured:
-        if found.loss == 1:
-            here, there = found.machines
+    for underlay in measured:
+        if underlay.loss == 1:
+            machine, peer = underlay.machines
             raise UnsupportedError(
-                f"machine {here} gets no answer to ICMP echo requests from {there} ({addresses[there]}): the network "
+                f"machine {machine} gets no answer to ICMP echo requests from {peer} ({addresses[peer]}): the network "
                 "between them must carry these, and VXLAN (UDP port 4789)"
             )
     return measured
 
 
 def _measure(running: Workers, addresses: Mapping[str, str], between: Sequence[Pair]) -> list[Underlay]:
-    """Measure the networks between pairs of machines: all machines at the same time, each its share of the pairs."""
+    """Measure the networks between pairs of machines, concurrently; each machine measures an equal share of the
+    pairs."""
     order = {
         machine: number for number, machine in enumerate(sorted({machine for pair in between for machine in pair}))
     }
     shares: dict[str, list[str]] = {machine: [] for machine in order}
     for pair in between:
         a, b = pair if sum(order[machine] for machine in pair) % 2 else pair[::-1]  # so that shares are equal
-        here, there = (a, b) if a in running else (b, a)
-        shares[here].append(there)
+        measuring, measured = (a, b) if a in running else (b, a)
+        shares[measuring].append(measured)
     measuring_machines = {machine: running[machine] for machine, others in shares.items() if others}
     replies = call_each(
         measuring_machines,
@@ -162,8 +165,8 @@ def _underlay(machines: Pair, round_trips: Sequence[int]) -> Underlay:
 
 
 def measured_underlays(running: Workers, parts_of: Mapping[str, Layout], *, carry: bool) -> list[Underlay]:
-    """Measure the network between the machines of a cluster that is up. parts_of: its parts, by machine. carry: raise
-    UnsupportedError for one in which no echo request is answered."""
+    """Measure the networks between the machines of a running cluster. parts_of: its parts, by machine. carry: raise
+    UnsupportedError if no echo request is answered between a pair."""
     tunnels = [
         (machine, tunnel)
         for machine, part in parts_of.items()
@@ -176,16 +179,16 @@ def measured_underlays(running: Workers, parts_of: Mapping[str, Layout], *, carr
 
 @dataclass(frozen=True, slots=True)
 class MachineClock:
-    """A machine's clock. ahead: nanoseconds that the controller's is ahead of it. error: the most by which that can be
-    wrong."""
+    """Offset of a machine's clock. ahead: nanoseconds by which the controller's clock is ahead of it. error: maximum
+    error of `ahead`, ns."""
 
     ahead: int
     error: int
 
 
 def clock_of(worker: RemoteWorker, call: str, now: Callable[[], int]) -> MachineClock:
-    """Compare a machine's clock with this one's. call: "clock", the monotonic one, or "wall_clock". now: returns the same of
-    this machine's clocks, in ns."""
+    """Measure the offset of a machine's clock. call: "clock", the monotonic clock, or "wall_clock". now: reads the same
+    clock of this machine, ns."""
     estimates = []
     for _ in range(_ROUND_TRIPS):
         start_time = now()
@@ -204,8 +207,8 @@ def brought_up(
     origin: str,
     asked: ConfiguredDatapath = "auto",
 ) -> Iterator[str]:
-    """Spread a cluster until the end of the block; yield its name. It also ends with the workers, so that
-    a controller that dies leaves nothing behind."""
+    """Spread a cluster for the duration of the block; yield its name. It also ends with the workers, so that a
+    controller that dies leaves nothing behind."""
     up(running, plan_spread(running, layout, name, constraints), name, origin, asked, lasting=False)
     try:
         yield name
@@ -218,10 +221,10 @@ def brought_up(
 def up(
     running: Workers, plan: SpreadPlan, name: str, origin: str, asked: ConfiguredDatapath, *, lasting: bool = True
 ) -> dict[str, dict[str, Any]]:
-    """Bring each machine's part up, or converge it; return by machine the number of its operations, and whether the part was
-    up before, with another layout. lasting: it stays when the workers end.
+    """Bring each machine's part up, or converge it; return by machine the number of operations, and whether the part
+    was up before with another layout. lasting: the cluster stays when the workers end.
 
-    If a part fails, the parts that are new are taken down again, so that nothing is left; the first error is raised.
+    If a part fails, new parts are taken down again, and the first error is raised.
     """
     before = {machine: name in names for machine, names in call_each(running, "clusters").items()}
     concerned = {machine: running[machine] for machine in plan.parts}
@@ -237,11 +240,13 @@ def up(
     )
     failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
     if failures:
-        made = {m: running[m] for m, reply in replies.items() if not isinstance(reply, TestbedError) and not before[m]}
+        new_parts = {
+            m: running[m] for m, reply in replies.items() if not isinstance(reply, TestbedError) and not before[m]
+        }
         present = [m for m, was_there in before.items() if was_there]
         unended = [
             r
-            for r in try_call_each(made, "down", name=dict.fromkeys(made, name)).values()
+            for r in try_call_each(new_parts, "down", name=dict.fromkeys(new_parts, name)).values()
             if isinstance(r, TestbedError)
         ]
         advice = [f"its parts on {', '.join(present)} stay: 'testbed up' changes them again"] if present else []
@@ -264,18 +269,19 @@ def down(running: Workers, name: str) -> list[str]:
 
 
 def collect(running: Workers) -> dict[str, list[dict[str, Any]]]:
-    """Collect garbage on every machine, as `garbage.collect`, and parts of clusters whose other parts are all gone: a
-    machine that was cut off while its cluster was taken down has one when it comes back. Return the findings by machine.
+    """Collect garbage on every machine, as `garbage.collect`, and remove parts of clusters whose other parts are all
+    gone: such a part remains if its machine was unreachable when the cluster was taken down. Return the findings by
+    machine.
 
-    A part is left alone if a machine that it has links to is not among these.
+    A part is kept if it has links to a machine that is not in `running`.
     """
     findings: dict[str, list[dict[str, Any]]] = call_each(running, "gc")
     names = call_each(running, "clusters")
-    at = {worker.machine.underlay: machine for machine, worker in running.items() if worker.machine.underlay}
+    machine_at = {worker.machine.underlay: machine for machine, worker in running.items() if worker.machine.underlay}
     for machine, worker in running.items():
         for name in names[machine]:
             remotes = {remote for remote, _ in worker.call("present", name=name)["tunnels"]}
-            peers = {at.get(remote, "") for remote in remotes}
+            peers = {machine_at.get(remote, "") for remote in remotes}
             if peers and "" not in peers and not any(name in names[peer] for peer in peers):
                 worker.call("down", name=name)
                 reason = f"its parts on {', '.join(sorted(peers))} are gone"
@@ -299,7 +305,7 @@ def status(running: Workers, name: str) -> dict[str, Any]:
 
 
 def execute(running: Workers, name: str, node: str, command: Sequence[str]) -> tuple[int, str, str]:
-    """Run a program in a node, wherever it is, for as long as it takes; return its exit code and its output."""
+    """Run a program in a node on any machine, without a time limit; return its exit code, stdout and stderr."""
     parts_of = status(running, name)
     for machine, part in parts_of.items():
         if any(local_node["name"] == node for local_node in part["nodes"]):

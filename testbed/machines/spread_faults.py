@@ -18,13 +18,14 @@ from testbed.spec.layout import Layout
 from testbed.spec.layout_json import from_json
 
 Compose = Callable[[Layout, Sequence[Injection]], Injection]
-"""Makes an injection, from the complete layout and what is in force: see `fault_injection.compose_impairment`."""
+"""Composes an injection from the complete layout and the injections in force, as
+`fault_injection.compose_impairment`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadState:
-    """A cluster as its machines have it. parts: by machine. injected: on all of them. issued: the highest number of an
-    injection so far."""
+    """Merged state of a spread cluster. parts: by machine. injected: injections of all parts. issued: the highest
+    number of an injection so far."""
 
     workers: Workers
     parts: Mapping[str, Layout]
@@ -35,7 +36,7 @@ class SpreadState:
 
 @dataclass(frozen=True, slots=True)
 class SpreadInjected:
-    """The result of an injection. datapaths: datapaths of its links. took: seconds until it was in force on the last
+    """Result of an injection. datapaths: by link. took: seconds until it was in force on the last
     machine."""
 
     injection: Injection
@@ -44,10 +45,10 @@ class SpreadInjected:
 
 
 def spread_state(running: Workers, name: str) -> SpreadState:
-    """Read a cluster's parts. NotFoundError if no machine has one."""
+    """Read and merge the states of a cluster's parts. Raises NotFoundError if no machine has a part."""
     workers = workers_with(running, name)
     first = next(iter(workers))
-    everywhere = {machine: machine == first for machine in workers}  # the same on all: one machine sends them
+    everywhere = {machine: machine == first for machine in workers}  # equal on all machines: one sends them
     replies = call_each(workers, "part", name=dict.fromkeys(workers, name), everywhere=everywhere)
     parts = {machine: from_json(reply["layout"]) for machine, reply in replies.items()}
     complete = parts[first].part
@@ -61,7 +62,7 @@ def spread_state(running: Workers, name: str) -> SpreadState:
 
 
 def merge_injections(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
-    """Return the injections of all parts, by number, each with what it has on all of them."""
+    """Merge the injections of all parts, in the order of their numbers."""
     injections: dict[int, Injection] = {}
     for injection in (injection for part in injected for injection in part):
         known = injections.get(injection.number)
@@ -75,15 +76,15 @@ def merge_injections(injected: Iterable[Sequence[Injection]]) -> tuple[Injection
 
 
 def incoming_directions(part: Layout) -> set[DirectionKey]:
-    """Return the directions of links that arrive on a part's machine, so that they are impaired there."""
+    """Return the directions of links that arrive on a part's machine, which impairs them."""
     remote = {tunnel.end for tunnel in part.part.tunnels} if part.part is not None else set()
     forward: set[DirectionKey] = {(link.name, "forward") for link in part.links if link.b not in remote}
     return forward | {(link.name, "backward") for link in part.links if link.a not in remote}
 
 
 def share(injection: Injection, part: Layout) -> Injection | None:
-    """Return what a machine has to put in force of an injection, None for nothing: cut links that end there, and the
-    directions that arrive there."""
+    """Return a machine's share of an injection: cut links that end there, and directions that arrive there; None if it
+    has none."""
     incoming = incoming_directions(part)
     local_share = replace(
         injection,
@@ -95,8 +96,8 @@ def share(injection: Injection, part: Layout) -> Injection | None:
 
 
 def inject(running: Workers, name: str, compose: Compose, seconds: float = 0) -> SpreadInjected:
-    """Put an injection in force on all machines that it concerns, at the same time; where one fails, it is lifted from the
-    others, and the error is raised. seconds: time after which it heals by itself; 0: never."""
+    """Put an injection in force concurrently on all machines that it concerns. If a machine fails, the injection is
+    lifted from the others, and the error is raised. seconds: time after which it heals by itself; 0: never."""
     state = spread_state(running, name)
     injection = replace(compose(state.layout, state.injected), number=state.issued + 1)
     shares = {
@@ -127,10 +128,10 @@ def load_link(
 ) -> SpreadInjected:
     """Send traffic from several nodes to one, as `fault_injection.load_link`; without senders, from all others."""
     state = spread_state(running, name)
-    meant = list(senders) or [node.name for node in state.layout.nodes if node.name != receiver]
-    machines = list(dict.fromkeys(machine_of(state, name, node) for node in (receiver, *meant)))
-    injection = Injection(state.issued + 1, f"load from {', '.join(meant)} to {receiver}")
-    values = {"senders": meant, "receiver": receiver, "rate": rate, "seconds": seconds, "number": injection.number}
+    chosen = list(senders) or [node.name for node in state.layout.nodes if node.name != receiver]
+    machines = list(dict.fromkeys(machine_of(state, name, node) for node in (receiver, *chosen)))
+    injection = Injection(state.issued + 1, f"load from {', '.join(chosen)} to {receiver}")
+    values = {"senders": chosen, "receiver": receiver, "rate": rate, "seconds": seconds, "number": injection.number}
     arguments = {key: dict.fromkeys(machines, value) for key, value in values.items()}
     return _put_in_force(state, name, injection, "load_link", machines, arguments)
 
@@ -156,9 +157,11 @@ def _put_in_force(
     replies = try_call_each(concerned, call, name=dict.fromkeys(concerned, name), **arguments)
     failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
     if failures:
-        done = {machine: concerned[machine] for machine in replies if not isinstance(replies[machine], TestbedError)}
-        numbers = {machine: [injection.number] for machine in done}
-        try_call_each(done, "heal", name=dict.fromkeys(done, name), numbers=numbers)
+        succeeded = {
+            machine: concerned[machine] for machine in replies if not isinstance(replies[machine], TestbedError)
+        }
+        numbers = {machine: [injection.number] for machine in succeeded}
+        try_call_each(succeeded, "heal", name=dict.fromkeys(succeeded, name), numbers=numbers)
         raise failures[0]
     datapaths = {link: datapath for reply in replies.values() for link, datapath in reply["datapaths"].items()}
     return SpreadInjected(injection, datapaths, max((reply["took"] for reply in replies.values()), default=0.0))

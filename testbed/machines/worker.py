@@ -42,12 +42,14 @@ def _up(name: str, layout: Mapping[str, Any], origin: str, asked: ConfiguredData
 
 
 def _survey(name: str, underlay: str) -> object:
-    """Survey this machine for a plan: its report, not complete, and the cluster's part that is here."""
+    """Return the data for a plan: this machine's report, without the abilities that a plan does not need, and its part
+    of the cluster."""
     return {"report": asdict(machine_report.report(underlay, complete=False)), "present": _present(name)}
 
 
 def _present(name: str) -> object:
-    """The nodes and switches of a cluster that are here, and the remote address and the recorded delay of each tunnel."""
+    """Return a cluster's nodes and switches on this machine, and the remote address and recorded delay of each
+    tunnel."""
     state = Store().read(name)
     if state is None or state.abandoned:
         return {"owners": [], "tunnels": []}
@@ -59,7 +61,7 @@ def _present(name: str) -> object:
 
 
 def _part(name: str, everywhere: bool) -> object:
-    """The layout of a cluster's part, and what is injected into it. everywhere: with the nodes of all machines."""
+    """Return the layout of a cluster's part and its injections. everywhere: include the nodes of all machines."""
     state = Store().choose(name)
     return {
         "layout": to_json(state.layout, None if everywhere else []),
@@ -72,13 +74,13 @@ def _inject(name: str, injection: Mapping[str, Any], seconds: float) -> object:
     return _injected(fault_injection.apply_injection(Store(), name, Injection.from_json(injection), seconds))
 
 
-def _injected(done: Injected) -> object:
-    datapaths = done.state.datapaths
-    return {"datapaths": {link: datapaths.get(link, "direct") for link in done.injection.links}, "took": done.took}
+def _injected(result: Injected) -> object:
+    datapaths = result.state.datapaths
+    return {"datapaths": {link: datapaths.get(link, "direct") for link in result.injection.links}, "took": result.took}
 
 
 def _heal(name: str, numbers: Sequence[int]) -> object:
-    """Lift those of these injections that are in force here."""
+    """Lift the given injections that are in force on this machine."""
     store = Store()
     known_numbers = {injection.number for injection in store.choose(name).injected} & {*numbers}
     return (
@@ -107,14 +109,14 @@ def _status(name: str) -> object:
 
 
 def _execute(requests: RequestReader, name: str, node: str, command: Sequence[str]) -> object:
-    """Run a program in a node, with its descendants in a process group, while the controller is there."""
+    """Run a program in a node; its process group is killed if the controller disconnects."""
     store = Store()
     context = node_context(store, store.choose(name), node)
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    with start(context, command, stdin=nothing, stdout=pipe, stderr=pipe, group=True) as program:
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with start(context, command, stdin=null, stdout=pipe, stderr=pipe, group=True) as program:
         for stream in (program.stdout, program.stderr):
             assert isinstance(stream, TextIOWrapper)
-            stream.reconfigure(errors="backslashreplace")  # what is no text must not end the worker
+            stream.reconfigure(errors="backslashreplace")  # output that is not UTF-8 must not end the worker
         while True:
             try:
                 stdout, stderr = program.communicate(timeout=KEEPALIVE_INTERVAL)
@@ -142,11 +144,12 @@ CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "heal": _heal,
     "gc": lambda: [asdict(finding) for finding in collect(Store())],
 }
-"""The calls of a worker by name, but for `exec`: arguments are those of the request, the result is the reply."""
+"""The calls of a worker by name, except `exec`. A request's arguments are passed by keyword, and the result is the
+reply."""
 
 
 class Dialogue:
-    """The controller, for a call that several machines carry out together, or that exchanges messages with it."""
+    """Exchange of messages with the controller during a call, such as a joint call of several machines."""
 
     def __init__(self, requests: RequestReader, answers: IO[bytes], number: int) -> None:
         """number: number of the request."""
@@ -158,9 +161,9 @@ class Dialogue:
     def requests(self) -> RequestReader:
         return self._requests
 
-    def send(self, **facts: object) -> None:
+    def send(self, **fields: object) -> None:
         """Send the controller a message before the reply."""
-        self._answers.write(json.dumps({"number": self._number, **facts}).encode() + b"\n")
+        self._answers.write(json.dumps({"number": self._number, **fields}).encode() + b"\n")
 
     def barrier(self, stage: str) -> None:
         """Report that this machine has reached a stage, and wait until all have. Raises TestbedError if one fails."""
@@ -168,14 +171,14 @@ class Dialogue:
         self._next()
 
     def check(self) -> None:
-        """Raise TestbedError if another machine has failed, or the controller is gone."""
+        """Raise TestbedError if another machine has failed or the controller has disconnected."""
         if self._requests.has_line() or not self._requests.is_open():
             self._next()
 
     def _next(self) -> None:
         line = next(iter(self._requests), None)
         if line is None:
-            raise TestbedError("the controller is gone")
+            raise TestbedError("the controller has disconnected")
         if json.loads(line)["call"] != PROCEED:
             raise TestbedError("another machine has failed")
 
@@ -185,13 +188,13 @@ JointCall = Callable[..., object]
 
 
 def main(joint: Mapping[str, JointCall], more: Mapping[str, Callable[..., object]]) -> None:
-    """Answer requests from standard input at standard output. Other output goes to standard error. more: calls
-    beside those of `CALLS`, by name. joint: those that several machines carry out together."""
+    """Answer requests from standard input on standard output; other output goes to standard error. joint: joint calls
+    of several machines, by name. more: calls in addition to `CALLS`, by name."""
     requests = RequestReader(os.dup(0))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(2, 1)
     serve(requests, answers, joint, more)
 
@@ -202,12 +205,12 @@ def serve(
     joint: Mapping[str, JointCall],
     more: Mapping[str, Callable[..., object]],
 ) -> None:
-    """Answer requests until there are no more, or nobody reads the answers."""
+    """Answer requests until the input ends or the controller has closed the output."""
     calls: Mapping[str, Callable[..., object]] = {**CALLS, **more, "exec": partial(_execute, requests)}
     for line in requests:
         request = json.loads(line)
         number, call = request["number"], request["call"]
-        if call in (PROCEED, STOP, INPUT):  # to a call that has ended meanwhile
+        if call in (PROCEED, STOP, INPUT):  # for a call that has ended in the meantime
             continue
         carry_out = calls[call] if call in calls else partial(joint[call], Dialogue(requests, answers, number))
         answer = {"number": number, **_answer(carry_out, request["arguments"])}

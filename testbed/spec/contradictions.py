@@ -24,7 +24,7 @@ def contradictions(
     """
     is_trace, is_table = impairments.distribution == "trace", impairments.distribution == "table"
     if impairments.jitter and not impairments.delay and not is_trace:
-        yield "jitter", "jitter without a delay", "a delay beside it"
+        yield "jitter", "jitter without a delay", "a delay as well"
     if impairments.jitter and is_trace:
         yield "jitter", "a jitter beside the distribution 'trace'", "none: the trace's file has every delay"
     if (
@@ -32,13 +32,13 @@ def contradictions(
         and not is_trace
         and (impairments.jitter is None or (is_resolved and not impairments.jitter))
     ):
-        yield "distribution", "a distribution without jitter", "a jitter beside it"
+        yield "distribution", "a distribution without jitter", "a jitter as well"
     if (is_trace or is_table) and not impairments.jitter_file:
-        yield "distribution", f"the distribution '{impairments.distribution}' without a file", "a jitter_file beside it"
+        yield "distribution", f"the distribution '{impairments.distribution}' without a file", "a jitter_file as well"
     if impairments.jitter_file and not (is_trace or is_table):
-        yield "jitter_file", "a jitter_file without its distribution", "the distribution 'table' or 'trace' beside it"
+        yield "jitter_file", "a jitter_file without its distribution", "the distribution 'table' or 'trace' as well"
     if impairments.reorder and not impairments.delay and not is_trace:
-        yield "reorder", "reorder without a delay", "a delay beside it, which the reordered frames skip"
+        yield "reorder", "reorder without a delay", "a delay as well, which the reordered frames skip"
     if impairments.rate and impairments.rate_trace:
         yield "rate_trace", "a rate_trace beside a rate", "one of them"
     if impairments.queue and impairments.queue_frames:
@@ -46,10 +46,10 @@ def contradictions(
     if impairments.queue and 0 < impairments.queue < frame:
         yield "queue", f"{impairments.queue:,} bytes", f"room for one frame, {frame:,} bytes; a queue is in bytes"
     if impairments.corrupt_bits and not impairments.corrupt:
-        yield "corrupt_bits", "corrupt_bits without corrupt", "the share of frames to corrupt beside it"
+        yield "corrupt_bits", "corrupt_bits without corrupt", "the share of frames to corrupt as well"
     has_rate = impairments.rate is not None or impairments.rate_trace  # a declared rate of 0 is unlimited
     for key in OF_THE_RATE if not has_rate and not is_resolved else ():
         if getattr(impairments, key):
             yield key, f"{key} without a rate", NEEDS_RATE
     if impairments.cell_overhead and not impairments.cell_size:
-        yield "cell_overhead", "a cell_overhead without a cell_size", "a cell_size beside it"
+        yield "cell_overhead", "a cell_overhead without a cell_size", "a cell_size as well"

@@ -219,7 +219,7 @@ Tag = Annotated[str, After(names.check_tag), Schema({"type": "string", "pattern"
 def _check_unique(tags: tuple[str, ...]) -> tuple[str, ...]:
     for place, tag in enumerate(tags):
         if tag in tags[:place]:
-            raise MismatchError(f"every tag once: {tag!r} is there twice")
+            raise MismatchError(f"every tag once: {tag!r} occurs twice")
     return tags
 
 
@@ -263,7 +263,7 @@ class Impairments(Element):
     delay: Duration | None = Field(None, description="One-way delay.")
     jitter: Duration | None = Field(
         None,
-        description="Spread of the delay. Order is kept: frames closer than it wait for each other, and the mean rises.",
+        description="Spread of the delay. Order is kept: a frame waits for earlier frames, which increases the mean delay.",
     )
     distribution: Literal["uniform", "normal", "pareto", "table", "trace"] | None = Field(
         None, description="Distribution of the jitter; default: uniform; 'table' and 'trace' are files."
@@ -286,20 +286,23 @@ class Impairments(Element):
         None, description="Queue before the wire, in frames instead of bytes."
     )
     gemodel: GilbertElliott | None = Field(None, description="Losses in bursts: p r 1-h 1-k, as tc writes them.")
-    loss_pattern: LossPattern | None = Field(None, description="Which of the direction's frames are lost.")
+    loss_pattern: LossPattern | None = Field(None, description="Numbers of the direction's frames that are lost.")
     corrupt_bits: Annotated[int, Bounds(ge=1, le=MAX_FLIPPED_BITS)] | None = Field(
         None, description="Bits flipped in a corrupted frame; default: 1."
     )
-    minimum_frame: Size | None = Field(None, description="A shorter frame takes this many bytes of the rate.")
+    minimum_frame: Size | None = Field(
+        None, description="Minimum number of bytes by which a frame counts against the rate."
+    )
     overhead: Annotated[int, Bounds(ge=-14, le=1024)] | None = Field(
-        None, description="Bytes of the rate that every frame takes beside its own (Ethernet's gap, preamble, FCS: 24)."
+        None,
+        description="Bytes that count against the rate in addition to each frame's own (Ethernet's gap, preamble, FCS: 24).",
     )
     cell_size: Size | None = Field(None, description="Payload of a cell; frames fill up whole cells (ATM: 48).")
     cell_overhead: Annotated[int, Bounds(ge=0, le=1024)] | None = Field(
-        None, description="Bytes of the rate that every cell takes beside its payload (ATM: 5)."
+        None, description="Bytes that count against the rate in addition to each cell's payload (ATM: 5)."
     )
     rules: Annotated[tuple[Annotated[str, After(_rule_text)], ...], Listed] | None = Field(
-        None, description="Faults: 'drop tcp.dport == 5001 and nth(3)'; the first that decides counts."
+        None, description="Faults: 'drop tcp.dport == 5001 and nth(3)'; the first rule that matches decides."
     )
 
     def explicit(self) -> dict[str, Any]:
@@ -377,34 +380,34 @@ class Node(Element):
         ) -> None: ...
 
     name: Name = Field(description="Unique among nodes and switches.")
-    tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
+    tags: Tags = Field((), description="Tags: '@TAG' selects all elements with the tag.")
     cpus: Cpus = Field((), description="CPUs that its processes may run on; default: all.")
     cpu_share: Annotated[float, Bounds(gt=0, le=names.MAX_CPUS)] | None = Field(
         None, description="Limit in cores: 0.5 is half of one."
     )
     memory: Size | None = Field(None, description="Limit of its processes' memory.")
     environment: dict[Annotated[str, After(_environment_key)], Annotated[str, After(_no_nul)]] = Field(
-        default_factory=dict, description="Environment variables of what runs in it."
+        default_factory=dict, description="Environment variables of programs in the node."
     )
     files: dict[Annotated[str, After(_file_path)], str] = Field(
-        default_factory=dict, description="Absolute path -> text that its programs see there."
+        default_factory=dict, description="Files of programs in the node: absolute path -> content."
     )
     cores: Annotated[int, Bounds(ge=1, le=names.MAX_CORES)] | None = Field(
-        None, description="Cores of its host in a run; default: as its profile has, otherwise 1."
+        None, description="Cores of its host in a run; default: as in its profile, otherwise 1."
     )
     caches: Annotated[tuple[Annotated[tuple[Core, ...], Listed, Bounds(min_length=2)], ...], Listed] = Field(
         (), description="Groups of cores that share a cache: [[0, 1], [2, 3]]."
     )
     ranks: Annotated[tuple[Core, ...], Listed, Bounds(max_length=names.MAX_RANKS)] = Field(
-        (), description="Programs of a run on it: the core of each; default: one, on core 0."
+        (), description="Programs of a run on the node, as the core of each; default: one program, on core 0."
     )
     profile: Annotated[str, After(_no_nul)] = Field(
-        "", description="Costs of its hardware in a run: a profile's name or file; default: the run's."
+        "", description="Profile of its hardware's costs in a run: name or file; default: the run's profile."
     )
     nics: Annotated[tuple[Nic, ...], Listed] = Field(
         (),
         key="nic",
-        description="NICs with keys of their own.",
+        description="NICs with keys that differ from the defaults.",
     )
 
 
@@ -422,7 +425,7 @@ class Switch(Element):
     name: Name = Field(description="Unique among nodes and switches.")
     kind: KindName = Field(ETHERNET.name, description="What it is.")
     ports: Annotated[int, Bounds(ge=1, le=names.HIGHEST_PORT)] | None = Field(
-        None, description="How many ports it has; default: as many as it needs (Myrinet: 8)."
+        None, description="Number of ports; default: as many as its links need (Myrinet: 8)."
     )
 
     @property
@@ -450,17 +453,17 @@ class Link(Impairments):
     ends: Annotated[tuple[EndText, ...], Listed, After(_two_ends)] = Field(
         description="The two ends: 'n1', 'n1:eth0', 's1' or 's1:3'.", schema={"minItems": 2, "maxItems": 2}
     )
-    tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
+    tags: Tags = Field((), description="Tags: '@TAG' selects all elements with the tag.")
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
         "auto",
         description="The datapath of an impaired link; default: chosen by the ladder. 'direct': one veth pair "
-        "between two nodes, without any impairment ever.",
+        "between two nodes, which cannot be impaired.",
     )
     forward: Annotated[Impairments | None, After(_none_if_empty)] = Field(
-        None, description="For frames from the first end to the second; stronger than the link's own keys."
+        None, description="Impairments from the first end to the second; override the link's own keys."
     )
     backward: Annotated[Impairments | None, After(_none_if_empty)] = Field(
-        None, description="For frames from the second end to the first; stronger than the link's own keys."
+        None, description="Impairments from the second end to the first; override the link's own keys."
     )
 
     @property

@@ -80,12 +80,12 @@ class Fault(Element):
 
     lasting: ClassVar[Lasting] = "may"
 
-    kind: str = Field(description="Which fault it is.")
+    kind: str = Field(description="Kind of the fault.")
     at: Duration | None = Field(None, description="When it begins.")
-    from_: Duration | None = Field(None, key="from", description="The same as 'at'.")
-    to: Duration | None = Field(None, description="When it ends; with 'every', when it comes no more.")
-    for_: Period | None = Field(None, key="for", description="How long it lasts.")
-    every: Period | None = Field(None, description="It comes again so long after each beginning.")
+    from_: Duration | None = Field(None, key="from", description="Synonym of 'at'.")
+    to: Duration | None = Field(None, description="End of the fault; with 'every', end of the repetitions.")
+    for_: Period | None = Field(None, key="for", description="Duration of the fault.")
+    every: Period | None = Field(None, description="Period of a repeated fault, from one beginning to the next.")
 
     @property
     def begin(self) -> int:
@@ -123,7 +123,7 @@ class Fault(Element):
             if self.lasting == "must" and self.to is None and self.for_ is None:
                 mistakes.append(Problem("", "", f"the key 'for' or 'to': {self.kind} has an end"))
         elif self.for_ is None:
-            mistakes.append(Problem("", "", "the key 'for' beside 'every': how long it lasts each time"))
+            mistakes.append(Problem("", "", "the key 'for' as well as 'every': the duration of each occurrence"))
         elif self.for_ > self.every:
             mistakes.append(Problem("for", units.format_duration(self.for_), "not longer than 'every'"))
         return mistakes
@@ -137,7 +137,9 @@ class Fault(Element):
         last = self.to if self.to is not None else max(horizon, self.begin + 1)
         begins = range(self.begin, last, self.every)
         if len(begins) > MAX_TIMES:
-            raise MismatchError(f"a longer time: it would come {len(begins):,} times, {MAX_TIMES:,} are allowed")
+            raise MismatchError(
+                f"a longer time: there would be {len(begins):,} occurrences, and {MAX_TIMES:,} are allowed"
+            )
         return [(begin, begin + self.for_ if self.for_ is not None else None) for begin in begins]
 
 
@@ -146,7 +148,7 @@ class _On(Fault, init=False):
 
     on: Texts
     pick: Annotated[int, Bounds(ge=1)] | None = Field(
-        None, description="Number of the targets of 'on' to pick, drawn anew each time."
+        None, description="Number of targets of 'on', drawn for each occurrence."
     )
     seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
         None, description="Seed of the draws; default: the run's."
@@ -155,7 +157,7 @@ class _On(Fault, init=False):
     def problems(self) -> list[Problem]:
         mistakes = super().problems()
         if self.seed is not None and self.pick is None:
-            mistakes.append(Problem("seed", str(self.seed), "the key 'pick' beside it: nothing is drawn here"))
+            mistakes.append(Problem("seed", str(self.seed), "the key 'pick' as well: nothing is drawn without it"))
         return mistakes
 
     def where(self, direction: str = "") -> str:
@@ -200,12 +202,12 @@ class Impair(OnLinks, Impairments, init=False):
 
 
 class Rule(OnLinks, init=False):
-    """Fault rules: 'drop emp.type == 3 and nth(3)'. They count from when it begins."""
+    """Fault rules: 'drop emp.type == 3 and nth(3)'. Frames are counted from the beginning of the fault."""
 
     kind: Literal["rule"] = "rule"
     on: Texts = Field(("all",), description="Links; default: all.")
     direction: str = Field("", description="As for impair.")
-    rules: Texts = Field(description="One or several; the first that decides counts.")
+    rules: Texts = Field(description="One or several; the first rule that matches decides.")
 
     @property
     def what(self) -> str:
@@ -235,18 +237,20 @@ class Partition(Fault, init=False):
 
     kind: Literal["partition"] = "partition"
     groups: Annotated[tuple[Texts, ...], Listed] | None = Field(
-        None, description="Nodes that reach each other; who is in none reaches everybody."
+        None, description="Groups of nodes that reach each other; a node in no group reaches all nodes."
     )
     shape: Literal["halves", "ring-majority", "isolated"] | None = Field(
         None,
-        description="Instead of groups: two halves; a ring in which each hears a majority, no two the same one; one node "
+        description="Instead of groups: two halves; a ring in which each node hears a different majority; one node "
         "and the rest.",
     )
-    node: str | None = Field(None, description="The isolated node, or a tag, of which one is drawn; default: any node.")
-    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
-        None, description="Draws who is where; without one, halves and ring go by the nodes' order."
+    node: str | None = Field(
+        None, description="The isolated node, or a tag, from whose nodes one is drawn; default: drawn from all nodes."
     )
-    one_way: bool = Field(False, description="Only what the first group (the isolated node) sends is lost.")
+    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
+        None, description="Seed of the draw of halves and ring; default: the order of the nodes."
+    )
+    one_way: bool = Field(False, description="Drop only the frames that the first group (the isolated node) sends.")
 
     @property
     def what(self) -> str:
@@ -269,14 +273,14 @@ class Partition(Fault, init=False):
                     mistakes.append(Problem("groups", f"{name} twice", "every node in one group"))
                 seen.add(name)
         if self.node is not None and self.shape != "isolated":
-            mistakes.append(Problem("node", repr(self.node), "no such key beside another shape than 'isolated'"))
+            mistakes.append(Problem("node", repr(self.node), "no such key unless the shape is 'isolated'"))
         if self.one_way and self.shape == "ring-majority":
             mistakes.append(Problem("one_way", "true", "another shape: a ring has no first group"))
         return mistakes
 
 
 class Crash(OnNodes, init=False):
-    """A node's process is killed: its program ends, and its NIC with all that it knew. With an end, it starts again then:
+    """Kill a node's process: its program ends, and its NIC loses its state. With an end, it starts again then:
     its NIC with the next incarnation, its program from the beginning."""
 
     kind: Literal["crash"] = "crash"
@@ -330,7 +334,7 @@ class Slow(OnNodes, init=False):
     """A NIC's processor takes a multiple of its time for everything."""
 
     kind: Literal["slow"] = "slow"
-    factor: Annotated[float, Bounds(gt=1, le=1e6)] = Field(description="How many times as long.")
+    factor: Annotated[float, Bounds(gt=1, le=1e6)] = Field(description="Factor by which its times increase.")
 
     @property
     def what(self) -> str:
@@ -341,7 +345,7 @@ class Cpu(OnNodes, init=False):
     """Another program uses a node's processor."""
 
     kind: Literal["cpu"] = "cpu"
-    share: Share = Field(description="How much of one: '50%'.")
+    share: Share = Field(description="Share of a processor: '50%'.")
 
     @property
     def what(self) -> str:
@@ -354,7 +358,7 @@ class Traffic(Fault, init=False):
     kind: Literal["traffic"] = "traffic"
     senders: Texts = Field(description="Nodes.")
     receiver: str = Field(description="A node.")
-    rate: PositiveRate = Field(description="Of each sender, with headers.")
+    rate: PositiveRate = Field(description="Rate of each sender, including headers.")
 
     @property
     def what(self) -> str:
@@ -366,7 +370,7 @@ class Incast(Fault, init=False):
 
     kind: Literal["incast"] = "incast"
     receiver: str = Field(description="A node.")
-    rate: PositiveRate = Field(description="Of each sender, with headers.")
+    rate: PositiveRate = Field(description="Rate of each sender, including headers.")
 
     @property
     def what(self) -> str:
@@ -379,9 +383,9 @@ class Churn(OnNodes, init=False):
     lasting: ClassVar[Lasting] = "may"
 
     kind: Literal["churn"] = "churn"
-    on: Texts = Field(("all",), description="Nodes of which one is drawn each time.")
-    mean: Period = Field(description="Between two crashes, on average.")
-    away: Duration = Field(0, description="How long a node is gone.")
+    on: Texts = Field(("all",), description="Nodes from which one is drawn for each crash.")
+    mean: Period = Field(description="Mean time between two crashes.")
+    away: Duration = Field(0, description="Time until a crashed node restarts.")
 
     def problems(self) -> list[Problem]:
         mistakes = [

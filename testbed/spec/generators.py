@@ -141,7 +141,7 @@ class Line(_Sized):
     shape: Literal["line"] = "line"
 
     def purpose(self) -> str:
-        return f"{_nodes(self.nodes)}, each on a switch of its own, the switches in a line"
+        return f"{_nodes(self.nodes)}, each on a separate switch, the switches in a line"
 
     def cables(self) -> Iterator[tuple[str, str]]:
         yield from super().cables()
@@ -156,7 +156,7 @@ class Ring(Line):
     nodes: Annotated[int, Bounds(ge=3, le=MAX_NODES)] = Field(description="How many nodes.")
 
     def purpose(self) -> str:
-        return f"{_nodes(self.nodes)}, each on a switch of its own, the switches in a ring"
+        return f"{_nodes(self.nodes)}, each on a separate switch, the switches in a ring"
 
     def cables(self) -> Iterator[tuple[str, str]]:
         yield from super().cables()
@@ -172,7 +172,7 @@ class FullMesh(_Sized):
     nodes: Annotated[int, Bounds(ge=1, le=200)] = Field(description="How many nodes.")
 
     def purpose(self) -> str:
-        return f"{_nodes(self.nodes)}, each on a switch of its own, every switch linked to every other"
+        return f"{_nodes(self.nodes)}, each on a separate switch, every switch linked to every other"
 
     def cables(self) -> Iterator[tuple[str, str]]:
         yield from super().cables()
@@ -230,15 +230,17 @@ class Dumbbell(Switched):
 
     name = "dumbbell"
     shape: Literal["dumbbell"] = "dumbbell"
-    left: Annotated[int, Bounds(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="How many nodes on the first switch.")
-    right: Annotated[int, Bounds(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="How many nodes on the second switch.")
+    left: Annotated[int, Bounds(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="Number of nodes on the first switch.")
+    right: Annotated[int, Bounds(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(
+        description="Number of nodes on the second switch."
+    )
     bottleneck: Impairments = Field(default_factory=Impairments, description="Impairments of the link between them.")
 
     def cluster_name(self) -> str:
         return f"dumbbell-{self.left + self.right}"
 
     def purpose(self) -> str:
-        return f"{self.left} and {self.right} nodes on two switches that one link joins"
+        return f"{self.left} and {self.right} nodes on two switches joined by one link"
 
     def sizes(self) -> tuple[int, int]:
         return self.left + self.right, 2
@@ -262,7 +264,9 @@ class Now(Switched):
 
     name = "now"
     shape: Literal["now"] = "now"
-    kind: KindName = Field(MYRINET.name, description="Of the switches: myrinet as it was, or ethernet.")
+    kind: KindName = Field(
+        MYRINET.name, description="Kind of the switches: myrinet, as in the Berkeley NOW, or ethernet."
+    )
 
     def cluster_name(self) -> str:
         return "now"

@@ -92,7 +92,7 @@ def check_ends(layout: Layout) -> None:
     for link in layout.links:
         for end in (link.a, link.b):
             if (end.owner, end.port) not in ports:
-                raise ValueError(f"the link {link.name} ends at {end}, which there is not")
+                raise ValueError(f"the link {link.name} ends at {end}, which does not exist")
 
 
 def _node(node: Node) -> Json:

@@ -60,27 +60,29 @@ UnderlayAddress = Annotated[str, After(_underlay), Schema({"type": "string", "ex
 
 
 class Machine(Element):
-    """A computer that is reached by ssh. Absent keys are as OpenSSH has them, or as the machine has them."""
+    """A computer that is reached by ssh. Absent keys have OpenSSH's values, or the machine's."""
 
     if TYPE_CHECKING:
 
         def __init__(self, **keys: object) -> None: ...
 
-    name: Name = Field(description="Its name here: in pins, in messages.")
+    name: Name = Field(description="Name of the machine in pins and messages.")
     address: Host | None = Field(None, description="Host name or address of its sshd; default: its name.")
-    user: Host | None = Field(None, description="Who logs in; default: as OpenSSH has it.")
+    user: Host | None = Field(None, description="User who logs in; default: as configured for OpenSSH.")
     port: Annotated[int, Bounds(ge=1, le=HIGHEST_PORT)] | None = Field(
-        None, description="Of its sshd; default: as OpenSSH has it, or 22."
+        None, description="Port of its sshd; default: as configured for OpenSSH, or 22."
     )
-    key: FilePath | None = Field(None, description="Private key; default: keys and agent as OpenSSH has them.")
-    python: FilePath = Field("python3", description="Python there in which testbed is installed.")
-    cores: Annotated[int, Bounds(ge=1)] | None = Field(None, description="To be used; default: all that it has.")
-    memory: Size | None = Field(None, description="To be used; default: all that it has.")
+    key: FilePath | None = Field(
+        None, description="File of the private key; default: keys and agent as configured for OpenSSH."
+    )
+    python: FilePath = Field("python3", description="Path of the machine's Python in which testbed is installed.")
+    cores: Annotated[int, Bounds(ge=1)] | None = Field(None, description="Cores to use; default: all.")
+    memory: Size | None = Field(None, description="Memory to use; default: all.")
     underlay: UnderlayAddress | None = Field(
-        None, description="Its address in the network that carries links to other machines."
+        None, description="Address in the network that carries links to other machines."
     )
     underlay_mtu: Annotated[int, Bounds(ge=SMALLEST_UNDERLAY_MTU, le=LARGEST_MTU)] | None = Field(
-        None, description="MTU of that network; default: of the interface that has the address."
+        None, description="MTU of that network; default: MTU of the interface with the underlay address."
     )
 
 

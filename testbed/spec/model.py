@@ -53,8 +53,8 @@ class Heading(Element):
     """Keys of a description that concern the cluster as a whole."""
 
     name: Name = Field(description="The cluster's name; default: the file's name without .toml.")
-    description: Annotated[str, Bounds(max_length=400)] = Field("", description="One line: what it is for.")
-    seed: Annotated[int, Bounds(ge=0, lt=2**63)] = Field(0, description="Decides every random fate.")
+    description: Annotated[str, Bounds(max_length=400)] = Field("", description="Purpose of the cluster, in one line.")
+    seed: Annotated[int, Bounds(ge=0, lt=2**63)] = Field(0, description="Seed of all random fates.")
     network: str = Field(USUAL_NETWORK, description="Pool of IPv4 addresses; each segment gets a part of it.")
     network6: str | None = Field(None, description="Pool of IPv6 addresses; default: no IPv6.")
     defaults: Defaults = Field(default_factory=Defaults, description="Defaults of all links.")

@@ -51,7 +51,7 @@ def _number(value: object) -> object:
 
 
 class RandomFaults(Element):
-    """Faults at random times, in random places, of random strength: equal for equal seeds."""
+    """Faults with random times, targets and strengths, determined by the seed."""
 
     if TYPE_CHECKING:
 
@@ -59,14 +59,14 @@ class RandomFaults(Element):
 
     kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Which are drawn.")
     rate: Annotated[float, Before(_number), Bounds(gt=0, le=1e6)] = Field(
-        description="How many begin in a second, on average."
+        description="Mean number of faults that begin per second."
     )
     seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(None, description="Default: the run's.")
     from_: Duration = Field(0, key="from", description="From when on.")
     to: Duration | None = Field(None, description="End of the faults; default: the run's time limit.")
     shortest: Period = Field(10_000_000, description="Shortest duration of a fault; default: 10 ms.")
     longest: Period = Field(1_000_000_000, description="Longest duration of a fault; default: 1 s.")
-    on: Texts = Field(("all",), description="Nodes and links among which is drawn.")
+    on: Texts = Field(("all",), description="Nodes and links from which targets are drawn.")
 
     def problems(self) -> list[Problem]:
         """Return contradictions between the keys."""
@@ -93,7 +93,7 @@ class Scenario(Element):
             self, *, name: str = "scenario", faults: Sequence[Fault] = (), random: RandomFaults | None = None
         ) -> None: ...
 
-    name: Name = Field("scenario", description="Its name in results; default: the file's name.")
+    name: Name = Field("scenario", description="Name of the scenario in results; default: the file's name.")
     faults: Annotated[tuple[Fault, ...], Listed] = Field((), key="fault")
     random: RandomFaults | None = None
 

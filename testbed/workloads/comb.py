@@ -64,10 +64,10 @@ class Comb(Workload):
         sent = now()
         if work:
             await node.compute(work)
-        worked = now()
+        work_end = now()
         for request in (*receives, *sends):
             await request.Wait()
         waited = now()
         for number, buffer in enumerate(buffers):
             contents.check(number, buffer, f"from rank {peer}")
-        return posted - started, sent - ready, worked - sent, waited - worked
+        return posted - started, sent - ready, work_end - sent, waited - work_end

@@ -222,9 +222,9 @@ class Contents:
         begin = number % _SHIFTS
         return self._block[begin : begin + size]
 
-    def check(self, number: int, received: memoryview | bytearray, who: str) -> None:
-        """Raise VerificationError if a byte differs. who: description of the message's origin."""
+    def check(self, number: int, received: memoryview | bytearray, origin: str) -> None:
+        """Raise VerificationError if a byte differs. origin: description of the message's origin."""
         if received != self.of(number, len(received)):
             expected = self.of(number, len(received))
             index = next(index for index, byte in enumerate(received) if byte != expected[index])
-            raise VerificationError(f"{who}, message {number} of {len(received)} bytes: byte {index} differs")
+            raise VerificationError(f"{origin}, message {number} of {len(received)} bytes: byte {index} differs")

@@ -212,12 +212,12 @@ class Imb(Workload):
 
     async def _sample(self, comm: Comm, node: Node, name: str, size: int) -> None:
         call = BENCHMARKS[name](comm, size)
-        warm_up_time = await _took(comm, node, call, _WARM_UP_CALLS)
+        warm_up_time = await _time_calls(comm, node, call, _WARM_UP_CALLS)
         limit = min(
             self.count, self.overall // size if size else self.count, _WARM_UP_CALLS * self.most // max(1, warm_up_time)
         )
         count = max(1, min(await comm.allgather(limit)))
-        took = await comm.gather(await _took(comm, node, call, count) / count)
+        took = await comm.gather(await _time_calls(comm, node, call, count) / count)
         if took is None:
             return
         divisor = 2 if name == "PingPong" else 1
@@ -230,7 +230,7 @@ class Imb(Workload):
         )  # fmt: skip
 
 
-async def _took(comm: Comm, node: Node, call: Call, count: int) -> int:
+async def _time_calls(comm: Comm, node: Node, call: Call, count: int) -> int:
     """Return the nanoseconds of `count` calls, after a barrier."""
     await comm.Barrier()
     start_time = node.now()
@@ -239,6 +239,6 @@ async def _took(comm: Comm, node: Node, call: Call, count: int) -> int:
     return node.now() - start_time
 
 
-def _steps(ranks: int, least: int) -> list[int]:
-    """Return the powers of two from `least` on, and the number of all ranks."""
-    return sorted({step for step in (1 << power for power in range(ranks.bit_length())) if step >= least} | {ranks})
+def _steps(ranks: int, minimum: int) -> list[int]:
+    """Return the powers of two from `minimum` on, and the number of all ranks."""
+    return sorted({step for step in (1 << power for power in range(ranks.bit_length())) if step >= minimum} | {ranks})

@@ -119,7 +119,7 @@ class Contention(Workload):
             trips.append(await answered - start_time)
         rate = 1e9 * number / max(1, now() - started)
         await client.end()
-        return rate, trips, client.again
+        return rate, trips, client.retransmissions
 
 
 def _steps(clients: int) -> list[int]:

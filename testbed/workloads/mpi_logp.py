@@ -53,9 +53,9 @@ class LogP(Workload):
         for work in (0, delay):
             for burst in sorted(self.bursts):
                 times = [await ask.burst(burst, work, self.size) for _ in range(self.rounds)]
-                each = median([elapsed / burst for elapsed, _ in times])
+                time_per_request = median([elapsed / burst for elapsed, _ in times])
                 signature[work, burst] = median([(elapsed - worked) / burst for elapsed, worked in times])
-                node.row(measure="signature", requests=burst, work_ns=work, each_ns=round(each))
+                node.row(measure="signature", requests=burst, work_ns=work, each_ns=round(time_per_request))
         shortest, longest = min(self.bursts), max(self.bursts)
         send = signature[0, shortest]
         receive = max(0.0, signature[delay, longest] - send)

@@ -102,7 +102,7 @@ class PingPong(Workload):
                 timer = node.spawn(client.retransmit(), "time-out")
                 samples = await client.trips(warm_up(self.count))
                 count = enough(self.count, len(samples), sum(samples), self.most)
-                client.again, cpu_time = 0, node.cpu()
+                client.retransmissions, cpu_time = 0, node.cpu()
                 samples = await client.trips(count)
                 cpu_time = node.cpu() - cpu_time
                 timer.cancel()
@@ -110,7 +110,7 @@ class PingPong(Workload):
                 node.row(
                     size_bytes=size,
                     count=count,
-                    asked_again=client.again,
+                    asked_again=client.retransmissions,
                     **quantiles(samples, 2),
                     cpu_ns=cpu_time // (2 * count),
                 )
@@ -118,12 +118,12 @@ class PingPong(Workload):
 
 
 class _RetryingPing:
-    """Client that sends requests one at a time, and retransmits them after a timeout. number: number of the last request.
-    again: number of retransmissions."""
+    """Client that sends requests one at a time, and retransmits them after a timeout. number: number of the last
+    request. retransmissions: number of retransmissions."""
 
     def __init__(self, form: PingPong, comm: Comm, node: Node, contents: Contents, size: int, first: int) -> None:
         self.number = first - 1
-        self.again = 0
+        self.retransmissions = 0
         self._form = form
         self._comm = comm
         self._node = node
@@ -161,5 +161,5 @@ class _RetryingPing:
             if tries == MAX_TRIES:
                 raise gave_up(number, self._size, peer, retry)
             tries += 1
-            self.again += 1
+            self.retransmissions += 1
             await self._comm.Send(self._contents.of(number, self._size), peer, number)

@@ -33,7 +33,8 @@ def gave_up(number: int, size: int, server: int, retry: int) -> VerificationErro
 
 
 class RetryingClient:
-    """Client of one server. again: number of retransmissions. late: number of answers to requests already answered."""
+    """Client of one server. retransmissions: number of retransmissions. late: number of answers to requests already
+    answered."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class RetryingClient:
     ) -> None:
         """size, reply: sizes of requests and answers, bytes. retry: retransmission timeout, nanoseconds. first: number of
         the first request; numbers of several clients must differ."""
-        self.again = 0
+        self.retransmissions = 0
         self.late = 0
         self._comm = comm
         self._node = node
@@ -113,7 +114,7 @@ class RetryingClient:
                     raise gave_up(number, self._size, self._server, self._retry)
                 pending.tries += 1
                 pending.sent = node.now()
-                self.again += 1
+                self.retransmissions += 1
                 await self._comm.Send(self._contents.of(number, self._size), self._server, number)
 
 

@@ -114,7 +114,7 @@ class Service(Workload):
         times = [await answered - due for due, answered in in_flight]
         elapsed = node.now() - started
         await client.end()
-        return elapsed, times, client.again
+        return elapsed, times, client.retransmissions
 
     async def _arrivals(self, comm: Comm, node: Node, count: int) -> AsyncIterator[tuple[int, int]]:
         """Yield each request of a client when it is due: its number and due time."""

@@ -19,7 +19,7 @@ from testbed.observe.report.columns import Numbers
 from testbed.runtime.journal import broken_line, read_numbered
 from testbed.workloads.history import check_event
 
-_EVENT: Final = {
+_EVENT_SCHEMA: Final = {
     "clock_ns": Int64, "what": String, "n": Int64, "peer": Int64, "context": Int64, "tag": Int64, "bytes": Int64,
 }  # fmt: skip
 _IS_TRANSFER: Final = col("what").is_in(["send", "receive", "received"])
@@ -28,8 +28,8 @@ _STREAM: Final = ("sender", "receiver", "context", "tag")
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Delivered messages, in order of delivery. at: clock at the delivery, ns. took: since the send began, ns. moved:
-    bytes."""
+    """Delivered messages, in order of delivery. at: clock at each delivery, ns. took: time since the begin of its send,
+    ns. bytes_moved: its size."""
 
     at: Numbers
     took: Numbers
@@ -56,37 +56,39 @@ def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
 
 
 def _transfers(file: Path, rank: int) -> tuple[polars.DataFrame, polars.DataFrame]:
-    """Return what a node has sent and received."""
+    """Read a node's sent and received messages."""
     is_begin = col("what").is_in(["send", "receive"])
     previous = polars.when(is_begin).then(col("n")).forward_fill().shift(1)
     # A restarted program numbers its transfers from 1.
     events = _read_events(file).with_columns(incarnation=(is_begin & (col("n") <= previous)).fill_null(False).cum_sum())
-    me = polars.lit(rank, Int64)
+    own_rank = polars.lit(rank, Int64)
     sent = events.filter(what="send").select(
-        "context", "tag", sender=me, receiver="peer", start="clock_ns", bytes_sent="bytes"
+        "context", "tag", sender=own_rank, receiver="peer", start="clock_ns", bytes_sent="bytes"
     )
     received = events.filter(what="received").select(
-        "context", "tag", "incarnation", "n", "clock_ns", "bytes", sender="peer", receiver=me
+        "context", "tag", "incarnation", "n", "clock_ns", "bytes", sender="peer", receiver=own_rank
     )
     return sent, received
 
 
 def _read_events(file: Path) -> polars.DataFrame:
-    """Read a history. Each event is checked only if polars cannot read them, since that takes long."""
+    """Read a history. If polars cannot parse it, each event is checked, which is slow but finds the broken line."""
     try:
-        with open_regular(file) as opened:
-            lines = opened.read()
+        with open_regular(file) as stream:
+            lines = stream.read()
         events = polars.read_ndjson(
-            lines[: lines.rfind(b"\n") + 1], schema=_EVENT
+            lines[: lines.rfind(b"\n") + 1], schema=_EVENT_SCHEMA
         )  # a killed process may leave half a line
         if not any(column.has_nulls() for column in events.filter(_IS_TRANSFER)):
             return events
     except (OSError, polars.exceptions.PolarsError):
         pass
-    return polars.DataFrame([{key: event.get(key) for key in _EVENT} for event in _checked(file)], schema=_EVENT)
+    return polars.DataFrame(
+        [{key: event.get(key) for key in _EVENT_SCHEMA} for event in _checked_events(file)], schema=_EVENT_SCHEMA
+    )
 
 
-def _checked(file: Path) -> Iterator[Mapping[str, Any]]:
+def _checked_events(file: Path) -> Iterator[Mapping[str, Any]]:
     for number, event in read_numbered(file):
         try:
             check_event(event)

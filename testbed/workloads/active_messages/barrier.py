@@ -23,9 +23,9 @@ _RETRY_DELAY: Final = 10_000_000  # nanoseconds before a message that a node ret
 _MAX_VALUES: Final = 7  # maximum of 64-bit values in one message
 
 
-async def serve_until(endpoint: Endpoint, holds: Callable[[], bool]) -> None:
+async def serve_until(endpoint: Endpoint, condition: Callable[[], bool]) -> None:
     """Handle the messages of an endpoint until a condition holds."""
-    while not holds():
+    while not condition():
         await endpoint.wait()
         await endpoint.poll()
 
@@ -47,7 +47,7 @@ class Collectives:
         endpoint.tag = TAG
         endpoint.error_handler = self._on_returned
         endpoint.set_handler(_ARRIVED, lambda _, generation, distance: self._arrivals.add((generation, distance)))
-        endpoint.set_handler(_VALUES, self._values_received)
+        endpoint.set_handler(_VALUES, self._on_values)
 
     async def barrier(self) -> None:
         """Wait until all nodes have called this, in log2(n) rounds like `Node.barrier`."""
@@ -75,7 +75,7 @@ class Collectives:
         await self.barrier()
         return [tuple(values), *(gathered[rank] for rank in range(1, self._size))]
 
-    def _values_received(self, _: Token, rank: int, *words: int) -> None:
+    def _on_values(self, _: Token, rank: int, *words: int) -> None:
         self._values[rank] = tuple([high << 32 | low for high, low in zip(words[::2], words[1::2], strict=True)])
 
     def _on_returned(self, returned: Returned) -> None:
@@ -89,9 +89,9 @@ class Collectives:
             index = self._mappings[rank] = self._endpoint.map_any(EndpointName(rank, 0), TAG)
         await self._endpoint.request(index, handler, *words)
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
+    async def _until(self, condition: Callable[[], bool]) -> None:
         endpoint = self._endpoint
-        while not holds():
+        while not condition():
             await endpoint.wait()
             await endpoint.poll()
             if self._returned_messages:

@@ -65,7 +65,7 @@ class ActiveBursts(Native[ActiveMessages]):
                     await thread
             elif client is not None and node.rank <= count:
                 client.answers.clear()
-                client.begun = node.now() + self.time // 4
+                client.start_time = node.now() + self.time // 4
                 await client.keep_asking(self.time // 4, self.time)
             for interval in self.intervals:
                 client_moments = _moments(client, interval, self.time) if client is not None else (0, 0, 0)
@@ -77,11 +77,11 @@ class ActiveBursts(Native[ActiveMessages]):
 
 
 class _TimedClient(Client):
-    """Client that records the times of its replies. begun: start time of the measurement."""
+    """Client that records the times of its replies. start_time: begin of the measurement."""
 
     def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, window: int) -> None:
         self.answers: list[int] = []
-        self.begun = 0
+        self.start_time = 0
         super().__init__(library, node, server, window)
 
     def _on_answered(self, token: Token, number: int, *rest: int) -> None:
@@ -91,7 +91,7 @@ class _TimedClient(Client):
 
 def _moments(client: _TimedClient, interval: int, time: int) -> tuple[int, int, int]:
     """Return the sum and the sum of squares of the replies per interval, and the number of intervals with replies."""
-    indices = ((answer - client.begun) // interval for answer in client.answers)
+    indices = ((answer - client.start_time) // interval for answer in client.answers)
     counts = Counter(index for index in indices if 0 <= index < time // interval)
     return sum(counts.values()), sum(count * count for count in counts.values()), len(counts)
 

@@ -84,35 +84,35 @@ class CellCosts(Native[Library]):
 
 
 class _Exchange:
-    """Messages between two nodes. answers: number of replies received. asked: number of requests received."""
+    """Messages between two nodes. reply_count, request_count: numbers of received replies and requests."""
 
     def __init__(self, library: Library, node: Node) -> None:
         self._library = library
         self._node = node
         self._peer = 1 - node.rank
         self._has_ended = False
-        self.answers = 0
-        self.asked = 0
+        self.reply_count = 0
+        self.request_count = 0
         library.set_handler(_ASK, self._ask)
         library.set_handler(_ANSWER, self._answer)
         library.set_handler(_COUNT, self._count)
         library.set_handler(_END, self._end)
 
     def _ask(self, _: int, data: bytes) -> Reply:
-        self.asked += 1
+        self.request_count += 1
         return Reply(_ANSWER, data)
 
     def _answer(self, _: int, data: bytes) -> None:  # noqa: ARG002
-        self.answers += 1
+        self.reply_count += 1
 
     def _count(self, _: int, data: bytes) -> None:  # noqa: ARG002
-        self.asked += 1
+        self.request_count += 1
 
     def _end(self, _: int, data: bytes) -> None:  # noqa: ARG002
         self._has_ended = True
 
     async def until_received(self, count: int) -> None:
-        while self.asked < count:
+        while self.request_count < count:
             await self._library.poll()
 
     async def until_ended(self) -> None:
@@ -126,9 +126,9 @@ class _Exchange:
 
     async def trip(self, data: bytes) -> int:
         """Send a request and await its reply; return the time."""
-        start_time, before = self._node.now(), self.answers
+        start_time, before = self._node.now(), self.reply_count
         await self._library.request(self._peer, _ASK, data)
-        while self.answers == before:
+        while self.reply_count == before:
             await self._library.poll()
         return self._node.now() - start_time
 

@@ -36,7 +36,9 @@ class ActiveContention(Native[ActiveMessages]):
         collectives = Collectives(library, node, max_clients + 1)
         server = None if node.rank else Server(library, 1)
         window = library.window
-        client_by_turn = [Client(library, node, EndpointName(0, 1), each) for each in (window, 1) if node.rank]
+        client_by_turn = [
+            Client(library, node, EndpointName(0, 1), client_window) for client_window in (window, 1) if node.rank
+        ]
         for clients in self.clients:
             gathered: list[list[tuple[int, ...]]] = []
             for turn in range(2):
@@ -53,7 +55,7 @@ class ActiveContention(Native[ActiveMessages]):
                 gathered.append(await collectives.gather(client_values) or [])
             if node.rank:
                 continue
-            full, single = (each[1 : clients + 1] for each in gathered)
+            full, single = (client_window[1 : clients + 1] for client_window in gathered)
             rates = [1e9 * count / self.time for count, *_ in full]
             node.row(
                 clients=clients,

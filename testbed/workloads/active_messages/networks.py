@@ -72,7 +72,7 @@ class ActiveNetworks(Native[ActiveMessages]):
                 faults = library.driver.faults - faults_before
                 gathered = await collectives.gather((answered,))
                 if gathered is not None:
-                    rates = [1e9 * each / self.time for (each,) in gathered[1 : count + 1]]
+                    rates = [1e9 * message_rate / self.time for (message_rate,) in gathered[1 : count + 1]]
                     node.row(
                         threads=threads,
                         networks=count,

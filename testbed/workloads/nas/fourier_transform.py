@@ -47,8 +47,8 @@ class FourierTransform:
     async def verify(self) -> float:
         """Return the last checksum's real part at rank 0, else 0. Raises VerificationError for a wrong checksum."""
         for iteration, (checksum, expected) in enumerate(zip(self._sums, self._problem.checksums, strict=False), 1):
-            for ours, theirs in ((checksum.real, expected.real), (checksum.imag, expected.imag)):
-                if not abs(ours - theirs) <= _TOLERANCE * abs(theirs):
+            for actual_part, expected_part in ((checksum.real, expected.real), (checksum.imag, expected.imag)):
+                if not abs(actual_part - expected_part) <= _TOLERANCE * abs(expected_part):
                     raise VerificationError(
                         f"FT, iteration {iteration}: the checksum is {checksum:.12e}, not {expected:.12e}"
                     )

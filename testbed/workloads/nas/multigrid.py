@@ -18,7 +18,7 @@ from testbed.workloads.form import Comm, VerificationError
 from testbed.workloads.nas.problem_classes import MgClass
 from testbed.workloads.nas.random_numbers import Array, numbers
 
-AXES: Final = (2, 1, 0)  # x first, as NPB
+AXES: Final = (2, 1, 0)  # x first, as in NPB
 CHARGES: Final = 10
 """Number of points of each sign."""
 _OPERATOR: Final = (-8 / 3, 0.0, 1 / 6, 1 / 12)
@@ -42,23 +42,23 @@ class RankBox:
         y = (bits - x) // 2
         return cls(rank, (1 << (bits - x - y), 1 << y, 1 << x))
 
-    def place(self, axis: int) -> int:
+    def coordinate(self, axis: int) -> int:
         _, y, x = self.shape
         return (self.rank // (x * y), self.rank // x % y, self.rank % x)[axis]
 
     def neighbour(self, axis: int, distance: int) -> int:
         """Return the rank at a distance along an axis."""
         stride = (self.shape[1] * self.shape[2], self.shape[2], 1)[axis]
-        place = self.place(axis)
-        return self.rank + ((place + distance) % self.shape[axis] - place) * stride
+        coordinate = self.coordinate(axis)
+        return self.rank + ((coordinate + distance) % self.shape[axis] - coordinate) * stride
 
     def stride(self, axis: int, level: int) -> int:
         """Return the distance between ranks that have points of a level."""
         return max(1, self.shape[axis] >> level)
 
-    def has(self, level: int, axes: tuple[int, ...] = AXES) -> bool:
+    def has_points(self, level: int, axes: tuple[int, ...] = AXES) -> bool:
         """Whether this rank has points of a level along these axes."""
-        return all((self.place(axis) + 1) % self.stride(axis, level) == 0 for axis in axes)
+        return all((self.coordinate(axis) + 1) % self.stride(axis, level) == 0 for axis in axes)
 
     def points(self, axis: int, level: int) -> int:
         """Return the number of points along an axis, of a rank that has points of the level."""
@@ -79,9 +79,9 @@ class RankBox:
         no points."""
         if self.stride(axis, level) == 1:
             return "doubles"
-        if self.has(level, (axis,)):
+        if self.has_points(level, (axis,)):
             return "gives"
-        return "takes" if self.has(level + 1, (axis,)) else ""
+        return "takes" if self.has_points(level + 1, (axis,)) else ""
 
 
 def along(axis: int, part: slice | int) -> tuple[slice | int, ...]:
@@ -89,9 +89,11 @@ def along(axis: int, part: slice | int) -> tuple[slice | int, ...]:
     return (slice(None),) * axis + (part,)
 
 
-def layer(axis: int, place: int) -> tuple[slice | int, ...]:
+def layer(axis: int, index: int) -> tuple[slice | int, ...]:
     """Return the index of the layer that is exchanged along an axis, including the layers of the previous axes."""
-    return tuple(place if each == axis else _INNER if each < axis else slice(None) for each in range(3))
+    return tuple(
+        index if other_axis == axis else _INNER if other_axis < axis else slice(None) for other_axis in range(3)
+    )
 
 
 class MultiGrid:
@@ -130,20 +132,20 @@ class MultiGrid:
         """Return the right-hand side: 1 at the ten largest random numbers of the grid, -1 at the ten smallest."""
         box, edge = self._box, self._problem.edge
         shape = [box.points(axis, self._top) for axis in range(3)]
-        first = [box.place(axis) * shape[axis] for axis in range(3)]
+        first = [box.coordinate(axis) * shape[axis] for axis in range(3)]
         values = np.empty(shape)
         for z in range(shape[0]):
             plane = first[2] + edge * (first[1] + edge * (first[0] + z))
             for y in range(shape[1]):
                 values[z, y] = numbers(plane + edge * y + 1, shape[2])
         order = np.argsort(values, axis=None)
-        ours = np.zeros((2, CHARGES, 4))
+        candidates_of_rank = np.zeros((2, CHARGES, 4))
         for number, places in enumerate((order[:CHARGES], order[::-1][:CHARGES])):
-            ours[number, : len(places), 0] = values.flat[places]
-            ours[number, : len(places), 1:] = np.transpose(np.unravel_index(places, shape)) + first
-            ours[number, len(places) :, 0] = (2, -1)[number]  # never among the ten smallest or largest
-        candidates_of_ranks = np.zeros((self._comm.size, *ours.shape))
-        await self._comm.Allgather(ours.data, candidates_of_ranks.data)
+            candidates_of_rank[number, : len(places), 0] = values.flat[places]
+            candidates_of_rank[number, : len(places), 1:] = np.transpose(np.unravel_index(places, shape)) + first
+            candidates_of_rank[number, len(places) :, 0] = (2, -1)[number]  # never among the ten smallest or largest
+        candidates_of_ranks = np.zeros((self._comm.size, *candidates_of_rank.shape))
+        await self._comm.Allgather(candidates_of_rank.data, candidates_of_ranks.data)
         charges = np.zeros(box.grid(self._top))
         for number, charge in enumerate((-1.0, 1.0)):
             candidates = candidates_of_ranks[:, number].reshape(-1, 4)
@@ -158,19 +160,19 @@ class MultiGrid:
         """Run one V cycle."""
         box, top = self._box, self._top
         for level in range(top, 1, -1):
-            if box.has(level):
+            if box.has_points(level):
                 await self._restrict(level)
-        if box.has(1):
+        if box.has_points(1):
             self._u[1] = np.zeros(box.grid(1))
             await self._smooth(1)
         for level in range(2, top):
-            fine = await self._interpolated(level - 1)
-            if box.has(level):
+            fine = await self._interpolate(level - 1)
+            if box.has_points(level):
                 assert fine is not None
                 self._u[level] = fine
                 self._r[level] = await self._residual(level, self._r[level])
                 await self._smooth(level)
-        fine = await self._interpolated(top - 1)
+        fine = await self._interpolate(top - 1)
         assert fine is not None
         self._u[top] += fine
         self._r[top] = await self._residual(top, charges)
@@ -195,20 +197,24 @@ class MultiGrid:
             begin = 1 if last == 2 else 2
             centre, low, high = (values[along(axis, slice(begin + at, last + 1 + at, 2))] for at in (0, -1, 1))
             values = centre + (low + high) / 2
-        if not self._box.has(level - 1):
+        if not self._box.has_points(level - 1):
             return
         coarse = np.zeros(self._box.grid(level - 1))
         coarse[_INNER, _INNER, _INNER] = values / 2
         await self._exchange(level - 1, coarse)
         self._r[level - 1] = coarse
 
-    async def _interpolated(self, level: int) -> Array | None:
-        """Return a level's solution on the points of the finer level, if this rank has any."""
+    async def _interpolate(self, level: int) -> Array | None:
+        """Interpolate a level's solution to the points of the finer level; None if this rank has none of them."""
         box = self._box
-        values = self._u[level] if box.has(level) else None
+        values = self._u[level] if box.has_points(level) else None
         for number, axis in enumerate(AXES):
             role = box.role(axis, level)
-            if not role or not box.has(level, AXES[number + 1 :]) or not box.has(level + 1, AXES[:number]):
+            if (
+                not role
+                or not box.has_points(level, AXES[number + 1 :])
+                or not box.has_points(level + 1, AXES[:number])
+            ):
                 continue  # takes part along another axis, or not at all
             distance = box.stride(axis, level + 1)
             if role == "takes":
@@ -228,7 +234,7 @@ class MultiGrid:
                 values = doubled[along(axis, slice(1, 4))]
             else:
                 values = doubled[along(axis, slice(0, -1))]
-        return np.ascontiguousarray(values) if values is not None and box.has(level + 1) else None
+        return np.ascontiguousarray(values) if values is not None and box.has_points(level + 1) else None
 
     async def _exchange(self, level: int, values: Array) -> None:
         """Fill the layer around this rank's points from the neighbours, axis by axis."""

@@ -58,9 +58,11 @@ class Nas(Workload):
     def __post_init__(self) -> None:
         if self.mops < 1:
             raise ValueError("mops: 1 or more")
-        most = _CLASSES[self.kernel][self.problem].iterations if self.schedule else 0
-        if not 0 <= self.iterations <= most:
-            raise ValueError(f"iterations: 0 to {most}, of {self.kernel}.{self.problem} with schedule={self.schedule}")
+        max_iterations = _CLASSES[self.kernel][self.problem].iterations if self.schedule else 0
+        if not 0 <= self.iterations <= max_iterations:
+            raise ValueError(
+                f"iterations: 0 to {max_iterations}, of {self.kernel}.{self.problem} with schedule={self.schedule}"
+            )
         if self.kernel == "ft" and not self.schedule and not FT[self.problem].checksums:
             raise ValueError(
                 f"ft.{self.problem}: its checksums are not included; only its messages can run: schedule=true"
@@ -86,11 +88,11 @@ class Nas(Workload):
         kernel = self._kernel(comm, node)
         await kernel.prepare()
         await comm.Barrier()
-        begun = node.now()
+        start_time = node.now()
         await kernel.solve()
-        took = node.now() - begun
+        elapsed = node.now() - start_time
         value = await kernel.verify()
-        times = await comm.gather(took)
+        times = await comm.gather(elapsed)
         if times is None:
             return
         slowest = max(times)

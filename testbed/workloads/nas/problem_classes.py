@@ -51,8 +51,8 @@ class CgClass:
 
     def operations(self) -> float:
         entries = self.nonzeros * (self.nonzeros + 1)
-        each = 3 + entries + STEPS_OF_CG * (5 + entries) + 3
-        return 2 * self.iterations * self.order * each
+        operations_per_step = 3 + entries + STEPS_OF_CG * (5 + entries) + 3
+        return 2 * self.iterations * self.order * operations_per_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class _MultiGridSchedule:
         self._compute = compute
         self._box = RankBox.of(messages.comm.size, messages.comm.rank)
         passes = sum((4 if level > 1 else 2) << 3 * level for level in range(1, problem.log_edge + 1))
-        self._each = problem.operations() / problem.iterations / passes
+        self._pass_operations = problem.operations() / problem.iterations / passes
 
     async def solve(self) -> None:
         top = self._problem.log_edge
@@ -166,13 +166,13 @@ class _MultiGridSchedule:
     async def _cycle(self) -> None:
         box, top = self._box, self._problem.log_edge
         for level in range(top - 1, 0, -1):
-            if box.has(level):
+            if box.has_points(level):
                 await self._pass(level)
-        if box.has(1):
+        if box.has_points(1):
             await self._pass(1)
         for level in range(2, top + 1):
             await self._interpolate(level - 1)
-            if box.has(level):
+            if box.has_points(level):
                 await self._work(level)
                 await self._pass(level)
                 await self._pass(level)
@@ -183,13 +183,13 @@ class _MultiGridSchedule:
 
     async def _work(self, level: int) -> None:
         z, y, x = (self._box.points(axis, level) for axis in range(3))
-        await self._compute(self._each * z * y * x)
+        await self._compute(self._pass_operations * z * y * x)
 
     async def _interpolate(self, level: int) -> None:
         box, messages = self._box, self._messages
         for number, axis in enumerate(AXES):
             role = box.role(axis, level)
-            if not box.has(level, AXES[number + 1 :]) or not box.has(level + 1, AXES[:number]):
+            if not box.has_points(level, AXES[number + 1 :]) or not box.has_points(level + 1, AXES[:number]):
                 continue
             points = [box.points(each, level + (each in AXES[:number])) + 2 for each in range(3)]
             points[axis] = 2

@@ -124,7 +124,7 @@ def test_what_a_tag_cannot_mean_there_is_told_before_anything_starts() -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (Crash(on="n1", at=0, seed=3), "seed: found 3, expected the key 'pick' beside it"),
+        (Crash(on="n1", at=0, seed=3), "seed: found 3, expected the key 'pick' as well"),
         (
             Churn(on="n1", mean="1s", at=0, pick=1),
             "pick: found 1, expected no such key: churn draws one node each time",

@@ -181,9 +181,9 @@ def test_a_change_that_contradicts_itself_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("impairment", "key", "expected"),
     [
-        (Impairment(reorder=0.1), "reorder", "a delay beside it"),
-        (Impairment(jitter=5), "jitter", "a delay beside it"),
-        (Impairment(delay=5, distribution="normal"), "distribution", "a jitter beside it"),
+        (Impairment(reorder=0.1), "reorder", "a delay as well"),
+        (Impairment(jitter=5), "jitter", "a delay as well"),
+        (Impairment(delay=5, distribution="normal"), "distribution", "a jitter as well"),
         (Impairment(delay=5, jitter=1, distribution="table"), "distribution", "a jitter_file"),
         (Impairment(distribution="trace"), "distribution", "a jitter_file"),
         (Impairment(delay=5, jitter=1, distribution="trace", jitter_file="f"), "jitter", "none"),

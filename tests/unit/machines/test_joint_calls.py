@@ -48,7 +48,7 @@ def test_a_machine_ends_when_another_has_failed_or_the_controller_is_gone(pipe: 
         dialogue.check()
     dialogue.check()
     os.close(writer)
-    with pytest.raises(TestbedError, match="the controller is gone"):
+    with pytest.raises(TestbedError, match="the controller has disconnected"):
         dialogue.barrier("done")
 
 

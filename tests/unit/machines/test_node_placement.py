@@ -80,7 +80,7 @@ def test_pins_and_exclusions_hold_whatever_the_cut() -> None:
         place(cluster(links), THREE, Constraints({"n0": "a"}, {"n0": {"a"}}))
 
 
-def test_what_cannot_be_parted_stays_together() -> None:
+def test_indivisible_groups_stay_together() -> None:
     direct = Layout(
         "cluster", 1, tuple(Node(name, ()) for name in ("n1", "n2", "n3", "n4")),
         (Switch("m1", "myrinet", (0, 1)),),
@@ -95,7 +95,7 @@ def test_what_cannot_be_parted_stays_together() -> None:
     assert machine_of["n1"] == machine_of["n2"]
     assert machine_of["n3"] == machine_of["m1"] == machine_of["n4"]
     assert placement.cut == ()
-    with pytest.raises(UnsupportedError, match="cannot be parted"):
+    with pytest.raises(UnsupportedError, match="inseparable"):
         place(direct, THREE, Constraints({"n1": "a", "n2": "b"}))
 
 

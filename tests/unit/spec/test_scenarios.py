@@ -143,7 +143,10 @@ def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name() -> None:
         (fault(kind='"crash"', on='"n1"', at='"2s"', to='"1s"'), "fault[1].to: found 1s, expected a time after 2s"),
         (fault(kind='"pause"', on='"n1"', at='"1s"'), "fault[1]: expected the key 'for' or 'to': pause has an end"),
         (fault(kind='"down"', on='"n1"', at='"1s"', to='"2s"', for_='"1s"'), "fault[1].for: found 'for' beside 'to'"),
-        (fault(kind='"flap"', on='"n1"', at='"1s"', every='"1s"'), "fault[1]: expected the key 'for' beside 'every'"),
+        (
+            fault(kind='"flap"', on='"n1"', at='"1s"', every='"1s"'),
+            "fault[1]: expected the key 'for' as well as 'every'",
+        ),
         (
             fault(kind='"flap"', on='"n1"', at='"1s"', every='"1s"', for_='"2s"'),
             "fault[1].for: found 2s, expected not longer than 'every'",
@@ -194,7 +197,7 @@ def test_when_faults_come() -> None:
         (SECOND, SECOND + 100 * MILLISECOND),
         (2 * SECOND, 2 * SECOND + 100 * MILLISECOND),
     ]
-    with pytest.raises(MismatchError, match="it would come 1,000,000 times"):
+    with pytest.raises(MismatchError, match="there would be 1,000,000 occurrences"):
         Flap(on="n1", at=0, every="1us", for_="1us").times(SECOND)
 
 

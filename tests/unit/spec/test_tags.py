@@ -89,7 +89,7 @@ def test_an_invalid_tag_is_rejected_at_its_path() -> None:
     ]
     assert "did you mean 'rack1'?" in description_problems(f'{node}["@rack1"]')[0]
     assert description_problems(f'{node}["a", "b", "a"]') == [
-        "node[1] (n1).tags: found ['a', 'b', 'a'], expected every tag once: 'a' is there twice"
+        "node[1] (n1).tags: found ['a', 'b', 'a'], expected every tag once: 'a' occurs twice"
     ]
     assert description_problems(f'{node}"rack1"') == ["node[1] (n1).tags: found 'rack1', expected a list"]
     assert "did you mean 'tags'?" in description_problems('name = "x"\n[[node]]\nname = "n1"\ntag = ["a"]')[0]
