@@ -14,21 +14,19 @@ REPOSITORY = Path(__file__).parents[3]
 NO_PYTHON = ["missing: python3 (Debian package python3)", "missing: ensurepip (Debian package python3-venv)"]
 
 
-def run_with_programs(script: str, folder: Path, *programs: str) -> subprocess.CompletedProcess[str]:
-    """Run a script as an ordinary user who has these programs alone."""
-    bash = shutil.which("bash")
+def run_with_programs(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run bash as an ordinary user who has the programs of a folder alone."""
+    bash, dirname = shutil.which("bash"), shutil.which("dirname")
     assert bash is not None
-    for name in ("dirname", *programs):
-        (folder / name).symlink_to(shutil.which(name) or name)
+    assert dirname is not None
+    (folder / "dirname").symlink_to(dirname)
     (folder / "id").write_text(f"#!{bash}\necho 1000\n")
     (folder / "id").chmod(0o755)
-    return subprocess.run(
-        [bash, str(REPOSITORY / script)], env={"PATH": str(folder)}, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([bash, *command], env={"PATH": str(folder)}, capture_output=True, text=True, check=False)
 
 
 def test_an_ordinary_user_is_told_all_missing_packages_at_once(tmp_path: Path) -> None:
-    ended = run_with_programs("ci/demo", tmp_path)
+    ended = run_with_programs(tmp_path, f"{REPOSITORY}/ci/demo")
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
         "missing: ping (Debian package iputils-ping)",
@@ -38,7 +36,7 @@ def test_an_ordinary_user_is_told_all_missing_packages_at_once(tmp_path: Path) -
 
 
 def test_the_tests_ask_for_what_they_cannot_do_without_and_for_nothing_else(tmp_path: Path) -> None:
-    ended = run_with_programs("ci/test", tmp_path)
+    ended = run_with_programs(tmp_path, f"{REPOSITORY}/ci/test")
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [*NO_PYTHON, "run as root, then again: apt install python3 python3-venv"]
 
@@ -46,8 +44,15 @@ def test_the_tests_ask_for_what_they_cannot_do_without_and_for_nothing_else(tmp_
 @pytest.mark.parametrize("script", ["ci/compiled", "ci/wheel"])
 def test_without_a_compiler_nothing_is_compiled_and_the_packages_are_named(script: str, tmp_path: Path) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
-    ended = run_with_programs(script, tmp_path)
+    ended = run_with_programs(tmp_path, f"{REPOSITORY}/{script}")
     assert ended.returncode == 1
     lines = ended.stderr.splitlines()
     assert lines[0] == "missing: gcc (Debian package gcc)"
     assert lines[-1].startswith("run as root, then again: apt install gcc")
+
+
+def test_daemons_are_found_though_their_folder_is_not_on_the_path_of_a_user(tmp_path: Path) -> None:
+    daemon = next((path for path in Path("/usr/sbin").iterdir() if path.is_file()), None)
+    assert daemon is not None
+    script = f"source {REPOSITORY}/ci/environment; need {daemon.name} a-package; need not-there another"
+    assert run_with_programs(tmp_path, "-c", script).stderr == "missing: not-there (Debian package another)\n"
