@@ -1,13 +1,11 @@
 """PostgreSQL in one node and its benchmark in another: a transaction costs one round trip per statement.
 
-The server refuses to run as root, so it runs as the user that its package has created. Without root a node has one user
-only.
+The server refuses to run as root, so it runs in a user namespace in which this user is the one that its package has created.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from tests.live.applications.servers import server
 
 pytestmark = [pytest.mark.requires("root", "postgresql"), pytest.mark.usefixtures("machine")]
 
-AS_USER = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+AS_USER = ["unshare", "--user", "--map-user=postgres"]
 PORT = 5432
 TRANSACTION = "BEGIN;\nINSERT INTO visits DEFAULT VALUES;\nSELECT count(*) FROM visits;\nEND;\n"
 
@@ -31,7 +29,6 @@ def postgresql(node: RunningNode) -> Iterator[None]:
     """A server in the node with an empty database."""
     programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     with tempfile.TemporaryDirectory(prefix="postgresql-") as data:
-        shutil.chown(data, "postgres", "postgres")
         node.run([*AS_USER, f"{programs}/initdb", "-D", data, "-A", "trust", "--no-sync"], cwd="/", timeout=60)
         with Path(data, "pg_hba.conf").open("a") as hosts:
             hosts.write("host all all 10.0.0.0/8 trust\n")

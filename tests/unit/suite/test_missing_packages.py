@@ -1,28 +1,58 @@
-"""ci/demo on a machine without Python, for a user who cannot install it."""
+"""ci/demo, ci/test and ci/compiled on a machine that lacks packages, for a user who cannot install them."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 
+NO_PYTHON = ["missing: python3 (Debian package python3)", "missing: ensurepip (Debian package python3-venv)"]
 
-def test_an_ordinary_user_is_told_all_missing_packages_at_once(tmp_path: Path) -> None:
+
+def run_with_programs(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run bash as an ordinary user who has the programs of a folder alone."""
     bash, dirname = shutil.which("bash"), shutil.which("dirname")
     assert bash is not None
     assert dirname is not None
-    (tmp_path / "dirname").symlink_to(dirname)
-    (tmp_path / "id").write_text(f"#!{bash}\necho 1000\n")
-    (tmp_path / "id").chmod(0o755)
-    ended = subprocess.run(
-        [bash, str(REPOSITORY / "ci/demo")], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
-    )
+    (folder / "dirname").symlink_to(dirname)
+    (folder / "id").write_text(f"#!{bash}\necho 1000\n")
+    (folder / "id").chmod(0o755)
+    return subprocess.run([bash, *command], env={"PATH": str(folder)}, capture_output=True, text=True, check=False)
+
+
+def test_an_ordinary_user_is_told_all_missing_packages_at_once(tmp_path: Path) -> None:
+    ended = run_with_programs(tmp_path, f"{REPOSITORY}/ci/demo")
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
         "missing: ping (Debian package iputils-ping)",
-        "missing: python3 (Debian package python3)",
-        "missing: ensurepip (Debian package python3-venv)",
+        *NO_PYTHON,
         "run as root, then again: apt install iputils-ping python3 python3-venv",
     ]
+
+
+def test_the_tests_ask_for_what_they_cannot_do_without_and_for_nothing_else(tmp_path: Path) -> None:
+    ended = run_with_programs(tmp_path, f"{REPOSITORY}/ci/test")
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [*NO_PYTHON, "run as root, then again: apt install python3 python3-venv"]
+
+
+@pytest.mark.parametrize("script", ["ci/compiled", "ci/wheel"])
+def test_without_a_compiler_nothing_is_compiled_and_the_packages_are_named(script: str, tmp_path: Path) -> None:
+    (tmp_path / "python3").symlink_to(sys.executable)
+    ended = run_with_programs(tmp_path, f"{REPOSITORY}/{script}")
+    assert ended.returncode == 1
+    lines = ended.stderr.splitlines()
+    assert lines[0] == "missing: gcc (Debian package gcc)"
+    assert lines[-1].startswith("run as root, then again: apt install gcc")
+
+
+def test_daemons_are_found_though_their_folder_is_not_on_the_path_of_a_user(tmp_path: Path) -> None:
+    daemon = next((path for path in Path("/usr/sbin").iterdir() if path.is_file()), None)
+    assert daemon is not None
+    script = f"source {REPOSITORY}/ci/environment; need {daemon.name} a-package; need not-there another"
+    assert run_with_programs(tmp_path, "-c", script).stderr == "missing: not-there (Debian package another)\n"
