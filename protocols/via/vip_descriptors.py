@@ -156,7 +156,8 @@ class Slots:
     def read(self, slot: int) -> Posted:
         """Read a descriptor. Raises MalformedDescriptorError."""
         offset = slot * SIZE
-        _, _, count, control, _, immediate, length, _ = _CONTROL.unpack_from(self.memory, offset)
+        fields: tuple[int, int, int, int, int, int, int, int] = _CONTROL.unpack_from(self.memory, offset)
+        _, _, count, control, _, immediate, length, _ = fields
         if count > MAX_SEGMENTS:
             raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {count}")
         begin = offset + _CONTROL.size
@@ -174,8 +175,8 @@ class Slots:
 
     def result(self, slot: int) -> tuple[int, int, int]:
         """Read a descriptor's result: immediate data, length, status."""
-        immediate, length, status = _STATUS.unpack_from(self.memory, slot * SIZE + _STATUS_AT)
-        return immediate, length, status
+        result: tuple[int, int, int] = _STATUS.unpack_from(self.memory, slot * SIZE + _STATUS_AT)
+        return result
 
     def write_command(self, slot: int, command: Command) -> None:
         """Write a command or its result."""

@@ -290,7 +290,7 @@ class Pair:
         if not self.is_open:
             self.on_greeting()
         elif not immediate:
-            credit = _CREDIT.unpack_from(self.writable[0], self._area_size)
+            credit: tuple[int, int, int] = _CREDIT.unpack_from(self.writable[0], self._area_size)
             self.freed, self._reposted, self._answered = credit
         elif immediate != ASK:
             self._read_part(immediate, on_part)
@@ -322,7 +322,8 @@ class Pair:
         if not _HEAD.size <= length <= self._area_size - begin:
             raise LostPartError
         area = self.writable[0]
-        context, number, tag, total, offset = _HEAD.unpack_from(area, begin)
+        head: tuple[int, int, int, int, int] = _HEAD.unpack_from(area, begin)
+        context, number, tag, total, offset = head
         if number != self.received_parts & _NUMBERS:
             raise LostPartError
         self.received_parts += 1
