@@ -3,7 +3,8 @@
 beside: tests that run in parallel processes. live: parallel too; each process has a sandbox, and waits more than it
 works. alone: one test at a time: those marked ``alone``, which measure time or memory, files with that mark, and tests
 that share clusters. compiled: those of the first two parts that run compiled modules most, for the compiled build. Where
-that part follows, TESTBED_THIRD says so: then the interpreted parts run all of its unit tests, and a third of its others.
+that part follows, TESTBED_THIRD says so: then the interpreted parts run all of its unit tests, and a third of its others
+but those that take longest.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ _LONGEST = tuple(
         "unit/protocols/test_codec.py", "unit/protocols/test_scapy_codec.py", "unit/documentation/test_build.py",
         "sim/test_workloads.py", "sim/test_conformance.py", "sim/test_studies.py", "sim/test_reproduce_command.py",
         "sim/test_progress_in_a_terminal.py", "sim/test_a_thousand_nodes.py", "sim/test_reproducing_openmx.py",
+        "sim/test_am2_swarm.py", "sim/test_swarm.py", "sim/test_request_swarm.py", "sim/test_via_swarm.py",
     )
 )  # fmt: skip
 """Files that take longest. They run first, so that no process has one left when the others have ended."""
@@ -68,12 +70,13 @@ def _is_for_compiled(path: Path) -> bool:
 
 
 def _is_for_compiled_only(item: pytest.Item) -> bool:
-    """Whether the interpreted parts leave a test to the compiled one: the same two thirds each time."""
+    """Whether the interpreted parts leave a test to the compiled one: those that take longest, and of the others two
+    thirds, the same each time."""
     if not THIRD or not _is_for_compiled(item.path) or item.path.is_relative_to(_UNIT):
         return False
     if any("interpreted" in marker.args for marker in item.iter_markers("requires")):
         return False
-    return zlib.crc32(item.nodeid.encode()) % 3 != 0
+    return item.path in _LONGEST or zlib.crc32(item.nodeid.encode()) % 3 != 0
 
 
 def part_of(item: pytest.Item) -> str:
