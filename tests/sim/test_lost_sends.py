@@ -129,9 +129,7 @@ def lost_messages_are_told(tmp_path: Path, protocol: str, mode: Mode = "sim", ni
     with EMP in the simulation, their sender does not know of the restart yet. In the simulation it is message nine."""
     faults: list[Fault] = [Down(on="n2", at="5500us", for_="150us"), Reset(on="n2", at="5660us")]
     count, gap = 20, 700 * MICROSECOND
-    if (
-        mode == "live"
-    ):  # where a process takes longer to start again, and a busy machine lets a program sleep for longer
+    if mode == "live":  # a process takes longer to start again, and a busy machine wakes a program late
         faults = [Down(on="n2", at="700ms", for_="300ms"), Reset(on="n2", at="900ms")]
         count, gap = 100, 20 * MILLISECOND
     elif protocol == "emp":
