@@ -61,10 +61,14 @@ class Lab:
         (self.folder / "passwd").write_text(
             "".join(f"{user}\n" for user in plain)
         )  # a shell that reads no startup files
-        (self.folder / "sshd_config").write_text(
-            f"HostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
-            "PermitRootLogin prohibit-password\nPasswordAuthentication no\nPidFile none\n"
-        )
+        for name in NAMES:
+            temporary = self.folder / f"tmp-{name}"  # of its own: what a killed machine leaves is no other's garbage
+            temporary.mkdir()
+            (self.folder / f"sshd_config-{name}").write_text(
+                f"HostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
+                "PermitRootLogin prohibit-password\nPasswordAuthentication no\nPidFile none\n"
+                f"SetEnv TMPDIR={temporary}\n"
+            )
         kind, key = (self.folder / "host_key.pub").read_text().split()[:2]
         known = "".join(f"{self.address(name)} {kind} {key}\n" for name in NAMES)
         (self.home / ".ssh/known_hosts").write_text(known)
@@ -89,8 +93,8 @@ class Lab:
     def start(self, machine: str) -> None:
         """Start a machine: its first process, and its sshd."""
         script = _INIT.format(
-            shadow=self.folder / "shadow", passwd=self.folder / "passwd", sshd=SSHD, config=self.folder / "sshd_config",
-            log=self.folder / f"{machine}.log",
+            shadow=self.folder / "shadow", passwd=self.folder / "passwd", sshd=SSHD, log=self.folder / f"{machine}.log",
+            config=self.folder / f"sshd_config-{machine}",
         )  # fmt: skip
         apart = ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]
         node = self.cluster[self.nodes[machine]]
