@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.alone, pytest.mark.requires("root", "two-cpus"), pytest.mark.usefixtures("machine")]
+pytestmark = [pytest.mark.requires("root", "two-cpus"), pytest.mark.usefixtures("machine")]
 
 BENCH = Path(__file__).parents[2] / "ci" / "bench"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.alone, pytest.mark.requires("root", "ip", "ssh", "sshd", "two-cpus", "compiler")]
+pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd", "two-cpus", "compiler")]
 
 BENCH = Path(__file__).parents[2] / "ci" / "bench"
 

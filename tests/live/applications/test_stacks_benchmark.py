@@ -11,7 +11,6 @@ import pytest
 BENCH = Path(__file__).parents[3] / "ci" / "bench"
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.requires("root", "ssh", "sshd", "mpirun", "mpi4py", "mpicc", "compiler"),
     pytest.mark.usefixtures("machine"),
 ]

@@ -25,7 +25,7 @@ PACKAGES = sorted(
     if path.with_name("codec.py").exists()
 )
 
-PER_STACK = settings(max_examples=settings().max_examples // 2)
+PER_STACK = settings(max_examples=settings().max_examples // 4)
 """Half of the usual number of examples, for tests of each stack of layers: there are some thirty."""
 
 
