@@ -2,6 +2,7 @@
 the frame path in C.
 
 Without the variable nothing is compiled and no compiler is needed; the same files then run interpreted.
+NETNS_TESTBED_OPTIMIZE is the compiler's level of optimization, 0 to 3; 2 by default.
 
     python ci/build_backend.py      compile beside the sources of this checkout (ci/compiled); only C files that changed are
                                     compiled again
@@ -25,9 +26,11 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
 WANTED: Final = os.environ.get("NETNS_TESTBED_COMPILE") == "1"
+_LEVEL: Final = os.environ.get("NETNS_TESTBED_OPTIMIZE", "2")
 _MYPYC: Final = "mypy>=2.0"
 _C_FILES: Final = "build/compiled/c"
-_OBJECTS: Final = "build/compiled/objects"
+_OBJECTS: Final = f"build/compiled/objects-O{_LEVEL}"
+_LINKED: Final = Path("build/compiled/linked")  # the level of what was linked last
 _NATIVE: Final = "testbed/kernel/native_frames.c"
 
 
@@ -47,7 +50,12 @@ def extensions() -> list[Extension]:
     # Types are checked where all packages are installed, which a build environment does not have.
     options = ["--config-file=", "--ignore-missing-imports", "--no-error-summary", *modules()]
     result = mypycify(
-        options, opt_level="2", debug_level="0", multi_file=True, target_dir=_C_FILES, group_name="protocols.compiled"
+        options,
+        opt_level=_LEVEL,
+        debug_level="0",
+        multi_file=True,
+        target_dir=_C_FILES,
+        group_name="protocols.compiled",
     )
     for extension in result:
         extension.include_dirs.append(f"{_C_FILES}/protocols")  # where the headers of a group with that name are
@@ -82,7 +90,9 @@ class CompileChanged(build_ext):
             return objects
 
         compiler.compile = compile_changed
+        self.force = self.force or not _LINKED.exists() or _LINKED.read_text() != _LEVEL
         super().build_extensions()
+        _LINKED.write_text(_LEVEL)
 
 
 class WithBackend(sdist):

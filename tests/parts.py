@@ -3,8 +3,8 @@
 beside: tests that run in parallel processes. live: parallel too; each process has a sandbox, and waits more than it
 works. alone: one test at a time: those marked ``alone``, which measure time or memory, files with that mark, and tests
 that share clusters. compiled: those of the first two parts that run compiled modules most, for the compiled build. Where
-that part follows, TESTBED_THIRD says so: then the interpreted parts run all of its unit tests, and a third of its others
-but those that take longest.
+that part follows, TESTBED_THIRD says so: then the interpreted parts run a third of its tests, and none of those that take
+longest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ GROWTH = 50_000_000
 
 _HERE = Path(__file__).parent
 _LIVE = _HERE / "live"
-_UNIT = _HERE / "unit"
 _ALONE = tuple(_HERE / name for name in ("semantics", "vm"))
 _COMPILED = tuple(
     _HERE / name
@@ -72,7 +71,7 @@ def _is_for_compiled(path: Path) -> bool:
 def _is_for_compiled_only(item: pytest.Item) -> bool:
     """Whether the interpreted parts leave a test to the compiled one: those that take longest, and of the others two
     thirds, the same each time."""
-    if not THIRD or not _is_for_compiled(item.path) or item.path.is_relative_to(_UNIT):
+    if not THIRD or not _is_for_compiled(item.path):
         return False
     if any("interpreted" in marker.args for marker in item.iter_markers("requires")):
         return False
