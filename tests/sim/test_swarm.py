@@ -26,13 +26,13 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 5_000 if LONG else 200
-RESTART_CASES = 1_000 if LONG else 100
+CASES = 5_000 if LONG else 120
+RESTART_CASES = 1_000 if LONG else 60
 OTHERS = FIRST + 5_000
 """First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 10 * SECOND
 """Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
-MIN = 100 if LONG else 5
+MIN = 100 if LONG else 3
 """Minimum number of times that each row of the firmware's state tables is taken."""
 WATCHING = (watch_messages, watch_receptions, watch_peers)
 

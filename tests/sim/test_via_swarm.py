@@ -100,7 +100,10 @@ def test_cases_have_two_ranks_on_a_node_all_forbidden_accesses_and_all_kinds_of_
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MPI_MUTANTS, ids=str)
 def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    search = searched(mutant, lambda seed: via_swarm.run(via_swarm.draw(seed), timeout=MUTANT_TIMEOUT), OTHERS, 200)
+    def trial(seed: int) -> Counter[str]:
+        return via_swarm.run(via_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
+
+    search = (searched if LONG else find)(mutant, trial, OTHERS, 200)
     record_property("note", f"swarm of VIA: {search}")
 
 
@@ -108,9 +111,10 @@ def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", VERBS_MUTANTS, ids=str)
 def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    search = searched(
-        mutant, lambda seed: via_verbs_swarm.run(via_verbs_swarm.draw(seed), timeout=MUTANT_TIMEOUT), OTHERS, 200
-    )
+    def trial(seed: int) -> Counter[str]:
+        return via_verbs_swarm.run(via_verbs_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
+
+    search = (searched if LONG else find)(mutant, trial, OTHERS, 200)
     record_property("note", f"swarm of VIA: {search}")
 
 
@@ -118,8 +122,6 @@ def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", CONNECTION_MUTANTS, ids=str)
 def test_the_swarm_of_connections_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """CI searches once, since such a case polls for long."""
-
     def trial(seed: int) -> Counter[str]:
         return via_connection_swarm.run(via_connection_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
 

@@ -29,11 +29,11 @@ def test_iperf3_measures_the_bottleneck_the_delay_and_the_losses(cluster: Runnin
         with cluster.inject("n1", rate="20mbit", delay="5ms"):
             narrow = stream(cluster["n1"])
         with cluster.inject("n1", rules=["drop udp.dport == 5201 and every(5)"], direction="out"):
-            lossy = stream(cluster["n1"], "--udp", "-b", "4M", "-l", "500")["sum"]
+            lossy = stream(cluster["n1"], "--udp", "-b", "4M", "-l", "500")
     assert free["sum_received"]["bits_per_second"] > 100 * MBIT
     assert 10 * MBIT < narrow["sum_received"]["bits_per_second"] < 20 * MBIT
     assert free["streams"][0]["sender"]["min_rtt"] < 10_000  # us
     assert narrow["streams"][0]["sender"]["min_rtt"] >= 10_000  # 5 ms each way
-    lost, sent = lossy["lost_packets"], lossy["packets"]
-    assert sent >= 500
-    assert sent // 5 - 2 <= lost < 0.22 * sent  # it does not see that the last one is lacking
+    seen = lossy["sum_received"]["packets"]  # a busy server ends before it has read the last of those that were sent
+    assert 500 <= seen <= lossy["sum_sent"]["packets"]
+    assert seen // 5 - 1 <= lossy["sum_received"]["lost_packets"] <= seen // 5 + 1
