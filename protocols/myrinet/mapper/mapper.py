@@ -116,9 +116,11 @@ class Mapper:
         return min((time for time in when if time is not None), default=None)
 
     def start(self, now: int) -> None:
-        """Start; called once. Mappers with low numbers start earlier, so that not all explore at the same time."""
+        """Start; called once. Mappers with low numbers start earlier, so that not all explore at the same time. A mapper
+        that has received frames before leads already, or follows."""
         self._now = now
-        self._wait(now + self.settings.stagger * min(self.station.number, _MAX_STAGGERED))
+        if self._leader is None:
+            self._wait(now + self.settings.stagger * min(self.station.number, _MAX_STAGGERED))
 
     def on_timer(self, now: int) -> None:
         """Handle the deadline, which has passed."""

@@ -30,13 +30,14 @@ def frame_of(kind: int, source: int, *, payload: bytes = b"", destination: bytes
 class Alone:
     """A mapper whose only peer is the test."""
 
-    def __init__(self, number: int = 5, **settings: int | bool) -> None:
+    def __init__(self, number: int = 5, *, starts: bool = True, **settings: int | bool) -> None:
         self.sent: list[bytes] = []
         self.tables: list[object] = []
         self.mapper = Mapper(
             MapperIdentity(number, 1, address(number)), self.sent.append, self.tables.append, Settings(**settings)
         )
-        self.mapper.start(0)
+        if starts:
+            self.mapper.start(0)
 
     def run(self, until: int) -> None:
         while (deadline := self.mapper.deadline) is not None and deadline <= until:
@@ -259,6 +260,28 @@ def test_a_mapper_that_hears_a_worse_leader_leads_at_once() -> None:
     assert mapper.mapper.leads
     _, _, kind, source, leader, *_ = codec.unpack_frame(mapper.sent[0][:-1])
     assert (kind, source, leader) == (codec.KIND_ANSWER, 5, 5)
+
+
+def test_a_mapper_that_leads_before_it_starts_does_not_begin_again() -> None:
+    mapper = Alone(2, starts=False).mapper
+    mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
+    mapper.start(1)
+    assert mapper.leads
+    for _ in range(100):  # while its probes are under way
+        assert mapper.deadline is not None
+        now = mapper.deadline
+        mapper.on_timer(now)
+        assert mapper.deadline > now
+    assert mapper.counters.elections == 1
+
+
+def test_a_mapper_that_hears_a_better_leader_before_it_starts_follows_it() -> None:
+    alone = Alone(2, starts=False)
+    alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 1))
+    alone.mapper.start(1)
+    alone.run(alone.mapper.settings.patience)
+    assert alone.mapper.leader == 1
+    assert alone.mapper.counters.elections == 0
 
 
 def test_a_probe_that_an_earlier_incarnation_has_sent_answers_none() -> None:
