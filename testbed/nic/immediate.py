@@ -210,6 +210,7 @@ class ImmediateNic(CompletingNic, Nic):
         """Notify the firmware that its last frame has left, unless the NIC is off."""
         if self._agent is None:
             return
+        self.handled_at = now
         try:
             callback(now)
         except Exception as error:

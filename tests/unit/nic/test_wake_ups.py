@@ -1,0 +1,61 @@
+"""Wake-ups of a NIC for its firmware's deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from protocols.core.firmware import Agent
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.nic.immediate import ImmediateNic
+
+_SENT_AT = 1_000
+
+
+class Waiting:
+    """A NIC's port, firmware and host: a frame leaves at _SENT_AT, and then the firmware has something to do at once.
+    ticks: when it did it."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.loop = Loop(self.clock)
+        self.deadline: int | None = None
+        self.ticks: list[int] = []
+        self.nic = ImmediateNic(self.clock, self.loop, self, 1_500)
+        self.nic.begin(0, Agent(self, self))
+
+    def enter(self, now: int, frame: bytes) -> bool:
+        del now, frame
+        return True
+
+    def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
+        self.loop.at(now + _SENT_AT, callback)
+
+    def on_sent(self, now: int) -> None:
+        del now
+        self.deadline = 0
+
+    def receive(self, now: int, frame: bytes) -> None:
+        del now, frame
+
+    on_doorbell = receive
+
+    def on_timer(self, now: int) -> None:
+        self.ticks.append(now)
+        self.deadline = None
+
+    def on_completion(self, index: int) -> None:
+        del index
+
+    def counter_values(self) -> Mapping[str, int]:
+        return {}
+
+    def pending_work(self) -> list[str]:
+        return []
+
+
+def test_what_is_due_at_once_when_a_frame_has_left_is_done_then() -> None:
+    waiting = Waiting()
+    waiting.nic.send(bytes(60))
+    waiting.nic.when_sent(waiting.on_sent)
+    waiting.loop.run()
+    assert waiting.ticks == [_SENT_AT]
