@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from protocols.core import peers
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
@@ -78,24 +78,46 @@ class ViolationError(Exception):
     """A segment is not registered memory, or the VI may not access it in this way."""
 
 
-class Region(NamedTuple):
+class Region:
     """Registered memory. attributes: RDMA_WRITE_ENABLED, RDMA_READ_ENABLED."""
 
-    address: int
-    size: int
-    ptag: int
-    attributes: int
+    __slots__ = ("address", "attributes", "ptag", "size")
+
+    def __init__(self, address: int, size: int, ptag: int, attributes: int) -> None:
+        self.address = address
+        self.size = size
+        self.ptag = ptag
+        self.attributes = attributes
 
 
-class Target(NamedTuple):
+class Target:
     """Destination of a message that is being received. remote: start of the remote segment, for RDMA.
     registration_epoch: value of `Card.registration_epoch` when the access was checked."""
 
-    message: int
-    total: int
-    remote: Segment | None
-    registration_epoch: int
-    buffer: Scatter | memoryview
+    __slots__ = ("buffer", "message", "registration_epoch", "remote", "total")
+
+    def __init__(
+        self,
+        message: int,
+        total: int,
+        remote: Segment | None,
+        registration_epoch: int,
+        buffer: Scatter | memoryview,
+    ) -> None:
+        self.message = message
+        self.total = total
+        self.remote = remote
+        self.registration_epoch = registration_epoch
+        self.buffer = buffer
+
+    def is_of(self, message: int, total: int, remote: Segment | None, registration_epoch: int) -> bool:
+        """Whether a frame with these values belongs to the message, and the access may still be as it was checked."""
+        if message != self.message or total != self.total or registration_epoch != self.registration_epoch:
+            return False
+        own = self.remote
+        if own is None or remote is None:
+            return own is None and remote is None
+        return own.address == remote.address and own.handle == remote.handle
 
 
 class Outgoing:
@@ -271,8 +293,8 @@ class Card:
         """Return a view of registered memory. access: RDMA_WRITE_ENABLED or RDMA_READ_ENABLED for an access by a peer.
         Raises ViolationError unless the memory is registered with this protection tag, contains the segment, and
         permits the access."""
-        address, handle, _ = segment
-        region = self.regions.get(handle)
+        address = segment.address
+        region = self.regions.get(segment.handle)
         if (
             region is None
             or region.ptag != ptag

@@ -230,7 +230,7 @@ class Connections:
         event: str,
         error: AsyncError,
         head: int = 0,
-        peer_cause: Done | None = Done.TRANSPORT_ERROR,
+        peer_cause: int | None = Done.TRANSPORT_ERROR,
     ) -> None:
         """End a connection because of an error, and flush the VI's descriptors. event: event of the state table. head: as
         for `Card.flush`. peer_cause: cause to send to the peer; None: the peer is not notified."""

@@ -45,9 +45,9 @@ from protocols.via.vipl_names import (
     OP_RDMAWRITE,
     OP_SENDRECV,
     STATUS_ERRORS,
+    UNRELIABLE,
     AsyncError,
     Done,
-    Reliability,
 )
 
 _KINDS: Final = {OP_SENDRECV: TYPE_SEND, OP_RDMAWRITE: TYPE_RDMA_WRITE, OP_RDMAREAD: TYPE_RDMA_READ}
@@ -247,7 +247,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         elif vi.state != CONNECTED:  # data arrived before the answer to the request
             counters.unconnected += 1
         elif kind == TYPE_ACK:
-            if vi.reliability != Reliability.UNRELIABLE:
+            if vi.reliability != UNRELIABLE:
                 self._sender.on_acknowledgement(now, vi, sequence, bool(flags & FLAGS_MISSING))
         elif kind == TYPE_ERROR:
             self._connections.lose(
@@ -301,7 +301,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         operation = posted.control & OP_MASK
         kind = _KINDS.get(operation)
         is_read = kind == TYPE_RDMA_READ
-        if kind is None or (is_read and (vi.reliability == Reliability.UNRELIABLE or not self.settings.rdma_read)):
+        if kind is None or (is_read and (vi.reliability == UNRELIABLE or not self.settings.rdma_read)):
             self._refuse(slot, Done.DONE | Done.FORMAT_ERROR)
         elif len(span) > vi.max_transfer or len(span) != posted.length:
             self._refuse(slot, Done.DONE | Done.LENGTH_ERROR)

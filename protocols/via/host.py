@@ -175,7 +175,7 @@ class ViaNic(Host):
         await self.command(
             Command(Op.SET_MEMORY, number=memory.handle, ptag=ptag, value=pack_permissions(rdma_write, rdma_read))
         )
-        changed = memory._replace(ptag=ptag)
+        changed = Memory(memory.handle, memory.address, memory.size, ptag)
         self._memories[memory.handle] = changed, attributes
         return changed
 
@@ -244,7 +244,7 @@ class ViaNic(Host):
 
     # For this library.
 
-    def post(self, vi: Vi, queue: Queue, descriptor: Descriptor) -> None:
+    def post(self, vi: Vi, queue: int, descriptor: Descriptor) -> None:
         """Pass a descriptor to the NIC. Raises ViaError."""
         if descriptor.is_posted:
             raise ViaError(Result.INVALID_PARAMETER, "the descriptor is posted already")
@@ -255,12 +255,12 @@ class ViaNic(Host):
         try:
             written = self._slots.write(
                 slot,
-                Posted(descriptor.control, descriptor.immediate, length, descriptor.remote, tuple(descriptor.data)),
+                Posted(descriptor.control, descriptor.immediate, length, descriptor.remote, descriptor.data),
             )
         except ValueError as error:
             raise ViaError(Result.DESCRIPTOR_ERROR, str(error)) from error
         self._free.pop()
-        work = vi.send_queue if queue is Queue.SEND else vi.receive_queue
+        work = vi.send_queue if queue == Queue.SEND else vi.receive_queue
         work.post(descriptor)
         self._posted[slot] = work, descriptor
         self._nic.ring_doorbell(doorbell(queue, vi.number, slot), written, 0)

@@ -177,7 +177,7 @@ class KernelAgent:
             return Result.INVALID_PTAG
         if command.value & RDMA_READ_ENABLED and not self._can_read:
             return Result.INVALID_RDMAREAD
-        card.regions[number] = region._replace(ptag=command.ptag, attributes=command.value)
+        card.regions[number] = Region(region.address, region.size, command.ptag, command.value)
         return Result.SUCCESS
 
     @property

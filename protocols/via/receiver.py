@@ -16,7 +16,7 @@ from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, FLAGS_MISSING, TYPE
 from protocols.via.connections import Connections
 from protocols.via.sender import Sender
 from protocols.via.vip_descriptors import MalformedDescriptorError, Segment
-from protocols.via.vipl_names import AsyncError, Done, Reliability
+from protocols.via.vipl_names import UNRELIABLE, AsyncError, Done
 
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31
@@ -48,7 +48,7 @@ class Receiver:
         """Handle a sequenced frame of a connected VI: data, or an RDMA Read. kind: the frame's type. remote: of RDMA,
         where the message begins in this host's memory."""
         self._card.work.spend(AGENT)
-        if vi.reliability == Reliability.UNRELIABLE:
+        if vi.reliability == UNRELIABLE:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
                 self._card.counters.malformed += 1
                 return
@@ -115,7 +115,7 @@ class Receiver:
             self._no_receive(vi)
             return False
         target = vi.target
-        if target is None or target[:4] != (message, total, remote, card.registration_epoch):
+        if target is None or not target.is_of(message, total, remote, card.registration_epoch):
             target = self._check_target(vi, message, total, remote)
             if target is None:
                 return False
@@ -223,14 +223,14 @@ class Receiver:
     def _no_receive(self, vi: Vi) -> None:
         self._card.counters.receive_queue_empty += 1
         vi.target = None
-        if vi.reliability == Reliability.UNRELIABLE:
+        if vi.reliability == UNRELIABLE:
             self._card.report(AsyncError.RECVQ_EMPTY, vi.number)
         else:
             self._connections.lose(
                 vi, "no receive descriptor", AsyncError.RECVQ_EMPTY, peer_cause=Done.REMOTE_DESC_ERROR
             )
 
-    def _refuse(self, vi: Vi, is_remote: bool, cause: Done) -> None:
+    def _refuse(self, vi: Vi, is_remote: bool, cause: int) -> None:
         """Break the connection of a message that is not permitted."""
         card = self._card
         card.counters.violations += 1

@@ -20,7 +20,7 @@ from protocols.via.card import AGENT, COMPLETED, RDMA_READ_ENABLED, Card, Outgoi
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, TYPE_RDMA_READ, TYPE_READ_REPLY
 from protocols.via.connections import Connections
 from protocols.via.states import CONNECTED
-from protocols.via.vipl_names import IMMEDIATE, QFENCE, AsyncError, Done, Reliability
+from protocols.via.vipl_names import IMMEDIATE, QFENCE, UNRELIABLE, AsyncError, Done
 
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31
@@ -96,7 +96,7 @@ class Sender:
     def pump(self, now: int, vi: Vi) -> None:
         """Send frames until the window is full."""
         window = self._card.settings.window
-        is_reliable = vi.reliability != Reliability.UNRELIABLE
+        is_reliable = vi.reliability != UNRELIABLE
         was_empty = not vi.unacknowledged
         while len(vi.unacknowledged) < window:
             unsent = vi.replies or vi.unsent

@@ -12,6 +12,7 @@ layout is ours: the specification leaves it to the provider.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -33,29 +34,35 @@ _STATUS_AT: Final = 20
 _COMMAND: Final = struct.Struct("<HHIIIQIIB40s")
 
 
-class Queue(IntEnum):
+class Queue:
     """Queue of a doorbell."""
 
-    SEND = 0
-    RECEIVE = 1
-    COMMAND = 2
+    SEND: Final = 0
+    RECEIVE: Final = 1
+    COMMAND: Final = 2
 
 
-class Segment(NamedTuple):
+class Segment:
     """Registered memory. length: bytes; 0 in an address segment."""
 
-    address: int
-    handle: int
-    length: int = 0
+    __slots__ = ("address", "handle", "length")
+
+    def __init__(self, address: int, handle: int, length: int = 0) -> None:
+        self.address = address
+        self.handle = handle
+        self.length = length
 
 
-class Memory(NamedTuple):
+class Memory:
     """Registered memory (VIP_MEM_HANDLE). address: its start, as used in descriptors."""
 
-    handle: int
-    address: int
-    size: int
-    ptag: int
+    __slots__ = ("address", "handle", "ptag", "size")
+
+    def __init__(self, handle: int, address: int, size: int, ptag: int) -> None:
+        self.handle = handle
+        self.address = address
+        self.size = size
+        self.ptag = ptag
 
     def segment(self, offset: int = 0, length: int | None = None) -> Segment:
         """Return a data segment of this memory. length: None for the rest of it. Raises ValueError for a segment
@@ -66,14 +73,19 @@ class Memory(NamedTuple):
         return Segment(self.address + offset, self.handle, size)
 
 
-class Posted(NamedTuple):
+class Posted:
     """A descriptor as the NIC reads it. remote: address segment of RDMA."""
 
-    control: int
-    immediate: int
-    length: int
-    remote: Segment | None
-    data: tuple[Segment, ...]
+    __slots__ = ("control", "data", "immediate", "length", "remote")
+
+    def __init__(
+        self, control: int, immediate: int, length: int, remote: Segment | None, data: Sequence[Segment]
+    ) -> None:
+        self.control = control
+        self.immediate = immediate
+        self.length = length
+        self.remote = remote
+        self.data = data
 
 
 class Op(IntEnum):
@@ -122,7 +134,7 @@ class MalformedDescriptorError(ValueError):
     """A descriptor's format is wrong."""
 
 
-def doorbell(queue: Queue, vi: int, slot: int) -> int:
+def doorbell(queue: int, vi: int, slot: int) -> int:
     """Encode a doorbell."""
     return (vi << 16 | slot) << 2 | queue
 
@@ -141,7 +153,7 @@ class Slots:
 
     def write(self, slot: int, posted: Posted) -> int:
         """Write a descriptor; return its size in bytes. Raises MalformedDescriptorError for too many segments."""
-        segments = posted.data if posted.remote is None else (posted.remote, *posted.data)
+        segments = posted.data if posted.remote is None else [posted.remote, *posted.data]
         if len(segments) > MAX_SEGMENTS:
             raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {len(segments)}")
         offset = slot * SIZE
@@ -150,7 +162,7 @@ class Slots:
         )
         for segment in segments:
             offset += _SEGMENT.size if offset > slot * SIZE else _CONTROL.size
-            _SEGMENT.pack_into(self.memory, offset, *segment)
+            _SEGMENT.pack_into(self.memory, offset, segment.address, segment.handle, segment.length)
         return _CONTROL.size + len(segments) * _SEGMENT.size
 
     def read(self, slot: int) -> Posted:
@@ -161,13 +173,16 @@ class Slots:
         if count > MAX_SEGMENTS:
             raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {count}")
         begin = offset + _CONTROL.size
-        segments = [Segment(*_SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT.size)) for n in range(count)]
+        segments: list[Segment] = []
+        for n in range(count):
+            segment: tuple[int, int, int] = _SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT.size)
+            segments.append(Segment(segment[0], segment[1], segment[2]))
         remote = None
         if control & OP_MASK in (OP_RDMAWRITE, OP_RDMAREAD):
             if not segments:
                 raise MalformedDescriptorError("an RDMA descriptor has no address segment")
             remote = segments.pop(0)
-        return Posted(control, immediate, length, remote, tuple(segments))
+        return Posted(control, immediate, length, remote, segments)
 
     def finish(self, slot: int, status: int, length: int, immediate: int) -> None:
         """Write a descriptor's result."""

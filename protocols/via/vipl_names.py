@@ -17,32 +17,35 @@ IMMEDIATE: Final = 4
 QFENCE: Final = 8
 
 
-class Done(IntEnum):
-    """Bits of a descriptor's status field. Combined bits are a plain int."""
+class Done:
+    """Bits of a descriptor's status field. Plain numbers: a member of an enumeration is looked up for each message."""
 
-    DONE = 0x1
-    FORMAT_ERROR = 0x2
-    PROTECTION_ERROR = 0x4
-    LENGTH_ERROR = 0x8
-    PARTIAL_ERROR = 0x10
-    DESC_FLUSHED_ERROR = 0x20
-    TRANSPORT_ERROR = 0x40
-    RDMA_PROT_ERROR = 0x80
-    REMOTE_DESC_ERROR = 0x100
-    COMPLETED_RECEIVE = 0x10000
-    COMPLETED_RDMA_WRITE = 0x20000
-    COMPLETED_REMOTE_RDMA_WRITE = 0x30000
-    COMPLETED_RDMA_READ = 0x40000
-    IMMEDIATE = 0x80000
+    DONE: Final = 0x1
+    FORMAT_ERROR: Final = 0x2
+    PROTECTION_ERROR: Final = 0x4
+    LENGTH_ERROR: Final = 0x8
+    PARTIAL_ERROR: Final = 0x10
+    DESC_FLUSHED_ERROR: Final = 0x20
+    TRANSPORT_ERROR: Final = 0x40
+    RDMA_PROT_ERROR: Final = 0x80
+    REMOTE_DESC_ERROR: Final = 0x100
+    COMPLETED_RECEIVE: Final = 0x10000
+    COMPLETED_RDMA_WRITE: Final = 0x20000
+    COMPLETED_REMOTE_RDMA_WRITE: Final = 0x30000
+    COMPLETED_RDMA_READ: Final = 0x40000
+    IMMEDIATE: Final = 0x80000
 
 
 STATUS_ERRORS: Final = 0x1FE
 
 
+UNRELIABLE: Final = 1
+
+
 class Reliability(IntEnum):
     """Reliability levels (section 2.5)."""
 
-    UNRELIABLE = 1
+    UNRELIABLE = UNRELIABLE
     RELIABLE_DELIVERY = 2
     RELIABLE_RECEPTION = 4
 

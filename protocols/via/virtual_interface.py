@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -23,7 +22,6 @@ Alarm = Callable[[int, Callable[[], object]], Callable[[], object]]
 Value = TypeVar("Value")
 
 
-@dataclass(slots=True, eq=False)
 class Descriptor:
     """A descriptor of a program (VIP_DESCRIPTOR).
 
@@ -32,14 +30,24 @@ class Descriptor:
     completed descriptor. context: for the program's use.
     """
 
-    control: int = 0
-    data: Sequence[Segment] = ()
-    remote: Segment | None = None
-    immediate: int = 0
-    context: object | None = None
-    length: int = field(default=0, init=False)
-    status: int = field(default=0, init=False)
-    is_posted: bool = field(default=False, init=False)
+    __slots__ = ("context", "control", "data", "immediate", "is_posted", "length", "remote", "status")
+
+    def __init__(
+        self,
+        control: int = 0,
+        data: Sequence[Segment] = (),
+        remote: Segment | None = None,
+        immediate: int = 0,
+        context: object | None = None,
+    ) -> None:
+        self.control = control
+        self.data = data
+        self.remote = remote
+        self.immediate = immediate
+        self.context = context
+        self.length = 0
+        self.status = 0
+        self.is_posted = False
 
     @property
     def has_failed(self) -> bool:

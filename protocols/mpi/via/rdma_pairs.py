@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.host_work import COPY, HostWork
@@ -55,14 +55,17 @@ _MASK: Final = 0xFFFF_FFFF
 _NUMBERS: Final = 0xFFFF
 
 
-class Part(NamedTuple):
+class Part:
     """A received part of a message."""
 
-    context: int
-    tag: int
-    total: int
-    offset: int
-    data: "memoryview"  # noqa: UP037  mypyc looks the annotation up among the names of the module
+    __slots__ = ("context", "data", "offset", "tag", "total")
+
+    def __init__(self, context: int, tag: int, total: int, offset: int, data: memoryview) -> None:
+        self.context = context
+        self.tag = tag
+        self.total = total
+        self.offset = offset
+        self.data = data
 
 
 class Outgoing:

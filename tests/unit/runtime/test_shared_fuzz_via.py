@@ -97,7 +97,7 @@ def write(rng: random.Random, host: AttachedHost, slots: Slots) -> int:
     queue = rng.choice([Queue.COMMAND, *[Queue.SEND, Queue.RECEIVE] * 4])
     if not style:
         host.region.descriptors[slot * SIZE : (slot + 1) * SIZE] = rng.randbytes(SIZE)
-    elif queue is Queue.COMMAND:
+    elif queue == Queue.COMMAND:
         slots.write_command(slot, a_command(rng))
     else:
         slots.write(slot, a_descriptor(rng))
