@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, Protocol
 
 PAGE: Final = 4096
@@ -137,7 +136,11 @@ class Scatter:
 
     def __init__(self, segments: Sequence[memoryview]) -> None:
         self._segments = segments
-        self._begins = [0, *accumulate(map(len, segments))]
+        begin = 0
+        self._begins = begins = [begin]
+        for segment in segments:
+            begin += len(segment)
+            begins.append(begin)
         # Index of the last lookup's segment: the next lookup mostly has the same result, or a later segment.
         self._last = 0
 

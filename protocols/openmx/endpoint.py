@@ -23,6 +23,7 @@ from protocols.openmx.mx_names import (
     MAX_LENGTH,
     MAX_SEGMENTS,
     SMALL_MAX,
+    SUCCESS,
     MxError,
     Status,
 )
@@ -102,7 +103,7 @@ class Endpoint:
         """Connect to an endpoint (mx_connect). Raises MxError: BAD_KEY, ENDPOINT_CLOSED, ENDPOINT_UNREACHABLE."""
         partner = self.partner(node, endpoint)
         status = await self.iconnect(partner, key)
-        if status is not Status.SUCCESS:
+        if status is not SUCCESS:
             raise MxError(status, f"endpoint {endpoint} of node {node} cannot be connected: {status.name}")
         return partner
 
@@ -111,7 +112,7 @@ class Endpoint:
         self._check_open()
         if self._is_self(partner):
             done: Completion[Status] = Completion("itself")
-            done.complete(Status.SUCCESS if key == self.key else Status.BAD_KEY)
+            done.complete(SUCCESS if key == self.key else Status.BAD_KEY)
             return done
         return partner.connect(key)
 
@@ -281,11 +282,11 @@ class Endpoint:
             self._zombies += 1
             outgoing.is_zombie = True
             if not request.done:
-                request.finish(Status.SUCCESS, len(request.buffer), len(request.buffer))
+                request.finish(SUCCESS, len(request.buffer), len(request.buffer))
 
     def acknowledged(self, outgoing: Outgoing) -> None:
         """Handle the acknowledgement of a message."""
-        self._finish_send(outgoing, Status.SUCCESS)
+        self._finish_send(outgoing, SUCCESS)
 
     def forget_partner(
         self, partner: Partner, outgoing: list[Outgoing], partials: list[Incoming], status: Status
@@ -310,7 +311,7 @@ class Endpoint:
 
     def settle(self, request: Request, status: Status) -> None:
         """Set the final status of a send."""
-        if status is not Status.SUCCESS and self.on_error is not None:
+        if status is not SUCCESS and self.on_error is not None:
             self.on_error(status)
         request.settle(status)
 

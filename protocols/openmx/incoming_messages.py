@@ -11,7 +11,7 @@ from protocols.core.host_work import COPY
 from protocols.openmx.codec import TYPE_NOTIFY, TYPE_RNDV
 from protocols.openmx.endpoint_memory import Event
 from protocols.openmx.large_messages import LargeMessages
-from protocols.openmx.mx_names import Status
+from protocols.openmx.mx_names import SUCCESS, Status
 from protocols.openmx.mx_requests import Incoming, Request
 from protocols.openmx.partners import Partner
 from protocols.openmx.receive_queues import ReceiveQueues
@@ -59,16 +59,16 @@ class IncomingMessages:
         if receive is not None:
             incoming.buffer = request.buffer
             self._match(incoming, receive)
-            request.settle(Status.SUCCESS)
+            request.settle(SUCCESS)
             return
         incoming.buffer = memoryview(bytes(request.buffer))
         if self._is_discarded(incoming):
-            request.settle(Status.SUCCESS)
+            request.settle(SUCCESS)
             return
         if synchronous:
             self._self_sends[incoming] = request
         else:
-            request.settle(Status.SUCCESS)
+            request.settle(SUCCESS)
         self.queues.keep(incoming)
 
     def close(self) -> None:
@@ -136,8 +136,8 @@ class IncomingMessages:
 
     def finish(self, incoming: Incoming, receive: Request, status: Status) -> None:
         """Complete a receive with the status of its message."""
-        transferred = min(len(receive.buffer), incoming.length) if status is Status.SUCCESS else 0
-        if status is Status.SUCCESS and incoming.length > transferred:
+        transferred = min(len(receive.buffer), incoming.length) if status is SUCCESS else 0
+        if status is SUCCESS and incoming.length > transferred:
             status = Status.TRUNCATED
         self._report_error(status)
         receive.finish(status, incoming.length, transferred, incoming.match_info)
@@ -150,7 +150,7 @@ class IncomingMessages:
             receive.buffer[:length] = data if length <= size else data[:size]
             self._work.spend(COPY, length, self._work.writer)
         if length <= size:
-            receive.finish(Status.SUCCESS, length, length, event.match)
+            receive.finish(SUCCESS, length, length, event.match)
         else:
             self._report_error(Status.TRUNCATED)
             receive.finish(Status.TRUNCATED, length, size, event.match)
@@ -158,7 +158,7 @@ class IncomingMessages:
     def _match(self, incoming: Incoming, receive: Request) -> None:
         """Match a message with its receive."""
         receive.peer = incoming.source
-        if incoming.error is not Status.SUCCESS:
+        if incoming.error is not SUCCESS:
             self.finish(incoming, receive, incoming.error)
         elif incoming.region >= 0:
             self.large.pull(incoming, receive)
@@ -174,9 +174,9 @@ class IncomingMessages:
             target = receive.buffer[: incoming.length]
             target[:] = incoming.buffer[: len(target)]
             self._work.spend(COPY, len(target), self._work.writer)
-        self.finish(incoming, receive, Status.SUCCESS)
+        self.finish(incoming, receive, SUCCESS)
         if self_send is not None:
-            self_send.settle(Status.SUCCESS)
+            self_send.settle(SUCCESS)
 
     def _is_discarded(self, incoming: Incoming) -> bool:
         """Count an unexpected message; return whether to discard it: the program's handler has consumed it, or has
@@ -189,5 +189,5 @@ class IncomingMessages:
         return is_consumed or (not source.is_connected and (bool(incoming.missing) or incoming.region >= 0))
 
     def _report_error(self, status: Status) -> None:
-        if status is not Status.SUCCESS and self._endpoint.on_error is not None:
+        if status is not SUCCESS and self._endpoint.on_error is not None:
             self._endpoint.on_error(status)

@@ -65,6 +65,10 @@ class Status(IntEnum):
     NO_RESOURCES = 16
 
 
+SUCCESS: Final = Status.SUCCESS
+"""For a message's path: a member is looked up in its enumeration each time."""
+
+
 class MxError(Exception):
     """A call failed. status: its code."""
 

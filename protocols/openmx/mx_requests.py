@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.openmx.endpoint_memory import Op
-from protocols.openmx.mx_names import Status
+from protocols.openmx.mx_names import SUCCESS, Status
 
 if TYPE_CHECKING:
     from protocols.openmx.partners import Partner
@@ -67,7 +67,7 @@ class Request(Completion[Result]):
         self.is_settled = True
         if not self.done:
             size = len(self.buffer)
-            self.finish(status, size, size if status is Status.SUCCESS else 0)
+            self.finish(status, size, size if status is SUCCESS else 0)
         if self.on_arrival is not None:
             self.on_arrival(status)
 
@@ -120,7 +120,7 @@ class Incoming:
         self.turn = 0
         self.seqnum = 0
         self.receive: Request | None = None
-        self.error = Status.SUCCESS
+        self.error = SUCCESS
 
 
 class Sending(NamedTuple):

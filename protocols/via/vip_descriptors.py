@@ -29,6 +29,8 @@ _CONTROL: Final = struct.Struct(
     "<QIHHIIII"
 )  # next, handle of next, segments, control, reserved, immediate, length, status
 _SEGMENT: Final = struct.Struct("<QII")  # address, handle, length (of an address segment: reserved)
+_CONTROL_SIZE: Final = _CONTROL.size
+_SEGMENT_SIZE: Final = _SEGMENT.size
 _STATUS: Final = struct.Struct("<III")  # immediate, length, status
 _STATUS_AT: Final = 20
 _COMMAND: Final = struct.Struct("<HHIIIQIIB40s")
@@ -161,9 +163,9 @@ class Slots:
             self.memory, offset, 0, 0, len(segments), posted.control, 0, posted.immediate, posted.length, 0
         )
         for segment in segments:
-            offset += _SEGMENT.size if offset > slot * SIZE else _CONTROL.size
+            offset += _SEGMENT_SIZE if offset > slot * SIZE else _CONTROL_SIZE
             _SEGMENT.pack_into(self.memory, offset, segment.address, segment.handle, segment.length)
-        return _CONTROL.size + len(segments) * _SEGMENT.size
+        return _CONTROL_SIZE + len(segments) * _SEGMENT_SIZE
 
     def read(self, slot: int) -> Posted:
         """Read a descriptor. Raises MalformedDescriptorError."""
@@ -172,10 +174,10 @@ class Slots:
         _, _, count, control, _, immediate, length, _ = fields
         if count > MAX_SEGMENTS:
             raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {count}")
-        begin = offset + _CONTROL.size
+        begin = offset + _CONTROL_SIZE
         segments: list[Segment] = []
         for n in range(count):
-            segment: tuple[int, int, int] = _SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT.size)
+            segment: tuple[int, int, int] = _SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT_SIZE)
             segments.append(Segment(segment[0], segment[1], segment[2]))
         remote = None
         if control & OP_MASK in (OP_RDMAWRITE, OP_RDMAREAD):

@@ -47,6 +47,7 @@ ASK: Final = 1 << 31
 _GREETING: Final = Struct("!QQII")  # addresses of area and credit cell, their handles
 _CREDIT: Final = Struct("!QQQ")  # totals: bytes freed, descriptors posted again, questions answered
 _HEAD: Final = Struct("!HHIII")  # context, number of the part, tag, bytes of the message, offset of the part
+_HEAD_SIZE: Final = _HEAD.size
 _ALIGNMENT: Final = 8
 _CELL: Final = 64
 _CELLS: Final = 8
@@ -251,8 +252,8 @@ class Pair:
         """Write the next part to the peer's area, from a send buffer or from registered memory; return False if the area has
         no space."""
         begin = outgoing.posted
-        data = outgoing.data[begin : begin + self._buffer_size - _HEAD.size]
-        length = _HEAD.size + len(data)
+        data = outgoing.data[begin : begin + self._buffer_size - _HEAD_SIZE]
+        length = _HEAD_SIZE + len(data)
         need = _align(length)
         wraps = self._write_pointer + need > self._area_size
         skipped = self._area_size - self._write_pointer if wraps else 0
@@ -266,11 +267,11 @@ class Pair:
         total = len(outgoing.data)
         _HEAD.pack_into(view, at, outgoing.context, self.sent_parts & _NUMBERS, outgoing.tag, total, begin)
         if outgoing.memory is None:
-            view[at + _HEAD.size : at + length] = data
+            view[at + _HEAD_SIZE : at + length] = data
             self._work.spend(COPY, length, self._work.core)
             segments: tuple[Segment, ...] = (memory.segment(at, length),)
         else:
-            segments = (memory.segment(at, _HEAD.size), outgoing.memory.segment(begin, len(data)))
+            segments = (memory.segment(at, _HEAD_SIZE), outgoing.memory.segment(begin, len(data)))
         outgoing.posted = begin + len(data)
         remote = Segment(self._area.address + self._write_pointer, self._area.handle)
         self._write_pointer += need
@@ -322,7 +323,7 @@ class Pair:
             self.consumed += self._area_size - self._read_pointer
             self._read_pointer = 0
         begin = self._read_pointer
-        if not _HEAD.size <= length <= self._area_size - begin:
+        if not _HEAD_SIZE <= length <= self._area_size - begin:
             raise LostPartError
         area = self.writable[0]
         head: tuple[int, int, int, int, int] = _HEAD.unpack_from(area, begin)
@@ -330,7 +331,7 @@ class Pair:
         if number != self.received_parts & _NUMBERS:
             raise LostPartError
         self.received_parts += 1
-        on_part(self, Part(context, tag, total, offset, area[begin + _HEAD.size : begin + length]))
+        on_part(self, Part(context, tag, total, offset, area[begin + _HEAD_SIZE : begin + length]))
         self._read_pointer += _align(length)
         self.consumed += _align(length)
 
