@@ -112,6 +112,14 @@ class ClusterUnderTest:
         """The cluster in namespaces. Raises UnsupportedError in sim."""
         raise UnsupportedError("a simulated cluster has no namespaces: use mode='live' in the test's marker")
 
+    if not TYPE_CHECKING:  # mypy would take all attributes for valid
+
+        def __getattr__(self, name: str) -> object:
+            from testbed.cluster.running_cluster import RunningCluster
+
+            hint = f"; a cluster in namespaces has it as 'cluster.live.{name}'" if hasattr(RunningCluster, name) else ""
+            raise AttributeError(f"the fixture's cluster has no attribute {name!r}{hint}", name=name, obj=self)
+
     def __getitem__(self, node: str) -> RunningNode:
         """Return a node in its namespace, to run programs: ``cluster["n1"].run(["ping", "-c1", "n2"])``."""
         return self.live[node]

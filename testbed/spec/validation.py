@@ -87,7 +87,12 @@ def check_pools(network: str, network6: str | None) -> list[Problem]:
         except ValueError:
             problems.append(Problem(key, format_value(text), kind))
             continue
-        if pool.version != version or not 0 < pool.prefixlen <= longest or "/" not in text or "%" in text:
+        if pool.version != version:
+            other_key = "network6" if key == "network" else "network"
+            problems.append(
+                Problem(key, format_value(text), f"{kind} ({other_key!r} has the IPv{pool.version} addresses)")
+            )
+        elif not 0 < pool.prefixlen <= longest or "/" not in text or "%" in text:
             problems.append(Problem(key, format_value(text), kind))
         elif str(pool) != str(ipaddress.ip_interface(text)):
             problems.append(Problem(key, format_value(text), f"{kind}, without bits behind its prefix", str(pool)))

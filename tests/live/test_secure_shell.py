@@ -178,6 +178,15 @@ def test_a_node_that_comes_later_gets_its_own_and_those_that_run_know_it(tmp_pat
         testbed("down", "--name", "growing")
 
 
+def test_a_container_whose_run_directory_is_a_tmpfs_for_all_users_is_no_hindrance(star: RunningCluster) -> None:
+    before = os.stat("/run").st_mode & 0o7777
+    os.chmod("/run", 0o1777)  # as with docker run --tmpfs /run
+    try:
+        assert ssh(star.ssh(), "n1", "hostname").stdout == "n1\n"
+    finally:
+        os.chmod("/run", before)
+
+
 def test_the_machines_own_sshd_may_come_and_go(star: RunningCluster) -> None:
     place = Path("/run/sshd")  # the sandbox's: systemd makes it with the machine's sshd, and takes it away
     place.mkdir()

@@ -90,13 +90,13 @@ def _shortest_path(state: State, source: str, destination: str) -> list[tuple[Li
 
 
 def example(state: State, links: set[str]) -> tuple[str, str] | None:
-    """Find two nodes whose path crosses one of these links, preferably with one node at such a link; None if there are
-    none among the first nodes."""
+    """Find two nodes whose path crosses one of these links, preferably with both nodes at such a link, or one; None if there
+    are none among the first nodes."""
     selected = [link for link in state.layout.links if link.name in links]
     nodes = [node.name for node in state.layout.nodes]
     adjacent = [end.owner for link in selected for end in (link.a, link.b) if end.owner in nodes]
     for source in dict.fromkeys([*adjacent, *nodes[:8]]):
-        for destination in nodes[:32]:
+        for destination in dict.fromkeys([*adjacent[:2], *nodes[:32]]):
             if destination != source and any(
                 link.name in links for link, _ in _shortest_path(state, source, destination) or ()
             ):

@@ -22,6 +22,8 @@ from testbed.cluster.faults.injections import (
     places_of,
     restrict,
 )
+from testbed.cluster.records.paths import example
+from testbed.cluster.records.state import State
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.kernel.processes import Identity
 from testbed.spec.layout import Impairment, Layout
@@ -258,3 +260,15 @@ def test_an_injection_stays_with_its_cable_when_other_cables_make_its_ports_othe
     )
     assert follow_layout(before, after, [remaining, removed]) == (followed,)
     assert follow_layout(before, before, [remaining, removed]) == (remaining, removed)
+
+
+def test_a_round_trip_that_is_named_to_the_user_crosses_the_link_alone_if_it_joins_two_nodes() -> None:
+    line = Description(
+        name="line",
+        nodes=[Node(name=name) for name in ("h1", "h2", "r1", "r2")],
+        links=[Link(ends=ends) for ends in (("h1", "r1"), ("r1", "r2"), ("r2", "h2"))],
+    )
+    layout = resolve(line)
+    state = State("c", "", "up", True, Identity("", 0, 0, 0), layout, {}, {}, 0)
+    assert example(state, {layout.links[1].name}) == ("r1", "r2")
+    assert example(replace(state, layout=STAR), {NAME}) == ("n1", "n2")

@@ -1,12 +1,14 @@
-"""Injections by tag into a simulated cluster."""
+"""The fixture's cluster: injections by tag into a simulated one, and names that it does not have."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from testbed import Cluster
 from testbed.errors import NotFoundError
-from testbed.pytest_plugin.under_test import Overlay, apply_overlays
+from testbed.pytest_plugin.under_test import Overlay, SimulatedCluster, apply_overlays
 from testbed.spec.elements import Impairments
 from testbed.spec.resolver import resolve
 
@@ -32,3 +34,12 @@ def test_the_tags_stay_with_the_cluster_that_is_laid_over() -> None:
 def test_one_that_nothing_has_is_told() -> None:
     with pytest.raises(NotFoundError, match="did you mean '@client'"):
         apply_overlays(STAR, [Overlay("@cleint", Impairments(loss=0.5))])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("partition", "; a cluster in namespaces has it as 'cluster.live.partition'"), ("pratition", "")]
+)
+def test_a_method_of_a_running_cluster_is_pointed_out(name: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(SimulatedCluster(STAR, tmp_path), name)
+    assert str(caught.value) == f"the fixture's cluster has no attribute {name!r}{hint}"

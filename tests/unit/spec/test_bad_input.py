@@ -293,7 +293,7 @@ def test_a_wrong_node_says_what_it_expected(line: str, expected: str) -> None:
     [
         ('network = "10.0.0.0"', "an IPv4 network"),
         ('network = "10.0.0.1/8"', "without bits behind its prefix"),
-        ('network = "fd00::/48"', "an IPv4 network"),
+        ('network = "fd00::/48"', "('network6' has the IPv6 addresses)"),
         ('network = "127.0.0.0/8"', "unicast"),
         ('network = "10.0.0.0/31"', "at most /30"),
         ('network = "10.0.0.0/30"', "room for 3 NICs"),
