@@ -74,7 +74,7 @@ def test_tests_of_compiled_modules_run_once_more(suite: Path) -> None:
     assert summary.startswith("on the compiled build: 1 passed;")
 
 
-def test_a_third_of_them_is_interpreted_where_the_compiled_part_follows(suite: Path) -> None:
+def test_a_third_of_its_tests_is_interpreted_where_the_compiled_part_follows(suite: Path) -> None:
     (suite / "tests" / "sim").mkdir()
     (suite / "tests" / "sim" / "test_runs.py").write_text(
         "import pytest\n@pytest.mark.parametrize('run', range(90))\ndef test_run(run): pass\n"
