@@ -91,6 +91,7 @@ class CompileChanged(build_ext):
 
         compiler.compile = compile_changed
         self.force = self.force or not _LINKED.exists() or _LINKED.read_text() != _LEVEL
+        compiler.force = self.force  # else objects of another level that are older than the library are not linked
         super().build_extensions()
         _LINKED.write_text(_LEVEL)
 
