@@ -116,7 +116,8 @@ class OpenMxEndpoint:
 
     def _on_received(self, completion: ReceiveCompletion, request: Request, done: Completion[Result]) -> None:
         self._receives.pop(request, None)
-        status, source, match_info, length, _, _ = done.result()
+        result = done.result()
+        status, match_info, length = result.status, result.match_info, result.length
         envelope = Envelope(match_info >> _TAG_BITS & _SOURCE_MASK, match_info & _TAG_MASK, length)
         if completion.done:
             return
@@ -131,7 +132,7 @@ class OpenMxEndpoint:
                 MPIError(ERR_TRUNCATE, f"{message} for a buffer of {size} bytes", envelope._replace(length=size))
             )
         else:
-            completion.fail(MPIError(ERR_PROC_FAILED, f"{source}: {status.name}"))
+            completion.fail(MPIError(ERR_PROC_FAILED, f"{result.source}: {status.name}"))
 
     def _complete_probe(
         self, completion: Completion[ProbeResult | None], claim: bool, incoming: Incoming | None

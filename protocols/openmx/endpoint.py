@@ -39,8 +39,6 @@ EVENT: Final = "event"
 REQUEST: Final = "request"
 """Work on the host: the library starts a request."""
 
-_DATA: Final = (Op.SEND, Op.SEND_MEDIUM)
-
 
 class Endpoint:
     """An open endpoint (mx_endpoint_t). index: its number on the node. session: number of this opening of the endpoint.
@@ -83,8 +81,9 @@ class Endpoint:
 
     def begin(self) -> None:
         """Open the endpoint in the driver. Completions may arrive before this returns."""
-        entries, address = self.settings.entries, self._ring_address
-        self.write(Command(Op.OPEN, self.index, session=self.session, length=entries, address=address))
+        command = Command(Op.OPEN, self.index)
+        command.session, command.length, command.address = self.session, self.settings.entries, self._ring_address
+        self.write(command)
 
     # Connections.
 
@@ -253,20 +252,16 @@ class Endpoint:
             partner.disconnect()
         self.is_open = False
         self.incoming.close()
-        self.write(Command(Op.CLOSE, self.index))
+        self._ring_doorbell(self._commands.write(Command(Op.CLOSE, self.index)), 0, 0)
         self._library.close(self)
         self.memory.unpin(self._ring_address)
 
     # For the library.
 
-    def command(self, op: Op, partner: Partner, **fields: int) -> None:
-        """Pass a command about a partner to the driver. fields: of `Command`."""
-        if self.is_open:
-            self.write(Command(op, self.index, partner.index, peer=partner.node, **fields))
-
     def write(self, command: Command, data: bytes = b"") -> None:
-        """Pass a command to the driver."""
-        self._ring_doorbell(self._commands.write(command, data), 0, 0)
+        """Pass a command to the driver, unless the endpoint is closed."""
+        if self.is_open:
+            self._ring_doorbell(self._commands.write(command, data), 0, 0)
 
     def arm(self, partner: Partner) -> None:
         """Call `Partner.on_tick` at each tick while the partner is active."""
@@ -278,7 +273,7 @@ class Endpoint:
         request = outgoing.request
         if request is None or request.is_settled:  # a message by loopback may be acknowledged already
             return
-        if outgoing.op in _DATA and self._zombies < self.settings.zombies:
+        if outgoing.has_data and self._zombies < self.settings.zombies:
             self._zombies += 1
             outgoing.is_zombie = True
             if not request.done:
@@ -369,14 +364,15 @@ class Endpoint:
         if len(segments) > MAX_SEGMENTS:
             raise MxError(Status.NO_RESOURCES, f"a message has at most {MAX_SEGMENTS} segments, got {len(segments)}")
         if len(segments) == 1:
-            return memoryview(segments[0]).cast("B")
+            segment = segments[0]
+            return memoryview(segment) if isinstance(segment, bytes) else memoryview(segment).cast("B")
         return memoryview(b"".join(segments))
 
     def _finish_send(self, outgoing: Outgoing, status: Status) -> None:
         """Finish a numbered message that is acknowledged or lost."""
         if outgoing.is_zombie:
             self._zombies -= 1
-        if outgoing.op in _DATA:
+        if outgoing.has_data:
             if outgoing.address:
                 self.memory.unpin(outgoing.address)
             if outgoing.request is not None:
@@ -388,17 +384,17 @@ class Endpoint:
         ring = self._ring
         event = ring.read(slot)
         self.work.spend(EVENT, LINES, self.work.writer)
-        if event.type == TYPE_CONNECT and not event.flag & 1:
+        if event.kind == TYPE_CONNECT and not event.flag & 1:
             self._answer(event)
         else:
             partner = self._partners.get((event.peer, event.endpoint))
             if partner is None:
                 self.counters.old_session += 1
-            elif event.type == TYPE_CONNECT:
+            elif event.kind == TYPE_CONNECT:
                 partner.receive_answer(event)
-            elif event.type == TYPE_TRUC:
+            elif event.kind == TYPE_TRUC:
                 partner.receive_ack(event)
-            elif event.type == TYPE_NACK_LIB:
+            elif event.kind == TYPE_NACK_LIB:
                 partner.receive_nack(event)
             else:
                 partner.receive(event, ring.data(slot, event.length))
@@ -410,17 +406,19 @@ class Endpoint:
         if event.word == self.key:
             partner.receive_request(event)
         else:
-            self.command(
-                Op.CONNECT, partner, flag=1, session=event.session, word=self.session, number=event.number,
-                turn=Status.BAD_KEY,
-            )  # fmt: skip
+            answer = partner.command(Op.CONNECT)
+            answer.flag, answer.turn, answer.number = 1, Status.BAD_KEY, event.number
+            answer.session, answer.word = event.session, self.session
+            self.write(answer)
 
     # Time.
 
     def _set_alarm(self) -> None:
         if not self._has_alarm and self.is_open:
             self._has_alarm = True
-            self.write(Command(Op.SET_ALARM, self.index, length=self.settings.tick))
+            command = Command(Op.SET_ALARM, self.index)
+            command.length = self.settings.tick
+            self.write(command)
 
     def _tick(self) -> None:
         self.ticks += 1

@@ -12,8 +12,7 @@ uses unions of C structures.
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from protocols.openmx.mx_names import SMALL_MAX
 
@@ -22,7 +21,7 @@ COMMANDS: Final = 8192
 DOORBELLS: Final = COMMANDS // 2
 """Maximum number of pending doorbells, and of pending completions, between two processes."""
 
-_COMMAND: Final = struct.Struct("<BBBBHHHHBxxxIIIQQQ")
+_COMMAND: Final = struct.Struct("<BBBBHHHHBxxxIIxxxxQQQ")
 COMMAND_SIZE: Final = 192
 assert _COMMAND.size + SMALL_MAX <= COMMAND_SIZE
 
@@ -38,47 +37,52 @@ PULL_DONE: Final = 0x8000
 ALARM: Final = 0xFFFF
 
 
-class Op(IntEnum):
-    """Commands."""
+class Op:
+    """Commands. Plain numbers: a member of an enumeration is looked up for each message."""
 
-    OPEN = 1
-    CLOSE = 2
-    SEND = 3
+    OPEN: Final = 1
+    CLOSE: Final = 2
+    SEND: Final = 3
     """A message of at most SMALL_MAX bytes, which follow the command."""
-    SEND_MEDIUM = 4
-    RNDV = 5
-    NOTIFY = 6
-    ACK = 7
-    CONNECT = 8
-    REGISTER = 9
-    DEREGISTER = 10
-    PULL = 11
-    SET_ALARM = 12
-    CLOSE_PULL = 13
+    SEND_MEDIUM: Final = 4
+    RNDV: Final = 5
+    NOTIFY: Final = 6
+    ACK: Final = 7
+    CONNECT: Final = 8
+    REGISTER: Final = 9
+    DEREGISTER: Final = 10
+    PULL: Final = 11
+    SET_ALARM: Final = 12
+    CLOSE_PULL: Final = 13
 
 
-class Command(NamedTuple):
+class Command:
     """A command. endpoint: the local endpoint. peer, dst_endpoint: the partner. seqnum, ack, match, session: sequence
     number, ack, match and session of the message. length: bytes of the message, entries of a ring, or ns of an alarm.
     address: address of pinned memory. number: a region, or a pull. turn: generation of the region, or the status in an
-    answer to a connection request. word, value: further fields of a connection or acknowledgement; word also a pull's serial
-    number. flag: a bit."""
+    answer to a connection request. word: a further field of a connection or acknowledgement, or a pull's serial number.
+    flag: a bit."""
 
-    op: int
-    endpoint: int
-    dst_endpoint: int = 0
-    flag: int = 0
-    peer: int = 0
-    seqnum: int = 0
-    ack: int = 0
-    number: int = 0
-    turn: int = 0
-    session: int = 0
-    word: int = 0
-    value: int = 0
-    match: int = 0
-    length: int = 0
-    address: int = 0
+    __slots__ = (
+        "ack", "address", "dst_endpoint", "endpoint", "flag", "length", "match", "number", "op", "peer", "seqnum",
+        "session", "turn", "word",
+    )  # fmt: skip
+
+    def __init__(self, op: int, endpoint: int, dst_endpoint: int = 0, peer: int = 0) -> None:
+        self.op = op
+        self.endpoint = endpoint
+        self.dst_endpoint = dst_endpoint
+        self.flag = 0
+        self.peer = peer
+        self.seqnum = 0
+        self.ack = 0
+        self.number = 0
+        self.turn = 0
+        self.session = 0
+        self.word = 0
+        self.match = 0
+        self.length = 0
+        self.address = 0
 
 
 class Commands(Protocol):
@@ -123,7 +127,12 @@ class SharedCommands(Commands):
         slot = self._next
         self._next = (slot + 1) % COMMANDS
         offset = slot * COMMAND_SIZE
-        _COMMAND.pack_into(self._memory, offset, *command)
+        _COMMAND.pack_into(
+            self._memory, offset,
+            command.op, command.endpoint, command.dst_endpoint, command.flag, command.peer, command.seqnum,
+            command.ack, command.number, command.turn, command.session, command.word, command.match,
+            command.length, command.address,
+        )  # fmt: skip
         if data:
             offset += _COMMAND.size
             self._memory[offset : offset + len(data)] = data
@@ -131,30 +140,43 @@ class SharedCommands(Commands):
 
     def read(self, slot: int) -> tuple[Command, bytes]:
         offset = slot % COMMANDS * COMMAND_SIZE
-        command = Command(*_COMMAND.unpack_from(self._memory, offset))
+        (
+            op, endpoint, dst_endpoint, flag, peer, seqnum, ack, number, turn,
+            session, word, match, length, address,
+        ) = _COMMAND.unpack_from(self._memory, offset)  # fmt: skip
+        command = Command(op, endpoint, dst_endpoint, peer)
+        command.flag, command.turn, command.number = flag, turn, number
+        command.seqnum, command.ack, command.session = seqnum, ack, session
+        command.word, command.match = word, match
+        command.length, command.address = length, address
         offset += _COMMAND.size
         return command, bytes(self._memory[offset : offset + min(command.length, SMALL_MAX)])
 
 
-class Event(NamedTuple):
-    """A received frame, for the library. type: the frame's type. endpoint, peer: endpoint and peer of the sender. session:
+class Event:
+    """A received frame, for the library. kind: the frame's type. endpoint, peer: endpoint and peer of the sender. session:
     session of the frame; in a connection frame the sender's. length: bytes of data. total: bytes of the message. number:
     number of a fragment, a region, or a connection request. turn: generation of the region, or the status of an answer.
     word: a further field. flag: a bit, or the type of a refusal."""
 
-    type: int
-    endpoint: int
-    flag: int
-    turn: int
-    peer: int
-    seqnum: int
-    ack: int
-    number: int
-    length: int
-    total: int
-    session: int
-    word: int
-    match: int
+    __slots__ = (
+        "ack", "endpoint", "flag", "kind", "length", "match", "number", "peer", "seqnum", "session", "total", "turn", "word",
+    )  # fmt: skip
+
+    def __init__(self, kind: int, endpoint: int, peer: int, seqnum: int = 0, ack: int = 0, session: int = 0) -> None:
+        self.kind = kind
+        self.endpoint = endpoint
+        self.flag = 0
+        self.turn = 0
+        self.peer = peer
+        self.seqnum = seqnum
+        self.ack = ack
+        self.number = 0
+        self.length = 0
+        self.total = 0
+        self.session = session
+        self.word = 0
+        self.match = 0
 
 
 class ReceiveRing:
@@ -192,7 +214,11 @@ class ReceiveRing:
 
     def write(self, slot: int, event: Event) -> None:
         """Write an event without its data."""
-        _EVENT.pack_into(self._slots, slot * self._slot_size, *event)
+        _EVENT.pack_into(
+            self._slots, slot * self._slot_size,
+            event.kind, event.endpoint, event.flag, event.turn, event.peer, event.seqnum, event.ack, event.number,
+            event.length, event.total, event.session, event.word, event.match,
+        )  # fmt: skip
 
     def data(self, slot: int, length: int) -> memoryview:
         """Return a view of an event's data."""
@@ -207,7 +233,13 @@ class ReceiveRing:
 
     def read(self, slot: int) -> Event:
         """Read an event."""
-        return Event(*_EVENT.unpack_from(self._slots, slot * self._slot_size))
+        kind, endpoint, flag, turn, peer, seqnum, ack, number, length, total, session, word, match = _EVENT.unpack_from(
+            self._slots, slot * self._slot_size
+        )
+        event = Event(kind, endpoint, peer, seqnum, ack, session)
+        event.flag, event.turn, event.number, event.length = flag, turn, number, length
+        event.total, event.word, event.match = total, word, match
+        return event
 
     def release(self, slot: int) -> None:
         """Release a slot."""

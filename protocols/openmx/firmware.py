@@ -296,7 +296,7 @@ class Firmware(firmware.Firmware):
             elif kind == TYPE_NACK_LIB:
                 self._receive_nack(frame)
             elif kind in _EVENTS:
-                src, dst, event, data = _EVENTS[kind](driver.codec, frame)
+                src, dst, event, data = _parse(driver.codec, kind, frame)
                 if kind == TYPE_MEDIUM and len(data) != min(
                     driver.fragment_size, event.total - event.number * driver.fragment_size
                 ):
@@ -360,12 +360,14 @@ class Firmware(firmware.Firmware):
             driver.counters.drop_bad_peer_addr += 1
             return
         driver.counters.recv_nack_lib += 1
-        driver.post(endpoint, Event(TYPE_NACK_LIB, src_endpoint, nack_type, 0, peer_index, seqnum, *_NO_FIELDS))
+        event = Event(TYPE_NACK_LIB, src_endpoint, peer_index, seqnum)
+        event.flag = nack_type
+        driver.post(endpoint, event)
 
     def _refuse(self, endpoint: DriverEndpoint, event: Event, nack_type: int) -> None:
         """Refuse a message. An acknowledgement is dropped: it needs no answer."""
         driver = self._driver
-        if event.type == TYPE_TRUC:
+        if event.kind == TYPE_TRUC:
             return
         driver.counters.send_nack_lib += 1
         driver.send(
@@ -398,32 +400,32 @@ _OPERATIONS: Final[dict[int, Callable[[Firmware, DriverEndpoint, Command], None]
 }
 """Plain functions: bound methods would refer to a firmware, and keep it and a dead host's memory alive."""
 
-_NO_FIELDS: Final = (0, 0, 0, 0, 0, 0, 0)
 _Parsed = tuple[bytes, int, Event, memoryview]
 
 
 def _parse_tiny(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, seqnum, ack, match, session, data = codec.unpack_tiny(frame)
-    length = len(data)
-    return src, dst, Event(TYPE_TINY, src_endpoint, 0, 0, peer, seqnum, ack, 0, length, length, session, 0, match), data
+    return src, dst, _eager(Event(TYPE_TINY, src_endpoint, peer, seqnum, ack, session), match, data), data
 
 
 def _parse_small(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, seqnum, ack, match, session, data = codec.unpack_small(frame)
-    length = len(data)
-    return (
-        src,
-        dst,
-        Event(TYPE_SMALL, src_endpoint, 0, 0, peer, seqnum, ack, 0, length, length, session, 0, match),
-        data,
-    )
+    return src, dst, _eager(Event(TYPE_SMALL, src_endpoint, peer, seqnum, ack, session), match, data), data
+
+
+def _eager(event: Event, match: int, data: memoryview) -> Event:
+    """Complete the event of a message whose frame has all its data."""
+    event.match = match
+    event.length = event.total = len(data)
+    return event
 
 
 def _parse_medium(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, total, seqnum, ack, match, session, number, data = codec.unpack_medium(frame)
     if not 0 < total <= MEDIUM_MAX or number >= MAX_FRAGMENTS:
         raise MalformedError("msg_length")
-    event = Event(TYPE_MEDIUM, src_endpoint, 0, 0, peer, seqnum, ack, number, len(data), total, session, 0, match)
+    event = Event(TYPE_MEDIUM, src_endpoint, peer, seqnum, ack, session)
+    event.number, event.length, event.total, event.match = number, len(data), total, match
     return src, dst, event, data
 
 
@@ -431,41 +433,48 @@ def _parse_rndv(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, seqnum, ack, match, session, total, region, turn, _, data = codec.unpack_rndv(
         frame
     )
-    return (
-        src,
-        dst,
-        Event(TYPE_RNDV, src_endpoint, 0, turn, peer, seqnum, ack, region, 0, total, session, 0, match),
-        data[:0],
-    )
+    event = Event(TYPE_RNDV, src_endpoint, peer, seqnum, ack, session)
+    event.number, event.turn, event.total, event.match = region, turn, total, match
+    return src, dst, event, data[:0]
 
 
 def _parse_notify(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, session, total, region, turn, seqnum, ack, data = codec.unpack_notify(frame)
-    return src, dst, Event(TYPE_NOTIFY, src_endpoint, 0, turn, peer, seqnum, ack, region, 0, total, session, 0, 0), data
+    event = Event(TYPE_NOTIFY, src_endpoint, peer, seqnum, ack, session)
+    event.number, event.turn, event.total = region, turn, total
+    return src, dst, event, data
 
 
 def _parse_truc(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, session, ack, acked, acknum, seqnum, _, data = codec.unpack_truc(frame)
-    return src, dst, Event(TYPE_TRUC, src_endpoint, 0, 0, peer, seqnum, ack, 0, 0, acknum, session, acked, 0), data
+    event = Event(TYPE_TRUC, src_endpoint, peer, seqnum, ack, session)
+    event.total, event.word = acknum, acked
+    return src, dst, event, data
 
 
 def _parse_connect(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, session, word, seqnum, is_reply, number, status, data = codec.unpack_connect(frame)
-    return (
-        src,
-        dst,
-        Event(TYPE_CONNECT, src_endpoint, is_reply, status, peer, seqnum, 0, number, 0, 0, session, word, 0),
-        data,
-    )
+    event = Event(TYPE_CONNECT, src_endpoint, peer, seqnum, 0, session)
+    event.flag, event.turn, event.number, event.word = is_reply, status, number, word
+    return src, dst, event, data
 
 
-_EVENTS: Final = {
-    TYPE_TINY: _parse_tiny,
-    TYPE_SMALL: _parse_small,
-    TYPE_MEDIUM: _parse_medium,
-    TYPE_RNDV: _parse_rndv,
-    TYPE_NOTIFY: _parse_notify,
-    TYPE_TRUC: _parse_truc,
-    TYPE_CONNECT: _parse_connect,
-}
-"""Parsers by frame type. They return the sender's address, the destination endpoint, the event, and its data."""
+_EVENTS: Final = frozenset((TYPE_TINY, TYPE_SMALL, TYPE_MEDIUM, TYPE_RNDV, TYPE_NOTIFY, TYPE_TRUC, TYPE_CONNECT))
+"""Types of the frames that become events."""
+
+
+def _parse(codec: Codec, kind: int, frame: bytes) -> _Parsed:
+    """Return a frame's source address, destination endpoint, event, and the event's data."""
+    if kind == TYPE_TINY:
+        return _parse_tiny(codec, frame)
+    if kind == TYPE_SMALL:
+        return _parse_small(codec, frame)
+    if kind == TYPE_MEDIUM:
+        return _parse_medium(codec, frame)
+    if kind == TYPE_RNDV:
+        return _parse_rndv(codec, frame)
+    if kind == TYPE_NOTIFY:
+        return _parse_notify(codec, frame)
+    if kind == TYPE_TRUC:
+        return _parse_truc(codec, frame)
+    return _parse_connect(codec, frame)

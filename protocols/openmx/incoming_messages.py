@@ -82,15 +82,15 @@ class IncomingMessages:
 
     def take(self, partner: Partner, event: Event, data: memoryview) -> None:
         """Handle an unfragmented message: eager data, a rendezvous, or a notice."""
-        if event.type == TYPE_NOTIFY:
+        if event.kind == TYPE_NOTIFY:
             self.large.on_notify(partner, event)
             return
         receive = self.queues.match(event.match)
-        if receive is not None and event.type != TYPE_RNDV:
+        if receive is not None and event.kind != TYPE_RNDV:
             self._receive(partner, event, data, receive)
             return
         incoming = Incoming(partner, event.match, event.total)
-        if event.type == TYPE_RNDV:
+        if event.kind == TYPE_RNDV:
             incoming.region, incoming.turn = event.number, event.turn
         else:
             incoming.buffer = memoryview(bytes(data))

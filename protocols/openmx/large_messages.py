@@ -68,7 +68,9 @@ class LargeMessages:
             self._incoming.finish(*waiting_pull, status)
         for number, pull in list(self._pulls.items()):
             if pull.incoming.source is partner:
-                self._endpoint.command(Op.CLOSE_PULL, partner, number=number)
+                command = partner.command(Op.CLOSE_PULL)
+                command.number = number
+                self._endpoint.write(command)
                 self._end_pull(number, 0)
                 self._incoming.finish(pull.incoming, pull.receive, status)
 
@@ -100,13 +102,18 @@ class LargeMessages:
         address = self._memory.pin_page(request.buffer) if len(request.buffer) else 0
         self._sending[region] = Sending(request, to, address, turn)
         outgoing.number, outgoing.turn = region, turn
-        self._endpoint.command(Op.REGISTER, to, number=region, turn=turn, length=outgoing.length, address=address)
+        command = to.command(Op.REGISTER)
+        command.number, command.turn = region, turn
+        command.length, command.address = outgoing.length, address
+        self._endpoint.write(command)
         to.submit(outgoing)
 
     def _end_sending(self, region: int, sending: Sending, status: Status) -> None:
         """Finish a message that was pulled or failed."""
         del self._sending[region]
-        self._endpoint.command(Op.DEREGISTER, sending.partner, number=region)
+        command = sending.partner.command(Op.DEREGISTER)
+        command.number = region
+        self._endpoint.write(command)
         if sending.address:
             self._memory.unpin(sending.address)
         self._endpoint.settle(sending.request, status)
@@ -129,10 +136,11 @@ class LargeMessages:
             self._serial = serial = (self._serial + 1) & 0xFFFF
             self._pulls[number] = _Pull(incoming, receive, address, serial)
             source = incoming.source
-            self._endpoint.command(
-                Op.PULL, source, number=number, turn=incoming.turn, session=source.session, match=incoming.region,
-                length=size, address=address, word=serial,
-            )  # fmt: skip
+            command = source.command(Op.PULL)
+            command.number, command.word, command.session = number, serial, source.session
+            command.match, command.turn = incoming.region, incoming.turn
+            command.length, command.address = size, address
+            self._endpoint.write(command)
 
     def on_pull_done(self, number: int, serial: int, code: int) -> None:
         """Handle the end of a pull. code: its status."""

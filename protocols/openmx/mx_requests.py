@@ -13,16 +13,21 @@ if TYPE_CHECKING:
     from protocols.openmx.partners import Partner
 
 
-class Result(NamedTuple):
+class Result:
     """Result of a request (mx_status_t). source: the sender of a received message, the receiver of a sent one. length:
     bytes of the message. transferred: bytes that are in the buffer. context: the request's."""
 
-    status: Status
-    source: Partner | None = None
-    match_info: int = 0
-    length: int = 0
-    transferred: int = 0
-    context: object | None = None
+    __slots__ = ("context", "length", "match_info", "source", "status", "transferred")
+
+    def __init__(
+        self, status: Status, source: Partner | None, match_info: int, length: int, transferred: int, context: object
+    ) -> None:
+        self.status: Final = status
+        self.source: Final = source
+        self.match_info: Final = match_info
+        self.length: Final = length
+        self.transferred: Final = transferred
+        self.context: Final = context
 
 
 class Request(Completion[Result]):
@@ -73,18 +78,20 @@ class Request(Completion[Result]):
 
 
 class Outgoing:
-    """A numbered message to a partner. address: pinned memory with its bytes, or 0. data: bytes of a small message.
-    frames: their number. number, turn: number and turn of the region of a rendezvous or notice. sent_tick: tick of the last
-    transmission. is_zombie: the send was completed before the acknowledgement.
+    """A numbered message to a partner. has_data: whether it carries a program's bytes: it is no rendezvous and no notice.
+    address: pinned memory with its bytes, or 0. data: bytes of a small message. frames: their number. number, turn: number
+    and turn of the region of a rendezvous or notice. sent_tick: tick of the last transmission. is_zombie: the send was
+    completed before the acknowledgement.
     """
 
     __slots__ = (
-        "address", "data", "frames", "is_zombie", "length", "match_info", "number", "op", "request", "sent_tick", "seqnum",
-        "turn",
+        "address", "data", "frames", "has_data", "is_zombie", "length", "match_info", "number", "op", "request", "sent_tick",
+        "seqnum", "turn",
     )  # fmt: skip
 
-    def __init__(self, op: Op, request: Request | None, match_info: int, length: int, frames: int = 1) -> None:
+    def __init__(self, op: int, request: Request | None, match_info: int, length: int, frames: int = 1) -> None:
         self.op: Final = op
+        self.has_data: Final = op == Op.SEND or op == Op.SEND_MEDIUM
         self.request: Final = request
         self.match_info: Final = match_info
         self.length: Final = length

@@ -128,6 +128,10 @@ class Partner:
         count = len(self._unacked)
         return [f"acknowledgements of {count} messages to endpoint {self.index} of node {self.node}"] if count else []
 
+    def command(self, op: int) -> Command:
+        """Make a command about this partner."""
+        return Command(op, self._endpoint.index, self.index, self.node)
+
     # Connection
 
     def connect(self, key: int) -> Completion[Status]:
@@ -192,10 +196,10 @@ class Partner:
             self.session = event.session
             self._is_passive = True
             self._begin_sending(event.seqnum)
-        self._endpoint.command(
-            Op.CONNECT, self, flag=1, session=event.session, word=self._endpoint.session, seqnum=self._next_match,
-            number=event.number,
-        )  # fmt: skip
+        answer = self.command(Op.CONNECT)
+        answer.flag, answer.session, answer.word = 1, event.session, self._endpoint.session
+        answer.seqnum, answer.number = self._next_match, event.number
+        self._endpoint.write(answer)
         self._connected(Status.SUCCESS)
 
     def _record_request(self, session: int, number: int) -> None:
@@ -260,10 +264,10 @@ class Partner:
     def _send_request(self) -> None:
         endpoint = self._endpoint
         self._last_request_tick = endpoint.ticks
-        endpoint.command(
-            Op.CONNECT, self, session=endpoint.session, word=self._key, seqnum=self._next_match,
-            number=self._connect_seqnum,
-        )  # fmt: skip
+        request = self.command(Op.CONNECT)
+        request.session, request.word = endpoint.session, self._key
+        request.seqnum, request.number = self._next_match, self._connect_seqnum
+        endpoint.write(request)
         endpoint.arm(self)
 
     def _connected(self, status: Status) -> None:
@@ -321,22 +325,21 @@ class Partner:
         endpoint = self._endpoint
         outgoing.sent_tick = endpoint.ticks
         self.pending_acks = 0
-        endpoint.write(
-            Command(
-                outgoing.op, endpoint.index, self.index, 0, self.node, outgoing.seqnum, self._ack(), outgoing.number,
-                outgoing.turn, self.session, 0, 0, outgoing.match_info, outgoing.length, outgoing.address,
-            ),
-            outgoing.data,
-        )  # fmt: skip
+        command = self.command(outgoing.op)
+        command.seqnum, command.ack, command.session = outgoing.seqnum, self._ack(), self.session
+        command.number, command.turn, command.match = outgoing.number, outgoing.turn, outgoing.match_info
+        command.length, command.address = outgoing.length, outgoing.address
+        endpoint.write(command, outgoing.data)
         endpoint.arm(self)
 
     def acknowledge(self) -> None:
         """Send a separate acknowledgement of all received messages."""
         self.pending_acks = 0
         self._acknum = (self._acknum + 1) & _WORD_MASK
-        self._endpoint.command(
-            Op.ACK, self, ack=self._ack(), seqnum=self._next_send, session=self.session, word=self._acknum
-        )
+        command = self.command(Op.ACK)
+        command.ack, command.seqnum = self._ack(), self._next_send
+        command.session, command.word = self.session, self._acknum
+        self._endpoint.write(command)
 
     def flush(self) -> None:
         """Send a pending acknowledgement now."""
@@ -434,7 +437,7 @@ class Partner:
     def _accept(self, event: Event, data: memoryview) -> None:
         """Accept the next message, or its first received fragment."""
         self._next_match = seqnum_after(self._next_match)
-        if event.type != TYPE_MEDIUM:
+        if event.kind != TYPE_MEDIUM:
             self._endpoint.incoming.take(self, event, data)
             return
         incoming = self._endpoint.incoming.begin_medium(self, event)

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from protocols.openmx.codec import ETHERTYPE
-from protocols.openmx.endpoint_memory import COMMAND_SIZE, Command, Op
+from protocols.openmx.endpoint_memory import COMMAND_SIZE, Op
 from protocols.openmx.host import Library
 from protocols.openmx.mx_names import Status
 from protocols.openmx.mx_requests import Request
@@ -22,6 +22,7 @@ from testbed import Cluster
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from tests.live.machine_state import eventually
 from tests.live.shared_nic_processes import Nodes, Program, nodes, wait_for_results
+from tests.unit.protocols.openmx_commands import OPS, command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -91,9 +92,9 @@ async def scribble(library: Library, _driver: HostDriver, nic: Attachment) -> in
         if chance.randrange(2):
             commands[slot * COMMAND_SIZE : (slot + 1) * COMMAND_SIZE] = chance.randbytes(COMMAND_SIZE)
         else:
-            op, peer = chance.choice([operation for operation in Op if operation != Op.CLOSE]), chance.randrange(4)
+            op, peer = chance.choice([operation for operation in OPS if operation != Op.CLOSE]), chance.randrange(4)
             slot = library.commands.write(
-                Command(op, 0, 0, 0, peer, number=chance.randrange(4), length=chance.choice([1, 3_000, 50_000]))
+                command(op, peer=peer, number=chance.randrange(4), length=chance.choice([1, 3_000, 50_000]))
             )
         ring[chance.randrange(256)] = chance.randrange(2)
         nic._doorbells.put(slot if chance.randrange(4) else chance.getrandbits(64))

@@ -30,7 +30,7 @@ def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         dropped = firmware.counters.unexp_eventq_full
         hand_over(firmware, endpoint, event, data)
         if firmware.counters.unexp_eventq_full == dropped:
-            kind = "connection request" if event.type == TYPE_CONNECT else "message"
+            kind = "connection request" if event.kind == TYPE_CONNECT else "message"
             watch.saw(states.ENDPOINT, endpoint.state, kind, endpoint.state)
 
     patch.setattr(Firmware, "_step", watched_step)

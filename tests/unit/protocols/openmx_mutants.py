@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols.openmx.endpoint import Endpoint
+from protocols.openmx.endpoint_memory import Event
 from protocols.openmx.mx_names import SEQNUM_MASK
 from protocols.openmx.mx_requests import Outgoing
 from protocols.openmx.partners import Partner
@@ -16,9 +17,9 @@ from tests.unit.protocols.mutants import Mutant
 def any_session(patch: pytest.MonkeyPatch) -> None:
     receive = Partner.receive
 
-    def as_of_this_session(partner: Partner, event: object, data: memoryview) -> None:
-        seqnum = event.seqnum & SEQNUM_MASK | partner._next_match & ~SEQNUM_MASK  # type: ignore[attr-defined]  # an Event
-        receive(partner, event._replace(seqnum=seqnum), data)  # type: ignore[attr-defined]
+    def as_of_this_session(partner: Partner, event: Event, data: memoryview) -> None:
+        event.seqnum = event.seqnum & SEQNUM_MASK | partner._next_match & ~SEQNUM_MASK
+        receive(partner, event, data)
 
     patch.setattr(Partner, "receive", as_of_this_session)
 

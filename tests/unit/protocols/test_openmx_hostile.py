@@ -9,8 +9,9 @@ import pytest
 
 from protocols.core.malformed import MalformedError
 from protocols.openmx import codec
-from protocols.openmx.endpoint_memory import Command, Op
+from protocols.openmx.endpoint_memory import Op
 from protocols.openmx.mx_names import MATCH_NONE, Status
+from tests.unit.protocols.openmx_commands import OPS, command
 from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, checked, kind_of, pattern
 
 
@@ -99,17 +100,18 @@ def test_a_wrong_check_and_an_unknown_type_are_counted() -> None:
 def test_the_driver_survives_random_commands(seed: int) -> None:
     """A host is not trusted: each field has any value that its slot has room for."""
     pair, rng = EndpointPair(), random.Random(seed)
-    limits = (None, 1, 1, 1, 2, 2, 2, 2, 1, 4, 4, 4, 8, 8, 8)
+    widths = {
+        "endpoint": 1, "dst_endpoint": 1, "flag": 1, "peer": 2, "seqnum": 2, "ack": 2, "number": 2, "turn": 1, "session": 4,
+        "word": 4, "match": 8, "length": 8, "address": 8,
+    }  # fmt: skip
     library = pair.library(0)
     for _ in range(2_000):
-        op = rng.choice([*[operation for operation in Op if operation != Op.CLOSE], 99])
-        fields = [
-            rng.choice((0, 0, 1, 5, 200, (1 << 8 * width) - 1, rng.getrandbits(8 * width)))
-            % (1 << 8 * width)
-            for width in limits[1:]
-            if width is not None
-        ]  # fmt: skip
-        pair.wires.nics[0].ring_doorbell(library.commands.write(Command(op, *fields)), 0, 0)
+        op = rng.choice([*[operation for operation in OPS if operation != Op.CLOSE], 99])
+        fields = {
+            name: rng.choice((0, 0, 1, 5, 200, (1 << 8 * width) - 1, rng.getrandbits(8 * width))) % (1 << 8 * width)
+            for name, width in widths.items()
+        }
+        pair.wires.nics[0].ring_doorbell(library.commands.write(command(op, **fields)), 0, 0)
         pair.deliver_frames()
     assert pair.counter(0, "invalid") > 0
     pair.ends[0].close()
@@ -125,5 +127,5 @@ def test_the_driver_survives_random_commands(seed: int) -> None:
 def test_a_ring_of_a_wrong_size_is_refused() -> None:
     pair = EndpointPair(connects=False)
     for entries in (0, 1, 31, 16_385, 1 << 40):
-        pair.ends[0].write(Command(Op.OPEN, 7, session=1, length=entries, address=pair.ends[0]._ring_address))
+        pair.ends[0].write(command(Op.OPEN, 7, session=1, length=entries, address=pair.ends[0]._ring_address))
     assert pair.counter(0, "invalid") == 5

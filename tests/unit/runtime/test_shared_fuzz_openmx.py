@@ -15,6 +15,7 @@ from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
+from tests.unit.protocols.openmx_commands import OPS, command
 from tests.unit.protocols.openmx_pair import checked
 from tests.unit.runtime.am2_shared_cluster import Nobody, attached
 from tests.unit.runtime.damaged_frames import damaged_at_times
@@ -31,7 +32,7 @@ MILLISECOND = 1_000_000
 SESSION = 77
 ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(2))
 DRIVER = split_driver(Settings(tick=MILLISECOND, resends=4, pull_timeout=MILLISECOND, entries=MIN_ENTRIES))
-OPS = [op for op in Op if op not in (Op.CLOSE, Op.OPEN)]
+USUAL_OPS = [op for op in OPS if op not in (Op.CLOSE, Op.OPEN)]
 
 
 class Host:
@@ -47,12 +48,12 @@ class Host:
 
     def open(self, now: int) -> None:
         """Open an endpoint whose ring is at the heap's beginning."""
-        self.ring(now, Command(Op.OPEN, 0, session=SESSION, length=MIN_ENTRIES, address=0))
+        self.ring(now, command(Op.OPEN, session=SESSION, length=MIN_ENTRIES, address=0))
         for number in range(3):
-            self.ring(now, Command(Op.REGISTER, 0, number=number, turn=1, length=50_000, address=RING))
+            self.ring(now, command(Op.REGISTER, number=number, turn=1, length=50_000, address=RING))
 
-    def ring(self, now: int, command: Command, data: bytes = b"") -> None:
-        self.attached.on_doorbell(now, self.commands.write(command, data))
+    def ring(self, now: int, written: Command, data: bytes = b"") -> None:
+        self.attached.on_doorbell(now, self.commands.write(written, data))
 
     def act(self, now: int) -> None:
         """Do something that may be right, or anything."""
@@ -65,25 +66,35 @@ class Host:
         elif style < 4:
             self.open(now)
         else:
-            self.ring(now, self.command(), rng.randbytes(40))
+            self.ring(now, self.random_command(), rng.randbytes(40))
         for _ in range(4):  # it reads what has come, or says so, or says that slots are full
             self.heap[rng.randrange(MIN_ENTRIES)] = rng.randrange(4) == 0
 
-    def command(self) -> Command:
+    def random_command(self) -> Command:
         """Return a command of few numbers, so that they meet, some of them impossible."""
         rng = self.rng
-        op = rng.choice(OPS) if rng.randrange(80) else rng.choice([Op.CLOSE, Op.OPEN, 0, 99])
+        op = rng.choice(USUAL_OPS) if rng.randrange(80) else rng.choice([Op.CLOSE, Op.OPEN, 0, 99])
         address = rng.choice([RING, RING, RING + 1_000, HEAP, rng.getrandbits(64)])
         length = rng.choice([0, 1, 100, 1_500, 20_000, 50_000, HEAP, rng.getrandbits(40)])
         if op in (Op.PULL, Op.SEND_MEDIUM):
             length = min(length, NAMED - address) if RING <= address < NAMED else length
         seqnum = rng.choice([0, 1, 0x3FFF, rng.getrandbits(16)])
         number = rng.choice([0, 1, 2, 70])
-        return Command(
-            op, 0, rng.choice([0, 0, 1]), rng.randrange(2), rng.choice([self.peer, self.peer, 1 - self.peer, 9]),
-            seqnum, rng.getrandbits(16), number, 1, rng.choice([SESSION, SESSION, 3]), rng.getrandbits(32), 0,
-            number, length, address,
-        )  # fmt: skip
+        return command(
+            op,
+            dst_endpoint=rng.choice([0, 0, 1]),
+            flag=rng.randrange(2),
+            peer=rng.choice([self.peer, self.peer, 1 - self.peer, 9]),
+            seqnum=seqnum,
+            ack=rng.getrandbits(16),
+            number=number,
+            turn=1,
+            session=rng.choice([SESSION, SESSION, 3]),
+            word=rng.getrandbits(32),
+            match=number,
+            length=length,
+            address=address,
+        )
 
 
 def run_fuzz(seed: int) -> Counter[str]:
