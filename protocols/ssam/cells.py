@@ -10,7 +10,7 @@ without a handler.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols.atm.cell import PAYLOAD
 from protocols.core.firmware import Buffer
@@ -41,20 +41,26 @@ SESSIONS: Final = 256
 _CELL: Final = Struct("!HI40sH")
 """Flow control, handler, data, length and check."""
 _BYTES_CELL: Final = Struct("!H44sH")
+_CHECKED: Final = Struct(f"!{PAYLOAD - 2}sH")
+"""All before the length and check, which takes the beginning of a whole payload; length and check."""
 _HANDLER_BYTES: Final = 4
+_DATA_AT: Final = 2 + _HANDLER_BYTES
 _CRC_BITS: Final = 10
 """Bits of the CRC, below the length."""
 _GENERATOR: Final = 0x633
 
 
-class Message(NamedTuple):
+class Message:
     """A cell's message. number: sequence number of the request, or of the answered request."""
 
-    kind: int
-    session: int
-    number: int
-    handler: int
-    data: bytes
+    __slots__ = ("data", "handler", "kind", "number", "session")
+
+    def __init__(self, kind: int, session: int, number: int, handler: int, data: bytes) -> None:
+        self.kind: Final = kind
+        self.session: Final = session
+        self.number: Final = number
+        self.handler: Final = handler
+        self.data: Final = data
 
 
 def _tables() -> tuple[list[int], list[int]]:
@@ -89,9 +95,10 @@ def _crc10_of_words(words: tuple[int, ...]) -> int:
     return _QUOTIENTS[remainder >> 6]
 
 
-def pack_into(buffer: bytearray, offset: int, message: Message) -> None:
-    """Write a message's payload without its CRC, padded with zeros."""
-    kind, session, number, handler, data = message
+def pack_into(
+    buffer: bytearray, offset: int, kind: int, session: int, number: int, handler: int = 0, data: bytes = b""
+) -> None:
+    """Write the payload of a message (see `Message`) without its CRC, padded with zeros."""
     if kind == INTRODUCTION:
         kind, handler = ACKNOWLEDGEMENT, INTRODUCES
     control = kind << 14 | session << 6 | number
@@ -104,22 +111,21 @@ def pack_into(buffer: bytearray, offset: int, message: Message) -> None:
 def with_crc(payload: Buffer) -> bytes:
     """Return a payload with the CRC that the interface computes."""
     words: tuple[int, ...] = _PAYLOAD_WORDS.unpack(payload)
-    trailer = words[-1] ^ _crc10_of_words(words)
-    return bytes(payload[:-2]) + trailer.to_bytes(2, "big")
+    return _CHECKED.pack(payload, words[-1] ^ _crc10_of_words(words))
 
 
 def unpack(payload: Buffer) -> Message | None:
     """Return a payload's message; None if its length or CRC is wrong."""
-    fields: tuple[int, int, bytes, int] = _CELL.unpack(payload)
-    control, handler, data, trailer = fields
-    length = trailer >> _CRC_BITS
-    if length > LONG or crc10(payload):
+    words: tuple[int, ...] = _PAYLOAD_WORDS.unpack(payload)
+    length = words[-1] >> _CRC_BITS
+    if length > LONG or _crc10_of_words(words):
         return None
+    control, handler = words[0], words[1] << 16 | words[2]
     kind, session, number = control >> 14, control >> 6 & 0xFF, control & 0x3F
     if kind == BYTES:
-        return Message(BYTES, session, number, 0, _BYTES_CELL.unpack(payload)[1][:length])
+        return Message(BYTES, session, number, 0, bytes(payload[2 : 2 + length]))
     if length < _HANDLER_BYTES:
         return None
     if kind == ACKNOWLEDGEMENT and handler == INTRODUCES:
         kind, handler = INTRODUCTION, 0
-    return Message(kind, session, number, handler, data[: length - _HANDLER_BYTES])
+    return Message(kind, session, number, handler, bytes(payload[_DATA_AT : _DATA_AT + length - _HANDLER_BYTES]))

@@ -145,9 +145,8 @@ class Library(Host):
         connection.pending[number % MAX_WINDOW] = pending
         self._counters.requests += 1
         self._work.spend(FORMAT)
-        request = Message(kind, connection.session, number % cells.SEQUENCE_NUMBERS, handler, bytes(data))
-        offset = request_slot(number)
-        cells.pack_into(self.process.memory(connection.number), offset, request)
+        offset, memory = request_slot(number), self.process.memory(connection.number)
+        cells.pack_into(memory, offset, kind, connection.session, number % cells.SEQUENCE_NUMBERS, handler, bytes(data))
         if connection.is_open:  # each send polls (section 3.1.1)
             self._read.extend(self.process.write_read(connection.number, offset))
         self._arm()
@@ -371,19 +370,18 @@ class Library(Host):
 
     def _answer(self, connection: Connection, number: int, reply: Reply | None) -> None:
         """Store and send the answer to a request."""
+        offset, memory = answer_slot(number), self.process.memory(connection.number)
         if reply is None:
-            answer = Message(cells.ACKNOWLEDGEMENT, connection.session, number, 0, b"")
+            cells.pack_into(memory, offset, cells.ACKNOWLEDGEMENT, connection.session, number)
         else:
-            answer = Message(cells.REPLY, connection.session, number, reply.handler, bytes(reply.data))
-        offset = answer_slot(number)
-        cells.pack_into(self.process.memory(connection.number), offset, answer)
+            cells.pack_into(memory, offset, cells.REPLY, connection.session, number, reply.handler, bytes(reply.data))
         self.process.write(connection.number, offset)
 
     def _report_missing(self, connection: Connection) -> None:
         """Report to the peer that the expected request is missing."""
         number = connection.expected % cells.SEQUENCE_NUMBERS
-        missing = Message(cells.ACKNOWLEDGEMENT, connection.session, number, cells.MISSING, b"")
-        cells.pack_into(self.process.memory(connection.number), CONTROL_SLOT, missing)
+        memory = self.process.memory(connection.number)
+        cells.pack_into(memory, CONTROL_SLOT, cells.ACKNOWLEDGEMENT, connection.session, number, cells.MISSING)
         self.process.write(connection.number, CONTROL_SLOT)
 
     def _hurry(self, connection: Connection, number: int | None) -> None:
@@ -460,8 +458,8 @@ class Library(Host):
         return connection
 
     def _introduce(self, connection: Connection) -> None:
-        introduction = Message(cells.INTRODUCTION, 0, 0, 0, connection.introduction())
-        cells.pack_into(self.process.memory(connection.number), CONTROL_SLOT, introduction)
+        memory = self.process.memory(connection.number)
+        cells.pack_into(memory, CONTROL_SLOT, cells.INTRODUCTION, 0, 0, 0, connection.introduction())
         self.process.write(connection.number, CONTROL_SLOT)
 
     def _introduced(self, connection: Connection, data: bytes) -> None:

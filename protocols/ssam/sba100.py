@@ -12,7 +12,7 @@ the core. A cell occupies the input FIFO until the core has read it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, circuit, circuit_of, header, is_intact, nodes_of
 from protocols.atm.fields import ETHERTYPE
@@ -54,12 +54,15 @@ class TrapError(Exception):
     """The kernel has refused a trap: no such connection, or an offset outside its buffers."""
 
 
-class _Circuit(NamedTuple):
+class _Circuit:
     """The kernel's state of a connection. head: header of its frames. memory: its buffers."""
 
-    node: int
-    head: bytes
-    memory: "bytearray"  # noqa: UP037  mypyc looks up the name in the module, where it is not defined
+    __slots__ = ("head", "memory", "node")
+
+    def __init__(self, node: int, head: bytes) -> None:
+        self.node: Final = node
+        self.head: Final = head
+        self.memory: Final = bytearray(AREA)
 
 
 class Sba100(Firmware):
@@ -219,7 +222,7 @@ class Process:
                 f"no connection to node {node}: a process has {limit} connections at most (setting connections)"
             )
         number = len(self._circuits)
-        self._circuits.append(_Circuit(node, self.device.assign(self, node, number), bytearray(AREA)))
+        self._circuits.append(_Circuit(node, self.device.assign(self, node, number)))
         self._by_node[node] = number
         return number
 
@@ -264,8 +267,8 @@ class Process:
         if offset % SLOT or not 0 <= offset <= AREA - SLOT:
             raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
         self.device.work.spend(kind)
-        node, head, memory = self._circuits[connection]
-        self.device.push(node, head + with_crc(memory[offset : offset + PAYLOAD]))
+        circuit = self._circuits[connection]
+        self.device.push(circuit.node, circuit.head + with_crc(circuit.memory[offset : offset + PAYLOAD]))
 
     def _pull(self, max_messages: int, kind: str) -> Batch:
         """Read cells from the FIFO, and return at most `max_messages` messages that are stored for this process. kind:

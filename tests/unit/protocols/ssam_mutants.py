@@ -29,8 +29,8 @@ def freed_too_early(patch: pytest.MonkeyPatch) -> None:
     def and_free_the_one_before(library: Library, connection: Connection, number: int, reply: Reply | None) -> None:
         original(library, connection, number, reply)
         before = (number - 1) % cells.SEQUENCE_NUMBERS
-        empty_ack = Message(cells.ACKNOWLEDGEMENT, connection.session, before, 0, b"")
-        cells.pack_into(library.process.memory(connection.number), answer_slot(before), empty_ack)
+        memory = library.process.memory(connection.number)
+        cells.pack_into(memory, answer_slot(before), cells.ACKNOWLEDGEMENT, connection.session, before)
 
     patch.setattr(Library, "_answer", and_free_the_one_before)
 
