@@ -133,7 +133,7 @@ class WorkQueue:
         else:
             self._done.append(descriptor)
             if self.cq is not None:
-                self.cq.add(CompletionEntry(self.vi, self is self.vi.receive_queue))
+                self.cq.add(self)
 
     def _check_unbound(self) -> None:
         if self.cq is not None:
@@ -145,19 +145,9 @@ class WorkQueue:
             waiting.fail(ViaError(Result.TIMEOUT, "no descriptor is done"))
 
 
-class CompletionEntry(NamedTuple):
-    """A completion. `queue.done` returns its descriptor."""
-
-    vi: "Vi"  # noqa: UP037  mypyc reads the class before its definition
-    is_receive: bool
-
-    @property
-    def queue(self) -> WorkQueue:
-        return self.vi.receive_queue if self.is_receive else self.vi.send_queue
-
-
 class CompletionQueue:
-    """A completion queue of any number of work queues. entries: capacity in completions."""
+    """A completion queue of any number of work queues. A completion is the work queue that has it; `WorkQueue.done` returns
+    its descriptor. entries: capacity in completions."""
 
     def __init__(self, entries: int, on_overrun: Callable[[Vi, CompletionQueue], object], alarm: Alarm) -> None:
         """on_overrun: called with the VI whose completion was lost because the queue was full. Raises ViaError."""
@@ -166,9 +156,9 @@ class CompletionQueue:
         self._bound: set[WorkQueue] = set()
         self._is_destroyed = False
         self._on_overrun = on_overrun
-        self._queue: deque[CompletionEntry] = deque()
-        self._waiting: Completion[CompletionEntry] | None = None
-        self._handlers: deque[Callable[[CompletionEntry], object]] = deque()
+        self._queue: deque[WorkQueue] = deque()
+        self._waiting: Completion[WorkQueue] | None = None
+        self._handlers: deque[Callable[[WorkQueue], object]] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -194,15 +184,15 @@ class CompletionQueue:
         """VipResizeCQ. Raises ViaError if the new capacity is below the number of queued completions."""
         self.entries = _check_entries(entries, max(1, len(self._queue)))
 
-    def done(self) -> CompletionEntry | None:
+    def done(self) -> WorkQueue | None:
         """VipCQDone: dequeue the oldest completion; None: VIP_NOT_DONE."""
         return self._queue.popleft() if self._queue else None
 
-    def wait(self, timeout: int = 0) -> Completion[CompletionEntry]:
+    def wait(self, timeout: int = 0) -> Completion[WorkQueue]:
         """VipCQWait: wait for a completion. timeout: nanoseconds, after which it fails with VIP_TIMEOUT; 0: none."""
         if self._waiting is not None:
             raise ViaError(Result.INVALID_STATE, "another call waits for this completion queue already")
-        waiting: Completion[CompletionEntry] = Completion("a completion")
+        waiting: Completion[WorkQueue] = Completion("a completion")
         if self._queue:
             waiting.complete(self._queue.popleft())
         else:
@@ -210,7 +200,7 @@ class CompletionQueue:
             _limit(waiting, self._alarm, timeout, self._expire)
         return waiting
 
-    def notify(self, handler: Callable[[CompletionEntry], object]) -> None:
+    def notify(self, handler: Callable[[WorkQueue], object]) -> None:
         """VipCQNotify: dequeue the next completion, and pass it to the handler. Each call is for one completion;
         several handlers are served in order."""
         if self._queue:
@@ -218,17 +208,17 @@ class CompletionQueue:
         else:
             self._handlers.append(handler)
 
-    def add(self, entry: CompletionEntry) -> None:
-        """Add a completion."""
+    def add(self, queue: WorkQueue) -> None:
+        """Add a completion of a work queue."""
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
-            waiting.complete(entry)
+            waiting.complete(queue)
         elif self._handlers:
-            self._handlers.popleft()(entry)
+            self._handlers.popleft()(queue)
         elif len(self._queue) >= self.entries:
-            self._on_overrun(entry.vi, self)
+            self._on_overrun(queue.vi, self)
         else:
-            self._queue.append(entry)
+            self._queue.append(queue)
 
     def _expire(self) -> None:
         waiting, self._waiting = self._waiting, None

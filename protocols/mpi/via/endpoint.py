@@ -25,7 +25,7 @@ from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
 from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import AsyncError, Result, ViaError, ViState
-from protocols.via.virtual_interface import CompletionEntry, CompletionQueue, Descriptor, ErrorReport, Vi
+from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue
 
 MPI: Final = "mpi"
 """Kind of work on the host (`protocols.core.host_work`): the MPI library's work for one message, at sender and receiver."""
@@ -245,14 +245,14 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
 
     # Messages.
 
-    def _on_receives_done(self, entry: CompletionEntry | None) -> None:
+    def _on_receives_done(self, queue: WorkQueue | None) -> None:
         """Handle completions of the receive queues. A handler is called once, so this sets it again."""
-        while entry is not None:
-            descriptor = entry.queue.done()
-            pair = self._by_vi.get(entry.vi)
+        while queue is not None:
+            descriptor = queue.done()
+            pair = self._by_vi.get(queue.vi)
             if descriptor is not None and pair is not None and not pair.is_lost and not descriptor.has_failed:
                 self._on_receive_done(pair, descriptor)
-            entry = self._cq.done()
+            queue = self._cq.done()
         self._cq.notify(self._on_receives_done)
 
     def _on_receive_done(self, pair: Pair, descriptor: Descriptor) -> None:

@@ -26,7 +26,7 @@ from protocols.via.vipl_names import (
     ViaError,
     ViState,
 )
-from protocols.via.virtual_interface import CompletionEntry, CompletionQueue, Descriptor, ErrorReport, Vi
+from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue
 from tests.unit.protocols.host_programs import Program, T, run
 from tests.unit.protocols.via_nics import NicPair
 
@@ -360,9 +360,9 @@ def test_a_queue_bound_to_a_completion_queue_is_waited_on_only_there() -> None:
         vi.receive_queue.notify(print)
     send_three(pair)
     for _ in range(3):
-        entry = cq.done()
-        assert entry == CompletionEntry(vi, True)
-        assert entry.queue.done() is not None
+        queue = cq.done()
+        assert queue is vi.receive_queue
+        assert queue.done() is not None
     assert cq.done() is None
 
 
@@ -409,14 +409,14 @@ def test_a_program_waits_for_two_completion_queues() -> None:
     vi, cq = bound(pair, 3)
     other_queue = pair.nics[0].create_cq(1)
 
-    async def wait_for_entry(queue: CompletionQueue) -> CompletionEntry:
+    async def wait_for_completion(queue: CompletionQueue) -> WorkQueue:
         return await queue.wait()
 
     async def send() -> None:
         pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
 
-    entry, _ = run(pair.wires, wait_for_entry(cq), send())
-    assert entry.vi is vi
+    queue, _ = run(pair.wires, wait_for_completion(cq), send())
+    assert queue.vi is vi
     assert other_queue.done() is None
 
 
@@ -444,13 +444,13 @@ def test_a_wait_that_ends_before_its_time_leaves_no_timer() -> None:
     pair = NicPair(connects=False)
     _, cq = bound(pair, 3)
 
-    async def wait_for_entry() -> None:
+    async def wait_for_completion() -> None:
         await cq.wait(3_000 * MILLISECOND)
 
     async def send() -> None:
         pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
 
-    run(pair.wires, wait_for_entry(), send())
+    run(pair.wires, wait_for_completion(), send())
     pair.wires.exchange()
     assert pair.wires.deadline is None
     assert not pair.wires.pending_work()
