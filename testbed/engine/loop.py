@@ -456,7 +456,7 @@ class Loop:
                 task.wake(awaited)
             del polling[:polls]
         if woken:
-            self.run_woken()
+            self.run_woken(now())
         if not heap:
             return
         time = now()
@@ -467,7 +467,7 @@ class Loop:
             elif argument.sequence == sequence:
                 argument.call(time)
             if woken:
-                self.run_woken()
+                self.run_woken(now())
 
     def next_time(self) -> int | None:
         """Return the time of the heap's first valid entry, or None."""
@@ -479,10 +479,9 @@ class Loop:
             heappop(heap)  # its timer has been changed
         return None
 
-    def run_woken(self) -> None:
+    def run_woken(self, now: int) -> None:
         """Run the woken tasks and the tasks that they wake, at most `_MAX_BURST` steps."""
         woken = self.woken
-        now = self.now()
         for _ in range(_MAX_BURST):
             woken.popleft().call(now)
             if not woken:

@@ -110,9 +110,7 @@ class Driver(engine_loop.Waiter):
                 raise nic.firmware_error(error) from error
             nic.busy = False
             if woken:
-                woken.popleft().call(moment)  # without a call of `run_woken`: mostly there is one task to run
-                if woken:
-                    loop.run_woken()
+                loop.run_woken(moment)
                 if deferred:
                     nic.flush()
                 nic.is_prompt = now() - moment < _PROMPT_TIME

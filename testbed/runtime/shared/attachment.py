@@ -205,7 +205,7 @@ class HostDriver:
                 except Exception as error:
                     raise self._library_error(error) from error
                 if woken:
-                    loop.run_woken()
+                    loop.run_woken(now())
                     # Otherwise only a completion or a watched descriptor can wake a task.
                     if woken or heap or polling or not loop.running:
                         return ()
@@ -292,6 +292,6 @@ class HostDriver:
                 for index in indexes:
                     self._host.on_completion(index)
                 while loop.woken and loop.running:
-                    loop.run_woken()
+                    loop.run_woken(time.monotonic_ns())
             if loop.running:
                 raise
