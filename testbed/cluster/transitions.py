@@ -7,6 +7,7 @@ change can be repaired or removed.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -24,14 +25,22 @@ from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.records.ownership import Mark
-from testbed.cluster.records.state import SharedNics, State, Store, file_source, names_locked, shared_devices
+from testbed.cluster.records.state import (
+    SharedNics,
+    State,
+    Store,
+    directory_source,
+    file_source,
+    names_locked,
+    shared_devices,
+)
 from testbed.cluster.services import namespace_holder, relay_client
 from testbed.errors import KernelError, TestbedError
 from testbed.kernel import cgroups, namespaces
 from testbed.kernel.filesystem import make_directory, remove_file, write_in_place
 from testbed.kernel.processes import Identity
 from testbed.lazy_dataclass import dataclass
-from testbed.spec.layout import ConfiguredDatapath, Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout, Node
 
 Progress = Callable[[int, int], None]  # operations done, operations in total
 
@@ -308,7 +317,8 @@ def _names_ready() -> Iterator[None]:
 
 
 def _write_node_files(store: Store, state: State) -> None:
-    """Write the files that programs in the nodes see; remove files of earlier layouts."""
+    """Write the files that programs in the nodes see, and make their private directories; remove files of earlier
+    layouts. A private directory stays until the cluster is removed: running programs may have it."""
     directory = store.directory(state.name)
     write_in_place(directory / "hosts", _hosts(state.layout), _FOR_EVERYBODY)
     for node in state.layout.nodes:
@@ -317,10 +327,31 @@ def _write_node_files(store: Store, state: State) -> None:
             for parent in (source.parent.parent, source.parent):
                 make_directory(parent)
             write_in_place(source, content, _FOR_EVERYBODY)
+        for target in node.private_directories:
+            _make_private_directory(directory / directory_source(node.name, target), node, target)
     sources = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
     for path in sorted(directory.glob("files/*/*")):
         if str(path.relative_to(directory)) not in sources:
             remove_file(path)  # programs that have it bind-mounted keep its content
+
+
+def _make_private_directory(source: Path, node: Node, target: str) -> None:
+    """Make the directory that programs see at `target`, with the mode of the machine's, unless it exists. Files and private
+    directories that the node has in it get their places now: later, its programs may have put links there."""
+    for parent in (source.parent.parent, source.parent):
+        make_directory(parent)
+    if not make_directory(source):
+        return
+    source.chmod(stat.S_IMODE(os.stat(target).st_mode) if os.path.isdir(target) else 0o755)
+    prefix = f"{target}/"
+    for inner in node.private_directories:
+        if inner.startswith(prefix):
+            (source / inner.removeprefix(prefix)).mkdir(parents=True, exist_ok=True)
+    for inner in node.files:
+        if inner.startswith(prefix):
+            place = source / inner.removeprefix(prefix)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
 
 
 def _hosts(layout: Layout) -> str:

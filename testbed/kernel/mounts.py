@@ -44,6 +44,13 @@ def bind_file(source: str, target: str) -> None:
     bind(source, target)
 
 
+def bind_directory(source: str, target: str) -> None:
+    """Bind `source` over `target`, which need not exist."""
+    if not os.path.isdir(target):
+        make_writable(Path(target))
+    bind(source, target)
+
+
 def mount_directory(target: Path) -> None:
     """Mount an empty directory at `target`, which need not exist on the machine."""
     existing = _nearest(target.parent)

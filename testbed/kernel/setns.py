@@ -22,7 +22,8 @@ class NodeContext:
 
     namespace: the path of the node's network namespace. holder: the pid of the namespace holder of a rootless cluster's
     user and mount namespaces, else 0. hosts: the file bound over /etc/hosts. files: further files to bind, target ->
-    source. directories: paths of further directories, empty and the node's own. cpus: the processors it may use, empty for
+    source. private_directories: directories to bind, target -> source, an outer one before those in it. directories:
+    paths of further directories, empty for each program. cpus: the processors it may use, empty for
     all. group: its cgroup, None for none.
     """
 
@@ -31,6 +32,7 @@ class NodeContext:
     hosts: str
     holder: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
+    private_directories: Mapping[str, str] = field(default_factory=dict)
     directories: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
@@ -73,6 +75,8 @@ def enter(node_context: NodeContext) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
     mounts.make_slave()
     _show_sys(node_context.group is not None)
+    for target, source in node_context.private_directories.items():
+        mounts.bind_directory(source, target)
     mounts.bind_file(node_context.hosts, _HOSTS)
     for directory in node_context.directories:
         mounts.mount_directory(Path(directory))

@@ -98,6 +98,13 @@ def _file_path(value: str) -> str:
     return value
 
 
+def _directory_path(value: str) -> str:
+    parts = value.split("/")
+    if parts[0] or parts[1:] == [""] or "\0" in value or any(part in ("", ".", "..") for part in parts[1:]):
+        raise MismatchError("an absolute path of a directory, without '.', '..', '//' and a '/' at its end")
+    return value
+
+
 def _path(value: str) -> str:
     if not value or "\0" in value:
         raise MismatchError("the path of a file")
@@ -375,6 +382,7 @@ class Node(Element):
             memory: str | int | None = None,
             environment: Mapping[str, str] | None = None,
             files: Mapping[str, str] | None = None,
+            private_directories: Sequence[str] = (),
             nics: Sequence[Nic] = (),
             **host: Unpack[HostKeys],
         ) -> None: ...
@@ -391,6 +399,10 @@ class Node(Element):
     )
     files: dict[Annotated[str, After(_file_path)], str] = Field(
         default_factory=dict, description="Files of programs in the node: absolute path -> content."
+    )
+    private_directories: Annotated[tuple[Annotated[str, After(_directory_path)], ...], Listed] = Field(
+        (),
+        description="Directories of the node alone, in place of the machine's: empty at first, kept until 'down'.",
     )
     cores: Annotated[int, Bounds(ge=1, le=names.MAX_CORES)] | None = Field(
         None, description="Cores of its host in a run; default: as in its profile, otherwise 1."

@@ -85,7 +85,8 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class Node:
     """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 = no limit.
-    memory: bytes, 0 = no limit. files: absolute path -> content for programs in the node. cores: cores of its host in a
+    memory: bytes, 0 = no limit. files: absolute path -> content for programs in the node.
+    private_directories: absolute paths of directories of the node alone. cores: cores of its host in a
     run; 0: as in its profile. caches: groups of cores that share a cache, if configured. ranks: the core of each
     program of a run; empty: one program, on core 0. profile: name or file of its hardware's costs; empty: the run's."""
 
@@ -98,6 +99,7 @@ class Node:
     memory: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    private_directories: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     cores: int = 0
     caches: tuple[tuple[int, ...], ...] = ()

@@ -116,6 +116,8 @@ def _node(node: Node) -> Json:
         data["environment"] = dict(node.environment)
     if node.files:
         data["files"] = dict(node.files)
+    if node.private_directories:
+        data["private_directories"] = list(node.private_directories)
     if node.tags:
         data["tags"] = list(node.tags)
     if node.cores:
@@ -140,6 +142,7 @@ def _to_node(data: Mapping[str, Any]) -> Node:
         data.get("memory", 0),
         dict(data.get("environment", ())),
         dict(data.get("files", ())),
+        tuple(data.get("private_directories", ())),
         tuple(data.get("tags", ())),
         data.get("cores", 0),
         tuple([tuple(group) for group in data.get("caches", ())]),

@@ -56,6 +56,7 @@ def resolve(description: Description) -> Layout:
                 memory=node.memory or 0,
                 environment=dict(node.environment),
                 files=dict(node.files),
+                private_directories=node.private_directories,
                 tags=node.tags,
                 cores=node.cores or 0,
                 caches=node.caches,

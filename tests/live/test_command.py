@@ -284,6 +284,19 @@ def test_a_running_program_sees_its_own_file_after_an_edit(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("star")
+def test_another_up_keeps_private_directories_and_their_content(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[[node]]\nname = "n1"\nprivate_directories = ["/var/lib/own"]\n')
+    assert testbed("up", str(file)).returncode == 0
+    assert testbed("exec", "--name", "own", "n1", "--", "sh", "-c", "echo kept > /var/lib/own/state").returncode == 0
+    file.write_text(file.read_text().replace('"/var/lib/own"', '"/var/lib/own", "/var/lib/other"'))
+    assert testbed("up", str(file)).returncode == 0
+    assert testbed("exec", "--name", "own", "n1", "cat", "/var/lib/own/state").stdout == "kept\n"
+    assert testbed("exec", "--name", "own", "n1", "ls", "/var/lib/other").stdout == ""
+    assert not Path("/var/lib/own").exists()
+
+
+@pytest.mark.usefixtures("star")
 def test_a_shell_opens_in_a_node() -> None:
     shell = testbed("shell", "n2", input="hostname\nexit 3\n", env={**os.environ, "SHELL": "/bin/sh"})
     assert shell.stdout == "n2\n"

@@ -244,6 +244,40 @@ def test_a_program_sees_its_nodes_host_name_environment_and_files(tmp_path: Path
         assert n1.run(["ls", "/sys/class/net"]).stdout == "lo\n"
 
 
+@pytest.mark.usefixtures("machine")
+def test_a_private_directory_is_the_nodes_alone_and_lasts_until_the_cluster_is_removed(tmp_path: Path) -> None:
+    """What a program writes there only its node's programs read; the machine's own stays."""
+    (tmp_path / "existing").mkdir(mode=0o700)
+    (tmp_path / "existing" / "of the machine").touch()
+    private_directories = (str(tmp_path / "missing" / "deep"), str(tmp_path / "existing"), "/tmp")
+    files = {str(tmp_path / "existing" / "given"): "a file in it\n"}
+    nodes = [Node(name=name, private_directories=private_directories, files=files) for name in ("n1", "n2")]
+    with Cluster(name="files", nodes=nodes).up() as cluster:
+        n1, n2 = cluster["n1"], cluster["n2"]
+        for directory in private_directories[:2]:
+            assert n1.run(["sh", "-c", f"echo mine > {directory}/written"]).returncode == 0
+            assert n1.run(["cat", f"{directory}/written"]).stdout == "mine\n"
+        assert n2.run(["ls", private_directories[0]]).stdout == ""
+        assert n2.run(["ls", private_directories[1]]).stdout == "given\n"
+        assert n1.run(["stat", "-c", "%a", *private_directories[1:]]).stdout == "700\n1777\n"
+    assert os.listdir(tmp_path) == ["existing"]
+    assert os.listdir(tmp_path / "existing") == ["of the machine"]
+
+
+def test_a_private_directory_where_none_can_be_is_refused_before_anything_is_made() -> None:
+    node = Node(name="n1", private_directories=("/run", "/etc/passwd", "/proc/own", "/nonesuch/own"))
+    with pytest.raises(UnsupportedError) as caught:
+        Cluster(name="files", nodes=[node]).up()
+    message = str(caught.value)
+    for expected in (
+        "/run contains /run/netns-testbed, which programs in nodes need",
+        "/etc/passwd is a file on this machine: a directory cannot be mounted over it",
+        "/proc/own is in a file system of the kernel: no directory can be mounted there",
+        "/nonesuch/own is in a top-level directory that this machine does not have",
+    ):
+        assert expected in message
+
+
 def test_a_file_may_lie_in_a_directory_that_all_may_write_to() -> None:
     with Cluster(name="files", nodes=[Node(name="n1", files={"/var/tmp/testbed-test": "x"})]).up() as cluster:
         assert cluster["n1"].run(["stat", "-c", "%a", "/var/tmp"]).stdout == "1777\n"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.cluster.records.state import State, Store, file_source
+from testbed.cluster.records.state import State, Store, directory_source, file_source
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.kernel import cgroups
 from testbed.kernel.children import restore_signals
@@ -77,6 +77,9 @@ def node_context(store: Store, state: State, name: str) -> NodeContext:
         hosts=str(directory / "hosts"),
         holder=state.mount_holder.pid if state.mount_holder is not None else 0,
         files=files,
+        private_directories={
+            target: str(directory / directory_source(name, target)) for target in sorted(node.private_directories)
+        },
         environment={STATE: str(directory), "TESTBED_CLUSTER": state.name, NODE: name, **node.environment},
         cpus=node.cpus,
         group=cgroups.group(state.name, name) if node.cpu_share or node.memory else None,

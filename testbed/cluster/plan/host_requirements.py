@@ -7,6 +7,7 @@ import resource
 from collections.abc import Iterable
 from pathlib import Path
 
+from testbed.cluster.records.state import default_root
 from testbed.errors import UnsupportedError
 from testbed.kernel import cgroups
 from testbed.spec.layout import Layout
@@ -67,6 +68,9 @@ def _nodes(layout: Layout) -> list[str]:
         for target in node.files:
             if refusal := _placement_problem(Path(target)):
                 reasons.append(f"node {node.name}: {target} {refusal}")
+        for target in node.private_directories:
+            if refusal := _directory_problem(Path(target)):
+                reasons.append(f"node {node.name}: {target} {refusal}")
     return reasons
 
 
@@ -81,6 +85,22 @@ def _placement_problem(target: Path) -> str:
             return "is in a top-level directory that this machine does not have"
     except OSError as error:
         return f"cannot be a file on this machine: {error.strerror}"
+    return ""
+
+
+def _directory_problem(target: Path) -> str:
+    """Return the reason why a directory cannot be mounted at this path; empty if it can."""
+    if target.parts[1:2] in (("proc",), ("sys",), ("dev",)):
+        return "is in a file system of the kernel: no directory can be mounted there"
+    if (root := default_root()).is_relative_to(target):
+        return f"contains {root}, which programs in nodes need"
+    try:
+        if target.exists() and not target.is_dir():
+            return "is a file on this machine: a directory cannot be mounted over it"
+        if not Path("/", target.parts[1]).is_dir():
+            return "is in a top-level directory that this machine does not have"
+    except OSError as error:
+        return f"cannot be a directory on this machine: {error.strerror}"
     return ""
 
 

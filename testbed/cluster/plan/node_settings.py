@@ -61,7 +61,7 @@ def _has_ipv6(node: Node) -> bool:
 
 def _node_context(node: Node) -> tuple[object, ...]:
     """Return the parts of the programs' environment that are no kernel objects."""
-    return node.cpus, dict(node.environment), dict(node.files)
+    return node.cpus, dict(node.environment), dict(node.files), node.private_directories
 
 
 def configure(draft: Draft, node: Node) -> None:

@@ -213,9 +213,18 @@ def file_source(node: str, target: str) -> str:
     It depends only on node and target: running programs have the file bind-mounted and must not see another file's content
     after an edit.
     """
+    return f"files/{node}/{_digest(target)}"
+
+
+def directory_source(node: str, target: str) -> str:
+    """Return the path, relative to the cluster's directory, of the directory that programs in a node see at `target`."""
+    return f"private/{node}/{_digest(target)}"
+
+
+def _digest(text: str) -> str:
     from hashlib import blake2b  # loads OpenSSL, which takes longer than reading most states
 
-    return f"files/{node}/{blake2b(target.encode(), digest_size=8).hexdigest()}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 MACHINES_ROOT: Final = Path("/run/netns-testbed")

@@ -280,6 +280,9 @@ def test_a_wrong_nic_says_what_it_expected(line: str, expected: str) -> None:
         ("environment = {A = 1}", "text"),
         ('files = {"etc/motd" = "x"}', "absolute path"),
         ('files = {"/etc/../x" = "x"}', "absolute path"),
+        ('private_directories = ["run/x"]', "absolute path"),
+        ('private_directories = ["/"]', "absolute path"),
+        ('private_directories = ["/run/x/"]', "absolute path"),
     ],
 )
 def test_a_wrong_node_says_what_it_expected(line: str, expected: str) -> None:
