@@ -61,12 +61,17 @@ class SimNode:
 
     def end_tasks(self) -> None:
         """Cancel all tasks."""
-        for task, work in self.tasks.items():
+        for task in self.tasks:
             task.cancel()
-            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-                work.close()  # nobody will await it
+        self.close_unstarted()
         self.tasks.clear()
         self.departure_callbacks.clear()
+
+    def close_unstarted(self) -> None:
+        """Close the work of tasks that have ended before their first step: nobody will await it."""
+        for work in self.tasks.values():
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
 
     def pending_work(self) -> list[str]:
         """Describe each condition that the host or the firmware waits for, in a sentence."""

@@ -275,6 +275,8 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
                 signal.setitimer(signal.ITIMER_REAL, _CLEANUP_TIMEOUT)
             with contextlib.suppress(TestbedError):  # of cleanup; the reason of the cancellation is raised
                 simulation.loop.close()
+            for node in simulation.nodes.values():
+                node.close_unstarted()
             raise
 
     def on_alarm(_number: int, frame: FrameType | None) -> None:
