@@ -14,7 +14,8 @@ Actions: ``drop``, ``delay DURATION``, ``duplicate``, ``corrupt [BITS] [in FIELD
 ``set FIELD = VALUE[, FIELD = VALUE ...] [mend-check | keep-check]``. With mend-check, the default of ``set``, checksums and
 CRCs of a changed frame are recomputed, so that the frame is valid with different contents. With keep-check, the default of
 ``corrupt``, they are not changed, so that a receiver that checks them discards the frame. A rule that names fields to change
-matches the frames that have all of them.
+matches the frames that have all of them. Before mend-check or keep-check, ``in`` may be left out: ``corrupt emp.message
+keep-check``; without it, ``corrupt emp.message`` flips a bit anywhere in the frames whose field is not 0.
 
 Conditions: a header's name (it is present), a field's name (it is not 0), comparisons ``== != < <= > >= in (...)``, ``&``
 before a comparison, ``link``, ``direction`` (``forward`` or ``backward``), time since the rule was set ``after(T)``,
@@ -142,6 +143,9 @@ class _Parser:
         if self._word("in"):
             self._next()
             name = self._next()
+            within = self._field(name).name
+        elif name.kind == "word" and self._tokens[self._index + 1].text in _CHECK_OPTIONS:
+            self._next()
             within = self._field(name).name
         fate = corrupt(bits, within, mend=self._mend(default=False, fields={within: name} if within else {}))
         return self._checked(fate, name)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         assert_order,
         assert_reachable,
         assert_unreachable,
+        out_of_order,
     )
     from testbed.pytest_plugin.cluster_life import ClusterTest
     from testbed.pytest_plugin.under_test import ClusterUnderTest
@@ -44,6 +45,7 @@ __all__ = [
     "assert_reachable",
     "assert_unreachable",
     "cluster",
+    "out_of_order",
     "protocol",
     "scenario",
     "testbed_mode",
@@ -61,6 +63,7 @@ _MODULES = {
     "assert_rate": "testbed.controller.assertions.sample_quantiles",
     "assert_reachable": "testbed.controller.assertions.shares",
     "assert_unreachable": "testbed.controller.assertions.shares",
+    "out_of_order": "testbed.controller.assertions.shares",
     "until_sure": "testbed.controller.assertions.sequential",
 }
 

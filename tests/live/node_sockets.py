@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from testbed import RunningCluster
 from testbed.kernel import namespaces, offloads, syscalls
 from testbed.kernel.children import in_child
+from testbed.kernel.packet_options import SO_TIMESTAMPNS
 from testbed.kernel.syscalls import CLONE_NEWNET, setns
 
 EVERY_PROTOCOL = 0x0003
@@ -70,6 +72,26 @@ def received(packet_socket: socket.socket) -> list[bytes]:
             continue
         if address[2] != PACKET_OUTGOING:
             frames.append(data)
+
+
+def note_times(packet_socket: socket.socket) -> None:
+    """Let the kernel note when each frame comes in, for `received_with_times`."""
+    packet_socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+
+def received_with_times(packet_socket: socket.socket) -> list[tuple[int, bytes]]:
+    """Read all frames that have come in, without the node's own, each with the time that the kernel has noted, nanoseconds
+    of the system's clock."""
+    frames = []
+    while True:
+        try:
+            data, control, _, address = packet_socket.recvmsg(65_536, 64)
+        except BlockingIOError:
+            return frames
+        if address[2] != PACKET_OUTGOING:
+            ((_, _, stamp),) = control
+            seconds, nanoseconds = struct.unpack("qq", stamp)
+            frames.append((seconds * 1_000_000_000 + nanoseconds, data))
 
 
 def wait_until_readable(packet_socket: socket.socket, deadline: float = 10) -> None:

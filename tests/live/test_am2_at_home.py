@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed import Cluster
+from testbed import Cluster, registry
 from testbed.runtime.logs import read_log
+from testbed.workloads.lookup import choose
 from tests.sim.scapy_captures import read_capture
 from tests.sim.small_workloads import SMALL
 
@@ -24,6 +25,11 @@ NATIVE: Mapping[str, Mapping[str, object]] = {
     "am-contention": {"clients": (1, 3), "time": "20ms"},
     "am-networks": {"networks": (1, 3), "time": "20ms", "threads": "one"},
     "am-permutations": {"count": 12, "trips": 4, "size": 1024},
+    "am-bulk-contention": {"clients": (1, 3), "time": "20ms"},
+    "am-bursts": {"networks": (1, 3), "intervals": ("4ms", "20ms"), "time": "40ms"},
+    "am-random": {"requests": 60},
+    "am-sort": {"keys": 60},
+    "am-split-c": {"count": 10, "bulk": 1000, "repeats": 2},
 }
 WORKLOADS = {**SMALL, "churn": {"time": "5s"}, **NATIVE}
 # In CI those that end soon: the time of churn, for one, passes while the network is still being mapped.
@@ -33,6 +39,13 @@ QUICK = ("pingpong", "random", "service", "sort", "am-bulk", "am-contention", "a
 def ring(seed: int = 7) -> Cluster:
     """Four switches in a ring, a node at each; every cable loses frames."""
     return Cluster.ring(4, kind="myrinet", loss="2%", seed=seed)
+
+
+def test_no_workload_that_am2_runs_is_left_out() -> None:
+    registered = [
+        name for name, entry in registry.offered("testbed.workloads").items() if entry.module.startswith("testbed.")
+    ]
+    assert {name for name in registered if choose(name).protocol in ("", "am2")} == WORKLOADS.keys()
 
 
 @pytest.mark.parametrize("name", WORKLOADS if LONG else QUICK)

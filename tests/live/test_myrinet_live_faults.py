@@ -130,32 +130,61 @@ def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
 # Cables, and the relay itself
 
 
-async def keep_sending(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds: float) -> int:
-    end, sent = node.loop.now() + round(seconds * SECOND), 0
-    while node.loop.now() < end:
+async def keep_sending(endpoint: SourceRouteEndpoint, node: ProgramNode, folder: Path) -> int:
+    """Send numbered frames until there is a file `stop`. The files `sent` and `last` have the number of frames so far, and
+    at the end."""
+    sent = 0
+    while not (folder / "stop").exists():
         endpoint.send("n2")
         sent += 1
+        (folder / "sent").write_text(str(sent))
         await node.loop.sleep(1_000_000)
+    (folder / "sent").rename(folder / "last")
     return sent
 
 
-async def keep_hearing(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds: float) -> list[int]:
-    await node.loop.sleep(round(seconds * SECOND))
+async def keep_hearing(endpoint: SourceRouteEndpoint, node: ProgramNode, folder: Path) -> list[int]:
+    """Listen until the last frame has come. The file `heard` has the number of the latest one."""
+    heard = 0
+    while not (folder / "last").exists() or heard < file_number(folder / "last"):
+        await node.loop.sleep(1_000_000)
+        if endpoint.firmware.came:
+            heard = endpoint.firmware.came[-1][1]
+            (folder / "heard").write_text(str(heard))
     return [number for _, number in endpoint.firmware.came]
 
 
+def file_number(path: Path) -> int:
+    """Return the number in a file; 0 before there is one."""
+    if not path.exists():
+        return 0
+    while not (text := path.read_text()):
+        pass  # it is being written
+    return int(text)
+
+
 @pytest.mark.parametrize("link", ["n1:eth0--s1:1", "s1:3--s2:2"], ids=["of a NIC", "between crossbars"])
-def test_no_frame_passes_a_cut_cable_until_it_is_restored(link: str) -> None:
+def test_no_frame_passes_a_cut_cable_until_it_is_restored(link: str, tmp_path: Path) -> None:
+    def sends_more(count: int) -> None:
+        least = file_number(tmp_path / "sent") + count
+        eventually(lambda: file_number(tmp_path / "sent") >= least, "n1 sends", TIMEOUT)
+
+    def hears_more(count: int) -> None:
+        least = file_number(tmp_path / "sent") + count
+        eventually(lambda: file_number(tmp_path / "heard") >= least, "n2 hears", TIMEOUT)
+
     with crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2").up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {
-            "n1": partial(keep_sending, seconds=1.5),
-            "n2": partial(keep_hearing, seconds=1.7),
+            "n1": partial(keep_sending, folder=tmp_path),
+            "n2": partial(keep_hearing, folder=tmp_path),
         }
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs) as run:
-            time.sleep(0.5)
+            hears_more(50)
             with cluster.cut(link):
-                time.sleep(0.5)
+                sends_more(100)
+            hears_more(50)
+            (tmp_path / "stop").touch()
             outcome = run.wait(TIMEOUT)
     sent, arrived = outcome.results["n1"], outcome.results["n2"]
     assert isinstance(sent, int)

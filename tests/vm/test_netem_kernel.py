@@ -1,5 +1,5 @@
 """netem on a real kernel: its dump agrees with the request, it is changed in place, and it treats frames as the table
-of datapaths says. Rates are tested in `test_netem_timing`; jitter is not: an emulated machine's clock is too coarse.
+of datapaths says. Rates and jitter are tested in `test_netem_timing`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from testbed.controller.assertions.shares import SampleTooSmallError, binomial_tail, check_deviation
 from testbed.controller.verdict.statistics import LEVEL, MIN_DEVIATION
@@ -106,21 +106,26 @@ def expected_delay(asked: int | str, late: int | str, off: float) -> list[Expect
     """Return the expected quantile of a delay. Raises ValueError."""
     value = _positive(asked, "delay", parse_duration)
     check_deviation(off)
-    return [ExpectedQuantile("the median delay", 0.5, value, off * value, _number(late, parse_duration), _duration)]
+    return [
+        ExpectedQuantile("the median delay", 0.5, value, off * value, _number(late, "late", parse_duration), _duration)
+    ]
 
 
 def expected_jitter(
     asked: int | str, delay: int | str, distribution: Distribution, late: int | str, off: float
 ) -> list[ExpectedQuantile]:
-    """Return the expected quantiles of a jitter around a delay. Raises ValueError."""
-    value, middle = _positive(asked, "jitter", parse_duration), _number(delay, parse_duration)
+    """Return the expected quantiles of a jitter around a delay. No delay is below 0. Raises ValueError."""
+    value, middle = _positive(asked, "jitter", parse_duration), _number(delay, "delay", parse_duration)
     check_deviation(off)
+    if distribution not in (distributions := get_args(Distribution)):
+        raise ValueError(f"the distribution must be {' or '.join(distributions)}, got {distribution!r}")
+    allowed = _number(late, "late", parse_duration)
     quantiles = []
     for share in _JITTER_SHARES:
         offset = NormalDist().inv_cdf(share) if distribution == "normal" else 2 * share - 1  # in units of the jitter
         name = f"the {share:.0%} quantile of the delay"
-        tolerance, allowed = off * value * abs(offset), _number(late, parse_duration)
-        quantiles.append(ExpectedQuantile(name, share, middle + value * offset, tolerance, allowed, _duration))
+        expected, tolerance = max(0.0, middle + value * offset), off * value * abs(offset)
+        quantiles.append(ExpectedQuantile(name, share, expected, tolerance, allowed, _duration))
     return quantiles
 
 
@@ -133,7 +138,9 @@ def expected_rate(asked: int | str, off: float) -> list[ExpectedQuantile]:
 
 def block_rates(arrivals: Sequence[tuple[int, int]], frames: int, overhead: int = 0) -> list[float]:
     """Return the rate of each block of `frames` frames, bit/s. A block begins when the previous frame arrives. Raises
-    ValueError for times that do not increase."""
+    ValueError for times that do not increase, and for a negative overhead."""
+    if overhead < 0:
+        raise ValueError(f"the overhead must be 0 bytes or more, got {overhead}")
     rates = []
     for begin in range(0, len(arrivals) - frames, frames):
         block = arrivals[begin : begin + frames + 1]
@@ -169,6 +176,7 @@ def _max_rank(samples: int, share: float, level: float) -> int:
 def _assert_quantiles(quantiles: Sequence[ExpectedQuantile], samples: Sequence[float]) -> None:
     __tracebackhide__ = True
     ordered = sorted(samples)
+    check_samples(ordered)
     level = LEVEL / len(quantiles)
     refusal: SampleTooSmallError | None = None
     for quantile in quantiles:
@@ -186,21 +194,32 @@ def _assert_quantiles(quantiles: Sequence[ExpectedQuantile], samples: Sequence[f
         raise refusal
 
 
+def check_samples(samples: Sequence[float]) -> None:
+    """Check that samples can be ordered. Raises ValueError."""
+    if not all(map(math.isfinite, samples)):
+        raise ValueError("a sample is not a finite number: leave out frames that did not arrive")
+
+
 def min_samples(share: float, level: float = LEVEL) -> int:
     """Return the minimum number of samples for a confidence interval of a quantile."""
     return math.ceil(math.log(level / 2) / math.log(max(share, 1 - share)) - 1e-9)
 
 
-def _number(value: int | str, parse: Callable[[object], int]) -> int:
-    return value if isinstance(value, int) else parse(value)
+def _number(value: int | str, quantity: str, parse: Callable[[object], int]) -> int:
+    number = value if isinstance(value, int) else parse(value)
+    if number < 0:
+        raise ValueError(f"{quantity} must be 0 or more, got {value}")
+    return number
 
 
 def _positive(asked: int | str, quantity: str, parse: Callable[[object], int]) -> int:
-    value = _number(asked, parse)
-    if value <= 0:
+    value = _number(asked, f"the {quantity}", parse)
+    if value == 0:
         raise ValueError(f"the {quantity} must be above 0, since its deviation is relative; got {asked}")
     return value
 
 
 def _duration(nanoseconds: float) -> str:
-    return format_duration(round(nanoseconds))
+    """Format a duration; one that is negative, since two clocks differ, with its sign."""
+    rounded = round(nanoseconds)
+    return f"{'-' if rounded < 0 else ''}{format_duration(abs(rounded))}"

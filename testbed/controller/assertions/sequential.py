@@ -23,6 +23,7 @@ from testbed.controller.assertions.sample_quantiles import (
     Distribution,
     ExpectedQuantile,
     block_rates,
+    check_samples,
     expected_delay,
     expected_jitter,
     expected_rate,
@@ -119,6 +120,7 @@ class QuantileTest:
     def add(self, sample: float) -> bool:
         """Take a value. For result and errors see `SequentialTest.add`."""
         __tracebackhide__ = True
+        check_samples([sample])
         insort(self._ordered, sample)
         self.count += 1
         decided = 0
@@ -134,6 +136,8 @@ class RateTest:
     """Sequential test of a rate. count: number of frames so far."""
 
     def __init__(self, asked: int | str, frames: int, overhead: int, off: float) -> None:
+        if frames < 1:
+            raise ValueError(f"a block must have 1 frame or more, got {frames}")
         self._test = QuantileTest(expected_rate(asked, off))
         self._frames = frames
         self._overhead = overhead
@@ -190,8 +194,8 @@ def duplicates_test(asked: float | str, *, off: float = MIN_DEVIATION) -> ShareT
 
 
 def order_test(asked: float | str, *, off: float = MIN_DEVIATION) -> ShareTest:
-    """Return a test of order. Its samples: whether a frame arrived after a later one. The arguments are those of
-    `assert_order`."""
+    """Return a test of order. Its samples: whether a frame overtook an earlier one, as `overtakes` returns it. The arguments
+    are those of `assert_order`."""
     return ShareTest(asked, "out of order", off)
 
 

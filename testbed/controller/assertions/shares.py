@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
@@ -12,6 +13,8 @@ from testbed.spec.units import parse_probability
 MAX_MISSED: Final = 0.01
 """Probability that a link with the deviation passes, at most."""
 
+_MIN_OFF: Final = 0.001
+"""Minimum relative deviation: for less, the number of frames exceeds what floating-point numbers can count."""
 _NEGLIGIBLE: Final = 1e-18  # fraction of a tail's sum below which terms are ignored
 
 
@@ -38,11 +41,15 @@ def assert_duplicates(asked: float | str, copies: int, frames: int, *, off: floa
     _assert_share("duplicated", asked, copies, frames, off)
 
 
-def assert_order(asked: float | str, overtaken: int, frames: int, *, off: float = MIN_DEVIATION) -> None:
-    """Fail unless `overtaken` of `frames` frames that arrived out of order are consistent with this probability; 0: order is
-    kept. `out_of_order` counts these frames. The other arguments and errors are those of `assert_loss`."""
+def assert_order(asked: float | str, overtaking: int, frames: int, *, off: float = MIN_DEVIATION) -> None:
+    """Fail unless `overtaking` of `frames` frames that overtook an earlier one are consistent with this probability of
+    reordering; 0: order is kept. `out_of_order` counts these frames.
+
+    Frames must follow each other at a small fraction of the link's delay: a frame that skips the delay overtakes only frames
+    in flight. The other arguments and errors are those of `assert_loss`.
+    """
     __tracebackhide__ = True
-    _assert_share("out of order", asked, overtaken, frames, off)
+    _assert_share("out of order", asked, overtaking, frames, off)
 
 
 def assert_reachable(answered: int, sent: int, *, loss: float | str = 0.0) -> None:
@@ -67,17 +74,27 @@ def assert_unreachable(answered: int, sent: int, *, loss: float | str = 0.0) -> 
     _check_unanswered(share, sent)
 
 
-def out_of_order(numbers: list[int]) -> int:
-    """Count the frames that arrived after a frame that was sent later. numbers: numbers of frames in the order of arrival;
-    they ascend in the order of sending. Second copies are ignored."""
-    seen: set[int] = set()
-    last, count = -1, 0
-    for number in numbers:
-        if number not in seen:
-            seen.add(number)
-            count += number < last
-            last = max(last, number)
-    return count
+def out_of_order(numbers: Sequence[int]) -> int:
+    """Count the frames that overtook one that was sent earlier. numbers: numbers of frames in the order of arrival; they
+    ascend in the order of sending. Second copies are ignored."""
+    return sum(overtakes(numbers))
+
+
+def overtakes(numbers: Sequence[int]) -> list[bool]:
+    """Return, for each frame in the order of arrival, whether it overtook one that was sent earlier. The argument is that of
+    `out_of_order`.
+
+    Links choose independently which frames overtake. How many are overtaken depends on how many are in flight, so they show
+    no probability.
+    """
+    arrived = list(dict.fromkeys(numbers))
+    results: list[bool] = []
+    lowest = math.inf  # number of the frames that arrived later
+    for number in reversed(arrived):
+        results.append(number > lowest)
+        lowest = min(lowest, number)
+    results.reverse()
+    return results
 
 
 @cache
@@ -157,8 +174,8 @@ def _checked(asked: float | str, hits: int, frames: int, outcome: str = "answere
 
 def check_deviation(off: float) -> None:
     """Check a relative deviation. Raises ValueError."""
-    if not 0 < off < 1:
-        raise ValueError(f"the relative deviation must be above 0 and below 1, got {off:g}")
+    if not _MIN_OFF <= off < 1:
+        raise ValueError(f"the relative deviation must be {_MIN_OFF} or more, and below 1, got {off:g}")
 
 
 def _check_unanswered(loss: float, sent: int) -> None:

@@ -49,8 +49,9 @@ MINIMAL_FAULTS: Final = "scenario-few.toml"
 RUN_ERROR: Final = "it ended with an error"
 """Symptom of a run that ended with an error and without a failed check."""
 
-PROGRESS_TIMEOUT: Final = 5.0
-"""Seconds without progress after which a replay in namespaces fails, unless the run has its own `patience`."""
+PROGRESS_TIMEOUT: Final = 15.0
+"""Seconds without progress after which a replay in namespaces fails, unless the run has its own `patience`. Programs that
+wait for a node that has crashed make none until their protocol gives it up, AM-II by default after 6 s."""
 
 _numbers: Final = itertools.count(1)
 

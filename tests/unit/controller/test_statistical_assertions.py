@@ -35,6 +35,7 @@ from testbed.controller.assertions.shares import (
     assert_reachable,
     assert_unreachable,
     out_of_order,
+    overtakes,
     required_frames,
 )
 from testbed.spec.layout import Impairment
@@ -165,6 +166,8 @@ def test_a_median_may_be_late_by_what_is_allowed_and_the_sample_must_see_the_dev
         assert_delay("5ms", [5_600_000] * 30, late="500us")
     with pytest.raises(AssertionError, match="expected 5ms"):
         assert_delay("5ms", [4_999_000] * 30, late="500us")
+    with pytest.raises(AssertionError, match="the median delay is -2us to -2us"):
+        assert_delay("5ms", [-2_000] * 30)
     with pytest.raises(SampleTooSmallError, match=r"cannot show that the median delay is off by 1ms.* and 1ms more"):
         assert_delay("5ms", [5_300_000] * 30, late="1ms")
 
@@ -198,7 +201,18 @@ def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[
         (lambda: assert_delay(0, [1] * 30), "the delay must be above 0.*got 0"),
         (lambda: assert_delay("5", [1] * 30), "bare number"),
         (lambda: assert_rate("0bit", []), "the rate must be above 0.*got 0bit"),
-        (lambda: assert_delay("5ms", [1], off=0), "must be above 0 and below 1, got 0"),
+        (lambda: assert_delay("5ms", [1], off=0), "must be 0.001 or more, and below 1, got 0"),
+        (lambda: assert_loss(0.3, 300, 1000, off=1e-9), "must be 0.001 or more, and below 1, got 1e-09"),
+        (lambda: assert_delay("5ms", [1] * 30, late=-5), "late must be 0 or more, got -5"),
+        (
+            lambda: assert_delay("5ms", [5e6, math.nan] * 30),
+            "not a finite number: leave out frames that did not arrive",
+        ),
+        (lambda: delay_test("5ms").add(math.inf), "not a finite number"),
+        (lambda: assert_jitter("1ms", [1] * 200, delay=-5), "delay must be 0 or more, got -5"),
+        (lambda: jitter_test("1ms", delay="5ms", distribution="gauss"), "must be uniform or normal, got 'gauss'"),  # type: ignore[arg-type]
+        (lambda: assert_rate("1mbit", [(1, 1), (2, 1)], overhead=-20), "the overhead must be 0 bytes or more, got -20"),
+        (lambda: rate_test("1mbit", frames=0), "a block must have 1 frame or more, got 0"),
         (lambda: assert_loss(0.1, 5, 4), "that were lost must be 0 to 4, got 5"),
         (lambda: loss_test(0), "must be above 0 and below 1, got 0"),
         (lambda: reachability_test(1), "cannot be distinguished from an unreachable peer"),
@@ -211,14 +225,42 @@ def test_an_invalid_query_is_rejected(check: Callable[[], object], message: str)
 
 
 def test_order_is_kept_or_upset_as_often_as_asked() -> None:
-    assert out_of_order([0, 1, 3, 2, 2, 4, 7, 5, 6, 7]) == 3
+    numbers = [0, 1, 3, 2, 2, 4, 7, 5, 6, 7]
+    assert overtakes(numbers) == [False, False, True, False, False, True, False, False], "3 overtakes 2; 7, 5 and 6"
+    assert out_of_order(numbers) == 2
     assert_order(0, 0, 10)
     with pytest.raises(AssertionError, match="exactly 0"):
         assert_order(0, 1, 10_000)
-    sent = required_frames(0.1)
-    assert_order("10%", sent // 10, sent)
-    with pytest.raises(AssertionError, match="were out of order"):
-        until_sure(order_test("10%"), (number % 8 == 0 for number in range(10**6)))
+
+
+@pytest.mark.parametrize("gap", [100 * MICROSECOND, 500 * MICROSECOND])
+def test_a_link_that_reorders_passes_however_many_frames_are_overtaken_and_one_a_fifth_off_is_caught(gap: int) -> None:
+    frames = required_frames(0.25)
+    schedule = [(number * gap, numbered(number)) for number in range(frames)]
+    for factor in (1, 0.8, 1.2):
+        for seed in range(3):
+            impairment = Impairment(delay=5 * MILLISECOND, reorder=0.25 * factor)
+            numbers = [number_of(frame) for _, frame in carried(impairment, schedule, seed=seed)]
+            if factor == 1:
+                assert_order("25%", out_of_order(numbers), frames)
+                until_sure(order_test("25%"), overtakes(numbers))
+            else:
+                with pytest.raises(AssertionError, match=r"were out of order, 0\.\d+; expected 0\.25"):
+                    assert_order("25%", out_of_order(numbers), frames)
+                with pytest.raises(AssertionError, match="were out of order"):
+                    until_sure(order_test("25%"), overtakes(numbers))
+
+
+def test_a_jitter_beyond_the_delay_passes_since_no_delay_is_below_0() -> None:
+    for factor in (1, 0.79, 1.21):
+        impairment = Impairment(delay=MILLISECOND, jitter=round(2 * MILLISECOND * factor), distribution="uniform")
+        arrivals = arrivals_over(impairment, seed=1)
+        if factor == 1:
+            assert_jitter("2ms", delays(arrivals), delay="1ms")
+            until_sure(jitter_test("2ms", delay="1ms"), delays(arrivals))
+        else:
+            with pytest.raises(AssertionError, match="the 90% quantile of the delay"):
+                assert_jitter("2ms", delays(arrivals), delay="1ms")
 
 
 def test_reachability_is_sure_with_one_answer_and_silence_takes_as_many_probes_as_loss_explains() -> None:

@@ -138,6 +138,11 @@ def test_a_window_counts_from_when_the_rule_was_set(condition: str, begin: int, 
         ("corrupt", corrupt(1)),
         ("corrupt udp", corrupt(1)),
         ("corrupt 12 udp", corrupt(12)),
+        ("corrupt udp.sport", corrupt(1)),
+        ("corrupt in udp.sport", corrupt(1, "udp.sport")),
+        ("corrupt udp.sport keep-check", corrupt(1, "udp.sport")),
+        ("corrupt 3 udp.sport mend-check udp", corrupt(3, "udp.sport", mend=True)),
+        ("corrupt 3 keep-check udp.sport", corrupt(3)),
     ],
 )
 def test_an_action_is_a_fate(text: str, fate: Fate) -> None:
