@@ -354,7 +354,10 @@ class CollectiveCalls(PointToPoint):
         return Exchange(call, device, self._device_rank, self.rank, self.size, context, tag)
 
     def _begin_reduction(self, call: str, reduction: Reduction, size: int, root: int | None = None) -> Exchange:
-        """Begin a reduction of `size` bytes."""
+        """Begin a reduction of `size` bytes. Raises MPIError (ERR_OP) if the operation is not defined for the datatype: later,
+        only ranks that combine items would."""
+        if size:
+            reduction.op.check(reduction.datatype)
         return self._begin_exchange(call, root=root, size=size, op=reduction.op.name, datatype=reduction.datatype.name)
 
     def _own_block(self, out: ContiguousBuffer | None, call: str) -> memoryview:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from protocols.mpi.block_buffers import BlockBuffers, ContiguousBuffer, split_equally, typed_blocks
 from protocols.mpi.buffers import Message, as_send_data, equal_blocks, vector_blocks
 from protocols.mpi.cartesian import Grid, make_grid
+from protocols.mpi.collectives.choices import Algorithms
 from protocols.mpi.collectives.neighbourhoods import Neighbourhood, exchange_blocks, exchange_objects
 from protocols.mpi.constants import UNDEFINED
 from protocols.mpi.graphs import DistributedGraph, Graph, adjacent_edges, edges_of, listed_edges, make_graph
@@ -36,7 +37,7 @@ class Comm(PersistentCalls):
     def null(cls) -> Comm:
         """Make COMM_NULL, whose calls raise MPIError (ERR_COMM)."""
         comm = cls.__new__(cls)
-        comm.rank, comm.size, comm.send_buffer = UNDEFINED, 0, None
+        comm.rank, comm.size, comm.send_buffer, comm.algorithms = UNDEFINED, 0, None, Algorithms()
         return comm
 
     async def Dup(self, info: None = None) -> Comm:  # noqa: ARG002  for mpi4py's signature

@@ -42,6 +42,12 @@ def test_comm_null_rejects_every_call() -> None:
         lambda: MPI.COMM_NULL.Create(MPI.GROUP_EMPTY),
         lambda: MPI.COMM_NULL.Create_group(MPI.GROUP_EMPTY),
         MPI.COMM_NULL.Is_inter,
+        MPI.COMM_NULL.Ibarrier,
+        lambda: MPI.COMM_NULL.Ibcast(bytearray(1)),
+        lambda: MPI.COMM_NULL.Iallreduce(bytearray(1), bytearray(1)),
+        lambda: MPI.COMM_NULL.Attach_buffer(bytearray(100)),
+        MPI.COMM_NULL.Detach_buffer,
+        lambda: MPI.COMM_NULL.tag_ub,
     ):
         with pytest.raises(MPI.Exception, match="COMM_NULL") as raised:
             call()
