@@ -101,11 +101,22 @@ class Handle(metaclass=_SubsetMeta):
         raise missing_attribute(type(self), name)
 
 
+class MissingNameError(AttributeError):
+    """A name that this subset of mpi4py lacks, or that no MPI has."""
+
+    is_about_a_call: Final = True
+
+
 def missing_attribute(cls: type, name: str) -> AttributeError:
     """Make the error for an attribute that a class lacks."""
     if name.startswith("_"):
         return AttributeError(f"{cls.__name__!r} has no attribute {name!r}")
-    return AttributeError(f"MPI.{cls.__name__}.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
+    return missing_name(f"{cls.__name__}.{name}")
+
+
+def missing_name(name: str) -> MissingNameError:
+    """Make the error for a name of MPI that this subset lacks."""
+    return MissingNameError(f"MPI.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
 
 
 class Envelope(NamedTuple):
