@@ -19,7 +19,7 @@ from protocols.mpi.graphs import DistributedGraph, Graph, adjacent_edges, edges_
 from protocols.mpi.groups import CONGRUENT, IDENT, Group
 from protocols.mpi.info import INFO_NULL, Info
 from protocols.mpi.iovec import to_contiguous
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, MPIError, check_type
 from protocols.mpi.persistent_calls import PersistentCalls, lowest_common_context
 from protocols.mpi.point_to_point import COMM_NULL_ERROR
 from protocols.mpi.requests import Prequest, Request
@@ -66,6 +66,7 @@ class Comm(PersistentCalls):
     async def Create(self, group: Group) -> Comm | None:
         """Make a communicator of a group of these ranks; called by all ranks. Returns None (COMM_NULL) to ranks outside of
         the group. Raises as Dup does."""
+        check_type(group, Group)
         self._check_collective("Create")
         return await self.Split(0 if self._device.rank in group.processes else UNDEFINED, max(group.rank, 0))
 
@@ -73,6 +74,7 @@ class Comm(PersistentCalls):
         """Make a communicator as Create does; called by the group's members only. tag: distinguishes concurrent calls."""
         if not self.size:
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
+        check_type(group, Group)
         if self._device.rank not in group.processes:
             return None
         world = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)

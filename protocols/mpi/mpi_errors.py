@@ -119,6 +119,13 @@ def missing_name(name: str) -> MissingNameError:
     return MissingNameError(f"MPI.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
 
 
+def check_type(value: object, cls: type) -> None:
+    """Check that an argument is a handle of a class. Raises TypeError."""
+    if not isinstance(value, cls):
+        article = "an" if cls.__name__[0] in "EIO" else "a"
+        raise TypeError(f"{article} {cls.__name__} is expected, not {type(value).__name__}")
+
+
 class Envelope(NamedTuple):
     """Envelope and size of a message. source: the sender's rank; of a send, the destination's. length: bytes."""
 

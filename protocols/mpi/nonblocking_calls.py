@@ -80,7 +80,7 @@ class NonblockingCalls(ObjectCalls):
         return self._begin(self.Exscan(sendbuf, recvbuf, op))
 
     def _begin(self, coroutine: Coroutine[Any, None, None]) -> Request:
-        """Begin a collective call, and return its request. Raises MPIError (ERR_COMM) for COMM_NULL, and as the blocking call
+        """Begin a collective call, and return its request. Raises MPIError: ERR_COMM for COMM_NULL, and as the blocking call
         does for invalid arguments. A failed rank is reported where the request is waited for, as other errors are."""
         if not self.size:
             coroutine.close()

@@ -46,9 +46,9 @@ class Stacked(Protocol):
 def program_traceback(error: BaseException) -> str:
     """Format an error's traceback, starting with the program's first frame; without such a frame, all of it.
 
-    If the error is a TypeError, or its class has a true `is_about_a_call` (MPI errors), only the program's frames are shown: the
-    error is in the call, not in the code that detected it. A FirmwareError, or a TestbedError without a frame of a program, gives only its
-    message.
+    If the error is a TypeError, or its class has a true `is_about_a_call` (MPI errors), only the program's frames are
+    shown: the error is in the call, not in the code that detected it. A FirmwareError, or a TestbedError without a frame of
+    a program, gives only its message.
     """
     formatted = traceback.TracebackException.from_exception(error)
     has_program_line = _trim_to_program(formatted)
