@@ -20,7 +20,7 @@ from protocols.mpi.groups import CONGRUENT, IDENT, Group
 from protocols.mpi.info import INFO_NULL, Info
 from protocols.mpi.iovec import to_contiguous
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, MPIError, check_type
-from protocols.mpi.persistent_calls import PersistentCalls, lowest_common_context
+from protocols.mpi.persistent_calls import PersistentCalls
 from protocols.mpi.point_to_point import COMM_NULL_ERROR
 from protocols.mpi.requests import Prequest, Request
 
@@ -49,8 +49,8 @@ class Comm(PersistentCalls):
         (COMM_NULL) for the color UNDEFINED. Raises as Dup does, and ERR_ARG for another negative color."""
         if color < 0 and color != UNDEFINED:
             raise MPIError(ERR_ARG, f"color must be 0 or more, or UNDEFINED, got {color}")
-        arguments = await self.allgather((self._free_contexts(), color, key))
-        context = lowest_common_context([mask for mask, _, _ in arguments])
+        arguments = await self.allgather((self._contexts_in_use(), color, key))
+        context = self._lowest_free_context([mask for mask, _, _ in arguments])
         if color == UNDEFINED:
             return None
         members = sorted((key, rank) for rank, (_, rank_color, key) in enumerate(arguments) if rank_color == color)
@@ -166,7 +166,7 @@ class Comm(PersistentCalls):
 
     def make_self(self) -> Comm:
         """Make a communicator of this rank only (COMM_SELF); the other ranks need not call it. Raises as Dup does."""
-        return self._make_comm(lowest_common_context([self._free_contexts()]), (self._device.rank,))
+        return self._make_comm(self._lowest_free_context([self._contexts_in_use()]), (self._device.rank,))
 
     def Free(self) -> None:
         """Free the communicator and its context. No transfer may be in progress in it, at any rank."""
