@@ -102,7 +102,7 @@ class Handle(metaclass=_SubsetMeta):
 
 
 class MissingNameError(AttributeError):
-    """A name that this subset of mpi4py lacks, or that no MPI has."""
+    """Access to a name that this subset of mpi4py lacks."""
 
     is_about_a_call: Final = True
 
