@@ -426,7 +426,7 @@ def test_a_nonblocking_call_rejects_invalid_arguments_before_its_request_exists(
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("call", ["Reduce", "Allreduce", "Scan", "Exscan", "Reduce_scatter_block"])
 def test_every_rank_rejects_an_operation_that_its_datatype_does_not_have(call: str, size: int) -> None:
-    """Also a rank that would combine nothing, as the last one of a tree or a single rank."""
+    """Ranks that would combine nothing, as the last one of a tree or a single rank, do so, too."""
     freed = Op.Create(noncommuting)
     freed.Free()
 
