@@ -41,7 +41,7 @@ from protocols.mpi.constants import (
 )
 from protocols.mpi.groups import Group
 from protocols.mpi.info import Info
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_TOPOLOGY, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_TOPOLOGY, MPIError, check_type
 
 __all__ = [
     "COMM_NULL", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm",
@@ -252,6 +252,7 @@ class Comm(PropertyCalls):
 
     def Compare(self, comm: Comm) -> int:
         """See `comm.Comm.Compare`."""
+        check_type(comm, Comm)
         return self.wrapped.Compare(comm.wrapped)
 
     @property

@@ -17,7 +17,7 @@ from protocols.mpi import mpi_messages, requests
 from protocols.mpi.buffers import Message as Buffer
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import null_transfer
-from protocols.mpi.mpi_errors import ERR_REQUEST, Handle, MPIError
+from protocols.mpi.mpi_errors import ERR_REQUEST, Handle, MPIError, check_type
 from protocols.mpi.mpi_status import Status
 
 A = TypeVar("A")
@@ -98,6 +98,8 @@ def for_requests(
 ) -> Callable[Concatenate[type[Request], Sequence[Request], P], T]:
     @wraps(method)
     def call(_: type[Request], handles: Sequence[Request], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        for handle in handles:
+            check_type(handle, Request)
         run = next((handle.run for handle in handles if handle.wrapped.active), run_completed)
         return run(method([handle.wrapped for handle in handles], *args, **kwargs))
 

@@ -41,6 +41,7 @@ from protocols.mpi.mpi_errors import (
     ERR_ROOT,
     ERR_TYPE,
     MPIError,
+    check_type,
 )
 from protocols.mpi.operations import SUM, Op
 from protocols.mpi.point_to_point import COMM_NULL_ERROR, PointToPoint
@@ -354,7 +355,9 @@ class CollectiveCalls(PointToPoint):
         return Exchange(call, device, self._device_rank, self.rank, self.size, context, tag)
 
     def _begin_reduction(self, call: str, reduction: Reduction, size: int, root: int | None = None) -> Exchange:
-        """Begin a reduction of `size` bytes."""
+        """Begin a reduction of `size` bytes. Raises MPIError (ERR_OP) if the operation is not defined for the datatype."""
+        if size:  # later, only the ranks that combine items would find out
+            reduction.op.check(reduction.datatype)
         return self._begin_exchange(call, root=root, size=size, op=reduction.op.name, datatype=reduction.datatype.name)
 
     def _own_block(self, out: ContiguousBuffer | None, call: str) -> memoryview:
@@ -369,6 +372,7 @@ class CollectiveCalls(PointToPoint):
         self, call: str, sendbuf: Message | InPlace, recvbuf: Message | InPlace, op: Op, receives: bool = True
     ) -> tuple[memoryview | None, memoryview, Reduction]:
         """Return the receive buffer (None if this rank receives no result), a copy of the operand, and the reduction."""
+        check_type(op, Op)
         sendbuf = _as_in_place(sendbuf) if receives else sendbuf
         if isinstance(recvbuf, InPlace) or (isinstance(sendbuf, InPlace) and not receives):
             raise _in_place_error(call)
@@ -401,6 +405,7 @@ class CollectiveCalls(PointToPoint):
         op: Op,
     ) -> None:
         """Reduce, and scatter the result. counts: items of each rank; None: `block_size` bytes for each rank."""
+        check_type(op, Op)
         self._check_collective(call)
         out, datatype = reduction_operand(recvbuf, True)
         data = memoryview(bytearray(out if isinstance(sendbuf, InPlace) else reduction_operand(sendbuf, False)[0]))

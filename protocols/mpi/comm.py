@@ -12,14 +12,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from protocols.mpi.block_buffers import BlockBuffers, ContiguousBuffer, split_equally, typed_blocks
 from protocols.mpi.buffers import Message, as_send_data, equal_blocks, vector_blocks
 from protocols.mpi.cartesian import Grid, make_grid
+from protocols.mpi.collectives.choices import Algorithms
 from protocols.mpi.collectives.neighbourhoods import Neighbourhood, exchange_blocks, exchange_objects
 from protocols.mpi.constants import UNDEFINED
 from protocols.mpi.graphs import DistributedGraph, Graph, adjacent_edges, edges_of, listed_edges, make_graph
 from protocols.mpi.groups import CONGRUENT, IDENT, Group
 from protocols.mpi.info import INFO_NULL, Info
 from protocols.mpi.iovec import to_contiguous
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, MPIError
-from protocols.mpi.persistent_calls import PersistentCalls, lowest_common_context
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, MPIError, check_type
+from protocols.mpi.persistent_calls import PersistentCalls
 from protocols.mpi.point_to_point import COMM_NULL_ERROR
 from protocols.mpi.requests import Prequest, Request
 
@@ -36,7 +37,7 @@ class Comm(PersistentCalls):
     def null(cls) -> Comm:
         """Make COMM_NULL, whose calls raise MPIError (ERR_COMM)."""
         comm = cls.__new__(cls)
-        comm.rank, comm.size, comm.send_buffer = UNDEFINED, 0, None
+        comm.rank, comm.size, comm.send_buffer, comm.algorithms = UNDEFINED, 0, None, Algorithms()
         return comm
 
     async def Dup(self, info: None = None) -> Comm:  # noqa: ARG002  for mpi4py's signature
@@ -48,8 +49,8 @@ class Comm(PersistentCalls):
         (COMM_NULL) for the color UNDEFINED. Raises as Dup does, and ERR_ARG for another negative color."""
         if color < 0 and color != UNDEFINED:
             raise MPIError(ERR_ARG, f"color must be 0 or more, or UNDEFINED, got {color}")
-        arguments = await self.allgather((self._free_contexts(), color, key))
-        context = lowest_common_context([mask for mask, _, _ in arguments])
+        arguments = await self.allgather((self._contexts_in_use(), color, key))
+        context = self._lowest_free_context([mask for mask, _, _ in arguments])
         if color == UNDEFINED:
             return None
         members = sorted((key, rank) for rank, (_, rank_color, key) in enumerate(arguments) if rank_color == color)
@@ -65,6 +66,7 @@ class Comm(PersistentCalls):
     async def Create(self, group: Group) -> Comm | None:
         """Make a communicator of a group of these ranks; called by all ranks. Returns None (COMM_NULL) to ranks outside of
         the group. Raises as Dup does."""
+        check_type(group, Group)
         self._check_collective("Create")
         return await self.Split(0 if self._device.rank in group.processes else UNDEFINED, max(group.rank, 0))
 
@@ -72,6 +74,7 @@ class Comm(PersistentCalls):
         """Make a communicator as Create does; called by the group's members only. tag: distinguishes concurrent calls."""
         if not self.size:
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
+        check_type(group, Group)
         if self._device.rank not in group.processes:
             return None
         world = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)
@@ -163,7 +166,7 @@ class Comm(PersistentCalls):
 
     def make_self(self) -> Comm:
         """Make a communicator of this rank only (COMM_SELF); the other ranks need not call it. Raises as Dup does."""
-        return self._make_comm(lowest_common_context([self._free_contexts()]), (self._device.rank,))
+        return self._make_comm(self._lowest_free_context([self._contexts_in_use()]), (self._device.rank,))
 
     def Free(self) -> None:
         """Free the communicator and its context. No transfer may be in progress in it, at any rank."""

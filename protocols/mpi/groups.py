@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.mpi.constants import PROC_NULL, UNDEFINED
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_GROUP, ERR_RANK, Handle, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_GROUP, ERR_RANK, Handle, MPIError, check_type
 
 IDENT: Final = 0
 CONGRUENT: Final = 1
@@ -89,6 +89,8 @@ class Group(Handle):
     @classmethod
     def Union(cls, group1: Group, group2: Group) -> Group:
         """Return the first group's members, followed by the second group's members that are not in the first."""
+        check_type(group1, Group)
+        check_type(group2, Group)
         return group1._subgroup(
             [*group1.processes, *(process for process in group2.processes if process not in group1.processes)]
         )
@@ -96,15 +98,20 @@ class Group(Handle):
     @classmethod
     def Intersection(cls, group1: Group, group2: Group) -> Group:
         """Return the first group's members that are in the second."""
+        check_type(group1, Group)
+        check_type(group2, Group)
         return group1._subgroup([process for process in group1.processes if process in group2.processes])
 
     @classmethod
     def Difference(cls, group1: Group, group2: Group) -> Group:
         """Return the first group's members that are not in the second."""
+        check_type(group1, Group)
+        check_type(group2, Group)
         return group1._subgroup([process for process in group1.processes if process not in group2.processes])
 
     def Compare(self, group: Group) -> int:
         """Return IDENT for equal members in equal order, SIMILAR for equal members in another order, else UNEQUAL."""
+        check_type(group, Group)
         if self.processes == group.processes:
             return IDENT
         return SIMILAR if sorted(self.processes) == sorted(group.processes) else UNEQUAL

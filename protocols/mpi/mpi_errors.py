@@ -101,11 +101,29 @@ class Handle(metaclass=_SubsetMeta):
         raise missing_attribute(type(self), name)
 
 
+class MissingNameError(AttributeError):
+    """Access to a name that this subset of mpi4py lacks."""
+
+    is_about_a_call: Final = True
+
+
 def missing_attribute(cls: type, name: str) -> AttributeError:
     """Make the error for an attribute that a class lacks."""
     if name.startswith("_"):
         return AttributeError(f"{cls.__name__!r} has no attribute {name!r}")
-    return AttributeError(f"MPI.{cls.__name__}.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
+    return missing_name(f"{cls.__name__}.{name}")
+
+
+def missing_name(name: str) -> MissingNameError:
+    """Make the error for a name of MPI that this subset lacks."""
+    return MissingNameError(f"MPI.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
+
+
+def check_type(value: object, cls: type) -> None:
+    """Check that an argument is a handle of a class. Raises TypeError."""
+    if not isinstance(value, cls):
+        article = "an" if cls.__name__[0] in "EIO" else "a"
+        raise TypeError(f"{article} {cls.__name__} is expected, not {type(value).__name__}")
 
 
 class Envelope(NamedTuple):

@@ -10,9 +10,10 @@ from typing import Any
 from protocols.core.completion import Completion, drive
 from protocols.mpi.buffers import Message
 from protocols.mpi.constants import InPlace
-from protocols.mpi.mpi_errors import PROC_NULL_ENVELOPE, Envelope
+from protocols.mpi.mpi_errors import ERR_COMM, PROC_NULL_ENVELOPE, Envelope, MPIError
 from protocols.mpi.object_calls import ObjectCalls
 from protocols.mpi.operations import SUM, Op
+from protocols.mpi.point_to_point import COMM_NULL_ERROR
 from protocols.mpi.requests import Request
 
 
@@ -79,8 +80,16 @@ class NonblockingCalls(ObjectCalls):
         return self._begin(self.Exscan(sendbuf, recvbuf, op))
 
     def _begin(self, coroutine: Coroutine[Any, None, None]) -> Request:
-        """Begin a collective call, and return its request."""
-        return self._make_request(begin_collective(coroutine))
+        """Begin a collective call, and return its request. Raises MPIError: ERR_COMM for COMM_NULL, and as the blocking call
+        does for invalid arguments. A failed rank is reported where the request is waited for, as other errors are."""
+        if not self.size:
+            coroutine.close()
+            raise MPIError(ERR_COMM, COMM_NULL_ERROR)
+        calls = self._calls
+        completion = begin_collective(coroutine)
+        if completion.done and self._calls == calls and not self._device.rank_failures.reasons:
+            completion.result()  # raises the error of a call that was rejected: it is not counted
+        return self._make_request(completion)
 
 
 def begin_collective(coroutine: Coroutine[Any, None, None]) -> Completion[Envelope]:

@@ -114,6 +114,12 @@ class Op(Handle):
             raise MPIError(ERR_COUNT, f"both buffers must have one size, got {len(left)} and {len(data)} bytes")
         self.combine(left, data, datatype)
 
+    def check(self, datatype: Datatype) -> None:
+        """Raise MPIError (ERR_OP) if the operation was freed, or is predefined and not defined for the datatype."""
+        if self.is_predefined or self._object_function is None:
+            item = memoryview(bytearray(2 * datatype.extent))
+            self.combine(item[: datatype.extent], item[datatype.extent :], datatype)
+
     def combine(self, left: memoryview, right: memoryview, datatype: Datatype) -> None:
         """Write ``left op right`` to `right`. Raises MPIError (ERR_OP) for a datatype for which the operation is not
         defined, and the exceptions of a user-defined function."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from functools import reduce
-from operator import and_
+from operator import or_
 from typing import Any, Self
 
 from protocols.core.completion import Completion
@@ -146,23 +146,22 @@ class PersistentCalls(NonblockingCalls):
     async def _agree_on_context(self) -> int:
         """Return the lowest context that is free at all ranks. Raises MPIError: ERR_COMM for COMM_NULL; ERR_OTHER if there
         is none."""
-        return lowest_common_context(await self.allgather(self._free_contexts()))
+        return self._lowest_free_context(await self.allgather(self._contexts_in_use()))
 
-    def _free_contexts(self) -> int:
-        """Return the free contexts, as a bit mask. Raises MPIError (ERR_COMM) for COMM_NULL."""
+    def _contexts_in_use(self) -> int:
+        """Return this rank's contexts in use, as a bit mask. Raises MPIError (ERR_COMM) for COMM_NULL."""
         if not self.size:
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
-        in_use = self._device.contexts_in_use
-        return sum(1 << number for number in range(self._device.contexts // 2) if number not in in_use)
+        return sum(1 << number for number in self._device.contexts_in_use)
 
-
-def lowest_common_context(masks: Sequence[int]) -> int:
-    """Return the lowest context that is free at all ranks. masks: masks of the free contexts of each rank. Raises MPIError
-    (ERR_OTHER) if there is none."""
-    free = reduce(and_, masks)
-    if not free:
-        raise MPIError(
-            ERR_OTHER,
-            "no context is free at all ranks for another communicator or persistent collective call: free one first",
-        )
-    return (free & -free).bit_length() - 1
+    def _lowest_free_context(self, masks: Sequence[int]) -> int:
+        """Return the lowest context that is free at all ranks. masks: contexts in use of each rank. Raises MPIError
+        (ERR_OTHER) if there is none."""
+        free = ~reduce(or_, masks)
+        context = (free & -free).bit_length() - 1
+        if context >= self._device.contexts // 2:
+            raise MPIError(
+                ERR_OTHER,
+                "no context is free at all ranks for another communicator or persistent collective call: free one first",
+            )
+        return context

@@ -85,7 +85,9 @@ class PointToPoint:
 
     @property
     def tag_ub(self) -> int:
-        """The greatest tag (MPI_TAG_UB)."""
+        """The greatest tag (MPI_TAG_UB). Raises MPIError (ERR_COMM) for COMM_NULL."""
+        if not self.size:
+            raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         return self._device.max_tag
 
     def Get_rank(self) -> int:
@@ -223,13 +225,18 @@ class PointToPoint:
 
     def Attach_buffer(self, buf: bytearray | memoryview) -> None:
         """Attach a buffer for buffered sends, whose size limits the messages in it, with `BSEND_OVERHEAD` for each. All
-        communicators share it. Raises MPIError (ERR_BUFFER) if a buffer is attached."""
+        communicators share it. Raises MPIError: ERR_BUFFER if a buffer is attached, ERR_COMM for COMM_NULL."""
+        if not self.size:
+            raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         if self._device.attached_buffer is not None:
             raise MPIError(ERR_BUFFER, "a buffer is attached: call Detach_buffer first")
         self._device.attached_buffer = SendBuffer(len(memoryview(buf).cast("B")), buf)
 
     async def Detach_buffer(self) -> object:
-        """Wait until all buffered messages are sent; return the buffer. Raises MPIError (ERR_BUFFER) if none is attached."""
+        """Wait until all buffered messages are sent; return the buffer. Raises MPIError: ERR_BUFFER if none is attached,
+        ERR_COMM for COMM_NULL."""
+        if not self.size:
+            raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         attached = self._attached_buffer(0)
         await attached.drain()
         self._device.attached_buffer = None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from protocols.core.completion import Completion, Yield
 from protocols.mpi.constants import UNDEFINED
 from protocols.mpi.device import Device, FailureRecipient, ObjectReceive, SendCompletion
-from protocols.mpi.mpi_errors import CANCELLED, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
+from protocols.mpi.mpi_errors import CANCELLED, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError, check_type
 from protocols.mpi.mpi_status import Status
 
 
@@ -242,7 +242,8 @@ class Request:
             await self._completion
 
     def _fill_status(self, status: Status) -> None:
-        """Fill a status, without raising."""
+        """Fill a status, without raising the request's error."""
+        check_type(status, Status)
         try:
             envelope = self._completion.result() if self.active else None
         except MPIError as error:

@@ -137,20 +137,25 @@ class Endpoint:
 
     def irecv(
         self,
-        buffer: Buffer,
+        buffer: Buffer | list[Buffer],
         match_info: int = 0,
         mask: int = MATCH_NONE,
         context: object = None,
         forget: bool = False,
     ) -> Request:
-        """Start to receive the first message that matches (mx_irecv). buffer: writable. Raises MxError."""
+        """Start to receive the first message that matches (mx_irecv). buffer: writable; or a list of segments, to which the
+        message is copied in order when it has arrived. Raises MxError."""
         self._check_open()
         self.incoming.queues.check(match_info, mask)
-        view = memoryview(buffer).cast("B")
-        if view.readonly:
+        segments = [memoryview(part).cast("B") for part in (buffer if isinstance(buffer, list) else [buffer])]
+        if any(segment.readonly for segment in segments):
             raise MxError(Status.NO_RESOURCES, "the buffer of a receive is read-only")
+        _check_segments(len(segments))
+        view = segments[0] if len(segments) == 1 else memoryview(bytearray(sum(map(len, segments))))
         self.work.spend(REQUEST)
         request = Request("a receive", view, match_info, mask, context, None, receive=True)
+        if len(segments) != 1:
+            request.add_callback(lambda _: self._scatter(request, segments))
         if not forget:
             request.add_callback(self._finished.add)
         self.incoming.post(request)
@@ -360,9 +365,17 @@ class Endpoint:
         settings = self.settings
         return settings.shared_rendezvous if to is not None and to.is_local else settings.rendezvous
 
+    def _scatter(self, receive: Request, segments: list[memoryview]) -> None:
+        """Copy a received message to the segments of its receive."""
+        rest = receive.buffer[: receive.result().transferred]
+        self.work.spend(COPY, len(rest))
+        for segment in segments:
+            part = rest[: len(segment)]
+            segment[: len(part)] = part
+            rest = rest[len(segment) :]
+
     def _join_segments(self, segments: Sequence[Buffer]) -> memoryview:
-        if len(segments) > MAX_SEGMENTS:
-            raise MxError(Status.NO_RESOURCES, f"a message has at most {MAX_SEGMENTS} segments, got {len(segments)}")
+        _check_segments(len(segments))
         if len(segments) == 1:
             segment = segments[0]
             return memoryview(segment) if isinstance(segment, bytes) else memoryview(segment).cast("B")
@@ -440,3 +453,9 @@ class Endpoint:
     def _check_open(self) -> None:
         if not self.is_open:
             raise MxError(Status.BAD_ENDPOINT, f"endpoint {self.index} is closed")
+
+
+def _check_segments(count: int) -> None:
+    """Check the number of a message's segments. Raises MxError."""
+    if count > MAX_SEGMENTS:
+        raise MxError(Status.NO_RESOURCES, f"a message has at most {MAX_SEGMENTS} segments, got {count}")

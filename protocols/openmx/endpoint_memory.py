@@ -59,9 +59,9 @@ class Op:
 class Command:
     """A command. endpoint: the local endpoint. peer, dst_endpoint: the partner. seqnum, ack, match, session: sequence
     number, ack, match and session of the message. length: bytes of the message, entries of a ring, or ns of an alarm.
-    address: address of pinned memory. number: a region, or a pull. turn: generation of the region, or the status in an
-    answer to a connection request. word: a further field of a connection or acknowledgement, or a pull's serial number.
-    flag: a bit."""
+    address: address of pinned memory. number: a region, a pull, or the first fragment to send (modulo their count). turn:
+    generation of the region, or the status in an answer to a connection request. word: a further field of a connection or
+    acknowledgement, or a pull's serial number. flag: a bit."""
 
     __slots__ = (
         "ack", "address", "dst_endpoint", "endpoint", "flag", "length", "match", "number", "op", "peer", "seqnum",

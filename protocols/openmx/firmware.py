@@ -194,7 +194,10 @@ class Firmware(firmware.Firmware):
         if not 0 < length <= MAX_FRAGMENTS * fragment_size:
             driver.counters.invalid += 1
             return
-        for number, at in enumerate(range(0, length, fragment_size)):
+        count = -(-length // fragment_size)
+        for turn in range(count):
+            number = (command.number + turn) % count
+            at = number * fragment_size
             payload = driver.nic.dma_read([data[at : at + fragment_size]])
             driver.counters.send_mediumsq_frag += 1
             driver.send(

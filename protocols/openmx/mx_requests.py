@@ -80,8 +80,8 @@ class Request(Completion[Result]):
 class Outgoing:
     """A numbered message to a partner. has_data: whether it carries a program's bytes: it is no rendezvous and no notice.
     address: pinned memory with its bytes, or 0. data: bytes of a small message. frames: their number. number, turn: number
-    and turn of the region of a rendezvous or notice. sent_tick: tick of the last transmission. is_zombie: the send was
-    completed before the acknowledgement.
+    and turn of the region of a rendezvous or notice; number also the first fragment to send. sent_tick: tick of the last
+    transmission. is_zombie: the send was completed before the acknowledgement.
     """
 
     __slots__ = (

@@ -351,7 +351,8 @@ class Partner:
         return next(iter(self._partials), self._next_match)
 
     def on_tick(self, ticks: int) -> None:
-        """Send due acknowledgements and retransmissions."""
+        """Send due acknowledgements and retransmissions. Messages, and fragments of a message, take turns at being the
+        first: in one order, a periodic loss could hit the same one each time."""
         settings = self._endpoint.settings
         if self.state == states.CONNECTING:
             if ticks - self._last_request_tick >= settings.resend:
@@ -367,9 +368,13 @@ class Partner:
             if self._count_retry():
                 self.lose("unreachable", Status.ENDPOINT_UNREACHABLE)
                 return
-            for outgoing in list(islice(self._unacked, _MAX_RESENT_PER_TICK)):
+            oldest = list(islice(self._unacked, _MAX_RESENT_PER_TICK))
+            first = self._retries % len(oldest)
+            for outgoing in oldest[first:] + oldest[:first]:
                 if ticks - outgoing.sent_tick >= settings.resend:
                     self._endpoint.counters.resent += 1
+                    if outgoing.op == Op.SEND_MEDIUM:
+                        outgoing.number = self._retries
                     self._transmit(outgoing)
 
     def _count_retry(self) -> bool:

@@ -115,6 +115,8 @@ def _print_messages(source: Source, frame_filter: Filter | None, message_id: str
                 "\n".join(["".join([f"{line}\n" for line in lines.details(message)]) for message in selected])
             )
         sys.stdout.flush()
+        if messages.others and not messages.found and not as_json:
+            echo(f"warning: none of its {messages.others:,} frames has the number of a message", err=True)
         if messages.strays and not as_json:
             echo(f"warning: {messages.strays:,} frames are of messages that are not in it, or broken", err=True)
     if message_id is not None and not selected:

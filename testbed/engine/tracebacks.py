@@ -46,9 +46,9 @@ class Stacked(Protocol):
 def program_traceback(error: BaseException) -> str:
     """Format an error's traceback, starting with the program's first frame; without such a frame, all of it.
 
-    If the error's class has a true `is_about_a_call` (MPI errors), only the program's frames are shown: the error is in the
-    call, not in the code that detected it. A FirmwareError, or a TestbedError without a frame of a program, gives only its
-    message.
+    If the error is a TypeError, or its class has a true `is_about_a_call` (MPI errors), only the program's frames are
+    shown: the error is in the call, not in the code that detected it. A FirmwareError, or a TestbedError without a frame of
+    a program, gives only its message.
     """
     formatted = traceback.TracebackException.from_exception(error)
     has_program_line = _trim_to_program(formatted)
@@ -126,7 +126,7 @@ def _trim_to_program(formatted: traceback.TracebackException) -> bool:
     if first is None:
         return False
     del formatted.stack[:first]
-    if getattr(formatted.exc_type, "is_about_a_call", False):
+    if issubclass(formatted.exc_type, TypeError) or getattr(formatted.exc_type, "is_about_a_call", False):
         if formatted.__context__ is not None and all(
             _is_internal(frame.filename) for frame in formatted.__context__.stack
         ):

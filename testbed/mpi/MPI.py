@@ -26,7 +26,7 @@ from protocols.mpi.blocking_calls import (
 )
 from protocols.mpi.datatypes import BY_TYPECODE
 from protocols.mpi.device import Pickle, pickler
-from protocols.mpi.mpi_errors import MPIError
+from protocols.mpi.mpi_errors import MPIError, missing_name
 from protocols.mpi.mpi_names import *  # noqa: F403
 from protocols.mpi.mpi_names import ERR_BUFFER, SUBVERSION, VERSION, Info
 from testbed.mpi.mpi_programs import current
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Comm:
         return current().alone
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
+    raise missing_name(name)
 
 
 def Wtime() -> float:

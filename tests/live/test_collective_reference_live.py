@@ -13,7 +13,7 @@ from tests.sim.collective_reference import compare
 pytestmark = pytest.mark.requires("root")
 
 
-@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "tcp"])
+@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "openmx", "tcp"])
 def test_every_result_is_numpys(tmp_path: Path, protocol: str) -> None:
     result = testbed.run(
         Cluster.star(4, loss="1%"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import testbed
-from protocols.mpi import SUM, Comm
+from protocols.mpi import BYTE, SUM, Comm
 from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster, Scenario
 from testbed.spec.fault_models import Crash
@@ -25,6 +25,47 @@ def _ints(size: int) -> list[Any]:
     return [bytearray(size), "l"]
 
 
+def _waits(begin: Call) -> Call:
+    """A non-blocking call and the wait for its request."""
+
+    async def call(comm: Comm, size: int) -> None:
+        request: Any = await begin(comm, size)
+        await request.Wait()
+
+    return call
+
+
+def _starts(create: Call) -> Call:
+    """A persistent call, which is made, started, waited for and freed."""
+
+    async def call(comm: Comm, size: int) -> None:
+        request: Any = await create(comm, size)
+        await request.Start()
+        await request.Wait()
+        request.Free()
+
+    return call
+
+
+async def _alltoallw(comm: Comm, size: int) -> None:
+    blocks = ([size] * comm.size, [size * rank for rank in range(comm.size)]), [BYTE] * comm.size
+    await comm.Alltoallw([bytes(size * comm.size), *blocks], [bytearray(size * comm.size), *blocks])
+
+
+async def _neighbor_alltoall(comm: Comm, size: int) -> None:
+    ring = await comm.Create_cart([comm.size], True)
+    assert ring is not None
+    await ring.Neighbor_alltoall(bytes(2 * size), bytearray(2 * size))
+    ring.Free()
+
+
+async def _frees(work: Awaitable[Comm | None]) -> None:
+    """A communicator that is made and freed."""
+    made = await work
+    assert made is not None
+    made.Free()
+
+
 CALLS: Final[dict[str, Call]] = {
     "Barrier": lambda comm, _: comm.Barrier(),
     "Bcast": lambda comm, size: comm.Bcast(bytearray(size)),
@@ -36,6 +77,7 @@ CALLS: Final[dict[str, Call]] = {
     "Allgatherv": lambda comm, size: comm.Allgatherv(bytes(size), bytearray(size * comm.size)),
     "Alltoall": lambda comm, size: comm.Alltoall(bytes(size * comm.size), bytearray(size * comm.size)),
     "Alltoallv": lambda comm, size: comm.Alltoallv(bytes(size * comm.size), bytearray(size * comm.size)),
+    "Alltoallw": _alltoallw,
     "Reduce": lambda comm, size: comm.Reduce(_ints(size), _ints(size)),
     "Allreduce": lambda comm, size: comm.Allreduce(_ints(size), _ints(size)),
     "Reduce_scatter_block": lambda comm, size: comm.Reduce_scatter_block(_ints(size * comm.size), _ints(size)),
@@ -54,6 +96,20 @@ CALLS: Final[dict[str, Call]] = {
     "Dup": lambda comm, _: comm.Dup(),
     "Split": lambda comm, _: comm.Split(0),
 }
+COMPOSED: Final[dict[str, Call]] = {
+    "Create": lambda comm, _: _frees(comm.Create(comm.Get_group())),
+    "Create_group": lambda comm, _: _frees(comm.Create_group(comm.Get_group())),
+    "Create_dist_graph": lambda comm, _: _frees(comm.Create_dist_graph([comm.rank], [1], [0])),
+    "Neighbor_alltoall": _neighbor_alltoall,
+    "Ibarrier": _waits(lambda comm, _: comm.Ibarrier()),
+    "Iallgather": _waits(lambda comm, size: comm.Iallgather(bytes(size), bytearray(size * comm.size))),
+    "Ireduce": _waits(lambda comm, size: comm.Ireduce(_ints(size), _ints(size))),
+    "Bcast_init": _starts(lambda comm, size: comm.Bcast_init(bytearray(size))),
+    "Alltoall_init": _starts(
+        lambda comm, size: comm.Alltoall_init(bytes(size * comm.size), bytearray(size * comm.size))
+    ),
+}
+"""Calls that consist of those of `CALLS`."""
 
 
 def ends(

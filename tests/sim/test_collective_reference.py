@@ -16,13 +16,19 @@ from tests.sim.collective_reference import compare
 RANKS = 6
 LONG = bool(os.environ.get("TESTBED_LONG"))
 SEED = random.SystemRandom().randrange(1 << 30) if LONG else 11
-RESENT = {"emp": "collections_resent", "am2": "packets_resent", "via": "frames_resent", "ssam": "resent"}
+RESENT = {
+    "emp": "collections_resent",
+    "am2": "packets_resent",
+    "via": "frames_resent",
+    "ssam": "resent",
+    "openmx": "resent",
+}
 
 
 @pytest.mark.parametrize("seed", [SEED])
-@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam"])
+@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam", "openmx"])
 def test_every_result_is_numpys_though_frames_are_lost(tmp_path: Path, protocol: str, seed: int) -> None:
-    cases = 200 if LONG else 8 if protocol == "ssam" else 20  # ATM's cells are many
+    cases = 200 if LONG else {"ssam": 8, "openmx": 12}.get(protocol, 20)  # ATM's cells are many
     network = {"kind": "atm", "rate": "140mbit", "overhead": 2} if protocol == "ssam" else {"rate": "1gbit"}
     cluster = Cluster.star(RANKS, delay="20us", loss="1%", seed=4, **network)
     result = testbed.run(

@@ -9,22 +9,29 @@ import pytest
 
 from protocols.mpi import ERR_PROC_FAILED
 from testbed import Cluster
-from tests.sim.collective_crashes import CALLS, MILLISECOND, ends
+from tests.sim.collective_crashes import CALLS, COMPOSED, MILLISECOND, ends
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 STAR = Cluster.star(4, delay="20us")
+PROTOCOLS = ["emp", "am2", "via", "ssam", "openmx"]
+ALL = CALLS | COMPOSED
+CASES = [
+    (name, protocol)
+    for number, name in enumerate(ALL)
+    for turn, protocol in enumerate(PROTOCOLS)
+    if LONG or name in CALLS or number % len(PROTOCOLS) == turn
+]
 ATM = Cluster.star(4, kind="atm", rate="140mbit", overhead=2, delay="20us")
 
 
-@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam", "openmx"])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "protocol"), CASES)
 def test_every_survivor_gets_an_error(tmp_path: Path, name: str, protocol: str) -> None:
     variants = ((2, 64), (0, 9_600))
-    variant = (list(CALLS).index(name) + len(protocol)) % 2  # in the long mode both
+    variant = (list(ALL).index(name) + len(protocol)) % 2  # in the long mode both
     for victim, size in variants if LONG else variants[variant : variant + 1]:
         folder = tmp_path / str(victim)
         cluster = ATM if protocol == "ssam" else STAR
-        report = ends(folder, CALLS[name], size, victim, cluster, 3, mode="sim", protocol=protocol, check=True)
+        report = ends(folder, ALL[name], size, victim, cluster, 3, mode="sim", protocol=protocol, check=True)
         assert set(report) == {f"n{rank + 1}" for rank in range(4) if rank != victim}
         for error_class, message, after in report.values():
             assert error_class == ERR_PROC_FAILED

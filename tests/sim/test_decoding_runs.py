@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import testbed
 from protocols.emp.codec import TYPE_ACK, type_of
 from protocols.emp.descriptors import ANY_SOURCE
 from protocols.emp.host import ANY_TAG, Endpoint, plug
@@ -348,3 +350,15 @@ def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, mon
     completed = subprocess.run([*command()[:-1], "dissector"], capture_output=True, text=True, check=True, timeout=60)
     assert 'protocol("postcard", "POSTCARD")' in completed.stdout
     assert "0x88b7, proto" in completed.stdout
+
+
+def test_frames_without_numbers_of_messages_are_reported(tmp_path: Path) -> None:
+    """SSAM's cells number requests modulo 64."""
+    network = {"kind": "atm", "rate": "140mbit", "overhead": 2}
+    testbed.run(
+        Description.star(2, **network), "pingpong", protocol="ssam", mode="sim", output=tmp_path / "run", capture=True,
+        settings={"sizes": (4,), "count": 3},
+    )  # fmt: skip
+    done = decode(tmp_path / "run", "--messages")
+    assert done.stdout == ""
+    assert re.fullmatch(r"warning: none of its \d+ frames has the number of a message\n", done.stderr)

@@ -11,8 +11,11 @@ from functools import partial
 
 import pytest
 
+import testbed
 from protocols.openmx.states import CONNECTING, PARTNER, PULL, RETRIED, STATELESS, TABLES
+from testbed import Scenario
 from testbed.controller.conformance.network_faults import SECOND, SHAPES
+from testbed.spec.fault_models import Rule
 from tests.sim import openmx_swarm, openmx_swarm_cases
 from tests.sim.openmx_state_watch import watch_endpoints, watch_partners, watch_pulls
 from tests.sim.state_watch import coverage, label, with_rows
@@ -82,3 +85,19 @@ def test_the_swarm_of_openmx_finds(mutant: Mutant, record_property: Callable[[st
 
     search = (searched if LONG else find)(mutant, trial, OTHERS, 1_000)
     record_property("note", f"swarm of Open-MX: {search}")
+
+
+@pytest.mark.parametrize("kind", ["CONNECT", "TINY", "SMALL", "MEDIUM", "RNDV", "PULL", "PULL_REPLY", "NOTIFY", "TRUC"])
+def test_the_fault_injection_of_open_mxs_driver_is_a_rule(kind: str) -> None:
+    lost = Scenario(faults=(Rule(on="all", at=0, rules=[f"drop openmx.type == {kind} and every(5)"]),))
+    result = testbed.run(
+        "star-2", "random", protocol="openmx", mode="sim", scenario=lost, seed=2, check=True, timeout=300,
+        settings={"messages": 100, "largest": 60_000},
+    )  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed
+    recovered = ("resent", "pull_nonfirst_block_done_early", "pull_timeout_handler_first_block")
+    total = sum(counters[name] for counters in result.counters.values() for name in recovered)
+    assert total or kind in ("CONNECT", "TRUC"), (
+        "fewer than five requests, and later acknowledgements count for lost ones"
+    )

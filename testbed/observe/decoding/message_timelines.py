@@ -62,11 +62,12 @@ class Message:
 class Messages:
     """Assembler of messages from frames in order of time. found: the messages. nics: names of captured NICs by hardware
     address. keep: returns whether to keep a message's frames; called at its first frame. strays: number of frames whose
-    message could not be identified."""
+    message could not be identified. others: number of frames that have no number of a message."""
 
     def __init__(self, nics: Mapping[bytes, str], keep: Callable[[Message], bool]) -> None:
         self.found: Final[list[Message]] = []
         self.strays = 0
+        self.others = 0
         self._nics = nics
         self._keep = keep
         self._frame_kinds = {
@@ -85,12 +86,15 @@ class Messages:
             shared = formatters().get(ethertype)
             formatter = None if shared is None or network != ETHERNET_HEADER else shared.formatter_of(raw)
             if formatter is None or not formatter.kinds:
+                self.others += 1
                 continue
             raw, _, intact = formatter.strip(raw)
             value = formatter.kind_of(raw)
             frame_kind = self._frame_kinds[formatter.name].get(value)
             if frame_kind is not None and (frame_kind.message or frame_kind.handles):
                 self._add_to_message(frame, raw, value, frame_kind, intact)
+            else:
+                self.others += 1
 
     def _add_to_message(self, frame: Frame, raw: bytes, value: int, frame_kind: _FrameKind, intact: bool) -> None:
         """Add a frame to its message. raw: without the parts that its codec does not have. intact: whether the removed parts

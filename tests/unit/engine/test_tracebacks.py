@@ -10,6 +10,7 @@ from protocols import mpi
 from protocols.mpi.mpi_errors import MPIError
 from testbed.engine.tracebacks import complete_traceback, program_traceback
 from testbed.errors import TestbedError
+from testbed.mpi import MPI
 from testbed.spec import units
 from testbed.spec.loader import parse
 
@@ -17,7 +18,7 @@ from testbed.spec.loader import parse
 def error_of(program: str, path: str) -> BaseException:
     """Return the error that a program in a file of this name raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  each has another
-        exec(compile(program, path, "exec"), {"parse": parse, "units": units, "MPI": mpi})
+        exec(compile(program, path, "exec"), {"parse": parse, "units": units, "MPI": mpi, "blocking": MPI})
     # The first frame is this test's, which stands for what runs programs.
     return caught.value.with_traceback(caught.value.__traceback__.tb_next if caught.value.__traceback__ else None)
 
@@ -48,6 +49,22 @@ def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
         '  File "/home/me/work.py", line 2, in call',
     ]
     assert text[-1].endswith("the predefined datatype MPI_INT cannot be freed")
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ("MPI.INT.Create_contiguous('three')", "TypeError: "),
+        ("MPI.INT.Create_darray", "MPI.Datatype.Create_darray is not in testbed's subset of mpi4py"),
+        ("blocking.Win", "MPI.Win is not in testbed's subset of mpi4py"),
+    ],
+)
+def test_the_traceback_of_a_wrong_argument_or_a_missing_name_ends_with_the_programs_line(
+    call: str, sentence: str
+) -> None:
+    text = program_traceback(error_of(call, "/home/me/work.py")).splitlines()
+    assert [line for line in text if "File" in line] == ['  File "/home/me/work.py", line 1, in <module>']
+    assert sentence in text[-1]
 
 
 def test_an_mpi_error_that_another_task_awaits_shows_the_programs_line_once_and_nothing_of_ours() -> None:

@@ -9,7 +9,9 @@ import pytest
 from protocols.am2.plug import plug
 from protocols.am2.settings import SECOND, Settings
 from protocols.mpi import am2
+from protocols.mpi.openmx import device as openmx_device
 from protocols.mpi.via import device as via_device
+from protocols.openmx import host as openmx
 from protocols.via import host as via
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.list_wires import Wires
@@ -47,6 +49,20 @@ class ViaRanks(Ranks):
         return super().is_idle()
 
 
+class OpenMxRanks(Ranks):
+    """Ranks on Open-MX's NICs, whose library matches."""
+
+    def __init__(self, count: int = 2, settings: openmx.Settings | None = None, mtu: int = 1500) -> None:
+        self.wires = Wires(openmx.plug(settings), count, mtu)
+        self.devices = [openmx_device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
+        self.world = self.communicators(0)
+
+    def is_idle(self) -> bool:
+        """Let the acknowledgements that no program awaits arrive; return whether all ranks are idle."""
+        self.wires.elapse(10 * SECOND)
+        return super().is_idle()
+
+
 on_every_device = pytest.mark.parametrize(
-    "ranks_of", [Ranks, Am2Ranks, ViaRanks, by_library], ids=["emp", "am2", "via", "by library"]
+    "ranks_of", [Ranks, Am2Ranks, ViaRanks, OpenMxRanks, by_library], ids=["emp", "am2", "via", "openmx", "by library"]
 )

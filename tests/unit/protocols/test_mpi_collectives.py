@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from protocols import mpi as MPI  # noqa: N812  as programs name it
 from protocols.mpi import Comm, Op
 from protocols.mpi.collectives.choices import NAMES
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_OP, ERR_ROOT, ERR_TRUNCATE, ERR_TYPE, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_OP, ERR_ROOT, ERR_TRUNCATE, ERR_TYPE, MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import Program
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
@@ -400,6 +400,44 @@ def test_invalid_arguments_are_rejected(error_class: int, call: Callable[[Comm],
         assert raised.value.Get_error_class() == error_class
 
     run(2, program)
+
+
+def test_a_nonblocking_call_rejects_invalid_arguments_before_its_request_exists() -> None:
+    ints, floats = np.zeros(4, "i"), np.zeros(4, "d")
+
+    async def program(comm: Comm) -> int:
+        copy = await comm.Dup()
+        copy.Free()
+        for error_class, call in {
+            ERR_ROOT: lambda: comm.Ibcast(ints, 3),
+            ERR_COUNT: lambda: comm.Iallgather(ints, ints),
+            ERR_OP: lambda: comm.Iallreduce(floats, np.zeros(4, "d"), MPI.BAND),
+            ERR_TYPE: lambda: comm.Ireduce(np.zeros(4, "S3"), np.zeros(4, "S3")),
+            ERR_COMM: copy.Ibarrier,
+        }.items():
+            with pytest.raises(MPIError) as raised:
+                await call()
+            assert raised.value.Get_error_class() == error_class
+        return await comm.allreduce(comm.rank)
+
+    assert run(2, program) == [1, 1], "the next call is not disturbed"
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("call", ["Reduce", "Allreduce", "Scan", "Exscan", "Reduce_scatter_block"])
+def test_every_rank_rejects_an_operation_that_its_datatype_does_not_have(call: str, size: int) -> None:
+    """Ranks that would combine nothing, as the last one of a tree or a single rank, do so, too."""
+    freed = Op.Create(noncommuting)
+    freed.Free()
+
+    async def program(comm: Comm) -> int:
+        for operation in (MPI.BAND, MPI.MAXLOC, MPI.REPLACE, freed):
+            with pytest.raises(MPIError) as raised:
+                await getattr(comm, call)(np.zeros(2 * size, "d"), np.zeros(2 * size, "d"), operation)
+            assert raised.value.Get_error_class() == ERR_OP
+        return await comm.allreduce(1)
+
+    assert run(size, program) == [size] * size
 
 
 def test_the_error_names_the_ranks_whose_counts_differ() -> None:

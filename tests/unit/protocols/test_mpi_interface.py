@@ -42,6 +42,12 @@ def test_comm_null_rejects_every_call() -> None:
         lambda: MPI.COMM_NULL.Create(MPI.GROUP_EMPTY),
         lambda: MPI.COMM_NULL.Create_group(MPI.GROUP_EMPTY),
         MPI.COMM_NULL.Is_inter,
+        MPI.COMM_NULL.Ibarrier,
+        lambda: MPI.COMM_NULL.Ibcast(bytearray(1)),
+        lambda: MPI.COMM_NULL.Iallreduce(bytearray(1), bytearray(1)),
+        lambda: MPI.COMM_NULL.Attach_buffer(bytearray(100)),
+        MPI.COMM_NULL.Detach_buffer,
+        lambda: MPI.COMM_NULL.tag_ub,
     ):
         with pytest.raises(MPI.Exception, match="COMM_NULL") as raised:
             call()
@@ -49,6 +55,29 @@ def test_comm_null_rejects_every_call() -> None:
     assert MPI.COMM_NULL.Get_name() == "MPI_COMM_NULL"
     with pytest.raises(ValueError, match="OP_NULL"):
         MPI.OP_NULL(1, 2)
+
+
+def test_an_argument_that_is_no_handle_of_its_class_is_named_in_a_type_error() -> None:
+    def program() -> None:
+        world: Any = MPI.COMM_WORLD
+        group: Any = world.group
+        request = world.isend(1, world.rank)
+        numbers = array.array("i", [1])
+        for call, sentence in (
+            (lambda: world.Create([0]), "a Group is expected, not list"),
+            (lambda: world.Create_group(world), "a Group is expected, not Comm"),
+            (lambda: world.Compare(group), "a Comm is expected, not Group"),
+            (lambda: group.Union([0], group), "a Group is expected, not list"),
+            (lambda: group.Compare(None), "a Group is expected, not NoneType"),
+            (lambda: MPI.Request.Waitall([request, 1]), "a Request is expected, not int"),
+            (lambda: MPI.REQUEST_NULL.Test([MPI.Status()]), "a Status is expected, not list"),
+            (lambda: world.Allreduce(numbers, numbers, max), "an Op is expected, not builtin_function_or_method"),
+        ):
+            with pytest.raises(TypeError, match=f"^{sentence}$"):
+                call()
+        assert world.recv() == 1
+
+    run(Ranks(1), program)
 
 
 def test_freed_and_completed_handles_become_null() -> None:

@@ -281,6 +281,37 @@ def test_a_message_beyond_its_buffer_is_truncated(size: int, is_posted: bool, ca
     assert pair.wires.pending_work() == []
 
 
+@pytest.mark.parametrize("is_posted", [True, False], ids=["posted", "unexpected"])
+@pytest.mark.parametrize("capacity", [5_000, 40_000])
+@pytest.mark.parametrize("size", [0, 1, 32, 128, 4096, 32_768, 40_000])
+def test_a_message_is_received_in_segments(size: int, capacity: int, is_posted: bool) -> None:
+    pair, data = EndpointPair(), pattern(size)
+    segments: list[bytes | bytearray | memoryview] = [
+        bytearray(b"\xee" * length) for length in (7, 0, 1_000, capacity - 1_007)
+    ]
+    if not is_posted:
+        pair.send(data)
+        pair.deliver_frames()
+    request = pair.ends[1].irecv(segments, 5)
+    if is_posted:
+        pair.send(data)
+    arrived = min(size, capacity)
+    status = Status.TRUNCATED if size > capacity else Status.SUCCESS
+    assert pair.finish(request) == [Result(status, pair.to[1], 5, size, arrived)]
+    assert b"".join(segments) == data[:arrived] + b"\xee" * (capacity - arrived)
+    pair.elapse(RESEND)
+    assert pair.wires.pending_work() == []
+    assert pinned_count(pair) == 2  # the receive rings
+
+
+def test_a_receive_of_segments_that_ends_without_a_message_changes_none() -> None:
+    pair, segments = EndpointPair(), [bytearray(b"kept"), bytearray(b"too")]
+    request = pair.ends[1].irecv([*segments], 5)
+    assert pair.ends[1].cancel(request)
+    assert pair.finish(request)[0].status is Status.CANCELLED
+    assert segments == [b"kept", b"too"]
+
+
 def test_a_synchronous_send_is_done_only_when_its_message_has_been_received() -> None:
     pair = EndpointPair()
     send_request = pair.send(b"held", synchronous=True)
@@ -298,6 +329,8 @@ def test_too_many_segments_are_refused() -> None:
     assert buffer == b"s" * MAX_SEGMENTS
     with pytest.raises(MxError, match="256 segments, got 257"):
         pair.ends[0].isend([b"s"] * (MAX_SEGMENTS + 1), pair.to[0], 5)
+    with pytest.raises(MxError, match="256 segments, got 257"):
+        pair.ends[1].irecv([bytearray(1)] * (MAX_SEGMENTS + 1))
 
 
 @pytest.mark.parametrize("size", [4, 40_000])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -32,11 +33,12 @@ def exchange_messages(pair: EndpointPair, sizes: list[int], *, is_posted: bool =
         assert bytes(buffer) == pattern(size)
 
 
-@pytest.mark.parametrize("period", [1, 3, 7])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "period"), [case for case in product(KINDS, [1, 2, 3, 7]) if case != ("CONNECT", 2)], ids=str
+)
 def test_every_nth_frame_of_a_kind_is_lost_and_all_messages_arrive(kind: str, period: int) -> None:
-    """Open-MX's built-in fault injection. With 1, only the first ten of the kind are lost.
-    (With 2, of two frames that are always resent together the same one would be lost for ever.)"""
+    """Open-MX's built-in fault injection. With 1, only the first ten of the kind are lost. (Every second CONNECT of a
+    connection is an answer.)"""
     pair = EndpointPair(Settings(pull_timeout=TICK), connects=False)
     loses = EveryNth(kind, period)
     pair.lose = (lambda frame: loses(frame) if loses.lost < 10 else False) if period == 1 else loses
