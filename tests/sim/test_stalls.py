@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: 
     assert re.search("rank on " + sentence, message), message
     assert "has not ended within 0.3 s on this machine" in message
     assert "\nthe last output of the programs:\n  n1: rank 0 begins" in message
+
+
+@pytest.mark.parametrize("timeout", [1e-300, 1e-6])
+def test_a_timeout_that_is_over_before_the_programs_begin_is_told(timeout: float) -> None:
+    program, _ = stalled_programs.AWAITED["waits"]
+    handler = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(RunTimeoutError, match=f"has not ended within {timeout:g} s on this machine"):
+        testbed.run(STAR, program, mode="sim", timeout=timeout)
+    assert signal.getsignal(signal.SIGALRM) == handler
 
 
 @pytest.mark.parametrize("name", stalled_programs.AWAITED)
