@@ -170,6 +170,7 @@ def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() ->
     assert run_command("down").code == 0
 
 
+@pytest.mark.timeout(7_200 if LONG else 120)
 @pytest.mark.usefixtures("machine")
 def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
     """Damaged are values, bytes and complete files of a cluster with a relay."""
