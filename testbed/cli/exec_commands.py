@@ -46,7 +46,7 @@ def _exec_in_node(name: str | None, node: str, command: list[str] | tuple[str, .
     from testbed.cluster.records.state import Store
     from testbed.spec.selection import SELECTOR, node_of
 
-    if not command:
+    if not command or not command[0]:
         raise click.UsageError("which program? Write: testbed exec NODE -- COMMAND [ARGUMENT]...")
     store = Store()
     state = store.choose(name)

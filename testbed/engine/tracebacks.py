@@ -122,7 +122,10 @@ def _trim_to_program(formatted: traceback.TracebackException) -> bool:
     for cause in (formatted.__cause__, formatted.__context__):
         if cause is not None:
             _trim_to_program(cause)
-    first = next((index for index, frame in enumerate(formatted.stack) if not _is_internal(frame.filename)), None)
+    files = [frame.filename for frame in formatted.stack]
+    first = next((index for index, file in enumerate(files) if not _is_foreign(file)), None)
+    if first is None:  # such as code that was typed into an interpreter
+        first = next((index for index, file in enumerate(files) if not _is_internal(file)), None)
     if first is None:
         return False
     del formatted.stack[:first]

@@ -7,8 +7,9 @@ import errno
 import fcntl
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from testbed.errors import errors_naming
 from testbed.kernel.changes import announce
@@ -17,7 +18,7 @@ MAX_TEXT: Final = 256 << 20
 """Maximum bytes of a file that is read at once; the state of ten thousand nodes has a few million."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading. Raises OSError for any other kind of file: opening a FIFO could block for ever, and a
     device may be endless."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

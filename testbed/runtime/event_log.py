@@ -23,10 +23,14 @@ FILE: Final = "events.jsonl"
 
 
 def record(directory: Path, event: str, **attributes: object) -> None:
-    """Append an event to the log in this cluster directory; do nothing if the cluster is gone."""
+    """Append an event to the log in this cluster directory; do nothing if the cluster is gone.
+
+    Raises OSError, also for a FIFO in place of the log, to which a write would wait.
+    """
     line = json.dumps({"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **attributes})
     try:
-        descriptor = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(directory / FILE, flags, 0o600)
     except FileNotFoundError:
         return
     try:

@@ -6,16 +6,15 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from testbed import registry
-from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
+from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.workloads.form import Comm, Native, Node, Workload
-from testbed.workloads.script import is_script, script
+from testbed.workloads.script import import_failure, is_script, script
 from testbed.workloads.workload_settings import checked
 
 Rank = Callable[..., Coroutine[Any, Any, object]]
@@ -151,6 +150,6 @@ def _import(path: Path) -> Any:
     sys.path.insert(0, str(path.parent.absolute()))  # so that it can import modules of its directory, like a script
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise TestbedError(f"{path} cannot be imported:\n{traceback.format_exc()}") from error
+    except (Exception, SystemExit) as error:
+        raise import_failure(path, error) from error
     return module

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from testbed.errors import TestbedError
+from testbed.engine.tracebacks import program_traceback
+from testbed.errors import DescriptionError, Problem, TestbedError
 from testbed.workloads.form import Comm, Node
 
 _MPI_PACKAGE = "testbed.mpi"
@@ -32,7 +34,7 @@ def is_script(path: Path) -> bool:
         raise TestbedError(f"{path} is {kind}: a workload is a Python file, FILE or FILE:NAME")
     try:
         tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     imported = {name for node in ast.walk(tree) for name in _imported(node)}
     if _MPI_PACKAGE not in imported and any(name.split(".")[0] == "mpi4py" for name in imported):
@@ -41,9 +43,13 @@ def is_script(path: Path) -> bool:
 
 
 def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
-    """Make a workload that runs the script. args: the script's arguments, as in a shell."""
+    """Make a workload that runs the script. args: the script's arguments, as in a shell. Raises TestbedError for a script
+    that cannot be compiled."""
     absolute = path.absolute()
-    code = compile(absolute.read_bytes(), str(absolute), "exec")
+    try:
+        code = compile(absolute.read_bytes(), str(absolute), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise import_failure(path, error) from error
 
     async def rank(comm: Comm, node: Node, *, args: str = "") -> None:
         from testbed.mpi.mpi_programs import Program
@@ -52,11 +58,29 @@ def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
         main.__file__ = str(absolute)
         if (directory := str(absolute.parent)) not in sys.path:
             sys.path.insert(0, directory)
-        arguments = [str(absolute), *shlex.split(args)]
+        try:
+            arguments = [str(absolute), *shlex.split(args)]
+        except ValueError as error:
+            problem = Problem("args", args, f"arguments as in a shell ({error})")
+            raise DescriptionError(f"the settings of {path}", [problem]) from error
         await Program(partial(_execute, code, main), comm, node.now, node.name, main, arguments).drive()
         comm.lost_sends.finish()  # like MPI_Finalize, which mpi4py calls at the end of a program
 
     return rank
+
+
+def import_failure(path: Path, error: BaseException) -> TestbedError:
+    """Make the error for a workload's file that raised `error` when it was compiled or imported."""
+    if isinstance(error, SystemExit):
+        return TestbedError(
+            f"{path} exits when it is imported (code {error.code}): a script, which may exit, imports {_MPI_PACKAGE}; a "
+            "workload is a subclass of Workload or an async function"
+        )
+    if isinstance(error, SyntaxError):
+        report = "".join(traceback.format_exception_only(error)).strip()
+    else:
+        report = program_traceback(error)
+    return TestbedError(f"{path} cannot be imported:\n{report}")
 
 
 def _execute(code: CodeType, main: ModuleType) -> None:

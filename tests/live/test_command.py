@@ -172,6 +172,8 @@ def test_every_command_has_help() -> None:
 @pytest.mark.usefixtures("star")
 def test_the_exit_code_is_the_programs() -> None:
     assert testbed("exec", "n1", "--", "sh", "-c", "exit 42").returncode == 42
+    assert testbed("exec", "n1", "--", "nothing").returncode == 127
+    refused(testbed("exec", "n1", "--", ""), 2, "which program?")
 
 
 @pytest.mark.usefixtures("star")

@@ -76,6 +76,7 @@ def test_escape_sequences_in_json_are_escaped_and_the_value_is_exact(run: Path) 
     assert json.loads(result.text)["runs"][0]["asked"]["command"] == "\x1b[2J\x9b"
 
 
+@pytest.mark.timeout(7_200 if LONG else 120)
 def test_no_command_ends_with_a_traceback_on_damaged_files(sound: Path, tmp_path: Path) -> None:
     seeds = [Random().randrange(1 << 32) for _ in SEEDS] if LONG else SEEDS
     for seed in seeds:

@@ -103,6 +103,20 @@ def test_a_damaged_state_is_a_sentence_and_keeps_no_other_cluster_from_view(spoi
     assert run_command("down").code == 0
 
 
+@pytest.mark.usefixtures("machine")
+def test_no_command_waits_for_a_pipe_in_place_of_the_events() -> None:
+    Cluster.star(2).up(DAMAGED, keep=True)
+    assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
+    file("events.jsonl").unlink()
+    os.mkfifo(file("events.jsonl"))
+    for code, arguments in ((1, ("events",)), (7, ("inject", "n2", "--loss", "1%")), (7, ("heal",))):
+        result = run_command(arguments[0], "--name", DAMAGED, *arguments[1:], seconds=20)
+        assert (result.code, result.is_sentence) == (code, True), (arguments, result)
+        assert "events.jsonl" in result.text, arguments
+    assert run_command("status").is_sentence
+    assert run_command("down", "--name", DAMAGED).code == 0
+
+
 @pytest.mark.usefixtures("two")
 def test_down_removes_a_cluster_with_a_damaged_state() -> None:
     lists(file())
@@ -156,6 +170,7 @@ def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() ->
     assert run_command("down").code == 0
 
 
+@pytest.mark.timeout(7_200 if LONG else 120)
 @pytest.mark.usefixtures("machine")
 def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
     """Damaged are values, bytes and complete files of a cluster with a relay."""

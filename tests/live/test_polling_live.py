@@ -28,8 +28,13 @@ SCRIPT = Path(__file__).with_name("polling_script.py")
 
 SOME = [("emp", "inline", 1), ("emp", "shared", 1), ("am2", "inline", 1), ("tcp", "inline", 1), ("am2", "shared", 2)]
 ALL = [
-    *((protocol, nics, cores) for protocol in ("emp", "am2") for nics in ("inline", "shared") for cores in (1, 2)),
-    *((protocol, "inline", cores) for protocol in ("tcp", "udp") for cores in (1, 2)),
+    *(
+        (protocol, nics, cores)
+        for protocol in ("emp", "am2", "via", "openmx")
+        for nics in ("inline", "shared")
+        for cores in (1, 2)
+    ),
+    *((protocol, "inline", cores) for protocol in ("ssam", "tcp") for cores in (1, 2)),
 ]
 TWO = pytest.mark.requires("two-cpus")
 CELLS = [pytest.param(*cell, marks=TWO if cell[2] == 2 else ()) for cell in (ALL if LONG else SOME)]

@@ -53,6 +53,24 @@ def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
     assert events.count("cancelled") == 1
 
 
+def test_a_script_is_compiled_as_python_compiles_it_and_leaves_the_directory_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = write_script(
+        tmp_path, "import os", "os.chdir('/')", "def f(count: int): ...", "print(os.getcwd(), f.__annotations__)"
+    )
+    testbed.run(STAR, script, mode="sim", output="run")
+    assert lines(Path("run")) == ["/ {'count': <class 'int'>}"]
+
+
+def test_arguments_that_no_shell_takes_are_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        ProgramError, match=r"args: found it's, expected arguments as in a shell \(No closing quotation\)"
+    ):
+        testbed.run(STAR, write_script(tmp_path), mode="sim", settings={"args": "it's"})
+
+
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
 def test_datatypes_move_a_matrix_by_its_columns(tmp_path: Path, protocol: str) -> None:
     testbed.run(Cluster.star(2, loss="2%"), with_our_import("columns.py", tmp_path), protocol=protocol, mode="sim")

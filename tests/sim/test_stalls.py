@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from protocols.core.profile import IDEAL
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster
 from testbed.controller.runs.execution import RunTimeoutError
+from testbed.engine.failures import MAX_TIMER_CALLS, DeadlineError, TickCount, failure
 from testbed.errors import FirmwareError
+from testbed.runtime.journal import UnwritableError
 from testbed.sim.simulation import StalledError
 from tests.sim import stalled_programs
 
@@ -51,6 +54,15 @@ def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: 
     assert re.search("rank on " + sentence, message), message
     assert "has not ended within 0.3 s on this machine" in message
     assert "\nthe last output of the programs:\n  n1: rank 0 begins" in message
+
+
+@pytest.mark.parametrize("timeout", [1e-300, 1e-6])
+def test_a_timeout_that_is_over_before_the_programs_begin_is_told(timeout: float) -> None:
+    program, _ = stalled_programs.AWAITED["waits"]
+    handler = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(RunTimeoutError, match=f"has not ended within {timeout:g} s on this machine"):
+        testbed.run(STAR, program, mode="sim", timeout=timeout)
+    assert signal.getsignal(signal.SIGALRM) == handler
 
 
 @pytest.mark.parametrize("name", stalled_programs.AWAITED)
@@ -96,9 +108,19 @@ def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_
         assert raised.value.when == 20_000, "when the letter has come"
 
 
-def test_firmware_may_look_at_many_timers_one_a_call() -> None:
-    from testbed.engine.failures import MAX_TIMER_CALLS, DeadlineError, TickCount
+def test_an_error_of_the_testbed_below_a_host_library_blames_neither_library_nor_firmware() -> None:
+    class Host:
+        def on_completion(self, _index: int) -> None:
+            raise UnwritableError("n1.jsonl cannot be written: No space left on device")
 
+    host = Host()
+    with pytest.raises(UnwritableError) as raised:
+        host.on_completion(0)
+    error = failure(raised.value, None, host, 5, "n1")
+    assert str(error) == "n1: at 5 ns: n1.jsonl cannot be written: No space left on device"
+
+
+def test_firmware_may_look_at_many_timers_one_a_call() -> None:
     class Timers:
         deadline: int | None = 5
 

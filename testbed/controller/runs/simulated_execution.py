@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import os
 import signal
 import sys
 import threading
@@ -267,6 +268,9 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
 
     def work() -> None:
         try:
+            if is_main:  # armed here, so that the timeout, however soon, is raised in the work
+                interval = seconds if report_progress is None else min(_PROGRESS_INTERVAL, seconds)
+                signal.setitimer(signal.ITIMER_REAL, interval)
             simulation.run(timeout=round(seconds * _SECOND))
         except BaseException as error:
             failed.append(error)
@@ -301,7 +305,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
     escape = Escape(work)
     previous_handler = signal.signal(signal.SIGALRM, on_alarm)
     saved = gc.get_threshold(), sys.modules["__main__"], sys.argv  # abandoned programs do not restore them
-    signal.setitimer(signal.ITIMER_REAL, seconds if report_progress is None else min(_PROGRESS_INTERVAL, seconds))
+    directory = os.open(".", os.O_PATH)  # programs may change it
     try:
         escape.run()
     except _TimeoutReached:
@@ -315,6 +319,8 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
         signal.signal(signal.SIGALRM, previous_handler)
         gc.set_threshold(*saved[0])
         sys.modules["__main__"], sys.argv = saved[1:]
+        os.fchdir(directory)
+        os.close(directory)
         if failed:  # otherwise all programs have ended
             never_free([simulation.loop.unclosed, simulation.loop.abandon()])
 

@@ -6,13 +6,14 @@ remaining attributes are formatted; unknown events are formatted attribute by at
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from testbed.json_text import loads
+from testbed.kernel.filesystem import open_regular
 
 Event: TypeAlias = Mapping[str, Any]
 
@@ -167,24 +168,24 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = -1
+        self._file: BufferedReader | None = None
         self._incomplete = b""
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def read(self) -> list[Mapping[str, Any]]:
         """Return the documents whose lines have been completed since the last call. Lines without a JSON object are
-        skipped."""
-        if self._descriptor < 0:
+        skipped. Raises OSError for anything other than a regular file."""
+        if self._file is None:
             try:
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                self._file = open_regular(self._path)
             except FileNotFoundError:
                 return []
         documents: list[Mapping[str, Any]] = []
-        while data := os.read(self._descriptor, _MAX_READ):
+        while data := self._file.read1(_MAX_READ):
             *lines, self._incomplete = (self._incomplete + data).split(b"\n")
             for line in lines:
                 try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.observe.format.event_format import Tail, format_event, kinds
+from testbed.runtime import event_log
 
 
 def test_an_injection_is_told_with_its_links_and_its_number() -> None:
@@ -76,3 +80,11 @@ def test_a_file_is_read_as_it_grows_line_by_line(tmp_path: Path) -> None:
     path.unlink()
     assert tail.read() == []
     tail.close()
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(OSError, match="it is not a regular file"):
+        Tail(tmp_path / "events.jsonl").read()
+    with pytest.raises(OSError, match=os.strerror(errno.ENXIO)):
+        event_log.record(tmp_path, "up")

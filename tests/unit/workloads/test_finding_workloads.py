@@ -89,6 +89,33 @@ def test_a_file_that_is_not_there_or_raises_is_told(tmp_path: Path) -> None:
         choose(f"{tmp_path}/wrong.py:Wrong")
 
 
+OURS_FIRST = "from testbed.mpi import MPI\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys\nsys.exit(3)\n", r"exits when it is imported \(code 3\): a script, which may exit, imports"),
+        (
+            "def (:\n",
+            r'cannot be imported:\nFile ".*/own.py", line 1\n    def \(:\n(.|\n)*SyntaxError: invalid syntax$',
+        ),
+        ("number = 1 / 0\n", r'cannot be imported:\nTraceback .*:\n  File ".*/own.py", line 1(.|\n)*division by zero$'),
+        (OURS_FIRST + "return 3\n", r'cannot be imported:\nFile ".*/own.py", line 2\n(.|\n)*outside function$'),
+        (OURS_FIRST + "number = " + "-" * 20_000 + "1\n", r"cannot be imported:\n(.|\n)*(Memory|Recursion)Error"),
+        (OURS_FIRST + "\0", r"cannot be imported:\n(.|\n)*null bytes$"),
+    ],
+    ids=["exits", "syntax", "raises", "script: syntax", "script: nested", "script: no text"],
+)
+def test_a_file_that_cannot_be_imported_is_told_without_internal_frames(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(TestbedError, match=message) as raised:
+        choose(str(tmp_path / "own.py"), {})
+    assert "lookup.py" not in str(raised.value)
+
+
 def test_a_script_of_mpi4py_and_a_file_of_neither_kind_are_told(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
     with pytest.raises(TestbedError, match=r"theirs.py imports mpi4py: .* 'from testbed.mpi import MPI'$"):
