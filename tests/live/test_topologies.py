@@ -246,7 +246,7 @@ def test_a_program_sees_its_nodes_host_name_environment_and_files(tmp_path: Path
 
 @pytest.mark.usefixtures("machine")
 def test_a_private_directory_is_the_nodes_alone_and_lasts_until_the_cluster_is_removed(tmp_path: Path) -> None:
-    """What a program writes there only its node's programs read; the machine's own stays."""
+    """Only its node's programs read in it what one of them writes; the machine's own directory stays as it was."""
     (tmp_path / "existing").mkdir(mode=0o700)
     (tmp_path / "existing" / "of the machine").touch()
     private_directories = (str(tmp_path / "missing" / "deep"), str(tmp_path / "existing"), "/tmp")

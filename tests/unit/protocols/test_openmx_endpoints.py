@@ -297,7 +297,8 @@ def test_a_message_is_received_in_segments(size: int, capacity: int, is_posted: 
         pair.send(data)
     arrived = min(size, capacity)
     status = Status.TRUNCATED if size > capacity else Status.SUCCESS
-    assert pair.finish(request) == [Result(status, pair.to[1], 5, size, arrived)]
+    (result,) = pair.finish(request)
+    assert fields(result) == (status, pair.to[1], 5, size, arrived)
     assert b"".join(segments) == data[:arrived] + b"\xee" * (capacity - arrived)
     pair.elapse(RESEND)
     assert pair.wires.pending_work() == []
