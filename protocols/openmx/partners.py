@@ -17,6 +17,7 @@ from protocols.openmx.codec import TYPE_MEDIUM
 from protocols.openmx.endpoint_memory import Command, Event, Op
 from protocols.openmx.mx_names import (
     MAX_EARLY,
+    MAX_FRAGMENTS,
     MAX_UNACKED,
     SEQNUM_BITS,
     SEQNUM_MASK,
@@ -374,7 +375,7 @@ class Partner:
                 if ticks - outgoing.sent_tick >= settings.resend:
                     self._endpoint.counters.resent += 1
                     if outgoing.op == Op.SEND_MEDIUM:
-                        outgoing.number = self._retries
+                        outgoing.number = self._retries % MAX_FRAGMENTS
                     self._transmit(outgoing)
 
     def _count_retry(self) -> bool:
