@@ -15,13 +15,14 @@ from testbed.controller.replay.replays import (
     FATES,
     MINIMAL_FATES,
     RUN_ERROR,
+    SCENARIO_PROGRESS_TIMEOUT,
     minimize,
     read_repetition,
     replay_repetition,
 )
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.runtime.logs import read_log
-from testbed.spec.fault_models import Cpu, Impair
+from testbed.spec.fault_models import Cpu, Crash, Impair
 from testbed.spec.scenario import Scenario, load
 from tests.unit.protocols.emp_mutants import MUTANTS
 
@@ -157,6 +158,16 @@ def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path
     assert shrunk.causes == ["at 0s: loss 10% on all"]
     assert [fault.what for fault in load(repetition.minimal_file).faults] == ["loss 10% on all"]
     assert replay_repetition(repetition, "sim", repetition.minimal_file).reproduced
+
+
+def test_a_replay_in_namespaces_waits_for_longer_than_am2_takes_to_give_a_node_up() -> None:
+    """Programs make no progress meanwhile: their last requests are for the node that has crashed."""
+    crash = Scenario(faults=[Crash(on="n3", at="1ms")])
+    result = testbed.run(
+        Cluster.star(3), "am-random", protocol="am2", mode="sim", settings={"requests": 60}, scenario=crash
+    )
+    took = max(row["took_ns"] for row in result.rows) / 1e9
+    assert 5 < took < SCENARIO_PROGRESS_TIMEOUT / 2, "s; twice as long on a busy machine"
 
 
 def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
