@@ -9,8 +9,8 @@ import inspect
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from testbed.machines.node_placement import Constraints
 from testbed.machines.remote_workers import WorkerLostError, call_each, workers
 from testbed.machines.spread_faults import heal, inject, spread_state
 from testbed.pytest_plugin.marker import Mode
-from testbed.pytest_plugin.under_test import ClusterUnderTest
+from testbed.pytest_plugin.under_test import ClusterUnderTest, Injected
 from testbed.spec.elements import Impairments
 from testbed.spec.machines import load
 from testbed.spec.resolver import resolve
@@ -131,8 +131,7 @@ class SpreadUnderTest(ClusterUnderTest):
     def _form(self, workload: Form) -> Form:
         return workload_reference(workload)
 
-    @contextmanager
-    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
+    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Injected:
         keys = Impairments(**impairments).explicit()
         rules = keys.pop("rules", ())
         done = inject(
@@ -140,10 +139,11 @@ class SpreadUnderTest(ClusterUnderTest):
             self.name,
             partial(compose_impairment, target=target, keys=keys, rules=rules, direction=direction),
         )
-        try:
-            yield
-        finally:
+
+        def lift() -> None:
             heal(self.running, self.name, [done.injection.number])
+
+        return Injected(lift)
 
     def network_verdict(self) -> Verdict:
         """Return the verdict on the test until now: on the testbed's processes on all machines, and on silences between

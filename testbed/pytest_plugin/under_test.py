@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
@@ -25,7 +26,7 @@ from testbed.controller.assertions.shares import assert_unreachable, required_pr
 from testbed.controller.cluster_check import baseline, verdict
 from testbed.controller.runs.run_options import TIMEOUT
 from testbed.controller.runs.runner import run
-from testbed.errors import UnsupportedError
+from testbed.errors import NotFoundError, UnsupportedError, did_you_mean
 from testbed.pytest_plugin import prompt
 from testbed.pytest_plugin.marker import MarkerError, Mode
 from testbed.registry import DEFAULT_PROTOCOL
@@ -47,6 +48,21 @@ if TYPE_CHECKING:
 
 
 _CLUSTER_FILES: Final = ("state.json", "events.jsonl", "processes.log")
+
+
+class Injected(AbstractContextManager[None]):
+    """Impairments in force until `lift`, which the end of a ``with`` block calls, or else until the end of the test."""
+
+    def __init__(self, lift: Callable[[], None]) -> None:
+        self._lifting = ExitStack()
+        self._lifting.callback(lift)
+
+    def lift(self) -> None:
+        """Lift the impairments; do nothing if they are lifted."""
+        self._lifting.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.lift()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,13 +196,14 @@ class ClusterUnderTest:
 
     def assert_reachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
         """Ping until an answer arrives; fail once loss cannot explain that there is none. loss: share of unanswered pings of
-        a reachable node, both directions together. Raises AssertionError, and UnsupportedError in sim."""
+        a reachable node, both directions together. destination: a node, or an address. Raises AssertionError, NotFoundError
+        for an unknown node, and UnsupportedError in sim."""
         __tracebackhide__ = True
         until_sure(reachability_test(loss), (self._answers(source, destination) for _ in itertools.count()))
 
     def assert_unreachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
         """Ping as often as needed to distinguish an unreachable node from loss; fail with the first answer. loss: as for
-        `assert_reachable`. Raises AssertionError, and UnsupportedError in sim."""
+        `assert_reachable`, as are the errors."""
         __tracebackhide__ = True
         probes = required_probes(parse_probability(loss))
         for number in range(1, probes + 1):
@@ -195,9 +212,17 @@ class ClusterUnderTest:
         assert_unreachable(0, probes, loss=loss)
 
     def _answers(self, source: str, destination: str) -> bool:
-        """Whether a ping from node to node is answered within a second."""
-        ping = self[source].run(["ping", "-n", "-c1", "-W1", destination], check=False)
-        return ping.returncode == 0
+        """Whether a ping from node to node is answered within a second. Raises NotFoundError."""
+        node = self[source]
+        if destination not in self.nodes:  # an unknown name is no unreachable node
+            try:
+                ipaddress.ip_address(destination)
+            except ValueError:
+                suggestion = did_you_mean(destination, self.nodes)
+                raise NotFoundError(
+                    f"no node is called {destination!r}{suggestion}: expected a node or an address"
+                ) from None
+        return node.run(["ping", "-n", "-c1", "-W1", destination], check=False).returncode == 0
 
     def _run_target(self) -> Cluster | RunningCluster | SpreadCluster:
         """Return the cluster for the next run."""
@@ -219,10 +244,9 @@ class ClusterUnderTest:
         """Return commands to inspect a live cluster from another terminal."""
         raise NotImplementedError
 
-    @contextmanager
-    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
-        """Impair links within the block. target, direction: as for `RunningCluster.inject`. In sim, this affects the runs
-        that start within the block."""
+    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Injected:
+        """Impair links at once, until the end of the block in a ``with`` statement, or else of the test. target, direction:
+        as for `RunningCluster.inject`. In sim, this affects the runs that start meanwhile."""
         raise NotImplementedError
 
 
@@ -239,15 +263,11 @@ class SimulatedCluster(ClusterUnderTest):
     def _run_target(self) -> Cluster:
         return apply_overlays(self.description, self._overlays)
 
-    @contextmanager
-    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
+    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Injected:
         overlay = Overlay(target, Impairments(**impairments), direction)
         apply_overlays(self.description, [*self._overlays, overlay])  # raises errors now, not at the next run
         self._overlays.append(overlay)
-        try:
-            yield
-        finally:
-            self._overlays.remove(overlay)
+        return Injected(lambda: self._overlays.remove(overlay))
 
 
 @dataclass(eq=False, repr=False)
@@ -286,10 +306,8 @@ class LiveCluster(ClusterUnderTest):
     def _run_target(self) -> RunningCluster:
         return self.running
 
-    @contextmanager
-    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Iterator[None]:
-        with self.running.inject(target, direction=direction, **impairments):
-            yield
+    def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Injected:
+        return Injected(self.running.inject(target, direction=direction, **impairments).lift)
 
 
 def _companions(scenario: object) -> tuple[Companion, ...]:

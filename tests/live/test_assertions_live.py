@@ -15,6 +15,7 @@ from testbed import Cluster, RunningCluster
 from testbed.controller.assertions.sample_quantiles import assert_delay, assert_jitter, assert_rate
 from testbed.controller.assertions.sequential import delay_test, loss_test, until_sure
 from testbed.controller.assertions.shares import assert_duplicates, assert_loss, assert_order, out_of_order
+from testbed.errors import NotFoundError
 from tests.live import node_sockets
 from tests.live.traffic import RECEIVE_BYTES
 
@@ -168,3 +169,13 @@ def test_nodes_are_reachable_until_the_cluster_is_cut_in_two(cluster) -> None:  
             cluster.assert_reachable("n1", "n2")
     with pytest.raises(AssertionError, match="expected none"):
         cluster.assert_unreachable("n1", "n2", loss="10%")
+    with pytest.raises(NotFoundError, match="no node is called 'n22' — did you mean 'n2'"):
+        cluster.assert_unreachable("n1", "n22")
+
+
+@pytest.mark.cluster("star-2")
+def test_a_fault_without_a_block_is_in_force_at_once_until_it_is_lifted(cluster) -> None:  # type: ignore[no-untyped-def]
+    fault = cluster.inject("n1", loss="100%")
+    cluster.assert_unreachable("n1", "n2")
+    fault.lift()
+    cluster.assert_reachable("n1", "n2", loss="10%")  # the first may meet the end of the lost address resolution

@@ -71,13 +71,23 @@ def test_an_injected_fault_counts_within_its_block(cluster):
         assert resent() == 0
     assert resent() == before > 0
 
+def test_an_injected_fault_without_a_block_counts_at_once_and_until_it_is_lifted(cluster):
+    def resent():
+        return sum(nic["collections_resent"] for nic in cluster.run(count).counters.values())
+    before = resent()
+    fault = cluster.inject("all", loss="0%")
+    assert resent() == 0
+    fault.lift()
+    fault.lift()
+    assert resent() == before > 0
+
 def test_a_simulated_node_runs_no_programs(cluster):
     with pytest.raises(Exception, match="use mode='live' in the test's marker"):
         cluster["n1"]
 """
     )
     result = suite.runpytest("--testbed-mode=sim", "-v")
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=5)
     assert not (suite.path / "testbed-artefacts").exists()
 
 
