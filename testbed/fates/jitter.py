@@ -5,9 +5,9 @@ them, which is multiplied by the jitter. This is netem's method and file format 
 netem's table: shape 3, cut off at +4. "normal" has 4096 quantiles, the outermost at 3.67 standard deviations. "uniform" is
 exact: every nanosecond from -jitter to +jitter has the same probability.
 
-Frames keep their order unless `reorder` is set: a frame waits for an earlier frame that was delayed more. So the mean is
-above the delay if frames are closer than the jitter. In units of the jitter, uniform: by 0.04 if frames are one jitter
-apart, 0.16 at a half, 0.52 at a tenth, 0.83 at a hundredth; normal: 0.21, 0.48, 1.2, 2.1.
+Frames keep their order, except those that `reorder` chooses: a frame waits for an earlier one that was delayed more. So the
+mean is above the delay if frames are closer than the jitter. In units of the jitter, uniform: by 0.04 if frames are one
+jitter apart, 0.16 at a half, 0.52 at a tenth, 0.83 at a hundredth; normal: 0.21, 0.48, 1.2, 2.1.
 
 A trace has one duration per line (``1.5ms``, ``0``), which is added to the delay of the direction's n-th frame; after the
 last line it starts from the beginning.
