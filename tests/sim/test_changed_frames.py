@@ -54,6 +54,31 @@ def test_a_run_finds_the_message_whose_tag_was_changed_on_the_way_and_its_replay
     assert (tmp_path / "again" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("protocol", "kind", "rule"),
+    [
+        ("am2", "myrinet", "corrupt am2.sequence keep-check nth(30)"),
+        ("am2", "ethernet", "corrupt 2 in am2.stamp mend-check nth(30)"),
+        ("ssam", "atm", "set ssam.handler = 77 keep-check nth(5)"),
+        ("via", "ethernet", "set via.message = 9, via.offset = 4 keep-check nth(3)"),
+        ("openmx", "ethernet", "set openmx.tiny.length = 3 nth(2)"),
+    ],
+)
+def test_fields_of_every_protocol_are_changed_logged_and_changed_again_by_a_replay(
+    protocol: str, kind: str, rule: str, tmp_path: Path
+) -> None:
+    cluster = Cluster.star(3, kind=kind, rules=[rule])
+    testbed.run(
+        cluster, "random", protocol=protocol, mode="sim", settings={"messages": 20}, check=True, output=tmp_path / "run"
+    )
+    changed = [record.fate for record in read_log(tmp_path / "run" / FATES)]
+    assert changed
+    assert all(fate.sets or fate.flips for fate in changed)
+    replayed = replay_repetition(read_repetition(tmp_path / "run"), "sim", output=tmp_path / "again")
+    assert (replayed.applied, replayed.fates) == (len(changed), len(changed))
+    assert (tmp_path / "again" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
+
+
 def test_a_request_whose_endpoint_is_changed_on_the_way_comes_back_to_its_sender() -> None:
     """AM-II's packets have Myrinet's CRC-8 beside AM-II's own CRC-32: both are right afterwards."""
     pair = Pair()
