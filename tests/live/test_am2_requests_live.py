@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 import testbed
+from testbed import Cluster
 from testbed.controller.checkers.runs import recheck
-from testbed.observe.recorded import read_run
+from testbed.controller.replay.replays import read_repetition, replay_repetition
+from testbed.observe.recorded import FATES, read_run
+from testbed.runtime.logs import read_log
+from testbed.spec.fault_models import Rule
+from testbed.spec.scenario import Scenario
 from tests.unit.protocols.am2_mutants import NATIVE
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -49,3 +54,18 @@ def test_a_mutant_is_found_live(tmp_path: Path) -> None:
         )  # fmt: skip
     assert result.checks is not None
     assert result.checks.failed == ("replies",)
+
+
+def test_requests_that_a_scenario_sends_to_another_endpoint_come_back(tmp_path: Path) -> None:
+    """The rule changes requests of one number each way, also where they are sent again, and mends their checks."""
+    rule = "set am2.endpoint = 99 am2.kind == MESSAGE and not am2.flags.reply and am2.message == 15"
+    result = testbed.run(
+        Cluster.star(2), "am-random", protocol="am2", settings={"requests": 90}, firmware=PATIENT, timeout=TIMEOUT,
+        scenario=Scenario(faults=[Rule(on="n1", rules=[rule], at="0s")]), output=tmp_path / "run",
+    )  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed, result.checks.to_text()
+    assert result.checks.checks["errors"].checked >= 2
+    fates = [record.fate for record in read_log(tmp_path / "run" / FATES)]
+    assert {fate.sets for fate in fates} == {(("am2.endpoint", 99),)}
+    assert not replay_repetition(read_repetition(tmp_path / "run"), "sim").failed
