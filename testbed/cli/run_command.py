@@ -167,7 +167,7 @@ def run_command(
     testbed run star-2 pingpong --protocol emp,via,tcp --mode sim,live
     testbed run star-4 random --scenario storm.toml
     testbed run emp-2001 comb --mode sim --profile emp-2001
-    testbed run emp-2001 pingpong --mode dilated --dilate 500 --profile emp-2001
+    testbed run emp-2001 pingpong --set sizes=4 --set count=20 --mode dilated --dilate 500 --profile emp-2001
     testbed run star-4 random --mode sim --ranks-per-node 2 --profile emp-2001 --profile n2=emp-2002
     testbed run now-1998-pair am-logp --protocol am2 --mode sim --firmware reliable=no --firmware virtual=no
     testbed run star-4 ./my_workload.py:PingPong --set count=5

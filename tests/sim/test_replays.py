@@ -14,8 +14,8 @@ from testbed import Cluster, TestbedError
 from testbed.controller.replay.replays import (
     FATES,
     MINIMAL_FATES,
-    PROGRESS_TIMEOUT,
     RUN_ERROR,
+    SCENARIO_PROGRESS_TIMEOUT,
     minimize,
     read_repetition,
     replay_repetition,
@@ -167,7 +167,7 @@ def test_a_replay_in_namespaces_waits_for_longer_than_am2_takes_to_give_a_node_u
         Cluster.star(3), "am-random", protocol="am2", mode="sim", settings={"requests": 60}, scenario=crash
     )
     took = max(row["took_ns"] for row in result.rows) / 1e9
-    assert 5 < took < PROGRESS_TIMEOUT / 2, "s; twice as long on a busy machine"
+    assert 5 < took < SCENARIO_PROGRESS_TIMEOUT / 2, "s; twice as long on a busy machine"
 
 
 def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:

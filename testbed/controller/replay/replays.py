@@ -49,9 +49,12 @@ MINIMAL_FAULTS: Final = "scenario-few.toml"
 RUN_ERROR: Final = "it ended with an error"
 """Symptom of a run that ended with an error and without a failed check."""
 
-PROGRESS_TIMEOUT: Final = 15.0
-"""Seconds without progress after which a replay in namespaces fails, unless the run has its own `patience`. Programs that
-wait for a node that has crashed make none until their protocol gives it up, AM-II by default after 6 s."""
+PROGRESS_TIMEOUT: Final = 5.0
+"""Seconds without progress after which a replay in namespaces fails, unless the run has its own `patience`."""
+
+SCENARIO_PROGRESS_TIMEOUT: Final = 15.0
+"""Seconds for a run with a scenario: programs that wait for a crashed node make no progress until their
+protocol gives it up, AM-II by default after 6 s."""
 
 _numbers: Final = itertools.count(1)
 
@@ -229,6 +232,7 @@ def _run_again(
     """Run a repetition again. records: fates; None: they are computed from the seed. log: file of the records, which
     namespaces need."""
     request = repetition.run.parameters
+    progress_timeout = PROGRESS_TIMEOUT if repetition.scenario is None else SCENARIO_PROGRESS_TIMEOUT
     error = ""
     recorded_fates = _RecordedFates(records or ())
     with contextlib.ExitStack() as stack:
@@ -247,7 +251,7 @@ def _run_again(
                 settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.layout.seed,
                 output=folder,
                 timeout=request["timeout"], check=True,
-                patience=(request["patience"] or PROGRESS_TIMEOUT) if mode == "live" else None,
+                patience=(request["patience"] or progress_timeout) if mode == "live" else None,
                 scenario=repetition.scenario, profile=request.get("profile", "ideal") if mode == "sim" else "ideal",
                 firmware=request.get("firmware"),
                 companions=[recorded_fates] if mode == "sim" and records is not None else (),

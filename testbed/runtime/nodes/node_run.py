@@ -29,6 +29,7 @@ from testbed.runtime.nodes.control_channel import Channel
 from testbed.runtime.nodes.node_process import ByRank, NicReport
 from testbed.runtime.nodes.run_orders import ModelFault, RunOrders
 from testbed.runtime.nodes.run_progress import Progress
+from testbed.spec.units import format_duration
 
 TIMEOUT: Final = 30.0
 """Seconds for node processes to start, and to end once asked to."""
@@ -258,7 +259,7 @@ class Run:
                     raise self._stuck(f"for {now - progressed:.3g} s no program and no transfer has ended, anywhere")
                 checked, running_before = now, running
             if now >= began + seconds:
-                raise self._stuck(f"programs have not ended within {seconds:g} s")
+                raise self._stuck(f"programs have not ended within {seconds:g} s{self._model_time(seconds)}")
         for name in sorted(self._paused):
             self.resume(name)
         self.before_stop()
@@ -272,6 +273,14 @@ class Run:
         for name, result in self._data_of("done").items():
             results |= result if isinstance(result, ByRank) else {name: result}
         return RunOutcome(results, reports)
+
+    def _model_time(self, seconds: float) -> str:
+        """Return how much of the model's time passes in a dilated run, for a message; empty for another run."""
+        dilation = self._orders.dilation
+        if dilation is None:
+            return ""
+        passed = format_duration(round(seconds * 1e9 / dilation.factor))
+        return f", which are {passed} of the model's time: a smaller factor or a longer timeout allows more"
 
     def _stuck(self, message: str) -> StuckError:
         """Make the error of a stuck run, with the nodes' states and the last transfer."""
