@@ -16,7 +16,7 @@ from protocols.mpi.comm_properties import (
     free_keyval,
 )
 from protocols.mpi.info import Info
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, MPIError, check_type
 
 
 class PropertyCalls(Transfers):
@@ -56,6 +56,7 @@ class PropertyCalls(Transfers):
         return self.properties.info.Dup()
 
     def Set_info(self, info: Info) -> None:
+        check_type(info, Info)
         self._check()
         self.properties.info = info.Dup()
 

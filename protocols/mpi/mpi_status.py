@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, UNDEFINED
 from protocols.mpi.datatypes import BYTE, Datatype
-from protocols.mpi.mpi_errors import CANCELLED, ERR_TYPE, SUCCESS, Envelope, Handle, MPIError
+from protocols.mpi.mpi_errors import CANCELLED, ERR_TYPE, SUCCESS, Envelope, Handle, MPIError, check_type
 
 _FIELDS: Final = ("cancelled", "count", "error", "source", "tag")
 
@@ -61,6 +61,7 @@ class Status(Handle):
     def Get_count(self, datatype: Datatype = BYTE) -> int:
         """Return the number of items received; UNDEFINED for a fraction of an item. Raises MPIError (ERR_TYPE) for
         DATATYPE_NULL, as do the other calls with a datatype."""
+        check_type(datatype, Datatype)
         if not datatype:
             raise MPIError(ERR_TYPE, "DATATYPE_NULL has no items")
         if not datatype.size:
@@ -71,6 +72,7 @@ class Status(Handle):
     def Get_elements(self, datatype: Datatype) -> int:
         """Return the number of basic items received; UNDEFINED for a derived datatype, which does not record its basic
         one."""
+        check_type(datatype, Datatype)
         return self.Get_count(datatype) if datatype.typecode or not datatype else UNDEFINED
 
     def Is_cancelled(self) -> bool:
@@ -87,6 +89,7 @@ class Status(Handle):
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
         """Set the count of bytes to that of `count` items."""
+        check_type(datatype, Datatype)
         if not datatype:
             raise MPIError(ERR_TYPE, "DATATYPE_NULL has no items")
         self.count = count * datatype.size

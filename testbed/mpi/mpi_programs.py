@@ -36,6 +36,12 @@ _SINGLE: Final = (
 )
 
 
+class MisplacedCallError(RuntimeError):
+    """A call from another thread or another rank's program than its communicator's."""
+
+    is_about_a_call: Final = True
+
+
 class Program(greenlet):
     """A rank's blocking program. world: its COMM_WORLD. now: its clock, nanoseconds. name: its node's."""
 
@@ -81,20 +87,20 @@ class Program(greenlet):
         return awaited
 
     def wait_for(self, work: blocking_calls.Work[T], /) -> T:
-        """Run a coroutine for the program and return its result; see `blocking_calls.Run`. Raises RuntimeError to other
-        callers."""
+        """Run a coroutine for the program and return its result; see `blocking_calls.Run`. Raises MisplacedCallError to
+        other callers."""
         if threading.get_ident() != self._thread:
             work.close()
             self._misused = (
                 f"thread {threading.current_thread().name!r} of the program on {self.name} called MPI: {_SINGLE}"
             )
-            raise RuntimeError(self._misused)
+            raise MisplacedCallError(self._misused)
         if self._misused:
             work.close()
-            raise RuntimeError(self._misused)
+            raise MisplacedCallError(self._misused)
         if getcurrent() is not self:
             work.close()
-            raise RuntimeError(
+            raise MisplacedCallError(
                 f"this belongs to the program on {self.name}, and to its own thread. In the simulation all ranks share the "
                 "modules that they import: a communicator kept in one of these is that of the rank that came first"
             )

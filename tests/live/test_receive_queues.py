@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import testbed
 from testbed.controller.runs.runner import RunResult
 from testbed.errors import DescriptionError, UnsupportedError
+from testbed.workloads.form import Comm, Node
 from testbed.workloads.pingpong import PingPong
 from testbed.workloads.random_traffic import RandomTraffic
 from tests.live.testbed_command import testbed as command
@@ -75,6 +78,42 @@ def test_in_turn_half_of_the_frames_come_to_the_other_worker() -> None:
         # The workers are asked one after the other, while the last acknowledgements still come.
         assert abs(first - second) < 0.02 * (first + second)
         assert 0.25 < (handed + also_handed) / (first + second) < 0.75
+
+
+async def usable_processors(comm: Comm, node: Node) -> list[int]:  # noqa: ARG001  as a workload is called
+    await comm.Barrier()
+    return sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("bind", [True, False])
+def test_programs_run_on_the_processor_of_their_functions_worker_unless_the_kernel_places_them(bind: bool) -> None:
+    result = testbed.run(
+        "star-2", usable_processors, protocol="openmx", nics="shared", ranks_per_node=RANKS, queues=2, bind=bind
+    )
+    machine = sorted(os.sched_getaffinity(0))
+    for rank in range(RANKS):
+        expected = [machine[rank % 2 % len(machine)]] if bind else machine
+        assert result.results[f"n1.{rank}"] == result.results[f"n2.{rank}"] == expected
+
+
+async def pings_between_messages(comm: Comm, node: Node) -> str:  # noqa: ARG001  as a workload is called
+    await comm.Barrier()
+    address = "10.0.0.2" if comm.rank < RANKS else "10.0.0.1"
+    output = subprocess.run(
+        ["ping", "-c", "3", "-i", "0.02", address], capture_output=True, text=True, check=False
+    ).stdout
+    await comm.Barrier()
+    return output
+
+
+@pytest.mark.requires("ping")
+def test_ip_packets_keep_the_kernels_path_beside_receive_workers() -> None:
+    result = testbed.run(
+        "star-2", pings_between_messages, protocol="openmx", nics="shared", ranks_per_node=RANKS, queues=2
+    )
+    assert all("3 received" in output for output in result.results.values())
+    dropped = ("drop_invalid_type", "drop_bad_header_datalen", "drop_bad_check")
+    assert not [counts[name] for counts in result.counters.values() for name in dropped if counts.get(name)]
 
 
 def test_queues_that_cannot_be_are_refused_with_what_there_is() -> None:

@@ -14,6 +14,7 @@ from protocols.mpi import blocking_calls, comm, mpi_messages, requests
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.send_buffer import SendBuffer
 from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.tracebacks import program_traceback
 from testbed.mpi import MPI
 from testbed.mpi.mpi_programs import Program
 from tests.unit.protocols.emp_ranks import Ranks
@@ -210,8 +211,10 @@ def test_a_communicator_of_another_rank_is_rejected() -> None:
 
     def second() -> None:
         MPI.COMM_WORLD.Barrier()
-        with pytest.raises(RuntimeError, match="this belongs to the program on n1"):
+        with pytest.raises(RuntimeError, match="this belongs to the program on n1") as raised:
             communicators[0].Barrier()
+        lines = program_traceback(raised.value).splitlines()
+        assert [line.split(", ")[0] for line in lines if "File" in line] == [f'  File "{__file__}"'], "none of ours"
 
     run(Ranks(), first, second)
 

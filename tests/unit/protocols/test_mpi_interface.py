@@ -71,6 +71,8 @@ def test_an_argument_that_is_no_handle_of_its_class_is_named_in_a_type_error() -
             (lambda: group.Compare(None), "a Group is expected, not NoneType"),
             (lambda: MPI.Request.Waitall([request, 1]), "a Request is expected, not int"),
             (lambda: MPI.REQUEST_NULL.Test([MPI.Status()]), "a Status is expected, not list"),
+            (lambda: MPI.Status().Get_count([1]), "a Datatype is expected, not list"),
+            (lambda: world.Set_info({"hint": "x"}), "an Info is expected, not dict"),
             (lambda: world.Allreduce(numbers, numbers, max), "an Op is expected, not builtin_function_or_method"),
         ):
             with pytest.raises(TypeError, match=f"^{sentence}$"):
