@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -76,9 +75,14 @@ def replace_file(path: Path, content: str, mode: int = 0o600) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, if it exists."""
-    with contextlib.suppress(FileNotFoundError):
+    """Remove one of the testbed's files, if it exists, or the directory that damage has put in its place."""
+    try:
         os.unlink(path)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        remove_tree(path)
+    else:
         announce(f"unlink {path}")
 
 
@@ -123,7 +127,7 @@ def write_setting(path: str, value: str) -> None:
 
 def write_in_place(path: Path, content: str, mode: int) -> None:
     """Write a file without replacing its inode: a bind mount of it shows the change. mode: whatever the umask is."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)  # a FIFO would block
     try:
         announce(f"create {path}")
         path.chmod(mode)

@@ -124,6 +124,24 @@ def test_down_removes_a_cluster_with_a_damaged_state() -> None:
     assert run_command("down").code == 0
 
 
+SOME = [("relay.json", directory), ("lock.relay.0", directory)]
+OTHERS = [("lock.supervisor", directory), ("hosts", fifo)]
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(("name", "spoil"), [*SOME, *OTHERS] if LONG else SOME)
+def test_down_removes_a_cluster_and_its_processes_with_other_things_in_its_files_places(
+    name: str, spoil: Callable[[Path], None]
+) -> None:
+    Cluster.star(2).up(DAMAGED, keep=True)
+    assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
+    spoil(file(name))
+    assert run_command("status").is_sentence
+    assert run_command("heal", "--name", DAMAGED).is_sentence
+    assert run_command("down", "--name", DAMAGED).code == 0
+    assert not Store().names()
+
+
 @contextmanager
 def innocent() -> Iterator[tuple[subprocess.Popen[bytes], Identity]]:
     """A process that has nothing to do with any cluster."""

@@ -9,6 +9,7 @@ from types import FrameType
 
 import pytest
 
+from testbed.cli.progress_display import step_progress
 from testbed.cli.screen.terminal import take_over
 
 
@@ -39,3 +40,18 @@ def test_a_signal_that_comes_where_nothing_can_be_raised_ends_the_view(number: s
         signal.signal(number, before)
         os.close(keyboard)
         os.close(follower)
+
+
+def test_a_command_that_takes_more_than_a_second_says_what_it_is_doing(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # until the timer has been looked at
+    try:
+        with step_progress("checking ring-9999"):
+            remaining, _ = signal.getitimer(signal.ITIMER_REAL)
+            assert 0 < remaining <= 1 or signal.SIGALRM in signal.sigpending()
+            signal.raise_signal(signal.SIGALRM)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            assert set(capsys.readouterr().err.splitlines()) == {"checking ring-9999 ..."}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    assert signal.getsignal(signal.SIGALRM) == handler
