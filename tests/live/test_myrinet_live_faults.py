@@ -154,6 +154,11 @@ async def keep_hearing(endpoint: SourceRouteEndpoint, node: ProgramNode, folder:
     return [number for _, number in endpoint.firmware.came]
 
 
+async def hear_for(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds: float) -> list[int]:
+    await node.loop.sleep(round(seconds * SECOND))
+    return [number for _, number in endpoint.firmware.came]
+
+
 def file_number(path: Path) -> int:
     """Return the number in a file; 0 before there is one."""
     if not path.exists():
@@ -203,7 +208,7 @@ def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_
         layout = cluster.state.layout
         programs: dict[str, Program] = {
             "n1": partial(send_some, count=count, size=1000),
-            "n2": partial(keep_hearing, seconds=4),
+            "n2": partial(hear_for, seconds=4),
         }
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs) as run:
             pid = relay_pid(cluster)
@@ -269,9 +274,7 @@ def test_a_capture_has_the_frames_of_nics_and_tells_no_fates(tmp_path: Path) -> 
     """A frame enters a link when the network lets it, long after its stamp: which one meets a fate is in the log alone."""
     with crossbar_cluster(*PAIR, loss="50%").up() as cluster:
         with cluster.capture("all", tmp_path / "all.pcapng") as capture:
-            outcome = run_programs(
-                cluster, {"n1": partial(send_some, count=20), "n2": partial(keep_hearing, seconds=0.5)}
-            )
+            outcome = run_programs(cluster, {"n1": partial(send_some, count=20), "n2": partial(hear_for, seconds=0.5)})
         arrived = outcome.results["n2"]
         assert isinstance(arrived, list)
         assert 0 < len(arrived) < 20
