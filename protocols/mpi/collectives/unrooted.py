@@ -7,10 +7,15 @@ Bruck and others, "Efficient algorithms for all-to-all communications in multipo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from protocols.mpi.collectives.collective_exchange import Exchange
 
 # blocks: one for each rank, in rank order; the input of an allgather is the rank's own block.
+
+
+_MAX_SPREAD: Final = 32
+"""Sends and receives that `alltoall_spread` has in progress at once, as MPICH by default (MPIR_CVAR_ALLTOALL_THROTTLE)."""
 
 
 async def allgather_ring(exchange: Exchange, blocks: Sequence[memoryview]) -> None:
@@ -79,19 +84,20 @@ async def alltoall_bruck(exchange: Exchange, data: memoryview, out: memoryview) 
 
 
 async def alltoall_spread(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
-    """Alltoall with all sends and receives at once; each rank begins with the next rank. Blocks may have any sizes."""
+    """Alltoall with up to _MAX_SPREAD sends and as many receives at once; each rank begins with the next rank. Blocks may
+    have any sizes."""
     rank, size = exchange.rank, exchange.size
-    sources = [(rank - offset) % size for offset in range(1, size)]
-    receives = [exchange.begin_receive(source, out[source]) for source in sources]
-    sends = [
-        exchange.begin_send(destination, data[destination])
-        for destination in ((rank + offset) % size for offset in range(1, size))
-    ]
     out[rank][:] = data[rank]
-    for source, completion in zip(sources, receives, strict=True):
-        await exchange.end_receive(source, out[source], completion)
-    for send in sends:
-        await exchange.wait_for(send)
+    for begin in range(1, size, _MAX_SPREAD):
+        offsets = range(begin, min(begin + _MAX_SPREAD, size))
+        sources = [(rank - offset) % size for offset in offsets]
+        receives = [exchange.begin_receive(source, out[source]) for source in sources]
+        destinations = [(rank + offset) % size for offset in offsets]
+        sends = [exchange.begin_send(destination, data[destination]) for destination in destinations]
+        for source, completion in zip(sources, receives, strict=True):
+            await exchange.end_receive(source, out[source], completion)
+        for send in sends:
+            await exchange.wait_for(send)
 
 
 async def alltoall_pairwise(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:

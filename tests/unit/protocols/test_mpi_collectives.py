@@ -134,6 +134,19 @@ def test_allgather_and_alltoall(
     run(size, program)
 
 
+@pytest.mark.parametrize("size", [33, 34, 66])
+def test_alltoall_of_more_ranks_than_exchange_at_a_time(size: int) -> None:
+    cube = np.arange(size * size).reshape(size, size)
+
+    async def program(comm: Comm) -> Any:
+        comm.algorithms["Alltoall"] = "spread"
+        result = np.zeros_like(cube[0])
+        await comm.Alltoall(cube[comm.rank].copy(), result)
+        assert np.array_equal(result, cube[:, comm.rank])
+
+    run(size, program)
+
+
 @given(SIZES, COUNTS, TYPES, st.sampled_from([*UFUNCS]), algorithms("Reduce"), algorithms("Allreduce"), st.data())
 def test_reductions(
     size: int, count: int, dtype: str, op: str, reduce: str | None, allreduce: str | None, data: st.DataObject
