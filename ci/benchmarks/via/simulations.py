@@ -90,15 +90,15 @@ class Host:
         segment = memory.segment()
         for number, peer in enumerate(plan):
             if number >= WINDOW:
-                (await self._sent.wait()).queue.done()
+                (await self._sent.wait()).done()
             self._vis[peer].post_send(Descriptor(OP_SENDRECV, (segment,)))
         for _ in range(WINDOW):
-            (await self._sent.wait()).queue.done()
+            (await self._sent.wait()).done()
 
     async def receive(self, _nic: object, _node: SimNode) -> None:
         for _ in range(self.due.total()):
-            entry = await self._received.wait()
-            descriptor = entry.queue.done()
-            if descriptor is not None and self._buffers[entry.vi].popleft() == CONTENT:
-                self.due[self._numbers[entry.vi]] -= 1
+            queue = await self._received.wait()
+            descriptor = queue.done()
+            if descriptor is not None and self._buffers[queue.vi].popleft() == CONTENT:
+                self.due[self._numbers[queue.vi]] -= 1
         self.due = +self.due
