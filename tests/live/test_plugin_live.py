@@ -201,7 +201,13 @@ def test_as_root(cluster): ...
 
     def outcomes() -> list[str]:
         actual = Outcomes()
-        options = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--testbed-on-invalid=ignore"]  # of a busy machine
+        options = [
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:faulthandler",
+            "--testbed-on-invalid=ignore",
+        ]  # of a busy machine
         pytest.main([str(path), *options], plugins=[actual])
         return actual.found
 
