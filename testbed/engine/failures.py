@@ -52,9 +52,8 @@ def failure(error: Exception, firmware: object, host: object, when: int, node: s
     when: nanoseconds.
     """
     if isinstance(error, TestbedError) and not isinstance(error, DeadlineError):
-        return FirmwareError(
-            str(error), when, node
-        )  # of the testbed, such as a history on a full disk: nobody is blamed
+        # Of the testbed, such as a history on a full disk: nobody is blamed.
+        return FirmwareError(str(error), when, node)
     library = type(getattr(host, "library", host))  # it may be wrapped (`testbed.runtime.nodes.run_progress`)
     kind, owner = "firmware", type(getattr(firmware, "firmware", firmware))
     if _is_in_traceback(error, library, "on_completion"):

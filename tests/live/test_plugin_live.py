@@ -201,14 +201,8 @@ def test_as_root(cluster): ...
 
     def outcomes() -> list[str]:
         actual = Outcomes()
-        options = [
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:faulthandler",
-            "--testbed-on-invalid=ignore",
-        ]  # of a busy machine
-        pytest.main([str(path), *options], plugins=[actual])
+        ignoring = "--testbed-on-invalid=ignore"  # a busy machine is not what this tests
+        pytest.main([str(path), "-p", "no:cacheprovider", "-p", "no:faulthandler", ignoring], plugins=[actual])
         return actual.found
 
     def story() -> None:
