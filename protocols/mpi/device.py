@@ -213,6 +213,7 @@ class SendCompletion(Completion[Envelope]):
     def lose(self, error: MPIError) -> None:
         """Record that the message of a completed send has not arrived, or that this will remain unknown."""
         self._error = error
+        self._note_failure()
         self.deliver()
         self._report(error)
 
@@ -225,6 +226,7 @@ class SendCompletion(Completion[Envelope]):
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
+        self._note_failure()
         super().fail(error)
         if self._failure_recipient is not FailureRecipient.CALLER:
             self._report(error)
@@ -246,6 +248,10 @@ class SendCompletion(Completion[Envelope]):
         assert isinstance(self._error, MPIError)
         return self._error
 
+    def _note_failure(self) -> None:
+        if self._lost_sends is not None:
+            self._lost_sends.destinations.add(self.destination)
+
     def _report(self, error: Exception) -> None:
         parent = self.parent
         if parent is None:
@@ -260,11 +266,13 @@ class SendCompletion(Completion[Envelope]):
 class LostSends:
     """Failed sends of one node whose failures no call has reported, shared by its communicators."""
 
-    __slots__ = ("_rank_failures", "_reporter", "unreported")
+    __slots__ = ("_rank_failures", "_reporter", "destinations", "unreported")
 
     def __init__(self, rank_failures: RankFailures) -> None:
         """rank_failures: has the collective calls in progress, which a lost message may concern."""
         self._rank_failures: Final = rank_failures
+        self.destinations: Final[set[int]] = set()
+        """Ranks to which any send has failed, reported or not."""
         self.unreported: list[SendCompletion] = []
         self._reporter: Callable[[str], object] | None = None
 
@@ -358,6 +366,8 @@ class Device:
         "max_tag",
         "rank",
         "rank_failures",
+        "received",
+        "sent",
         "size",
     )  # fmt: skip
 
@@ -383,6 +393,10 @@ class Device:
         """The program's own buffer for buffered sends (MPI_Buffer_attach)."""
         self.mailbox: Mailbox | None = None
         """Created by the first collective call."""
+        self.sent: Final[dict[int, int]] = {}
+        """Number of the program's messages by destination, without cancelled ones and those of collective calls."""
+        self.received: Final[dict[int, int]] = {}
+        """Number of the program's received messages by source."""
         self._sends: deque[_QueuedTransfer] = deque()  # waiting for descriptors
         self._receives: deque[_QueuedTransfer] = deque()  # including waiting probes
         self._in_progress = 0
@@ -396,6 +410,8 @@ class Device:
 
     def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> SendCompletion:
         """Begin a send, or queue it. synchronous: the send does not complete before its message is matched."""
+        if not context % 2:  # the program's, not the library's
+            self.sent[destination] = self.sent.get(destination, 0) + 1
         completion = SendCompletion(
             destination=destination, tag=tag, size=len(data), context=context, lost_sends=self.lost_sends
         )
@@ -420,6 +436,8 @@ class Device:
                 self._endpoint.receive, source, context, tag, self._contiguous(buffer, completion), completion
             )
         self._begin_or_queue(self._receives, begin, completion, source, context, tag)
+        if not context % 2:  # the program's, not the library's
+            completion.add_callback(self._count_received)
         return completion
 
     def receive_standing(self, buffer: memoryview) -> ReceiveCompletion | None:
@@ -430,12 +448,14 @@ class Device:
         assert self._dropping is not None
         return completion if self._dropping.receive_standing(context, tag, buffer, completion) else None
 
-    def receive_claimed(self, probe_result: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion:  # noqa: ARG002  histories record it
+    def receive_claimed(self, probe_result: ProbeResult, context: int, buffer: Data) -> ReceiveCompletion:
         """Begin to receive a message that a probe in that context has claimed, or queue the receive."""
         source, tag, _ = probe_result.envelope
         completion = ReceiveCompletion(source, tag, len(buffer))
         begin = partial(self._endpoint.receive_claimed, probe_result, self._contiguous(buffer, completion), completion)
         self._begin_or_queue(self._receives, begin, completion, source, _NO_CONTEXT, tag)
+        if not context % 2:  # the program's, not the library's
+            completion.add_callback(self._count_received)
         return completion
 
     def probe(
@@ -467,10 +487,22 @@ class Device:
             for queued in queue:
                 if queued.completion is completion:
                     queue.remove(queued)
+                    if isinstance(completion, SendCompletion) and not completion.context % 2:
+                        self.sent[completion.destination] -= 1
                     completion.complete(CANCELLED)
                     return
         if isinstance(completion, ReceiveCompletion) and completion.cancel is not None and not completion.done:
             completion.cancel()
+
+    def _count_received(self, completion: Completion[Envelope]) -> None:
+        try:
+            envelope = completion.result()
+        except MPIError as error:  # a message that is longer than the buffer has been received, too
+            if error.envelope is None:
+                return
+            envelope = error.envelope
+        if envelope is not CANCELLED:
+            self.received[envelope.source] = self.received.get(envelope.source, 0) + 1
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
         """Do nothing; the device of a history (`testbed.workloads.history`) records the call, to compare the calls of

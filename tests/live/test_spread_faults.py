@@ -378,6 +378,25 @@ def test_a_program_that_fails_on_one_machine_ends_the_run_on_all(running: spread
     assert len(echoes(running, "n1", "n2")) == 1
 
 
+CARELESS = """
+async def rank(comm, node):
+    if node.name == "n1":
+        await comm.Send(b"taken", 1, 1)
+        await comm.Isend(b"not taken", 1, 2)
+    elif node.name == "n2":
+        await comm.Recv(bytearray(5), 0, 1)
+    await comm.barrier()
+"""
+
+
+def test_a_message_to_another_machine_that_no_receive_took_is_noted(running: spread.Workers, tmp_path: Path) -> None:
+    (tmp_path / "careless.py").write_text(CARELESS)
+    result = run(SpreadCluster(NAME, running), str(tmp_path / "careless.py"), protocol="emp", output=tmp_path / "run")
+    assert [note for note in result.verdict.notes if "no receive" in note] == [
+        "n1 sent 1 message to n2 that no receive took"
+    ]
+
+
 def test_a_controller_that_goes_leaves_no_program_of_its_run_and_the_cluster(
     machines: Lab, running: spread.Workers
 ) -> None:

@@ -15,7 +15,8 @@ from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
 from protocols.mpi.device import Device
-from testbed.controller.runs.folders import RepetitionFiles, record_undelivered
+from testbed.controller.runs.folders import RepetitionFiles
+from testbed.controller.runs.lost_messages import record_message_counts, record_undelivered
 from testbed.controller.verdict.verdicts import Verdict
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.packages import offered_protocols
@@ -251,6 +252,8 @@ async def run_rank(
         raise
     else:
         device.lost_sends.close(on_undelivered)
+        if not plan.history and starts == 1 and not is_lossy(plan.protocol):  # checkers of a history know more
+            record_message_counts(files.folder, names, device)
     finally:
         history.close()
     encode("done", result)  # refuses a result that cannot leave a node process, in the simulation, too

@@ -7,6 +7,8 @@
     events.jsonl    events of the run and, in namespaces, of the cluster
     logs/n1.log     output of the programs (also warm.log, of the node processes' parent)
     history/n1.jsonl  sends, receives and notifications of the application on a node, if requested
+    undelivered.jsonl, message-counts.jsonl  messages that were lost without an error, and numbers of messages by pair of
+                    ranks (`lost_messages`)
     fates.jsonl     every fate that is not a pass; in namespaces of all repetitions together. There the log can be
                     incomplete, see "fates" in result.json: fates decided by the kernel are missing, and it ends at 128 MiB
     capture.pcapng  with trace.jsonl: every frame of a simulation, if requested
@@ -24,7 +26,6 @@ import platform
 import sys
 import time
 from collections.abc import Collection, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,7 +34,7 @@ from protocols.core.compiled_build import build
 from testbed.errors import ConflictError, reason_of
 from testbed.observe.recorded import EVENTS, FORMAT, RESULT, ROWS, RUN
 from testbed.registry import versions
-from testbed.runtime.journal import Journal, UnbufferedLines, UnwritableError, read, write_atomically
+from testbed.runtime.journal import Journal, UnwritableError, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +121,6 @@ class _writing:  # noqa: N801  a context manager, read as a verb
             raise UnwritableError(
                 f"results cannot be written to {self._path}: {reason_of(error)}; earlier results are complete"
             ) from error
-
-
-_UNDELIVERED: Final = "undelivered.jsonl"
-"""File in a repetition's folder: messages that did not arrive although their sends were complete, and whose senders got no
-error, since they had ended or made no further call that involves the receiver."""
-
-
-def record_undelivered(folder: Path, node: str, sentence: str) -> None:
-    """Append one undelivered message. Raises UnwritableError."""
-    with closing(UnbufferedLines(folder / _UNDELIVERED)) as lines:
-        lines.write({"node": node, "what": sentence})
-
-
-def undelivered_messages(folder: Path) -> list[str]:
-    """Format the undelivered messages of all repetitions in a run's folder."""
-    files = [folder / _UNDELIVERED, *sorted(folder.glob(f"repeat-*/{_UNDELIVERED}"))]
-    return [
-        f"{line['node']}: {line['what']}; no call of the program could report it"
-        for file in files
-        for line in read(file)
-    ]
 
 
 _PACKAGES = ("netns-testbed", "pyroute2")

@@ -241,5 +241,8 @@ def _outcome(execution: Execution, player: ScenarioPlayer | None) -> dict[str, o
 
 
 def _program_files(folder: Path) -> list[Path]:
-    """Return the histories and logs of programs."""
-    return [path for name in ("history", "logs") for path in sorted(folder.glob(f"{name}/*")) if path.is_file()]
+    """Return the files that programs have written, without rows."""
+    from testbed.controller.runs.lost_messages import MESSAGE_COUNTS, UNDELIVERED
+
+    patterns = ("history/*", "logs/*", UNDELIVERED, MESSAGE_COUNTS)
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]

@@ -49,7 +49,8 @@ from protocols.core.protocol import Protocol
 from testbed import packages
 from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.runs.execution import Companion, Execution, Plan, ProgressCallback, check_layout
-from testbed.controller.runs.folders import RepetitionFiles, RunFolder, undelivered_messages
+from testbed.controller.runs.folders import RepetitionFiles, RunFolder
+from testbed.controller.runs.lost_messages import undelivered_messages, unreceived_messages
 from testbed.controller.runs.profiles import node_profiles, profile_of, profile_values
 from testbed.controller.runs.queue_options import live_queues, with_queues
 from testbed.controller.runs.run_options import DILATE, Codec, Mode, Nics, RunOptions, complete
@@ -261,7 +262,7 @@ class _Series:
         """Write the result to the folder; return the verdict of all repetitions together."""
         findings = [finding for execution in executions for finding in execution.verdict.findings]
         warnings = [note for player in self.players for note in player.notes]
-        warnings += undelivered_messages(self.folder.path)
+        warnings += [*undelivered_messages(self.folder.path), *unreceived_messages(self.folder.path)]
         notes = [note for execution in executions for note in execution.verdict.notes]
         notes = [note for note in notes if all(player.is_new_note(note) for player in self.players)]
         verdict = verdict_of(

@@ -108,7 +108,8 @@ def _write_files(reply: Mapping[str, Any], files: RepetitionFiles) -> None:
     for name, text in reply["files"].items():
         path = files.folder / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with path.open("a", encoding="utf-8") as file:  # some files are of all machines
+            file.write(text)
     for row in reply["rows"]:
         files.rows.write({"repeat": files.number, **row} if files.number else row)
 
