@@ -18,10 +18,10 @@ from testbed.kernel.filesystem import remove_file
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.rtnl_dump import interfaces
 from testbed.runtime.relay.orders import Orders, RelayPaths
-from testbed.runtime.relay.process import Process
 from testbed.runtime.supervision import service_keys, service_lock
 
 if TYPE_CHECKING:
+    from testbed.runtime.relay.process import Process
     from testbed.runtime.shared.agent import NicConfig
 
 RELAY_NAME: Final = "testbed-relay"
@@ -67,6 +67,8 @@ class RelayProcesses:
         return {int(key): process for key, process in _former(self._paths.directory, _RELAY).items()}
 
     def start(self, key: int) -> processes.Identity:
+        from testbed.runtime.relay.process import Process  # imports the relay's code, which most supervisors do not need
+
         relay: list[Process] = []  # made in the child
         locks.make(self._lock(key))
 
