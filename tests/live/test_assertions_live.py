@@ -90,7 +90,7 @@ def measured() -> Iterator[Callable[..., Wire]]:
         yield bring_up
 
 
-def test_a_link_that_loses_and_doubles_as_asked_passes_and_one_a_fifth_off_is_caught(
+def test_a_link_that_loses_and_duplicates_as_configured_passes_and_one_off_by_a_fifth_is_detected(
     measured: Callable[..., Wire],
 ) -> None:
     for loss, duplicate in (("50%", "40%"), ("60%", "48%")):
@@ -109,7 +109,7 @@ def test_a_link_that_loses_and_doubles_as_asked_passes_and_one_a_fifth_off_is_ca
                 assert_duplicates("40%", len(wire.came) - arrived, arrived)
 
 
-def test_frames_overtake_as_often_as_asked_and_a_fifth_more_is_caught(measured: Callable[..., Wire]) -> None:
+def test_frames_overtake_at_the_configured_rate_and_a_fifth_more_is_detected(measured: Callable[..., Wire]) -> None:
     for reorder in ("50%", "60%"):
         wire = measured(delay="60ms", reorder=reorder)
         for _ in range(2):

@@ -43,7 +43,7 @@ def said_in(cluster: RunningCluster, node: str, script: str) -> str:
     return cluster[node].run([sys.executable, "-c", script]).stdout
 
 
-def test_scripts_on_all_nodes_talk_over_their_nics(tmp_path: Path) -> None:
+def test_scripts_on_all_nodes_communicate_over_their_nics(tmp_path: Path) -> None:
     path = tmp_path / "greet.py"
     path.write_text(GREET)
     command = f"{sys.executable} {path}"

@@ -48,7 +48,7 @@ def test_udp_needs_no_root(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_scenario_beside_commands_needs_none_either(home: Path) -> None:
+def test_a_scenario_with_commands_needs_none_either(home: Path) -> None:
     def story() -> None:
         faults = (
             Pause(on="@client", at="100ms", for_="100ms"),

@@ -75,7 +75,7 @@ def crossing(path: Path, ends: tuple[str, str]) -> None:
         assert len(sent) > COUNT
 
 
-def test_every_frame_that_the_relay_loses_says_so_and_no_other(tmp_path: Path) -> None:
+def test_exactly_the_frames_that_the_relay_loses_are_recorded(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster, cluster.capture("n1", path) as capture:
         talk(cluster)
@@ -92,7 +92,7 @@ def test_every_frame_that_the_relay_loses_says_so_and_no_other(tmp_path: Path) -
 
 
 @pytest.mark.requires("bpf")
-def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_path: Path) -> None:
+def test_every_frame_that_a_classifier_loses_is_recorded_although_it_reports_none(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back(loss="30%").up(datapath="tc") as cluster:
         talk(cluster, 20)  # it has counted before the capture begins
@@ -107,7 +107,7 @@ def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_
 
 @pytest.mark.alone  # what it asks of the machine is to be in time
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
-def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
+def test_a_fault_injected_later_is_reported_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
     """The capture reports itself as incomplete where the machine is too busy to announce the new datapath in time."""
     for attempt in range(_ATTEMPTS):
         with (
@@ -131,7 +131,7 @@ def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_
     raise AssertionError(f"of {_ATTEMPTS} captures none was whole: {capture.result}")
 
 
-def test_duplicates_corruption_and_rules_are_told_where_the_frame_enters(tmp_path: Path) -> None:
+def test_duplicates_corruption_and_rules_are_listed_where_the_frame_enters(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     rules = ["delay 3ms emp and nth(2)", "drop eth.type == 0x88b5 and nth(3)"]
     with (
@@ -153,7 +153,7 @@ def test_duplicates_corruption_and_rules_are_told_where_the_frame_enters(tmp_pat
     assert sum("dropped by rule 'drop eth.type" in word for word in words) == 2
 
 
-def test_a_frame_that_finds_a_full_queue_says_so(tmp_path: Path) -> None:
+def test_a_frame_that_meets_a_full_queue_is_recorded(tmp_path: Path) -> None:
     with (
         Cluster.back_to_back(rate="100kbit", queue_frames=2).up(datapath="relay") as cluster,
         cluster.capture("n1", tmp_path / "x.pcapng") as capture,
@@ -366,7 +366,7 @@ def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
     assert all(entry["bytes"] == 64 for entry in seen if "0x88b5" in entry["what"])
 
 
-def test_as_json_beside_a_file_the_sum_alone_is_printed(tmp_path: Path) -> None:
+def test_with_json_and_a_file_only_the_total_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back().up() as cluster:
         with command("capture", "n1", "-w", str(path), "--for", "300ms", "--name", cluster.name, "--json") as process:
@@ -381,7 +381,7 @@ def test_as_json_beside_a_file_the_sum_alone_is_printed(tmp_path: Path) -> None:
     assert "standard output is the capture" in errors
 
 
-def test_the_command_prints_a_line_for_each_of_so_many_frames() -> None:
+def test_the_command_prints_a_line_for_each_of_the_requested_frames() -> None:
     with (
         Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
         command("capture", "n1", "--count", "400", "--name", cluster.name) as process,

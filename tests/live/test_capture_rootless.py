@@ -24,7 +24,7 @@ for _module in ("testbed.observe.sniff.capture",):
 
 
 @pytest.mark.parametrize("lasting", [True, False])
-def test_an_ordinary_user_captures_what_is_lost(home: Path, lasting: bool) -> None:
+def test_an_ordinary_user_captures_lost_frames(home: Path, lasting: bool) -> None:
     def story() -> None:
         with Cluster.back_to_back(loss="30%", delay="1ms").up("pair", keep=lasting) as cluster:
             with cluster.capture("n1", home / "x.pcapng") as capture:

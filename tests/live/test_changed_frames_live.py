@@ -26,7 +26,7 @@ SLOW = {"timeout": 500_000_000, "longest_timeout": 500_000_000}
 
 
 @pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, TAG)], ids=["mended", "kept"])
-def test_a_mended_tag_reaches_the_program_and_an_unmended_one_is_sent_again(
+def test_a_changed_tag_with_a_correct_check_reaches_the_program_and_one_without_is_resent(
     rule: str, second: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "fates.jsonl"

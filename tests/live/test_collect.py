@@ -88,7 +88,7 @@ def test_gc_removes_the_directory_of_a_process_that_was_killed(tmp_path: Path, m
 # What gc leaves alone
 
 
-def test_gc_leaves_clusters_that_are_up_and_has_nothing_to_say_of_them() -> None:
+def test_gc_keeps_running_clusters_and_does_not_report_them() -> None:
     with made_by_another_process(), Cluster.star(2).up(f"{NAME}-held"):
         running = Machine()
         assert gc() == []
@@ -114,7 +114,7 @@ def test_gc_leaves_a_cluster_that_another_command_is_at_work_on() -> None:
 
 
 @pytest.mark.requires("ip")
-def test_gc_leaves_what_others_have_in_run_netns(machine: Machine) -> None:
+def test_gc_keeps_foreign_entries_in_run_netns(machine: Machine) -> None:
     subprocess.run(["ip", "netns", "add", f"{NAME}.n1"], check=True)
     (namespaces.NAMES / "a-file").touch()
     foreign = Machine()
@@ -128,7 +128,7 @@ def test_gc_leaves_what_others_have_in_run_netns(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("part", ["boot", "pid namespace"])
-def test_gc_only_reports_what_belongs_to_another(part: str, machine: Machine) -> None:
+def test_gc_only_reports_foreign_objects(part: str, machine: Machine) -> None:
     """The owner may be alive as long as processes run in the nodes, and this test cannot tell."""
     cluster = made_by_another_process()
     rewrite(phase="building", owner=with_another(part))
@@ -202,7 +202,7 @@ def test_a_state_that_cannot_be_read_is_an_error_that_gc_and_down_can_mend(conte
         machine.assert_unchanged()
 
 
-def test_gc_removes_what_is_left_of_a_held_cluster_whose_keeper_died_too(machine: Machine) -> None:
+def test_gc_removes_a_held_cluster_whose_holder_died_too(machine: Machine) -> None:
     """No process is left to end the programs, which keep namespaces alive that have no name."""
 
     def hold_cluster(report: Callable[[object], None]) -> None:
@@ -275,7 +275,7 @@ def leave_descriptors(room: int) -> None:
 
 
 @pytest.mark.parametrize("room", [*range(4, 13), 20, 40])
-def test_no_file_descriptors_left_is_said_and_rolled_back(room: int, machine: Machine) -> None:
+def test_exhausted_file_descriptors_are_reported_and_rolled_back(room: int, machine: Machine) -> None:
     def short_of_descriptors() -> object:
         leave_descriptors(room)
         return bring_up(Store(), resolve(Cluster.star(40)), name=NAME, origin="test", lasting=True)
@@ -381,7 +381,7 @@ def test_up_touches_nothing_when_somebody_has_taken_the_place_of_a_node(machine:
     machine.assert_unchanged()
 
 
-def test_a_failed_rollback_reports_what_is_left(machine: Machine) -> None:
+def test_a_failed_rollback_reports_the_leftovers(machine: Machine) -> None:
     cluster = made_by_another_process()
 
     def fail_change(change: str) -> None:

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.requires("root", "mpicc", "mpirun"), pytest.mark.usefi
 BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
-def test_collective_calls_are_measured_in_short(tmp_path: Path) -> None:
+def test_collective_calls_are_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     short = ["--repeat", "1", "--count", "2", "--sizes", "8,4096", "--ranks", "2", "--simulated-ranks", "16"]
     volume = ["--volume", str(16 * 16 * 4096 - 1), "--output", str(output)]

@@ -84,7 +84,7 @@ def test_a_link_fault_at_time_0_is_in_force_before_the_first_command(tmp_path: P
     assert ends(tmp_path)
 
 
-def test_links_and_nodes_meet_what_is_asked_for_and_it_is_gone_after(tmp_path: Path) -> None:
+def test_impairments_of_links_and_nodes_are_applied_and_removed_afterwards(tmp_path: Path) -> None:
     with Cluster.star(3).up() as cluster:
         result = play(
             tmp_path, [("n1", TICKS), ("n2", PINGS)],
@@ -180,7 +180,7 @@ def test_options_of_firmware_are_rejected_for_the_kernels_protocols_before_the_s
     assert not (tmp_path / "run").exists()
 
 
-def test_names_that_there_are_not_are_refused_too(tmp_path: Path) -> None:
+def test_unknown_names_are_refused_too(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match="no node 'n7'"):
         play(tmp_path, [("n1", "true")], Crash(on="n7", at="1s"))
     assert not (tmp_path / "run").exists()
@@ -225,7 +225,7 @@ def test_an_interruption_leaves_nothing_in_force(tmp_path: Path) -> None:
         is_clean(cluster)
 
 
-def test_the_command_takes_a_scenario_beside_commands(tmp_path: Path) -> None:
+def test_the_command_accepts_a_scenario_with_commands(tmp_path: Path) -> None:
     (tmp_path / "storm.toml").write_text('[[fault]]\nkind = "restart"\non = "n1"\nat = "200ms"\n')
     run = command(
         "run",

@@ -132,7 +132,7 @@ def untouched(before: Layout, after: Layout) -> list[tuple[str, str]]:
 
 @settings(max_examples=200 if LONG else 12)
 @given(st.data())
-def test_what_the_kernel_has_equals_the_model_and_again_after_an_edit(data: st.DataObject) -> None:
+def test_the_kernels_state_equals_the_model_and_again_after_an_edit(data: st.DataObject) -> None:
     first = data.draw(descriptions(max_nodes=5), label="first")
     second = data.draw(edits(first), label="second")
     before, after = resolve(first), resolve(second)
@@ -348,7 +348,7 @@ class TestRepair:
 # What does not happen
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(machine: Machine) -> None:
+def test_a_dry_run_lists_the_operations_and_changes_nothing(machine: Machine) -> None:
     outcome = up(Description.star(2), dry_run=True)
     assert [str(operation) for operation in outcome.operations][:2] == ["make the wire namespace", "make node n1"]
     machine.assert_unchanged()

@@ -130,7 +130,7 @@ OTHERS = [("lock.supervisor", directory), ("hosts", fifo)]
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(("name", "spoil"), [*SOME, *OTHERS] if LONG else SOME)
-def test_down_removes_a_cluster_and_its_processes_with_other_things_in_its_files_places(
+def test_down_removes_a_cluster_and_its_processes_although_its_files_are_replaced(
     name: str, spoil: Callable[[Path], None]
 ) -> None:
     Cluster.star(2).up(DAMAGED, keep=True)

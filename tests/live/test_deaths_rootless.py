@@ -74,7 +74,7 @@ def assert_says(pid: int, act: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("remove", ["down", "gc", "up"])
-def test_the_death_of_the_holder_is_the_end_of_the_cluster_and_every_command_says_so(home: Path, remove: str) -> None:
+def test_the_death_of_the_holder_ends_the_cluster_and_every_command_reports_it(home: Path, remove: str) -> None:
     def story() -> None:
         cluster = up()
         ping(cluster, "n1", "n2")
@@ -141,7 +141,7 @@ def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
     wait_for_success(as_user(home, story))
 
 
-def test_where_no_supervisor_can_be_started_the_relay_carries_on_and_says_why(
+def test_without_a_supervisor_the_relay_continues_and_reports_the_reason(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python3")

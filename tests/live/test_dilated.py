@@ -168,12 +168,12 @@ def test_a_host_computes_in_model_time() -> None:
     assert set(result.results.values()) == {(500_000, 300_000)}
 
 
-def test_a_run_that_takes_too_long_says_how_much_of_its_time_has_passed() -> None:
+def test_a_run_that_takes_too_long_reports_how_much_model_time_has_passed() -> None:
     with pytest.raises(TestbedError, match=r"within 0.2 s, which are 200us of the model's time: a smaller factor"):
         testbed.run(WIRE, "pingpong", mode="dilated", dilate=1000, settings={"sizes": "4", "count": 10**6}, timeout=0.2)
 
 
-def test_a_run_without_a_profile_says_so() -> None:
+def test_a_run_without_a_profile_is_labelled() -> None:
     result = testbed.run(WIRE, "pingpong", mode="dilated", dilate=20, settings={"sizes": "4", "count": 5})
     assert any("no profile" in note for note in result.verdict.notes)
 

@@ -97,7 +97,7 @@ def took(found: Sequence[Sequence[int]], holds: Callable[[int, int], bool]) -> f
     return statistics.median(chosen)
 
 
-def test_links_and_nics_are_as_long_as_asked_what_they_are_in_the_simulation(tmp_path: Path) -> None:
+def test_link_and_nic_faults_last_as_long_as_requested_and_match_the_simulation(tmp_path: Path) -> None:
     done = both(
         tmp_path, rounds,
         Impair(on="n1", delay="50us", from_="3ms", to="6ms"),
@@ -118,7 +118,7 @@ def test_links_and_nics_are_as_long_as_asked_what_they_are_in_the_simulation(tmp
         assert -20 <= took(slow, quiet) - usual <= 20 + done.late
 
 
-def test_a_node_stands_still_for_as_long_as_in_the_simulation(tmp_path: Path) -> None:
+def test_a_node_is_paused_for_as_long_as_in_the_simulation(tmp_path: Path) -> None:
     done = both(tmp_path, rounds, Pause(on="n2", at="5ms", for_="3ms"), settings={"count": 50})
     start, ended = done.faults["fault[1]"]
     exact, slow = (max(lasted for _, lasted in one.results["n1"]) for one in (done.simulated, done.dilated))
@@ -159,7 +159,7 @@ def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
         assert sum(map(len, simulated.values())) >= 20
 
 
-def test_a_node_that_crashes_comes_back_with_another_incarnation_and_late_by_what_that_takes(tmp_path: Path) -> None:
+def test_a_crashed_node_restarts_with_a_new_incarnation_and_the_measured_lateness(tmp_path: Path) -> None:
     async def until_answered(comm: Comm, node: Node) -> tuple[int, int]:
         """n1 sends a message every 300 us until the restarted n2 has answered, and then a last one."""
         start, last = node.now(), False

@@ -30,7 +30,7 @@ def test_a_page_is_so(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_what_a_page_only_shows_can_be_read(page: Path) -> None:
+def test_the_text_of_a_page_can_be_read(page: Path) -> None:
     for block in blocks(page):
         assert block.language in {"console", "python", "toml", *SHOWN}, block
         check_form(block)

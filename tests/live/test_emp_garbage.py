@@ -70,7 +70,7 @@ def assert_all_accounted(counted: Mapping[str, int]) -> None:
     assert sum(counted[name] for name in DROPPED + TAKEN) == counted["frames_received"]
 
 
-def test_transfers_continue_beside_garbage_at_full_rate() -> None:
+def test_transfers_continue_despite_garbage_at_full_rate() -> None:
     with Cluster.star(3).up() as cluster:
         headers = [mac(cluster, name) + mac(cluster, "n3") + ETHERTYPE.to_bytes(2, "big") for name in ("n1", "n2")]
         device = cluster["n3"].layout.nics[0].name
@@ -146,7 +146,7 @@ def overheard(wire: socket.socket) -> list[bytes]:
         (said_to_be_longer, ["malformed"]),
     ],
 )
-def test_transfers_continue_beside_damaged_copies_of_their_frames_at_full_rate(
+def test_transfers_continue_despite_damaged_copies_of_their_frames_at_full_rate(
     spoil: Callable[[bytes, random.Random], bytes], rows: list[str]
 ) -> None:
     """The frames seem to come from each node's peer: they bear its address, incarnation and numbers."""

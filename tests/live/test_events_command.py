@@ -79,7 +79,7 @@ def test_json_is_an_object_in_each_line(star: RunningCluster) -> None:
     assert injected["facts"]["links"] == ["n2:eth0--s1:2"]
 
 
-def test_following_tells_what_happens_and_ends_with_the_cluster(star: RunningCluster) -> None:
+def test_following_prints_events_and_ends_with_the_cluster(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     with follow("--kind", "inject") as process:
         assert "loss 5% on n1" in line_of(process)
@@ -114,7 +114,7 @@ def test_an_interrupt_ends_following_without_a_word(star: RunningCluster) -> Non
         assert (process.returncode, errors) == (0, "")
 
 
-def test_events_without_their_usual_facts_are_told_all_the_same(star: RunningCluster) -> None:
+def test_events_without_their_usual_fields_are_formatted_nevertheless(star: RunningCluster) -> None:
     directory = Store().directory(star.name)
     event_log.record(directory, "inject", number=7)
     event_log.record(directory, "moon\x1b[2J rises", phase="full")
@@ -156,7 +156,7 @@ def test_following_a_run_ends_with_it(run: Path) -> None:
 # Mistakes
 
 
-def test_mistakes_are_told_in_sentences(star: RunningCluster, tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_sentences(star: RunningCluster, tmp_path: Path) -> None:
     assert star.name == "star"
     assert "no cluster is named stra; up are star" in run_events("stra", code=4)
     assert "has no run.json" in run_events(str(tmp_path), code=4)

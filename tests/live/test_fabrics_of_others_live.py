@@ -60,7 +60,7 @@ def test_status_inject_capture_check_and_rules_know_the_ring(ring: None, tmp_pat
     assert "links of the token ring switches were not probed" in checked.stdout
 
 
-def test_emp_runs_over_the_ring_whole_with_a_loss(ring: None, tmp_path: Path) -> None:  # noqa: ARG001
+def test_emp_crosses_the_ring_intact_despite_losses(ring: None, tmp_path: Path) -> None:  # noqa: ARG001
     assert testbed("inject", "n1", "--loss", "2%").returncode == 0
     run = testbed(
         "run", "ring", "random", "--protocol", "emp", "--set", "messages=60", "--seed", "3", "--check",

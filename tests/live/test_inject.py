@@ -143,7 +143,7 @@ def both_impairments(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tu
     return actual.forward.impairment, actual.backward.impairment
 
 
-def test_only_what_is_named_is_set_and_in_both_directions() -> None:
+def test_only_the_named_keys_are_set_in_both_directions() -> None:
     with up(declared(**DECLARED)) as cluster:
         assert both_impairments(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
         with cluster.inject("n1", delay="7ms"):
@@ -363,7 +363,7 @@ def test_a_timed_injection_heals_itself(pair: RunningCluster) -> None:
 # Beside what is declared
 
 
-def test_up_changes_what_is_declared_and_keeps_what_is_injected() -> None:
+def test_up_changes_declared_impairments_and_keeps_injected_ones() -> None:
     with up(declared(delay="2ms")) as cluster:
         fault = cluster.inject("n1", corrupt="1%")
         stays = cluster.inject("n2", delay="5ms")
@@ -379,7 +379,7 @@ def test_up_changes_what_is_declared_and_keeps_what_is_injected() -> None:
         assert relayed_links(cluster) == {}
 
 
-def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
+def test_state_and_events_show_the_present_impairments(pair: RunningCluster) -> None:
     fault = pair.inject("n1--n2", delay="1ms", direction="n1-n2")
     (injection,) = pair.state.injected
     assert (injection.what, injection.keys) == ("delay 1ms on n1--n2 (n1-n2)", {"delay": MS})
@@ -443,7 +443,7 @@ def test_a_broken_file_is_named_with_its_line(
     assert pair.state.injected == ()
 
 
-def test_a_contradiction_with_what_is_in_force_is_refused_and_that_stays(pair: RunningCluster) -> None:
+def test_a_contradiction_to_the_present_impairment_is_refused_and_changes_nothing(pair: RunningCluster) -> None:
     pair.inject("all", delay="1ms", jitter="100us")
     with pytest.raises(DescriptionError, match="jitter without a delay"):
         pair.inject("all", delay=0)
@@ -460,7 +460,7 @@ def test_a_rule_that_never_matched_is_named_in_the_end(pair: RunningCluster) -> 
     assert not any("delay 1ms" in sentence for sentence in idle)
 
 
-def test_healing_what_is_not_in_force_is_refused(pair: RunningCluster) -> None:
+def test_healing_an_absent_fault_is_refused(pair: RunningCluster) -> None:
     with pytest.raises(NotFoundError, match="no injection 3 in force; nothing is"):
         fault_injection.heal(Store(), pair.name, [3])
     assert fault_injection.heal(Store(), pair.name) == ()

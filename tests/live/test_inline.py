@@ -39,7 +39,7 @@ TIMEOUT = 20.0  # s
 MILLISECOND = 1_000_000  # ns
 
 
-def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
+def test_frames_dropped_at_an_unread_socket_make_the_run_invalid() -> None:
     async def asleep(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         time.sleep(1.0)  # a program that keeps its NIC from working
         await node.loop.sleep(MILLISECOND)
@@ -59,7 +59,7 @@ def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
     assert f"NIC lost on n2: {report.dropped} frames ({report.dropped} that its process did" in outcome.invalid
 
 
-def test_a_nic_without_carrier_counts_what_does_not_leave() -> None:
+def test_a_nic_without_carrier_counts_frames_that_it_cannot_send() -> None:
     async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await endpoint.send(node.numbers["n2"], b"nobody hears")
 
@@ -85,7 +85,7 @@ def test_a_cable_that_is_out_is_known_at_once() -> None:
 
 
 @pytest.mark.parametrize(("carrier", "down", "unsent"), [(True, 0, 1), (False, 1, 0)])
-def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier: bool, down: int, unsent: int) -> None:
+def test_frames_that_the_kernel_refuses_are_lost_only_with_a_cable(carrier: bool, down: int, unsent: int) -> None:
     """The kernel returns ENOBUFS for up to a second, until its link watch has noticed that the cable is out."""
 
     def full(_frame: Buffer) -> int:
@@ -218,7 +218,7 @@ def test_other_ethertypes_cost_a_nic_nothing() -> None:
         assert outcome.reports["n2"].received == 0
 
 
-def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
+def test_a_program_runs_by_time_and_by_tasks_together_with_its_nic() -> None:
     async def sleeper(node: ProgramNode) -> None:
         await node.loop.sleep(3 * MILLISECOND)
 

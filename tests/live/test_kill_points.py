@@ -234,7 +234,7 @@ def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even
     record_property("note", f"down of a held cluster of 5 nodes: {len(whole) - made} changes")
 
 
-def test_a_process_killed_beside_its_cluster_takes_stubborn_programs_with_it(machine: Machine) -> None:
+def test_stubborn_programs_are_killed_with_the_process_that_started_their_cluster(machine: Machine) -> None:
     def hold_cluster(report: Callable[[object], None]) -> None:
         with Cluster.star(5).up() as cluster:
             runaway_programs.start_program(cluster["n1"], runaway_programs.DOUBLE_FORKED)

@@ -100,7 +100,7 @@ def test_a_link_fault_at_time_0_is_in_force_before_the_first_frame(tmp_path: Pat
     assert ends(tmp_path) == {"fault[1]": {"decided": 1}}
 
 
-def test_links_and_nodes_meet_what_is_asked_for_in_its_time(tmp_path: Path) -> None:
+def test_impairments_of_links_and_nodes_are_applied_at_the_scheduled_times(tmp_path: Path) -> None:
     with Cluster.star(3).up() as cluster:
         play(
             tmp_path, cluster, talk,
@@ -156,7 +156,7 @@ def test_no_frame_passes_between_the_groups_until_the_partition_is_lifted(tmp_pa
     assert ends(tmp_path)["fault[1]"]["decided"] > 0
 
 
-def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for(tmp_path: Path) -> None:
+def test_losses_at_an_end_that_a_scenario_takes_down_are_configured_losses(tmp_path: Path) -> None:
     """Frames that the relay has delayed come due while the cable is out."""
     lagging = Cluster.star(2, delay="50ms")
     traffic = {"messages": 400, "outstanding": 50, "largest": 1000, "over": "1s"}
@@ -168,7 +168,7 @@ def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for
     assert [finding for finding in findings if finding.what in ("relay at a down end", "NIC down")] == []
 
 
-def test_a_crashed_program_is_gone_and_a_restarted_one_begins_anew(tmp_path: Path) -> None:
+def test_a_crashed_program_has_ended_and_a_restarted_one_begins_anew(tmp_path: Path) -> None:
     faults = (
         Crash(on="n1", at="300ms"),
         Crash(on="n2", at="300ms", for_="300ms"),
@@ -186,7 +186,7 @@ def test_a_crashed_program_is_gone_and_a_restarted_one_begins_anew(tmp_path: Pat
     assert sorted(died) == ["n1", "n2", "n3", "n4"]
 
 
-def test_a_new_incarnation_hears_what_is_sent_again_to_the_old_one(tmp_path: Path) -> None:
+def test_a_new_incarnation_receives_retransmissions_to_the_previous_one(tmp_path: Path) -> None:
     async def tell(comm: Comm, node: Node) -> object:
         if comm.rank:
             return await comm.recv(source=0, tag=1)
@@ -205,7 +205,7 @@ def test_a_restarted_rank_at_a_barrier_ends_the_run_with_an_error_of_one_line() 
     ends_at_the_barrier("live")
 
 
-def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
+def test_the_run_waits_for_restarted_nodes(tmp_path: Path) -> None:
     result = play(tmp_path, Cluster.star(2), sleep, Crash(on="n2", at="200ms", for_="1s"), settings={"seconds": 0.4})
     assert result.results["n2"] - result.results["n1"] > SECOND
 

@@ -366,7 +366,7 @@ def test_detaching_leaves_the_redirection_and_loses_nothing_more(cable: Cable) -
         cable.wire.route.execute([loss_classifier.detach(IN)])
 
 
-def test_frames_that_a_sender_has_merged_are_told(cable: Cable) -> None:
+def test_frames_merged_by_a_sender_are_reported(cable: Cable) -> None:
     """A packet socket with a virtio header sends what segmentation offload would: one large TCP segment."""
     cable.attach(Impairment(loss_pattern="1"))
     cable.sender.setsockopt(263, 15, 1)  # SOL_PACKET, PACKET_VNET_HDR

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 @BOTH
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_checkers(
+def test_a_returned_message_is_reported_by_its_request_the_history_and_the_checkers(
     tmp_path: Path, protocol: str, nics: Nics
 ) -> None:
     lost_messages_are_told(tmp_path, protocol, "live", nics)

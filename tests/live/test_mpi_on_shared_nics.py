@@ -138,7 +138,7 @@ def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> N
         assert 0.99 * exact <= slow <= 2 * exact + 100, length
 
 
-def test_a_script_that_waits_for_ever_is_told_with_its_line_on_shared_nics(tmp_path: Path) -> None:
+def test_a_script_that_waits_forever_is_reported_with_its_line_on_shared_nics(tmp_path: Path) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with Cluster.star(2).up() as cluster, pytest.raises(StuckError) as raised:
         testbed.run(cluster, script, patience=2, nics="shared")

@@ -83,7 +83,7 @@ def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(
     assert "ZeroDivisionError" in str(raised.value)
 
 
-def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_where(
+def test_a_script_that_waits_forever_is_reported_with_each_ranks_operation_and_line(
     star: RunningCluster, tmp_path: Path
 ) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
@@ -96,7 +96,7 @@ def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_
         )
 
 
-def test_a_script_that_computes_for_ever_is_told_with_the_line(star: RunningCluster, tmp_path: Path) -> None:
+def test_a_script_in_an_endless_computation_is_reported_with_its_line(star: RunningCluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, "comm.Barrier()", "own = comm.rank", "while own:", "    pass", "comm.Recv(None, 1)")
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, patience=2)

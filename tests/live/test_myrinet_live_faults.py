@@ -201,7 +201,7 @@ def test_no_frame_passes_a_cut_cable_until_it_is_restored(link: str, tmp_path: P
     assert arrived[-1] == sent
 
 
-def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_another() -> None:
+def test_frames_waiting_in_a_nic_when_the_relay_is_killed_leave_after_its_restart() -> None:
     """The link is slow, so that most of them wait in the NIC when that happens."""
     count = 3000
     with crossbar_cluster(*PAIR, rate="20mbit").up() as cluster:

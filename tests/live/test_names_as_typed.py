@@ -64,7 +64,7 @@ def test_a_file_whose_name_has_changed_tells_of_the_cluster_under_its_former_one
         command("down", "--all")
 
 
-def test_a_capture_of_one_link_says_nothing_of_fates_on_others(tmp_path: Path) -> None:
+def test_a_capture_of_one_link_contains_no_fates_of_others(tmp_path: Path) -> None:
     with Cluster.star(3, name="heard").up() as cluster, cluster.inject("n3", corrupt="100%", delay="1ms"):
         with cluster.inject("n1", delay="1ms"), cluster.capture("n1", tmp_path / "n1.pcapng") as capture:
             cluster["n1"].run(["ping", "-c1", "-W1", "n2"])

@@ -111,7 +111,7 @@ def _has_no_region(running: Nodes, name: str) -> bool:
     return running.regions(name) == 0
 
 
-def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
+def test_a_process_that_writes_arbitrary_bytes_and_doorbells_affects_no_other() -> None:
     with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
         vandals = [running.host(name, scribble, 1) for name in ("n1", "n2")]
         good = [running.host("n1", talk(2, 200), 0), running.host("n2", talk(0, 200), 0)]
@@ -121,7 +121,7 @@ def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
         assert all(rung > 200 for rung in wait_for_results(vandals))
 
 
-def test_partners_of_a_killed_process_are_told_others_go_on_and_another_takes_its_place() -> None:
+def test_partners_of_a_killed_process_are_notified_others_continue_and_another_takes_its_place() -> None:
     """One exchanges messages with it, another has only connected and waits."""
     with Cluster.star(3).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
         victim, widow = running.host("n2", talk(1, 0), 1), running.host("n1", talk(3, 0), 1)
@@ -138,7 +138,7 @@ def test_partners_of_a_killed_process_are_told_others_go_on_and_another_takes_it
         assert wait_for_results(again) == [20, 20]
 
 
-def test_one_that_was_asked_for_a_connection_and_only_waits_is_told_too() -> None:
+def test_a_peer_that_was_asked_for_a_connection_and_only_waits_is_notified_too() -> None:
     async def wait(library: Library, driver: HostDriver, _nic: Attachment) -> str:
         endpoint, statuses = library.open_endpoint(0), list[Status]()
         endpoint.on_lost = lambda _, status: statuses.append(status)

@@ -62,7 +62,7 @@ def pytest_at(machines: Lab, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(inner.args, inner.returncode, stdout, stderr)
 
 
-def test_one_body_in_the_simulation_and_on_machines_and_what_is_kept_of_a_failure(machines: Lab) -> None:
+def test_one_test_body_in_the_simulation_and_on_machines_and_the_files_kept_of_a_failure(machines: Lab) -> None:
     done = pytest_at(machines, "--testbed-mode", "both", "--pcap-on-failure", "--keep-cluster")
     assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     (folder,) = (machines.folder / "testbed-artefacts").glob("*test_fails*")

@@ -21,6 +21,6 @@ def test_endpoints_that_do_nothing_but_poll_come_to_their_end(nics: Literal["inl
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_a_poll_that_is_not_awaited_is_refused_with_what_to_write(nics: Literal["inline", "shared"]) -> None:
+def test_a_poll_that_is_not_awaited_is_refused_with_the_correct_form(nics: Literal["inline", "shared"]) -> None:
     with pytest.raises(ProgramError, match=r"was not awaited, .* write 'await endpoint\.poll\(\)'"):
         testbed.run(Cluster.star(2), PollingWorkload(awaits=False), protocol="am2", nics=nics, timeout=30)

@@ -75,7 +75,7 @@ def too_slow(times: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("protocol", "nics", "cores"), CELLS)
-def test_a_program_that_polls_takes_at_most_three_times_as_long_as_one_that_waits(
+def test_a_polling_program_takes_at_most_three_times_as_long_as_a_waiting_one(
     star: RunningCluster, tmp_path: Path, protocol: str, nics: Literal["inline", "shared"], cores: int
 ) -> None:
     """The least of several measurements is compared: what other processes of the machine take is not the program's."""
@@ -106,6 +106,6 @@ def test_scripts_that_poll_come_to_their_end(
         )
 
 
-def test_a_progress_thread_is_refused_with_what_to_do_instead(star: RunningCluster, tmp_path: Path) -> None:
+def test_a_progress_thread_is_refused_with_the_alternative(star: RunningCluster, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
         testbed.run(star, with_our_import("progress_thread.py", tmp_path), timeout=20)

@@ -58,7 +58,7 @@ def test_the_shipped_hash_leads_pull_replies_astray_unless_the_queues_divide_128
         assert not result.checks.failed
 
 
-def test_workers_without_a_function_hand_over_what_comes_to_them(tmp_path: Path) -> None:
+def test_workers_without_a_function_pass_packets_on(tmp_path: Path) -> None:
     """One rank a node, three workers: pull replies for endpoint 0 come to worker 2, as the hash was shipped."""
     result = testbed.run(
         "star-2", PingPong, protocol="openmx", nics="shared", queues=3, steering="myri10ge",
@@ -107,7 +107,7 @@ async def pings_between_messages(comm: Comm, node: Node) -> str:  # noqa: ARG001
 
 
 @pytest.mark.requires("ping")
-def test_ip_packets_keep_the_kernels_path_beside_receive_workers() -> None:
+def test_ip_packets_keep_the_kernels_path_with_receive_workers() -> None:
     result = testbed.run(
         "star-2", pings_between_messages, protocol="openmx", nics="shared", ranks_per_node=RANKS, queues=2
     )
@@ -116,7 +116,7 @@ def test_ip_packets_keep_the_kernels_path_beside_receive_workers() -> None:
     assert not [counts[name] for counts in result.counters.values() for name in dropped if counts.get(name)]
 
 
-def test_queues_that_cannot_be_are_refused_with_what_there_is() -> None:
+def test_impossible_queues_are_refused_with_the_possible_ones() -> None:
     with pytest.raises(UnsupportedError, match="add --nics shared"):
         testbed.run("star-2", RandomTraffic, protocol="openmx", queues=2, settings={"messages": 1})
     with pytest.raises(UnsupportedError, match="protocol emp has no hash"):

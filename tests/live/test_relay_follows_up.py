@@ -62,7 +62,7 @@ def test_another_seed_begins_the_fates_anew() -> None:
     assert link["forward"]["counters"]["offered"] == 0
 
 
-def test_an_injection_that_goes_with_its_links_is_an_event() -> None:
+def test_an_injection_removed_with_its_links_is_an_event() -> None:
     cluster = up({})
     cluster.inject("n1", loss="1%")
     made = Cluster.model_validate({"name": NAME, "node": [{"name": "n1"}, {"name": "n2"}]})

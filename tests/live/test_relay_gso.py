@@ -252,7 +252,7 @@ def test_loss_that_is_injected_between_pieces_meets_frames_as_it_is_promised(tmp
     assert frames_lost[-1] > 16 * MiB // MTU, "counted frame by frame"
 
 
-def test_faults_that_come_and_go_in_the_middle_of_a_transfer_cost_no_frame_that_was_not_asked_for() -> None:
+def test_faults_during_a_transfer_lose_only_the_requested_frames() -> None:
     with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
 
         def transferring(say: Callable[[object], None]) -> None:

@@ -120,7 +120,7 @@ def test_nothing_of_the_user_or_the_machine_is_read_or_written(star: RunningClus
     assert file_stamps() == before
 
 
-def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCluster) -> None:
+def test_a_second_run_keeps_correct_objects_and_restores_missing_ones(star: RunningCluster) -> None:
     def programs() -> dict[str, str]:
         return {node: (place / f"{node}.pid").read_text() for node in ("n1", "n2")}
 
@@ -149,7 +149,7 @@ def test_killed_after_any_change_it_is_put_right_by_the_next() -> None:
             assert len(node.programs) == 1, f"killed after change {number}"
 
 
-def test_an_sshd_whose_starter_was_killed_is_known_or_gone(star: RunningCluster) -> None:
+def test_an_sshd_whose_parent_was_killed_is_known_or_has_ended(star: RunningCluster) -> None:
     def kill(change: str) -> None:
         if change.startswith("start testbed-sshd"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -209,7 +209,7 @@ def test_a_server_with_another_key_is_not_trusted(star: RunningCluster) -> None:
     assert "Host key verification failed" in answer.stderr
 
 
-def test_a_port_that_is_taken_is_said(star: RunningCluster) -> None:
+def test_a_port_in_use_is_reported(star: RunningCluster) -> None:
     listen = "import socket; one = socket.create_server(('', 22)); print('ready', flush=True); one.accept()"
     server = star["n2"].popen(["python3", "-c", listen], stdout=subprocess.PIPE)
     assert server.stdout is not None
@@ -265,7 +265,7 @@ def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
 
 
 @pytest.mark.requires("userns")
-def test_a_user_without_a_name_is_told_that_sshd_wants_one(home: Path) -> None:
+def test_a_user_without_a_name_gets_the_reason_from_sshd(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with pytest.raises(UnsupportedError, match=f"user {os.getuid()} has no name"):

@@ -45,7 +45,7 @@ def addresses(cluster: RunningCluster) -> list[str]:
     return [nic.mac for node in cluster.state.layout.nodes for nic in node.nics]
 
 
-def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other_talks_on() -> None:
+def test_agents_of_one_cluster_die_and_it_is_taken_down_while_the_other_continues() -> None:
     first, second = Cluster.star(2).up("one", keep=True), Cluster.star(2).up("other", keep=True)
     try:
         assert addresses(first) == addresses(second)

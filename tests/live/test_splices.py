@@ -269,7 +269,7 @@ def addresses(cluster: RunningCluster, node: str) -> list[str]:
     return [address.partition("/")[0] for address in cluster[node].layout.nics[0].addresses]
 
 
-def test_everything_goes_through_a_spliced_link_as_it_would_be_on_a_wire(
+def test_a_spliced_link_passes_everything_that_a_wire_passes(
     spliceable: tuple[RunningCluster, str],
 ) -> None:
     cluster, link = spliceable
@@ -291,7 +291,7 @@ def test_everything_goes_through_a_spliced_link_as_it_would_be_on_a_wire(
     assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
 
 
-def test_frames_that_nobody_spliced_for_come_finished_through_the_switch() -> None:
+def test_unspliced_frames_pass_the_switch_segmented() -> None:
     """n2's own link is not spliced and its offloads are on: the patch at the switch segments what leaves by it."""
     with Cluster.star(2).up(name=NAME) as cluster:
         link = link_of(cluster, "n1", "s1")
@@ -394,7 +394,7 @@ def all_received(end: socket.socket, last: int) -> list[int]:
 
 
 @pytest.mark.parametrize("shape", [Cluster.star(3), Cluster.ring(3)], ids=["star", "ring"])
-def test_neighbours_lose_nothing_while_a_link_is_spliced_and_made_whole(shape: Cluster) -> None:
+def test_neighbours_lose_nothing_while_a_link_is_spliced_and_unspliced(shape: Cluster) -> None:
     with shape.up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         nics["n3"].setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
         link = link_of(cluster, "n1", "s1")
@@ -418,7 +418,7 @@ def _paths(cluster: RunningCluster) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
-def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(datapath: Any) -> None:
+def test_no_frame_is_duplicated_or_lost_while_links_are_spliced_and_unspliced(datapath: Any) -> None:
     """All links of a ring at once, and broadcasts, which would circulate first. Nobody listens where the relay should."""
     link_service = RELAY if datapath == "relay" else LinkService("tc", RATE, RATE)
     with Cluster.ring(3).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:

@@ -203,7 +203,7 @@ def test_a_machine_that_cannot_be_reached_keeps_everything_from_being_changed(cl
     refused(clean.testbed("machines", "up", "partly.toml", "slow.toml"), 1, "machine c (", "Connection refused")
 
 
-def test_a_pin_to_an_unknown_machine_is_told_before_anybody_logs_in(machines: Lab) -> None:
+def test_a_pin_to_an_unknown_machine_is_reported_before_the_first_login(machines: Lab) -> None:
     (machines.folder / "nobody.toml").write_text(machines.file(a={"port": 2222}, b={"port": 2222}, c={"port": 2222}))
     done = machines.testbed("machines", "up", "nobody.toml", "slow.toml", "--pin", "n1=d")
     refused(done, 4, "the file has no machine 'd'")

@@ -152,7 +152,7 @@ def capture(up: Path) -> Path:
     return up
 
 
-def test_a_capture_tells_of_messages_and_of_what_rules_dropped(capture: Path) -> None:
+def test_a_capture_lists_messages_and_frames_dropped_by_rules(capture: Path) -> None:
     lines = done("decode", capture / "n1.pcapng").splitlines()
     assert any(" SSAM REQUEST " in line for line in lines)
     dropped = [document for document in captured(capture) if document["met"].startswith("dropped by rule")]
@@ -262,7 +262,7 @@ async def count(comm, node):
     return heard
 
 @pytest.mark.cluster("ssam-1995", loss="5%", seed=3)
-def test_hears_everything(cluster):
+def test_receives_every_number(cluster):
     assert cluster.run(count, protocol="ssam").results["n2"] == list(range(10))
 """
 

@@ -82,7 +82,7 @@ def agents_status(cluster: RunningCluster) -> dict[str, object]:
     return {"shared": document["shared"], **{node["name"]: node["agent"] for node in document["nodes"]}}
 
 
-def test_status_shows_the_agents_and_who_has_attached() -> None:
+def test_status_shows_the_agents_and_their_attached_processes() -> None:
     with Cluster.star(2).up() as cluster:
         assert agents_status(cluster) == {"shared": None, "n1": None, "n2": None}
         with (
@@ -102,7 +102,7 @@ def test_status_shows_the_agents_and_who_has_attached() -> None:
             finish_all(talkers)
 
 
-def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_and_start_another_one() -> None:
+def test_agents_outlive_their_supervisor_with_their_hosts_transfers_and_start_another_one() -> None:
     with (
         Cluster.star(2).up() as cluster,
         share_nics(cluster) as sharing,
@@ -125,7 +125,7 @@ def supervisor_again(cluster: RunningCluster, first: Identity) -> bool:
     return running_supervisor(Store().directory(cluster.name)) not in (None, first)
 
 
-def test_the_command_goes_on_when_the_supervisor_is_killed_and_says_so_when_the_cluster_is_taken_down() -> None:
+def test_the_command_continues_when_the_supervisor_is_killed_and_reports_the_clusters_end() -> None:
     cluster = Cluster.star(2).up("sharing", keep=True)
     try:
         with subprocess.Popen([TESTBED, "nics", "--name", "sharing"], stderr=subprocess.PIPE, text=True) as process:
@@ -189,7 +189,7 @@ def test_a_verdict_tells_of_an_agent_that_was_not_there() -> None:
         assert after.grade is Grade.INVALID
 
 
-def test_firmware_of_a_run_does_not_answer_beside_that_of_agents() -> None:
+def test_firmware_of_a_run_and_that_of_agents_do_not_answer_each_other() -> None:
     with Cluster.star(2).up() as cluster:
         with share_nics(cluster), pytest.raises(ConflictError, match="two firmwares would answer each frame"):
             product.run(cluster, "pingpong", settings={"count": 5})

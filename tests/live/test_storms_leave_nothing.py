@@ -57,7 +57,7 @@ def test_a_process_that_does_not_leak_is_not_suspected() -> None:
 
 
 @pytest.mark.requires("root")
-def test_a_process_and_a_namespace_that_are_left_are_told() -> None:
+def test_leaked_processes_and_namespaces_are_reported() -> None:
     before, mark = machine_now(), f"left-{os.getpid()}-{time.monotonic_ns()}"
     program = "import ctypes, sys; ctypes.CDLL(None).unshare(0x40000000); print(flush=True); sys.stdin.read()"
     with subprocess.Popen(

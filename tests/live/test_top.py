@@ -86,7 +86,7 @@ def test_a_link_is_selected_impaired_healed_and_the_terminal_is_as_before() -> N
 
 
 @pytest.mark.usefixtures("star")
-def test_an_injection_that_is_refused_is_told_and_what_was_typed_is_there_again() -> None:
+def test_a_refused_injection_is_reported_and_the_input_stays_editable() -> None:
     with top() as screen:
         screen.shows("n1")
         screen.press("i")
@@ -105,7 +105,7 @@ def test_an_injection_that_is_refused_is_told_and_what_was_typed_is_there_again(
 
 
 @pytest.mark.usefixtures("star")
-def test_a_link_goes_down_and_up_and_a_fault_is_healed_by_its_row() -> None:
+def test_a_link_is_taken_down_and_up_and_a_fault_is_healed_by_its_row() -> None:
     with top(size=(120, 30)) as screen:
         screen.shows("n1")
         screen.press("d")
@@ -125,7 +125,7 @@ def test_a_link_goes_down_and_up_and_a_fault_is_healed_by_its_row() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_a_command_that_is_still_under_way_when_the_user_quits_is_carried_out() -> None:
+def test_a_command_in_progress_when_the_user_quits_is_completed() -> None:
     with top() as screen:
         screen.shows("n1")
         screen.press("dq")
@@ -176,7 +176,7 @@ def test_it_follows_the_size_of_its_terminal() -> None:
         assert screen.ends() == 0
 
 
-def test_without_colours_there_are_none(star: RunningCluster) -> None:
+def test_without_colours_no_escape_sequence_is_printed(star: RunningCluster) -> None:
     star.inject("n1", loss="1%")
     with top(NO_COLOR="1") as screen:
         screen.shows("1 injected")
@@ -186,7 +186,7 @@ def test_without_colours_there_are_none(star: RunningCluster) -> None:
     assert not re.search(r"\x1b\[([0-9;]*;)?[34][0-7]m", screen.raw)
 
 
-def test_a_cluster_goes_and_another_one_comes_while_it_is_watched() -> None:
+def test_a_cluster_is_replaced_by_another_one_while_it_is_watched() -> None:
     with top() as screen:
         screen.shows("no cluster is up; 'testbed up star-4' brings one up")
         with Cluster.star(2).up("first", keep=True):
@@ -237,7 +237,7 @@ def test_rejected_input_is_an_error_of_one_line(arguments: tuple[str, ...], code
     assert "Traceback" not in done.stderr
 
 
-def test_with_several_clusters_up_the_name_has_to_be_said(star: RunningCluster) -> None:
+def test_with_several_clusters_up_the_name_is_required(star: RunningCluster) -> None:
     with Cluster.star(2).up("other", keep=True), top() as screen:
         screen.shows("several clusters are up (other, star)")
         assert screen.ends() == 4
@@ -363,7 +363,7 @@ def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None
     assert third.links[0].forward.frames > second.links[0].forward.frames
 
 
-def test_events_are_told_as_they_happen(star: RunningCluster) -> None:
+def test_events_are_printed_as_they_happen(star: RunningCluster) -> None:
     gathering = SnapshotSampler(Store(), "star")
     assert [event.kind for event in sample_once(gathering).events] == []
     star.inject("n1", loss="1%")
@@ -388,7 +388,7 @@ with attach("emp") as nic:
 """
 
 
-def test_agents_of_shared_nics_tell_what_their_firmware_has_counted(star: RunningCluster) -> None:
+def test_agents_of_shared_nics_report_their_firmwares_counters(star: RunningCluster) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with share_nics(star):
         hosts = [star[name].popen([sys.executable, "-c", GREET], **pipes) for name in ("n1", "n2", "n3")]

@@ -240,7 +240,7 @@ def test_a_run_appears_with_its_progress_and_opens_as_its_report(page: Browser, 
     page.open(view.address)
 
 
-def test_a_cluster_that_is_taken_down_is_told_and_shown_again_when_it_is_back(
+def test_a_cluster_that_was_taken_down_is_reported_and_shown_again_when_it_is_up(
     page: Browser, star: RunningCluster
 ) -> None:
     place = "JSON.stringify(document.querySelector('main').getBoundingClientRect())"
@@ -285,7 +285,7 @@ def test_any_signal_ends_it_and_its_captures_completely(view: WebView, number: s
     assert view.errors() == ("" if number is signal.SIGINT else f"testbed: ended by {number.name}\n")
 
 
-def test_a_command_that_is_under_way_when_the_view_ends_is_carried_out(view: WebView) -> None:
+def test_a_command_in_progress_when_the_view_ends_is_completed(view: WebView) -> None:
     with view.socket() as page:
         page.send(json.dumps({"command": "inject", "values": {"target": "n1", "loss": "5%"}}))
         shown = ""
@@ -295,13 +295,13 @@ def test_a_command_that_is_under_way_when_the_view_ends_is_carried_out(view: Web
     assert impairments(FIRST) == ({"loss": 0.05},) * 2
 
 
-def test_the_page_says_that_the_view_has_ended(page: Browser, view: WebView) -> None:
+def test_the_page_shows_that_the_view_has_ended(page: Browser, view: WebView) -> None:
     assert view.ends(signal.SIGINT) == 0
     page.until("document.querySelector('#notice').textContent.includes('has ended')")
     page.messages.clear()  # it tries to connect again
 
 
-def test_a_port_that_is_in_use_is_told(view: WebView) -> None:
+def test_a_port_in_use_is_reported(view: WebView) -> None:
     refused(command("top", "star", "--web", "--port", str(view.port)), 5, f"port {view.port}", "in use", "--port 0")
 
 
@@ -331,7 +331,7 @@ main()
 """
 
 
-def test_without_its_packages_it_says_how_to_install_them() -> None:
+def test_without_its_packages_the_command_names_those_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=False)
     refused(done, 3, "not installed (uvicorn)", "pip install 'netns-testbed[web]'")
 

@@ -209,7 +209,7 @@ def test_nodes_in_different_segments_reach_each_other_through_routers() -> None:
 # What a program in a node finds
 
 
-def test_names_resolve_in_every_node_and_nowhere_else() -> None:
+def test_names_resolve_in_every_node_and_only_there() -> None:
     with Cluster.star(3).up() as cluster:
         for first, second in itertools.permutations(["n1", "n2", "n3"], 2):
             assert cluster[first].run(["getent", "hosts", second]).stdout.split() == [cluster[second].address, second]
@@ -296,7 +296,7 @@ def test_a_file_where_none_can_be_is_refused_before_anything_is_made(machine: Ma
     machine.assert_unchanged()
 
 
-def test_why_a_program_cannot_be_put_into_its_node_is_said() -> None:
+def test_the_reason_why_a_program_cannot_enter_its_node_is_reported() -> None:
     """The file that programs see as /etc/hosts has been removed."""
     with Cluster.star(1).up() as cluster:
         hosts = Store().hosts(cluster.name)

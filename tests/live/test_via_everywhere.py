@@ -74,7 +74,7 @@ async def count(comm, node):
     return heard
 
 @pytest.mark.cluster("star-2", loss="5%", delay="1ms", seed=3)
-def test_the_other_hears_everything(cluster):
+def test_the_other_node_receives_every_number(cluster):
     assert cluster.run(count, protocol="via").results["n2"] == list(range(20))
 """
 

@@ -119,7 +119,7 @@ def test_words_of_a_plot_do_not_stand_on_each_other(open_report: Browser) -> Non
     assert overlaps == []
 
 
-def test_on_paper_nothing_is_cut_off_and_what_is_only_for_screens_is_left_out(open_report: Browser) -> None:
+def test_print_truncates_nothing_and_omits_screen_controls(open_report: Browser) -> None:
     open_report.appear(media="print")
     assert open_report.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
     assert open_report.evaluate(

@@ -72,7 +72,7 @@ def test_a_feature_that_a_datapath_lacks_is_rejected_with_its_reason(
         pass  # what was refused has left nothing behind
 
 
-def test_whatever_a_datapath_lacks_is_asked_of_it() -> None:
+def test_impairments_that_a_datapath_lacks_are_tried_on_it() -> None:
     assert {feature for _, feature in ABSENT} - set(ASKING) == {
         "repeatable fates",  # nobody asks for it by an impairment
         "counters by cause",

@@ -189,7 +189,7 @@ def test_a_frame_that_comes_alone_takes_its_time_on_the_wire(line: Line) -> None
 
 
 @on(Impairment(rate=100_003, queue=ROOM), timed=True)
-def test_a_rate_of_no_whole_number_of_bytes_is_kept(line: Line) -> None:
+def test_a_rate_that_is_no_multiple_of_8_is_kept(line: Line) -> None:
     run = line.carry(paced(40, size=100))
     if line.exact("rate in bits"):
         check_rate(line, run, [100] * 40)
@@ -211,7 +211,7 @@ def test_a_small_frame_takes_a_minimum_and_every_frame_an_overhead(line: Line, s
 
 @on(Impairment(rate=RATE, queue=ROOM, overhead=8, cell_size=48, cell_overhead=5), timed=True)
 @pytest.mark.parametrize("size", [40, 41, 1514])
-def test_frames_fill_up_whole_cells(line: Line, size: int) -> None:
+def test_frames_are_padded_to_full_cells(line: Line, size: int) -> None:
     """AAL5: a trailer of 8 bytes, then 53-byte cells with 48 bytes of payload each."""
     run = line.carry(paced(100, size=size))
     check_rate(line, run, [53 * -(-(size + 8) // 48)] * 100, 53 * -(-(LARGEST + 8) // 48))
@@ -285,7 +285,7 @@ def test_a_queue_in_frames_drops_what_does_not_fit(line: Line, size: int) -> Non
 
 
 @on(Impairment(rate=500_000, queue_frames=7, delay=50 * MILLISECOND))
-def test_frames_under_way_are_not_in_the_queue(line: Line) -> None:
+def test_frames_in_flight_are_not_in_the_queue(line: Line) -> None:
     """Three bursts, each offered while frames of the one before are in flight."""
     run = in_a_burst(line, paced(40, size=1514), 20 * MILLISECOND)
     check_burst(line, run, "queue in frames before a delay", 8, 1514)

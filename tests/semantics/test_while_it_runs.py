@@ -65,7 +65,7 @@ def test_another_pattern_counts_from_one_again(line: Line) -> None:
 
 
 @on(Impairment(delay=60 * MILLISECOND), also=["live change"])
-def test_a_shorter_delay_does_not_hurry_what_is_under_way_nor_let_it_be_overtaken(line: Line) -> None:
+def test_a_shorter_delay_neither_speeds_up_frames_in_flight_nor_lets_them_be_overtaken(line: Line) -> None:
     run, change_range, _ = through_change(line, Impairment(delay=20 * MILLISECOND))
     offered_times = {mark_of(frame): time for time, frame in run.offered}
     assert len(run.arrived) == COUNT
@@ -80,7 +80,7 @@ def test_a_shorter_delay_does_not_hurry_what_is_under_way_nor_let_it_be_overtake
 
 
 @on(Impairment(rate=2_000_000, queue=10**6), also=["live change"], timed=True)
-def test_another_rate_holds_for_what_comes_from_then_on(line: Line) -> None:
+def test_another_rate_applies_to_later_frames(line: Line) -> None:
     run, _, _ = through_change(line, Impairment(rate=6_000_000, queue=10**6), paced(COUNT, 2 * GAP, size=500))
     assert marks_of(run.frames) == list(range(COUNT))
     end = run.arrived[-1][0]
@@ -118,7 +118,7 @@ def run_both_directions(line: Line, count: int) -> dict[str, Run]:
 
 
 @on(Impairment(loss=0.3), Impairment(loss=0.3))
-def test_both_directions_lose_alike_and_independently(line: Line) -> None:
+def test_both_directions_lose_equally_and_independently(line: Line) -> None:
     runs = run_both_directions(line, 3_200)
     lost_frames = {direction: set(range(3_200)) - set(marks_of(run.frames)) for direction, run in runs.items()}
     for direction, numbers in lost_frames.items():
@@ -128,13 +128,13 @@ def test_both_directions_lose_alike_and_independently(line: Line) -> None:
 
 
 @on(Impairment(duplicate=0.3), Impairment(duplicate=0.3))
-def test_both_directions_double_alike(line: Line) -> None:
+def test_both_directions_duplicate_equally(line: Line) -> None:
     for direction, run in run_both_directions(line, 3_200).items():
         check_share(len(run.frames) - 3_200, 3_200, 0.3, f"frames doubled {direction}")
 
 
 @on(Impairment(corrupt=0.3), Impairment(corrupt=0.3))
-def test_both_directions_corrupt_alike(line: Line) -> None:
+def test_both_directions_corrupt_equally(line: Line) -> None:
     for direction, run in run_both_directions(line, 3_200).items():
         originals = {frame for _, frame in run.offered}
         check_share(sum(frame not in originals for frame in run.frames), 3_200, 0.3, f"frames corrupted {direction}")

@@ -23,7 +23,7 @@ FATES = "fates.jsonl"
 
 
 @pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, SENT)], ids=["mended", "kept"])
-def test_a_mended_tag_reaches_the_program_and_an_unmended_one_is_sent_again(
+def test_a_changed_tag_with_a_correct_check_reaches_the_program_and_one_without_is_resent(
     rule: str, second: int, tmp_path: Path
 ) -> None:
     declared = testbed.run(Cluster.back_to_back(rules=[rule]), tags, mode="sim", output=tmp_path / "run")

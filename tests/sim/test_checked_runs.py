@@ -96,7 +96,7 @@ def broken_device(
     patch.setattr(HistoryDevice, "__init__", falsified)
 
 
-def test_a_run_with_nothing_wrong_says_so(tmp_path: Path) -> None:
+def test_a_correct_run_passes(tmp_path: Path) -> None:
     result = testbed.run(
         Cluster.star(4, loss="5%", duplicate="5%", reorder="5%", delay="20us"), "random", mode="sim", seed=3,
         output=tmp_path / "run",
@@ -170,7 +170,7 @@ async def one_message(comm: Comm, node: Node) -> None:  # noqa: ARG001
         await comm.Recv(bytearray(5), 0)
 
 
-def test_what_happens_beside_a_run_is_what_it_recovers_from() -> None:
+def test_events_during_a_run_are_those_that_it_recovers_from() -> None:
     result = testbed.run(Cluster.star(2), one_message, mode="sim", companions=[Cutting()])
     assert result.checks is not None
     assert result.checks.passed
@@ -179,7 +179,7 @@ def test_what_happens_beside_a_run_is_what_it_recovers_from() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
-def test_a_message_that_nobody_receives_is_a_note_of_the_verdict(tmp_path: Path, protocol: str) -> None:
+def test_a_message_that_no_program_receives_is_a_note_of_the_verdict(tmp_path: Path, protocol: str) -> None:
     async def program(comm: Comm, node: Node) -> None:
         if comm.rank == 0:
             await comm.Isend(b"wanted", 1, 1)

@@ -38,7 +38,9 @@ def run_churn(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.
 @pytest.mark.parametrize(
     ("protocol", "firmware"), [("emp", {}), ("am2", {}), ("openmx", {"tick": 100_000, "resends": 100})]
 )
-def test_nodes_that_come_and_go_talk_on_and_all_is_accounted_for(protocol: str, firmware: dict[str, int]) -> None:
+def test_restarted_nodes_continue_to_communicate_and_every_message_is_accounted_for(
+    protocol: str, firmware: dict[str, int]
+) -> None:
     result = run_churn(*COMING_AND_GOING, protocol=protocol, firmware=firmware)
     rows = {row["node"]: row for row in result.rows}
     assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
@@ -58,7 +60,9 @@ def test_without_faults_every_message_is_sent_and_received() -> None:
 
 
 @pytest.mark.parametrize(("offset", "message"), [(8, "arrived twice, or after message"), (30, "byte 6 differs")])
-def test_what_is_not_as_it_was_sent_ends_the_run(offset: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corrupted_or_repeated_message_ends_the_run(
+    offset: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receive = HistoryDevice.receive
 
     def spoilt(device: HistoryDevice, source: int, context: int, tag: int, buffer: Any) -> Any:
@@ -81,13 +85,13 @@ AGAIN = [
 
 
 @pytest.mark.parametrize("fault", AGAIN, ids=lambda fault: fault.kind)
-def test_random_is_refused_beside_restarts_and_the_workload_for_them_is_named(fault: Fault, tmp_path: Path) -> None:
+def test_random_is_refused_with_restarts_and_the_workload_for_them_is_named(fault: Fault, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=rf"{fault.kind}: workload random does not support .* workload churn"):
         testbed.run(Cluster.star(3), "random", mode="sim", scenario=Scenario(faults=[fault]), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_restarts_at_random_are_refused_and_what_starts_nothing_again_is_not() -> None:
+def test_random_restarts_are_refused_and_faults_without_a_restart_are_not() -> None:
     chance = Scenario(random=RandomFaults(kinds=["pause", "reset", "crash"], rate=1.0))
     with pytest.raises(UnsupportedError, match="random: crash, reset: workload sort does not support"):
         testbed.run(Cluster.star(3), "sort", mode="sim", scenario=chance)
@@ -95,7 +99,7 @@ def test_restarts_at_random_are_refused_and_what_starts_nothing_again_is_not() -
     assert testbed.run(Cluster.star(3), "random", mode="sim", scenario=harmless, settings={"messages": 20}).rows
 
 
-def test_each_workload_of_ours_says_whether_it_bears_restarts() -> None:
+def test_each_builtin_workload_declares_whether_it_supports_restarts() -> None:
     restartable = {
         name: choose(name).bears_restarts
         for name, entry in offered(WORKLOADS).items()
@@ -116,7 +120,7 @@ async def refuses(comm: Comm, node: Node) -> int:
 refuses.bears_restarts = False  # type: ignore[attr-defined]  # as users say it
 
 
-def test_a_function_runs_beside_restarts_unless_it_says_that_it_does_not_bear_them() -> None:
+def test_a_function_runs_with_restarts_unless_it_declares_that_it_does_not_support_them() -> None:
     scenario = Scenario(faults=[Restart(on="n2", at="1ms")])
     assert testbed.run(Cluster.star(2), wait, mode="sim", scenario=scenario).results["n2"] == 2
     with pytest.raises(UnsupportedError, match="workload refuses does not support"):

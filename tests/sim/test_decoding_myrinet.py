@@ -181,7 +181,7 @@ def decode(*arguments: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_the_frames_of_a_capture_are_told_of_with_what_is_left_of_their_routes(recorded: Path) -> None:
+def test_the_frames_of_a_capture_are_described_with_the_rest_of_their_routes(recorded: Path) -> None:
     lines = decode(recorded, "--filter", "am2").splitlines()
     lines_sent = [line for line in lines if " n1:eth0 out " in line]
     assert len(lines_sent) == MESSAGES

@@ -86,7 +86,7 @@ def run(
         ("via", {"give_up": SECOND}, 1, 0),
     ],
 )
-def test_sends_to_a_peer_that_is_cut_off_fail_and_pass_again_when_the_link_is_mended(
+def test_sends_to_an_unreachable_peer_fail_and_succeed_again_when_the_link_is_repaired(
     tmp_path: Path, protocol: str, firmware: dict[str, int], patience: float, failed_count: int
 ) -> None:
     sender, receiver = run(tmp_path, protocol, firmware, 8)

@@ -157,7 +157,7 @@ def lost_messages_are_told(tmp_path: Path, protocol: str, mode: Mode = "sim", ni
 
 
 @BOTH
-def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_checkers(
+def test_a_returned_message_is_reported_by_its_request_the_history_and_the_checkers(
     tmp_path: Path, protocol: str
 ) -> None:
     lost_messages_are_told(tmp_path, protocol)
@@ -175,7 +175,7 @@ def test_a_synchronous_send_to_a_receiver_that_restarts_fails(tmp_path: Path, pr
 
 
 @BOTH
-def test_what_no_call_could_tell_is_a_line_of_the_run(tmp_path: Path, protocol: str) -> None:
+def test_an_error_that_no_call_could_report_is_a_line_of_the_run(tmp_path: Path, protocol: str) -> None:
     cut = Down(on="n2", at="9ms", for_="3ms")
     result = play(tmp_path, forgets, protocol, Reset(on="n2", at="5ms"), cut, Reset(on="n2", at="11ms"))
     (line,) = [note for note in result.verdict.notes if "reported done" in note]
@@ -202,7 +202,7 @@ def test_sends_lost_with_their_crashed_sender_are_not_violations(tmp_path: Path,
 
 
 @BOTH
-def test_a_message_to_a_node_that_is_down_is_told_when_it_is_given_up(tmp_path: Path, protocol: str) -> None:
+def test_a_message_to_a_node_that_is_down_is_reported_when_it_is_given_up(tmp_path: Path, protocol: str) -> None:
     if protocol == "am2":  # EMP never gives up, if it is not told to
         with pytest.raises(ProgramError, match=r"a send to rank 1, tag 0, 40 bytes, was reported done|acknowledged"):
             play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND, span=10_000 * MILLISECOND)
@@ -215,7 +215,7 @@ def test_a_message_to_a_node_that_is_down_is_told_when_it_is_given_up(tmp_path: 
 
 
 @BOTH
-def test_a_run_that_is_broken_off_with_a_long_message_under_way_says_that_it_was(tmp_path: Path, protocol: str) -> None:
+def test_a_run_aborted_during_a_long_message_reports_it(tmp_path: Path, protocol: str) -> None:
     slow_cluster = Cluster.star(2, rate="200kbit")
     with pytest.raises(StalledError):
         play(

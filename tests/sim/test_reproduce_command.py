@@ -79,7 +79,7 @@ def test_points_are_measured_on_the_engine_that_is_given() -> None:
     assert len(result.rows) == 33
 
 
-def test_a_reproduction_goes_on_with_the_points_that_are_missing() -> None:
+def test_a_continued_reproduction_measures_the_missing_points() -> None:
     first = document("via", *RUNS, "--jobs", "1", "--output", "papers")
     before = changed("papers")
     (Path("papers") / "via" / "raw.json").unlink()
@@ -101,7 +101,7 @@ def test_a_point_whose_request_has_changed_is_measured_anew() -> None:
     assert json.loads(file.read_text())["rows"]
 
 
-def test_a_profile_goes_on_with_its_values_wherever_its_file_is() -> None:
+def test_a_profile_keeps_its_values_when_its_file_moves() -> None:
     Path("slow.toml").write_text('like = "emp-2001"\nreceive = "11us"\n')
     arguments = ("emp", "--run", "latency", "--profile", "slow.toml", "--output", "papers")
     assert reproduce(*arguments).exit_code == 10
@@ -111,7 +111,7 @@ def test_a_profile_goes_on_with_its_values_wherever_its_file_is() -> None:
     assert "profile slow" in reproduction.output
 
 
-def test_the_rows_of_a_system_say_where_what_and_of_which_kind() -> None:
+def test_the_rows_of_a_system_have_source_name_and_kind() -> None:
     reproduction = reproduce("emp", "--run", "calls")
     assert reproduction.exit_code == 0
     lines = [" ".join(line.split()) for line in reproduction.output.splitlines()]
@@ -154,7 +154,7 @@ def test_kept_rows_are_those_of_the_measurement(tmp_path: Path, monkeypatch: pyt
     assert kept_after.rows == [row for row in kept_before.rows if row.name in ("latency, 4 B", "latency, 1500 B")]
 
 
-def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_kept_rows_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.observe.kept_rows.folder_of", lambda _: tmp_path)
     (tmp_path / "reproduced.json").write_text('{"rows": [{"name": "latency"}], "shapes": []}')
     with pytest.raises(TestbedError, match="'testbed reproduce emp --keep' rewrites it"):

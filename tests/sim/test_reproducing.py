@@ -56,7 +56,7 @@ def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) ->
     assert emp.overall.worst == max(predicted)
 
 
-def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
+def test_every_row_names_the_source_of_its_value(emp: Reproduction) -> None:
     assert all(row.row.source and row.row.meaning for row in emp.rows)
     assert all(shape.shape.source for shape in emp.shapes)
     table = {row.row.name: row.row.others for row in emp.rows if row.row.others}

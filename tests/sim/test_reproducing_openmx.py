@@ -59,7 +59,7 @@ def test_all_published_values_of_table_1_are_there_and_none_is_invented() -> Non
     assert not [row for row in rows if row.name.startswith("0 B, round robin")], "the paper's text lacks it"
 
 
-def test_the_median_error_of_what_is_predicted_is_below_a_tenth(openmx: Reproduction) -> None:
+def test_the_median_error_of_predictions_is_below_a_tenth(openmx: Reproduction) -> None:
     assert openmx.overall is not None
     assert openmx.overall.median < 0.1
 
@@ -88,7 +88,7 @@ def interrupt_times(profile: Profile, ranks: int, **options: object) -> dict[str
     return {core: usage.get("interrupt_ns", 0) for core, usage in result.usage["n1"].items() if core.startswith("core")}
 
 
-def test_each_policy_interrupts_the_cores_that_it_says() -> None:
+def test_each_policy_interrupts_its_cores() -> None:
     first, robin, multi = (
         interrupt_times(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009)
     )

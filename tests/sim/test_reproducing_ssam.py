@@ -37,7 +37,7 @@ def test_the_median_of_the_predictions_is_within_a_tenth_and_no_row_is_hidden(ss
     assert 0 < ssam.overall.median < 0.10
 
 
-def test_a_cell_that_a_trap_reads_beside_others_costs_its_items_alone(ssam: Reproduction) -> None:
+def test_a_cell_read_in_a_trap_with_others_costs_only_its_items(ssam: Reproduction) -> None:
     measured_values = {comparison.row.name: comparison.ours for comparison in ssam.rows}
     assert BATCH == 16
     first_cell, further_cell = (

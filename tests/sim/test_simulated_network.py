@@ -167,7 +167,7 @@ def test_an_injected_rule_decides_until_it_is_lifted() -> None:
     assert numbers_received == [0, 2, 3, 4, 5]
 
 
-def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None:
+def test_a_cut_cable_drops_new_frames_and_delivers_those_in_flight() -> None:
     plug = EchoPlug()
     with Simulation(Description.back_to_back(delay="10us"), plug) as simulation:
         link = simulation.layout.links[0].name

@@ -211,7 +211,7 @@ def test_within_a_part_all_passes(tmp_path: Path) -> None:
 # On nodes
 
 
-def test_a_crash_ends_a_program_and_the_run_goes_on_without_it(tmp_path: Path) -> None:
+def test_a_crash_ends_a_program_and_the_run_continues_without_it(tmp_path: Path) -> None:
     outcome = Played(tmp_path, sleep, Crash(on="n3", at="400ms"))
     assert set(outcome.result.results) == {"n1", "n2", "n4"}
     assert outcome.counters == {"processes": 1}
@@ -225,7 +225,7 @@ def test_a_crashed_program_restarts_from_the_beginning(tmp_path: Path) -> None:
     assert outcome.counters == {"processes": 2}
 
 
-def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
+def test_the_run_waits_for_restarted_nodes(tmp_path: Path) -> None:
     outcome = Played(tmp_path, sleep, Crash(on="n3", at="900ms", for_="5s"))
     assert outcome.result.results["n3"] == (5_900 * MILLISECOND, 6_900 * MILLISECOND)
 
@@ -237,7 +237,7 @@ def test_a_restart_and_a_reset_start_again_at_once(tmp_path: Path, fault: Fault)
     assert [event["at"] for event in outcome.ends] == [400 * MILLISECOND]
 
 
-def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrives(tmp_path: Path) -> None:
+def test_a_message_to_a_crashed_node_is_returned_and_a_later_one_arrives(tmp_path: Path) -> None:
     """The old incarnation has been heard of: it may have received the message."""
 
     async def serve(comm: Comm, node: Node) -> list[object]:
@@ -266,13 +266,13 @@ def test_a_paused_node_loses_no_messages(tmp_path: Path) -> None:
     assert len(start_times) == 100
 
 
-def test_a_node_that_is_paused_twice_goes_on_when_both_are_over(tmp_path: Path) -> None:
+def test_a_node_that_is_paused_twice_continues_after_both(tmp_path: Path) -> None:
     pauses = Pause(on="n2", from_="200ms", to="400ms"), Pause(on="all", from_="300ms", to="600ms")
     start_times = Played(tmp_path, talk, *pauses).result.results["n1"]
     assert not any(212 * MILLISECOND < time < 600 * MILLISECOND for time in start_times)
 
 
-def test_a_node_that_crashes_while_it_stands_still_starts_again(tmp_path: Path) -> None:
+def test_a_node_that_crashes_while_it_is_paused_restarts(tmp_path: Path) -> None:
     outcome = Played(
         tmp_path, sleep, Pause(on="n3", from_="200ms", to="800ms"), Crash(on="n3", at="300ms", for_="100ms")
     )
@@ -324,7 +324,7 @@ def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
 # What a slow processor is, needs a profile that prices something
 
 
-def test_a_slow_nic_processor_has_no_effect_where_nothing_costs_anything_which_is_said(tmp_path: Path) -> None:
+def test_a_slow_nic_processor_without_costs_has_no_effect_and_is_a_note(tmp_path: Path) -> None:
     outcome = Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
     assert outcome.counters == {"busy_ns": 0, "longer_ns": 0}
     (warning,) = outcome.warnings
@@ -371,7 +371,7 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
 # Runs
 
 
-def test_a_scenario_that_goes_on_after_the_run_is_a_warning(tmp_path: Path) -> None:
+def test_a_scenario_that_outlasts_the_run_is_a_warning(tmp_path: Path) -> None:
     faults = Pause(on="n1", at="100ms", for_="10ms"), Crash(on="n1", at="5s"), Crash(on="n2", at="7s")
     outcome = Played(tmp_path, sleep, *faults)
     assert outcome.warnings == [
@@ -379,7 +379,7 @@ def test_a_scenario_that_goes_on_after_the_run_is_a_warning(tmp_path: Path) -> N
     ]
 
 
-def test_what_comes_for_as_long_as_the_run_lasts_is_no_warning(tmp_path: Path) -> None:
+def test_a_fault_that_repeats_as_long_as_the_run_is_no_warning(tmp_path: Path) -> None:
     random_faults = RandomFaults(kinds=["pause"], rate=20.0, longest="20ms")
     scenario = Scenario(random=random_faults, faults=[Flap(on="n2", at="100ms", every="100ms", for_="30ms")])
     assert not any("goes on after" in note for note in Played(tmp_path, talk, scenario=scenario).warnings)
@@ -415,7 +415,7 @@ def test_each_repetition_meets_the_scenario_anew(tmp_path: Path) -> None:
     assert all(event["had_effect"] for event in outcome.ends)
 
 
-def test_a_run_that_fails_under_a_scenario_tells_what_was_in_force(tmp_path: Path) -> None:
+def test_a_run_that_fails_under_a_scenario_lists_the_active_faults(tmp_path: Path) -> None:
     async def fail(_comm: Comm, node: Node) -> None:
         await node.sleep(SECOND)
         raise ValueError("enough")
@@ -427,7 +427,7 @@ def test_a_run_that_fails_under_a_scenario_tells_what_was_in_force(tmp_path: Pat
     assert (end["at"], end["with_the_run"]) == (SECOND, True)
 
 
-def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
+def test_checkers_know_the_faults_of_a_run(tmp_path: Path) -> None:
     outcome = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), Pause(on="n1", at="400ms", for_="10ms"))
     document = json.loads((tmp_path / "run" / "checks.json").read_text())["circumstances"]["disturbances"]
     assert [
@@ -443,7 +443,7 @@ def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
 # The command
 
 
-def test_the_command_says_what_happens_when_and_what_is_wrong(tmp_path: Path) -> None:
+def test_the_command_lists_the_timeline_and_the_errors(tmp_path: Path) -> None:
     file = tmp_path / "storm.toml"
     file.write_text(Scenario(faults=[Flap(on="n3", from_="1s", to="2s"), Crash(on="n1", at="1500ms")]).to_toml())
     run = CliRunner().invoke

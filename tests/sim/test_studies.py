@@ -124,7 +124,7 @@ ranges = { "link.delay" = { from = "1us", to = "1024us", scale = "log" }, "setti
     assert study.points == load(tmp_path / "study.toml").points
 
 
-def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_killed_study_continues_and_repeats_nothing(tmp_path: Path) -> None:
     steps(tmp_path, str(list(range(POINTS))))
     directory = tmp_path / "out"
     testbed_command = Path(sys.executable).with_name("testbed")
@@ -157,7 +157,7 @@ def lines(folder: Path) -> int:
     return file.read_text().count("\n") if file.exists() else 0
 
 
-def test_a_point_whose_process_dies_is_tried_again_and_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_point_whose_process_dies_is_retried_and_reported_and_the_others_continue(tmp_path: Path) -> None:
     study = steps(tmp_path, "[0, 1, 2, 3, 4, 5]", "deadly = 3")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))
     failed = {number: outcome for number, outcome in outcomes.items() if not outcome.is_done}
@@ -199,7 +199,7 @@ class LosingEngine:
         yield Losing()
 
 
-def test_a_study_whose_engine_loses_its_workers_keeps_what_is_done_and_goes_on(tmp_path: Path) -> None:
+def test_a_study_whose_engine_loses_its_workers_keeps_its_points_and_continues(tmp_path: Path) -> None:
     study = steps(tmp_path, "[0, 1, 2, 3, 4]")
     folder = new_folder(tmp_path / "out", study)
     with pytest.raises(EngineError, match="the connection to the scheduler of the workers is lost"):
@@ -233,7 +233,7 @@ def test_a_point_that_an_engine_cannot_compute_has_the_engines_error(tmp_path: P
     assert (outcomes[0].attempt, outcomes[0].error) == (2, "ModuleNotFoundError: No module named 'testbed'")
 
 
-def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_path: Path) -> None:
+def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Path) -> None:
     steps(tmp_path, "[1, 99, 2]")
     result = CliRunner().invoke(
         command, ["study", str(tmp_path / "study.toml"), "--output", str(tmp_path / "out"), "--workers", "1", "--json"]
@@ -271,9 +271,7 @@ def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_pat
         ),
     ],
 )  # fmt: skip
-def test_a_file_that_says_no_study_is_refused_with_all_its_mistakes(
-    text: str, sentences: list[str], tmp_path: Path
-) -> None:
+def test_an_invalid_study_file_is_refused_with_all_its_errors(text: str, sentences: list[str], tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(DescriptionError) as raised:
         load(tmp_path / "study.toml")
@@ -298,7 +296,7 @@ profile = ["emp-2001", "slow.toml"]
     assert OPTIONS.keys() - {"cluster", "workload"} <= PlainOptions.__annotations__.keys()
 
 
-def test_outcomes_that_are_damaged_are_said(tmp_path: Path) -> None:
+def test_damaged_outcomes_are_reported(tmp_path: Path) -> None:
     study = steps(tmp_path, "[1]")
     new_folder(tmp_path / "out", study)
     (tmp_path / "out" / "points.jsonl").write_text('{"point": 0, "attempts": 1}\n')
@@ -348,7 +346,7 @@ class Lines:
 
 
 @pytest.mark.parametrize(("cores", "is_beside"), [("", False), ("[resources]\ncores = 1\n", True)])
-def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_says(
+def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_reserves(
     cores: str, is_beside: bool, tmp_path: Path
 ) -> None:
     points = "".join(
@@ -363,7 +361,7 @@ def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_says(
     assert pairs, "simulated ones run beside each other in any case"
 
 
-def test_a_run_in_namespaces_that_needs_more_processors_than_there_are_is_refused(tmp_path: Path) -> None:
+def test_a_run_in_namespaces_that_needs_more_processors_than_exist_is_refused(tmp_path: Path) -> None:
     study = study_of(tmp_path, "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=3\n")
     with pytest.raises(UnsupportedError, match="a run takes 3 processors, and there are 2 workers"):
         run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))

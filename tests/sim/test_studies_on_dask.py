@@ -96,7 +96,7 @@ def scheduler_elsewhere(place: Path) -> Iterator[tuple[subprocess.Popen[str], st
             scheduler.communicate()
 
 
-def test_a_scheduler_elsewhere_knows_us_by_a_certificate_and_nobody_else(tmp_path: Path) -> None:
+def test_a_remote_scheduler_accepts_only_clients_with_the_certificate(tmp_path: Path) -> None:
     with scheduler_elsewhere(tmp_path) as (_, address, files):
         completed = study(tmp_path, "--scheduler", address, *files, "--output", str(tmp_path / "out"))
         assert outcomes(completed) == ["done", "done", "failed", "failed"]
@@ -202,7 +202,7 @@ if LONG:
         ),
     ],
 )
-def test_what_cannot_be_is_a_sentence(options: list[str], code: int, sentence: str, tmp_path: Path) -> None:
+def test_an_impossible_request_is_a_sentence(options: list[str], code: int, sentence: str, tmp_path: Path) -> None:
     completed = study(tmp_path, *options)
     assert completed.returncode == code
     assert sentence in completed.stderr

@@ -75,7 +75,7 @@ def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printe
         ("swarm = 5\n", ["a table"]),
     ],
 )
-def test_a_file_that_says_no_swarm_is_refused_with_its_mistakes(text: str, sentences: list[str]) -> None:
+def test_an_invalid_swarm_file_is_refused_with_its_errors(text: str, sentences: list[str]) -> None:
     with pytest.raises(DescriptionError) as raised:
         parse(text, "swarm.toml")
     assert all(sentence in str(raised.value) for sentence in sentences), raised.value

@@ -47,11 +47,11 @@ def star_from_its_beginning_to_its_end() -> None:
     assert not Store().root.exists()
 
 
-def test_a_star_comes_up_pings_changes_and_goes() -> None:
+def test_a_star_comes_up_is_changed_and_goes_down() -> None:
     star_from_its_beginning_to_its_end()
 
 
-def test_a_star_of_an_ordinary_user_does_the_same(tmp_path: Path) -> None:
+def test_a_star_of_an_ordinary_user_comes_up_is_changed_and_goes_down(tmp_path: Path) -> None:
     for directory in (tmp_path, *tmp_path.parents[:3]):
         directory.chmod(0o777)
     os.chown(tmp_path, USER, USER)

@@ -151,7 +151,7 @@ def test_shares_that_are_small_odd_or_large_are_kept(share: float, kept: str) ->
 # Converging
 
 
-def test_a_changed_limit_holds_for_what_runs_already_and_nothing_else_changes() -> None:
+def test_a_changed_limit_applies_to_running_programs_and_changes_nothing_else() -> None:
     with running(cpu_share=0.5, memory="64MiB") as cluster:
         program = cluster["n1"].popen(["sleep", "1000"])
         assert [str(step) for step in up(limited_layout(cpu_share=0.25, memory=MEMORY)).operations] == [
@@ -165,7 +165,7 @@ def test_a_changed_limit_holds_for_what_runs_already_and_nothing_else_changes() 
     program.wait()
 
 
-def test_a_node_that_gets_its_first_limit_is_limited_with_what_runs_in_it() -> None:
+def test_a_node_that_gets_its_first_limit_is_limited_with_its_running_programs() -> None:
     with running() as cluster:
         program = cluster["n1"].popen(["sh", "-c", "sleep 1000 & wait"])
         other_process = cluster["n2"].popen(["sleep", "1000"])
@@ -194,7 +194,7 @@ def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
 # The end of groups
 
 
-def test_down_ends_what_left_its_node_for_good_and_removes_the_group() -> None:
+def test_down_ends_processes_that_left_their_node_and_removes_the_group() -> None:
     """The program is in the machine's network, sees the machine's /etc/hosts, is no node's child and has made its own
     group."""
     subgroup = cgroups.group(NAME, "n1") / "inner"
@@ -269,14 +269,14 @@ def test_an_ordinary_user_is_told_that_limits_need_root() -> None:
     )
 
 
-def test_a_share_below_what_the_kernel_can_keep_is_refused() -> None:
+def test_a_share_below_the_kernels_minimum_is_refused() -> None:
     assert refusal(limited_layout(cpu_share=0.0005)).endswith(
         "the least CPU share that the kernel can keep is 0.001 cores"
     )
 
 
 @pytest.mark.requires("vm")  # it changes a setting of the machine
-def test_where_groups_may_not_use_a_controller_the_refusal_says_what_to_write_and_that_helps() -> None:
+def test_where_groups_may_not_use_a_controller_the_refusal_names_a_remedy_that_works() -> None:
     control = Path("/sys/fs/cgroup/cgroup.subtree_control")
     controllers_before = control.read_text()
     control.write_text("-cpu -memory")

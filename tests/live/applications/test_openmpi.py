@@ -28,7 +28,9 @@ def halves(text: str) -> dict[int, int]:
 
 @pytest.mark.alone  # it measures what the network alone takes
 @pytest.mark.cluster("star-2", mode="live")
-def test_open_mpi_starts_its_ranks_by_ssh_and_talks_over_the_links(cluster: ClusterUnderTest, tmp_path: Path) -> None:
+def test_open_mpi_starts_its_ranks_by_ssh_and_communicates_over_the_links(
+    cluster: ClusterUnderTest, tmp_path: Path
+) -> None:
     cluster.live.ssh()
 
     def measured(times: int) -> dict[int, int]:

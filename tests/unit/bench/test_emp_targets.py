@@ -29,7 +29,7 @@ def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:
     assert measured_value(rows, "both look first") == pytest.approx(4.0)
 
 
-def test_turns_are_compared_one_by_one_and_the_upper_end_says_how_they_scatter() -> None:
+def test_rounds_are_compared_one_by_one_and_the_upper_end_shows_their_scatter() -> None:
     ours, theirs = (10e-6, 40e-6, 10e-6, 40e-6), (10e-6, 20e-6, 10e-6, 20e-6)
     rows = [trips(name, *ours) for name in (m.EMP, m.AT_ONCE)] + [
         trips(name, *theirs) for name in (m.TCP, m.TCP_LOOKING)

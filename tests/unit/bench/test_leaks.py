@@ -61,7 +61,7 @@ def test_one_outlier_hides_no_leak_and_is_none() -> None:
     assert growth(samples_of(flat)).least == 0
 
 
-def test_too_few_samples_say_nothing_and_are_refused() -> None:
+def test_too_few_samples_are_refused() -> None:
     series = samples_of([0.0] * SECONDS)
     growth(series[: 2 * MIN])
     with pytest.raises(ValueError, match="too few to tell a leak"):
@@ -80,7 +80,7 @@ def row(measure: str, value: float, **settings: object) -> Row:
     return Row("storm", "kernel", measure, 4, "B", (value,), {"messages": 1_000, **settings})
 
 
-def test_a_storm_that_leaks_or_leaves_something_is_told_in_words() -> None:
+def test_a_storm_that_leaks_or_leaves_objects_is_reported_in_words() -> None:
     leak_free = [row(MESSAGES, 10), row(LEFT, 0, what=[]), row(f"relay: {MEMORY}", STEADY),
              row(f"{NODES}: {MEMORY}", 4 * 65536 + 100_000), row(f"relay: {DESCRIPTORS}", 0)]  # fmt: skip
     assert leaks(leak_free) == []

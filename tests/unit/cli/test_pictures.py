@@ -14,7 +14,7 @@ def check(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
 
 
-def test_the_picture_is_what_is_shown_today() -> None:
+def test_the_picture_matches_the_present_screen() -> None:
     completed = check(PICTURES / "top.py")
     assert completed.returncode == 0, completed.stderr
 

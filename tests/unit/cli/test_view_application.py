@@ -77,7 +77,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 @in_loop
-async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: Path) -> None:
+async def test_the_page_and_its_files_are_served_to_holders_of_the_token(tmp_path: Path) -> None:
     app = Viewed(tmp_path).app
     page = await request(app, f"/{TOKEN}/", OURS)
     assert page.status == 200
@@ -132,7 +132,7 @@ async def test_requests_only_read(tmp_path: Path, method: str) -> None:
 
 @pytest.mark.parametrize("path", ["static/../view_server.py", "static/..%2fview_server.py", "runs/..", "none"])
 @in_loop
-async def test_there_is_no_way_to_other_files(tmp_path: Path, path: str) -> None:
+async def test_other_files_cannot_be_reached(tmp_path: Path, path: str) -> None:
     assert (await request(Viewed(tmp_path / "runs").app, f"/{TOKEN}/{path}", OURS)).status == 404
 
 
@@ -147,7 +147,7 @@ async def test_the_page_may_load_nothing_from_elsewhere(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_page_is_sent_everything_once_and_then_only_what_has_changed(tmp_path: Path) -> None:
+async def test_a_page_receives_the_complete_state_once_and_then_only_changes(tmp_path: Path) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         assert (await socket.message())["type"] == "websocket.accept"
         await socket.until("picture")
@@ -185,7 +185,7 @@ async def test_pages_do_not_see_each_others_selection(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_the_cluster_is_not_looked_at_while_nobody_watches(tmp_path: Path) -> None:
+async def test_the_cluster_is_not_sampled_without_viewers(tmp_path: Path) -> None:
     async with viewed(tmp_path, interval=0.001) as view:
         async with connected(view.app, SOCKET, PAGE) as socket:
             await socket.message()
@@ -199,7 +199,7 @@ async def test_the_cluster_is_not_looked_at_while_nobody_watches(tmp_path: Path)
 
 
 @in_loop
-async def test_agents_of_nics_are_asked_while_a_page_shows_their_counters(tmp_path: Path) -> None:
+async def test_agents_of_nics_are_queried_while_a_page_shows_their_counters(tmp_path: Path) -> None:
     async with viewed(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
@@ -212,7 +212,7 @@ async def test_agents_of_nics_are_asked_while_a_page_shows_their_counters(tmp_pa
 
 
 @in_loop
-async def test_a_page_is_told_that_the_cluster_has_gone_and_that_it_is_back(tmp_path: Path) -> None:
+async def test_a_page_shows_that_the_cluster_is_down_and_up_again(tmp_path: Path) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
@@ -237,7 +237,7 @@ async def test_a_page_is_told_that_the_cluster_has_gone_and_that_it_is_back(tmp_
     ids=lambda order: str(order)[:40],
 )  # fmt: skip
 @in_loop
-async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Path, order: object) -> None:
+async def test_an_unknown_message_from_a_page_closes_its_socket(tmp_path: Path, order: object) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
@@ -339,7 +339,7 @@ async def test_half_a_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_markup_in_what_nodes_and_events_contain_is_text(tmp_path: Path) -> None:
+async def test_markup_in_the_content_of_nodes_and_events_is_text(tmp_path: Path) -> None:
     """The page sets text only; here its JSON carries it unchanged."""
     hostile_event = FormattedEvent(0, "<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>")
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:

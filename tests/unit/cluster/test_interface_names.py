@@ -140,7 +140,7 @@ def test_a_spliced_link_has_two_free_ends_in_the_order_of_its_own(ends: str, exp
     assert len(wiring.joins) == (stage.port is None)
 
 
-def test_a_patch_joins_the_switch_beside_the_far_end() -> None:
+def test_a_patch_joins_the_switch_with_the_far_end() -> None:
     wiring = Wiring(layout("n1 s1:5", "n2 s1"), ["n1:eth0--s1:5"])
     patch = wiring.cables[1]
     assert (patch.near, patch.far, patch.patch) == (("", "port+n1.eth0"), ("", "free+n1.eth0"), True)

@@ -99,7 +99,7 @@ def test_when_all_is_there_nothing_is_to_be_done(description: Description) -> No
     assert built(description).converge(resolve(description)) == []
 
 
-def test_a_fault_leaves_what_routing_daemons_have_set_and_another_up_restores_what_is_described() -> None:
+def test_a_fault_keeps_the_state_of_routing_daemons_and_another_up_restores_the_description() -> None:
     layout = resolve(linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2"))
     kernel = Kernel()
     kernel.converge(layout)
@@ -120,7 +120,7 @@ def test_a_fault_leaves_what_routing_daemons_have_set_and_another_up_restores_wh
         assert made_anew in repaired
 
 
-def test_another_mtu_is_set_at_both_ends_of_the_cables_and_nowhere_else() -> None:
+def test_another_mtu_is_set_only_at_both_ends_of_the_cables() -> None:
     nodes = [Node(name="n1", nics=[Nic(name="eth0", mtu=9000)]), Node(name="n2"), Node(name="n3")]
     after = Description(
         name="test", nodes=nodes, switches=[Switch(name="s1")], links=[Link(ends=[f"n{n}", "s1"]) for n in (1, 2, 3)]
@@ -136,7 +136,7 @@ def test_another_mac_is_set_on_the_nic_alone() -> None:
     assert changed(before, after) == ["set eth0 in n1 to MAC 02:00:00:00:00:aa"]
 
 
-def test_a_node_more_disturbs_nobody() -> None:
+def test_adding_a_node_affects_no_other() -> None:
     assert changed(Description.star(3, name="star"), Description.star(4, name="star")) == [
         "make node n4",
         "make link n4:eth0--s1:4",
@@ -145,7 +145,7 @@ def test_a_node_more_disturbs_nobody() -> None:
     ]
 
 
-def test_a_node_less_disturbs_nobody() -> None:
+def test_removing_a_node_affects_no_other() -> None:
     assert changed(Description.star(4, name="star"), Description.star(3, name="star")) == [
         "remove n4.eth0",
         "remove node n4",
@@ -256,7 +256,7 @@ def test_the_kernels_own_interfaces_are_left_alone() -> None:
     assert kernel.converge(resolve(Description.star(2))) == []
 
 
-def test_what_else_is_in_the_wire_namespace_goes() -> None:
+def test_other_objects_in_the_wire_namespace_are_removed() -> None:
     kernel = built(Description.star(2))
     kernel.make(namespace_names.WIRE, 2, "stray", "veth", "02:00:00:00:00:01", 1500)
     assert lines(kernel.converge(resolve(Description.star(2)))) == ["remove stray"]
@@ -275,7 +275,7 @@ def test_routing_that_a_namespace_inherited_does_not_matter_to_a_node_with_one_n
     assert kernel.converge(resolve(Description.star(2))) == []
 
 
-def test_a_router_is_told_to_route_before_it_has_its_nics() -> None:
+def test_forwarding_is_enabled_on_a_router_before_it_has_its_nics() -> None:
     operations = lines(plan(resolve(linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2")), ExistingState()))
     assert operations.index("let n2 route IPv4 between its NICs") < operations.index("make link n2:eth0--s1:2")
     assert operations[-1] == "add route 10.0.0.0/16 via 10.1.0.2 to n3"
@@ -461,7 +461,7 @@ def test_a_half_made_join_is_parted_first() -> None:
     assert lines(kernel.converge(resolve(Description.back_to_back()))) == ["part n1.eth0", "join n1:eth0--n2:eth0"]
 
 
-def test_when_an_ipv4_address_goes_the_others_of_its_nic_are_added_again() -> None:
+def test_when_an_ipv4_address_is_removed_the_others_of_its_nic_are_added_again() -> None:
     """The kernel removes the secondary addresses of the same network along with it."""
 
     def star(*addresses: str) -> Description:

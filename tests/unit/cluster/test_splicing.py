@@ -295,7 +295,7 @@ def test_a_trunk_in_a_ring_is_cut_at_its_second_end() -> None:
 
 
 @pytest.mark.parametrize("ends", [["n1", "s1"], ["s1", "n1"]], ids=" ".join)
-def test_forward_is_what_leaves_the_links_first_end(ends: list[str]) -> None:
+def test_forward_frames_leave_the_links_first_end(ends: list[str]) -> None:
     nodes = [Node(name="n1"), Node(name="n2")]
     links = [Link(ends=ends), Link(ends=["n2", "s1"])]
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
@@ -378,9 +378,7 @@ def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() ->
         [GSO, TC, FORWARD, RELAY, GSO],
     ],
 )
-def test_from_one_datapath_to_another_and_back_to_what_was_there(
-    description: Description, path: list[LinkService]
-) -> None:
+def test_from_one_datapath_to_another_and_back(description: Description, path: list[LinkService]) -> None:
     layout = resolve(description)
     kernel = built(layout)
     before = contents(kernel)
@@ -600,7 +598,7 @@ def test_a_link_is_spliced_while_it_is_down() -> None:
     assert contents(kernel) == contents(built(layout))
 
 
-def test_a_spliced_link_goes_with_all_that_it_has() -> None:
+def test_a_spliced_link_is_removed_with_all_its_objects() -> None:
     kernel = built(resolve(Description.star(2)))
     layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")]))
     for link_service in (NETEM, TC, RELAY):
@@ -618,7 +616,7 @@ def test_a_direct_link_takes_no_treatment() -> None:
             plan(layout, ExistingState(), {layout.links[0].name: link_service})
 
 
-def test_a_treatment_of_a_link_that_is_not_there_is_none() -> None:
+def test_the_datapath_of_an_unknown_link_is_none() -> None:
     layout = resolve(Description.star(2))
     assert built(layout).converge(layout, {"n9:eth0--s1:9": RELAY}) == []
 

@@ -51,7 +51,7 @@ def test_one_that_is_undelivered_is_not_lost_but_needs_a_fault_that_explains_it(
     )
 
 
-def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None:
+def test_an_undelivered_message_that_was_received_is_reported_as_delivered() -> None:
     history = HistoryBuilder(2)
     receive, send = history.begin_receive(1, 0), history.begin_send(0, 1)
     history.tell(0, "buffered", n=send)
@@ -62,7 +62,7 @@ def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None
     assert [ambiguity.outcome for ambiguity in report.ambiguities] == ["delivered"]
 
 
-def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() -> None:
+def test_a_message_whose_sender_has_crashed_is_in_doubt_and_accuses_no_program() -> None:
     history = HistoryBuilder(2)
     buffered_send(history)
     report = history.report(CRASHED)
@@ -83,7 +83,7 @@ def test_one_of_a_former_life_is_in_doubt() -> None:
     assert report.ambiguities[0].notification == "complete, and without a known delivery when its program was restarted"
 
 
-def test_one_that_was_received_and_never_known_to_be_is_no_doubt_and_nobody_waits_for_it() -> None:
+def test_a_message_received_without_its_sender_learning_it_is_no_doubt_and_blocks_nothing() -> None:
     history = HistoryBuilder(2)
     receive, send = history.begin_receive(1, 0), history.begin_send(0, 1)
     history.tell(0, "buffered", n=send)

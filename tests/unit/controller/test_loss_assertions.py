@@ -53,7 +53,7 @@ def test_an_assertions_message_has_the_measured_values() -> None:
         assert_loss(0.3, 1_200, 10_000)
 
 
-def test_too_few_frames_are_refused_whatever_they_say() -> None:
+def test_too_few_frames_are_refused_whatever_their_content() -> None:
     for lost in (0, 30, 100):
         with pytest.raises(SampleTooSmallError, match=r"100 frames cannot show .* send 3,196 or more"):
             assert_loss(0.3, lost, 100)

@@ -31,7 +31,7 @@ def test_workloads_that_need_every_message(tmp_path: Path, workload: object) -> 
     assert not (tmp_path / "run").exists()
 
 
-def test_there_is_nothing_to_check_where_nothing_is_promised(tmp_path: Path) -> None:
+def test_without_promises_there_is_nothing_to_check(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="udp gives no guarantees that could be checked"):
         testbed.run("star-4", Hardy, protocol="udp", check=True, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -37,7 +37,7 @@ LARGEST_SEED = 2**64 - 1
         ({"settings": {"count": "9" * 5000}}, "expected a whole number"),
     ],
 )
-def test_a_number_that_is_not_allowed_says_what_is(
+def test_a_forbidden_number_is_refused_with_the_allowed_ones(
     tmp_path: Path, mode: Mode, options: Mapping[str, object], expected: str
 ) -> None:
     with pytest.raises(DescriptionError) as caught:
@@ -94,7 +94,7 @@ def test_counts_and_rates_that_no_run_could_have_are_refused(workload: str, sett
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e30"])
-def test_a_check_is_not_asked_to_last_for_ever(seconds: str) -> None:
+def test_an_unlimited_duration_of_a_check_is_refused(seconds: str) -> None:
     result = CliRunner().invoke(command, ["check", "--seconds", seconds])
     assert isinstance(result.exception, DescriptionError), result.exception
 

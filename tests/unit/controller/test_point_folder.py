@@ -81,7 +81,7 @@ def test_a_damaged_point_is_an_error_not_a_result(folder: PointFolder) -> None:
             folder.read(POINT)
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnwritableError, match="results cannot be written"):
         new_folder(tmp_path / "file" / "papers", {})

@@ -102,7 +102,7 @@ def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_t
     assert [(send.number, send.is_complete) for send in histories.sends[0]] == [(1, True)]
 
 
-def test_the_end_of_a_transfer_whose_beginning_is_not_told_is_passed_over() -> None:
+def test_the_end_of_a_transfer_without_its_beginning_is_skipped() -> None:
     history = RestartHistory()
     history.deliver(0, 1, "0a")
     del history.events["n1"][0]

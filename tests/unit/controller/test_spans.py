@@ -83,7 +83,7 @@ def test_a_frame_lost_in_the_relay_invalidates_and_only_in_its_span(cause: str) 
     assert grade_of(relay(replace(after, clock=1_500), after), "relay lost") is Grade.TRUSTED
 
 
-def test_a_down_end_degrades_and_frames_that_were_finished_are_told() -> None:
+def test_an_end_that_is_down_degrades_and_segmented_frames_are_reported() -> None:
     findings = relay(BEFORE, account(2_000, direction(emulator={"finished": 3, "down": 2})))
     assert grade_of(findings, "relay finished") is Grade.TRUSTED
     assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
@@ -109,7 +109,7 @@ def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(events: lis
     ],
     ids=["before the span", "impaired", "another link"],
 )
-def test_an_end_that_nobody_took_down_in_the_span_still_degrades(events: list[dict[str, Any]]) -> None:
+def test_an_end_that_no_event_took_down_still_degrades(events: list[dict[str, Any]]) -> None:
     findings = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *events)
     assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
 
@@ -157,7 +157,7 @@ def test_a_link_that_the_relay_does_not_know_invalidates() -> None:
     assert Grade.INVALID in {finding.grade for finding in relay(BEFORE, CounterSnapshot(2_000, document))}
 
 
-def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_counted_again() -> None:
+def test_without_counters_of_the_begin_losses_reported_before_are_not_counted_again() -> None:
     events = event("relay behind", 500, link=LINK, direction="forward", late=0, lost=4)
     after = account(2_000, direction(emulator={"overrun": 4}))
     assert grade_of(relay(CounterSnapshot(1_000), after, events), "relay lost") is Grade.TRUSTED
@@ -165,7 +165,7 @@ def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_c
     assert grade_of(relay(CounterSnapshot(1_000), after, events), "relay lost") is Grade.INVALID
 
 
-def test_losses_are_counted_against_what_was_asked() -> None:
+def test_losses_are_compared_with_the_configured_ones() -> None:
     def losses(*, changed: bool = False, **counters: int) -> Grade:
         after = account(2_000, direction(**counters))
         findings = spans.counted_losses(STATE, BEFORE, after, TABLE, changed=changed)
@@ -190,7 +190,7 @@ def test_frames_lost_while_a_link_changed_hands_degrade() -> None:
     assert spans.replug_findings([replugged], 1_600, TABLE) == []
 
 
-def test_the_machine_says_what_it_lost_and_who_waited() -> None:
+def test_the_machine_reports_its_losses_and_delays() -> None:
     after = replace(
         BEFORE, clock=SECOND, backlog={0: 1}, ticks=100, stolen=60, waited={7: SECOND * 7 // 10}, loads={9: SECOND // 2}
     )
@@ -273,7 +273,7 @@ def test_agents_that_were_there_all_the_time_and_lost_nothing() -> None:
     }
 
 
-def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_gone() -> None:
+def test_an_agent_that_was_restarted_in_the_span_is_a_gap_from_its_death_to_its_restart() -> None:
     restarted = {"clock": 2_000, "event": "NIC agent restarted", "node": "n1", "gap": [1_500, 1_900]}
     before = {**restarted, "clock": 500, "gap": [100, 400]}
     gap, lost = agents({"n1": agent(5, dropped=9)}, {"n1": agent(6)}, before, restarted)
@@ -282,7 +282,7 @@ def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_
     assert (lost.what, lost.measured) == ("NIC lost", 0)  # another one begins with nothing
 
 
-def test_another_agent_whose_restart_no_event_has_told_yet_is_a_gap_within_the_span() -> None:
+def test_an_agents_restart_without_an_event_yet_is_a_gap_within_the_span() -> None:
     gap, _ = agents({"n1": agent(5)}, {"n1": agent(6)})
     assert (gap.measured, gap.grade) == (4_000, Grade.INVALID)
     assert "n1: the agent died" in gap.reason

@@ -118,7 +118,7 @@ def shaped_arrivals(rate: float, count: int, rng: random.Random) -> list[tuple[i
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_a_rate_is_told_from_one_a_fifth_off_though_arrivals_are_told_late(one_by_one: bool) -> None:
+def test_a_rate_off_by_a_fifth_is_detected_although_arrivals_are_recorded_late(one_by_one: bool) -> None:
     chance = random.Random(1)
     for _ in range(RUNS):
         for factor in (1, 0.8, 1.2):
@@ -151,7 +151,7 @@ def test_sound_links_pass_and_wrong_ones_do_not_whatever_the_samples_distributio
                     assert_delay(round(median), [sample * factor for sample in samples])
 
 
-def test_a_sequential_test_stops_early_on_steady_samples_and_late_on_wide_ones() -> None:
+def test_a_sequential_test_stops_early_on_uniform_samples_and_late_on_wide_ones() -> None:
     assert until_sure(delay_test("5ms"), iter([5 * MILLISECOND] * 100)) < 35
     with pytest.raises(AssertionError, match=r"expected 5ms"):
         until_sure(delay_test("5ms"), iter([6 * MILLISECOND] * 100))
@@ -160,7 +160,7 @@ def test_a_sequential_test_stops_early_on_steady_samples_and_late_on_wide_ones()
     assert 100 < samples_taken < 2000
 
 
-def test_a_median_may_be_late_by_what_is_allowed_and_the_sample_must_see_the_deviation_beyond_it() -> None:
+def test_a_median_within_the_allowed_lateness_passes_and_a_sample_must_show_the_deviation_beyond_it() -> None:
     assert_delay("5ms", [5_300_000] * 30, late="500us")
     with pytest.raises(AssertionError, match="or up to 500us more"):
         assert_delay("5ms", [5_600_000] * 30, late="500us")
@@ -224,7 +224,7 @@ def test_an_invalid_query_is_rejected(check: Callable[[], object], message: str)
         check()
 
 
-def test_order_is_kept_or_upset_as_often_as_asked() -> None:
+def test_order_is_kept_or_changed_at_the_configured_rate() -> None:
     numbers = [0, 1, 3, 2, 2, 4, 7, 5, 6, 7]
     assert overtakes(numbers) == [False, False, True, False, False, True, False, False], "3 overtakes 2; 7, 5 and 6"
     assert out_of_order(numbers) == 2

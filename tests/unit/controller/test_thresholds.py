@@ -87,7 +87,7 @@ def test_undecided_findings_are_listed_and_hide_no_others() -> None:
     assert worst([undecided, finding(Grade.DEGRADED)]) is Grade.DEGRADED
 
 
-def test_a_verdict_says_what_it_found_of_one_direction() -> None:
+def test_a_verdict_lists_the_findings_of_one_direction() -> None:
     machine = finding(Grade.TRUSTED, "", "", "steal")
     backward = finding(Grade.TRUSTED, "l", "backward")
     verdict = Verdict(Grade.TRUSTED, (machine, backward, finding(Grade.TRUSTED)))

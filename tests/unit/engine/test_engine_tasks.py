@@ -18,7 +18,7 @@ def loop() -> Loop:
     return Loop(VirtualClock())
 
 
-def test_a_task_sleeps_for_exactly_as_long_as_it_says_and_gives_its_result(loop: Loop) -> None:
+def test_a_task_sleeps_exactly_as_long_as_requested_and_returns_its_result(loop: Loop) -> None:
     async def main() -> list[int]:
         times = [loop.now()]
         await loop.sleep(7)
@@ -465,7 +465,7 @@ def test_cancelling_a_task_within_a_timeout_is_not_a_timeout(loop: Loop) -> None
 # Deadlocks
 
 
-def test_a_deadlock_lists_the_tasks_and_what_they_wait_for(loop: Loop) -> None:
+def test_a_deadlock_lists_the_tasks_and_their_pending_operations(loop: Loop) -> None:
     queue: Queue[int] = Queue("requests")
     full_queue: Queue[int] = Queue("replies", 1)
     full_queue.offer(1)

@@ -63,7 +63,7 @@ def test_a_timer_that_is_set_again_is_called_once_at_its_last_time() -> None:
     assert timer.when is None
 
 
-def test_a_timer_that_is_taken_back_is_not_called_and_nobody_waits_for_it() -> None:
+def test_a_cancelled_timer_is_not_called_and_keeps_no_task_waiting() -> None:
     waiter = Jumping()
     loop = Loop(waiter)
     timer = loop.timer(lambda _: loop.stop())
@@ -176,7 +176,7 @@ def line_of_program(loop: Loop) -> str:
     return program_line(loop.task_frames(sys._getframe(1))).rpartition(" ")[2]
 
 
-def test_the_stack_of_a_task_is_told_while_it_runs_and_not_beside_it() -> None:
+def test_the_stack_of_a_task_is_available_only_while_it_runs() -> None:
     loop = Loop(VirtualClock())
     stacks: list[tuple[str, str]] = []
 

@@ -92,7 +92,7 @@ def test_without_a_deadline_an_alarm_that_was_set_before_does_not_ring(waiter: W
     assert list(waiter.wait(None)) == [reader]
 
 
-def test_a_descriptor_that_is_watched_no_more_is_not_told(waiter: Waiter, pipe: tuple[int, int]) -> None:
+def test_an_unwatched_descriptor_is_not_reported(waiter: Waiter, pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")

@@ -18,7 +18,7 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(reader)
 
 
-def test_lines_come_whole_however_they_were_cut(pipe: tuple[int, int]) -> None:
+def test_lines_arrive_complete_however_they_are_split(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     lines = iter(RequestReader(reader))
     os.write(writer, b"one\n\ntw")

@@ -28,7 +28,7 @@ def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
     assert server.reserve(150, 0) == 150
 
 
-def test_utilisation_counts_what_has_been_served_until_now() -> None:
+def test_utilisation_counts_the_service_until_now() -> None:
     server = BookableServer("bus", VirtualClock())
     server.reserve(0, 100)
     server.reserve(300, 100)

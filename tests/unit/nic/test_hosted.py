@@ -190,7 +190,7 @@ def test_a_completion_waits_for_the_copy_engine_and_a_frame_does_not() -> None:
     assert machine.host.copying.busy == 8_000
 
 
-def test_a_program_that_catches_up_goes_on_when_its_core_has_done_what_it_spent() -> None:
+def test_a_program_that_catches_up_continues_when_its_core_has_done_the_work_so_far() -> None:
     machine = Machine()
     went_on = []
 

@@ -58,7 +58,7 @@ def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
     assert summary(message) == "EMP, 6 bytes, 4 frames, 2 acknowledgements, 2 lost, 3 sent again, in 10.000 us"
 
 
-def test_its_timeline_begins_with_its_first_frame_and_says_what_each_met() -> None:
+def test_its_timeline_begins_with_its_first_frame_and_lists_each_fate() -> None:
     lines = Timelines(NICS).details(*group_frames(LOSSY))
     assert lines[0] == f"0.000001000  n1/n2/7  {summary(*group_frames(LOSSY))}"
     assert lines[1] == "  +0.000000000 n1:eth0 > EMP MESSAGE message 7 frame 0, node 0 to 1, tag 0x20, 3 of 6 bytes"
@@ -77,7 +77,7 @@ def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were
     assert Names({}).matches(f"{A}/7", message)
 
 
-def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_a_nic() -> None:
+def test_messages_of_one_id_are_distinguished_by_their_ends_and_by_incarnations_of_a_nic() -> None:
     reply_frame = first_frame(7, b"back", 4, source=B, destination=A, sender=9)
     reported: Said = [
         (N1, 1, first_frame(7, b"abc", 3), "outbound", ""),

@@ -244,7 +244,7 @@ def test_a_bulk_messages_copy_is_kept_until_its_page_shows_that_it_is_answered()
     assert frame[layout.SLOT_OFFSETS[0]] == layout.FREE
 
 
-def test_a_request_that_waits_for_a_credit_serves_its_whole_bundle_and_no_other() -> None:
+def test_a_request_that_waits_for_a_credit_serves_only_its_bundle() -> None:
     host = Host(Settings(credits=1, medium=1024, packet=1024))
     asker, sibling = host.endpoint(), host.endpoint()
     host.bundle = host.am.allocate_bundle()
@@ -453,7 +453,7 @@ def test_a_reply_of_another_endpoint_is_a_stray() -> None:
 
 
 @pytest.mark.parametrize("gone_number", [REMOTE.node << layout.SUBJECT_BITS | layout.RESTARTED, GONE])
-def test_accepted_requests_to_a_gone_endpoint_are_returned_and_the_nic_returns_the_others(gone_number: int) -> None:
+def test_accepted_requests_to_a_dead_endpoint_are_returned_and_the_nic_returns_the_others(gone_number: int) -> None:
     host = Host()
     endpoint, replies = send_requests(host, 3)
     returned_messages: list[Returned] = []

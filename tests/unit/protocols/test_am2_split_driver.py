@@ -330,7 +330,7 @@ def in_state(state: str) -> tuple[SharedNic, int, int]:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("ending", ["destroyed", "detached"])
-def test_the_frame_of_a_destroyed_endpoint_goes_to_a_waiting_one(state: str, ending: str) -> None:
+def test_the_frame_of_a_destroyed_endpoint_is_given_to_a_waiting_one(state: str, ending: str) -> None:
     card, first, second = in_state(state)
     if ending == "destroyed":
         card.ring(first, layout.DESTROY)

@@ -82,7 +82,7 @@ def test_an_acknowledgement_is_the_header_of_the_last_frame_that_arrived() -> No
     assert receive.done
 
 
-def test_a_collection_is_resent_as_a_whole_after_its_timeout() -> None:
+def test_a_collection_is_resent_completely_after_its_timeout() -> None:
     wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))

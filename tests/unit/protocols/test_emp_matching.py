@@ -11,7 +11,7 @@ from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
 
 
-def test_a_message_goes_to_the_receive_with_its_tag_and_source() -> None:
+def test_a_message_matches_the_receive_with_its_tag_and_source() -> None:
     wires, hosts = joined_nics(3)
     for_other_tag = hosts[2].post_receive(0, 1, bytearray(10))
     for_other_source = hosts[2].post_receive(1, 2, bytearray(10))

@@ -75,7 +75,7 @@ def test_two_cables_at_one_port_are_a_contradiction() -> None:
         topology.attach(Port(0, 1), 8)
 
 
-def test_a_cable_to_a_switch_with_known_hosts_is_asked_for_one_of_them_only() -> None:
+def test_only_one_known_host_is_probed_on_a_cable_to_another_switch() -> None:
     """Both ends of the cable between b and c, when b's and c's hosts are known: up to the first, of 14 ports each."""
     hosts: list[tuple[str | int, str | int]] = [(0, "a"), (1, "b"), (2, "b"), (3, "b"), (4, "c")]
     topology, requested = explored(plug_cables([*hosts, ("a", "b"), ("a", "c"), ("b", "c")]))

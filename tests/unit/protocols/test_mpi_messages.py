@@ -292,7 +292,7 @@ def test_a_buffer_of_none_sends_and_receives_empty_messages(ranks_of: RanksOf) -
 
 
 @on_every_device
-def test_there_are_128_communicators_or_more(ranks_of: RanksOf) -> None:
+def test_there_are_at_least_128_communicators(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     limit = ranks.devices[0].contexts // 2
     assert limit >= 128

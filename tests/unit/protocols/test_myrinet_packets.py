@@ -27,7 +27,7 @@ TYPES = st.integers(0, 0x7FFF).map(lambda number: number.to_bytes(2, "big"))
 
 
 @given(ROUTES, TYPES, st.binary(max_size=40))
-def test_scapy_builds_and_reads_what_the_envelope_does(route: tuple[int, ...], kind: bytes, rest: bytes) -> None:
+def test_scapy_builds_and_parses_the_envelope(route: tuple[int, ...], kind: bytes, rest: bytes) -> None:
     frame = add_envelope(HEAD + kind + rest, route_bytes(route))
     packet = Ether(frame)
     number, crc = int.from_bytes(kind, "big"), frame[-1]
@@ -75,7 +75,7 @@ class Mine(Packet):
     fields_desc = [ByteField("kind", 0), IntField("number", 0)]  # noqa: RUF012
 
 
-def test_a_packet_type_of_somebody_elses_has_a_codec_fields_and_flows_beside_ours() -> None:
+def test_a_packages_packet_type_has_a_codec_fields_and_flows_next_to_the_builtin_ones() -> None:
     frames = ModuleType(__name__)
     vars(frames).update(STACKS={"frame": (Ether, Myrinet, Mine)}, FLOW=("kind",))
     codec = ModuleType("mine")
@@ -101,7 +101,7 @@ def test_a_packet_type_of_somebody_elses_has_a_codec_fields_and_flows_beside_our
     assert "crc8" not in " ".join(registered.names())
 
 
-def test_layers_that_do_not_say_whose_frame_it_is_get_no_codec() -> None:
+def test_layers_that_do_not_identify_their_frames_get_no_codec() -> None:
     frames = ModuleType(__name__)
     vars(frames).update(STACKS={"one": (Ether, Myrinet, Mine), "two": (Ether, Mine)}, FLOW=())
     bind_layers(Myrinet, Mine, type=0x0007)

@@ -90,7 +90,7 @@ def test_notices_end_when_the_partner_connects_to_the_next_host_and_a_late_one_e
     assert buffer == b"data"
 
 
-def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_message() -> None:
+def test_a_partner_that_missed_a_notice_is_notified_by_the_refusal_of_its_message() -> None:
     pair = EndpointPair()
     pair.lose = lambda frame: kind_of(frame) == "NACK_LIB"
     succeed(pair, 0, Settings())
@@ -103,7 +103,7 @@ def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_messa
     assert losses == [Status.ENDPOINT_CLOSED]
 
 
-def test_partners_of_a_closed_endpoint_are_not_told() -> None:
+def test_partners_of_a_closed_endpoint_are_not_notified() -> None:
     """The source tells them neither."""
     pair = EndpointPair()
     pair.ends[0].close()

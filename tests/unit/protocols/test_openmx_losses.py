@@ -381,7 +381,7 @@ def test_a_pull_that_gives_up_ends_the_connection_and_its_sender_learns_it_once_
     assert [result.status for result in pair.finish(pair.send(b"data"), request)] == [Status.SUCCESS] * 2
 
 
-def test_a_connection_that_is_asked_for_again_is_given_up_like_the_first() -> None:
+def test_a_repeated_connection_request_is_given_up_like_the_first() -> None:
     pair = EndpointPair(Settings(resends=3, pull_timeout=TICK))
     _, request = pair.receive(40_000)
     pair.lose = lambda frame: kind_of(frame) in ("PULL_REPLY", "CONNECT")

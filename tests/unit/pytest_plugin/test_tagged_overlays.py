@@ -31,7 +31,7 @@ def test_the_tags_stay_with_the_cluster_that_is_laid_over() -> None:
     assert laid.links[2].tags == ("slow",)
 
 
-def test_one_that_nothing_has_is_told() -> None:
+def test_an_unused_tag_is_reported() -> None:
     with pytest.raises(NotFoundError, match="did you mean '@client'"):
         apply_overlays(STAR, [Overlay("@cleint", Impairments(loss=0.5))])
 

@@ -143,7 +143,7 @@ def run_fuzz(seed: int) -> Counter[str]:
     return totals
 
 
-def test_nothing_that_hosts_and_peers_write_makes_the_driver_fail_or_touches_what_is_not_named() -> None:
+def test_no_input_of_hosts_and_peers_makes_the_driver_fail_or_touch_other_memory() -> None:
     totals = Counter[str]()
     for seed in range(SEEDS):
         totals.update(run_fuzz(seed))

@@ -53,7 +53,7 @@ def test_a_rule_counts_on_in_the_next_process(tmp_path: Path) -> None:
     assert Process(path, a="drop nth(5)").carry(1, 1) == [True, False]
 
 
-def test_what_is_counted_apart_counts_on_too(tmp_path: Path) -> None:
+def test_separate_counters_continue_too(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     text = "drop nth(2, eth.src)"
     assert Process(path, a=text).carry(1, 2, 3) == [False, False, False]

@@ -29,7 +29,7 @@ def test_any_layout_survives_json(description: Description) -> None:
     assert from_json(json.loads(json.dumps(to_json(layout)))) == layout
 
 
-def test_a_layout_with_everything_said_survives_json() -> None:
+def test_a_fully_specified_layout_survives_json() -> None:
     text = """
     name = "c"
     seed = 5
@@ -55,7 +55,7 @@ def test_a_layout_with_everything_said_survives_json() -> None:
     assert from_json(json.loads(json.dumps(to_json(layout)))) == layout
 
 
-def test_json_leaves_out_what_is_as_usual() -> None:
+def test_json_omits_defaults() -> None:
     data = to_json(resolve(Description.back_to_back()))
     assert data["links"] == [{"a": ["n1", "eth0"], "b": ["n2", "eth0"]}]
     assert sorted(data["nodes"][0]) == ["name", "nics"]

@@ -12,7 +12,7 @@ from testbed.spec.loader import load, parse
 ONE_NODE = '[[node]]\nname = "n1"\n'
 
 
-def test_a_files_cluster_is_called_after_the_file_unless_it_says_a_name(tmp_path: Path) -> None:
+def test_a_files_cluster_is_named_after_the_file_unless_it_has_a_name(tmp_path: Path) -> None:
     file = tmp_path / "lab.toml"
     file.write_text(ONE_NODE)
     cluster = load(file)
@@ -38,12 +38,12 @@ def test_a_file_whose_name_cannot_be_a_clusters_needs_a_name(tmp_path: Path, ste
     assert load(file).description.name == example
 
 
-def test_a_text_that_says_no_name_needs_one() -> None:
+def test_a_text_without_a_name_needs_one() -> None:
     with pytest.raises(DescriptionError, match="expected the key 'name'"):
         parse(ONE_NODE, "x")
 
 
-def test_a_file_beside_the_user_goes_before_a_shipped_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_takes_precedence_over_a_shipped_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load("star-4").origin == "topology:star-4"
     Path("star-4").write_text(ONE_NODE)
