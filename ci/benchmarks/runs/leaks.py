@@ -1,4 +1,4 @@
-"""Leaks: growth that lasts as long as the watch, as opposed to warm-up.
+"""Leaks: growth over the complete observation, as opposed to warm-up.
 
 The slope of the second half by Theil and Sen: the median of the slopes of all pairs, which a few steps and outliers do
 not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient based on Kendall's

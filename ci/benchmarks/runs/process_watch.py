@@ -39,7 +39,7 @@ class Look:
 
 
 Rounds = list[tuple[float, list[Look]]]
-"""When, in seconds; and what was seen then."""
+"""Samples with their times, seconds."""
 
 
 class Watch:
@@ -134,7 +134,7 @@ def own(pid: int) -> int:
 
 
 def network_cookie(path: str) -> int:
-    """Return what identifies a network namespace for ever: inode numbers are used again at once. As root; OSError."""
+    """Return the unique identifier of a network namespace: inode numbers are reused at once. As root; OSError."""
     with namespaces.restore_namespace():
         namespaces.enter(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inside:

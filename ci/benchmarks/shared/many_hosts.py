@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.idle_processes import come_to_rest
+from benchmarks.harness.idle_processes import wait_until_idle
 from benchmarks.shared.processes import Process, agent
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter
@@ -24,7 +24,7 @@ from testbed.runtime.shared.agent import NicConfig
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.spec.placement import address_of
 
-_QUIET = 2.0  # s in which nobody does anything
+_QUIET = 2.0  # s without traffic
 _SIZE = 64  # bytes of a message
 _UNDER_WAY = 4  # messages of one host process
 _POSTED = 256  # receives
@@ -74,7 +74,7 @@ class Pair:
         self._stack.close()
 
     def host(self, place: int, program: Callable[[Endpoint, HostDriver], Any], function: int | None = None) -> Process:
-        """Start a host process of a node; it has attached, and reported the time taken, when this returns."""
+        """Start a host process of a node; return when it has attached and reported the duration."""
         device = self._devices[place]
 
         def run(tell: Callable[[object], None]) -> object:
@@ -115,7 +115,7 @@ def cost(hosts: int) -> Cost:
         bare = Process("", -1, lambda _: time.sleep(3600))
         waiting = [pair.host(0, _wait) for _ in range(hosts)]
         took = [float(host.hear()) for host in waiting]
-        come_to_rest([process.pid, *(host.pid for host in waiting)])
+        wait_until_idle([process.pid, *(host.pid for host in waiting)])
         grown = _private(process.pid) - before
         own = sum(_private(host.pid) for host in waiting) / hosts - _private(bare.pid)
         bare.kill()

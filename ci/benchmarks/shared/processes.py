@@ -50,7 +50,7 @@ class Process:
                 return self._ours.recv()
         except EOFError:
             raise ContenderError("a process has ended before its time") from None
-        raise ContenderError(f"a process has said nothing for {TIMEOUT:g} s")
+        raise ContenderError(f"a process has not reported for {TIMEOUT:g} s")
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""

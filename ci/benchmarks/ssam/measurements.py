@@ -1,4 +1,4 @@
-"""Measurements of SSAM beside EMP, and of cells beside frames, in turn, and their rows."""
+"""Measurements of SSAM and EMP, and of cells and frames, in turn, and their rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Measurements of VIA beside EMP, in turn, and their rows."""
+"""Measurements of VIA and EMP in turn, and their rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
