@@ -138,7 +138,7 @@ class _Reader:
         """Return the points of a swarm."""
         for other in _TABLES[1:-1]:
             if other in self._table:
-                self.problems.append(Problem(other, "beside [swarm]", "a swarm, or runs"))
+                self.problems.append(Problem(other, "together with [swarm]", "a swarm, or runs"))
         table = self._table["swarm"]
         if not isinstance(table, Mapping):
             self.problems.append(Problem("swarm", format_value(table), "a table"))

@@ -16,7 +16,7 @@ from typing import Any
 from testbed.cli import main as command
 
 DOCUMENTED = {*range(11)}
-"""Exit codes that 'testbed --help' lists for commands that end by themselves."""
+"""CommandTimes codes that 'testbed --help' lists for commands that end by themselves."""
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1 << 70, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x1b[31mred", "\ud800", "\0",

@@ -108,7 +108,7 @@ def test_gc_leaves_a_cluster_that_another_command_is_at_work_on() -> None:
         with background(work) as worker:
             assert worker.answer() == "locked"
             locked = Machine()
-            assert gc() == [Finding(f"cluster {NAME}", False, "another testbed command is at work on it")]
+            assert gc() == [Finding(f"cluster {NAME}", False, "another testbed command is changing it")]
             locked.assert_unchanged()
         assert [finding.removed for finding in gc()] == [True]
 

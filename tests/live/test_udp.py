@@ -32,7 +32,7 @@ STREAMS = ("bandwidth", "rate", "permutation")
 class Exchange(Workload):
     """Messages of several datagrams to a neighbour, one to the own rank, and control messages between the nodes."""
 
-    bears_loss = True
+    supports_loss = True
 
     async def rank(self, comm: Comm, node: Node) -> list[Any]:
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -54,7 +54,7 @@ class Exchange(Workload):
 class InVain(Workload):
     """Workload that receives a message that is never sent."""
 
-    bears_loss = True
+    supports_loss = True
 
     async def rank(self, comm: Comm, node: Node) -> None:  # noqa: ARG002
         if comm.rank == 0:

@@ -15,10 +15,10 @@ from testbed.controller.conformance.network_faults import (
     MICROSECOND,
     MILLISECOND,
     Cut,
-    calmer,
     draw_faults,
     draw_shape,
     layout_of,
+    without_impairment,
 )
 from testbed.controller.conformance.trials import fewer, without_one
 from testbed.engine.sources import Source, source
@@ -206,7 +206,7 @@ def reduced_cases(case: Case) -> Iterator[Case]:
         yield replace(case, restarts=restarts)
     for cuts in without_one(case.cuts):
         yield replace(case, cuts=cuts)
-    for links in calmer(case.links):
+    for links in without_impairment(case.links):
         yield replace(case, links=links)
     for change in ({"priced": 0}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
         less = replace(case, **change)  # type: ignore[arg-type]  # the keys are a case's

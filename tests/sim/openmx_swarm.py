@@ -32,12 +32,12 @@ from protocols.openmx.profile import OPENMX_2009
 from protocols.openmx.settings import Settings
 from protocols.openmx.steering import HASHES
 from testbed.controller.conformance.network_faults import (
-    CALM,
+    DELAY_ONLY,
     MICROSECOND,
     MILLISECOND,
     SECOND,
-    cut_and_mend,
     layout_of,
+    run_cuts,
 )
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import source
@@ -166,15 +166,15 @@ class Run:
         links = [link.name for link in simulation.layout.links]
         cuts = list(case.cuts)
         for time, number in sorted(case.restarts):
-            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= time])
+            run_cuts(simulation, links, [cut for cut in cuts if cut.begin <= time])
             cuts = [cut for cut in cuts if cut.begin > time]
             simulation.run_until(max(time, simulation.now()))
             self.restart(number)
-        cut_and_mend(simulation, links, cuts)
+        run_cuts(simulation, links, cuts)
         simulation.run_until(max(case.until, simulation.now()))
         for link in links:
             simulation.mend(link)
-            simulation.change(link, CALM)
+            simulation.change(link, DELAY_ONLY)
 
     # The end.
 

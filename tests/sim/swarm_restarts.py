@@ -20,7 +20,7 @@ from protocols.emp import codec
 from protocols.emp import host as emp
 from testbed.controller.conformance.exchanges import reuse
 from testbed.controller.conformance.message_swarm import MAX_SIZE, TIMEOUT, Case, payload
-from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, layout_of
+from testbed.controller.conformance.network_faults import DELAY_ONLY, MICROSECOND, MILLISECOND, layout_of
 from testbed.controller.conformance.trials import Violation, print_line
 from testbed.engine.sources import Source, source
 from testbed.sim.sim_node import SimNode
@@ -195,7 +195,7 @@ def run(seed: int) -> Counter[str]:
             programs.append(simulation.spawn(restarted, receive_some, case, taken_numbers[restarted], calm[restarted]))
         simulation.run_until(case.until)
         for link in layout.links:
-            simulation.change(link.name, CALM)
+            simulation.change(link.name, DELAY_ONLY)
         # Long enough for what is left to arrive, or to be given up.
         simulation.run_until(case.until + 160 * timeout + 20 * settings["longest_timeout"])
         if settings["give_up"]:

@@ -101,7 +101,7 @@ def test_random_restarts_are_refused_and_faults_without_a_restart_are_not() -> N
 
 def test_each_builtin_workload_declares_whether_it_supports_restarts() -> None:
     restartable = {
-        name: choose(name).bears_restarts
+        name: choose(name).supports_restarts
         for name, entry in offered(WORKLOADS).items()
         if entry.module.startswith("testbed.")
     }
@@ -117,7 +117,7 @@ async def refuses(comm: Comm, node: Node) -> int:
     return await wait(comm, node)
 
 
-refuses.bears_restarts = False  # type: ignore[attr-defined]  # as users say it
+refuses.supports_restarts = False  # type: ignore[attr-defined]  # as users say it
 
 
 def test_a_function_runs_with_restarts_unless_it_declares_that_it_does_not_support_them() -> None:

@@ -70,7 +70,7 @@ def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printe
         ("[swarm]\ncases = 5\n", ["swarm.protocols", "a list of protocols"]),
         ("[swarm]\nprotocols = ['epm', 'tcp']\ncases = 0\n", ["did you mean 'emp'?", "'tcp'", "swarm.cases"]),
         ("[swarm]\nprotocols = ['emp']\ncasses = 5\n", ["did you mean 'cases'?"]),
-        ("[swarm]\nprotocols = ['emp']\ncases = 5\n[run]\ncluster = 'star-2'\n", ["beside [swarm]"]),
+        ("[swarm]\nprotocols = ['emp']\ncases = 5\n[run]\ncluster = 'star-2'\n", ["together with [swarm]"]),
         ("[swarm]\nprotocols = ['emp']\ncases = 9_000_000\ncases_per_point = 1\n", ["1,000,000 at most"]),
         ("swarm = 5\n", ["a table"]),
     ],

@@ -32,16 +32,16 @@ from protocols.via.vipl_names import (
 from protocols.via.virtual_interface import Descriptor, Vi
 from testbed.controller.conformance.message_swarm import PATTERN
 from testbed.controller.conformance.network_faults import (
-    CALM,
+    DELAY_ONLY,
     MICROSECOND,
     MILLISECOND,
     SECOND,
     Cut,
-    calmer,
-    cut_and_mend,
     draw_faults,
     draw_shape,
     layout_of,
+    run_cuts,
+    without_impairment,
 )
 from testbed.controller.conformance.trials import Swarm, Violation, without_one
 from testbed.engine.sources import Source, source
@@ -323,11 +323,11 @@ def play(
         for name, impairment in zip(names, case.links, strict=True):
             simulation.change(name, impairment)
         programs = begin(simulation)
-        cut_and_mend(simulation, names, case.cuts)
+        run_cuts(simulation, names, case.cuts)
         simulation.run_until(case.until)
         for name in names:
             simulation.mend(name)
-            simulation.change(name, CALM)
+            simulation.change(name, DELAY_ONLY)
         try:
             simulation.run(timeout=timeout)
             for program in programs:
@@ -354,7 +354,7 @@ def reduced_cases(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
         yield replace(case, sessions=sessions)
     for cuts in without_one(case.cuts):
         yield replace(case, cuts=cuts)
-    for links in calmer(case.links):
+    for links in without_impairment(case.links):
         yield replace(case, links=links)
 
 

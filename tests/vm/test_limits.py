@@ -236,7 +236,7 @@ def test_gc_leaves_groups_of_clusters_that_are_up_or_in_the_making_and_those_tha
     group.mkdir()
     try:
         with Store().locked("elsewhere", timeout=0):
-            assert collect(Store()) == [Finding("cluster elsewhere", False, "another testbed command is at work on it")]
+            assert collect(Store()) == [Finding("cluster elsewhere", False, "another testbed command is changing it")]
         with subprocess.Popen(["sleep", "1000"]) as program:
             cgroups.add_processes(group, [program.pid])
             reason = "its cluster has no state, but processes live in it"

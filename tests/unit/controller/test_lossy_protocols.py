@@ -18,7 +18,7 @@ async def own(comm: Comm, node: Node) -> None:
 class Hardy(Workload):
     """Workload that declares that it bears loss."""
 
-    bears_loss = True
+    supports_loss = True
 
     async def rank(self, comm: Comm, node: Node) -> None:
         """Return at once."""

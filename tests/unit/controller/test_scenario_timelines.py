@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from testbed import Scenario
 from testbed.controller.scenarios.feasibility import check
-from testbed.controller.scenarios.moments import moments, occurrences
 from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of
+from testbed.controller.scenarios.timeline import occurrences, timeline_events
 from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.spec.fault_models import (
     Churn,
@@ -40,8 +40,8 @@ EVERY_KIND = ["impair", "down", "flap", "partition", "crash", "restart", "reset"
 
 
 def times(scenario: Scenario, layout: Layout = STAR, seed: int = 0) -> list[tuple[int, str, bool]]:
-    moments_found = moments(occurrences(scenario, layout, seed, 10 * SECOND))
-    return [(moment.when, moment.occurrence.fault.what, moment.begins) for moment in moments_found]
+    found = timeline_events(occurrences(scenario, layout, seed, 10 * SECOND))
+    return [(event.when, event.occurrence.fault.what, event.begins) for event in found]
 
 
 def test_ends_precede_begins_at_the_same_time() -> None:

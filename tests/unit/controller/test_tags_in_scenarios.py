@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from testbed.controller.scenarios.feasibility import check
-from testbed.controller.scenarios.moments import occurrences
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of, senders_of, touched_nodes
+from testbed.controller.scenarios.timeline import occurrences
 from testbed.errors import DescriptionError
 from testbed.spec.fault_models import (
     Churn,

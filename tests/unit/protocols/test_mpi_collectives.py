@@ -139,7 +139,7 @@ def test_alltoall_of_more_ranks_than_exchange_at_a_time(size: int) -> None:
     cube = np.arange(size * size).reshape(size, size)
 
     async def program(comm: Comm) -> Any:
-        comm.algorithms["Alltoall"] = "spread"
+        comm.algorithms["Alltoall"] = "scattered"
         result = np.zeros_like(cube[0])
         await comm.Alltoall(cube[comm.rank].copy(), result)
         assert np.array_equal(result, cube[:, comm.rank])
@@ -500,9 +500,9 @@ def test_an_unknown_algorithm_is_rejected() -> None:
         with pytest.raises(MPIError, match="no algorithm 'fast'") as raised:
             comm.algorithms["Bcast"] = "fast"
         assert raised.value.Get_error_class() == ERR_ARG
-        comm.algorithms["Bcast"] = "parts"
+        comm.algorithms["Bcast"] = "scatter_allgather"
         copy = await comm.Dup()
-        assert copy.algorithms == {"Bcast": "parts"}
+        assert copy.algorithms == {"Bcast": "scatter_allgather"}
 
     run(2, program)
 

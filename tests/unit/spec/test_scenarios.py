@@ -138,11 +138,14 @@ def test_all_errors_are_reported_at_once_with_the_nearest_name() -> None:
         (fault(kind='"crash"', on='"n1"'), "fault[1]: expected the key 'at' or 'from': when it begins"),
         (
             fault(kind='"crash"', on='"n1"', at='"1s"', from_='"1s"'),
-            "fault[1].from: found 'from' beside 'at', expected",
+            "fault[1].from: found 'from' together with 'at', expected",
         ),
         (fault(kind='"crash"', on='"n1"', at='"2s"', to='"1s"'), "fault[1].to: found 1s, expected a time after 2s"),
         (fault(kind='"pause"', on='"n1"', at='"1s"'), "fault[1]: expected the key 'for' or 'to': pause has an end"),
-        (fault(kind='"down"', on='"n1"', at='"1s"', to='"2s"', for_='"1s"'), "fault[1].for: found 'for' beside 'to'"),
+        (
+            fault(kind='"down"', on='"n1"', at='"1s"', to='"2s"', for_='"1s"'),
+            "fault[1].for: found 'for' together with 'to'",
+        ),
         (
             fault(kind='"flap"', on='"n1"', at='"1s"', every='"1s"'),
             "fault[1]: expected the key 'for' as well as 'every'",
