@@ -167,5 +167,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(line, yellow=True)
     for line in wrong:
         terminalreporter.line(line, red=STRICT)
-    if not hasattr(config, "workerinput"):  # a process of a distributed run has its own, which nobody reads
+    if not hasattr(config, "workerinput"):  # a worker process has its own, which is not read
         parts.add_summary(terminalreporter, notes + unmet + wrong, peak)

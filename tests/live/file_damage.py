@@ -25,7 +25,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def with_random_change(document: Any, random: Random) -> Any:
-    """The document with one value gone or another."""
+    """Return the document with one value removed or replaced."""
     spots: list[tuple[Any, Any]] = []
 
     def look(value: Any) -> None:
@@ -121,7 +121,7 @@ def _be_command(writer: int, arguments: Sequence[str], seconds: int) -> None:
         sys.argv = ["testbed", *arguments]
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
-        if arguments[0] == "report":  # with polars, whose threads a fork of a process that has used it does not have
+        if arguments[0] == "report":  # it uses polars, whose threads do not survive a fork
             program = "from testbed.cli.main import main; main()"
             os.execv(sys.executable, [sys.executable, "-c", program, *arguments])
         command.main()

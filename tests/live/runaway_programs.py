@@ -97,7 +97,7 @@ while True:
     signal.pause()
 """
 
-# One process at a time, each the parent of the next and gone at once; it stops by itself some time after the test gave up.
+# One process at a time, each the parent of the next and gone at once; it ends by itself some time after the test's deadline.
 RUNS_FROM_NUMBER_TO_NUMBER = """
 import os, time
 end = time.monotonic() + 30

@@ -70,7 +70,7 @@ def cells(tmp_path: Path) -> Iterator[Path]:
 
 
 def exchange(folder: Path) -> list[int]:
-    """Send 21 cells to n2 and one to nobody; return the numbers that arrive at n2."""
+    """Send 21 cells to n2 and one to an unknown circuit; return the numbers that arrive at n2."""
     (folder / "send.py").write_text(SENDER)
     (folder / "receive.py").write_text(RECEIVER)
     root = str(Path(__file__).parents[2])

@@ -39,7 +39,7 @@ COUNT = 150
 
 
 def talk(cluster: RunningCluster, count: int = COUNT) -> None:
-    """Send `count` frames from n1 to n2 and as many back, no two alike, without waiting for their arrival."""
+    """Send `count` frames from n1 to n2 and as many back, all different, without waiting for their arrival."""
     a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
     with node_sockets.nic_sockets(cluster) as nics:
         for _ in range(count):
@@ -195,7 +195,7 @@ def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path:
             with cluster.capture(trunk.name, tmp_path / "x.pcapng") as capture:
                 talk(cluster, 10)
                 if impairments:
-                    counters(cluster)  # nothing is under way to the other end any more
+                    counters(cluster)  # no frame is in flight to the other end
             counts = Counter((n, f) for n, _, f, _ in read_capture(tmp_path / "x.pcapng") if f[12:14] == b"\x88\xb5")
             assert {name for name, _ in counts} == present
             assert set(counts.values()) == {1}
@@ -203,7 +203,7 @@ def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path:
             assert capture.result.complete
 
 
-def test_a_relay_that_is_killed_meanwhile_tells_of_its_fates_when_it_is_there_again(tmp_path: Path) -> None:
+def test_a_relay_killed_during_a_capture_reports_its_fates_after_its_restart(tmp_path: Path) -> None:
     with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
         with cluster.capture("n1", tmp_path / "x.pcapng") as capture:
@@ -344,7 +344,7 @@ def as_documents(text: str) -> list[dict[str, Any]]:
     return records
 
 
-@pytest.mark.alone  # the fates of frames are told where both ends are read in time
+@pytest.mark.alone  # fates are recorded only if both ends are read in time
 def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
     with (
         Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
@@ -390,7 +390,7 @@ def test_the_command_prints_a_line_for_each_of_the_requested_frames() -> None:
         eventually(lambda: any(directory.glob("watch.*")), "it has begun")
         while process.poll() is None:
             talk(cluster, 30)
-            time.sleep(0.05)  # bursts, so that so many frames last longer than one end's may be read late under load
+            time.sleep(0.05)  # bursts, so that the traffic lasts longer than one end may be read late under load
         lines, errors = process.communicate()
     assert process.returncode == 0
     assert len(lines.splitlines()) == 400

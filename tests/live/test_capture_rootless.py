@@ -18,7 +18,7 @@ from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-# What a child uses, beside what all do, is imported before it loses the right to read it.
+# Modules that only a child uses are imported before it loses the permission to read them.
 for _module in ("testbed.observe.sniff.capture",):
     import_module(_module)
 

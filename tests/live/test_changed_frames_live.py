@@ -38,7 +38,7 @@ def test_a_changed_tag_with_a_correct_check_reaches_the_program_and_one_without_
 
 
 def test_the_command_moves_a_datagram_to_another_port_and_the_kernel_discards_one_whose_checksum_is_left() -> None:
-    """n1 sends four datagrams to PORT: the second arrives at PORT + 1 instead, the third nowhere."""
+    """n1 sends four datagrams to PORT: the second arrives at PORT + 1, the third is lost."""
     with Cluster.back_to_back().up() as cluster:
         address = str(cluster["n2"].layout.nics[0].addresses[0]).partition("/")[0]
         with ExitStack() as stack:

@@ -48,7 +48,7 @@ MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 OUT_OF_REACH = 3_600 * SECOND
 
-# What depends on the machine alone, and what is counted for the whole of it, decides no test.
+# Findings about the machine decide no test.
 MACHINE = ("softnet drops", "steal", "relay waiting", "timer floor p99", "scheduling lag p99", "wall clock")
 
 
@@ -243,7 +243,7 @@ def test_links_at_switches_with_routes_are_probed_from_nic_to_nic() -> None:
         assert any("probed from NIC to NIC" in note for note in verdict.notes)
 
 
-def test_a_cable_that_is_pulled_out_of_a_switch_with_routes_carries_no_probe() -> None:
+def test_a_cable_unplugged_from_a_switch_with_routes_passes_no_probe() -> None:
     with ring() as cluster, cluster.cut("n2"):
         verdict = check(cluster, "n2", seconds=1, table=PATIENT)
         (actual,) = verdict.of(link_of(cluster, "n2"), THERE_AND_BACK)
@@ -254,7 +254,7 @@ def test_a_cable_that_is_pulled_out_of_a_switch_with_routes_carries_no_probe() -
 
 
 def mislead(cluster: RunningCluster, **impairment: object) -> None:
-    """Give the relay other orders than the state says."""
+    """Give the relay orders that contradict the state."""
     places = RelayPaths(Store().directory(cluster.name))
     orders = places.read_orders()
     assert orders is not None
@@ -439,7 +439,7 @@ def test_a_rule_that_matches_nothing_is_reported_and_does_not_lower_the_grade() 
         assert graded(verdict, Grade.INVALID) | graded(verdict, Grade.DEGRADED) == set()
 
 
-def test_a_wrong_call_is_a_sentence() -> None:
+def test_a_usage_error_is_a_sentence() -> None:
     with star() as cluster:
         with pytest.raises(NotFoundError, match="n9"):
             check(cluster, "n9")

@@ -95,7 +95,7 @@ def test_gc_keeps_running_clusters_and_does_not_report_them() -> None:
         running.assert_unchanged()
 
 
-def test_gc_leaves_a_cluster_that_another_command_is_at_work_on() -> None:
+def test_gc_leaves_a_cluster_that_another_command_is_changing() -> None:
     """A cluster that looks abandoned may be under repair while its lock is held."""
 
     def work(report: Callable[[object], None]) -> None:
@@ -129,7 +129,7 @@ def test_gc_keeps_foreign_entries_in_run_netns(machine: Machine) -> None:
 
 @pytest.mark.parametrize("part", ["boot", "pid namespace"])
 def test_gc_only_reports_foreign_objects(part: str, machine: Machine) -> None:
-    """The owner may be alive as long as processes run in the nodes, and this test cannot tell."""
+    """The owner may be alive as long as processes run in the nodes."""
     cluster = made_by_another_process()
     rewrite(phase="building", owner=with_another(part))
     processes = runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
@@ -190,7 +190,7 @@ def test_gc_removes_a_cluster_whose_owner_died_half_way(phase: str, machine: Mac
         pytest.param("\0" * 4096, id="zeros"),
     ],
 )
-def test_a_state_that_cannot_be_read_is_an_error_that_gc_and_down_can_mend(content: str, machine: Machine) -> None:
+def test_an_unreadable_state_is_an_error_that_gc_and_down_repair(content: str, machine: Machine) -> None:
     for mend in (gc, lambda: removal.down(Store(), NAME)):
         cluster = made_by_another_process()
         (Store().directory(NAME) / "state.json").write_text(content)
@@ -334,7 +334,7 @@ faults = pytest.mark.parametrize(
 
 @faults
 @pytest.mark.parametrize("kind", ["lasting", "held"])
-def test_an_up_that_breaks_off_after_any_change_is_rolled_back(
+def test_an_up_aborted_after_any_change_is_rolled_back(
     fault: Callable[[], None], error: type[BaseException], kind: str, machine: Machine
 ) -> None:
     def act() -> RunningCluster:
@@ -352,7 +352,7 @@ def test_an_up_that_breaks_off_after_any_change_is_rolled_back(
 
 
 @faults
-def test_a_change_that_breaks_off_after_any_step_restores_the_cluster(
+def test_a_change_aborted_after_any_step_restores_the_cluster(
     fault: Callable[[], None], error: type[BaseException]
 ) -> None:
     with made_by_another_process() as cluster:

@@ -1,5 +1,5 @@
-"""ci/bench collectives runs from end to end and leaves nothing behind; a barrier takes log2(ranks) rounds in the simulation.
-What else it finds depends on the machine, and no test on that."""
+"""ci/bench collectives runs end to end and leaves nothing behind; a barrier takes log2(ranks) rounds in the simulation.
+Its other results depend on the machine and are not tested."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_collective_calls_are_measured_with_short_settings(tmp_path: Path) -> No
     simulated = {(row["measure"], row["settings"]["size_bytes"]) for row in rows if row["subject"] == "simulation"}
     assert simulated == {("Allreduce", 8), ("Allreduce", 4096), ("Alltoall", 8), ("Alltoall", 4096)}
     assert {row["hosts"] for row in rows if row["subject"] == "Barrier"} == {2, 4, 8, 16}
-    selected_rows = [row for row in rows if row["subject"] == "target"]
-    assert selected_rows
-    assert all(row["reached"] for row in selected_rows)
+    target_rows = [row for row in rows if row["subject"] == "target"]
+    assert target_rows
+    assert all(row["reached"] for row in target_rows)

@@ -34,7 +34,7 @@ def star(machine: object) -> Iterator[None]:  # noqa: ARG001  (the machine is lo
     testbed("down", "--all")
 
 
-# The whole way
+# End to end
 
 
 def test_up_exec_status_down_report_their_actions() -> None:
@@ -450,7 +450,7 @@ REFUSED: list[tuple[tuple[str, ...], int, list[str]]] = [
 
 
 @pytest.mark.usefixtures("star")
-def test_faults_that_cannot_be_are_refused() -> None:
+def test_impossible_faults_are_refused() -> None:
     """All refusals are tried on one cluster: a refused command leaves it unchanged."""
     for arguments, code, words in REFUSED:
         refused(testbed(*arguments), code, *words)
@@ -482,7 +482,7 @@ def test_a_link_declared_direct_refuses_injection_with_that_sentence(tmp_path: P
     assert testbed("down").returncode == 0
 
 
-# Bad files: an error that says where and what, and the machine unchanged
+# Invalid files: an error with the position and the reason, and an unchanged machine
 
 NODES = '[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[switch]]\nname = "s"\n'
 
@@ -525,7 +525,7 @@ def test_an_invalid_file_is_refused_with_the_error_position(tmp_path: Path, text
     refused(testbed("up", str(file)), 2, "bad.toml", *words)
 
 
-def test_all_errors_come_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(NODES + '[[link]]\nends = ["a", "zz"]\ndealy = "1ms"\n[[link]]\nends = ["b", "s"]\nloss = 7\n')
     refused(testbed("up", str(file)), 2, "zz", "dealy", "loss", "3 problems")
@@ -541,7 +541,7 @@ def test_a_directory_is_no_description(tmp_path: Path) -> None:
     refused(testbed("up", str(tmp_path)), 2, "directory")
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_a_missing_file() -> None:
     refused(testbed("up", "./nowhere.toml"), 4, "nowhere.toml")
 
 

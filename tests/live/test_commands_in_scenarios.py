@@ -1,4 +1,4 @@
-"""A scenario beside commands affects links, nodes and the commands' processes, and leaves nothing behind."""
+"""A scenario with commands affects links, nodes and the commands' processes, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (
             Reset(on="n1", at="1s"),
@@ -170,9 +170,9 @@ def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path
     ],
 )
 def test_options_of_firmware_are_rejected_for_the_kernels_protocols_before_the_start(
-    tmp_path: Path, fault: Fault, said: str
+    tmp_path: Path, fault: Fault, message: str
 ) -> None:
-    with pytest.raises(UnsupportedError, match=said):
+    with pytest.raises(UnsupportedError, match=message):
         play(tmp_path, [("n1", "true")], fault)
     chance = Scenario(name="chance", random=RandomFaults(kinds=["pause", "reset"], rate=1.0))
     with pytest.raises(UnsupportedError, match="random: reset: this fault acts on a NIC's firmware"):

@@ -136,7 +136,9 @@ def test_parts_are_used_as_in_the_simulation(run: tuple[Hardware, RunResult]) ->
                 assert actual.usage[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
 
 
-def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_seeds(tmp_path: Path) -> None:
+def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation_and_of_no_other_seed(
+    tmp_path: Path,
+) -> None:
     def run(mode: Mode, seed: int) -> dict[FlowOfLink, dict[int, Fate]]:
         lossy = Cluster.star(3, rate="1gbit", delay="5us", loss="2%", seed=seed)
         folder, dilate = tmp_path / f"{mode}-{seed}", 50 if mode == "dilated" else None

@@ -25,7 +25,7 @@ SHOWN = {"text", "ini", "sh", "yaml"}
 )
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).with_suffix("").as_posix())
-def test_a_page_is_so(page: Path, tmp_path: Path) -> None:
+def test_a_page_runs_as_written(page: Path, tmp_path: Path) -> None:
     assert follow(page, tmp_path) >= 1
 
 

@@ -1,4 +1,4 @@
-"""Malformed frames at full rate beside EMP's own: transfers go on, and each frame is counted."""
+"""Malformed frames at full rate among EMP's own: transfers continue, and each frame is counted."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def said_to_be_longer(frame: bytes, chance: random.Random) -> bytes:
 
 
 def overheard(wire: socket.socket) -> list[bytes]:
-    """Frames that come, until there are some of every type and a hundred in all."""
+    """Receive frames until there are some of every type and a total of a hundred."""
     actual: list[bytes] = []
     while len(actual) < 100 or {type_of(frame) for frame in actual} != {TYPE_MESSAGE, TYPE_DATA, TYPE_ACK}:
         wait_until_readable(wire)
@@ -149,7 +149,7 @@ def overheard(wire: socket.socket) -> list[bytes]:
 def test_transfers_continue_despite_damaged_copies_of_their_frames_at_full_rate(
     spoil: Callable[[bytes, random.Random], bytes], rows: list[str]
 ) -> None:
-    """The frames seem to come from each node's peer: they bear its address, incarnation and numbers."""
+    """The frames pretend to come from each node's peer: they have its address, incarnation and numbers."""
     sent = 0
 
     def flood(wires: list[tuple[socket.socket, list[bytes]]]) -> None:

@@ -77,8 +77,8 @@ def test_down_ends_a_program_while_it(cluster: RunningCluster, program: str) -> 
 
 
 @pytest.mark.parametrize("end", ["down", "up", "gc"])
-def test_a_stranger_whose_namespace_got_the_number_of_a_lost_node_lives_on(machine: Machine, end: str) -> None:
-    """The kernel gives a free inode to the next namespace: whose it is must be seen from the namespace itself."""
+def test_a_foreign_process_whose_namespace_reuses_the_inode_of_a_lost_node_survives(machine: Machine, end: str) -> None:
+    """The kernel reuses a free inode for the next namespace, so the owner must be read from the namespace itself."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", runaway_programs.STRANGER], stdout=subprocess.PIPE, text=True
     ) as stranger:

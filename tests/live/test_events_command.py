@@ -105,7 +105,7 @@ def test_following_a_cluster_that_is_made_again_ends_with_the_first(star: Runnin
         assert "loss 9%" not in rest
 
 
-def test_an_interrupt_ends_following_without_a_word(star: RunningCluster) -> None:
+def test_an_interrupt_ends_following_silently(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     with follow() as process:
         assert line_of(process)

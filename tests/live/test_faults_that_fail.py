@@ -1,4 +1,4 @@
-"""Faults that cannot be carried out, or whose author is killed, leave everything as it was, or as the next command expects
+"""Faults that cannot be applied, or whose command is killed, leave everything as it was, or as the next command expects
 it."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_a_cluster_that_ends_with_its_process_is_rolled_back_where_it_is(
     ping(star, "n1", "n2")
 
 
-def test_a_rollback_keeps_the_log_of_fates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_keeps_the_fate_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = str(tmp_path / "fates")
     layout = resolve(Cluster.star(2))
     store = Store()
@@ -139,7 +139,7 @@ def test_forwarded_frames_are_not_reported_as_lost_when_the_relay_dies(star: Run
     os.kill(relay_pid(star), signal.SIGKILL)
     eventually(lambda: bool(events_of(star, "relay restarted")), "the relay is back")
     (restarted,) = events_of(star, "relay restarted")
-    assert restarted["lost"] < 20  # neighbours that are asked for, at most
+    assert restarted["lost"] < 20  # at most neighbour discovery
 
 
 def offered(cluster: RunningCluster) -> int:

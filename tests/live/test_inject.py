@@ -185,7 +185,7 @@ def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, o
     assert pair.state.injected == ()
 
 
-def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
+def test_a_nodes_name_selects_all_its_links_and_all_selects_every_link() -> None:
     with Cluster.dumbbell(2, 2).up() as cluster:
         links = {link.name for link in cluster.state.layout.links}
         with cluster.inject("n1", delay="1ms"):
@@ -282,7 +282,7 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: ConfiguredD
             assert len(flow.arrived) == len(set(flow.arrived)), "no frame arrives twice"
             late = [place for place, (one, other) in enumerate(pairwise(flow.arrived)) if one > other]
             times = sum(second - first > 100 for first, second in pairwise([-1000, *late]))
-            # What the relay has in hand when links come back from it is overtaken by what goes the short way.
+            # Frames in the relay when links are taken from it are overtaken by those on the direct path.
             assert times <= (5 if datapath == "relay" else 0)
         if datapath == "relay":
             assert told_before == 0, all_events(cluster)
@@ -313,7 +313,7 @@ def test_a_link_that_is_cut_has_no_carrier_and_comes_back(impaired: bool) -> Non
         cluster.heal()
 
 
-def test_a_cable_is_pulled_out_and_plugged_in_again_without_a_look_at_the_nodes(
+def test_a_cable_is_unplugged_and_plugged_in_again_without_changing_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A scan of all nodes would take most of a processor while a cable of a hundred-node cluster flaps."""
@@ -403,7 +403,7 @@ def test_state_and_events_show_the_present_impairments(pair: RunningCluster) -> 
 
 
 @pytest.mark.parametrize(
-    ("target", "wish", "error", "said"),
+    ("target", "impairment", "error", "message"),
     [
         ("n1--n3", {"loss": "1%"}, NotFoundError, "did you mean 'n1--n2'?"),
         ("n9", {"loss": "1%"}, NotFoundError, "no link, node or switch 'n9'"),
@@ -417,12 +417,12 @@ def test_state_and_events_show_the_present_impairments(pair: RunningCluster) -> 
     ],
 )
 def test_invalid_arguments_are_rejected_without_effect(
-    pair: RunningCluster, target: str, wish: dict[str, Any], error: type[TestbedError], said: str
+    pair: RunningCluster, target: str, impairment: dict[str, Any], error: type[TestbedError], message: str
 ) -> None:
     before = everything(pair)
     with pytest.raises(error) as caught:
-        pair.inject(target, **wish)
-    assert said in str(caught.value)
+        pair.inject(target, **impairment)
+    assert message in str(caught.value)
     assert pair.state.injected == ()
     assert everything(pair) == before
     assert events_of(pair, "inject") == []

@@ -113,7 +113,7 @@ def test_workloads_run_on_nics_and_on_sockets(star: RunningCluster, protocol: st
 
 
 @pytest.mark.parametrize("protocol", ["emp", "tcp"])
-def test_names_go_around_and_messages_to_oneself_and_long_ones_arrive(star: RunningCluster, protocol: str) -> None:
+def test_names_circulate_and_self_sends_and_long_messages_arrive(star: RunningCluster, protocol: str) -> None:
     results = testbed.run(star, exchange, protocol=protocol).results
     assert results == {"n1": [["n2", "n3"], 2, 2], "n2": [["n1", "n3"], 0, 0], "n3": [["n1", "n2"], 1, 1]}
 

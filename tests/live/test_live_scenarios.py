@@ -1,4 +1,4 @@
-"""Scenarios on real namespaces: each fault is seen to have happened, and is gone when the run is, however it has ended."""
+"""Scenarios in namespaces: each fault has its effect, and is removed when the run has ended in any way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.sim.test_starts_again import ends_at_the_barrier, knows_how_often_it_
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 MILLISECOND, SECOND = 1_000_000, 1_000_000_000
-LATE = 0.5  # s: how much later than asked a busy machine may do something
+LATE = 0.5  # s: tolerated lateness on a busy machine
 
 
 async def talk(comm: Comm, node: Node, *, seconds: float = 1.0) -> list[float]:
@@ -124,7 +124,7 @@ def test_impairments_of_links_and_nodes_are_applied_at_the_scheduled_times(tmp_p
         assert 0 <= begins["begun"] / SECOND - begins["at"] / SECOND < LATE
 
 
-def test_links_with_faults_change_hands_before_and_after_the_run_only(tmp_path: Path) -> None:
+def test_links_with_faults_switch_datapaths_only_before_and_after_the_run(tmp_path: Path) -> None:
     """A change of datapath loses the frames in flight, which no scenario asks for and the verdict would report."""
     faults = (
         Impair(on="n1", from_="300ms", to="400ms", loss="30%"),
@@ -287,7 +287,7 @@ def test_faults_left_by_a_killed_run_end_by_themselves(tmp_path: Path, monkeypat
         assert all(link.up for link in status(cluster.state).links)
 
 
-def test_a_fault_that_cannot_be_put_in_force_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
+def test_a_fault_that_cannot_be_applied_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     """Each is sound by itself; together they are not."""
     faults = Impair(on="n1", at="100ms", delay="1ms", reorder="5%"), Impair(on="n1", at="300ms", delay="0s")
     with Cluster.star(2).up() as cluster:

@@ -178,7 +178,7 @@ def test_frames_of_every_kind_meet_the_models_fates_on_an_interface(cable: Cable
         Impairment(loss=0.1, gemodel=(0.05, 0.4, 0.8, 0.01), loss_pattern="1-3"),
     ],
 )
-def test_losses_that_step_with_the_direction_are_the_models(impairment: Impairment, cable: Cable) -> None:
+def test_losses_of_a_state_per_direction_are_the_models(impairment: Impairment, cable: Cable) -> None:
     frames = [ethernet(bytes(46), source=A + number % 3) for number in range(2_000)]
     cable.attach(impairment)
     assert cable.carry(frames) == survivors(impairment, frames)

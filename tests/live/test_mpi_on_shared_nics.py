@@ -123,7 +123,7 @@ def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str)
 
 @pytest.mark.alone
 def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> None:
-    """The script's ping-pong takes as long as in the simulation, up to the measured lateness of frames: eight round trips,
+    """The script's ping-pong takes the time of the simulation, up to the measured lateness of frames: eight round trips,
     of which a clock that is read late at their begin takes little."""
     star, script = Cluster.star(2, rate="1gbit", delay="200ns"), with_our_import("pingpong.py", tmp_path)
     tables = []

@@ -32,7 +32,7 @@ def test_a_pingpong_runs_with_one_changed_import_on_the_machines_clock(
     took = time.monotonic() - start
     table = [line.split() for line in (tmp_path / "run" / "logs" / "n1.log").read_text().splitlines()]
     assert [int(length) for length, _ in table] == [1, 16, 256, 4096, 65536]
-    # Nothing goes there and back in no time, and all of it together in less than the run has taken.
+    # A round trip takes time, and all of them together no more than the run.
     assert all(float(latency) > 1 for _, latency in table)
     assert sum(float(latency) * 2 * 30 / 1e6 for _, latency in table) < took
 

@@ -227,7 +227,7 @@ async def send_one(endpoint: SourceRouteEndpoint, _node: ProgramNode, peer: str)
     endpoint.send(peer)
 
 
-def test_another_crossbar_and_another_node_come_and_go_while_the_relay_stays() -> None:
+def test_another_crossbar_and_another_node_are_added_and_removed_while_the_relay_runs() -> None:
     name = f"grows-{os.getpid()}"
     few, more = crossbar_cluster(*PAIR), crossbar_cluster("n1 s1:1", "n2 s1:2", "s1:3 s2:1", "n3 s2:4")
     pids = set()

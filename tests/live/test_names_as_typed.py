@@ -1,4 +1,4 @@
-"""A cluster's name where people type it, and a description whose name has changed while its cluster was up."""
+"""A cluster's name in commands, and a description whose name has changed while its cluster was up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_down_status_and_heal_take_the_name_as_it_is_typed() -> None:
         assert Store().names() == ["one"]
 
 
-def test_a_file_whose_name_has_changed_tells_of_the_cluster_under_its_former_one(tmp_path: Path) -> None:
+def test_a_renamed_file_reports_the_cluster_under_its_former_name(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(f'name = "before"\n{STAR}')
     try:

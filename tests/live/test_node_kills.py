@@ -25,7 +25,7 @@ from tests.live.machine_state import Machine, eventually
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 TIMEOUT = 30.0  # s
-SOON = 5.0  # s, on a machine that has others at work
+SOON = 5.0  # s, on a busy machine
 NODES = ["n1", "n2", "n3", "n4"]
 PROTOCOLS = {"emp": (EMP, range(8)), "openmx": (OPENMX, range(8, 12))}
 """Protocols, and the seeds of their deaths."""

@@ -41,7 +41,7 @@ def test_two_programs_communicate_in_their_nodes() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["echo", "emp"])
-def test_a_hundred_begin_soon_and_cost_little(
+def test_a_hundred_processes_start_quickly_and_cheaply(
     protocol: str, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
     """Node processes are forked from a small parent, not from a grown test run, since forked memory stays shared until
@@ -84,7 +84,7 @@ def test_a_death_whose_two_signs_arrive_at_once_is_reported() -> None:
             event["event"] == "node process died" for event in event_log.read(Store().directory(cluster.name))
         ):
             assert time.monotonic() < deadline
-        time.sleep(0.05)  # it is recorded before it is said; too short a wait makes the test easier, not wrong
+        time.sleep(0.05)  # it is recorded before it is reported; too short a wait makes the test easier, not wrong
         with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
             run.wait(TIMEOUT)
 
@@ -219,7 +219,7 @@ def test_the_death_of_their_parent_ends_all_and_is_reported() -> None:
         assert len(report(cluster)) == 1, "an end that was asked for is none"
 
 
-def test_offloads_are_off_while_an_agent_is_there_and_come_back_however_it_ends() -> None:
+def test_offloads_are_off_while_an_agent_runs_and_are_restored_however_it_ends() -> None:
     with Cluster.star(3).up() as cluster:
         with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
             assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]

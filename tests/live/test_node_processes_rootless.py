@@ -69,7 +69,7 @@ def test_programs_communicate_through_a_relay_in_a_lasting_cluster(home: Path) -
     wait_for_success(as_user(home, story))
 
 
-def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
+def test_offloads_are_restored_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:

@@ -142,7 +142,7 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
 
 def random_traffic(folder: Path, mode: Mode, seed: int = 7, **more: Unpack[RunOptions]) -> None:
     """Messages of chance from everybody to everybody, with their histories checked and every fate logged. A dilated run has
-    the paper's costs: they change when things happen, and nothing else."""
+    the paper's costs, which change only times."""
     given: RunOptions = {"profile": OPENMX_2009, "dilate": DILATE} if mode == "dilated" else {}
     testbed.run(
         Cluster.star(3, rate="1gbit", delay="100us", loss="2%", seed=seed), "random", protocol="openmx", mode=mode,
@@ -158,7 +158,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("mode", "nics"), [("live", "inline"), ("live", "shared"), ("dilated", "inline")])
-def test_messages_and_the_fates_of_every_flow_are_the_simulations(
+def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation(
     mode: Mode, nics: Nics, simulated: Path, tmp_path: Path
 ) -> None:
     random_traffic(tmp_path / "run", mode, nics=nics)
@@ -214,7 +214,7 @@ def test_shared_nics_serve_programs_that_attach() -> None:
     assert sorted(log) == ["0 from n2\n", "1 from n1\n"]
 
 
-def test_runs_with_shared_nics_come_to_the_same_end() -> None:
+def test_runs_with_shared_nics_have_the_same_outcome() -> None:
     result = testbed.run(
         Cluster.star(2, loss="1%", seed=3), ring, protocol="openmx", mode="live", nics="shared", timeout=60
     )

@@ -1,5 +1,5 @@
-"""Open-MX's NICs shared by host processes: one that writes and rings what it likes, or is killed, disturbs nobody but its
-partners, and those are told."""
+"""Open-MX's NICs shared by host processes: one that misbehaves, or is killed, disturbs no other but its
+partners, which are notified."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHILE: Final = 1.5  # s
 
 
 def talk(peer: int, rounds: int) -> Program:
-    """Exchange messages with a peer, who does the same, in rounds; each is checked. rounds: 0 for ever, until the connection
+    """Exchange messages with a peer in rounds; each is checked. rounds: 0: without end, until the connection
     is lost: then its result is the status."""
 
     async def program(library: Library, _driver: HostDriver, nic: Attachment) -> int | str:

@@ -106,7 +106,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
 
 
 @pytest.mark.parametrize("case", EVERY if LONG else QUICK, ids=str)
-def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_seeds(
+def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation_and_of_no_other_seed(
     case: Case, simulated: Simulated, tmp_path: Path
 ) -> None:
     run_folder = tmp_path / "run"

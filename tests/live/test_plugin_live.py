@@ -115,7 +115,7 @@ def test_a_failing_test_leaves_its_clusters_description_and_its_links_frames(sui
     assert json.loads((folder / "state.json").read_text())["datapaths"]
 
 
-def test_a_cluster_of_a_failing_test_stays_up_if_it_shall(suite: pytest.Pytester) -> None:
+def test_a_cluster_of_a_failing_test_stays_up_on_request(suite: pytest.Pytester) -> None:
     suite.makepyfile(ONE_FAILS)
     result = suite.runpytest_subprocess("--keep-cluster")
     result.assert_outcomes(failed=1, passed=1)

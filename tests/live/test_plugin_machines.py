@@ -31,7 +31,7 @@ async def count(comm, node, *, until: int = 3):
     return await comm.recv(source=0)
 
 
-def test_a_run_and_a_fault(cluster):
+def test_one_run_and_one_fault(cluster):
     with cluster.inject("n4", loss="30%"):
         result = cluster.run(count, until=5, check=True)
     assert result.results == dict.fromkeys(["n1", "n2", "n3", "n4"], 5)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_endpoints_that_do_nothing_but_poll_come_to_their_end(nics: Literal["inline", "shared"]) -> None:
+def test_endpoints_that_only_poll_terminate(nics: Literal["inline", "shared"]) -> None:
     actual = testbed.run(Cluster.star(3), PollingWorkload(), protocol="am2", nics=nics, timeout=30)
     assert actual.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
 

@@ -65,7 +65,7 @@ def measured(star: RunningCluster, protocol: str, nics: Literal["inline", "share
 
 
 def too_slow(times: dict[str, float]) -> dict[str, float]:
-    """How many times as long as waiting, where that is too much."""
+    """Limit of the ratio to waiting."""
     actual = {}
     for how, took in times.items():
         waits = times["probe" if "probe" in how else "recv"] + (SLEPT if how.endswith("sleep") else 0)
@@ -90,7 +90,7 @@ def test_a_polling_program_takes_at_most_three_times_as_long_as_a_waiting_one(
 
 
 @pytest.mark.parametrize(("protocol", "nics"), [("emp", "inline"), ("am2", "shared")])
-def test_scripts_that_poll_come_to_their_end(
+def test_scripts_that_poll_terminate(
     star: RunningCluster, tmp_path: Path, protocol: str, nics: Literal["inline", "shared"]
 ) -> None:
     for script, arguments in (("master_worker.py", "24"), ("pipeline.py", "0"), ("pipeline.py", "0.001")):

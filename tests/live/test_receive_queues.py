@@ -75,7 +75,7 @@ def test_in_turn_half_of_the_frames_come_to_the_other_worker() -> None:
     result = exchanged(2, "round-robin", bind=False)
     for node in ("n1", "n2"):
         (first, handed), (second, also_handed) = workers(result, node, 2)
-        # The workers are asked one after the other, while the last acknowledgements still come.
+        # The workers are queried one after the other, while the last acknowledgements arrive.
         assert abs(first - second) < 0.02 * (first + second)
         assert 0.25 < (handed + also_handed) / (first + second) < 0.75
 

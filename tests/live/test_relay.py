@@ -136,7 +136,7 @@ def test_frames_keep_their_vlan_tags_which_the_kernel_stores_separately() -> Non
                 assert data[12 : 12 + len(tag) - 4] == tag[4:]
 
 
-# What it says
+# Messages
 
 
 def test_a_delayed_relay_reports_its_lateness() -> None:
@@ -208,7 +208,7 @@ def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
         traffic.wait()
 
 
-def test_a_relay_that_dies_again_and_again_is_tried_again_at_leisure() -> None:
+def test_a_relay_that_dies_repeatedly_is_restarted_at_longer_intervals() -> None:
     """The supervisor backs off between restarts, and the relay runs in the end."""
     with running(delay="1ms") as cluster:
         for death in range(1, 7):
@@ -243,7 +243,7 @@ def test_a_relay_outlives_its_supervisor_loses_nothing_and_starts_another_one() 
             assert start < ended <= restarted["time"]
         assert relay_pid(cluster) == pid
         assert events_of(cluster, "relay died") == []
-        os.kill(pid, signal.SIGKILL)  # which is not a child of who watches it now
+        os.kill(pid, signal.SIGKILL)  # which is no child of its present supervisor
         eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
         cluster.inject("n2", delay="1ms")
         ping(cluster, "n1", "n2")
@@ -270,7 +270,7 @@ def test_traffic_passes_without_loss_while_supervisors_die_one_after_the_other()
         assert (after["overrun"], after["unsent"]) == (before["overrun"], before["unsent"])
 
 
-def test_supervisor_and_relay_that_die_together_are_put_right_by_the_next_command() -> None:
+def test_supervisor_and_relay_that_die_together_are_restarted_by_the_next_command() -> None:
     with running(delay="1ms") as cluster:
         supervisor, relay = supervisor_of(cluster).pid, relay_pid(cluster)
         os.kill(supervisor, signal.SIGSTOP)  # so that neither sees the other die
@@ -338,9 +338,9 @@ def test_a_link_that_moves_to_another_switch_keeps_being_forwarded() -> None:
 
 
 def test_a_temporary_cluster_ends_with_its_process_even_if_that_is_killed(machine: Machine) -> None:
-    def hold_cluster(say: Callable[[object], None]) -> None:
+    def hold_cluster(report: Callable[[object], None]) -> None:
         with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
-            say(relay_pid(cluster))
+            report(relay_pid(cluster))
             signal.pause()
 
     with background(hold_cluster) as process:
@@ -397,7 +397,7 @@ def test_up_with_a_relay_killed_after_any_change_leaves_nothing_behind_gc(
     record_property("note", f"up of an impaired cluster of 3 nodes: {len(changes)} changes")
 
 
-def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by_the_next(
+def test_a_change_of_an_impaired_cluster_killed_after_any_step_is_completed_by_the_next(
     machine: Machine, record_property: Callable[[str, object], None]
 ) -> None:
     in_child(lambda: up(IMPAIRED))
@@ -420,7 +420,7 @@ def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by
     record_property("note", f"change of an impaired cluster: {len(changes)} changes")
 
 
-def test_injecting_killed_after_any_change_leaves_a_cluster_that_the_next_command_puts_right(
+def test_an_injection_killed_after_any_change_leaves_a_cluster_that_the_next_command_repairs(
     machine: Machine, record_property: Callable[[str, object], None]
 ) -> None:
     def inject() -> None:

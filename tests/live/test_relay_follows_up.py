@@ -38,7 +38,7 @@ def milliseconds(cluster: RunningCluster) -> float:
     return float(output.rpartition(" = ")[2].split("/")[0])
 
 
-def test_another_text_of_the_same_file_is_in_force(tmp_path: Path) -> None:
+def test_a_changed_content_of_the_same_file_is_applied(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.write_text("1ms\n")
     requested = {"delay": "1ms", "distribution": "trace", "jitter_file": str(trace)}

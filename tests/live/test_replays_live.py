@@ -20,7 +20,7 @@ STAR = Cluster.star(3, loss="10%")
 SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
 
 
-def test_a_live_run_with_nothing_wrong_passes_its_checks_and_its_fates_come_again_in_the_simulation(
+def test_a_correct_live_run_passes_its_checks_and_its_fates_recur_in_the_simulation(
     tmp_path: Path,
 ) -> None:
     result = testbed.run(STAR, "random", output=tmp_path / "run", settings=SETTINGS, fates=True, seed=1)

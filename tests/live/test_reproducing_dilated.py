@@ -71,7 +71,7 @@ def agree(exact: Reproduction, dilated: Reproduction, crossings: int) -> bool:
 @pytest.mark.parametrize(
     "selection", [EMP, AM2, *PAPERS], ids=lambda selection: "-".join((selection.protocol, *selection.runs))
 )
-def test_rows_are_the_simulations_but_for_lateness_and_a_wrong_profiles_are_not(
+def test_rows_equal_those_of_the_simulation_up_to_lateness_and_those_of_a_wrong_profile_do_not(
     selection: Selection, record_property: Callable[[str, object], None]
 ) -> None:
     dilated = reproduce(selection.protocol, mode="dilated", dilate=selection.dilate, runs=selection.runs)

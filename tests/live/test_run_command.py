@@ -53,7 +53,7 @@ def test_documents_match_the_schema(tmp_path: Path) -> None:
     jsonschema.validate(json.loads(command("runs", "--workloads", "--json").stdout), schema_of("workloads"))
 
 
-def test_a_workload_of_ones_own_on_a_cluster_that_is_up_which_stays(tmp_path: Path) -> None:
+def test_a_users_workload_runs_on_a_running_cluster_which_stays_up(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "async def hello(comm, node, *, times: int = 1):\n"
         "    for _ in range(times):\n"

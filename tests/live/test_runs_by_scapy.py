@@ -1,4 +1,4 @@
-"""A run in namespaces for which Scapy is asked to make and read the frames: its node processes do so."""
+"""A run in namespaces with Scapy as codec: its node processes use it."""
 
 from __future__ import annotations
 

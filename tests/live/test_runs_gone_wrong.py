@@ -38,7 +38,7 @@ from tests.live.node_sockets import offloads_on
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 MILLISECOND = 1_000_000  # ns
-LONG = 3_600.0  # s: a run's whole time, where it is not what ends the run
+LONG = 3_600.0  # s: a run's timeout, where something else ends the run
 FRAMES = 20_000
 MACHINE = ("softnet drops", "steal", "relay waiting")  # depend on the machine alone: they decide no test
 
@@ -261,7 +261,7 @@ def all_on(cluster: RunningCluster) -> bool:
     return all(offloads_on(cluster, node) for node in ("n1", "n2", "n3"))
 
 
-def test_offloads_come_back_when_the_parent_is_killed() -> None:
+def test_offloads_are_restored_when_the_parent_is_killed() -> None:
     with Cluster.star(3).up() as cluster:
         with running(cluster) as run:
             os.kill(parent_of(run), signal.SIGKILL)
@@ -278,7 +278,7 @@ def test_a_stopped_parent_blocks_the_others_only_for_a_limited_time(monkeypatch:
         assert all_on(cluster)
 
 
-def test_offloads_come_back_with_the_next_run_where_everybody_was_killed() -> None:
+def test_offloads_are_restored_by_the_next_run_when_all_processes_were_killed() -> None:
     with Cluster.star(3).up() as cluster:
         child = os.fork()
         if not child:

@@ -352,7 +352,7 @@ def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
         pids = [running.agents["n1"].pid, *(running.host("n1", wait).pid for _ in range(2))]
         eventually(is_idle, "they have nothing to do any more")
         before = sum(map(used, pids))
-        time.sleep(1.0)  # in which nobody does anything
+        time.sleep(1.0)  # without traffic
         assert sum(map(used, pids)) - before <= 5
 
 
@@ -396,7 +396,7 @@ def test_hosts_of_an_agent_that_dies_are_notified() -> None:
         hosts = [running.host("n1", wait) for _ in range(2)]
         running.agents["n1"].kill()
         for host in hosts:
-            word, reported = host.hear()
+            word, reported = host.next_report()
             assert word == "failed"
             assert "agent of the NIC has ended" in reported
         running.agents["n1"].close()

@@ -87,7 +87,7 @@ def test_the_names_directory_stays_while_names_are_made_under_another_state_root
     machine.assert_unchanged()
 
 
-def test_clusters_that_come_and_go_share_run_netns_with_those_that_do(machine: Machine) -> None:
+def test_clusters_of_several_processes_share_run_netns(machine: Machine) -> None:
     def work(report: Report) -> None:
         for _ in range(10):
             Cluster.star(1).up(f"blink{os.getpid()}", keep=True).down()

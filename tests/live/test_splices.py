@@ -106,7 +106,7 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
 
 @pytest.fixture(params=["node and switch", "switch and node", "two nodes", "two switches", "a ring's trunk"])
 def spliceable(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tuple[RunningCluster, str]]:  # noqa: ARG001
-    """A cluster whose nodes n1 and n2 speak over a link, and that link."""
+    """A cluster whose nodes n1 and n2 communicate over a link, and that link."""
     nodes = [Node(name=name) for name in ("n1", "n2", "n3")]
     switches = [Switch(name=name) for name in ("s1", "s2", "s3")]
     wires, owners = {
@@ -316,7 +316,7 @@ def test_the_kernel_carries_a_spliced_link(spliceable: tuple[RunningCluster, str
     assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
     losing = LinkService(datapath, Impairment(rate=10**9, loss=1.0), RATE)
     treat(cluster, {link: losing}, {link: rated})
-    # Forward is lost, so that neither way there is an answer.
+    # Frames of the forward direction are lost, so there is no answer in either direction.
     for source, target in (("n1", "n2"), ("n2", "n1")):
         lost = ["ping", "-n", "-q", "-c1", "-W1", addresses(cluster, target)[0]]
         assert cluster[source].run(lost, check=False).returncode == 1
@@ -356,7 +356,7 @@ def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  
 def stream(
     cluster: RunningCluster, source: str, destination: bytes, nics: Mapping[str, socket.socket]
 ) -> Iterator[list[int]]:
-    """Numbered frames, one every 100 us, as long as the block lasts; afterwards the list holds all their numbers."""
+    """Send numbered frames, one every 100 us, during the block; afterwards the list has all their numbers."""
     sent: list[int] = []
     done = threading.Event()
     own = node_sockets.mac(cluster, source)

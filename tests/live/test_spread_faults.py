@@ -468,7 +468,7 @@ def test_the_commands_do_it_too(machines: Lab, running: spread.Workers) -> None:
 def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
     machines: Lab, running: spread.Workers, record_property: Callable[[str, object], None]
 ) -> None:
-    """The workers live on a while: they are told, too, and keep the cluster."""
+    """The workers keep running for a while: they are notified, too, and keep the cluster."""
     with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
         start = time.time_ns()
         eventually(lambda: machines.events("a", NAME, "machine unreachable") != [], "machine a has noticed", 30)

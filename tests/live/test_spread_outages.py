@@ -97,7 +97,7 @@ def assert_nothing_left(machines: Lab, machine: str) -> None:
     assert machines.namespaces(machine) == []
 
 
-def test_machines_that_are_cut_off_from_each_other_for_5_s_go_on_and_the_span_is_in_the_verdict(
+def test_machines_cut_off_from_each_other_for_5_s_continue_and_the_span_is_in_the_verdict(
     machines: Lab, tmp_path: Path
 ) -> None:
     """Their workers can be reached meanwhile."""

@@ -74,7 +74,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["live", "dilated"])
-def test_requests_and_the_fates_of_every_circuit_are_the_simulations(
+def test_requests_and_the_fates_of_every_circuit_equal_those_of_the_simulation(
     mode: Mode, simulated: Path, tmp_path: Path
 ) -> None:
     result = requests(tmp_path / "run", mode)

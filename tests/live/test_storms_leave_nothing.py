@@ -45,7 +45,7 @@ def looked_at(what: str) -> Watch:
     return watch
 
 
-def test_a_leak_that_is_made_is_found() -> None:
+def test_an_artificial_leak_is_found() -> None:
     memory, descriptors = gained(looked_at("leaks"))["node processes"]
     assert memory.least > STEADY
     assert descriptors > 0

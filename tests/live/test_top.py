@@ -1,4 +1,4 @@
-"""`testbed top` in a terminal, beside a running cluster."""
+"""`testbed top` in a terminal, on a running cluster."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def test_frames_dropped_by_a_full_queue_are_counted_as_the_queues(datapath: Lite
     assert not backward.dropped
 
 
-def test_counts_are_those_that_status_tells(star: RunningCluster) -> None:
+def test_counts_are_those_of_status(star: RunningCluster) -> None:
     star.cut("n3")
     star["n1"].run(["ping", "-c3", "-i0.01", "n2"])
     gathering = SnapshotSampler(Store())
@@ -334,7 +334,7 @@ def test_links_between_nodes_and_direct_ones_are_counted_too() -> None:
         assert link.backward.frames >= 2
 
 
-def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None:
+def test_a_cluster_recreated_under_its_name_is_read_anew() -> None:
     gathering = SnapshotSampler(Store(), "again")
     assert isinstance(gathering.sample(), Absent)
     for nodes in (2, 3):
@@ -344,7 +344,7 @@ def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None
     gathering.close()
 
 
-def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None:
+def test_a_cluster_recreated_between_two_samples_is_a_different_one() -> None:
     gathering = SnapshotSampler(Store())
     with Cluster.star(2).up("again", keep=True) as cluster:
         cluster.inject("n1", loss="1%")
@@ -384,7 +384,7 @@ async def greet(comm, node):
 with attach("emp") as nic:
     nic.run(greet)
     print("greeted", flush=True)
-    input()  # what is counted goes with its host process
+    input()  # its counters end with the host process
 """
 
 

@@ -1,4 +1,4 @@
-"""`testbed top --web` in Chromium, beside a running cluster with faults."""
+"""`testbed top --web` in Chromium, on a running cluster with faults."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def view(star: RunningCluster, tmp_path: Path) -> Iterator[WebView]:
 
 @pytest.fixture
 def page(view: WebView, tmp_path: Path) -> Iterator[Browser]:
-    """The page, drawn; at the end nothing may have gone wrong in it, or been asked of another host."""
+    """The loaded page; at the end it must have no error, and no request to another host."""
     with Browser(tmp_path / "chromium") as browser:
         browser.open(view.address, 1400, 900)
         browser.until("document.querySelectorAll('.node').length === 3")
@@ -140,7 +140,7 @@ def test_faults_are_injected_seen_and_healed_by_mouse(page: Browser, tmp_path: P
     page.until("document.querySelector('#jobs').firstChild.className === 'done'")
 
 
-def test_all_of_it_can_be_done_by_keys(page: Browser, star: RunningCluster) -> None:
+def test_everything_can_be_done_by_keyboard(page: Browser, star: RunningCluster) -> None:
     page.evaluate("document.querySelector('#topology').focus()")
     page.press("ArrowRight", RIGHT)
     page.until("document.querySelector('.node.selected')?.dataset.name === 'n1'")

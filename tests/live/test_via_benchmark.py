@@ -1,5 +1,5 @@
 """ci/bench via runs from end to end and leaves nothing behind; no numbered message is lost, comes twice or overtakes another
-where 1 % of the frames are lost. What else it finds depends on the machine, and no test on that."""
+where 1 % of the frames are lost. Its other results depend on the machine and are not tested."""
 
 from __future__ import annotations
 

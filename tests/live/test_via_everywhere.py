@@ -80,14 +80,14 @@ def test_the_other_node_receives_every_number(cluster):
 
 
 def run_via(cluster: Cluster, workload: Form, clock: Mode, **more: Unpack[RunOptions]) -> RunResult:
-    """A run over VIA. A dilated one has the paper's costs: they change when things happen, and nothing else."""
+    """A run over VIA. A dilated one has the paper's costs, which change only times."""
     given: RunOptions = {**more, "protocol": "via", "mode": clock, "timeout": 60}
     if clock == "dilated":
         given |= {"profile": LAM_VIA_2000, "dilate": DILATE}
     return testbed.run(cluster, workload, **given)
 
 
-def test_connections_come_to_the_same_end_under_every_clock(tmp_path: Path) -> None:
+def test_connections_have_the_same_outcome_under_every_clock(tmp_path: Path) -> None:
     """Server and client, peers, a refusal, a request to nobody; under loss. Every flow has the same fates."""
     actual, fates = {}, {}
     modes: tuple[Mode, ...] = ("sim", "live", "dilated")
@@ -106,7 +106,7 @@ def test_connections_come_to_the_same_end_under_every_clock(tmp_path: Path) -> N
         assert compared >= 10
 
 
-def test_messages_and_the_connections_of_all_ranks_are_the_simulations_where_time_is_dilated(tmp_path: Path) -> None:
+def test_in_dilated_time_messages_and_connections_of_all_ranks_equal_those_of_the_simulation(tmp_path: Path) -> None:
     modes: tuple[Mode, ...] = ("sim", "dilated", "live")
     for mode in modes:
         run_via(

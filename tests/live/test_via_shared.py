@@ -30,8 +30,8 @@ WHILE: Final = 1.5  # s
 
 
 def talk(peer: int, rounds: int) -> Program:
-    """Exchange messages with a peer, who does the same, in rounds; each is checked. Neither is more than one ahead, so that
-    two receives suffice. rounds: 0 for ever, until the connection is lost: then its result is the error."""
+    """Exchange messages with a peer in rounds; each is checked. Neither is more than one ahead, so that
+    two receives suffice. rounds: 0: without end, until the connection is lost: then its result is the error."""
 
     async def program(nic: ViaNic, driver: HostDriver, _nic: Attachment) -> int | str:
         errors: list[AsyncError] = []

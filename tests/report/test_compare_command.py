@@ -159,7 +159,7 @@ def test_missing_damaged_or_newer_runs_are_exit_code_2(tmp_path: Path) -> None:
     "arguments", [["a"], ["a", "a", "a"], ["a", "a", "--against", "paper"], ["a", "a", "--threshold", "5x"],
                   ["a", "a", "--measure", "p51"], ["a", "--against", "paper", "--measure", "p50"]],
 )  # fmt: skip
-def test_a_wrong_call_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -> None:
+def test_a_usage_error_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -> None:
     write_run(tmp_path / "a", ping_pong_rows())
     assert run_compare(*[tmp_path / "a" if argument == "a" else argument for argument in arguments]).exit_code == 2
 

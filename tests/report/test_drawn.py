@@ -109,7 +109,7 @@ def test_plots_have_their_text_as_text_and_the_colours_of_the_page(tmp_path: Pat
         assert "DejaVu" not in plot.svg
 
 
-def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> None:
+def test_identifiers_in_the_plots_of_a_page_are_unique(tmp_path: Path) -> None:
     identifiers = [match for plot in every_plot(tmp_path) for match in re.findall(r' id="([^"]*)"', plot.svg)]
     assert identifiers
     assert len(identifiers) == len(set(identifiers))

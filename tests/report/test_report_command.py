@@ -1,4 +1,4 @@
-"""testbed report: a page for any run folder, and a clear error where there is none."""
+"""testbed report: a page for any run folder, and a clear error for other folders."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_verdict_stands_before_everything_else_with_its_reasons(tmp_path: Pa
     assert verdict_at < reason < figures_at
     assert "The machine was busy" in html
     assert "Fates of frames (12)" in html
-    assert "corrupt" not in html  # nobody counted any
+    assert "corrupt" not in html  # none was counted
 
 
 def test_the_page_asks_the_network_for_nothing(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_every_fault_that_began_is_listed_once_with_or_without_an_end(spans) -> 
     assert sum(fault.end is None for fault in summary.faults) == sum(lasts == 0 for *_, lasts in spans)
 
 
-def test_a_fault_tells_on_which_clock_the_programs_began() -> None:
+def test_a_fault_records_the_clock_on_which_the_programs_began() -> None:
     zero = 40 * SECOND
     (summary,) = repetitions([BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
     assert summary.zero == zero

@@ -89,7 +89,7 @@ def test_a_copy_is_as_corrupt_as_its_original(line: Line) -> None:
     alike = sum(first == second for first, second in pairs)
     if line.exact("duplicate with other fates"):
         assert alike == len(pairs)
-    else:  # drawn apart: both whole, or (hardly ever) the same bit
+    else:  # drawn separately: both intact, or (rarely) the same bit
         check_share(alike, len(pairs), 0.25, "pairs of frames that are alike")
 
 

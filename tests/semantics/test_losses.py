@@ -1,4 +1,4 @@
-"""Frames are lost as often as asked, in the bursts that are asked for, by the numbers that are asked for, and where the
+"""Frames are lost at the configured rate, in the configured bursts, by the configured numbers, and where the
 table promises it, exactly those that the model loses."""
 
 from __future__ import annotations

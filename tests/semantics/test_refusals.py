@@ -1,4 +1,4 @@
-"""A datapath refuses what the table says it cannot do, with the table's reason; each supported feature is tried."""
+"""A datapath refuses unsupported features with the table's reason; each supported feature is tried."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_feature_that_a_datapath_lacks_is_rejected_with_its_reason(
 
 def test_impairments_that_a_datapath_lacks_are_tried_on_it() -> None:
     assert {feature for _, feature in ABSENT} - set(ASKING) == {
-        "repeatable fates",  # nobody asks for it by an impairment
+        "repeatable fates",  # no impairment requests it
         "counters by cause",
     }
 

@@ -250,7 +250,8 @@ def test_jitter_delays_frames_but_not_the_wire(line: Line) -> None:
 
 
 def frames_under_way(line: Line) -> int:
-    """Return for how many frames under way netem has room: as many of the largest as the rate sends during the delay."""
+    """Return the number of frames in flight for which netem has room: as many of the largest as the rate sends in the
+    delay."""
     impairment = line.impairments["forward"]
     return -(-impairment.rate * impairment.delay // (8 * SECOND * LARGEST))
 
@@ -293,7 +294,7 @@ def test_frames_in_flight_are_not_in_the_queue(line: Line) -> None:
 
 @on(Impairment(rate=100_000_000))
 def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
-    """The queue holds 128 KiB beside the frame on the wire; the rate drains it during the burst."""
+    """The queue holds 128 KiB besides the frame on the wire; the rate drains it during the burst."""
     run = line.carry(paced(400, size=1514))
     assert marks_of(run.frames) == sorted(set(marks_of(run.frames)))
     queue_length = 128 * 1024 // 1514
@@ -311,7 +312,7 @@ def test_drops_of_the_queue_under_load_follow_from_arrival_times(line: Line) -> 
         # The relay reads a stamp a few microseconds apart from us: a frame at the very edge may fall on either side.
         assert abs(len(numbers) - len(line.expected(run).frames)) <= 3
         assert not line.virtual or bisect_left(numbers, 599) >= 300
-    else:  # netem has room for so many frames, queued and under way together, and drops none while it has
+    else:  # netem's limit counts frames queued and in flight, and it drops none below the limit
         queue_length = 30_000 // LARGEST + frames_under_way(line)
         arrival_times = {mark_of(frame): time for time, frame in run.arrived}
         for number, (arrived, _) in enumerate(run.offered):

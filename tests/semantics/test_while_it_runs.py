@@ -26,7 +26,7 @@ MICROSECOND = 10**3
 GAP = 250 * MICROSECOND
 COUNT = 1_200
 PLACE = 400
-"""First frame that may meet the change, which takes a while as frames go on coming."""
+"""First frame that may meet the change, which takes a while as frames keep arriving."""
 
 
 def through_change(line: Line, after: Impairment, schedule: Schedule | None = None) -> tuple[Run, range, Impairment]:
@@ -46,7 +46,7 @@ def check_changed_once(line: Line, run: Run, change_range: range, before: Impair
 
 
 @on(Impairment(loss=0.2), also=["live change", "repeatable fates"])
-def test_another_loss_holds_from_one_frame_on(line: Line) -> None:
+def test_another_loss_applies_from_one_frame_on(line: Line) -> None:
     run, change_range, before = through_change(line, Impairment(loss=0.7))
     if line.exact("repeatable fates"):
         check_changed_once(line, run, change_range, before)
@@ -91,7 +91,7 @@ def test_another_rate_applies_to_later_frames(line: Line) -> None:
 
 
 @on(Impairment(delay=5 * MILLISECOND), also=["live change", "counters by cause"])
-def test_a_change_of_the_delay_alone_shifts_nobodys_fate(line: Line) -> None:
+def test_a_change_of_the_delay_alone_shifts_no_fate(line: Line) -> None:
     """The link also loses frames."""
     with_loss = Impairment(delay=5 * MILLISECOND, loss=0.3)
     if line.virtual:

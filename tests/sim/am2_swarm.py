@@ -66,7 +66,7 @@ class Run:
             self.begin(name)
 
     def begin(self, name: str) -> None:
-        """A life of a node."""
+        """One incarnation of a node."""
         bundle = cast(ActiveMessages, self.simulation.nodes[name].endpoint).allocate_bundle()
         for _ in range(self.case.endpoints):
             talker = SwarmEndpoint(self.world, bundle)
@@ -132,7 +132,7 @@ class Run:
         self.world.check()
         for node in simulation.nodes.values():
             if self.case.shape != CROSSBARS and node.agent.firmware.deadline is not None:
-                raise Violation(f"{node.name}: nothing is under way, and a timer runs")
+                raise Violation(f"{node.name}: a timer is set without a transfer in progress")
             self.rows.update(node.agent.firmware.counter_values())
         self.rows.update({f"case: {reason}": count for reason, count in self.world.unclear.items()})
 

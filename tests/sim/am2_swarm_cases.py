@@ -1,4 +1,4 @@
-"""The swarm's cases of AM-II: requests between more endpoints than there are frames for, settings that are small enough to
+"""The swarm's cases of AM-II: requests between more endpoints than frames, settings that are small enough to
 matter, faults on the links, and what programs and machines do besides: endpoints freed, tags changed, NICs started again.
 """
 
@@ -147,7 +147,7 @@ def draw(seed: int) -> Case:
         freed=rng.choice((0, 0, 1)) * rng.below(faults_end), requests=(), restarts=restarts, links=links, cuts=cuts,
         until=faults_end,
     )  # fmt: skip
-    # Whoever sends a reply that is given up is told, unless it only brings a credit: then nobody would know.
+    # The sender of a reply that is given up is notified, unless the reply only returns a credit.
     answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
     requests = [_request(rng, case, answers) for _ in range(REQUESTS + rng.below(20))]
     if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for

@@ -110,7 +110,7 @@ async def receive_all(endpoint: object, node: SimNode, device: Device, size: int
 
 
 def by_requests(simulation: Simulation, size: int, count: int) -> Task[int]:
-    """Active messages: medium ones as far as that goes, then bulk."""
+    """Active messages: medium ones up to their maximum size, then bulk."""
     sender, receiver = simulation.nodes.values()
     task = simulation.spawn(sender.name, ask_all, size, count)
     simulation.spawn(receiver.name, answer_all, size, count)
@@ -204,7 +204,7 @@ SUBJECTS: Final = {
         "each sent when the one before has left its buffer",
     ),
 }
-"""frames, packets: data, for the first time. acks: NACKs, too. time-outs: how often something was sent again as a whole."""
+"""frames, packets: data, for the first time. acks: NACKs, too. time-outs: number of complete retransmissions."""
 
 
 def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, int]:

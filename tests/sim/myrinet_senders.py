@@ -100,7 +100,7 @@ class MyrinetSender:
         return []
 
 
-class _Nobody:
+class _NullHost:
     def on_completion(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")
 
@@ -120,4 +120,4 @@ class MyrinetSenderPlug:
     def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
         courier = MyrinetSender(adapter, nic, self)
         self.couriers.append(courier)
-        return Agent(courier, _Nobody())
+        return Agent(courier, _NullHost())

@@ -66,7 +66,7 @@ MUTANTS: Final = (
         "        self._timers.set(peer.number, letter.index + self._settings.resend)",
     ),
     PackageMutant(
-        "restarts", "numbers go on where the peer's former life has ended", "firmware.py",
+        "restarts", "numbers continue those of the peer's previous incarnation", "firmware.py",
         "        peer.sending = peer.expected = 0\n        for letter", "        for letter",
     ),
     PackageMutant(

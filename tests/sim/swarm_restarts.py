@@ -31,7 +31,7 @@ CALM_TAG = 1 << 20
 """Tag of the messages that are sent when all faults are over; a second attempt has the next tag."""
 
 LATER = 700_000
-"""Added to incarnations, where they are times instead of counted, and no NIC presumes who its peers are."""
+"""Added to incarnations where they are times instead of counts, and no NIC assumes its peers' incarnations."""
 
 Calm = set[tuple[int, int]]
 """Pairs of (source, attempt) of the messages that a node has received since all faults are over."""
@@ -43,7 +43,7 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
         if message.source == node.number:
             memory = bytearray(payload(number, message.size))
             try:
-                # The tag says which message it is, so that one that comes twice is seen.
+                # The tag identifies the message, so that duplicates are detected.
                 endpoint.post_send(message.sink, number, memory).add_callback(partial(reuse, memory))
             except emp.DescriptorsExhaustedError:
                 return
@@ -51,7 +51,7 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
 
 
 async def receive_some(endpoint: Matching, node: SimNode, case: Case, taken_numbers: list[int], calm: Calm) -> None:
-    """Receive for as long as this incarnation lasts. taken_numbers: messages received by all incarnations of this NIC."""
+    """Receive during this incarnation. taken_numbers: messages received by all incarnations of this NIC."""
     rng = source(case.seed, f"receives of {node.name}")
     while True:
         buffer = bytearray(MAX_SIZE)

@@ -164,7 +164,7 @@ def test_it_runs_over_ethernet_too() -> None:
     assert result[0]["p50_ns"] == 0  # nothing takes any time there
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_impossible_settings_are_refused() -> None:
     with pytest.raises(DescriptionError, match="clients: each 1 or more"):
         rows("now-1998-pair", "am-contention", clients="0")
     with pytest.raises(ProgramError, match="7 clients and a server: there are 2 nodes"):

@@ -80,7 +80,7 @@ def test_fields_of_every_protocol_are_changed_logged_and_changed_again_by_a_repl
 
 
 def test_a_request_whose_endpoint_is_changed_on_the_way_comes_back_to_its_sender() -> None:
-    """AM-II's packets have Myrinet's CRC-8 beside AM-II's own CRC-32: both are right afterwards."""
+    """AM-II's packets have Myrinet's CRC-8 in addition to AM-II's CRC-32: both are correct afterwards."""
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.simulation.network.link_directions[pair.link, "forward"].change(0, Impairment(rules=("set am2.endpoint = 9",)))

@@ -147,7 +147,7 @@ def test_a_failed_check_fails_the_test_whose_cluster_ran_it(tmp_path: Path) -> N
             cluster.run("random", messages=20)
 
 
-class Cutting:
+class CutFirstSecond:
     """n1's cable is out for the first second."""
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:  # noqa: ARG002
@@ -171,7 +171,7 @@ async def one_message(comm: Comm, node: Node) -> None:  # noqa: ARG001
 
 
 def test_events_during_a_run_are_those_that_it_recovers_from() -> None:
-    result = testbed.run(Cluster.star(2), one_message, mode="sim", companions=[Cutting()])
+    result = testbed.run(Cluster.star(2), one_message, mode="sim", companions=[CutFirstSecond()])
     assert result.checks is not None
     assert result.checks.passed
     assert result.checks.checks["recovery"].checked == 1

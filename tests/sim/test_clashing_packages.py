@@ -98,7 +98,7 @@ def test_two_packages_of_others_clash_with_each_other(install: Install) -> None:
     assert packages.clashes() == [str(raised.value)]
 
 
-def test_a_protocol_without_fields_is_found_out_as_well(install: Install) -> None:
+def test_a_protocol_without_fields_is_detected_too(install: Install) -> None:
     install("stranger", EMP, fields=False)
     assert "emp.type" in known_fields()  # no field of anybody's is in question
     for protocol in ("emp", "stranger"):

@@ -1,4 +1,4 @@
-"""Ranks whose collective calls do not fit each other are told with who has called what, and where."""
+"""Mismatched collective calls are reported with the ranks, their calls and lines."""
 
 from __future__ import annotations
 

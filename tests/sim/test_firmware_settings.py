@@ -1,4 +1,4 @@
-"""Runs whose NICs have firmware settings other than the defaults."""
+"""Runs with firmware settings other than the defaults."""
 
 from __future__ import annotations
 

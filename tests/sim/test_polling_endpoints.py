@@ -11,7 +11,7 @@ from tests.sim.polling_workload import SQUARES, PollingWorkload
 
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])
-def test_endpoints_that_do_nothing_but_poll_come_to_their_end(profile: str) -> None:
+def test_endpoints_that_only_poll_terminate(profile: str) -> None:
     result = testbed.run(
         Cluster.star(3, delay="5us"), PollingWorkload(), mode="sim", protocol="am2", profile=profile, timeout=60
     )

@@ -33,7 +33,7 @@ def in_a_terminal(folder: Path) -> str:
         try:
             while data := file.read(4096):
                 text += data
-        except OSError:  # how a terminal says that nobody writes any more
+        except OSError:  # the error of a terminal without a writer
             pass
     assert process.wait() == 0
     return text.decode()

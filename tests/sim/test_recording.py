@@ -129,7 +129,7 @@ def test_the_recorder_wraps_directions_and_nics_that_do_not_know_of_it(
         assert {type(node.nic) for node in simulation.nodes.values()} == {nic}
 
 
-def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -> None:
+def test_a_frame_dropped_by_a_full_queue_is_captured_with_the_reason(tmp_path: Path) -> None:
     cluster = Description.back_to_back(rate="1mbit", queue_frames=1)
     with Simulation(cluster, EchoPlug(), folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 4, 1)

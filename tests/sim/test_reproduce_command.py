@@ -1,4 +1,4 @@
-"""The command reproduce: several papers, points side by side, a folder that goes on, a page, kept rows, and exit codes."""
+"""The command reproduce: several papers, parallel points, continuation, a page, kept rows, and exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def changed(folder: str) -> dict[str, int]:
     return {file.stem: file.stat().st_mtime_ns for file in (Path(folder) / "via").iterdir()}
 
 
-def test_side_by_side_or_one_after_the_other_the_rows_are_equal() -> None:
+def test_parallel_and_serial_runs_have_equal_rows() -> None:
     by_one_process = document("via", *RUNS, "--jobs", "1")
     by_two_processes = document("via", *RUNS, "--jobs", "2", "--output", "papers")
     assert by_one_process["rows"] == by_two_processes["rows"]
@@ -190,7 +190,7 @@ def test_bad_requests_are_refused_in_a_sentence_and_leave_no_folder(
 
 
 @pytest.mark.timeout(1800 if LONG else 120)
-def test_several_papers_come_out_in_other_processes_as_they_are_kept() -> None:
+def test_several_papers_computed_in_other_processes_equal_the_kept_rows() -> None:
     """In the long mode, all of them."""
     names = systems() if LONG else ["emp", "via"]
     completed = subprocess.run(

@@ -1,4 +1,4 @@
-"""AM-II's paper beside the simulation, as far as two workstations on one switch tell it. The rest takes minutes:
+"""AM-II's paper compared with the simulation, the rows of two workstations on one switch. The rest takes minutes:
 `test_active_message_workloads` has its workloads on small networks."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SSAM's paper beside the simulation: tables 1 to 3, the round trip, the stream, the switch, and the shapes."""
+"""SSAM's paper compared with the simulation: tables 1 to 3, the round trip, the stream, the switch, and the shapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_documentation_has_these_rows(ssam: Reproduction) -> None:
     assert otherwise_documented(ssam) == []
 
 
-def test_calibrated_rows_and_shapes_come_out(ssam: Reproduction) -> None:
+def test_calibrated_rows_and_shapes_are_reproduced(ssam: Reproduction) -> None:
     assert ssam.failures == []
     calibrated = [row for row in ssam.rows if row.calibrated]
     assert {row.row.name for row in calibrated} == {"switch, round trip", "switch, one way"}

@@ -85,7 +85,7 @@ def test_a_failed_start_leaves_nothing_behind(
         (("--on", "n1", "true", "--mode", "live,sim"), "commands run once"),
     ],
 )
-def test_names_that_cannot_be_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+def test_impossible_names_are_refused(arguments: tuple[str, ...], reason: str) -> None:
     completed = CliRunner().invoke(command, ["run", "star-2", *arguments])
     assert completed.exit_code == 2
     assert reason in completed.output

@@ -74,7 +74,7 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
             for direction in simulation.network.link_directions.values()
             if isinstance(direction, ChannelDirection)
         )
-        assert waiting_frames == 2 * 99  # in the memory of their NICs; there is no other queue
+        assert waiting_frames == 2 * 99  # in the memory of their NICs, the only queue
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
     arrived = plug.couriers[0].came

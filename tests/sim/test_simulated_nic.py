@@ -40,7 +40,7 @@ def test_a_round_trip_is_the_sum_of_its_steps() -> None:
         task = simulation.spawn("n1", ask, 1, 1, 1000)
         simulation.run()
     post = 100 + 50 + 32  # the host: the descriptor's 32 bytes at a byte a nanosecond
-    # The processor goes on to the send while the DMA engine fetches: the later of the two counts.
+    # The processor continues with the send while the DMA engine fetches: the later of the two counts.
     request_time = 20 + 200 + 60 + max(400, 500 + 8000)
     replying = 300 + 400
     # The show waits for the store, which begins when the processor has started it.
@@ -122,7 +122,7 @@ def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> 
             simulation.run()
             return task.result()
 
-    assert elapsed_time(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing goes on at the same time
+    assert elapsed_time(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing happens concurrently
     assert elapsed_time(2) == pytest.approx(elapsed_time(0), rel=0.02)
     assert elapsed_time(0) < 0.6 * elapsed_time(1)
 

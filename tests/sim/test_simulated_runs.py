@@ -166,16 +166,16 @@ def test_a_history_contains_sent_received_and_pending_messages(tmp_path: Path) -
 
 
 class Cut:
-    """Fault beside the programs: a cut for some milliseconds, and every tenth frame dropped."""
+    """Fault during the programs: a cut for some milliseconds, and every tenth frame dropped."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
         rules.add(0, "drop every(10)")
         (link, *_) = simulation.layout.links
-        simulation.loop.at(100_000, lambda _: (self.told.append("cut"), simulation.cut(link.name)))
-        simulation.loop.at(9_000_000, lambda _: (self.told.append("mended"), simulation.mend(link.name)))
+        simulation.loop.at(100_000, lambda _: (self.calls.append("cut"), simulation.cut(link.name)))
+        simulation.loop.at(9_000_000, lambda _: (self.calls.append("mended"), simulation.mend(link.name)))
 
     def live(self, cluster: object, run: object) -> object:
         raise NotImplementedError
@@ -191,7 +191,7 @@ def test_an_activity_can_run_together_with_the_programs(tmp_path: Path) -> None:
         companions=[cut],  # type: ignore[list-item]  # it has what is used of one
         output=tmp_path / "run",
     )
-    assert cut.told == ["cut", "mended"]
+    assert cut.calls == ["cut", "mended"]
     assert all(counters["collections_resent"] for counters in result.counters.values())
     causes: Mapping[str, int] = {}
     for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines():
@@ -200,7 +200,7 @@ def test_an_activity_can_run_together_with_the_programs(tmp_path: Path) -> None:
     assert causes.get("rule", 0) > 5
 
 
-def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_nics_that_cannot_reach_each_other_are_refused_before_anything_starts(tmp_path: Path) -> None:
     ring = Cluster(
         name="ring",
         node=[{"name": name} for name in "abc"],

@@ -48,7 +48,7 @@ def test_a_stalled_script_is_ended_and_reported_with_its_line_and_its_output(
 
 
 @pytest.mark.parametrize("name", stalled_programs.BUSY)
-def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: Path) -> None:
+def test_a_script_without_progress_of_time_is_abandoned_and_named(name: str, tmp_path: Path) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises(RunTimeoutError) as raised:
         testbed.run(STAR, script, mode="sim", timeout=0.3)

@@ -167,7 +167,7 @@ if LONG:
         assert (points[1]["attempt"], points[1]["error"].partition(":")[0]) == (2, "KilledWorker")
         assert "Traceback" not in ran.stderr
 
-    def test_a_scheduler_that_is_killed_is_told_and_what_is_done_stays(tmp_path: Path) -> None:
+    def test_a_killed_scheduler_is_reported_and_completed_points_stay(tmp_path: Path) -> None:
         (tmp_path / "work.py").write_text(WORKLOADS)
         (tmp_path / "steps.toml").write_text(STEPS.format(seconds=0.2, numbers=[0, *range(2, 40)]))
         out = tmp_path / "out"
@@ -179,10 +179,10 @@ if LONG:
                 assert time.monotonic() < until
                 time.sleep(0.01)
             scheduler.send_signal(signal.SIGKILL)
-            _, told = running.communicate(timeout=60)
+            _, errors = running.communicate(timeout=60)
         assert running.returncode == 1
-        assert f"is lost; 'testbed study --continue {out}' goes on" in told
-        assert "Traceback" not in told
+        assert f"is lost; 'testbed study --continue {out}' goes on" in errors
+        assert "Traceback" not in errors
         kept = (out / "points.jsonl").read_text()
         again = subprocess.run([TESTBED, "study", "--continue", out], capture_output=True, check=False)
         assert again.returncode == 0

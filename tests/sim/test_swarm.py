@@ -82,7 +82,7 @@ def test_a_case_takes_the_same_course_again(seed: int) -> None:
     assert swarm.run(case) == swarm.run(case)
 
 
-def test_cases_are_as_hard_as_they_are_meant_to_be() -> None:
+def test_cases_reach_the_intended_coverage() -> None:
     for case in [swarm.draw(seed) for seed in range(200)]:
         assert 2 <= case.nodes <= 8
         assert len(case.messages) >= 100

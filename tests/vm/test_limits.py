@@ -57,7 +57,7 @@ def group_of(pid: int | str = "self") -> str:
     return Path(f"/proc/{pid}/cgroup").read_text().splitlines()[-1].rpartition("/")[2]
 
 
-# What the kernel is told, and what it does
+# Encoding, and effect
 
 
 def test_a_program_is_in_its_nodes_group_from_its_first_instruction() -> None:
@@ -93,7 +93,7 @@ def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_memory_hog_is_killed_and_its_neighbours_are_not() -> None:
+def test_a_program_over_its_memory_limit_is_killed_and_its_neighbours_are_not() -> None:
     """tail keeps the last line of its input, and that of /dev/zero has no end."""
     with running(memory=MEMORY) as cluster:
         neighbour = cluster["n2"].popen(["sleep", "1000"])
@@ -113,7 +113,7 @@ def test_a_limited_node_has_no_swap_to_escape_to() -> None:
             assert setting("memory.swap.max") == "0"
 
 
-def test_the_hogs_of_a_node_get_its_cpu_share_together() -> None:
+def test_the_busy_programs_of_a_node_share_its_cpu_limit() -> None:
     """Two loops that would take two CPUs get a quarter of one.
 
     The bounds are wide: the kernel gives each CPU 5 ms at a time, so that a group overdraws its quota of 25 ms by up to
@@ -179,8 +179,8 @@ def test_a_node_that_gets_its_first_limit_is_limited_with_its_running_programs()
     other_process.wait()
 
 
-def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
-    limits = {"cpu_share": 0.5, "memory": MEMORY + 100}  # the kernel keeps whole pages
+def test_a_group_that_was_changed_or_removed_is_restored() -> None:
+    limits = {"cpu_share": 0.5, "memory": MEMORY + 100}  # the kernel rounds to pages
     with running(**limits) as cluster:
         assert up(limited_layout(**limits)).operations == ()
         (cgroups.group(NAME, "n1") / "cpu.max").write_text("max")
@@ -228,7 +228,7 @@ def test_gc_removes_groups_whose_cluster_has_lost_its_state(machine: Machine) ->
     machine.assert_unchanged(deadline=60)
 
 
-def test_gc_leaves_groups_of_clusters_that_are_up_or_in_the_making_and_those_that_programs_live_in() -> None:
+def test_gc_leaves_groups_of_clusters_that_are_up_or_coming_up_and_those_with_programs() -> None:
     with running(memory=MEMORY):
         assert collect(Store()) == []
         assert len(cgroups.groups_of(NAME)) == 1

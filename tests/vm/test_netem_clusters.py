@@ -1,4 +1,4 @@
-"""Clusters whose links netem impairs: the ladder takes it, commands change it in place, and nothing of it stays."""
+"""Clusters whose links netem impairs: it is selected, commands change it in place, and it is removed completely."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def as_reported(requested: Options) -> Options:
     return requested.reportable if probe_capabilities().netem_seed else replace(requested.reportable, seed=None)
 
 
-# What it is told
+# Encoding
 
 
 def test_capabilities_of_the_kernel_are_probed() -> None:

@@ -62,7 +62,7 @@ def test_frames_take_their_time_at_the_rate_and_no_other(splice: SplicedLink, sh
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
 def test_a_jitter_has_the_configured_width(splice: SplicedLink, distribution: Distribution) -> None:
-    """The frames are under way together, each with a delay of its own. Half of a jitter of seconds is more than the machine
+    """The frames are in flight together, each with its own delay. Half of a jitter of seconds is more than the machine
     is late."""
     jitter = JITTERS[distribution]
     splice.set(options(Impairment(delay=DELAY, jitter=jitter, distribution=distribution)))

@@ -68,7 +68,7 @@ def table(rows: list[Row], subject: str, ranks: int, call: str) -> Table:
     shown = Table(title=f"{call}, {ranks} ranks, {subject}")
     for heading in ("size", *contenders):
         shown.add_column(heading, justify="right")
-    cells = {(row.contender, row.settings["size_bytes"]): tables.figure(row.median, row.unit) for row in chosen}
+    cells = {(row.contender, row.settings["size_bytes"]): tables.format_value(row.median, row.unit) for row in chosen}
     for size in sorted({size for _, size in cells}):
         shown.add_row(format_size(size), *(cells.get((contender, size), "") for contender in contenders))
     return shown

@@ -106,7 +106,7 @@ def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
 
     process = Process("", -1, host)
     try:
-        result: Quantiles = process.hear()
+        result: Quantiles = process.next_report()
         return result
     finally:
         process.kill()

@@ -77,10 +77,10 @@ class Pair:
         """Start a host process of a node; return when it has attached and reported the duration."""
         device = self._devices[place]
 
-        def run(tell: Callable[[object], None]) -> object:
+        def run(report: Callable[[object], None]) -> object:
             start = time.monotonic()
             nic = Attachment(device, ETHERTYPE, _SPLIT_DRIVER, function)
-            tell(time.monotonic() - start)
+            report(time.monotonic() - start)
             assert isinstance(nic.host, Endpoint)
             driver = HostDriver(nic, nic.host)
             return driver.loop.complete(program(nic.host, driver))
@@ -114,7 +114,7 @@ def cost(hosts: int) -> Cost:
         before = _private(process.pid)
         bare = Process("", -1, lambda _: time.sleep(3600))
         waiting = [pair.host(0, _wait) for _ in range(hosts)]
-        took = [float(host.hear()) for host in waiting]
+        took = [float(host.next_report()) for host in waiting]
         wait_until_idle([process.pid, *(host.pid for host in waiting)])
         grown = _private(process.pid) - before
         own = sum(_private(host.pid) for host in waiting) / hosts - _private(bare.pid)
@@ -168,10 +168,10 @@ def fair(hosts: int, seconds: float) -> list[int]:
 
     with Pair((hosts, 1)) as pair:
         sinking = pair.host(1, count)
-        sinking.hear()
+        sinking.next_report()
         for host in [pair.host(0, flood) for _ in range(hosts)]:
-            host.hear()
-        results: list[int] = sinking.hear()
+            host.next_report()
+        results: list[int] = sinking.next_report()
         return results
 
 
@@ -224,7 +224,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             for place in (0, 1)
         ]
         for host in pairs:
-            host.hear()
+            host.next_report()
         victims = [pair.host(place, victim, hosts - 1) for place in (0, 1)]
         kills = 0
         while any(_alive(host.pid) for host in pairs):
@@ -233,7 +233,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             victims[place].kill()
             victims[place] = pair.host(place, victim, hosts - 1)
             kills += 1
-        wrong = sum(int(host.hear()) for host in pairs)
+        wrong = sum(int(host.next_report()) for host in pairs)
         took = time.monotonic() - start
     return {"messages": share * 2 * (hosts - 1), "wrong": wrong, "kills": kills, "seconds": took}
 

@@ -59,7 +59,7 @@ def table(title: str, rows: list[Row], stacks: tuple[str, ...], measure: str, ce
 
 
 def middle(row: Row) -> str:
-    return tables.figure(row.median, row.unit)
+    return tables.format_value(row.median, row.unit)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Byte code is there before a benchmark measures, whatever the user's environment says."""
+"""Byte code exists before a benchmark measures, in any user's environment."""
 
 import os
 import sys

@@ -68,7 +68,7 @@ def test_too_few_samples_are_refused() -> None:
         growth(series[: 2 * MIN - 2])
 
 
-def test_a_descriptor_that_stays_is_found_and_one_that_is_there_for_a_moment_is_not() -> None:
+def test_a_lasting_descriptor_is_found_and_a_short_lived_one_is_not() -> None:
     assert more_at_least(samples_of([11 + (second > 38) for second in range(SECONDS)])) == 1
     assert more_at_least(samples_of([11 + 12 * (second % 3 == 0) for second in range(SECONDS)])) == 0
     assert more_at_least(samples_of([11 - (second > 50) for second in range(SECONDS)])) == -1

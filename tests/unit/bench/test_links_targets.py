@@ -20,7 +20,7 @@ def is_reached(rows: Sequence[Row], name_part: str) -> bool | None:
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(120_000, True), (119_999, False)])
-def test_a_hundred_and_twenty_thousand_frames_a_second_are_the_least(rate: float, expected: bool) -> None:
+def test_the_target_is_120_000_frames_per_second(rate: float, expected: bool) -> None:
     rows = [row("relay", "testbed", relay.CLEAN, rate - 1, rate, rate + 1)]
     assert is_reached(rows, "without unasked-for loss") is expected
 

@@ -132,7 +132,7 @@ def test_colours_mark_faults_and_losses_and_are_absent_without_them() -> None:
     assert "\x1b[31mn2:eth0 → s1:2" in screen_codes(two_nodes(), view)
     plain = screen_codes(two_nodes(), view, color=False)
     assert "\x1b[3" not in plain
-    assert "\x1b[7m" in plain  # the selection is told by more than a colour
+    assert "\x1b[7m" in plain  # the selection is visible without colours
     assert "▸n1:eth0 → s1:1" in "\n".join(screen_lines(two_nodes(), view))
 
 
@@ -149,7 +149,7 @@ def test_no_program_can_write_to_the_terminal_by_its_name() -> None:
     assert "\x1b" not in text
 
 
-def test_a_prompt_stands_in_the_last_line_with_its_end_in_sight() -> None:
+def test_a_prompt_is_in_the_last_line_with_its_end_visible() -> None:
     prompt = Prompt("inject n1", ("inject", "n1"), "--delay " + 20 * "12345", 108)
     last = screen_lines(two_nodes(), View(prompt=prompt), width=40)[-1]
     assert last.startswith(" inject n1 ")

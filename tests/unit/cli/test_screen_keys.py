@@ -91,7 +91,7 @@ def test_each_panel_has_a_selection_and_an_order_of_its_own() -> None:
     assert view.sorts == (1, 0, 0, 0, 0)
 
 
-def test_sorts_come_round() -> None:
+def test_the_sort_order_cycles() -> None:
     assert after(View(), ["s"] * 5)[0].sort == 0
 
 

@@ -390,7 +390,7 @@ class Kernel:
 
 
 def qdisc(index: int, kind: str, handle: int, options: bytes, sized: bool) -> Qdisc:
-    """A discipline that nothing has gone through."""
+    """A qdisc through which no frame has passed."""
     attributes = {"index": index, "kind": kind, "handle": handle, "options": options, "sized": sized}
     return Qdisc(**{field.name: attributes.get(field.name, 0) for field in fields(Qdisc)})  # type: ignore[arg-type]
 

@@ -53,7 +53,7 @@ def decide_datapaths(full_layout: Layout, *injections: Injection, configured: Co
     return decide(full_layout, injections, configured, Path())
 
 
-def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> None:
+def test_switches_and_the_cables_between_them_are_no_kernel_objects() -> None:
     operations = plan(layout(), ExistingState(), decide_datapaths(layout()).link_services)
     assert [operation.name for operation in operations if isinstance(operation, MakeSwitch)] == ["s3"]
     cables = {operation.label: operation for operation in operations if isinstance(operation, MakeCable)}

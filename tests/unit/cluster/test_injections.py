@@ -89,7 +89,7 @@ def test_an_overlay_that_contradicts_the_declaration_is_refused_with_its_place()
     with pytest.raises(DescriptionError) as caught:
         in_force(LINK, "forward", [injection(1, jitter=5)])
     assert f"{NAME} forward: jitter: found jitter without a delay" in str(caught.value)
-    assert forward(injection(1, jitter=5)).jitter == 5  # there is a delay
+    assert forward(injection(1, jitter=5)).jitter == 5  # it has a delay
 
 
 def test_rules_keep_their_names_while_others_are_added_and_removed() -> None:

@@ -1,4 +1,4 @@
-"""Names of kernel objects: short enough, unique, and readable where there is room."""
+"""Names of kernel objects: short enough, unique, and readable as far as the length permits."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_the_ends_of_a_trunk_and_its_patch_that_stay_plugged_in_send_towards_the
     assert wiring.splices["s1:1--s2:1"].senders == (("", "s1.s2"), ("", "port+s2.s1"))
 
 
-def test_a_direct_link_and_one_that_is_not_there_have_no_free_ends() -> None:
+def test_a_direct_link_and_a_missing_one_have_no_free_ends() -> None:
     planned = layout("n1 n2", datapath="direct")
     with pytest.raises(ValueError, match="declared direct"):
         free_ends(planned, "n1:eth0--n2:eth0")

@@ -152,7 +152,7 @@ def test_removing_a_node_affects_no_other() -> None:
     ]
 
 
-def test_a_node_more_on_a_switch_does_not_disturb_its_trunk_whose_port_moves() -> None:
+def test_adding_a_node_to_a_switch_does_not_disturb_its_trunk_whose_port_moves() -> None:
     before, after = Description.dumbbell(2, 2, name="x"), Description.dumbbell(3, 2, name="x")
     assert resolve(before).links[-1].name != resolve(after).links[-1].name
     assert not any("s1.s2" in line or line.startswith(("make link s", "remove s")) for line in changed(before, after))
@@ -164,7 +164,7 @@ def test_one_of_two_parallel_trunks_less_is_one_trunk_less() -> None:
     assert [line for line in changed(before, after) if "remove" in line] == ["remove s1.s2.2", "remove s2.s1.2"]
 
 
-def test_a_link_less_takes_its_nic_with_it() -> None:
+def test_removing_a_link_removes_its_nic() -> None:
     before = linked_cluster("n1 s1", "n2 s1", "n3 s1", "n3 s2")
     after = linked_cluster("n1 s1", "n2 s1", "n3 s1")
     assert changed(before, after)[:1] == ["remove n3.eth1"]
@@ -219,7 +219,7 @@ def test_cables_between_nodes_change_partners_without_new_nics() -> None:
 
 
 def test_direct_links_that_change_partners_are_made_anew() -> None:
-    """Both pairs look alike but for their indexes, which is why no index occurs in two of them."""
+    """Both pairs differ only in their indexes, so no index occurs in two of them."""
     before = linked_cluster("n1 n2", "n3 n4", nodes=4, switches=0, datapath="direct")
     after = linked_cluster("n1 n3", "n2 n4", nodes=4, switches=0, datapath="direct")
     assert [line for line in changed(before, after) if line.startswith("make")] == [
@@ -363,7 +363,7 @@ def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
         assert not all(end.flooding and end.up for end in ends)
 
 
-def test_a_node_more_on_a_ring_changes_tables_only_by_its_own_entry() -> None:
+def test_adding_a_node_to_a_ring_changes_tables_only_by_its_own_entry() -> None:
     nodes = [f"n{number} s{number}" for number in (1, 2, 3)]
     trunks = ["s1 s2", "s2 s3", "s3 s1"]
     before = linked_cluster(*nodes, *trunks, nodes=3, switches=3)
@@ -477,7 +477,7 @@ def test_when_an_ipv4_address_is_removed_the_others_of_its_nic_are_added_again()
 
 
 @given(st.data())
-def test_from_anything_to_anything_and_then_nothing_is_left_to_do(data: st.DataObject) -> None:
+def test_any_cluster_converges_to_any_other_and_a_second_up_does_nothing(data: st.DataObject) -> None:
     """Random clusters and edits, some of whose links between nodes are direct."""
     kernel = Kernel()
     description = data.draw(descriptions())

@@ -21,7 +21,7 @@ def test_a_change_of_tags_alone_needs_no_operation() -> None:
     assert changed(tagged, untagged) == []
 
 
-def test_a_tag_means_links_that_have_it_and_all_links_of_nodes_that_do() -> None:
+def test_a_tag_selects_links_that_have_it_and_all_links_of_nodes_that_have_it() -> None:
     assert [link.name for link in links_of(STAR, "@client")] == NAMES[:2]
     assert [link.name for link in links_of(STAR, "@slow")] == NAMES[1:3]
     tagged = resolve(Description.star(4, tags={"both": ["n1", "n1--s1", "n3--s1"]}))

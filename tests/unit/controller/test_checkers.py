@@ -29,7 +29,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES)
-def test_a_run_with_nothing_wrong_passes(messages: list[Message]) -> None:
+def test_a_correct_run_passes_its_checks(messages: list[Message]) -> None:
     report = exchange_all(NODES, messages).report()
     assert report.passed
     assert report.checks["nothing lost"].checked == len(messages)
@@ -87,7 +87,7 @@ def test_a_message_with_a_wrong_sender_is_found(messages: list[Message], data: s
     assert "nothing twice" in history.report().failed or "content" in history.report().failed
 
 
-def test_messages_that_change_places_overtake_and_are_named() -> None:
+def test_swapped_messages_are_reported_as_overtaking() -> None:
     history = exchange_all(
         2, [Message(0, 1, content="0a"), Message(0, 1, content="0b"), Message(0, 1, tag=1, content="0c")]
     )
@@ -340,7 +340,7 @@ def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> Non
     assert report.figures["messages that nobody has asked for"] == 2
 
 
-def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
+def test_a_node_that_has_lost_its_state_may_receive_a_message_again() -> None:
     report, circumstances = restarted_history()
     send = report.begin_send(0, 1)
     report.received(1, report.begin_receive(1), 0)

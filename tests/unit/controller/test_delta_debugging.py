@@ -36,7 +36,7 @@ def test_two_causes_of_a_hundred_take_few_trials(needed: set[int]) -> None:
     assert shrink(range(100), lambda causes: needed <= set(causes), 1_000).trials <= 120
 
 
-def test_an_effect_without_a_cause_is_found_at_once() -> None:
+def test_an_effect_without_any_fate_is_found_at_once() -> None:
     result = shrink(range(100), lambda _: True, 100)
     assert (result.causes, result.trials) == ([], 1)
 

@@ -90,7 +90,7 @@ def test_processes_are_others_and_the_own_one_is_not() -> None:
 
 
 class Threads:
-    """An engine of another make, which counts the points that are under way."""
+    """An external engine, which counts the points in progress."""
 
     width = 3
 

@@ -33,7 +33,7 @@ def test_a_million_frames_take_no_time() -> None:
     assert two_sided(302_300, 1_000_000, 0.3) == pytest.approx(5.2e-7, rel=0.05)  # 5.02 standard deviations
 
 
-def test_a_sound_link_passes_and_one_that_is_off_by_a_fifth_fails() -> None:
+def test_a_correct_link_passes_and_one_off_by_a_fifth_fails() -> None:
     chance = random.Random(1)
     sent = required_frames(0.3)
     failed = 0
@@ -70,7 +70,7 @@ def test_no_loss_and_nothing_but_loss_leave_no_room() -> None:
         assert_loss(1, 6, 7)
 
 
-def test_numbers_that_cannot_be_are_refused() -> None:
+def test_impossible_numbers_are_refused() -> None:
     for lost, sent in ((5, 4), (-1, 4)):
         with pytest.raises(ValueError, match="that were lost must be 0 to"):
             assert_loss(0.5, lost, sent)

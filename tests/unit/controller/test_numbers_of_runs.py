@@ -88,7 +88,7 @@ def test_no_workload_takes_a_message_of_a_size_that_none_can_have(workload: str,
         ("comb", {"batch": "-1"}),
     ],
 )
-def test_counts_and_rates_that_no_run_could_have_are_refused(workload: str, settings: Mapping[str, object]) -> None:
+def test_impossible_counts_and_rates_are_refused(workload: str, settings: Mapping[str, object]) -> None:
     with pytest.raises(DescriptionError):
         choose(workload, settings)
 
@@ -107,7 +107,7 @@ def test_commands_take_the_same_seeds_and_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--seed=99999999999999999999999", "--seconds=inf", "--seconds=nan"])
-def test_a_scenario_is_looked_at_under_the_same(tmp_path: Path, option: str) -> None:
+def test_a_scenario_is_checked_under_the_same_seed(tmp_path: Path, option: str) -> None:
     file = tmp_path / "storm.toml"
     file.write_text('[[fault]]\nat = "1ms"\ncut = "n1"\n')
     result = CliRunner().invoke(command, ["scenario", "check", str(file), "star-2", "--mode", "sim", option])

@@ -129,13 +129,13 @@ def test_configured_copies_flips_and_skips_are_trusted() -> None:
     assert findings_of(impairment, replace(result, skipped=0))["reorder"].grade is Grade.INVALID
 
 
-def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_little() -> None:
+def test_a_late_frame_that_skipped_the_delay_is_not_counted_as_delayed_too_little() -> None:
     reordered = replace(DELAYED, reorder=0.1)
     stalled = tuple(delay + (6 * MILLISECOND if index < 40 else 0) for index, delay in enumerate(LATE))
     for early, rest, grade in (
         (3, LATE, Grade.UNDECIDED),
         (8, LATE, Grade.INVALID),
-        (8, stalled, Grade.UNDECIDED),  # as large a share of the others has been held up as long
+        (8, stalled, Grade.UNDECIDED),  # an equal share of the others was equally late
         (60, stalled, Grade.INVALID),
     ):
         delays = tuple(sorted((*[7 * MILLISECOND] * early, *rest)))

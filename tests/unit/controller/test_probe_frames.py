@@ -51,7 +51,7 @@ def test_it_is_sent_to_an_address_that_no_bridge_forwards_and_from_none() -> Non
 
 
 @pytest.mark.parametrize("bit", range(8 * MIN_SIZE))
-def test_any_flipped_bit_is_seen_and_leaves_the_number(bit: int) -> None:
+def test_any_flipped_bit_is_detected_and_keeps_the_number(bit: int) -> None:
     broken = flip_bits(FRAME, (bit,))
     assert accepts(ACCEPTED, broken)
     probe = parse(broken)

@@ -38,7 +38,7 @@ def test_a_request_that_is_handled_twice_is_reported_with_both_places(events: Re
     ]
 
 
-def test_a_later_life_of_the_receiver_must_not_handle_it_again(events: RequestEvents) -> None:
+def test_a_later_incarnation_of_the_receiver_must_not_handle_it_again(events: RequestEvents) -> None:
     events.restart(RECEIVER)
     events.handled(1, "a1")
     crashed = Circumstances(disturbances=(Disturbance(CRASH, 0, SECOND, frozenset({"n2"})),))

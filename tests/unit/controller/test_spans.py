@@ -94,7 +94,7 @@ HEALED = event("heal", 1_400, number=2, what="down: n1", links=[LINK])
 
 
 @pytest.mark.parametrize("events", [[CUT], [CUT, HEALED], [{**CUT, "clock": 500}, HEALED]])
-def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(events: list[dict[str, Any]]) -> None:
+def test_an_end_taken_down_by_an_event_of_the_span_does_not_degrade(events: list[dict[str, Any]]) -> None:
     findings = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *events)
     (lost,) = [finding for finding in findings if "down" in finding.what]
     assert (lost.what, lost.measured, lost.grade) == ("relay at an end taken down", 2, Grade.TRUSTED)
@@ -114,13 +114,13 @@ def test_an_end_that_no_event_took_down_still_degrades(events: list[dict[str, An
     assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
 
 
-def test_a_link_that_is_down_still_was_taken_down() -> None:
+def test_a_link_still_down_was_taken_down() -> None:
     state = replace(STATE, injected=(Injection(2, "down: n1", down=(LINK,)),))
     assert spans.taken_down(state, [], 0) == {LINK}
     assert spans.taken_down(STATE, [], 0) == set()
 
 
-def test_lateness_is_of_the_span_alone() -> None:
+def test_lateness_counts_only_within_the_span() -> None:
     before = account(1_000, direction({24: 5_000}))  # about 10 ms
     assert (
         grade_of(relay(before, account(2_000, direction({24: 5_000, 15: 500}))), "relay lateness p99") is Grade.TRUSTED
@@ -132,7 +132,7 @@ def test_lateness_is_of_the_span_alone() -> None:
     assert grade_of(relay(before, account(2_000, direction({24: 5_050}))), "relay lateness p99") is Grade.UNDECIDED
 
 
-def test_a_relay_that_died_and_came_back_invalidates_its_span() -> None:
+def test_a_relay_that_died_and_was_restarted_invalidates_its_span() -> None:
     died = [
         event("relay died", 1_100, pid=7),
         event("relay restarted", 1_200, pid=8, gap=[1_100, 1_200], lost=3, also_lost="what it held"),
@@ -147,7 +147,7 @@ def test_a_relay_that_died_and_came_back_invalidates_its_span() -> None:
     assert grade_of(relay(later, after, *died), "relay gap") is Grade.TRUSTED
 
 
-def test_a_relay_that_is_not_there_or_another_one_invalidates() -> None:
+def test_a_missing_or_different_relay_invalidates() -> None:
     assert grade_of(relay(BEFORE, CounterSnapshot(2_000)), "relay gap") is Grade.INVALID
     assert grade_of(relay(BEFORE, account(2_000, direction(), begun=9)), "relay gap") is Grade.INVALID
 
@@ -183,7 +183,7 @@ def test_a_classifier_without_room_degrades() -> None:
     assert grade_of(spans.classifier_findings(snapshot, snapshot, TABLE), "classifier inexact") is Grade.TRUSTED
 
 
-def test_frames_lost_while_a_link_changed_hands_degrade() -> None:
+def test_frames_lost_while_a_link_switched_datapaths_degrade() -> None:
     replugged = event("replugged", 1_500, link=LINK, before="direct", after="relay", lost=2, early=0)
     (finding,) = spans.replug_findings([replugged], 1_000, TABLE)
     assert finding.grade is Grade.DEGRADED
@@ -265,7 +265,7 @@ def test_agents_are_not_mentioned_without_shared_nics() -> None:
     assert agents({"n1": agent()}, {}, ended) == []
 
 
-def test_agents_that_were_there_all_the_time_and_lost_nothing() -> None:
+def test_agents_without_restarts_or_losses() -> None:
     findings = agents({"n1": agent(dropped=3)}, {"n1": agent(dropped=3)})
     assert {finding.what: finding.grade for finding in findings} == {
         "NIC agent gap": Grade.TRUSTED,

@@ -96,24 +96,24 @@ def are_doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_sound_link_passes(check: str) -> None:
+def test_a_correct_link_passes(check: str) -> None:
     for seed in range(5):
         CHECKS[check](arrivals_over(scaled_impairment(1), seed))
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 @pytest.mark.parametrize("check", [name for name in CHECKS if "duplicates" not in name])
-def test_a_link_that_is_off_by_a_fifth_is_caught(check: str, factor: float) -> None:
+def test_a_link_off_by_a_fifth_is_detected(check: str, factor: float) -> None:
     for seed in range(5):
         arrivals = arrivals_over(scaled_impairment(factor), seed)
-        if "jitter" in check:  # around the delay that is asked for
+        if "jitter" in check:  # around the configured delay
             arrivals = [(time - round(5 * MILLISECOND * (factor - 1)), number) for time, number in arrivals]
         with pytest.raises(AssertionError, match="expected"):
             CHECKS[check](arrivals)
 
 
 def shaped_arrivals(rate: float, count: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Arrivals of frames that wait for one another at a rate, bit/s, each told a little late."""
+    """Return arrivals of frames that queue at a rate, bit/s, each recorded a little late."""
     return [(round(number * SIZE * 8e9 / rate + rng.uniform(0, 50 * MICROSECOND)), SIZE) for number in range(count)]
 
 
@@ -135,7 +135,7 @@ def test_a_rate_off_by_a_fifth_is_detected_although_arrivals_are_recorded_late(o
                     check()
 
 
-def test_sound_links_pass_and_wrong_ones_do_not_whatever_the_samples_distribution() -> None:
+def test_correct_links_pass_and_deviating_ones_do_not_for_any_distribution_of_samples() -> None:
     chance = random.Random(7)
     shapes: list[tuple[Callable[[], float], float]] = [
         (lambda: 600 + chance.expovariate(math.log(2) / 400), 1000),  # a long tail above
@@ -234,7 +234,9 @@ def test_order_is_kept_or_changed_at_the_configured_rate() -> None:
 
 
 @pytest.mark.parametrize("gap", [100 * MICROSECOND, 500 * MICROSECOND])
-def test_a_link_that_reorders_passes_however_many_frames_are_overtaken_and_one_a_fifth_off_is_caught(gap: int) -> None:
+def test_a_reordering_link_passes_with_any_number_of_overtaken_frames_and_one_off_by_a_fifth_is_detected(
+    gap: int,
+) -> None:
     frames = required_frames(0.25)
     schedule = [(number * gap, numbered(number)) for number in range(frames)]
     for factor in (1, 0.8, 1.2):

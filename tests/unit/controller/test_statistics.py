@@ -65,7 +65,7 @@ def test_losses_in_bursts_have_the_expected_extra_variance() -> None:
 def test_states_that_do_not_hang_together_inflate_nothing() -> None:
     assert burst_inflation((0.3, 0.7, 1.0, 0.0)) == pytest.approx(1)
     assert burst_inflation((0.0, 0.0, 1.0, 0.0)) == 1
-    assert burst_inflation((0.5, 0.5, 0.0, 0.0)) == 1  # both states lose alike: nothing
+    assert burst_inflation((0.5, 0.5, 0.0, 0.0)) == 1  # both states lose equally: none
 
 
 def test_enough_is_just_enough() -> None:
@@ -90,7 +90,7 @@ def _sample(count: int, width: int, late: int = 0, seed: int = 1) -> list[int]:
     return sorted(source.randrange(width) + late for _ in range(count))
 
 
-def test_a_sound_sample_keeps_within_its_distribution() -> None:
+def test_a_correct_sample_is_within_its_distribution() -> None:
     expected = list(range(0, 1_000_000, 250))
     assert distance_within(_sample(3_000, 1_000_000), expected, 0) < distance_bound(3_000)
 

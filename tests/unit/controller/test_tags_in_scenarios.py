@@ -137,6 +137,6 @@ def test_keys_that_do_not_go_together(fault: Fault, message: str) -> None:
     ]
 
 
-def test_it_is_written_back() -> None:
+def test_the_result_is_written_back() -> None:
     scenario = Scenario(name="x", faults=[Flap(on="@rack1", pick=1, seed=4, at="1s", for_="1ms")])
     assert Scenario.from_toml(scenario.to_toml()) == scenario

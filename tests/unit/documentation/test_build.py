@@ -34,7 +34,7 @@ def test_every_page_is_built_and_has_its_place_in_the_navigation(site: Path) -> 
     assert len(pages) > 45
 
 
-def test_every_link_of_a_page_to_the_site_leads_somewhere(site: Path) -> None:
+def test_every_link_of_a_page_to_the_site_resolves(site: Path) -> None:
     broken = []
     for page in site.rglob("*.html"):
         for link in re.findall(r'(?:href|src)="([^"#:]+)(?:#[^"]*)?"', page.read_text()):

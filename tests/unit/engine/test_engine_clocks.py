@@ -188,7 +188,7 @@ def test_a_callback_set_for_the_past_is_called_with_the_current_time() -> None:
     assert called == [20]
 
 
-def test_tasks_that_wake_each_other_for_ever_hide_neither_descriptors_nor_timers() -> None:
+def test_tasks_that_wake_each_other_endlessly_hide_neither_descriptors_nor_timers() -> None:
     waiter = Late()
     loop = Loop(waiter)
     local, remote = Queue[int]("here"), Queue[int]("there")

@@ -1,4 +1,4 @@
-"""Tasks that poll: each await of something done lets others go first, and on a virtual clock lets time go on."""
+"""Tasks that poll: each await of a completed operation runs other tasks first, and on a virtual clock advances time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_poll_takes_its_time_and_no_more_whatever_is_to_come(loop: Loop, po
 
 
 @pytest.mark.parametrize("target", [1_000_000, 50_000_000, 60_000_000_000])
-def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, target: int) -> None:
+def test_a_poller_that_waits_for_a_time_returns_soon_after_it(loop: Loop, target: int) -> None:
     polls = 0
 
     async def watches() -> int:
@@ -178,7 +178,7 @@ def wall() -> Iterator[Loop]:
 
 
 @pytest.mark.parametrize("clock", ["loop", "wall"])
-def test_a_poller_is_interrupted_when_its_time_is_over(clock: str, request: pytest.FixtureRequest) -> None:
+def test_a_poller_is_interrupted_at_its_deadline(clock: str, request: pytest.FixtureRequest) -> None:
     loop: Loop = request.getfixturevalue(clock)
 
     async def main() -> int:

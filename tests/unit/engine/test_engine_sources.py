@@ -36,7 +36,7 @@ def test_the_words_are_the_draws_that_fates_are_made_of() -> None:
 
 
 @given(seed=st.integers(0, 2**64 - 1), name=st.text(max_size=20))
-def test_a_source_hangs_on_seed_and_name_alone(seed: int, name: str) -> None:
+def test_a_source_depends_only_on_seed_and_name(seed: int, name: str) -> None:
     first = source(seed, name)
     other_source = source(seed, name + "'")
     first_words = [first.word() for _ in range(3)]

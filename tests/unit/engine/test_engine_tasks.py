@@ -60,7 +60,7 @@ def test_woken_tasks_run_in_the_order_of_waking_before_the_next_callback_of_the_
     assert log == ["set", "a", "b", "next"]
 
 
-def test_sleeping_for_zero_time_runs_all_other_due_work_first(loop: Loop) -> None:
+def test_sleeping_for_zero_time_runs_all_other_due_tasks_first(loop: Loop) -> None:
     log = list[str]()
 
     async def yields() -> None:
@@ -140,7 +140,7 @@ def test_an_unawaited_error_ends_the_run_with_the_tasks_name_and_the_location(lo
     assert caught.value.__notes__ == ["in task 'firmware of n3' at 12 ns"]
     assert "fails" in [entry.name for entry in caught.traceback]
     assert task.done
-    loop.run()  # the others can go on
+    loop.run()  # the others can continue
     assert loop.now() == 20
 
 

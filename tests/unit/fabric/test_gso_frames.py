@@ -1,4 +1,4 @@
-"""GSO frames of several segments: where they may stay whole, and that they count as their segments."""
+"""GSO frames of several segments: where they may stay unsegmented, and that they count as their segments."""
 
 from __future__ import annotations
 

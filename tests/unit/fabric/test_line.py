@@ -141,7 +141,7 @@ def test_a_change_applies_to_later_frames_and_keeps_order() -> None:
     assert not any(outcome.dropped for outcome in outcomes)
     wire.change(1, Impairment(rate=10**9, delay=MILLISECOND))
     wire.offer(1, numbered(3, 125))
-    # Three frames of 1 ms each keep their schedule; the fourth goes behind them at the new rate, but never overtakes.
+    # Three frames of 1 ms each keep their schedule; the fourth follows them at the new rate, but never overtakes.
     assert [(due, number_of(frame)) for due, frame in run_schedule(wire, [])] == [
         (11 * MILLISECOND, 0), (12 * MILLISECOND, 1), (13 * MILLISECOND, 2), (13 * MILLISECOND, 3),
     ]  # fmt: skip

@@ -61,7 +61,7 @@ def test_every_cable_adds_its_delay_and_the_slowest_link_its_rate() -> None:
     net.send(0, "n11", sent)
     net.run()
     ((time, _),) = net.came["n32"]
-    slowest = wire_time(sent[:-1], 100_000_000)  # one byte of the route is gone there
+    slowest = wire_time(sent[:-1], 100_000_000)  # one byte of the route has been consumed there
     assert 0 <= time - (slowest + 2_000 + 3 * HOP) < wire_time(HEAD + b"1") + 3
 
 
@@ -285,7 +285,7 @@ def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_tim
     assert all(channel.in_flight == 0 for channel in net.channels.values())
 
 
-def test_a_frame_that_is_doubled_comes_twice_one_behind_the_other() -> None:
+def test_a_duplicated_frame_arrives_twice_in_succession() -> None:
     net = MyrinetNetwork(star(2), {"n1:0--s:1": Impairment(duplicate=1.0)})
     net.send(0, "n1", frame([1], 100, mark=1), frame([1], 100, mark=2))
     net.run()
@@ -389,7 +389,7 @@ def test_in_any_tree_any_traffic_arrives_intact_and_in_order(
         max_size=40,
     ),
 )
-def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switches: int, sending: Sending) -> None:
+def test_around_a_ring_every_frame_arrives_or_is_counted_and_none_stays(switches: int, sending: Sending) -> None:
     """Routes around the complete ring deadlock now and then."""
     net = MyrinetNetwork(ring(switches))
     for number, (time, nic, turns, size) in enumerate(sorted(sending), 1):

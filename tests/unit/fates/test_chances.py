@@ -1,4 +1,4 @@
-"""Losses, corruption, duplication and reordering happen as often as asked, to the frames they should."""
+"""Losses, corruption, duplication and reordering happen at the configured rate, to the right frames."""
 
 from __future__ import annotations
 

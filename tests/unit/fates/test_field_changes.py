@@ -62,7 +62,7 @@ def test_a_field_that_is_set_makes_a_valid_frame_with_another_content() -> None:
     assert before[11] == 0x99
 
 
-def test_a_field_that_is_set_without_mending_makes_a_frame_that_a_receiver_discards() -> None:
+def test_a_field_set_without_correcting_the_check_makes_a_frame_that_a_receiver_discards() -> None:
     changed = arrives("set emp.tag = 7 keep-check", EMP_MESSAGE)
     with pytest.raises(MalformedError, match="check"):
         emp.unpack_message(changed)
@@ -99,7 +99,7 @@ def test_the_checks_of_a_tagged_frame_are_corrected_as_without_a_tag() -> None:
     assert changed == tagged(arrives("set emp.tag = 7", EMP_MESSAGE), 5)
 
 
-def test_a_broken_frame_is_neither_made_longer_nor_refused() -> None:
+def test_a_malformed_frame_is_neither_extended_nor_refused() -> None:
     for size in range(14, len(EMP_MESSAGE)):
         cut = EMP_MESSAGE[:size]
         assert [len(frame) for frame in offered("set eth.dst = 02:00:00:00:00:09", [cut])[0]] == [size]
@@ -244,7 +244,7 @@ def test_a_rule_in_python_sets_fields_and_leaves_out_those_that_a_frame_lacks() 
         ("set emp.tag = 7, emp.tag = 8", "emp.tag", "emp.tag is set twice"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused_where_it_stands(rule: str, marked: str, words: str) -> None:
+def test_an_impossible_change_is_refused_with_its_place(rule: str, marked: str, words: str) -> None:
     with pytest.raises(RuleError) as caught:
         offered(rule, [])
     assert words in str(caught.value)
@@ -292,7 +292,7 @@ def test_the_log_describes_the_changes_in_words() -> None:
 
 
 @given(random=st.binary(max_size=90))
-def test_mending_random_bytes_neither_fails_nor_changes_their_length(random: bytes) -> None:
+def test_correcting_the_checks_of_random_bytes_neither_fails_nor_changes_their_length(random: bytes) -> None:
     for kind in (b"\x88\xb5", b"\x88\xb6\0\4", b"\x88\xb6\0\5", b"\x88\xb6\x81", b"\x08\0\x45", b"\x86\xdd\x60"):
         frame = N2 + N1 + kind + random
         assert len(mend_checks(known_fields(), frame)) == len(frame)

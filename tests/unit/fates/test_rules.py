@@ -56,7 +56,7 @@ def test_counting_counts_matches_of_the_rest_of_the_rule(rules: RuleSet, text: s
     assert dropped_numbers(rules, [tcp(), udp()] * 5) == expected
 
 
-def test_counting_apart_for_each_value_of_a_field_or_each_flow(rules: RuleSet) -> None:
+def test_separate_counts_for_each_value_of_a_field_or_each_flow(rules: RuleSet) -> None:
     frames = [udp(destination=port) for port in (53, 54, 53, 53, 54, 55)]
     with rules.add(0, "drop nth(2, udp.dport)"):
         assert dropped_numbers(rules, frames) == [3, 5]
@@ -208,7 +208,7 @@ def test_rules_that_never_decided_are_reported_at_the_end(rules: RuleSet) -> Non
     ]
 
 
-def test_rules_that_come_and_go_a_thousand_times_leave_one_sentence(rules: RuleSet) -> None:
+def test_rules_added_and_removed_a_thousand_times_leave_one_sentence(rules: RuleSet) -> None:
     for _ in range(1000):
         rules.add(0, "drop arp").lift()
     assert rules.idle_rules() == ["the rule 'drop arp' has never matched a frame"]
@@ -228,7 +228,7 @@ def test_a_set_lists_its_links() -> None:
 @pytest.mark.parametrize(
     "broken", [lambda: delay(0), lambda: corrupt(0), lambda: Fate(delay=-1), lambda: Fate(flips=-1)]
 )
-def test_a_fate_that_cannot_be_is_refused(broken: object) -> None:
+def test_an_impossible_fate_is_refused(broken: object) -> None:
     with pytest.raises(ValueError, match=r"(delay|bits|flips) must be"):
         broken()  # type: ignore[operator]
 

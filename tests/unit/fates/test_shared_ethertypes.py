@@ -1,4 +1,4 @@
-"""Protocols that share an EtherType, told apart by the first bytes of their headers."""
+"""Protocols that share an EtherType, distinguished by the first bytes of their headers."""
 
 from __future__ import annotations
 

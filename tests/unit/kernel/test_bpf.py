@@ -75,7 +75,7 @@ def test_a_full_table_is_an_error() -> None:
         assert caught.value.errno == errno.E2BIG
 
 
-def test_sizes_that_are_not_the_maps_never_reach_the_kernel(table: bpf.Map) -> None:
+def test_sizes_that_differ_from_the_maps_never_reach_the_kernel(table: bpf.Map) -> None:
     with pytest.raises(ValueError, match="key"):
         table.lookup(b"1")
     with pytest.raises(ValueError, match="value"):

@@ -1,4 +1,4 @@
-"""The ladder: the datapath that a link gets, the reasons against others, and refusals."""
+"""Datapath selection: the datapath of a link, the reasons against others, and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOSS = Impairment(loss=0.1)
 RATE = Impairment(rate=10**7)
 JITTER = Impairment(delay=MS, jitter=1000, distribution="normal")
 
-# For each feature that can be asked for, an impairment that asks for it (and for what it cannot be without).
+# For each feature, an impairment that requests it (and the features that it requires).
 ASKING: dict[str, Impairment] = {
     "delay": DELAY,
     "jitter": JITTER,
@@ -140,7 +140,7 @@ def test_features_of_netem_in_the_table_are_accepted_by_netem(name: str) -> None
     assert bool(netem.unsupported(impairment)) is absent
 
 
-# The ladder
+# Selection
 
 
 def test_a_link_without_impairment_is_direct() -> None:

@@ -1,4 +1,4 @@
-"""Frame path: the interpreted and the native calls do the same, in what they return and in what goes wrong."""
+"""Frame path: the interpreted and the native calls return the same results and raise the same errors."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_failed_send_raises_the_kernels_reason() -> None:
     on_both(scenario)
 
 
-def test_a_frame_for_an_interface_without_carrier_fails_for_want_of_buffers() -> None:
+def test_a_frame_for_an_interface_without_carrier_fails_with_enobufs() -> None:
     """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once: tried till seen."""
 
     def scenario(path: ModuleType) -> None:
@@ -390,7 +390,7 @@ def test_objects_are_freed_with_their_memory() -> None:
     on_both(scenario)
 
 
-def test_the_build_has_its_frame_path_and_sockets_use_it() -> None:
+def test_the_build_contains_its_frame_path_and_sockets_use_it() -> None:
     expected = {"compiled": "testbed.kernel.native_frames", "interpreted": "testbed.kernel.interpreted_frames"}
     assert frame_socket.FrameCalls.__module__ == packet_socket.Arena.__module__ == expected[build()]
     assert native_frames().FrameCalls.__module__ == expected["compiled"]

@@ -88,7 +88,7 @@ def test_frames_arrive_in_batches_in_order_and_complete() -> None:
 
 def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_was_read() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
-        while True:  # the kernel begins to stamp some time after it was first asked to
+        while True:  # the kernel begins to stamp some time after the first request
             a.send([numbered(0)])
             assert select.select([b], [], [], 30)[0]
             reading = time.monotonic_ns()
@@ -196,7 +196,7 @@ def test_gso_frames_are_forwarded_unsegmented(version: int) -> None:
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("flags", ["A", "FPA", "PACE"])
 @pytest.mark.parametrize("tag", [b"", TAG], ids=["plain", "tagged"])
-def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: bytes) -> None:
+def test_the_kernel_segments_frames_as_the_testbed_does(version: int, flags: str, tag: bytes) -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         offloads.allow("a", Offloads.NONE)
         sent = [
@@ -233,7 +233,7 @@ def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> N
     run_between(scenario)
 
 
-def test_an_unfinished_frame_gets_its_tag_back() -> None:
+def test_a_gso_frame_gets_its_tag_back() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         sent = [gso_frame(4, 60_000, tag=TAG), gso_frame(4, 100, tag=TAG)]
         a.send_offloaded(list(sent))
@@ -304,7 +304,7 @@ def test_an_interface_accepts_frames_up_to_its_mtu() -> None:
     run_between(scenario)
 
 
-# What goes wrong
+# Errors
 
 
 def test_unsent_frames_are_counted_by_reason() -> None:

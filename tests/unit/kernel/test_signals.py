@@ -1,4 +1,4 @@
-"""Interruptions are not lost where Python itself can raise nothing, and how child processes end is told."""
+"""Interruptions are not lost where Python cannot raise, and the end of child processes is reported."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_an_ended_socket_hides_no_losses_of_another_and_a_new_one_is_counted() -
     assert softnet.risen({0: 10}, {0: 10, 1: 4}) == 4
 
 
-def test_a_counter_that_begins_again_at_its_end_has_risen() -> None:
+def test_a_counter_that_wraps_around_has_increased() -> None:
     assert softnet.risen({0: 0xFFFF_FFFE}, {0: 1}) == 3
 
 

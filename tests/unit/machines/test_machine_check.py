@@ -28,5 +28,5 @@ def test_a_user_who_cannot_create_namespaces_gets_the_reason() -> None:
     )
 
 
-def test_a_report_survives_being_sent() -> None:
+def test_a_report_survives_serialization() -> None:
     assert MachineReport.from_json(json.loads(json.dumps(asdict(REPORT)))) == REPORT

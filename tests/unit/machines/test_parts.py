@@ -144,7 +144,7 @@ def test_an_underlay_with_too_small_an_mtu_is_refused_with_the_required_one() ->
         spread(pair(), network)
 
 
-def test_a_part_survives_being_sent() -> None:
+def test_a_part_survives_serialization() -> None:
     for part in spread(pair(Impairment(delay=DELAY))).values():
         assert from_json(json.loads(json.dumps(to_json(part)))) == part
 

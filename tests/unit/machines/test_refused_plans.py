@@ -27,7 +27,7 @@ CHANGES = {"up", "down", "inject", "heal"}
 
 
 class FakeWorker:
-    """A worker whose replies are given, by call; an error is raised. calls: those made."""
+    """A worker with prepared replies, by call; an error is raised. calls: those made."""
 
     def __init__(self, machine: Machine, report: MachineReport = REPORT, **replies: object) -> None:
         self.machine = machine

@@ -244,7 +244,7 @@ def test_a_frame_between_two_ranks_stays_in_the_kernel() -> None:
     assert machine.causes() == {LIBRARY: 500, TRAP: 300}
 
 
-def test_a_nic_has_no_core_that_its_node_has_not() -> None:
+def test_a_nic_has_no_core_beyond_those_of_its_node() -> None:
     with pytest.raises(ValueError, match="core must be 0 to 1, got 2"):
         Machine(cores=2).nic.bind(2)
 

@@ -244,7 +244,7 @@ def test_a_frame_truncated_within_a_header_is_marked_and_raises_no_error_in_the_
 
 
 class Other(Packet):
-    """Frame of another protocol with EMP's EtherType, told apart by its first byte."""
+    """Frame of another protocol with EMP's EtherType, distinguished by its first byte."""
 
     fields_desc = [ByteEnumField("version", 9, {9: "OTHER"}), ShortField("value", 0)]  # noqa: RUF012
 
@@ -362,7 +362,7 @@ class Wide(Packet):
     fields_desc = [IntField("size", 0), ConditionalField(ByteField("more", 0), lambda packet: packet.size > 7)]  # noqa: RUF012
 
 
-class Crooked(Packet):
+class ComputedLength(Packet):
     fields_desc = [ByteField("size", 0), StrLenField("text", b"", length_from=lambda packet: packet.size**2)]  # noqa: RUF012
 
 
@@ -371,7 +371,7 @@ class Crooked(Packet):
     [
         (Refused, "Refused.more: no dissector can be made for this field: it depends on more than its layer's fields"),
         (Wide, "Wide.more: no dissector can be made for this field: it depends on size, which has too many values"),
-        (Crooked, "Crooked.text: no dissector can be made for this field: its length is not a multiple"),
+        (ComputedLength, "ComputedLength.text: no dissector can be made for this field: its length is not a multiple"),
     ],
 )
 def test_a_field_behind_one_of_unknown_size_is_refused_with_its_name(layer: type[Packet], reason: str) -> None:

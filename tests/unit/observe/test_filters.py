@@ -1,4 +1,4 @@
-"""Filters are the conditions of rules, asked of frames in a file."""
+"""Filters are the conditions of rules, applied to frames in a file."""
 
 from __future__ import annotations
 

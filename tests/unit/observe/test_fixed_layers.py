@@ -61,18 +61,18 @@ class Small(Packet):
     ]
 
 
-class Moody(Packet):
+class Conditional(Packet):
     fields_desc = [ByteField("kind", 0), ConditionalField(ByteField("more", 0), lambda packet: packet.kind)]  # noqa: RUF012
 
 
-class Stubborn(Packet):
+class Custom(Packet):
     fields_desc = [ByteField("kind", 0)]  # noqa: RUF012
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
         return s[:1], s[1:]
 
 
-@pytest.mark.parametrize(("layer", "is_fixed"), [(Small, True), (Moody, False), (Stubborn, False)])
+@pytest.mark.parametrize(("layer", "is_fixed"), [(Small, True), (Conditional, False), (Custom, False)])
 def test_a_layer_that_does_more_than_have_fields_is_left_to_scapy(layer: type[Packet], is_fixed: bool) -> None:
     fixed = FixedLayers({__name__})
     bind_layers(Ether, layer, type=0x9A9D)

@@ -1,4 +1,4 @@
-"""Frames of a protocol in words, as its codec says."""
+"""Frames of a protocol in words, by its codec."""
 
 from __future__ import annotations
 

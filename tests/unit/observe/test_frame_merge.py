@@ -99,7 +99,7 @@ def test_frames_before_the_capture_are_ignored() -> None:
     assert (merge.unplaced, merge.late) == (0, 0)
 
 
-def test_a_frame_that_comes_too_late_is_given_out_and_counted_and_so_is_a_fate_without_its_frame() -> None:
+def test_a_late_frame_and_a_fate_without_a_frame_are_released_and_counted() -> None:
     merge = FrameMerge(0)
     assert merge.release(5 * MAX_STAMP_DIFFERENCE) == []
     merge.add(N1, [(10, False, b"a")])

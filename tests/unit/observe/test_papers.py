@@ -214,7 +214,7 @@ ROWS: list[dict[str, Any]] = [
         ({"by": "clients", "span": (1, 1), "slope": True}, []),
     ],
 )
-def test_figures_are_taken_of_a_runs_rows(options: dict[str, Any], expected: list[float]) -> None:
+def test_figures_are_computed_from_a_runs_rows(options: dict[str, Any], expected: list[float]) -> None:
     assert figures(Figures("contention", "p50_ns", **options), ROWS) == pytest.approx(expected)
 
 

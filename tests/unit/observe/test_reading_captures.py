@@ -172,7 +172,7 @@ def test_a_block_that_is_not_a_frame_is_reported(kind: int, body: bytes, message
         read([intact, block("<", kind, body)])
 
 
-def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
+def test_frames_that_are_not_ethernet_are_skipped_and_counted() -> None:
     section = pcapng.section_header("a test")
     other_block = block("<", 1, struct.pack("<HHI", 113, 0, 0))
     reader = CaptureReader("it")

@@ -131,8 +131,8 @@ codec = importlib.import_module("outside.codec")
 frame = add_envelope(codec.pack_frame(bytes(6), bytes(6), 1, 42), bytes([0x81]))
 Rule.parse("drop outside.number == 42", known_fields())
 text, lacking = generate_dissector()
-told = [label(frame), *format_layers(frame), 'register_above("Myrinet", function(values)' in text, *lacking]
-print(json.dumps([told, sorted(map(str, known_fields().flow_fields()))]))
+formatted = [label(frame), *format_layers(frame), 'register_above("Myrinet", function(values)' in text, *lacking]
+print(json.dumps([formatted, sorted(map(str, known_fields().flow_fields()))]))
 """
 
 

@@ -16,7 +16,7 @@ Program = Coroutine[object, None, T]
 
 
 class StuckError(AssertionError):
-    """No program can go on, or not within the granted rounds; the message says what each waits for."""
+    """No program can continue, or not within the granted rounds; the message lists what each waits for."""
 
 
 def run(

@@ -235,7 +235,7 @@ class Myrinet:
             for port in range(self.ports):
                 peer = self._peers.get((name, port))
                 if peer is not None and isinstance(peer[0], int) and peer[0] not in self.mappers:
-                    peer = None  # a host that says nothing cannot be told from none
+                    peer = None  # a silent host cannot be distinguished from none
                 end = ends.get(port - base)
                 if isinstance(end, Port):
                     remote: Place | None = (attached_ports[end.switch][0], attached_ports[end.switch][1] + end.port)

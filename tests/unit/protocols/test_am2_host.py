@@ -56,7 +56,7 @@ class Host:
 
 
 def start_waiting(host: Host, endpoint: Endpoint) -> Callable[[], bool]:
-    """A task that waits for an event at that endpoint; whether it has gone on."""
+    """Start a task that waits for an event at an endpoint; return whether it has continued."""
     has_ended = []
 
     async def wait_for_event() -> None:
@@ -76,7 +76,7 @@ def start_waiting(host: Host, endpoint: Endpoint) -> Callable[[], bool]:
     return lambda: bool(has_ended)
 
 
-# What there is, and what is refused.
+# Endpoints, and refusals.
 
 
 def test_endpoints_are_numbered_in_the_order_of_their_allocation_and_the_last_one_is_refused() -> None:
@@ -492,14 +492,14 @@ def test_accepted_requests_are_determined_when_the_page_is_accessible() -> None:
 
 
 def test_a_reply_to_an_earlier_process_of_a_host_slot_is_a_stray() -> None:
-    lives = [Host(host_slot=HostSlot(0, 1, incarnation)) for incarnation in range(1, 1001)]
-    first_requests = sorted(send_requests(host, 1)[0].outbox.last_request for host in lives)
+    incarnations = [Host(host_slot=HostSlot(0, 1, incarnation)) for incarnation in range(1, 1001)]
+    first_requests = sorted(send_requests(host, 1)[0].outbox.last_request for host in incarnations)
     split_driver = [
         second - earlier
         for earlier, second in zip(first_requests, [*first_requests[1:], first_requests[0] + (1 << 32)], strict=True)
     ]
     assert min(split_driver) > 1_000_000
-    endpoint, replies = send_requests(lives[1], 2)
+    endpoint, replies = send_requests(incarnations[1], 2)
     for message in (1, 2):
-        reply(lives[1], endpoint, message)
+        reply(incarnations[1], endpoint, message)
     assert (replies, endpoint.inbox.stray_replies, endpoint.credits(0)) == ([], 2, 2)

@@ -336,7 +336,7 @@ def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
     """New peers share one empty queue and one empty set of incoming messages."""
     wires, (first, second, third) = joined_nics(3, settings=Settings(unit=1, window=1))
     for tag in range(3):
-        first.post_send(1, tag, content(2 * FULL))  # to a window of one, and nobody receives yet
+        first.post_send(1, tag, content(2 * FULL))  # to a window of one, without a receive
     wires.exchange()
     message, buffer = content(3 * FULL), bytearray(3 * FULL)
     receive = third.post_receive(0, 9, buffer)

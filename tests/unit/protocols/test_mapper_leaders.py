@@ -188,7 +188,7 @@ def test_mappers_that_may_not_lead_wait_for_one_that_may() -> None:
     assert leaderless.sent() == 0
 
 
-def test_a_nic_that_nothing_is_plugged_in_to_has_a_table_without_routes_until_something_is() -> None:
+def test_an_unconnected_nic_has_a_table_without_routes_until_it_is_connected() -> None:
     network = Myrinet([], hosts=[0, 1])
     assert network.settle() is not None
     assert network.tables[0].paths == {}
@@ -198,7 +198,7 @@ def test_a_nic_that_nothing_is_plugged_in_to_has_a_table_without_routes_until_so
 
 
 @pytest.mark.parametrize("hinting", [0, 2])
-def test_a_hint_from_a_transport_is_quicker_than_the_next_look(hinting: int) -> None:
+def test_a_hint_from_a_transport_is_faster_than_the_next_check(hinting: int) -> None:
     cables = ring(4, 2)
     network = Myrinet(cables, settings=Settings(watch=20 * SECOND, patience=100 * SECOND))
     assert network.settle() is not None
@@ -267,7 +267,7 @@ def test_a_mapper_that_leads_before_it_starts_does_not_begin_again() -> None:
     mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
     mapper.start(1)
     assert mapper.leads
-    for _ in range(100):  # while its probes are under way
+    for _ in range(100):  # while its probes are in flight
         assert mapper.deadline is not None
         now = mapper.deadline
         mapper.on_timer(now)
@@ -416,7 +416,7 @@ def test_invalid_frames_are_dropped_and_counted(frame: bytes, counter: str) -> N
         max_size=20,
     )
 )
-def test_no_frame_upsets_a_mapper(letters: list[tuple[int, int, int, int, int, int, bytes]]) -> None:
+def test_no_frame_disturbs_a_mapper(letters: list[tuple[int, int, int, int, int, int, bytes]]) -> None:
     mapper = Alone(5)
     for now, (kind, source, leader, epoch, part, parts, payload) in enumerate(letters):
         fields = {"leader": leader, "number": now, "epoch": epoch, "author": source, "part": part, "parts": parts}

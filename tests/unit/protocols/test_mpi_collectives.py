@@ -1,4 +1,4 @@
-"""Collective calls beside NumPy on one process: any number of ranks, root, count, type, operation and algorithm."""
+"""Collective calls compared with NumPy in one process: any number of ranks, root, count, type, operation and algorithm."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_no_retransmission_on_emp_if_ranks_enter_the_call_one_by_one(count: int)
 
     async def program(comm: Comm) -> None:
         for number in range(20):
-            for _ in range((7 * comm.rank + 3 * number) % 11):  # other ranks and the network go on meanwhile
+            for _ in range((7 * comm.rank + 3 * number) % 11):  # other ranks and the network continue meanwhile
                 await comm.Iprobe()
             total = np.zeros(count, "i")
             await comm.Allreduce(np.full(count, comm.rank, "i"), total)

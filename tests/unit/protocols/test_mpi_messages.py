@@ -163,7 +163,7 @@ def test_the_largest_tag_does_not_match_the_next_communicators_smallest_tag(rank
 
 
 @on_every_device
-def test_a_message_to_oneself(ranks_of: RanksOf) -> None:
+def test_a_self_send(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         buffer, status = bytearray(5000), Status()
         request = await comm.Irecv(buffer, comm.rank)

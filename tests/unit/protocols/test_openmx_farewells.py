@@ -42,7 +42,7 @@ def record_lost_connections(pair: EndpointPair, number: int) -> list[Status]:
 @pytest.mark.parametrize("first", [0, SEQNUM_MASK - 3])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_that_only_waits_learns_that_its_partners_host_has_died(victim: int, first: int) -> None:
-    """Node 0 has asked for the connection, and node 1 has answered. The first notices are lost."""
+    """Node 0 has requested the connection, and node 1 has answered. The first notices are lost."""
     settings = Settings(first_seqnum=first)
     pair = EndpointPair(settings)
     for _ in range(6):  # numbers advance beyond the wrap

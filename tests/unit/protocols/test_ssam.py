@@ -204,7 +204,7 @@ def test_a_duplicate_request_is_answered_by_the_held_answer_and_its_handler_does
 
 
 def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_on() -> None:
-    """Slots of answers are used again only for requests whose sender has all answers before."""
+    """Slots of answers are reused only for requests whose sender has received all earlier answers."""
     pair = Pair(settings=Settings(window=32))
     first = pair.nodes[0]
     for number in range(100):

@@ -47,7 +47,7 @@ class Schedule:
         ends.pair.lose = self.meets
 
     def meets(self, frame: bytes) -> bool:
-        """Deliver what a fate delivers beside the cell; return whether the cell itself is not delivered."""
+        """Deliver the additional cells of a fate; return whether the cell itself is not delivered."""
         destination = ADDRESSES.index(frame[:6])
         fate = next(self._fates, "p")
         if fate == "h" and destination not in self._held:

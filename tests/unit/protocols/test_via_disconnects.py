@@ -47,7 +47,7 @@ def test_a_disconnect_whose_answer_is_lost_is_repeated_and_answered_again() -> N
 
 
 def test_a_peer_that_only_receives_learns_of_an_error_though_its_frame_is_lost() -> None:
-    """The second node's receive is too short for what the first sends; the first loses what it is told of it."""
+    """The second node's receive is too short for the first one's send; the notification to the first one is lost."""
     pair = NicPair()
     short_receive = Descriptor(data=(pair.memory[1].segment(0, 8),))
     pair.vis[1].post_receive(short_receive)
@@ -192,7 +192,7 @@ def test_a_silent_peer_is_notified_no_longer_than_the_provider_waits() -> None:
 
 
 def test_an_error_right_behind_an_acceptance_leaves_the_vi_in_error() -> None:
-    """The program that has accepted goes on only when its VI has been lost: it must not take it for connected."""
+    """The accepting program continues only when its VI has been lost: it must not treat it as connected."""
     pair = NicPair(connects=False)
     client, server = pair.vis[0].connect_request(1, b"x"), pair.vis[1]
     completions: list[int] = []

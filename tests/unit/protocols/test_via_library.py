@@ -515,7 +515,7 @@ def test_a_connection_is_made_though_any_frame_of_it_is_lost(lost_number: int) -
 
 
 def test_peers_that_ask_each_other_before_they_know_their_incarnations_are_connected() -> None:
-    """Each request names an incarnation that its receiver does not have. What is said of that comes when the other's request
+    """Each request names an incarnation that its receiver does not have. The rejection arrives when the other's request
     has been answered, and does not end the connection."""
     pair = NicPair(connects=False, incarnation=7)
     for number, vi in enumerate(pair.vis):
@@ -572,7 +572,7 @@ def test_a_peer_that_restarts_during_a_request_is_asked_again_and_a_connected_on
     assert send.has_failed
 
 
-def test_a_frame_of_a_former_connection_is_none_of_the_new_ones() -> None:
+def test_a_frame_of_an_earlier_connection_does_not_belong_to_a_new_one() -> None:
     pair = NicPair()
     pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     old = pair.wires.take(0)
@@ -602,7 +602,7 @@ def test_a_doorbell_for_an_unknown_vi_is_reported() -> None:
 
 @pytest.mark.parametrize("bits", [17, 32, 62])
 def test_a_doorbell_for_a_number_that_no_vi_has_is_counted_and_harms_nothing(bits: int) -> None:
-    """Doorbells of a shared NIC are rung by processes that nobody trusts."""
+    """Doorbells of a shared NIC are rung by untrusted processes."""
     pair = NicPair()
     errors, firmware = errors_of(pair.nics[0]), pair.wires.agents[0].firmware
     firmware.on_doorbell(0, doorbell(Queue.SEND, 1 << bits, 9))

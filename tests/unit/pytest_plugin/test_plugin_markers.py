@@ -43,7 +43,7 @@ def test_the_nearest_marker_that_names_a_cluster_begins_and_nearer_ones_add_to_i
     assert expected.links == {"n1": {"rate": "1mbit"}}
 
 
-def test_a_parameter_is_stronger_than_the_marker() -> None:
+def test_a_parameter_overrides_the_marker() -> None:
     layout = resolve(read_arguments(cluster("star-4", loss="1%"), source="star-2").description())
     assert (layout.name, layout.links[0].forward.loss) == ("star-2", 0.01)
 

@@ -20,7 +20,7 @@ PROGRAM = '''
 import pytest
 
 async def count(comm, node, *, until: int = 20):
-    """Rank 0 counts, everybody hears it."""
+    """Rank 0 counts, and every other rank receives the numbers."""
     heard = []
     for number in range(until):
         if comm.rank == 0:
@@ -361,7 +361,7 @@ def test_a_project_without_clusters_loads_nothing_of_the_testbed(suite: pytest.P
         """
 import sys
 
-def test_here():
+def test_on_this_machine():
     assert [name for name in sys.modules if name.split(".")[0] in ("testbed", "protocols", "pyroute2")] == [
         "testbed", "testbed.pytest_plugin"
     ]

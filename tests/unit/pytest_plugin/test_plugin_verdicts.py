@@ -1,4 +1,4 @@
-"""A test that passes while its network is not as asked: it fails, is skipped, is expected to fail, or passes with the reason
+"""A test that passes on a deviating network: it fails, is skipped, is expected to fail, or passes with the reason
 in its report. The verdicts are laid upon simulated runs here; tests/live/test_verdicts_of_tests_live.py has real ones."""
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_fails(cluster):
     assert 1 == 2
 
 @pytest.mark.cluster("star-2")
-def test_skips(cluster):
+def test_skips_the_test(cluster):
     found(cluster, Grade.INVALID)
     pytest.skip("of its own will")
 """

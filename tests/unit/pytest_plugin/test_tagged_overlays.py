@@ -19,7 +19,7 @@ def losses(*overlays: Overlay) -> list[tuple[float, float]]:
     return [(link.forward.loss, link.backward.loss) for link in resolve(apply_overlays(STAR, overlays)).links]
 
 
-def test_a_tag_means_all_that_have_it_in_the_direction_of_each() -> None:
+def test_a_tag_selects_all_elements_that_have_it_in_the_direction_of_each() -> None:
     halves = Impairments(loss=0.5)
     assert losses(Overlay("@client", halves, "out")) == [(0.5, 0.0), (0.5, 0.0), (0.0, 0.0)]
     assert losses(Overlay("@slow", halves)) == [(0.0, 0.0), (0.0, 0.0), (0.5, 0.5)]

@@ -149,7 +149,7 @@ def kill_host(cluster: Cluster, dead_host: Host) -> None:
 
 
 def poisoned_bytes(dead_host: Host) -> int:
-    """Return the number of bytes of the heap that `kill_host` wrote and nobody has changed."""
+    """Return the number of bytes of the heap that `kill_host` wrote and that are unchanged."""
     region = dead_host.attached.region
     assert bytes(region.descriptors) == b"\xee" * len(region.descriptors)
     return bytes(region.heap).count(0xEE)

@@ -61,7 +61,7 @@ def test_a_listed_link_parallel_to_a_generated_one_is_refused() -> None:
         ("Localhost", "'localhost' for the node itself"),
     ],
 )
-def test_a_node_has_a_name_that_programs_take_for_no_other_host(name: str, expected: str) -> None:
+def test_a_nodes_name_resolves_to_no_other_host(name: str, expected: str) -> None:
     problem = only_problem(f'name = "c"\nnode = [{{name = "n1"}}, {{name = "{name}"}}, {{name = "0x1G"}}]\n')
     assert (problem.path, problem.found) == (f"node[2] ({name}).name", repr(name))
     assert expected in problem.expected
@@ -522,7 +522,7 @@ def test_an_unreadable_file_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
 
     file = tmp_path / "secret.toml"
     file.write_text("")
-    monkeypatch.setattr(Path, "open", refuse)  # root may read everything, so the kernel cannot be asked to refuse
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything, so the kernel would not refuse
     with pytest.raises(PermissionDeniedError, match="cannot be read"):
         load(file)
 

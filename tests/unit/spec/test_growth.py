@@ -107,7 +107,7 @@ def test_the_work_for_a_plan_grows_with_its_operations(name: str) -> None:
     assert large_work / lengths[1] < GROWTH * small_work / lengths[0]
 
 
-def test_the_forwarding_table_of_a_switch_is_not_worked_out_before_somebody_asks() -> None:
+def test_the_forwarding_table_of_a_switch_is_computed_on_demand() -> None:
     layout = layout_of(DESCRIPTIONS["ring"](SMALL))
     table = layout.switches[0].forwarding
     assert work(lambda: len(table)) < 100

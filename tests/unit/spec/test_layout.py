@@ -69,7 +69,7 @@ def test_a_drawing_has_every_node_switch_and_link_with_ports_and_impairments() -
     assert '"n2" -- "s1" [taillabel="eth0", headlabel="2", label="delay 10us, loss 1%"];' in dot
 
 
-def test_a_drawing_tells_directions_apart() -> None:
+def test_a_drawing_distinguishes_directions() -> None:
     text = 'name = "c"\nnode = [{name = "a"}, {name = "b"}]\n[[link]]\nends = ["a", "b"]\nforward = {loss = "1%"}'
     assert 'label="→ loss 1%"' in to_dot(resolve(parse(text, "x")))
 

@@ -50,9 +50,7 @@ def test_a_users_file_takes_precedence_over_a_shipped_topology(tmp_path: Path, m
     assert load("star-4").origin == str(tmp_path.resolve() / "star-4")
 
 
-def test_a_directory_of_the_same_name_is_not_in_the_way_of_a_topology(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_the_same_name_does_not_hide_a_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("star-4").mkdir()
     assert load("star-4").origin == "topology:star-4"
@@ -65,7 +63,7 @@ def test_the_origin_of_a_link_to_a_file_is_the_file(tmp_path: Path) -> None:
     assert load(tmp_path / "alias.toml").origin == str(file.resolve())
 
 
-def test_lines_that_end_as_on_windows_are_read(tmp_path: Path) -> None:
+def test_lines_with_crlf_are_read(tmp_path: Path) -> None:
     file = tmp_path / "dos.toml"
     file.write_bytes(b'name = "c"\r\n[[node]]\r\nname = "n1"\r\n')
     assert load(file).description.name == "c"

@@ -84,7 +84,7 @@ def test_all_errors_are_reported_at_once_with_the_nearest_key() -> None:
         ("[[machines]]\nname = 'a'", "did you mean 'machine'?"),
     ],
 )
-def test_a_mistake_is_named(text: str, message: str) -> None:
+def test_a_mistake_is_reported_with_its_name(text: str, message: str) -> None:
     assert any(message in line for line in problems(text))
 
 

@@ -65,7 +65,7 @@ def test_a_declared_nic_with_another_name_takes_the_first_link_without_a_nic() -
     assert layout.nodes[0].nics[0].mtu == 4000
 
 
-def test_a_mac_hangs_on_the_names_alone() -> None:
+def test_a_mac_depends_only_on_the_names() -> None:
     in_star = nics(resolve(Description.star(2)))[End("n2", "eth0")].mac
     in_fat_tree = nics(resolve(Description.fat_tree(4, name="other")))[End("n2", "eth0")].mac
     assert in_star == in_fat_tree
@@ -168,7 +168,7 @@ def test_a_pool_with_too_few_addresses_is_an_error() -> None:
     assert len(resolved_layout('network = "10.0.0.0/29"\n[generate]\nshape = "star"\nnodes = 6\n').nodes) == 6
 
 
-def test_a_direction_is_stronger_than_the_link_and_the_link_than_the_defaults() -> None:
+def test_a_direction_overrides_its_link_and_a_link_the_defaults() -> None:
     layout = resolved_layout(
         """
         [defaults.link]

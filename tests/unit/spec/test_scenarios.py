@@ -213,7 +213,7 @@ def test_the_schema_accepts_correct_files_and_refuses_others() -> None:
         assert not validator.is_valid(table_of(text, "wrong"))
 
 
-def test_every_kind_has_words_for_it() -> None:
+def test_every_kind_has_a_summary() -> None:
     storm = Scenario.from_toml(STORM)
     assert storm.faults[0].what == "delay 2ms, rate 100mbit, loss 5% on n1 (out)"
     assert [fault.what for fault in storm.faults[2:5]] == [

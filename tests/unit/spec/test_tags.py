@@ -166,7 +166,7 @@ def test_editors_know_tags() -> None:
 # Selecting
 
 
-def test_a_tag_means_the_nodes_and_links_that_have_it() -> None:
+def test_a_tag_selects_the_nodes_and_links_that_have_it() -> None:
     assert expand_tags(RACKS, ["@rack1"]) == ["n1", "n2", RACKS.links[2].name]
     assert expand_tags(RACKS, ["n2", "@rack1"]) == ["n2", "n1", RACKS.links[2].name]
     assert nodes_of(RACKS, ["@rack1"]) == ["n1", "n2"]

@@ -1,4 +1,4 @@
-"""Which build it is, compiled or interpreted, is said and recorded, and is what the modules that run are."""
+"""The kind of build, compiled or interpreted, is printed and recorded, and matches the loaded modules."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_the_first_package_on_the_path_counts_and_broken_files_do_not_matter(
         choose("pingpong")
 
 
-def test_a_file_of_ones_own_is_found_by_class_by_function_and_without_a_name(tmp_path: Path) -> None:
+def test_a_users_file_is_found_by_class_by_function_and_without_a_name(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(
         "from __future__ import annotations\n"
