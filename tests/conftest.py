@@ -1,4 +1,5 @@
-"""Common parts of all tests: hypothesis's profiles, requirements of the machine, and a report of what was not run and why.
+"""Common parts of all tests: Hypothesis profiles, requirements of the machine, and a report of skipped tests with the
+reasons.
 
 - Seeds are fixed, so that a run says the same twice; TESTBED_LONG=1 draws a new one, which the head of the run prints.
 - ``@pytest.mark.requires(NAME, ...)``: see requirements.py.

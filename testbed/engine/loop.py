@@ -250,7 +250,7 @@ class Loop:
 
     def spawn(self, work: Work[T], name: str, *, service: bool = False) -> Task[T]:
         """Run a coroutine as a task, which starts after the current callback or step has returned. service: the task may
-        wait for ever without being reported as a deadlock."""
+        wait forever without being reported as a deadlock."""
         self._spawned += 1
         self._tasks[self._spawned] = task = Task(self, work, name, self._spawned, service)
         return task

@@ -1,5 +1,4 @@
-"""A page of the documentation, done as it stands there: its files written, its commands and programs run, and what they
-print compared.
+"""A page of the documentation, executed: its files are written, its commands and programs run, and their output compared.
 
 Of what a command prints a page shows lines; each must come, in this order, whatever the figures in it are; but those of a
 simulation, and of a program, are as they stand. A line that ends in "..." is the beginning of one.

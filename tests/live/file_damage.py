@@ -89,7 +89,7 @@ class CommandOutcome:
 
     @property
     def is_sentence(self) -> bool:
-        """Whether the command ended with a documented exit code and without a traceback."""
+        """Return whether the command ended with a documented exit code and without a traceback."""
         return self.code in DOCUMENTED and "Traceback" not in self.text and "\x1b" not in self.text
 
 

@@ -1,4 +1,4 @@
-"""Warm children of the test process: forked, so that killing one hundred of them takes a few seconds."""
+"""Forked children of the test process, so that starting and killing a hundred of them takes a few seconds."""
 
 from __future__ import annotations
 

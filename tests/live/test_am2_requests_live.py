@@ -1,5 +1,5 @@
-"""Random requests of AM-II on live Myrinet with 1 % loss: each is handled once, or returned. ``ci/bench am2 requests``
-has very many of them."""
+"""Random requests of AM-II on live Myrinet with 1 % loss: each is handled once, or returned. ``ci/bench am2 requests`` sends
+many more."""
 
 from __future__ import annotations
 

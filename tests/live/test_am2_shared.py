@@ -46,7 +46,7 @@ def am2(cluster: RunningCluster, processes: int, frames: int = 7, **settings: in
 
 
 def serve(endpoints: int, forms: bool = True) -> Program:
-    """Reply to every request at each endpoint, for ever: with the word plus one, or with the number of bytes and their
+    """Reply to every request at each endpoint, forever: with the word plus one, or with the number of bytes and their
     sum."""
 
     def given(token: Token, data: memoryview, word: int) -> None:
@@ -302,7 +302,7 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
                 _until(start + after + 0.3)
         reported = {rank: host.result() for rank, host in enumerate(hosts) if rank != VICTIM}
         is_exactly_once(reported)
-        assert all(one["wrong"] == 0 for one in reported.values())
+        assert all(entry["wrong"] == 0 for entry in reported.values())
         came_back = {rank: one["came_back"] for rank, one in reported.items()}
         assert {peer for returned in came_back.values() for peer, _ in returned} == {VICTIM}, came_back
         # Twelve endpoints over seven frames: the minimum if each was resident once.

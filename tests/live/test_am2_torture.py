@@ -47,6 +47,6 @@ def test_a_killed_node_and_a_flapping_link_affect_no_other(description: Cluster,
     for reported in results.values():
         assert reported["wrong"] == 0
         assert reported["came_back"]
-        assert {tuple(one) for one in reported["came_back"]} == {(3, "UNREACHABLE")}
+        assert {tuple(entry) for entry in reported["came_back"]} == {(3, "UNREACHABLE")}
         assert reported["since"]
         assert reported["faults"] > 12

@@ -1,4 +1,4 @@
-"""Statistical assertions on a link that the relay carries: sound, and wrong on purpose by a fifth in one respect."""
+"""Statistical assertions on a relayed link: correct, and with one value off by a fifth."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Wire:
         return [when - self.sent[number] for when, number in self.came]
 
     def fates(self) -> Iterator[bool]:
-        """Whether each frame is lost, in their order; a hundred are sent whenever more are needed."""
+        """Return whether each frame is lost, in their order; a hundred are sent whenever more are needed."""
         known = 0
         while True:
             self.send(100)

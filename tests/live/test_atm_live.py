@@ -1,4 +1,4 @@
-"""Cells between nodes of a live ATM network, through the relay: circuits, losses, counters, and what is refused."""
+"""Cells between nodes of a live ATM network, through the relay: circuits, losses, counters, and refusals."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ def counters(cluster: RunningCluster) -> list[dict[str, int]]:
     def settled() -> bool:
         ((_, direction_report),) = relay_report(cluster)["links"].items()
         both = [direction_report[direction] for direction in ("forward", "backward")]
-        actual[:] = [one["counters"] for one in both]
-        return not any(one["held"] for one in both)
+        actual[:] = [counts["counters"] for counts in both]
+        return not any(counts["held"] for counts in both)
 
     eventually(settled, "nothing is under way")
     return actual
@@ -80,13 +80,13 @@ def test_exactly_the_frames_that_the_relay_loses_are_recorded(tmp_path: Path) ->
     with Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster, cluster.capture("n1", path) as capture:
         talk(cluster)
         counted = counters(cluster)
-    lost = sum(one["loss"] for one in counted)
+    lost = sum(counts["loss"] for counts in counted)
     assert lost > COUNT // 3
     assert capture.result.complete
     assert capture.result.met == {"loss": lost}
     frames = read_capture(path)
     assert sum(met.startswith("dropped by loss, frame ") for *_, met in frames) == lost
-    assert len(frames) == sum(one["offered"] + one["delivered"] for one in counted)
+    assert len(frames) == sum(counts["offered"] + counts["delivered"] for counts in counted)
     assert [when for _, when, *_ in frames] == sorted(when for _, when, *_ in frames)
     crossing(path, ("n1:eth0", "n2:eth0"))
 
@@ -147,7 +147,7 @@ def test_duplicates_corruption_and_rules_are_listed_where_the_frame_enters(tmp_p
         ("duplicate", "duplicated", "duplicated by duplicate"),
         ("corrupt", "corrupted", "1 bit flipped by corrupt"),
     ):
-        total = sum(one[counter] for one in counted)
+        total = sum(counts[counter] for counts in counted)
         assert capture.result.met[cause] == total == sum(start in word for word in words) > 0
     assert sum("delayed for 3000000 ns by rule 'delay 3ms" in word for word in words) == 2
     assert sum("dropped by rule 'drop eth.type" in word for word in words) == 2
@@ -357,11 +357,11 @@ def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
         printed, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     *seen, total = as_documents(printed)
-    assert [one["kind"] for one in (*seen, total)] == ["frame"] * 60 + ["capture"]
+    assert [document["kind"] for document in (*seen, total)] == ["frame"] * 60 + ["capture"]
     assert sum(total["frames"].values()) == 60
     lost = [entry for entry in seen if entry["causes"] == ["loss"]]
     assert len(lost) == total["met"]["loss"] > 0
-    assert all(one["way"] == "out" and one["met"].startswith("dropped by loss, frame ") for one in lost)
+    assert all(document["way"] == "out" and document["met"].startswith("dropped by loss, frame ") for document in lost)
     assert {entry["end"] for entry in seen} == {"n1:eth0", "n2:eth0"}
     assert all(entry["bytes"] == 64 for entry in seen if "0x88b5" in entry["what"])
 

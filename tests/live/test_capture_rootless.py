@@ -1,4 +1,4 @@
-"""An ordinary user captures as root does: rings are no business of the machine's limits for socket buffers."""
+"""An ordinary user captures as root does: receive rings are not subject to the limits of socket buffers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rules that change frames, on real links: EMP's programs and the kernel's UDP see what the rule says, and a log gives it
-again."""
+"""Rules that change frames, on real links: EMP's programs and the kernel's UDP receive the changed frames, and a log replays
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command check and verdicts from Python on running clusters: sound links are trusted, and faulty ones are not.
+"""The command check and verdicts from Python on running clusters: correct links are trusted, and faulty ones are not.
 
 Grades are forced: a trusted one by limits that only a pause of the machine exceeds, a degraded one by a first limit
 that is certainly exceeded and a second one that cannot be. So the tests do not depend on the machine's speed.

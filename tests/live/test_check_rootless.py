@@ -1,4 +1,4 @@
-"""An ordinary user's cluster is measured as root's is: probes are sent from inside its user namespace."""
+"""An ordinary user's cluster is probed like root's, from inside its user namespace."""
 
 from __future__ import annotations
 

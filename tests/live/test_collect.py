@@ -1,4 +1,4 @@
-"""``gc`` removes exactly what has lost its owner; a failed ``up`` leaves the former state."""
+"""``gc`` removes exactly the objects without an owner; a failed ``up`` restores the previous state."""
 
 from __future__ import annotations
 

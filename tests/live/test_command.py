@@ -1,4 +1,4 @@
-"""User stories of the command, which runs as a process of its own."""
+"""User stories of the command, which runs as a separate process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[None]:  # noqa: ARG001  (the machine is looked at before and after)
+def star(machine: object) -> Iterator[None]:  # noqa: ARG001  (compares the machine before and after)
     """A star of four nodes is up."""
     assert testbed("up", "star-4").returncode == 0
     yield

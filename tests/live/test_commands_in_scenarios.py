@@ -52,7 +52,7 @@ def play(
 
 def events(folder: Path, event: str) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
-    return [one for one in records if one["event"] == event]
+    return [record for record in records if record["event"] == event]
 
 
 def rows(folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -62,8 +62,8 @@ def rows(folder: Path) -> dict[str, Mapping[str, Any]]:
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
     """Return each fault's counters; each fault must have had an effect."""
     event_list = events(folder, "fault ends")
-    assert [one["fault"] for one in event_list if not one["had_effect"]] == []
-    return {one["fault"]: one["counted"] for one in event_list}
+    assert [event["fault"] for event in event_list if not event["had_effect"]] == []
+    return {event["fault"]: event["counted"] for event in event_list}
 
 
 def is_clean(cluster: RunningCluster) -> None:

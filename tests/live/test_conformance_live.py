@@ -1,4 +1,5 @@
-"""Conformance checks that need namespaces: of the written package and the default protocol; with TESTBED_LONG=1 of all."""
+"""Conformance checks that need namespaces: of a generated package and the default protocol; with TESTBED_LONG=1 of all
+protocols."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_the_death_of_the_holder_ends_the_cluster_and_every_command_reports_it(h
         relay, supervisor = processes.identity(relay_pid(cluster)), supervisor_of(cluster)
         pid = kill_holder(cluster)
         eventually(lambda: not relay.is_alive and not supervisor.is_alive, "what served the cluster ends with it")
-        assert [one["pid"] for one in events_of(cluster, "namespace holder died")] == [pid]
+        assert [event["pid"] for event in events_of(cluster, "namespace holder died")] == [pid]
         assert_says(pid, lambda: status(cluster.state))
         assert_says(pid, lambda: cluster["n1"].run(["true"]))
         assert_says(pid, lambda: cluster.inject("n1", loss="1%"))

@@ -1,4 +1,4 @@
-"""Dilated runs: the simulation's NICs and hosts with their costs, on real frames, as slow as this machine needs it."""
+"""Dilated runs: the simulation's NICs and hosts with their costs, on real frames, slowed as far as this machine requires."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def pingpong(mode: Mode, hardware: Hardware, profile: Profile, dilate: int | Non
 
 def lateness(hardware: Hardware, dilated: RunResult) -> int:
     """Nanoseconds of the model's time by which frames were late: at the NICs, and in the relay on two links."""
-    nics = max(one.p99 for one in dilated.repetitions[0].lateness.values())
+    nics = max(lateness.p99 for lateness in dilated.repetitions[0].lateness.values())
     relayed = max(
         finding.measured or 0.0 for finding in dilated.verdict.findings if finding.what == "relay lateness p99"
     )
@@ -81,10 +81,10 @@ def lateness(hardware: Hardware, dilated: RunResult) -> int:
 
 
 def agree(hardware: Hardware, simulated: RunResult, dilated: RunResult) -> bool:
-    """Whether no time is early, and the fastest exchanges are no later than frames were."""
+    """Return whether no time is early, and the fastest exchanges are no later than frames were."""
     pairs = zip(simulated.rows, dilated.rows, strict=True)
     excess = [second["min_ns"] - first["min_ns"] for first, second in pairs]
-    return all(-hardware.early <= one <= hardware.early + lateness(hardware, dilated) for one in excess)
+    return all(-hardware.early <= difference <= hardware.early + lateness(hardware, dilated) for difference in excess)
 
 
 @pytest.fixture(

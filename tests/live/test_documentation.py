@@ -1,5 +1,4 @@
-"""Every page of the documentation but the tutorial, followed to the letter, and that no page has a block that nothing
-runs or reads."""
+"""Every page of the documentation except the tutorial is executed; every block of a page is run or parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`testbed events`: what happened to a cluster or in a run, line by line, also while it happens."""
+"""`testbed events`: events of a cluster or of a run, line by line, also as they happen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TESTBED = str(Path(sys.executable).with_name("testbed"))
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the machine is looked at before and after)
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (compares the machine before and after)
     with Cluster.star(2).up("star", keep=True) as cluster:
         yield cluster
 

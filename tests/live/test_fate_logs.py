@@ -1,4 +1,4 @@
-"""Fates that the relay logs in one run are replayed in another."""
+"""Fates logged by the relay in one run are replayed in another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the machine's other programs and mounts are bytes, and not always UTF-8: they hinder nothing."""
+"""Names of the machine's other programs and mounts are bytes, and not always UTF-8: commands accept them."""
 
 from __future__ import annotations
 

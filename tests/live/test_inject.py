@@ -1,4 +1,4 @@
-"""Injection into a running cluster: in force when the call returns, limited to what it names, and undone without a
+"""Injection into a running cluster: in effect when the call returns, limited to the named links, and removed without a
 trace."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ci/bench emp runs from end to end and leaves nothing behind. What it finds depends on the machine, and no test on that."""
+"""ci/bench emp runs from end to end and leaves nothing behind. Its results depend on the machine and are not tested."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def gc() -> None:
 
 
 def is_up(layout: Layout = FIVE) -> bool:
-    """Whether it is recorded as up, and the kernel has all of it and nothing more."""
+    """Return whether it is recorded as up, and the kernel has all of it and nothing more."""
     state = Store().read(NAME)
     return state is not None and state.phase == "up" and not up(layout, dry_run=True).operations
 
@@ -239,8 +239,8 @@ def test_stubborn_programs_are_killed_with_the_process_that_started_their_cluste
         with Cluster.star(5).up() as cluster:
             runaway_programs.start_program(cluster["n1"], runaway_programs.DOUBLE_FORKED)
             runaway_programs.start_program(cluster["n2"], runaway_programs.IGNORES_SIGTERM)
-            runaway_programs.start_program(cluster["n3"], runaway_programs.A_CHILD_WENT_ELSEWHERE)
-            runaway_programs.start_program(cluster["n4"], runaway_programs.WENT_ELSEWHERE)
+            runaway_programs.start_program(cluster["n3"], runaway_programs.CHILD_IN_OTHER_NAMESPACE)
+            runaway_programs.start_program(cluster["n4"], runaway_programs.IN_OTHER_NAMESPACE)
             report("up")
             signal.pause()
 

@@ -145,7 +145,7 @@ def test_a_protocol_of_another_package_runs_on_real_frames(nics: Nics, monkeypat
         )
         assert result.checks is not None
         assert result.checks.passed
-        assert sum(one["received"] for one in result.results.values()) == 3 * 30
+        assert sum(row["received"] for row in result.results.values()) == 3 * 30
         assert sum(counters["resent"] for counters in result.counters.values()) > 0
     finally:
         known_fields.cache_clear()

@@ -40,7 +40,7 @@ def test_workloads_run_on_nics_and_on_sockets(home: Path) -> None:
                 output=home.parent / protocol,
                 check=False,
             )
-            assert sum(one["received"] for one in result.results.values()) == 3 * 30
+            assert sum(row["received"] for row in result.results.values()) == 3 * 30
             run = read_run(home.parent / protocol)
             assert run.status == "done"
             assert run.result["fates"]["whole"] == (

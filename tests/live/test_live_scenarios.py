@@ -72,7 +72,7 @@ async def sleep(_comm: Comm, node: Node, *, seconds: float = 1.0) -> int:
 
 def events_of(folder: Path, event: str) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return [one for one in records if one["event"] == event]
+    return [record for record in records if record["event"] == event]
 
 
 def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: Any) -> testbed.RunResult:
@@ -83,8 +83,8 @@ def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: A
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
     """Return each fault's counters; each fault must have had an effect."""
     events = events_of(folder / "run", "fault ends")
-    assert [one["fault"] for one in events if not one["had_effect"]] == []
-    return {one["fault"]: one["counted"] for one in events}
+    assert [event["fault"] for event in events if not event["had_effect"]] == []
+    return {event["fault"]: event["counted"] for event in events}
 
 
 def test_a_link_fault_at_time_0_is_in_force_before_the_first_frame(tmp_path: Path) -> None:

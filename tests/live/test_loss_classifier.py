@@ -1,4 +1,4 @@
-"""The loss classifier on real interfaces gives the n-th frame of a flow the model's fate, whoever sends it."""
+"""The loss classifier on real interfaces gives the n-th frame of a flow the model's fate, from any sender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`testbed machines check`: logging in to machines, their workers, and every way in which that fails.
+"""`testbed machines check`: logins, workers, and their failures.
 
 TESTBED_LONG=1 lets a worker wait for longer than it would bear without its controller.
 """

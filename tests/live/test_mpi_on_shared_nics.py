@@ -1,5 +1,4 @@
-"""mpi4py's blocking names on shared NICs, in runs and in processes that have attached, two on each node; and where time is
-dilated."""
+"""mpi4py's blocking names on shared NICs, in runs and in attached processes, two on each node; and in dilated time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mpi4py's scripts in namespaces: as they are but for one import."""
+"""mpi4py's scripts in namespaces, with one changed import."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def test_a_script_in_an_endless_computation_is_reported_with_its_line(star: Runn
     script = write_script(tmp_path, "comm.Barrier()", "own = comm.rank", "while own:", "    pass", "comm.Recv(None, 1)")
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, patience=2)
-    assert any("the program runs, at" in one and "script.py:" in one for one in raised.value.waiting["n2"])
+    assert any(
+        "the program runs, at" in sentence and "script.py:" in sentence for sentence in raised.value.waiting["n2"]
+    )
 
 
 def test_output_of_a_script_is_shown_with_its_node(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     lost = captured.result.met["rule"]
     assert 1 <= lost <= 6  # of each direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
-    replies = [one for one in decoded if one["fields"].get("openmx.type") == TYPE_PULL_REPLY]
+    replies = [document for document in decoded if document["fields"].get("openmx.type") == TYPE_PULL_REPLY]
     assert sum(reply["met"].startswith("dropped by rule") for reply in replies) == lost
     assert any("Open-MX CONNECT" in line for line in output("decode", str(capture)))
     report = tmp_path / "report.html"
@@ -136,7 +136,7 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     dissected = by_tshark(dissector, capture, "openmx.type")
     assert dissected.count(str(TYPE_PULL_REPLY)) == len(replies) > lost
     assert Counter(filter(None, dissected)) == Counter(
-        str(one["fields"]["openmx.type"]) for one in decoded if "openmx.type" in one["fields"]
+        str(document["fields"]["openmx.type"]) for document in decoded if "openmx.type" in document["fields"]
     )
 
 

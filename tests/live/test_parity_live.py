@@ -1,4 +1,5 @@
-"""EMP and AM-II on Ethernet and on Myrinet: live and dilated runs have the simulation's messages, and every flow its fates.
+"""EMP and AM-II on Ethernet and on Myrinet: live and dilated runs have the messages of the simulation, and every flow has
+its fates.
 
 Messages are equal up to what MPI leaves open (`parity.received_messages`). The runs of another seed must differ.
 Times of dilated runs, and those of a wrong profile, are in `test_dilated`.

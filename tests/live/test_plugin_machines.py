@@ -1,5 +1,4 @@
-"""The plug-in with clusters that are spread over machines: an inner pytest at the desk, where the machines' commands are
-given."""
+"""The plug-in with clusters that are spread over machines: an inner pytest on the controller's machine."""
 
 from __future__ import annotations
 

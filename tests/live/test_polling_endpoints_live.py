@@ -1,4 +1,4 @@
-"""AM-II's programs that poll in a loop, in namespaces."""
+"""AM-II programs that poll in a loop, in namespaces."""
 
 from __future__ import annotations
 

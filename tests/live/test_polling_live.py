@@ -101,8 +101,8 @@ def test_scripts_that_poll_terminate(
         )  # fmt: skip
         reported = [(folder / "logs" / f"{node}.log") for node in ("n1", "n2")]
         assert any(
-            one.exists() and one.read_text() in ("all tasks are done\n", "12 items have come through\n")
-            for one in reported
+            entry.exists() and entry.read_text() in ("all tasks are done\n", "12 items have come through\n")
+            for entry in reported
         )
 
 

@@ -209,19 +209,20 @@ def judge(kind: str, pid: int, reported: RunReport, where: str) -> None:
 def assert_recorded(kind: str, pid: int, when: int, events: list[Mapping[str, Any]], where: str) -> None:
     """Check that the events report exactly this death, and a restart at the first attempt before the run's end."""
     deaths = {
-        (str(one["event"]), int(one["pid"]))
-        for one in events
-        if str(one["event"]).endswith("died") and one.get("code", -1) < 0  # a program that has failed ends by itself
+        (str(event["event"]), int(event["pid"]))
+        for event in events
+        if str(event["event"]).endswith("died")
+        and event.get("code", -1) < 0  # a program that has failed ends by itself
     }
     own = (f"{kind} died", pid)
     assert own in deaths, (where, deaths)
     if kind in ("relay", "supervisor", "node process", "NIC agent"):
         assert deaths == {own}, where
     if kind in ("relay", "supervisor"):
-        (back,) = {one["pid"]: one for one in events if one["event"] == f"{kind} restarted"}.values()
+        (back,) = {event["pid"]: event for event in events if event["event"] == f"{kind} restarted"}.values()
         begin, end = back["gap"]
         assert when < begin < end < time.time_ns(), (where, back)
-        assert not [one for one in events if one["event"] == f"{kind} not restarted"], where
+        assert not [event for event in events if event["event"] == f"{kind} not restarted"], where
 
 
 def read(path: Path) -> list[Mapping[str, Any]]:

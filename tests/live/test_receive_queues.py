@@ -1,4 +1,5 @@
-"""Receive queues in namespaces: workers of a shared NIC, among which the kernel deals frames out by the protocol's hash."""
+"""Receive queues in namespaces: workers of a shared NIC, among which the kernel distributes frames by the protocol's
+hash."""
 
 from __future__ import annotations
 

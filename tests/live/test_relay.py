@@ -1,4 +1,4 @@
-"""The relay's process: the links that it carries, and the cluster after its death, its supervisor's or a node's."""
+"""The relay's process: its links, and the cluster after the death of the relay, its supervisor or a node."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_concurrent_starts_of_a_supervisor_give_one_and_no_link_is_forwarded_twi
             os.posix_spawn(sys.executable, [*command(Store(), NAME), "0", "0", ""], os.environ) for _ in range(4)
         ]
         eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "there is another one")
-        (kept,) = [one for one in (running_supervisor(directory),) if one is not None]
+        (kept,) = [entry for entry in (running_supervisor(directory),) if entry is not None]
         for one in started:
             if one != kept.pid:
                 os.waitpid(one, 0)

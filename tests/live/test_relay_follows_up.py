@@ -1,4 +1,4 @@
-"""Changes by `up` beside a link's own keys: the seed, contents of named files, the link's presence."""
+"""Changes by `up` other than a link's keys: the seed, contents of named files, the link's presence."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def gso_frames(cluster: RunningCluster) -> int:
 
 def address(cluster: RunningCluster, node: str, version: int) -> str:
     actual = [address.partition("/")[0] for nic in cluster[node].layout.nics for address in nic.addresses]
-    return next(one for one in actual if (":" in one) == (version == 6))
+    return next(entry for entry in actual if (":" in entry) == (version == 6))
 
 
 def accepted_offloads(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
@@ -290,7 +290,7 @@ def test_gso_frames_on_a_link_with_fates_are_segmented_without_loss() -> None:
         assert reported["counters"]["offered"] > 4 * MiB // MTU
         assert not any(reported["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
         run_verdict = verdict(cluster, since=before).findings
-        assert {one.grade for one in run_verdict if one.what == "relay finished"} == {Grade.TRUSTED}
+        assert {finding.grade for finding in run_verdict if finding.what == "relay finished"} == {Grade.TRUSTED}
         allow(cluster, "n1", Offloads.NONE)
 
 

@@ -1,4 +1,4 @@
-"""A run that failed in one mode fails the same check in the other mode when its log of fates is replayed."""
+"""A run that failed in one mode fails the same check in the other mode when its fate log is replayed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A link changes hands between its cables, the kernel's disciplines and the relay under traffic, and loses nothing.
-TESTBED_LONG=1: in all shapes, not in some of them."""
+"""A link switches between its cables, the kernel's qdiscs and the relay under traffic, and loses nothing. TESTBED_LONG=1: in
+all shapes, not only in some."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def counting(cluster: RunningCluster, seconds: float, meanwhile: Callable[[], ob
     """n1 and n2 send each other numbered datagrams; what each of them counted."""
     programs = []
     for own, peer in (("n1", "n2"), ("n2", "n1")):
-        addresses = [cluster[one].address or "" for one in (own, peer)]
+        addresses = [cluster[node].address or "" for node in (own, peer)]
         command = [sys.executable, "-I", "-S", "-c", COUNT, *addresses, "2100", str(seconds)]
         programs.append(cluster[own].popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
     for program in programs:

@@ -61,7 +61,7 @@ def nanoseconds(row: Compared) -> float:
 
 
 def agree(exact: Reproduction, dilated: Reproduction, crossings: int) -> bool:
-    """Whether no row's time is early, and none later than its frames were."""
+    """Return whether no row's time is early, and none later than its frames were."""
     late = ROUNDING + crossings * max(dilated.late.values())
     rows = [pair for pair in zip(exact.rows, dilated.rows, strict=True) if pair[0].row.unit in ("us", "Mb/s", "MB/s")]
     assert rows

@@ -1,4 +1,4 @@
-"""``testbed run`` and ``testbed runs`` as their users meet them: each test a story."""
+"""``testbed run`` and ``testbed runs`` as their users see them: each test is a user story."""
 
 from __future__ import annotations
 

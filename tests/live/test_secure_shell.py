@@ -1,4 +1,4 @@
-"""sshd in the nodes: connections from outside and between nodes; files of the machine and the user stay untouched."""
+"""sshd in the nodes: connections from outside and between nodes, without changes to files of the machine and the user."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def agent_of(cluster: RunningCluster, node: str) -> int:
 
 def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
     """Return the processes attached to a node's NIC, by function."""
-    (agent,) = [one.agent for one in status(cluster.state).nodes if one.name == node]
+    (agent,) = [status_node.agent for status_node in status(cluster.state).nodes if status_node.name == node]
     return agent.hosts if agent is not None else {}
 
 

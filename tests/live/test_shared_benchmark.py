@@ -1,5 +1,5 @@
-"""ci/bench shared runs from end to end and leaves nothing behind. What it finds depends on the machine, and no test on that,
-but that nothing is lost."""
+"""ci/bench shared runs from end to end and leaves nothing behind. Its results depend on the machine and are not tested,
+except that nothing is lost."""
 
 from __future__ import annotations
 

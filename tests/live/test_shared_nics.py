@@ -198,7 +198,7 @@ def test_sends_to_a_dead_host_fail_and_its_successor_begins_anew() -> None:
         assert running.host("n1", receive, 0).result() == b"again"
         reported = sender.result()
         assert reported
-        assert all("has restarted" in one for one in reported)
+        assert all("has restarted" in entry for entry in reported)
 
 
 def test_a_peer_is_notified_of_a_hosts_death_although_half_of_all_frames_are_lost() -> None:

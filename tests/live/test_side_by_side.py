@@ -1,4 +1,4 @@
-"""Many clusters at once, and foreign objects with our names, do not affect each other."""
+"""Many clusters at once, and foreign objects with a cluster's names, do not affect each other."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_two_clusters_of_one_description_are_separate() -> None:
 
 
 @pytest.fixture
-def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  the machine is looked at before and after
+def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  compares the machine before and after
     """Create a namespace of a name that cluster "home" needs, as ``ip netns`` does; keep its inode."""
     subprocess.run(["ip", "netns", "add", "home.n3"], check=True)
     yield "home.n3"

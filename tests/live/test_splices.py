@@ -75,7 +75,9 @@ def features(namespace: str) -> dict[str, frozenset[str]]:
     try:
         interfaces_found = rtnl_dump.interfaces(opened.route)
         return {
-            one.name: offloads.active(opened.route.fileno(), one.name) for one in interfaces_found if one.kind == "veth"
+            interface.name: offloads.active(opened.route.fileno(), interface.name)
+            for interface in interfaces_found
+            if interface.kind == "veth"
         }
     finally:
         opened.close()
@@ -97,7 +99,11 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
         "ports": ports(wire),
         "forwarding": static_forwarding(wire),
         "disciplines": {
-            key: [(one["kind"], one["dev"]) for one in query(path, "tc", "qdisc", "show") if one["kind"] != "clsact"]
+            key: [
+                (qdisc["kind"], qdisc["dev"])
+                for qdisc in query(path, "tc", "qdisc", "show")
+                if qdisc["kind"] != "clsact"
+            ]
             for key, path in cluster.state.namespaces.items()
         },
         "features": {key: features(path) for key, path in cluster.state.namespaces.items()},

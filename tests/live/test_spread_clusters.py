@@ -1,4 +1,4 @@
-"""Clusters spread over three machines: placement, links between machines, and that nothing is left anywhere.
+"""Clusters spread over three machines: placement, links between machines, and no leftovers.
 
 The machines' own network has 4 ms of round trip, so that it can be told from the delays of the clusters on it.
 TESTBED_LONG=1 also spreads 300 nodes, and cuts a machine off from a command.

@@ -100,7 +100,7 @@ def programs_of(running: spread.Workers) -> dict[str, int]:
 
 
 def left_nothing(machines: Lab, running: spread.Workers, machine: str, cluster: str, before: Counter[str]) -> bool:
-    """Whether a machine has neither files of a cluster nor more processes than before."""
+    """Return whether a machine has neither files of a cluster nor more processes than before."""
     return cluster not in running[machine].call("clusters") and not Counter(machines.programs(machine)) - before
 
 

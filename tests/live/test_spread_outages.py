@@ -1,4 +1,4 @@
-"""Machines that are lost in the midst of a run: one is killed, one is cut off from all, and one from another machine only.
+"""Machines that are lost during a run: one is killed, one is cut off from all, and one from another machine only.
 
 TESTBED_LONG=1 also waits until a worker that is cut off has ended what it did.
 """

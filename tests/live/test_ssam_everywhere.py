@@ -1,4 +1,4 @@
-"""Everything that a live cluster offers, once with SSAM on ATM links: the simulation's results and fates, captures, rules,
+"""All features of a live cluster, once with SSAM on ATM links: the simulation's results and fates, captures, rules,
 faults, scenarios, reports, scripts, and the pytest plug-in."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stalled programs in namespaces: which are named, at which line, and since when; and firmware that breaks its rules."""
+"""Stalled programs in namespaces: the report of each program, its line and the time; and firmware that breaks its rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standing agents are supervised as the relay is: kills of agents, supervisor and owner under traffic, and `down`.
+"""Lasting agents are supervised like the relay: kills of agents, supervisor and owner under traffic, and `down`.
 
 `status`, `events` and verdicts report each, and nothing is left.
 """
@@ -45,7 +45,7 @@ def killed(sharing: NicSharing, node: str) -> None:
 def event_nodes(cluster: RunningCluster, event: str) -> list[str]:
     """The nodes of all events of that name."""
     directory = Store().directory(cluster.name)
-    return [str(one["node"]) for one in event_log.read(directory) if one["event"] == event]
+    return [str(record["node"]) for record in event_log.read(directory) if record["event"] == event]
 
 
 def test_agents_killed_under_bidirectional_traffic_are_restarted_and_all_peers_are_notified() -> None:
@@ -77,7 +77,7 @@ def test_agents_killed_under_bidirectional_traffic_are_restarted_and_all_peers_a
 def agents_status(cluster: RunningCluster) -> dict[str, object]:
     """Return the agents' part of `testbed status --json`."""
     (document,) = [
-        one for one in json.loads(testbed("status", "--json").stdout)["clusters"] if one["name"] == cluster.name
+        entry for entry in json.loads(testbed("status", "--json").stdout)["clusters"] if entry["name"] == cluster.name
     ]
     return {"shared": document["shared"], **{node["name"]: node["agent"] for node in document["nodes"]}}
 

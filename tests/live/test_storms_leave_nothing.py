@@ -1,5 +1,5 @@
-"""A small storm is watched as ``ci/bench runs`` watches a large one: nothing grows, nothing is left. A leak that is made on
-purpose is found, in memory and in descriptors."""
+"""A small storm is watched as ``ci/bench runs`` watches a large one: nothing grows, nothing is left. An artificial leak is
+found, in memory and in descriptors."""
 
 from __future__ import annotations
 

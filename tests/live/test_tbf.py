@@ -1,4 +1,4 @@
-"""TBF and size tables on the machine's own kernel, and their dumps."""
+"""TBF and size tables on the machine's kernel, and their dumps."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ CURSOR = "\x1b[?25h"
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the machine is looked at before and after)
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (compares the machine before and after)
     with Cluster.star(3).up("star", keep=True) as cluster:
         yield cluster
 
@@ -131,7 +131,7 @@ def test_a_command_in_progress_when_the_user_quits_is_completed() -> None:
         screen.press("dq")
         assert screen.ends() == 0
     (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
-    assert [one["what"] for one in cluster["injected"]] == ["down: n1"]
+    assert [injection["what"] for injection in cluster["injected"]] == ["down: n1"]
 
 
 # The terminal

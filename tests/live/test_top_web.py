@@ -39,7 +39,7 @@ FORM_WORDS = "#form label span, #form small, #form code, #form h2, #form p, #for
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the machine is looked at before and after)
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (compares the machine before and after)
     with Cluster.star(3).up("star", keep=True) as cluster:
         yield cluster
 

@@ -1,4 +1,4 @@
-"""The README and the tutorial, followed to the letter: page by page, each with the files of those before it."""
+"""The README and the tutorial are executed page by page, each with the files of the earlier pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel UDP as a base line: losses are counted or requested again, and no program waits for ever."""
+"""Kernel UDP as a baseline: losses are counted or requested again, and no program waits forever."""
 
 from __future__ import annotations
 

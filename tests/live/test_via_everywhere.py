@@ -139,11 +139,11 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     lost = captured.result.met["rule"]
     assert 1 <= lost <= 6  # of each direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
-    writes = [one for one in decoded if one["fields"].get("via.type") == TYPE_RDMA_WRITE]
+    writes = [document for document in decoded if document["fields"].get("via.type") == TYPE_RDMA_WRITE]
     assert sum(write["met"].startswith("dropped by rule") for write in writes) == lost
     assert any("VIA CONNECT PEER_REQUEST" in line for line in output("decode", str(capture)))
     records = [json.loads(line) for line in output("decode", str(capture), "--messages", "--json")]
-    assert sum(one["lost"] for one in records) >= lost
+    assert sum(record["lost"] for record in records) >= lost
     report = tmp_path / "report.html"
     output("report", str(run), "-o", str(report))
     assert "dropped by rule" in report.read_text() or LOST in report.read_text()
@@ -151,7 +151,9 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     output("dissector", "-o", str(dissector))
     dissected = by_tshark(dissector, capture, "via.type")
     assert dissected.count(str(TYPE_RDMA_WRITE)) == len(writes)
-    assert dissected.count(str(TYPE_CONNECT)) == sum(one["fields"].get("via.type") == TYPE_CONNECT for one in decoded)
+    assert dissected.count(str(TYPE_CONNECT)) == sum(
+        document["fields"].get("via.type") == TYPE_CONNECT for document in decoded
+    )
 
 
 def test_ranks_share_their_nodes_nics(tmp_path: Path) -> None:

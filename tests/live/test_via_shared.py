@@ -1,4 +1,4 @@
-"""VIA's NICs shared by host processes: one that writes and rings what it likes, or is killed, disturbs at most its peer."""
+"""VIA's NICs shared by host processes: one that misbehaves, or is killed, disturbs at most its peer."""
 
 from __future__ import annotations
 

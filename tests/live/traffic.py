@@ -28,7 +28,7 @@ GAP = 150_000  # ns between two frames of a flow
 
 def events_of(cluster: RunningCluster, event: str) -> list[Mapping[str, Any]]:
     """The cluster's events of that kind."""
-    return [one for one in event_log.read(Store().directory(cluster.name)) if one["event"] == event]
+    return [record for record in event_log.read(Store().directory(cluster.name)) if record["event"] == event]
 
 
 def relay_report(cluster: RunningCluster) -> dict[str, Any]:

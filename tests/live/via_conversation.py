@@ -1,4 +1,4 @@
-"""A program of VIA's own calls that every clock must let come to the same end: connections of both kinds, refusals, a
+"""A program of VIPL calls with the same outcome under every clock: connections of both kinds, refusals, a
 request that expires, sends and RDMA writes."""
 
 from __future__ import annotations

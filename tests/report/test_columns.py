@@ -1,4 +1,4 @@
-"""Rows as columns: a column has the values that the rows have, and a broken line affects no other line."""
+"""Rows as columns: a column has the values of the rows, and a malformed line affects no other line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a study: each measure against what varies, its bands, and what others have named as text."""
+"""The page of a study: each measure against the varied parameters, its bands, and external names as text."""
 
 from __future__ import annotations
 

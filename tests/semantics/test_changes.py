@@ -1,4 +1,4 @@
-"""Corruption, duplication and reordering happen as often as requested, and rules act on the frames that they match."""
+"""Corruption, duplication and reordering happen at the configured rate, and rules act on the frames that they match."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""When frames come out: delay, jitter, order, and the rate with its queue. No frame comes before it is due, which is exact;
-how late one is depends on the machine, and is looked at apart."""
+"""Times of frames: delay, jitter, order, and the rate with its queue. No frame is early, which is checked exactly; lateness
+depends on the machine and is checked separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Impairments that change while frames come, and the two directions of a link, which know nothing of each other."""
+"""Impairments that change during traffic, and the independence of the two directions of a link."""
 
 from __future__ import annotations
 

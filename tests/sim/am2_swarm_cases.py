@@ -1,5 +1,5 @@
 """The swarm's cases of AM-II: requests between more endpoints than frames, settings that are small enough to
-matter, faults on the links, and what programs and machines do besides: endpoints freed, tags changed, NICs started again.
+matter, faults on the links, and other actions: endpoints freed, tags changed, NICs restarted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ledger of a swarm case of AM-II, kept outside all NICs: the fate of every request, and which fates are violations.
+"""Ledger of a swarm case of AM-II, kept outside all NICs: the fate of every request, and the fates that are violations.
 
 Each request is handled once and replied to once, or it comes back to its sender, with a reason that is true. Where a NIC has
 taken another one for unreachable, or has restarted, that cannot be: there the truth is looked up, and counted. But no

@@ -1,4 +1,4 @@
-"""Random collective calls in random communicators, each compared with NumPy on one process."""
+"""Random collective calls in random communicators, each compared with NumPy in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two minimal firmwares for tests of the simulation: one answers requests, one floods a peer."""
+"""Two minimal firmwares for tests of the simulation: one replies to requests, one floods a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The golden loss matrix: what messages of some sizes cost a protocol under some losses, as a table that is checked in.
+"""The golden loss matrix: the costs of messages by size and loss, for each protocol, as a table that is checked in.
 
 Every figure is an integer and follows from the firmware's decisions, the wire model and its fates: whoever changes a timer,
 a window or a frame changes the table, and sees in its diff what that does (after smoltcp's golden tables).

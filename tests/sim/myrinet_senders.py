@@ -1,4 +1,4 @@
-"""NICs that send numbered frames through a Myrinet network, and the routes along which they do."""
+"""NICs that send numbered frames through a Myrinet network, and their routes."""
 
 from __future__ import annotations
 

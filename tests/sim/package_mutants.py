@@ -1,4 +1,5 @@
-"""Mistakes in the package that `testbed protocol new` writes, each of which the conformance check of its name must find."""
+"""Mistakes in the package that `testbed protocol new` writes, each of which the conformance check with its name must
+find."""
 
 from __future__ import annotations
 

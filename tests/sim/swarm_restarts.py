@@ -1,4 +1,4 @@
-"""The swarm's second kind of case: NICs start again in the middle, and messages are given up.
+"""The swarm's second kind of case: NICs restart during the traffic, and messages are given up.
 
 Then not everything can arrive: a message that was under way may be returned to its sender, whether it had arrived or not.
 What must hold: nothing arrives twice, not at two incarnations of a NIC either, what arrives is right, whatever is posted
@@ -200,7 +200,7 @@ def run(seed: int) -> Counter[str]:
         simulation.run_until(case.until + 160 * timeout + 20 * settings["longest_timeout"])
         if settings["give_up"]:
             # A receiver hears that a message was given up when its sender sends the next one: a receive that such a message
-            # has got waits until then, perhaps for ever. So these cases only ask whether NICs that start again are heard.
+            # has got waits until then, perhaps forever. So these cases only ask whether NICs that start again are heard.
             for node in layout.nodes:
                 rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
                 simulation.restart(node.name)

@@ -1,4 +1,4 @@
-"""AM-II's messages that cannot be delivered: they come back to their sender's error handler, with the reason."""
+"""Undeliverable messages of AM-II are returned to their sender's error handler, with the reason."""
 
 from __future__ import annotations
 

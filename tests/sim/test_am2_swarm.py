@@ -1,4 +1,4 @@
-"""AM-II under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+"""AM-II under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints the first."""
 
 from __future__ import annotations
 

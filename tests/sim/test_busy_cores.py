@@ -1,4 +1,4 @@
-"""Contention of cores in the simulation: what a busy program takes from messages on its own core, and on another one."""
+"""Contention of cores in the simulation: the effect of a busy program on messages of its core, and of another one."""
 
 from __future__ import annotations
 

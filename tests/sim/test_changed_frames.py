@@ -1,4 +1,4 @@
-"""Rules that change frames, in whole runs: what the receiver then sees, and that a replay gives it again."""
+"""Rules that change frames, in complete runs: the changed messages at the receiver, and their replay."""
 
 from __future__ import annotations
 

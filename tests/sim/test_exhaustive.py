@@ -1,5 +1,5 @@
-"""Every protocol under every fate of the first transmissions, at most three; with TESTBED_LONG=1 of one more than the search
-takes by itself."""
+"""Every protocol under every fate of the first transmissions, at most three; with TESTBED_LONG=1 of one more than by
+default."""
 
 from __future__ import annotations
 

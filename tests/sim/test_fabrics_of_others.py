@@ -1,5 +1,5 @@
-"""A third-party fabric in the simulation, a token ring of a hundred lines (`tests/packages`), known by its registration
-alone."""
+"""A third-party fabric in the simulation, a token ring of a hundred lines (`tests/packages`), known only by its
+registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links without rate and delay take no time, and cost no event but the last one before a NIC; nothing else is different."""
+"""Links without rate and delay take no time, and no event except the last one before a NIC; nothing else differs."""
 
 from __future__ import annotations
 

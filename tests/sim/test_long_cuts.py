@@ -1,5 +1,5 @@
-"""A peer that is alive and cut off for longer than a protocol sends again: requests end with an error, and once the link is
-mended messages pass again.
+"""A live peer that is cut off for longer than a protocol retransmits: requests fail, and once the link is repaired messages
+pass again.
 
 A sender without an answer gives up after a time of its protocol. Open-MX's receiver notices the new connection, which ends
 the receive that waits; in the other protocols it waits on.

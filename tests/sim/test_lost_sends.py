@@ -187,7 +187,7 @@ def test_an_error_that_no_call_could_report_is_a_line_of_the_run(tmp_path: Path,
 
 
 @BOTH_PROTOCOLS
-@pytest.mark.parametrize("away", ["0s", "30ms"], ids=["for ever", "for a while"])
+@pytest.mark.parametrize("away", ["0s", "30ms"], ids=["forever", "for a while"])
 def test_sends_lost_with_their_crashed_sender_are_not_violations(tmp_path: Path, protocol: str, away: str) -> None:
     cut = Down(on="n1", at="8ms", for_="7ms")  # so that its NIC has messages that it cannot send
     crash = Crash(on="n1", at="10ms") if away == "0s" else Crash(on="n1", at="10ms", for_=away)

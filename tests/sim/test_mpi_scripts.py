@@ -1,4 +1,4 @@
-"""mpi4py's scripts in the simulation: as they are but for one import."""
+"""mpi4py's scripts in the simulation, with one changed import."""
 
 from __future__ import annotations
 

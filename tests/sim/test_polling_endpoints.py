@@ -1,4 +1,4 @@
-"""AM-II's programs that poll in a loop, in the simulation."""
+"""AM-II programs that poll in a loop, in the simulation."""
 
 from __future__ import annotations
 

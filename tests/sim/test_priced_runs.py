@@ -1,4 +1,4 @@
-"""Runs under a profile: their reports, a program's view of time on a priced host, and slow NICs in scenarios."""
+"""Runs under a profile: reports, a program's view of time on a priced host, and slow NICs in scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that failed fails again from its folder, and with few of its fates."""
+"""A failed run fails again when it is replayed from its folder, and with few of its fates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Workload am-random under random faults: the checkers of active messages find nothing wrong, and each mistake of AM-II that
-MPI's calls do not show. Fixed seeds in CI, fresh ones with TESTBED_LONG=1."""
+"""Workload am-random under random faults: the checkers of active messages accept correct runs, and find each mistake of
+AM-II that MPI's calls do not show. Fixed seeds in CI, fresh ones with TESTBED_LONG=1."""
 
 from __future__ import annotations
 

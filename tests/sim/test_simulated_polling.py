@@ -63,7 +63,7 @@ def test_a_program_that_tests_forever_is_named_with_its_hosts_pending_operation(
         assert any("a receive from node 1" in sentence for sentence in simulation.pending_work())
 
 
-def test_one_that_tests_for_ever_is_named_when_the_time_is_over() -> None:
+def test_one_that_tests_forever_is_named_when_the_time_is_over() -> None:
     with Simulation(Description.back_to_back(), plug()) as simulation:
         simulation.spawn("n1", asking)
         with pytest.raises(StalledError, match="asking on n1"):

@@ -1,4 +1,4 @@
-"""A program knows how often it was started, and does not wait at a barrier that the others have passed."""
+"""A program knows its number of starts, and does not wait at a barrier that the others have passed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies on Dask's workers, here and of a scheduler elsewhere: the same rows; no scheduler without mutual TLS.
+"""Studies on Dask's workers, local ones and those of a remote scheduler: equal rows; no scheduler without mutual TLS.
 
 TESTBED_LONG=1 also kills a worker and a scheduler.
 """

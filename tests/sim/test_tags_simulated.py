@@ -1,4 +1,5 @@
-"""Scenarios by tags in the simulation: the fault meets what has the tag, and random choices depend on the seed alone."""
+"""Scenarios by tags in the simulation: the fault applies to elements with the tag, and random choices depend only on the
+seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lazy dataclasses do what those of `dataclasses` do, and compile nothing before they are needed."""
+"""Lazy dataclasses behave like those of `dataclasses`, and compile nothing before their first use."""
 
 from __future__ import annotations
 

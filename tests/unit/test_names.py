@@ -1,4 +1,4 @@
-"""Fabrics and protocols are known by their capabilities: outside their rooms no code compares their names."""
+"""Fabrics and protocols are known by their capabilities: outside their packages no code compares their names."""
 
 from __future__ import annotations
 

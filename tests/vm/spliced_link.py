@@ -1,4 +1,4 @@
-"""Two free ends with redirection between them, as a spliced link has, and frames that the kernel itself makes for them.
+"""Two free ends with redirection between them, as in a spliced link, and frames of the kernel's own stack on them.
 
     sender -- a | redirected | b -- receiver            all in one namespace; what is tried stands on b
 

@@ -22,7 +22,7 @@ from testbed.runtime.nodes.run_orders import ProgramNode
 
 TIMEOUT = 3600.0  # s
 PROGRESS_TIMEOUT = 60.0  # s without progress
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 
 
 class Nodes:

@@ -94,7 +94,7 @@ def highest(attempt: Callable[[float], Trial]) -> Trial | None:
     best: Trial | None = None
     low, high, rate = 0.0, 0.0, float(START)
     while rate > MIN:
-        result = next((one for one in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(one, rate)), None)
+        result = next((trial for trial in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(trial, rate)), None)
         if result is not None:
             best, low = result, rate
         else:
@@ -106,7 +106,7 @@ def highest(attempt: Callable[[float], Trial]) -> Trial | None:
 
 
 def _clean(trial: Trial, rate: float) -> bool:
-    """Tell whether a trial was sustained: no frame lost, sent at the rate meant (a delayed sender offers less), and no
+    """Return whether a trial was sustained: no frame lost, sent at the rate meant (a delayed sender offers less), and no
     more processor time of the relay than time passed."""
     complete = not trial.lost and trial.offered >= trial.sent
     return complete and trial.cpu <= trial.seconds and trial.rate > 0.95 * rate

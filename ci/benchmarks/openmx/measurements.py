@@ -30,7 +30,7 @@ POLICIES = {
 """Receive queues and their distribution of frames, by policy."""
 RANKS = 4  # of each node
 TIMEOUT, PROGRESS_TIMEOUT = 3600.0, 60.0  # s
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 _SLOWEST = 200  # numbered messages a second, on a machine that has other work
 _RESEND = Settings(resend=1)
 

@@ -56,7 +56,7 @@ def second_half(samples: Sequence[Sample]) -> list[Sample]:
 def more_at_least(samples: Sequence[Sample]) -> float:
     """Return the minimum of the last third minus that of the third before.
 
-    Meant for counts such as descriptors, which are open for a moment or for ever.
+    Meant for counts such as descriptors, which are open for a moment or forever.
     """
     start, ended = samples[0][0], samples[-1][0]
     first, second = start + (ended - start) / 3, start + 2 * (ended - start) / 3

@@ -101,7 +101,7 @@ class Watch:
         for kind in {look.kind for _, looks in rounds for look in looks}:
             of_kind = [(when, [look for look in looks if look.kind == kind]) for when, looks in rounds]
             usual = Counter(len(looks) for _, looks in of_kind).most_common(1)[0][0]
-            kept = [one for one in of_kind if len(one[1]) == usual]
+            kept = [sample for sample in of_kind if len(sample[1]) == usual]
             if usual and len(kept) > _MOSTLY * len(rounds):
                 results[kind] = kept
         return results

@@ -109,10 +109,10 @@ def remains(watch: Watch, before: Machine) -> list[str]:
     results = [f"process {pid}" for pid in sorted(watch.pids())]
     results += [f"network namespace {cookie}" for cookie in sorted(ours & _networks())]
     name = f"-run-{watch.controller}-"  # in our cluster's name; other clusters may start and end meanwhile
-    results += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if name in one]
-    results += [f"file {one}" for one in sorted(after.files - before.files) if name in one]
+    results += [f"mount {mount}" for mount in sorted(after.mounts - before.mounts) if name in mount]
+    results += [f"file {file}" for file in sorted(after.files - before.files) if name in file]
     new = after.packet_sockets - before.packet_sockets
-    return results + [f"packet socket {one}" for one in sorted(new - _sockets_of_others() if new else new)]
+    return results + [f"packet socket {socket}" for socket in sorted(new - _sockets_of_others() if new else new)]
 
 
 def _sockets_of_others() -> set[str]:

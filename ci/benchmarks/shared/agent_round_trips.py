@@ -16,7 +16,7 @@ from testbed.runtime.shared.attachment import Attachment, HostDriver
 
 _ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
 _ENTRIES = 64
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 
 
 class GivesBack:

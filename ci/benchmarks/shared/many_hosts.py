@@ -202,7 +202,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
         return both_ways
 
     async def victim(endpoint: Endpoint, driver: HostDriver) -> None:
-        """Exchange large messages with the peer for ever, ignoring all errors."""
+        """Exchange large messages with the peer forever, ignoring all errors."""
         peer = (endpoint.number + hosts) % (2 * hosts)
         chance, buffer = random.Random(endpoint.number), bytearray(1 << 16)
         while True:

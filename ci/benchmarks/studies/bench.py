@@ -58,7 +58,7 @@ def measure(runs: int, repeat: int) -> Iterator[Row]:
                     raise ContenderError(f"the study ended with code {done.returncode}: {done.stderr[-500:]}")
                 ended = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
                 took[width].append(seconds)
-                beyond[width].append(seconds * width / runs - sum(one["seconds"] for one in ended) / runs)
+                beyond[width].append(seconds * width / runs - sum(run["seconds"] for run in ended) / runs)
                 texts.add((folder / "rows.jsonl").read_bytes())
         if len(texts) != 1:
             raise ContenderError("the rows differ between runs of the same study")

@@ -1,4 +1,4 @@
-"""Commands called within a longer-lived process leave Python's garbage collector as they found it."""
+"""Commands called within a longer-lived process restore the state of Python's garbage collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pins and exclusions of `testbed machines up`, as they are written on the command line."""
+"""Pins and exclusions of `testbed machines up`, on the command line."""
 
 from __future__ import annotations
 

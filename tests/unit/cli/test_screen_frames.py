@@ -187,7 +187,7 @@ def test_a_frame_fills_any_screen_exactly(width: int, height: int, panel: int, n
 
 
 @pytest.mark.parametrize("panel", range(len(PANELS)))
-def test_every_row_has_a_cell_for_every_column(panel: int) -> None:
+def test_every_row_has_a_cell_forevery_column(panel: int) -> None:
     for row in PANELS[panel].rows(two_nodes()):
         assert len(row.cells) == len(PANELS[panel].columns)
         assert len(row.order) >= len(PANELS[panel].sorts)

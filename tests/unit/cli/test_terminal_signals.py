@@ -1,4 +1,4 @@
-"""Signals to a full-screen view are not lost where Python can raise nothing."""
+"""Signals to a full-screen view are not lost where Python cannot raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of the kernel that knows as much as a plan has to: what plans leave behind, and must not do on the way."""
+"""A model of the kernel for plans: the final state, and forbidden intermediate states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags select links where links are injected into, and cost a running cluster nothing."""
+"""Tags select links for injections, and their changes need no operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories of processes that were killed, and what only looks like them."""
+"""Directories of killed processes, and similar names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-made histories of sound runs, for tests of checkers."""
+"""Hand-made histories of correct runs, for tests of checkers."""
 
 from __future__ import annotations
 

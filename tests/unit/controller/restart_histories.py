@@ -1,4 +1,4 @@
-"""Histories with restarts, losses and errors: each is a function that asserts the answer of the checkers.
+"""Histories with restarts, losses and errors: each is a function that asserts the checkers' verdict.
 
 Mutants of the checkers are looked for with them, too.
 """

@@ -1,5 +1,5 @@
-"""How often the statistical assertions are wrong, computed exactly: a sound link fails once in a million runs at most, one
-that is off by a fifth passes once in a hundred at most, however often a sequential test has looked."""
+"""Error probabilities of the statistical assertions, computed exactly: a correct link fails at most once in a million runs,
+one off by a fifth passes at most once in a hundred, for any number of looks of a sequential test."""
 
 from __future__ import annotations
 

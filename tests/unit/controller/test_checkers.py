@@ -1,4 +1,4 @@
-"""Checkers hold for histories in which nothing is wrong, and each fails for the one entry that is."""
+"""Checkers accept correct histories, and each rejects a history with one wrong entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delta debugging finds the causes that an effect needs, and counts its trials."""
+"""Delta debugging finds the necessary causes of an effect, and counts its trials."""
 
 from __future__ import annotations
 

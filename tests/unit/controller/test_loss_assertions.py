@@ -1,4 +1,4 @@
-"""assert_loss: the binomial distribution decides, and a sample that can show nothing is refused."""
+"""assert_loss: the binomial distribution decides, and an inconclusive sample is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outages of machines during a run: the spans in which one did not answer, and what they mean for verdict and checkers."""
+"""Outages of machines during a run: the spans without a reply, and their effect on verdict and checkers."""
 
 from __future__ import annotations
 

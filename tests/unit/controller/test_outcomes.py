@@ -1,4 +1,4 @@
-"""Findings about what NICs in node processes lost."""
+"""Findings about losses of NICs in node processes."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_profile_is_restored_from_a_runs_folder(profile: Profile) -> None:
     assert profile_of(profile_values(profile), PROTOCOL) == profile
 
 
-def test_a_slow_processor_takes_a_multiple_for_everything_and_nothing_else_does() -> None:
+def test_a_slow_processor_takes_a_multiple_foreverything_and_nothing_else_does() -> None:
     slowed = EMP_2001.slowed(3)
     for key in Profile.__slots__:
         factor = 3 if key in PROCESSOR_COSTS else 1

@@ -1,4 +1,4 @@
-"""Checkers of active messages: what a history with nothing wrong holds, and the one event that breaks each promise."""
+"""Checkers of active messages: correct histories, and the one event that breaks each promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of probes through switches with source routes, and what is expected of all directions on them together."""
+"""Paths of probes through switches with source routes, and the combined expectation of all directions on them."""
 
 from __future__ import annotations
 

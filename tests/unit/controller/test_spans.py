@@ -1,4 +1,4 @@
-"""Findings about a span, from the two accounts at its ends and the events between them."""
+"""Findings about a span, from the counters at its ends and the events between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes of a link between machines: what the machine that sent them and the one where they came have seen is one result."""
+"""Probes of a link between machines: the records of the sending and the receiving machine give one result."""
 
 from __future__ import annotations
 

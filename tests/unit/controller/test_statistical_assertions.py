@@ -1,5 +1,5 @@
-"""Statistical assertions on links of the model: sound ones pass, those off by a fifth are caught, and a sample in which
-that could hide is refused."""
+"""Statistical assertions on links of the model: correct ones pass, those off by a fifth are detected, and samples that are
+too small for that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals and distances: bounds that sound samples keep and unsound ones exceed."""
+"""Intervals and distances: bounds that correct samples keep and deviating ones exceed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios that name nodes and links by tags, and draw some of those that they mean."""
+"""Scenarios that name nodes and links by tags, and draw some of the selected ones."""
 
 from __future__ import annotations
 

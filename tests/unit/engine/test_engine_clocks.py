@@ -26,7 +26,7 @@ class Late:
     def wait(self, deadline: int | None) -> Sequence[int]:
         if self.ready:
             return [descriptor for descriptor in self.ready if descriptor in self.watched]
-        assert deadline is not None, "it would wait for ever"
+        assert deadline is not None, "it would wait forever"
         if deadline <= self.time:
             self.polls += 1
         else:

@@ -32,7 +32,7 @@ class VirtualWaiter:
             descriptors = [descriptor for time, descriptor in self.ready if time <= self.time]
             self.ready = [entry for entry in self.ready if entry[0] > self.time]
             return [descriptor for descriptor in descriptors if descriptor in self.watched]
-        assert deadline is not None, "it would wait for ever"
+        assert deadline is not None, "it would wait forever"
         self.time = max(self.time, deadline)
         return []
 

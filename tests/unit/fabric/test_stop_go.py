@@ -1,4 +1,4 @@
-"""STOP and GO: the frames of a NIC's outlet and their times; a lost word does not stop it for ever."""
+"""STOP and GO: the frames of a NIC's outlet and their times; a lost word does not stop it forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text form of rules: which frames each means, and errors that point at the column."""
+"""The text form of rules: the frames that each matches, and errors that point at the column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fate hangs on seed, link, direction, flow and number, and on nothing else."""
+"""A fate depends only on seed, link, direction, flow and number."""
 
 from __future__ import annotations
 

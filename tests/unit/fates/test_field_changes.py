@@ -1,5 +1,4 @@
-"""Rules that change a frame: the field gets its value, every check is recomputed or left as it is, and the log gives it
-again.
+"""Rules that change a frame: the field gets its value, every checksum is recomputed or unchanged, and the log replays it.
 
 Scapy says which checksums are right from IPv4 to TCP, each protocol's own codec whether its frames are.
 """

@@ -1,4 +1,4 @@
-"""A log of fates replays them on the same frames of the same flows."""
+"""A fate log replays fates on the same frames of the same flows."""
 
 from __future__ import annotations
 

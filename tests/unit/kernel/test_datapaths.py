@@ -74,7 +74,7 @@ def refusal(
 # The table
 
 
-def test_the_table_has_an_entry_for_every_feature_and_every_datapath() -> None:
+def test_the_table_has_an_entry_forevery_feature_and_every_datapath() -> None:
     assert set(ASKING) | PROPERTIES == set(NAMES) == set(TABLE)
     assert all(tuple(row) == LADDER for row in TABLE.values())
     assert set(datapaths._NETEM) == set(datapaths._TC) == set(NAMES)

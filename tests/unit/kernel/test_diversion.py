@@ -1,4 +1,4 @@
-"""Frames are taken aside, and put back, in the moment of the request."""
+"""Frames are diverted, and released, at the moment of the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our decoding of the kernel's tables agrees with pyroute2's decoding of the same bytes."""
+"""Testbed's decoding of the kernel's tables agrees with pyroute2's."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class RecordedHandlers:
         return event
 
 
-def test_no_kind_of_event_keeps_another_waiting_for_ever() -> None:
+def test_no_kind_of_event_keeps_another_waiting_forever() -> None:
     handlers = RecordedHandlers()
     for number in range(10):
         handlers.add(RECEIVED, f"frame {number}", 10)

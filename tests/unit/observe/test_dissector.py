@@ -69,7 +69,7 @@ def next_layers(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[P
 
 
 def is_carried(module: ModuleType) -> bool:
-    """Tell whether a module's frames are carried in Myrinet's packets."""
+    """Return whether a module's frames are carried in Myrinet's packets."""
     return layers_of(module)[0] in [layer for _, layer in myrinet.Myrinet.payload_guess]
 
 

@@ -1,4 +1,4 @@
-"""Host programs on NICs that are joined by lists: coroutines that await completions, and frames that go between them."""
+"""Host programs on NICs that are joined by lists: coroutines that await completions, and the exchange of their frames."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Random schedules of Open-MX on list wires: several endpoints a node, frames lost, repeated, late and out of order,
-connections that end and begin again, nodes that restart.
+reconnections, and restarts of nodes.
 
 What must be true of the messages is `openmx_ledger`'s; and when frames are lost no more, everything ends.
 """

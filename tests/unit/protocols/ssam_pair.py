@@ -1,4 +1,4 @@
-"""Two nodes with SSAM and the fibre between them, in a test's hands."""
+"""Two nodes with SSAM and a fibre that the test controls."""
 
 from __future__ import annotations
 

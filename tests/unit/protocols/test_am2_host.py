@@ -372,9 +372,9 @@ def test_waiting_with_an_empty_event_mask_is_refused() -> None:
     host = Host()
     endpoint = host.endpoint()
     endpoint.event_mask = Events.NONE
-    with pytest.raises(ValueError, match="wait for ever"):
+    with pytest.raises(ValueError, match="wait forever"):
         endpoint.wait().send(None)
-    with pytest.raises(ValueError, match="wait for ever"):
+    with pytest.raises(ValueError, match="wait forever"):
         host.bundle.wait().send(None)
 
 

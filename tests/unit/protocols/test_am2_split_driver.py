@@ -385,8 +385,8 @@ def test_the_memory_of_a_detached_host_is_released() -> None:
         card.answer(packet, REASON_OVERRUN)
 
 
-def test_messages_of_a_detached_host_are_not_resent_for_ever() -> None:
-    """The peer has no room, so its retransmissions would occupy the channel for ever."""
+def test_messages_of_a_detached_host_are_not_resent_forever() -> None:
+    """The peer has no room, so its retransmissions would occupy the channel forever."""
     card = shared_nic(channels=1)
     first, second = card.number(0), card.number(1)
     card.create(first)
@@ -753,7 +753,7 @@ class Kernels:
             card.answer(answered_packet, chance.choice([0, 0, REASON_OVERRUN]))
 
     def settle(self) -> None:
-        """Let all hosts act on their completions: no endpoint waits for ever."""
+        """Let all hosts act on their completions: no endpoint waits forever."""
         for _ in range(2_000):
             if not (self.wanted or self.unheard):
                 return

@@ -1,4 +1,4 @@
-"""AM-II's transport: channels, answers, times, incarnations, and all that may come by a wire."""
+"""AM-II's transport: channels, answers, times, incarnations, and arbitrary received frames."""
 
 from __future__ import annotations
 

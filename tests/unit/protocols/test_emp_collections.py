@@ -1,4 +1,4 @@
-"""EMP's collections: when they are acknowledged, when they are sent again, and in what order frames may come."""
+"""EMP's collections: acknowledgements, retransmissions, and frames in any order."""
 
 from __future__ import annotations
 

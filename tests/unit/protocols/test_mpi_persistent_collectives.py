@@ -1,4 +1,4 @@
-"""Persistent collective calls: started again with what the buffers have then, and in any order."""
+"""Persistent collective calls: started again with the buffers' present content, and in any order."""
 
 from __future__ import annotations
 

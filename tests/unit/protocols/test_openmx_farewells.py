@@ -1,4 +1,4 @@
-"""Open-MX's driver when its host has died: it tells the endpoints' partners, which may wait for messages only."""
+"""Open-MX's driver notifies the partners of a dead host's endpoints, which may only wait for messages."""
 
 from __future__ import annotations
 

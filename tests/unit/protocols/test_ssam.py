@@ -1,4 +1,4 @@
-"""SSAM between two nodes: windows, held replies, lost and repeated cells, restarts, and what handlers may not do."""
+"""SSAM between two nodes: windows, held replies, lost and repeated cells, restarts, and forbidden calls in handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exhaustive schedules of SSAM's endpoints: every fate that the first cells of an exchange can meet, then a perfect fibre.
+"""Exhaustive schedules of SSAM's endpoints: every fate of the first cells of an exchange, followed by a perfect fibre.
 
 A cell is passed, dropped, delivered twice, or held until behind the next one of its direction. Whatever happens, a request,
 a bulk message and a request behind it, all under way at once, are each handled once and answered once, and the bulk message

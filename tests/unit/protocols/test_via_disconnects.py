@@ -1,4 +1,4 @@
-"""Ends of VIA's connections: each side learns of them, whatever is lost."""
+"""Ends of VIA's connections: each side is notified, whatever is lost."""
 
 from __future__ import annotations
 

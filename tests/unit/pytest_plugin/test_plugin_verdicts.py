@@ -1,5 +1,5 @@
 """A test that passes on a deviating network: it fails, is skipped, is expected to fail, or passes with the reason
-in its report. The verdicts are laid upon simulated runs here; tests/live/test_verdicts_of_tests_live.py has real ones."""
+in its report. The verdicts are imposed on simulated runs here; tests/live/test_verdicts_of_tests_live.py has real ones."""
 
 from __future__ import annotations
 

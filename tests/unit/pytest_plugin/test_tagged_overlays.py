@@ -1,4 +1,4 @@
-"""The fixture's cluster: injections by tag into a simulated one, and names that it does not have."""
+"""The fixture's cluster: injections by tag into a simulated one, and unknown names."""
 
 from __future__ import annotations
 

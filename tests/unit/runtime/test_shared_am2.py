@@ -1,5 +1,5 @@
 """Host processes that share AM-II's NICs, with few frames for many endpoints, on a network that loses frames: every request
-comes to its end, also where a host process dies in between, and nothing is left behind."""
+ends, also if a host process dies meanwhile, and nothing is left behind."""
 
 from __future__ import annotations
 

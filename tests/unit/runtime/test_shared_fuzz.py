@@ -1,5 +1,5 @@
-"""Firmware of two shared functions under hosts that write random bytes and random frames: it raises nothing, and
-reports which host to detach."""
+"""Firmware of two shared functions under hosts that write random bytes and random frames: it raises no exception, and
+reports the host to detach."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Open-MX's drivers of two shared functions under hosts that write random commands, doorbells and flags of their receive
-rings, and under random frames: they raise nothing, and touch no memory but what a host has named."""
+rings, and under random frames: they raise no exception, and touch only memory that a host has named."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """VIA's firmware of two shared functions under hosts that write random commands, descriptors and doorbells, and under random
-frames: it raises nothing, and touches no memory but what a host has registered."""
+frames: it raises no exception, and touches only memory that a host has registered."""
 
 from __future__ import annotations
 

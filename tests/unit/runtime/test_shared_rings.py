@@ -1,4 +1,4 @@
-"""Rings in shared memory: no entry is lost, no process sleeps for ever, and the other end may write anything."""
+"""Rings in shared memory: no entry is lost, no process sleeps forever, and the other end may write anything."""
 
 from __future__ import annotations
 

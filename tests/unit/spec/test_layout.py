@@ -1,4 +1,4 @@
-"""A layout as JSON and as a drawing, and what reading one costs."""
+"""A layout as JSON and as a drawing, and the cost of reading one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolution of the name or path that a user types into a description."""
+"""Resolution of a user's name or path to a description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines files: what they hold, and every mistake in them at once."""
+"""Machines files: their content, and all their mistakes at once."""
 
 from __future__ import annotations
 

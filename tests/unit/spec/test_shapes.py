@@ -1,5 +1,4 @@
-"""The builders and the shipped topologies: how many nodes, switches and links, and that they are one
-network."""
+"""The builders and the shipped topologies: numbers of nodes, switches and links, and connectivity."""
 
 from __future__ import annotations
 

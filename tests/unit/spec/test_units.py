@@ -1,4 +1,4 @@
-"""Quantities as people and tc write them."""
+"""Quantities in the notation of users and of tc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite's own rules: its parts, and how much memory a process of it may take."""
+"""Rules of the suite: its parts, and the memory limit of its processes."""
 
 from __future__ import annotations
 

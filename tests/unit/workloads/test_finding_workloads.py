@@ -1,4 +1,4 @@
-"""Workloads by name and by file, and what packages register."""
+"""Workloads by name, by file and by entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NAS kernels: verification for any power of two of ranks, and a wrong result that it finds."""
+"""NAS kernels: verification for any power of two of ranks, and the detection of a wrong result."""
 
 from __future__ import annotations
 
