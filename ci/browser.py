@@ -187,7 +187,7 @@ class Browser:
 
     def _until(self, event: str) -> None:
         deadline = time.monotonic() + self._seconds
-        while all(one.get("method") != event for one in self._events):
+        while all(message.get("method") != event for message in self._events):
             self._heard(self._next(deadline))
 
     def _heard(self, event: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.harness.command_line import command
+from benchmarks.harness.command_timing import command
 from testbed import Cluster, RunningCluster
 from testbed.kernel import namespaces, processes
 from testbed.machines.remote_workers import RemoteWorker, workers

@@ -23,7 +23,7 @@ def known_fields() -> Fields:
     (`header_fields`); NAMES, names of field values; CHECK, the field that is computed from the rest
     of the frame, and mended(frame, begin), which computes it anew (`header_fields.Mender`). A codec that cannot be
     imported prevents no cluster from coming up, but rules cannot name it. Raises ConflictError for two codecs that
-    cannot be told apart, since fates would depend on which is registered first.
+    cannot be distinguished, since fates would depend on which is registered first.
     """
     fields, clashes = gather_fields()
     if clashes:
@@ -32,7 +32,7 @@ def known_fields() -> Fields:
 
 
 def gather_fields() -> tuple[Fields, list[str]]:
-    """The fields of all packages that can be told apart, and a sentence for each clash."""
+    """The fields of all distinguishable packages, and a sentence for each clash."""
     fields = standard_fields()
     entries_by_name = registry.all_offered(registry.FIELDS)
     clashes = same_names(registry.FIELDS, entries_by_name)

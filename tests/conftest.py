@@ -1,4 +1,5 @@
-"""Common parts of all tests: hypothesis's profiles, requirements of the machine, and a report of what was not run and why.
+"""Common parts of all tests: Hypothesis profiles, requirements of the machine, and a report of skipped tests with the
+reasons.
 
 - Seeds are fixed, so that a run says the same twice; TESTBED_LONG=1 draws a new one, which the head of the run prints.
 - ``@pytest.mark.requires(NAME, ...)``: see requirements.py.
@@ -167,5 +168,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(line, yellow=True)
     for line in wrong:
         terminalreporter.line(line, red=STRICT)
-    if not hasattr(config, "workerinput"):  # a process of a distributed run has its own, which nobody reads
+    if not hasattr(config, "workerinput"):  # a worker process has its own, which is not read
         parts.add_summary(terminalreporter, notes + unmet + wrong, peak)

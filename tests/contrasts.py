@@ -1,4 +1,4 @@
-"""Words of a page that are hard to read: their contrast with what is behind them is below 4.5 (WCAG 2.2, 1.4.3)."""
+"""Text of a page with too little contrast: below 4.5 to its background (WCAG 2.2, 1.4.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of the suite, which ``ci/test`` runs in turn: TESTBED_PART selects one.
+"""Parts of the suite, which ``ci/test`` runs one after the other: TESTBED_PART selects one.
 
 beside: tests that run in parallel processes. live: parallel too; each process has a sandbox, and waits more than it
 works. alone: one test at a time: those marked ``alone``, which measure time or memory, files with that mark, and tests
@@ -76,7 +76,7 @@ def _is_for_compiled(path: Path) -> bool:
 
 
 def _is_for_compiled_only(item: pytest.Item) -> bool:
-    """Whether the interpreted parts leave a test to the compiled one: those that take longest, and of the others two
+    """Return whether the interpreted parts leave a test to the compiled one: those that take longest, and of the others two
     thirds, the same each time."""
     if not THIRD or not _is_for_compiled(item.path):
         return False
@@ -93,7 +93,8 @@ def part_of(item: pytest.Item) -> str:
 
 
 def is_left_out(path: Path, config: pytest.Config) -> bool:
-    """Whether a file or folder need not even be imported for this part. What is named on the command line always is."""
+    """Return whether a file or folder need not even be imported for this part. What is named on the command line always
+    is."""
     if not PART or config.args_source is pytest.Config.ArgsSource.ARGS:
         return False
     if PART == "beside":
@@ -161,5 +162,5 @@ def add_summary(reporter: pytest.TerminalReporter, lines: list[str], peak: int) 
 
 
 def _is_in(path: Path, folders: tuple[Path, ...]) -> bool:
-    """Whether a path is one of these files, or in one of these folders."""
+    """Return whether a path is one of these files, or in one of these folders."""
     return any(path.is_relative_to(folder) for folder in folders)

@@ -1,10 +1,10 @@
 """Draws ci/pictures/report.png and report-dark.png: the report of a run, as Chromium shows it.
 
-.venv/bin/python ci/pictures/report.py            runs it, in the simulation, and takes the pictures
-.venv/bin/python ci/pictures/report.py --check    runs it, and tells whether the report still says what is in the pictures
+.venv/bin/python ci/pictures/report.py            runs a simulation and takes the pictures of its report
+.venv/bin/python ci/pictures/report.py --check    fails if the report's text differs from that of the pictures
 
-The simulation gives the same figures everywhere, fonts do not: so what the report says of the run is kept beside the
-pictures, in report.txt, and compared.
+The simulation gives equal figures on every machine, but fonts differ: so the report's text is stored in report.txt, and
+--check compares it instead of the pictures.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from PIL import Image
 CI = Path(__file__).parent.parent
 sys.path.insert(0, str(CI))
 
-from browser import Browser  # noqa: E402  it lies beside what is run
+from browser import Browser  # noqa: E402  in the parent of this script's directory
 
 TESTBED = Path(sys.executable).with_name("testbed")
 WIDTH, HEIGHT, ZOOM = 1040, 1560, 1.25
-SAID = CI / "pictures" / "report.txt"
-COLOURS = 200  # of a PNG: enough for a page with few, and a third of the size
+TEXT = CI / "pictures" / "report.txt"
+COLOURS = 200  # of a PNG: enough for this page, at a third of the size
 STORM = """
 [[fault]]
 kind = "impair"
@@ -50,28 +50,28 @@ for = "200ms"
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        (place / "storm.toml").write_text(STORM)
-        _testbed(place, "run", "dumbbell-8", "random", "--mode", "sim", "--profile", "emp-2001", "--scenario", "storm.toml",
+        folder = Path(directory)
+        (folder / "storm.toml").write_text(STORM)
+        _testbed(folder, "run", "dumbbell-8", "random", "--mode", "sim", "--profile", "emp-2001", "--scenario", "storm.toml",
                  "--set", "messages=1000", "--set", "over=6s", "--check", "--output", "run")  # fmt: skip
-        _testbed(place, "report", "run", "-o", "report.html")
-        with Browser(place / "chromium") as browser:
-            text = _said(browser, place / "report.html")
+        _testbed(folder, "report", "run", "-o", "report.html")
+        with Browser(folder / "chromium") as browser:
+            text = _report_text(browser, folder / "report.html")
             if sys.argv[1:] == ["--check"]:
-                if text != SAID.read_text():
-                    sys.exit(f"the picture is not of what the report says today: run {Path(__file__).name}\n{text}")
+                if text != TEXT.read_text():
+                    sys.exit(f"the pictures are outdated: run {Path(__file__).name}\n{text}")
                 return
             for name, dark in (("report", False), ("report-dark", True)):
-                browser.open(place / "report.html", WIDTH, HEIGHT, dark=dark, zoom=ZOOM)
-                browser.screenshot(place / "whole.png")
-                picture = Image.open(place / "whole.png").convert("RGB").quantize(COLOURS)
+                browser.open(folder / "report.html", WIDTH, HEIGHT, dark=dark, zoom=ZOOM)
+                browser.screenshot(folder / "page.png")
+                picture = Image.open(folder / "page.png").convert("RGB").quantize(COLOURS)
                 picture.save(CI / "pictures" / f"{name}.png", optimize=True)
                 if browser.messages:
-                    sys.exit(f"the page said: {browser.messages}")
-            SAID.write_text(text)
+                    sys.exit(f"messages of the page: {browser.messages}")
+            TEXT.write_text(text)
 
 
-def _said(browser: Browser, report: Path) -> str:
+def _report_text(browser: Browser, report: Path) -> str:
     """Return the report's text that depends on the run alone: the rows, and the verdict without times."""
     browser.open(report, WIDTH, HEIGHT)
     text = str(browser.evaluate("document.body.innerText"))
@@ -81,10 +81,10 @@ def _said(browser: Browser, report: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _testbed(place: Path, *arguments: str) -> None:
-    done = subprocess.run([TESTBED, *arguments], cwd=place, check=False)
-    if done.returncode not in (0, 8):
-        sys.exit(f"testbed {arguments[0]}: exit code {done.returncode}")
+def _testbed(folder: Path, *arguments: str) -> None:
+    completed = subprocess.run([TESTBED, *arguments], cwd=folder, check=False)
+    if completed.returncode not in (0, 8):
+        sys.exit(f"testbed {arguments[0]}: exit code {completed.returncode}")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def _made(kind: Any, value: Any) -> object:
         hints = typing.get_type_hints(kind)
         return kind(**{field.name: _made(hints[field.name], value[field.name]) for field in fields(kind)})
     if typing.get_origin(kind) is tuple:
-        return tuple(_made(typing.get_args(kind)[0], one) for one in value)
+        return tuple(_made(typing.get_args(kind)[0], item) for item in value)
     if typing.get_origin(kind) is types.UnionType and value is not None:
         return _made(typing.get_args(kind)[0], value)
     return value

@@ -1,10 +1,10 @@
 """Draws ci/pictures/web.png and web-dark.png: `testbed top --web` of the cluster in top.json, as Chromium shows it.
 
 .venv/bin/python ci/pictures/web.py            takes the pictures
-.venv/bin/python ci/pictures/web.py --check    whether the page still says what is in the pictures
-.venv/bin/python ci/pictures/web.py --serve    serves the page, until it is ended
+.venv/bin/python ci/pictures/web.py --check    fails if the page's text differs from that of the pictures
+.venv/bin/python ci/pictures/web.py --serve    serves the page until it is terminated
 
-Fonts are not the same everywhere: so what the page says is kept beside the pictures, in web.txt, and compared.
+Fonts differ between machines: so the page's text is stored in web.txt, and --check compares it instead of the pictures.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from testbed.observe.live.snapshot import Snapshot
 CI = Path(__file__).parent.parent
 sys.path.insert(0, str(CI))
 
-from browser import Browser  # noqa: E402  it lies beside what is run
+from browser import Browser  # noqa: E402  in the parent of this script's directory
 
-SAID = Path(__file__).with_suffix(".txt")
+TEXT = Path(__file__).with_suffix(".txt")
 WIDTH, HEIGHT = 1360, 850
-COLOURS = 200  # of a PNG: enough for a page with few, and a third of the size
+COLOURS = 200  # of a PNG: enough for this page, at a third of the size
 SELECTED = "n3:eth0--s1:3"
 PARTS = ("totals", "topology", "details", "faults", "events", "panel")
 
 
-class Seen:
-    """Sampler that returns the snapshot in top.json at every look."""
+class StoredSampler:
+    """Sampler that always returns the snapshot in top.json."""
 
-    def sample(self, *, agents: bool = True) -> Snapshot:  # noqa: ARG002  it has their counters anyway
+    def sample(self, *, agents: bool = True) -> Snapshot:  # noqa: ARG002  the snapshot has their counters
         return take_sample()
 
 
 def main() -> None:
     if sys.argv[1:] == ["--serve"]:
-        serve(Seen(), 1.0, 0, Path("runs"), lambda address: print(address, flush=True))
+        serve(StoredSampler(), 1.0, 0, Path("runs"), lambda address: print(address, flush=True))
         return
     with tempfile.TemporaryDirectory() as directory:
         command, environment = [sys.executable, __file__, "--serve"], {**os.environ, "TZ": "UTC"}
         with subprocess.Popen(command, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
-                _look(server.stdout.readline().strip(), Path(directory))
+                _take_pictures(server.stdout.readline().strip(), Path(directory))
             finally:
                 server.terminate()
 
 
-def _look(address: str, place: Path) -> None:
-    with Browser(place / "chromium") as browser:
+def _take_pictures(address: str, folder: Path) -> None:
+    with Browser(folder / "chromium") as browser:
         for name, dark in (("web", False), ("web-dark", True)):
-            reported = _open(browser, address, dark=dark)
+            text = _open(browser, address, dark=dark)
             if sys.argv[1:] == ["--check"]:
-                if reported != SAID.read_text():
-                    sys.exit(f"the picture is not of what the page says today: run {Path(__file__).name}\n{reported}")
+                if text != TEXT.read_text():
+                    sys.exit(f"the pictures are outdated: run {Path(__file__).name}\n{text}")
                 return
             browser.evaluate("document.activeElement.blur()")
-            browser.screenshot(place / "whole.png")
-            picture = Image.open(place / "whole.png").convert("RGB").quantize(COLOURS)
+            browser.screenshot(folder / "page.png")
+            picture = Image.open(folder / "page.png").convert("RGB").quantize(COLOURS)
             picture.save(CI / "pictures" / f"{name}.png", optimize=True)
             if browser.messages:
-                sys.exit(f"the page said: {browser.messages}")
-            SAID.write_text(reported)
+                sys.exit(f"messages of the page: {browser.messages}")
+            TEXT.write_text(text)
 
 
 def _open(browser: Browser, address: str, *, dark: bool) -> str:

@@ -1,6 +1,6 @@
 """Pending notices to other NICs that an endpoint to which they have sent requests no longer exists.
 
-A notice is sent and given up like any message: otherwise it would keep its channel for ever. But the peer's programs wait
+A notice is sent and given up like any message: otherwise it would keep its channel forever. But the peer's programs wait
 for replies, and may have nothing to send. So a notice that was given up is kept, and sent again when a frame of the peer
 arrives, or a route to the peer is known again. In addition, one notice is sent at increasing intervals, in case that both
 NICs wait for each other.

@@ -139,7 +139,7 @@ class Residency:
 
     def _min_residence(self) -> int:
         """Return the minimum nanoseconds for which an endpoint keeps its frame: one to two times `Settings.stay`, varied
-        pseudo-randomly with each load. Otherwise two NICs that page in step could each lack, for ever, the endpoint to
+        pseudo-randomly with each load. Otherwise two NICs that page in step could each lack, forever, the endpoint to
         which the other sends."""
         stay = self._card.settings.stay
         chance = (self._counters.loaded - 1) * (2 * self._card.number + 1) * _MULTIPLIER

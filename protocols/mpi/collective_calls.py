@@ -9,7 +9,7 @@ continuations of objects use the odd ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from protocols.mpi.block_buffers import BlockBuffers, ContiguousBuffer, split_equally, typed_blocks
@@ -219,7 +219,7 @@ class CollectiveCalls(PointToPoint):
         if name == "bruck":
             await unrooted.alltoall_bruck(self._begin_exchange("Alltoall", size=len(data) // self.size), data, out.data)
         else:
-            exchange_all = unrooted.alltoall_spread if name == "spread" else unrooted.alltoall_pairwise
+            exchange_all = unrooted.alltoall_scattered if name == "scattered" else unrooted.alltoall_pairwise
             await exchange_all(
                 self._begin_exchange("Alltoall", size=len(data) // self.size),
                 split_equally(data, self.size),
@@ -255,7 +255,7 @@ class CollectiveCalls(PointToPoint):
         exchange = self._begin_exchange(
             call, out=[len(block) for block in data], into=[len(block) for block in out.data]
         )
-        await unrooted.alltoall_spread(exchange, data, out.data)
+        await unrooted.alltoall_scattered(exchange, data, out.data)
         out.scatter()
 
     async def Reduce(
@@ -266,8 +266,9 @@ class CollectiveCalls(PointToPoint):
         out, data, reduction = self._prepare_reduction(
             "Reduce", sendbuf, recvbuf if self.rank == root else None, op, self.rank == root
         )
-        algorithm = self.algorithms.get("Reduce") or self._choose_reduction(reduction, data)
-        reduce = rooted.reduce_scatter_gather if algorithm == "parts" and op.commutes else rooted.reduce_binomial
+        algorithm = self.algorithms.get("Reduce") or self._choose_reduction(choices.reduce, reduction, data)
+        is_divided = algorithm == "reduce_scatter_gather" and op.commutes
+        reduce = rooted.reduce_scatter_gather if is_divided else rooted.reduce_binomial
         await reduce(self._begin_reduction("Reduce", reduction, len(data), root), reduction, data, root)
         if out is not None:
             out[:] = data
@@ -277,8 +278,9 @@ class CollectiveCalls(PointToPoint):
         self._check_collective("Allreduce")
         out, data, reduction = self._prepare_reduction("Allreduce", sendbuf, recvbuf, op)
         assert out is not None
-        algorithm = self.algorithms.get("Allreduce") or self._choose_reduction(reduction, data)
-        allreduce = allreduce_rabenseifner if algorithm == "parts" and op.commutes else allreduce_doubling
+        algorithm = self.algorithms.get("Allreduce") or self._choose_reduction(choices.allreduce, reduction, data)
+        is_divided = algorithm == "reduce_scatter_allgather" and op.commutes
+        allreduce = allreduce_rabenseifner if is_divided else allreduce_doubling
         await allreduce(self._begin_reduction("Allreduce", reduction, len(data)), reduction, data)
         out[:] = data
 
@@ -391,9 +393,11 @@ class CollectiveCalls(PointToPoint):
             )
         return None if out is None else out[0], memoryview(bytearray(data)), Reduction(op, datatype)
 
-    def _choose_reduction(self, reduction: Reduction, data: memoryview) -> str:
+    def _choose_reduction(
+        self, choose: Callable[[int, int, bool, int], str], reduction: Reduction, data: memoryview
+    ) -> str:
         items = len(data) // (reduction.datatype.extent or 1)
-        return choices.reduce(self.size, len(data), reduction.commutes, items)
+        return choose(self.size, len(data), reduction.commutes, items)
 
     async def _reduce_scatter(
         self,

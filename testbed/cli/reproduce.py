@@ -75,20 +75,20 @@ def reproduce_command(
     testbed reproduce emp --mode dilated --dilate 500
     testbed reproduce am2 --run logp --run contention
 
-    A calibrated row has chosen a constant of the profile; all others are predictions, with their errors. Exit code 10: a
-    calibrated row is off by more than 3 %, a shape is broken, or a predicted row is off by 2 points more than the one that
-    is kept.
+    A constant of the profile was fitted to each calibrated row; all others are predictions, with their errors. Exit code
+    10: a calibrated row is off by more than 3 %, a shape does not hold, or the error of a predicted row exceeds that of the
+    kept row by more than 2 points.
     """
     if former is not None and (output is not None or systems or _has_option(ctx, _Request.__annotations__)):
-        raise click.UsageError("--continue goes on with the systems and options of its folder")
+        raise click.UsageError("--continue uses the systems and options of its folder")
     former_folder = _open_folder(former) if former is not None else None
     request = former_folder.request if former_folder is not None else asked
     if keep and (request["runs"] or request["profile"] or request["mode"] != "sim"):
-        raise click.UsageError("--keep keeps complete papers, in the simulation and under their own profiles")
+        raise click.UsageError("--keep needs complete papers, in the simulation and under their own profiles")
     if request["mode"] == "sim" and request["dilate"] is not None:
-        raise click.UsageError("--dilate goes with --mode dilated")
+        raise click.UsageError("--dilate needs --mode dilated")
     if request["mode"] == "dilated" and jobs is not None and jobs > 1:
-        raise click.UsageError("--jobs goes with the simulation: on real frames points would delay each other's")
+        raise click.UsageError("--jobs needs the simulation: on real frames parallel points would delay each other")
     if report is not None:
         require_drawing()
     folder = former_folder or _new_folder(systems, asked, output)

@@ -9,12 +9,12 @@ import click
 
 from testbed.cli.consoles import echo, json_option, print_json
 
-_MAX_SHOWN = 100  # moments; --json has all
+_MAX_SHOWN = 100  # events; --json has all
 
 
 @click.group("scenario", short_help="Check scenarios of faults.")
 def scenario_command() -> None:
-    """Scenarios of faults beside a run: testbed run CLUSTER WORKLOAD --scenario FILE
+    """Scenarios of faults during a run: testbed run CLUSTER WORKLOAD --scenario FILE
 
     'testbed schema scenario' has all keys.
     """
@@ -39,7 +39,7 @@ def check_command(
     from testbed.controller.runs.run_options import check_seconds, check_seed
     from testbed.controller.runs.run_target import find_target
     from testbed.controller.scenarios.feasibility import check, texts_of
-    from testbed.controller.scenarios.moments import moments, occurrences
+    from testbed.controller.scenarios.timeline import occurrences, timeline_events
     from testbed.errors import DescriptionError
     from testbed.spec.scenario import load
     from testbed.spec.units import format_duration
@@ -50,17 +50,19 @@ def check_command(
     layout = find_target(cluster, mode, seed).layout
     check(scenario, layout, mode)
     texts_of(scenario.faults)
-    timeline = moments(occurrences(scenario, layout, layout.seed if seed is None else seed, round(seconds * 1e9)))
+    timeline = timeline_events(
+        occurrences(scenario, layout, layout.seed if seed is None else seed, round(seconds * 1e9))
+    )
     if as_json:
         shown = [
-            {"at": moment.when, "begins": moment.begins, "fault": moment.occurrence.name,
-             "kind": moment.occurrence.fault.kind, "what": moment.occurrence.fault.what}
-            for moment in timeline
+            {"at": event.when, "begins": event.begins, "fault": event.occurrence.name,
+             "kind": event.occurrence.fault.kind, "what": event.occurrence.fault.what}
+            for event in timeline
         ]  # fmt: skip
         print_json("scenario-check", {"name": scenario.name, "cluster": layout.name, "moments": shown})
         return
-    for moment in timeline[:_MAX_SHOWN]:
-        word = "begins" if moment.begins else "ends"
-        echo(f"{format_duration(moment.when):>12}  {word:6}  {moment.occurrence.name}: {moment.occurrence.fault.what}")
+    for event in timeline[:_MAX_SHOWN]:
+        word = "begins" if event.begins else "ends"
+        echo(f"{format_duration(event.when):>12}  {word:6}  {event.occurrence.name}: {event.occurrence.fault.what}")
     if len(timeline) > _MAX_SHOWN:
         echo(f"and {len(timeline) - _MAX_SHOWN:,} more; --json has all")

@@ -72,7 +72,7 @@ def study_command(
     testbed study --continue results/studies/20261121-192009-loss
     testbed study loss.toml --scheduler tls://lab:8786 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
 
-    Each point is a run of its own, kept when it ends: a study that was interrupted goes on where it was.
+    Each point is a separate run, stored when it ends: an interrupted study can be continued.
     Exit code 8: a run was degraded, 9: invalid, 10: a point failed, or its check.
     """
     from testbed.studies.study_folder import new_folder, open_folder
@@ -81,7 +81,7 @@ def study_command(
     if (file is None) == (continued is None):
         raise click.UsageError("say a study's FILE, or --continue with its folder")
     if continued is not None and (output is not None or dry_run):
-        raise click.UsageError("--continue goes on in the study's folder: without --output and --dry-run")
+        raise click.UsageError("--continue uses the study's folder: omit --output and --dry-run")
     if continued is not None:
         folder, study = open_folder(continued)
     else:
@@ -131,10 +131,10 @@ def _run(study: Study, folder: StudyFolder, engine: Engine, retries: int) -> Map
         try:
             return run_study(study, folder, engine, retries=retries, progress=progress)
         except KeyboardInterrupt:
-            echo(f"interrupted: 'testbed study --continue {folder.path}' goes on", err=True)
+            echo(f"interrupted: 'testbed study --continue {folder.path}' continues it", err=True)
             raise
         except (EngineError, UnwritableError) as error:
-            raise type(error)(f"{error}; 'testbed study --continue {folder.path}' goes on") from error
+            raise type(error)(f"{error}; 'testbed study --continue {folder.path}' continues it") from error
 
 
 def _exit_code(outcomes: Mapping[int, Outcome]) -> int:

@@ -72,7 +72,7 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
     except OtherPidNamespaceError as error:
         yield Finding(what, False, str(error))
     except ConflictError:
-        yield Finding(what, False, "another testbed command is at work on it")
+        yield Finding(what, False, "another testbed command is changing it")
     except (TestbedError, OSError) as error:  # continue with the other clusters
         yield Finding(what, False, f"it cannot be removed: {reason_of(error) if isinstance(error, OSError) else error}")
 

@@ -52,7 +52,7 @@ def failure(error: Exception, firmware: object, host: object, when: int, node: s
     when: nanoseconds.
     """
     if isinstance(error, TestbedError) and not isinstance(error, DeadlineError):
-        # Of the testbed, such as a history on a full disk: nobody is blamed.
+        # Of the testbed, such as a history on a full disk: no program is blamed.
         return FirmwareError(str(error), when, node)
     library = type(getattr(host, "library", host))  # it may be wrapped (`testbed.runtime.nodes.run_progress`)
     kind, owner = "firmware", type(getattr(firmware, "firmware", firmware))

@@ -13,7 +13,7 @@ timers were checked once. On a virtual clock each poll takes `Loop.poll_time`. A
 polls become longer, but end at the next event. So a poll sees the event at its time, and a program that polls for a minute
 without success is simulated quickly. If no event is left, polling stops, and the task is reported as a deadlock.
 
-This module also has the clocks of models. A virtual clock stands still while callbacks run and jumps to the next event. A
+This module also has the clocks of models. A virtual clock stops while callbacks run and jumps to the next event. A
 dilated clock is k times slower than another clock: 1 us of the model takes k us of the machine's time, so that scheduling
 latency of the machine is small in comparison. The wall clock is `testbed.kernel.waiter`.
 """
@@ -250,7 +250,7 @@ class Loop:
 
     def spawn(self, work: Work[T], name: str, *, service: bool = False) -> Task[T]:
         """Run a coroutine as a task, which starts after the current callback or step has returned. service: the task may
-        wait for ever without being reported as a deadlock."""
+        wait forever without being reported as a deadlock."""
         self._spawned += 1
         self._tasks[self._spawned] = task = Task(self, work, name, self._spawned, service)
         return task

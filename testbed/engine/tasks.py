@@ -60,7 +60,7 @@ class Task(Waitable, Generic[T]):
         super().__init__(name)
         self.number = number
         self.service = service
-        """Whether the task may wait for ever."""
+        """Whether the task may wait forever."""
         self.sequence = 0
         """Sequence number of the entry in the loop's heap that wakes the task; 0: none."""
         self.last_poll: int | None = None

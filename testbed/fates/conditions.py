@@ -136,7 +136,7 @@ class InDirection(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Within(Condition):
-    """Test for frames offered in [begin, end) nanoseconds after the rule was set; end -1: for ever."""
+    """Test for frames offered in [begin, end) nanoseconds after the rule was set; end -1: forever."""
 
     begin: int
     end: int

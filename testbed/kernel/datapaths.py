@@ -96,7 +96,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A datapath. notes: what it does approximately, or why those before it in the ladder were not taken."""
+    """A datapath. notes: what it does approximately, or why the preferred ones were not chosen."""
 
     datapath: Datapath
     notes: tuple[str, ...] = ()
@@ -134,11 +134,11 @@ FEATURES: Final = (
             lambda i: _has_rate(i) and not i.queue and not i.queue_frames),
     Feature("queue in bytes", "a queue limit in bytes", lambda i: _has_rate(i) and bool(i.queue)),
     Feature("queue in frames", "a queue limit in frames", lambda i: _has_rate(i) and bool(i.queue_frames)),
-    Feature("queue in frames before a delay", "frames under way are not in the queue",
+    Feature("queue in frames before a delay", "frames in flight are not in the queue",
             lambda i: _has_rate(i) and bool(i.queue_frames) and bool(i.delay)),
     Feature("minimum frame", "a small frame takes a minimum of the rate",
             lambda i: _has_rate(i) and bool(i.minimum_frame)),
-    Feature("overhead", "every frame takes bytes of the rate beside its own", lambda i: _has_rate(i) and bool(i.overhead)),
+    Feature("overhead", "every frame takes bytes of the rate besides its own", lambda i: _has_rate(i) and bool(i.overhead)),
     Feature("cells", "frames fill up whole cells", lambda i: _has_rate(i) and bool(i.cell_size)),
     Feature("loss", "every frame is lost with a probability", lambda i: bool(i.loss), is_random=True),
     Feature("gemodel", "losses in bursts (Gilbert-Elliott)", lambda i: bool(i.gemodel), is_random=True),
@@ -156,7 +156,7 @@ FEATURES: Final = (
             lambda i: bool(i.reorder) and _has_rate(i)),
     Feature("rules", "fault rules on header fields", lambda i: bool(i.rules)),
     Feature("repeatable fates", "the n-th frame of a flow has the fate that the seed gives it, in every mode", _never),
-    Feature("live change", "another impairment leaves what is under way as it was scheduled", _never),
+    Feature("live change", "another impairment keeps the schedule of frames in flight", _never),
     Feature("counters by cause", "lost frames are counted apart from those that the queue dropped", _never),
 )  # fmt: skip
 
@@ -216,22 +216,22 @@ _NETEM: Final[dict[str, Entry]] = {
     ),
     "rate": _exact("serialises; each frame's time is cut to whole nanoseconds"),
     "rate in bits": _approximate(
-        "counts bytes/s", "at most 4 bit/s beside the rate; at least 8 bit/s", lambda i: f"{4 / i.rate:.1%}"
+        "counts bytes/s", "at most 4 bit/s off the rate; at least 8 bit/s", lambda i: f"{4 / i.rate:.1%}"
     ),
     "time on the wire": _exact("serialises; each frame's time is cut to whole nanoseconds, a VLAN tag is not counted"),
     "rate trace": _absent("its rate is a number"),
     "usual queue": _approximate(
-        "its limit counts frames, those under way too",
+        "its limit counts frames, including those in flight",
         "exact for frames that fill the MTU; of smaller ones as many fit, and so fewer bytes",
     ),
     "queue in bytes": _approximate(
-        "its limit counts frames, those under way too",
+        "its limit counts frames, including those in flight",
         "exact for frames that fill the MTU; of smaller ones as many fit, and so fewer bytes",
     ),
     "queue in frames": _exact("its limit counts frames; one more for the frame on the wire"),
     "queue in frames before a delay": _approximate(
-        "its limit counts frames under way too",
-        "exact for frames that fill the MTU; of smaller ones more are under way, and so fewer may wait",
+        "its limit includes frames in flight",
+        "exact for frames that fill the MTU; more smaller ones are in flight, and so fewer may wait",
     ),
     "minimum frame": _exact("a table says what a frame of each size counts"),
     "overhead": _exact("has it"),
@@ -262,7 +262,7 @@ _NETEM: Final[dict[str, Entry]] = {
     ),
     "rules": _absent("it has none"),
     "repeatable fates": _absent("one seeded stream of its own for all flows, which each change begins again"),
-    "live change": _exact("changed in place; what is under way keeps its time"),
+    "live change": _exact("changed in place; frames in flight keep their times"),
     "counters by cause": _absent("one number for what was lost and what the queue dropped"),
 }
 

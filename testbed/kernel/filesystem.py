@@ -18,7 +18,7 @@ MAX_TEXT: Final = 256 << 20
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises OSError for any other kind of file: opening a FIFO could block for ever, and a
+    """Open a regular file for reading. Raises OSError for any other kind of file: opening a FIFO could block forever, and a
     device may be endless."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode

@@ -63,7 +63,7 @@ def holder(path: Path) -> int:
     """Return the pid of a lock's holder, 0 if there is none. Not for a lock that this process holds."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, IsADirectoryError):  # damage may put a directory there, which nobody can lock
+    except (FileNotFoundError, IsADirectoryError):  # damage may put a directory there, which cannot be locked
         return 0
     try:
         request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

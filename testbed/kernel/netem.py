@@ -65,7 +65,7 @@ _U64 = struct.Struct("=Q")
 class Options:
     """Options that netem takes or reports, in its own units.
 
-    latency and jitter: ns. limit: frames, queued and under way together. loss, duplicate, reorder, corrupt: shares of
+    latency and jitter: ns. limit: frames, queued and in flight. loss, duplicate, reorder, corrupt: shares of
     2^32 - 1. rate: bytes/s, 0 for none. gemodel: p, r, h, 1-k. seed: None where the kernel reports none. table: table of the
     jitter's distribution. sizes: bytes that frames count at the rate. The kernel reports neither table nor sizes.
     """

@@ -54,7 +54,7 @@ def _connect_by_program(program: list[str]) -> socket.socket:
 
 def copy_both_ways(connection: socket.socket, source: int, target: int) -> None:
     """Copy bytes from `source` to a connection and from the connection to `target`, until the peer has closed its
-    direction. OSError, such as BrokenPipeError when nobody reads the target."""
+    direction. OSError, such as BrokenPipeError when the target has no reader."""
     ready = select.poll()
     ready.register(connection, select.POLLIN)
     ready.register(source, select.POLLIN)

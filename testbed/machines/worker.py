@@ -3,7 +3,7 @@
 A line is a JSON object. A request has a number, the name of a call and its arguments; the answer has the number and a
 reply, or the error with its class. Requests are answered one after the other, in their order. The controller starts the
 worker by ssh. Its requests end with the connection (see `request_reader`): a program that it runs in a node is killed then,
-and a change that is under way is finished or rolled back first.
+and a change in progress is finished or rolled back first.
 """
 
 from __future__ import annotations

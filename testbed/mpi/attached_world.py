@@ -51,7 +51,7 @@ _attached: list[AttachedRank] = []  # a process may have several NICs; the last 
 
 
 def last_attached() -> AttachedRank | None:
-    """Return the rank that MPI's names refer to in this process, beside programs of a run."""
+    """Return the rank that MPI's names refer to in this process, outside programs of a run."""
     return _attached[-1] if _attached else None
 
 

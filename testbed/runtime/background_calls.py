@@ -1,4 +1,4 @@
-"""Run blocking system calls beside an event loop.
+"""Run blocking system calls concurrently with an event loop.
 
 Closing a packet socket, or making it stop receiving, waits until no processor uses it any more: about ten milliseconds,
 in which a relay would forward nothing. Many such calls in parallel take as long as one.

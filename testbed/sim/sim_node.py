@@ -68,7 +68,7 @@ class SimNode:
         self.departure_callbacks.clear()
 
     def close_unstarted(self) -> None:
-        """Close the work of tasks that have ended before their first step: nobody will await it."""
+        """Close the coroutines of tasks that have ended before their first step: they will not be awaited."""
         for work in self.tasks.values():
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()

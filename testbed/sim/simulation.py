@@ -240,7 +240,7 @@ class Simulation:
         """Restart a node's NIC as the next incarnation; the old one's state and pending actions are lost. Return the node's
         first rank.
 
-        Programs that wait on the old endpoint wait for ever; start or cancel them as needed.
+        Programs that wait on the old endpoint wait forever; start or cancel them as needed.
         """
         host = self._host(node)
         self._end(host)

@@ -26,7 +26,7 @@ def contradictions(
     if impairments.jitter and not impairments.delay and not is_trace:
         yield "jitter", "jitter without a delay", "a delay as well"
     if impairments.jitter and is_trace:
-        yield "jitter", "a jitter beside the distribution 'trace'", "none: the trace's file has every delay"
+        yield "jitter", "a jitter together with the distribution 'trace'", "none: the trace's file has every delay"
     if (
         impairments.distribution
         and not is_trace
@@ -40,9 +40,9 @@ def contradictions(
     if impairments.reorder and not impairments.delay and not is_trace:
         yield "reorder", "reorder without a delay", "a delay as well, which the reordered frames skip"
     if impairments.rate and impairments.rate_trace:
-        yield "rate_trace", "a rate_trace beside a rate", "one of them"
+        yield "rate_trace", "a rate_trace together with a rate", "one of them"
     if impairments.queue and impairments.queue_frames:
-        yield "queue_frames", "queue_frames beside a queue in bytes", "one of them"
+        yield "queue_frames", "queue_frames together with a queue in bytes", "one of them"
     if impairments.queue and 0 < impairments.queue < frame:
         yield "queue", f"{impairments.queue:,} bytes", f"room for one frame, {frame:,} bytes; a queue is in bytes"
     if impairments.corrupt_bits and not impairments.corrupt:

@@ -468,8 +468,8 @@ class Link(Impairments):
     tags: Tags = Field((), description="Tags: '@TAG' selects all elements with the tag.")
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
         "auto",
-        description="The datapath of an impaired link; default: chosen by the ladder. 'direct': one veth pair "
-        "between two nodes, which cannot be impaired.",
+        description="The datapath of an impaired link; default: the first that supports its impairments exactly. "
+        "'direct': one veth pair between two nodes, which cannot be impaired.",
     )
     forward: Annotated[Impairments | None, After(_none_if_empty)] = Field(
         None, description="Impairments from the first end to the second; override the link's own keys."

@@ -103,7 +103,7 @@ class Fault(Element):
         if self.at is None and self.from_ is None:
             mistakes.append(Problem("", "", "the key 'at' or 'from': when it begins"))
         if self.at is not None and self.from_ is not None:
-            mistakes.append(Problem("from", "'from' beside 'at'", "one of them"))
+            mistakes.append(Problem("from", "'from' together with 'at'", "one of them"))
         if self.to is not None and self.to <= self.begin:
             mistakes.append(
                 Problem("to", units.format_duration(self.to), f"a time after {units.format_duration(self.begin)}")
@@ -119,7 +119,7 @@ class Fault(Element):
                 )
         elif self.every is None:
             if self.to is not None and self.for_ is not None:
-                mistakes.append(Problem("for", "'for' beside 'to'", "one of them"))
+                mistakes.append(Problem("for", "'for' together with 'to'", "one of them"))
             if self.lasting == "must" and self.to is None and self.for_ is None:
                 mistakes.append(Problem("", "", f"the key 'for' or 'to': {self.kind} has an end"))
         elif self.for_ is None:
@@ -318,7 +318,7 @@ class Reset(OnNodes, init=False):
         return [
             mistake
             for mistake in super().problems()
-            if not (mistake.path == "" and "beside 'every'" in mistake.expected)
+            if not (mistake.path == "" and "together with 'every'" in mistake.expected)
         ]
 
 

@@ -225,7 +225,7 @@ def json_schema() -> Mapping[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Scenario",
-        "description": "What goes wrong beside a run, and when.",
+        "description": "Faults during a run, and their times.",
         "type": "object",
         "additionalProperties": False,
         "properties": {

@@ -138,7 +138,7 @@ class _Reader:
         """Return the points of a swarm."""
         for other in _TABLES[1:-1]:
             if other in self._table:
-                self.problems.append(Problem(other, "beside [swarm]", "a swarm, or runs"))
+                self.problems.append(Problem(other, "together with [swarm]", "a swarm, or runs"))
         table = self._table["swarm"]
         if not isinstance(table, Mapping):
             self.problems.append(Problem("swarm", format_value(table), "a table"))
@@ -146,7 +146,10 @@ class _Reader:
         for key in table:
             if key not in ("protocols", *_SWARM_NUMBERS):
                 self._unknown("swarm", key, ("protocols", *_SWARM_NUMBERS))
-        protocols, known = table.get("protocols"), [one.name for one in offered_protocols() if one.ethertype]
+        protocols, known = (
+            table.get("protocols"),
+            [protocol.name for protocol in offered_protocols() if protocol.ethertype],
+        )
         if not isinstance(protocols, list) or not protocols or len(set(map(repr, protocols))) < len(protocols):
             self.problems.append(
                 Problem("swarm.protocols", format_value(protocols), "a list of protocols, all different")

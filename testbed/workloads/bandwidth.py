@@ -21,8 +21,8 @@ class Bandwidth(Workload):
     one size, which limits the number of messages.
     """
 
-    bears_loss = True
-    bears_restarts = False
+    supports_loss = True
+    supports_restarts = False
 
     pattern: Pattern = "all"
     sizes: MessageSizes = (0, 1024, 4096, 16384, 65536, 262144, 1048576)

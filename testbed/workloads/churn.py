@@ -36,7 +36,7 @@ class Churn(Workload):
     """
 
     checked = True
-    bears_restarts = True
+    supports_restarts = True
 
     time: Duration = _SECOND
     rate: float = 500.0

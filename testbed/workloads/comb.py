@@ -19,7 +19,7 @@ class Comb(Workload):
     steps. Where a NIC runs in its host's process (`inline`), nothing moves during the work, which the figures show.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     size: MessageSize = 65536
     batch: int = 10

@@ -32,15 +32,15 @@ class Workload:
     invalid ones.
 
     least: minimum number of nodes. checked: whether checkers examine its history by default: for workloads that test
-    messages, not times. bears_loss: whether it completes over a protocol that loses messages (see `Node.lossy`);
-    otherwise it is not run over such a protocol. bears_restarts: whether it completes if nodes crash and restart; False:
+    messages, not times. supports_loss: whether it completes over a protocol that loses messages (see `Node.lossy`);
+    otherwise it is not run over such a protocol. supports_restarts: whether it completes if nodes crash and restart; False:
     it is not run with such faults; None: unknown, it is run. Lists of workloads show the first line of its docstring.
     """
 
     least: ClassVar[int] = 2
     checked: ClassVar[bool] = False
-    bears_loss: ClassVar[bool] = False
-    bears_restarts: ClassVar[bool | None] = None
+    supports_loss: ClassVar[bool] = False
+    supports_restarts: ClassVar[bool | None] = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

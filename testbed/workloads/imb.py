@@ -180,7 +180,7 @@ class Imb(Workload):
     minimum number of ranks.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     benchmarks: Names = tuple(BENCHMARKS)
     sizes: MessageSizes = (0, 4, 64, 1024, 4096, 16384, 65536)

@@ -26,17 +26,17 @@ Form = str | type[Workload] | Workload | Rank
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A workload with its settings. name: in results. rank: coroutine function of every rank. least: minimum number of
-    nodes. checked: whether its history is checked by default. bears_loss: whether messages may be lost. bears_restarts:
-    whether nodes may crash and restart; None: unknown. native: replaces `rank`, with the host library of `protocol`, or,
-    if that is empty, of any protocol of active messages; None: the workload uses MPI."""
+    nodes. checked: whether its history is checked by default. supports_loss: whether messages may be lost.
+    supports_restarts: whether nodes may crash and restart; None: unknown. native: replaces `rank`, with the host library of
+    `protocol`, or, if that is empty, of any protocol of active messages; None: the workload uses MPI."""
 
     name: str
     settings: Mapping[str, object]
     rank: Callable[[Comm, Node], Coroutine[Any, Any, object]]
     least: int = 1
     checked: bool = False
-    bears_loss: bool = False
-    bears_restarts: bool | None = None
+    supports_loss: bool = False
+    supports_restarts: bool | None = None
     native: Callable[[Any, Node], Coroutine[Any, Any, object]] | None = None
     protocol: str = ""
 
@@ -89,8 +89,8 @@ def _split_name(form: str) -> tuple[str, str]:
 def _workload(name: str, workload: Workload) -> Chosen:
     native, protocol = (workload.program, workload.protocol) if isinstance(workload, Native) else (None, "")
     return Chosen(
-        name, asdict(workload), workload.rank, workload.least, workload.checked, workload.bears_loss,
-        workload.bears_restarts, native, protocol,
+        name, asdict(workload), workload.rank, workload.least, workload.checked, workload.supports_loss,
+        workload.supports_restarts, native, protocol,
     )  # fmt: skip
 
 
@@ -98,10 +98,10 @@ def _function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:
     async def rank(comm: Comm, node: Node) -> object:
         return await function(comm, node, **values)
 
-    bears_restarts = getattr(function, "bears_restarts", None)
+    supports_restarts = getattr(function, "supports_restarts", None)
     return Chosen(
-        name, values, rank, bears_loss=getattr(function, "bears_loss", False) is True,
-        bears_restarts=bool(bears_restarts) if bears_restarts is not None else None,
+        name, values, rank, supports_loss=getattr(function, "supports_loss", False) is True,
+        supports_restarts=bool(supports_restarts) if supports_restarts is not None else None,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from protocols.mpi.requests import Request
 from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.quantiles import fairness, quantiles
 from testbed.workloads.request_retries import RetryingClient, answer_retries
-from testbed.workloads.request_server import ANSWER, ASK, MAX, Server
+from testbed.workloads.request_server import MAX, REPLY, REQUEST, Server
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _NUMBERS_PER_STEP: Final = 1 << 20  # distance between the first request numbers of consecutive measurements
@@ -23,8 +23,8 @@ class Contention(Workload):
     timeout over a protocol that loses messages; rows have the number of retransmitted requests.
     """
 
-    bears_loss = True
-    bears_restarts = False
+    supports_loss = True
+    supports_restarts = False
 
     size: MessageSize = 4096
     window: int = 4
@@ -88,15 +88,15 @@ class Contention(Workload):
                 await sent.Wait()
             if now() >= started + self.time:
                 break
-            answer = await comm.Irecv(None, 0, ANSWER)
-            in_flight.append((now(), await comm.Isend(contents.of(number, self.size), 0, ASK), answer))
+            answer = await comm.Irecv(None, 0, REPLY)
+            in_flight.append((now(), await comm.Isend(contents.of(number, self.size), 0, REQUEST), answer))
             number += 1
         for start_time, sent, answered in in_flight:
             await answered.Wait()
             trips.append(now() - start_time)
             await sent.Wait()
         rate = 1e9 * number / max(1, now() - started)
-        await comm.Send(contents.of(0, self.size + 1), 0, ASK)
+        await comm.Send(contents.of(0, self.size + 1), 0, REQUEST)
         return rate, trips, 0
 
     async def _with_retries(

@@ -28,7 +28,7 @@ class LogP(Workload):
     sizes: bytes, for G.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     size: MessageSize = 8
     bursts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)

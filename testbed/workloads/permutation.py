@@ -19,8 +19,8 @@ class Permutation(Workload):
     with a rank of the upper half. A rank without a partner is idle.
     """
 
-    bears_loss = True
-    bears_restarts = False
+    supports_loss = True
+    supports_restarts = False
 
     pattern: Pattern = "all"
     by: int = 1

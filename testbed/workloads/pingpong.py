@@ -21,8 +21,8 @@ class PingPong(Workload):
     that loses messages; rows have the number of retransmissions, whose times are included.
     """
 
-    bears_loss = True
-    bears_restarts = False
+    supports_loss = True
+    supports_restarts = False
 
     sizes: MessageSizes = (0, 1, 4, 64, 1024, 4096, 65536)
     count: int = 1000

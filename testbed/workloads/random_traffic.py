@@ -31,7 +31,7 @@ class RandomTraffic(Workload):
     """
 
     checked = True
-    bears_restarts = False
+    supports_restarts = False
 
     messages: int = 100
     largest: MessageSize = 20_000

@@ -17,8 +17,8 @@ class Rate(Workload):
     number of messages.
     """
 
-    bears_loss = True
-    bears_restarts = False
+    supports_loss = True
+    supports_restarts = False
 
     size: MessageSize = 8
     count: int = 10_000

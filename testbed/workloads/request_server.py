@@ -9,8 +9,8 @@ from protocols.mpi.mpi_status import Status
 from protocols.mpi.requests import Request
 from testbed.workloads.form import Comm, Contents, Node, VerificationError
 
-ASK: Final = 1
-ANSWER: Final = 2
+REQUEST: Final = 1
+REPLY: Final = 2
 """Tags of requests and answers."""
 MAX: Final = 128
 """Maximum number of the server's receives, and of answers in progress."""
@@ -35,7 +35,7 @@ class Server:
         """Post `count` receives."""
         for _ in range(count):
             buffer = bytearray(self._size + 1)
-            self._receives.append((buffer, await self._comm.Irecv(buffer, tag=ASK)))
+            self._receives.append((buffer, await self._comm.Irecv(buffer, tag=REQUEST)))
 
     async def serve(self, clients: int) -> None:
         """Answer until `clients` clients have sent their last request. Raises VerificationError."""
@@ -56,9 +56,9 @@ class Server:
                 if self._work:
                     await self._node.compute(self._work)
                 reply = contents.of(number, self._reply) if self._reply else None
-                answers.append(await comm.Isend(reply, status.source, ANSWER))
+                answers.append(await comm.Isend(reply, status.source, REPLY))
                 if len(answers) > MAX:
                     await answers.popleft().Wait()
-            receives.append((buffer, await comm.Irecv(buffer, tag=ASK)))
+            receives.append((buffer, await comm.Irecv(buffer, tag=REQUEST)))
         for answer in answers:
             await answer.Wait()

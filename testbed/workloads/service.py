@@ -9,7 +9,7 @@ from protocols.mpi.requests import Request
 from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.quantiles import quantiles
 from testbed.workloads.request_retries import RetryingClient, answer_retries
-from testbed.workloads.request_server import ANSWER, ASK, MAX, Server
+from testbed.workloads.request_server import MAX, REPLY, REQUEST, Server
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _SECOND: Final = 1_000_000_000
@@ -24,8 +24,8 @@ class Service(Workload):
     loses messages; the row has the number of retransmissions.
     """
 
-    bears_loss = True
-    bears_restarts = False
+    supports_loss = True
+    supports_restarts = False
 
     rate: float = 1000.0
     requests: int = 1000
@@ -93,13 +93,13 @@ class Service(Workload):
         finish_tasks = []
         async for number, due in self._arrivals(comm, node, count):
             answer = bytearray(self.reply)
-            answered = await comm.Irecv(answer, 0, ANSWER)
-            sent = await comm.Isend(contents.of(number, self.size), 0, ASK)
+            answered = await comm.Irecv(answer, 0, REPLY)
+            sent = await comm.Isend(contents.of(number, self.size), 0, REQUEST)
             finish_tasks.append(node.spawn(finish(number, due, answer, answered, sent), f"request {number}"))
         for task in finish_tasks:
             await task
         elapsed = now() - started
-        await comm.Send(contents.of(0, self.size + 1), 0, ASK)  # one byte longer marks the last request
+        await comm.Send(contents.of(0, self.size + 1), 0, REQUEST)  # one byte longer marks the last request
         return elapsed, times, 0
 
     async def _with_retries(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:

@@ -23,7 +23,7 @@ class Sort(Workload):
     or new. keys: keys of each rank.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     keys: int = 20_000
 

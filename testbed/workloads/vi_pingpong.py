@@ -17,7 +17,7 @@ class ViPingPong(Native[ViaNic]):
     descriptor is posted before each send. count: round trips."""
 
     protocol = "via"
-    bears_restarts = False
+    supports_restarts = False
     least = 2
 
     sizes: MessageSizes = (4,)

@@ -26,14 +26,14 @@ NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 MEDIUM, BULK = 600, 3_000  # bytes
 PAUSE: Final = 10_000_000  # ns between two requests of one task
 LONGEST_BYE: Final = 20_000_000_000
-"""Nanoseconds for which a process waits for the others' last words. Another that wrongly counts this one as gone still
+"""Nanoseconds for which a process waits for the others' last messages. Another that wrongly counts this one as gone still
 sends its own, unless the network does not carry it either."""
 
 RequestKey = tuple[int, int, int]
 """The rank that asks, its endpoint as it counts its own, and the number of the request there."""
 
 
-class Around(Protocol):
+class Environment(Protocol):
     """Environment of a torture process. Times are ns."""
 
     def spawn(self, work: Work[None], name: str) -> Task[None]: ...
@@ -63,10 +63,10 @@ class Torture(Native[ActiveMessages]):
 
 
 class Process:
-    def __init__(self, library: ActiveMessages, node: Around, workload: Torture) -> None:
+    def __init__(self, library: ActiveMessages, node: Environment, workload: Torture) -> None:
         self._library, self._node, self._workload = library, node, workload
         self._others = [rank for rank in range(library.ranks) if rank != library.rank]
-        self._open: dict[RequestKey, tuple[int, Completion[bool]]] = {}  # whom it was sent to
+        self._open: dict[RequestKey, tuple[int, Completion[bool]]] = {}  # by request: its destination
         self._sent: dict[int, list[RequestKey]] = {rank: [] for rank in self._others}
         self._handled: list[RequestKey] = []
         self._came_back: list[tuple[int, str]] = []
@@ -176,7 +176,7 @@ class Process:
 
     def _returned(self, returned: Returned) -> None:
         peer = self._library.rank_of(returned.destination)
-        if returned.handler == BYE:  # from who has heard it, and has ended before its answer was acknowledged
+        if returned.handler == BYE:  # from a process that received it, and ended before its answer was acknowledged
             self._gone.add(peer)
             return
         rank, endpoint, number = returned.arguments
@@ -196,7 +196,7 @@ def _content(requested: RequestKey, size: int) -> bytes:
 
 
 def is_exactly_once(reported: Mapping[int, Mapping[str, Any]]) -> None:
-    """Check that every request between surviving processes was handled exactly once. said: their accounts, by rank."""
+    """Check that every request between surviving processes was handled exactly once. said: their reports, by rank."""
     for receiver, one in reported.items():
         assert not one["silent"]
         handled = Counter(tuple(requested) for requested in one["handled"])

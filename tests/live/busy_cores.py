@@ -1,4 +1,4 @@
-"""COMB and ping-pong beside a program that is busy, on the same core and on one of its own."""
+"""COMB and ping-pong next to a busy program, on the same core and on another one."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def machine(_sandbox: None) -> Iterator[Machine]:
     machine = Machine()
     yield machine
     try:
-        if not machine.spoilt:  # otherwise the test itself has said so
+        if not machine.spoilt:  # otherwise the test itself has failed
             machine.assert_unchanged("left behind by the test")
     finally:
         if machine.spoilt:

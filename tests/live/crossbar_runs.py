@@ -1,4 +1,4 @@
-"""Runs of numbered frames through Myrinet crossbars between real interfaces: clusters, programs and what they report."""
+"""Runs of numbered frames through Myrinet crossbars between real interfaces: clusters, programs and their reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TIMEOUT = 20.0  # s
 
 
 def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
-    """A cluster of these links: "n1 s1:1" is one, s1 a switch of Myrinet's. impairment: impairment of the last link."""
+    """Return a cluster with the given links, such as "n1 s1:1", where s1 is a Myrinet switch. impairment: that of the last
+    link."""
     names = {end.partition(":")[0] for link in ends for end in link.split()}
     links = [Link(ends=link.split()) for link in ends[:-1]]
     return Cluster(
@@ -33,8 +34,8 @@ def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
 def run_programs(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = TIMEOUT) -> JudgedOutcome:
     """Run these programs to their end; the NICs of other nodes stay silent."""
     layout = cluster.state.layout
-    everybody = {node.name: programs.get(node.name, silent) for node in layout.nodes}
-    with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, everybody) as run:
+    all_programs = {node.name: programs.get(node.name, silent) for node in layout.nodes}
+    with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, all_programs) as run:
         return run.wait(timeout)
 
 
@@ -45,7 +46,7 @@ def relay_report(cluster: RunningCluster) -> Mapping[str, Any]:
 
 
 def is_lossless(cluster: RunningCluster, outcome: JudgedOutcome) -> bool:
-    """Tell whether no frame was lost inside the emulator and every crossbar forwarded all it received."""
+    """Return whether no frame was lost inside the emulator and every crossbar forwarded all it received."""
     lost = [finding for finding in outcome.verdict.findings if finding.what in ("NIC lost", "relay lost")]
     assert lost
     counts = [count for switch in relay_report(cluster)["switches"].values() for count in switch.values()]
@@ -53,7 +54,7 @@ def is_lossless(cluster: RunningCluster, outcome: JudgedOutcome) -> bool:
 
 
 async def flood(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, size: int) -> None:
-    """Send n1 one frame, and, when it has answered, as all senders have begun, the others back to back."""
+    """Send n1 one frame, and the others back to back once it has answered, when all senders have begun."""
     endpoint.send("n1", 1, size)
     await endpoint.frames(1)
     endpoint.send("n1", count - 1, size)
@@ -62,7 +63,7 @@ async def flood(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, s
 async def receive_in_order(
     endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, senders: Sequence[str]
 ) -> list[bool]:
-    """Receive `count` frames in all from nodes that `flood`; return for each whether they came in order."""
+    """Receive a total of `count` frames from nodes that `flood`; return for each node whether they arrived in order."""
     await endpoint.frames(len(senders))
     for sender in senders:
         endpoint.send(sender)

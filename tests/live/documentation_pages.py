@@ -1,5 +1,4 @@
-"""A page of the documentation, done as it stands there: its files written, its commands and programs run, and what they
-print compared.
+"""A page of the documentation, executed: its files are written, its commands and programs run, and their output compared.
 
 Of what a command prints a page shows lines; each must come, in this order, whatever the figures in it are; but those of a
 simulation, and of a program, are as they stand. A line that ends in "..." is the beginning of one.
@@ -95,8 +94,8 @@ def steps(page: Path, folder: Path) -> list[Step]:
 
 
 def follow(page: Path, folder: Path) -> int:
-    """Do in a folder what a page says, in one shell, and take down what it leaves up. Returns how many commands and programs
-    ran. Raises AssertionError for one that fails, or does not print what the page shows."""
+    """Execute a page's commands in a folder, in one shell, and take down clusters that it leaves up. Returns how many
+    commands and programs ran. Raises AssertionError for one that fails, or does not print what the page shows."""
     write_files(page, folder)
     todo = steps(page, folder)
     script = ["exec 2>&1"]
@@ -116,7 +115,9 @@ def follow(page: Path, folder: Path) -> int:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "COLUMNS": "160", "TESTBED": str(ROOT)}
     try:
-        with (folder / ".printed").open("w+") as printed:  # a file: programs that go on in nodes would keep a pipe open
+        with (folder / ".printed").open(
+            "w+"
+        ) as printed:  # a file: programs that keep running in nodes would keep a pipe open
             shell = ["bash", "-c", "\n".join(script)]
             subprocess.run(shell, cwd=folder, env=environment, stdout=printed, timeout=SECONDS, check=False)
             printed.seek(0)

@@ -1,4 +1,4 @@
-"""Host programs of the echo protocol: ask and answer, wait for ever, or end at once."""
+"""Host programs of the echo protocol: request and reply, wait forever, or end at once."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class EchoFirmware:
         return [f"{len(self.buffers)} buffers wait for a message"] if self.buffers else []
 
     def _enter(self) -> None:
-        """An entry while it is at work is what must not be: it is counted."""
+        """Count calls during another call, which must not happen."""
         self._counts["inside"] += self._inside
         self._inside = True
 

@@ -1,4 +1,4 @@
-"""Two host programs that exchange EMP messages of none, one and many frames, both ways."""
+"""Two host programs that exchange EMP messages of no, one and many frames in both directions."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 from testbed.cli import main as command
 
 DOCUMENTED = {*range(11)}
-"""Exit codes that 'testbed --help' lists for commands that end by themselves."""
+"""CommandTimes codes that 'testbed --help' lists for commands that end by themselves."""
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1 << 70, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x1b[31mred", "\ud800", "\0",
@@ -25,7 +25,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def with_random_change(document: Any, random: Random) -> Any:
-    """The document with one value gone or another."""
+    """Return the document with one value removed or replaced."""
     spots: list[tuple[Any, Any]] = []
 
     def look(value: Any) -> None:
@@ -89,7 +89,7 @@ class CommandOutcome:
 
     @property
     def is_sentence(self) -> bool:
-        """Whether the command ended with a documented exit code and without a traceback."""
+        """Return whether the command ended with a documented exit code and without a traceback."""
         return self.code in DOCUMENTED and "Traceback" not in self.text and "\x1b" not in self.text
 
 
@@ -121,7 +121,7 @@ def _be_command(writer: int, arguments: Sequence[str], seconds: int) -> None:
         sys.argv = ["testbed", *arguments]
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
-        if arguments[0] == "report":  # with polars, whose threads a fork of a process that has used it does not have
+        if arguments[0] == "report":  # it uses polars, whose threads do not survive a fork
             program = "from testbed.cli.main import main; main()"
             os.execv(sys.executable, [sys.executable, "-c", program, *arguments])
         command.main()

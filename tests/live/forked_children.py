@@ -1,4 +1,4 @@
-"""Warm children of the test process: forked, so that killing one hundred of them takes a few seconds."""
+"""Forked children of the test process, so that starting and killing a hundred of them takes a few seconds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def kill_after(count: int, action: Action) -> None:
 
 
 class Background:
-    """Child process that runs beside the test."""
+    """Child process that runs concurrently with the test."""
 
     def __init__(self, pid: int, answers: int) -> None:
         self.pid = pid
@@ -69,7 +69,7 @@ class Background:
         self._running = True
 
     def answer(self) -> object:
-        """The next thing that the child reports; waits for it."""
+        """Wait for the child's next report."""
         return pickle.load(self._answers)
 
     def wait(self) -> int:

@@ -1,4 +1,4 @@
-"""State of the kernel as ``ip``, ``bridge`` and ``tc`` report it, independent of the product's own parsers."""
+"""State of the kernel as ``ip``, ``bridge`` and ``tc`` report it, independent of testbed's own parsers."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Snapshot:
     namespaces: frozenset[int]
 
     def difference(self, other: Snapshot) -> str:
-        """Return a line for each entry that is new or gone in `other`; empty if both are equal."""
+        """Return a line for each entry that was added or removed in `other`; empty if both are equal."""
         lines = []
         mine, others = asdict(self), asdict(other)
         for kind in mine:

@@ -1,4 +1,4 @@
-"""The machines of `local_machines` in a test: nothing of them is left at the end."""
+"""The machines of `local_machines` in a test, removed completely at its end."""
 
 from __future__ import annotations
 

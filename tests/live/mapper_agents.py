@@ -24,7 +24,7 @@ LIVE = Settings(
     patience=3 * SECOND,
     stagger=100 * MILLISECOND,
 )
-"""For real interfaces on a machine that has other things to do: a probe's answer may be tens of milliseconds late."""
+"""For real interfaces on a busy machine: a probe's answer may be tens of milliseconds late."""
 
 
 class MapperFirmware:

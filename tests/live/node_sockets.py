@@ -67,7 +67,7 @@ def received(packet_socket: socket.socket) -> list[bytes]:
         except BlockingIOError:
             return frames
         except OSError as error:
-            if error.errno != errno.ENETDOWN:  # told once to a socket whose interface was set down
+            if error.errno != errno.ENETDOWN:  # reported once to a socket whose interface was set down
                 raise
             continue
         if address[2] != PACKET_OUTGOING:

@@ -51,14 +51,14 @@ def as_user(home: Path, function: Callable[[], None]) -> int:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-        # The kernel hides /proc/self of a process that was root from itself until it is said to be dumpable again.
+        # A process that was root cannot read its /proc/self until it is made dumpable again.
         assert syscalls._libc.prctl(4, 1, 0, 0, 0) == 0  # PR_SET_DUMPABLE
         os.environ["XDG_RUNTIME_DIR"] = str(home)
         os.chdir("/")
         assert not is_root()
         function()
         status = 0
-    except BaseException:  # noqa: BLE001  nothing of the test run may go on in the child
+    except BaseException:  # noqa: BLE001  the child must not continue the test run
         traceback.print_exc(file=sys.__stderr__)
     finally:
         os._exit(status)

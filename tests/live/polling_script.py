@@ -1,4 +1,4 @@
-"""A script of two ranks: how long a round trip takes whose messages are waited for, and how long one for which they poll.
+"""A script of two ranks: the duration of a round trip with blocking receives, and with polling.
 
 Prints a line of JSON at rank 0: microseconds by how the messages are looked for, the least of several turns.
 """

@@ -34,12 +34,12 @@ SIZES = (8, 1_400, 20_000)
 class HostRecord:
     """Record of one host process.
 
-    gone: errors by which its own agent's death was reported. told: errors of sends and receives. wrong: messages with
+    gone: errors by which its own agent's death was reported. failures: errors of sends and receives. wrong: messages with
     unexpected content.
     """
 
     gone: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     received: int = 0
 
@@ -73,7 +73,7 @@ class ReattachingHost(Process):
         while True:
             try:
                 nic = Attachment(device, ETHERTYPE, split_driver(), function)
-            except AttachError:  # there is no agent at the moment
+            except AttachError:  # no agent is running
                 time.sleep(0.002)  # between two looks
                 continue
             driver = HostDriver(nic, nic.host)
@@ -112,7 +112,7 @@ class _Exchange:
             try:
                 await endpoint.send(self._peer, 1, head * (size // 8))
             except emp.EmpError as error:
-                self._record.told.append(str(error))
+                self._record.failures.append(str(error))
                 continue
             if last:
                 return
@@ -124,7 +124,7 @@ class _Exchange:
             try:
                 received = await endpoint.receive(self._peer, 1, buffer)
             except emp.EmpError as error:
-                self._record.told.append(str(error))
+                self._record.failures.append(str(error))
                 continue
             head = bytes(buffer[:8])
             if buffer[: received.length] != head * (received.length // 8):
@@ -133,7 +133,7 @@ class _Exchange:
                 self._heard_last = True
                 return
             number = int.from_bytes(head, "big")
-            # Who is not told whether a message has arrived sends it again: it may come twice, but none is left out.
+            # A sender that cannot know whether a message has arrived repeats it: it may arrive twice, but none is missing.
             if number not in (self._expected, self._expected - 1):
                 self._record.wrong.append(f"message {number} instead of {self._expected}")
             self._expected = number + 1

@@ -1,6 +1,6 @@
 """Programs that ignore SIGTERM, daemonize, multiply or leave their network namespace.
 
-Each prints the pids of its processes in one line, once they are as described."""
+Each prints the pids of its processes in one line, once they are in that state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ while True:
     signal.pause()
 """
 
-ITS_NAME_IS_NOT_UTF_8 = """
+NON_UTF_8_NAME = """
 import os, signal
 with open("/proc/self/comm", "wb") as name:
     name.write(b"caf\\xe9")
@@ -41,19 +41,19 @@ while True:
     signal.pause()
 """
 
-A_TREE = """
+PROCESS_TREE = """
 import os, signal
-def family(depth):
+def tree(depth):
     pids = [os.getpid()]
     for _ in range(2 if depth else 0):
         reader, writer = os.pipe()
         if os.fork() == 0:
-            os.write(writer, family(depth - 1).encode())
+            os.write(writer, tree(depth - 1).encode())
             while True:
                 signal.pause()
         pids.append(os.read(reader, 1000).decode())
     return " ".join(map(str, pids))
-print(family(2), flush=True)
+print(tree(2), flush=True)
 while True:
     signal.pause()
 """
@@ -74,7 +74,7 @@ def leave():
     assert ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0
 """
 
-A_CHILD_WENT_ELSEWHERE = f"""{_LEAVE}
+CHILD_IN_OTHER_NAMESPACE = f"""{_LEAVE}
 reader, writer = os.pipe()
 child = os.fork()
 if child == 0:
@@ -87,7 +87,7 @@ while True:
     signal.pause()
 """
 
-WENT_ELSEWHERE = f"""{_LEAVE}
+IN_OTHER_NAMESPACE = f"""{_LEAVE}
 leave()
 if os.fork():
     os._exit(0)
@@ -97,8 +97,9 @@ while True:
     signal.pause()
 """
 
-# One process at a time, each the parent of the next and gone at once; it stops by itself some time after the test gave up.
-RUNS_FROM_NUMBER_TO_NUMBER = """
+# One process at a time, each the parent of the next, which exits at once; the last one ends by itself some time after the
+# test's deadline.
+CHANGES_PIDS = """
 import os, time
 end = time.monotonic() + 30
 print(flush=True)
@@ -107,7 +108,7 @@ while time.monotonic() < end:
         os._exit(0)
 """
 
-MULTIPLIES = """
+FORKS_MANY = """
 import os, signal
 print(flush=True)
 for _ in range(400):
@@ -119,7 +120,7 @@ while True:
 """
 
 
-STRANGER = f"""{_LEAVE}
+FOREIGN_PROCESS = f"""{_LEAVE}
 leave()
 print(os.getpid(), os.stat("/proc/self/ns/net").st_ino, flush=True)
 while True:
@@ -128,7 +129,7 @@ while True:
 
 
 def start_program(node: RunningNode, program: str, *arguments: str) -> list[int]:
-    """Run a program in the node; returns descriptors (pidfd) of the processes that it names."""
+    """Run a program in the node; return pidfds of the processes that it prints."""
     command = [sys.executable, "-I", "-S", "-c", program, *arguments]
     process = node.popen(command, stdout=subprocess.PIPE, stderr=None)
     assert process.stdout is not None
@@ -145,7 +146,7 @@ _started: list[subprocess.Popen[str]] = []
 
 
 def have_ended(handles: Iterable[int]) -> bool:
-    """Whether all these processes are dead now; closes the descriptors. Collects the exit codes of our own children."""
+    """Return whether all processes have ended. Closes the pidfds, and reaps own children."""
     handles = list(handles)
     ended = [wait_for_end(handle, 0) for handle in handles]
     for handle in handles:

@@ -1,4 +1,4 @@
-"""Mount namespace of the tests: no other run meets what they create, and it disappears with them.
+"""Mount namespace of the tests: other runs do not see their objects, which disappear with it.
 
 The test process moves into a mount namespace with an empty /run, which all its children inherit. Names in /run/netns,
 their mounts and the clusters' state therefore belong to this run: two concurrent runs may use equal names, and when the

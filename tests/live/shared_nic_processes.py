@@ -37,7 +37,7 @@ class Process:
     """A forked child; it dies with its parent."""
 
     def __init__(self, function: Callable[[Callable[[object], None]], object], namespace: str) -> None:
-        """function(tell): runs in the child; `hear` returns what it passes to `tell`, and at last its result."""
+        """function(report): runs in the child; `next_report` returns what it passes to `report`, and at last its result."""
         self._ours, theirs = multiprocessing.connection.Pipe()
         self.pid = os.fork()
         if not self.pid:
@@ -58,13 +58,13 @@ class Process:
         theirs.close()
         self._ended = False
 
-    def hear(self) -> Any:
+    def next_report(self) -> Any:
         """Return the next message of the process. EOFError if it has ended."""
-        assert self._ours.poll(TIMEOUT), f"process {self.pid} says nothing"
+        assert self._ours.poll(TIMEOUT), f"process {self.pid} does not report"
         return self._ours.recv()
 
     def result(self) -> Any:
-        reported = self.hear()
+        reported = self.next_report()
         assert reported[0] == "done", reported
         return reported[1]
 
@@ -119,30 +119,30 @@ class Nodes:
             queries=self._query_socket(name),
         )
 
-        def run(tell: Callable[[object], None]) -> None:
+        def run(report: Callable[[object], None]) -> None:
             agent = SharedAgent(config)
-            tell("listens")
+            report("listens")
             agent.run()
 
         gc.collect()  # what earlier tests have left is closed here, not at some time in the agent
         process = Process(run, self._cluster[name].namespace)
         self._stack.callback(process.close)
-        assert process.hear() == "listens"
+        assert process.next_report() == "listens"
         return process
 
     def host(self, name: str, program: Program, function: int | None = None) -> Process:
         """A host process; it has attached when this returns."""
         split_driver, device, ethertype = self._split_driver, self.device(name), self._ethertype
 
-        def run(tell: Callable[[object], None]) -> object:
+        def run(report: Callable[[object], None]) -> object:
             nic = Attachment(device, ethertype, split_driver, function)
             driver = HostDriver(nic, nic.host)
-            tell("attached")
+            report("attached")
             return driver.loop.complete(program(nic.host, driver, nic))
 
         process = Process(run, self._cluster[name].namespace)
         self._stack.callback(process.close)
-        assert process.hear() == "attached"
+        assert process.next_report() == "attached"
         return process
 
     def report(self, name: str) -> dict[str, Any]:

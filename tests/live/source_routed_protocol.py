@@ -37,7 +37,9 @@ class SourceRouteFirmware:
         self._sent = 0
 
     def receive(self, _now: int, frame: bytes) -> None:
-        if frame[12:14] != _ETHERTYPE:  # corrupted so, a frame comes to nobody in namespaces; no CRC-8 is over that
+        if (
+            frame[12:14] != _ETHERTYPE
+        ):  # with a corrupted EtherType, no process in namespaces receives it; the CRC-8 does not cover the EtherType
             return
         if is_intact(frame) and frame[14:16] == TYPE:
             self.came.append((int.from_bytes(frame[16:18], "big"), int.from_bytes(frame[18:22], "big")))

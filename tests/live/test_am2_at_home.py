@@ -1,5 +1,5 @@
-"""AM-II on Myrinet's switches between real interfaces: every workload, and what a capture tells of each frame. That its
-runs are the simulation's is in `test_parity_live`."""
+"""AM-II on Myrinet's switches between real interfaces: every workload, and each frame's entry in a capture.
+`test_parity_live` compares its runs with the simulation."""
 
 from __future__ import annotations
 

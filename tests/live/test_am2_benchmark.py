@@ -1,4 +1,4 @@
-"""ci/bench am2 runs from end to end and leaves nothing behind. What it finds depends on the machine, and no test on that."""
+"""ci/bench am2 runs from end to end and leaves nothing behind. Its results depend on the machine and are not tested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
 @pytest.mark.requires("compiler")
-def test_am2_is_measured_in_short(tmp_path: Path) -> None:
+def test_am2_is_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     short = ["--repeat", "1", "--count", "40", "--messages", "2", "--seconds", "0.1", "--requests", "400"]
     command = [BENCH, "am2", *short, "--output", output]

@@ -1,4 +1,4 @@
-"""AM-II, one description, one host program, one firmware: in the simulator and on real frames in namespaces."""
+"""AM-II in the simulator and on real frames in namespaces: one description, host program and firmware."""
 
 from __future__ import annotations
 

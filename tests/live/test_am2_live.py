@@ -50,7 +50,7 @@ async def serve(endpoint: Endpoint) -> None:
 
 
 async def everybody(am: ActiveMessages, node: ProgramNode) -> list[tuple[int, int]]:
-    """Ask all other nodes' endpoints things of all forms; the answers."""
+    """Send requests of all forms to all other nodes' endpoints; return the replies."""
     answers: list[tuple[int, int]] = []
     endpoints, gone = open_endpoints(am, 3)
     for endpoint in endpoints:

@@ -1,5 +1,5 @@
-"""Random requests of AM-II on live Myrinet with 1 % loss: each is handled once, or returned. ``ci/bench am2 requests``
-has very many of them."""
+"""Random requests of AM-II on live Myrinet with 1 % loss: each is handled once, or returned. ``ci/bench am2 requests`` sends
+many more."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_mutant_is_found_live(tmp_path: Path) -> None:
 
 
 def test_requests_that_a_scenario_sends_to_another_endpoint_come_back(tmp_path: Path) -> None:
-    """The rule changes requests of one number each way, also where they are sent again, and mends their checks."""
+    """The rule changes requests of one number in each direction, also retransmitted ones, and corrects their checksums."""
     rule = "set am2.endpoint = 99 am2.kind == MESSAGE and not am2.flags.reply and am2.message == 15"
     result = testbed.run(
         Cluster.star(2), "am-random", protocol="am2", settings={"requests": 90}, firmware=PATIENT, timeout=TIMEOUT,

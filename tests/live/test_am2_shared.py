@@ -46,7 +46,7 @@ def am2(cluster: RunningCluster, processes: int, frames: int = 7, **settings: in
 
 
 def serve(endpoints: int, forms: bool = True) -> Program:
-    """Reply to every request at each endpoint, for ever: with the word plus one, or with the number of bytes and their
+    """Reply to every request at each endpoint, forever: with the word plus one, or with the number of bytes and their
     sum."""
 
     def given(token: Token, data: memoryview, word: int) -> None:
@@ -150,7 +150,7 @@ def test_processes_of_one_node_send_to_each_other() -> None:
 
 def test_messages_to_a_killed_process_are_returned_and_another_takes_its_slot() -> None:
     async def give(am: ActiveMessages, _driver: HostDriver, _nic: Attachment) -> list[str]:
-        """Asks process 1 of node 1 until it is gone."""
+        """Sends requests to process 1 of node 1 until it has ended."""
         endpoint, log, received = am.allocate_bundle().allocate_endpoint(), list[str](), list[bool]()
         endpoint.error_handler = lambda returned: log.append(returned.status.name) if received else None
         endpoint.set_handler(ANSWER, lambda *_: received.append(True))
@@ -229,7 +229,7 @@ def test_a_process_with_arbitrary_writes_and_doorbells_is_harmless() -> None:
         eventually(lambda: running.regions("n1") == 0, "the agent keeps a region")
 
 
-class _Around:
+class _SharedNicEnvironment:
     """Surroundings of the torture workload in a host process that shares its NIC."""
 
     def __init__(self, driver: HostDriver) -> None:
@@ -257,7 +257,7 @@ RETRIES: Final = 120
 
 
 async def reach(am: ActiveMessages, _driver: HostDriver, _nic: Attachment) -> set[int]:
-    """Return the other nodes when there are routes to all: their NICs say that there is no such endpoint."""
+    """Return the other nodes when there are routes to all: their NICs report that the endpoint does not exist."""
     endpoint, actual = am.allocate_bundle().allocate_endpoint(), set[int]()
 
     def returned(message: Returned) -> None:
@@ -284,7 +284,7 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
     workload = Torture(endpoints=4, victim=VICTIM, over=3_000_000_000)
 
     async def one(am: ActiveMessages, driver: HostDriver, _nic: Attachment) -> dict[str, Any]:
-        return await Process(am, _Around(driver), workload).run()
+        return await Process(am, _SharedNicEnvironment(driver), workload).run()
 
     with description.up() as cluster, am2(cluster, PROCESSES, retries=RETRIES, detour=DETOUR) as running:
         for name in running.agents:
@@ -302,10 +302,10 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
                 _until(start + after + 0.3)
         reported = {rank: host.result() for rank, host in enumerate(hosts) if rank != VICTIM}
         is_exactly_once(reported)
-        assert all(one["wrong"] == 0 for one in reported.values())
+        assert all(entry["wrong"] == 0 for entry in reported.values())
         came_back = {rank: one["came_back"] for rank, one in reported.items()}
         assert {peer for returned in came_back.values() for peer, _ in returned} == {VICTIM}, came_back
-        # Twelve endpoints over seven frames: so many at least, if each was resident once.
+        # Twelve endpoints over seven frames: the minimum if each was resident once.
         least = PROCESSES * workload.endpoints - Settings().frames
         unloaded = {name: agent_counters(running, name)["unloaded"] for name in running.agents}
         assert min(unloaded.values()) >= least, unloaded

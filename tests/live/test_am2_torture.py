@@ -37,7 +37,7 @@ NAMES = ("n1", "n2", "n3", "n4")
 
 
 @pytest.mark.parametrize("description", [Cluster.star(4), *LONG_NETWORKS], ids=lambda description: description.name)
-def test_a_node_that_is_killed_and_a_link_that_flaps_disturb_nobody_else(description: Cluster, tmp_path: Path) -> None:
+def test_a_killed_node_and_a_flapping_link_affect_no_other(description: Cluster, tmp_path: Path) -> None:
     result = testbed.run(
         description, Torture(over=OVER), protocol="am2", scenario=STORM, firmware=FIRMWARE, timeout=TIMEOUT,
         output=tmp_path / "run",
@@ -47,6 +47,6 @@ def test_a_node_that_is_killed_and_a_link_that_flaps_disturb_nobody_else(descrip
     for reported in results.values():
         assert reported["wrong"] == 0
         assert reported["came_back"]
-        assert {tuple(one) for one in reported["came_back"]} == {(3, "UNREACHABLE")}
+        assert {tuple(entry) for entry in reported["came_back"]} == {(3, "UNREACHABLE")}
         assert reported["since"]
         assert reported["faults"] > 12

@@ -1,4 +1,4 @@
-"""Every state-changing system call is announced: strace's record of a cluster's life equals the announcements.
+"""Every state-changing system call is announced: strace's record of a cluster from `up` to `down` equals the announcements.
 
 Otherwise the tests of kill points would cover only the changes that their authors thought of.
 """
@@ -123,7 +123,7 @@ def _kind(call: str, arguments: str) -> str:
 
 
 def _only_asks(request: str) -> bool:
-    """Whether it is one of route-netlink's GET requests: the third of each four."""
+    """Return whether it is one of route-netlink's GET requests: the third of each four."""
     return int(request, 16) % 4 == 2 if request.startswith("0x") else request.startswith("RTM_GET")
 
 

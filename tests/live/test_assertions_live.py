@@ -1,4 +1,4 @@
-"""Statistical assertions on a link that the relay carries: sound, and wrong on purpose by a fifth in one respect."""
+"""Statistical assertions on a relayed link: correct, and with one value off by a fifth."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Wire:
     """When, nanoseconds of the system's clock, and which frame."""
 
     def send(self, count: int, gap: int = 0) -> None:
-        """Send so many frames, `gap` nanoseconds from each other, and receive until nothing has come for a while."""
+        """Send frames at intervals of `gap` nanoseconds, and receive until none has arrived for a while."""
         macs = node_sockets.mac(self.cluster, "n2"), node_sockets.mac(self.cluster, "n1")
         due = time.monotonic_ns()
         for _ in range(count):
@@ -51,7 +51,7 @@ class Wire:
             pass
 
     def receive(self, wait: int) -> bool:
-        """Note what comes within so many nanoseconds, at least until something does."""
+        """Record the frames that arrive within a time, nanoseconds, at least one."""
         if not select.select([self.nics["n2"]], [], [], wait / 1e9)[0]:
             return False
         for when, frame in node_sockets.received_with_times(self.nics["n2"]):
@@ -65,7 +65,7 @@ class Wire:
         return [when - self.sent[number] for when, number in self.came]
 
     def fates(self) -> Iterator[bool]:
-        """Whether each frame is lost, in their order; a hundred are sent whenever more are needed."""
+        """Return whether each frame is lost, in their order; a hundred are sent whenever more are needed."""
         known = 0
         while True:
             self.send(100)
@@ -90,7 +90,7 @@ def measured() -> Iterator[Callable[..., Wire]]:
         yield bring_up
 
 
-def test_a_link_that_loses_and_doubles_as_asked_passes_and_one_a_fifth_off_is_caught(
+def test_a_link_that_loses_and_duplicates_as_configured_passes_and_one_off_by_a_fifth_is_detected(
     measured: Callable[..., Wire],
 ) -> None:
     for loss, duplicate in (("50%", "40%"), ("60%", "48%")):
@@ -109,7 +109,7 @@ def test_a_link_that_loses_and_doubles_as_asked_passes_and_one_a_fifth_off_is_ca
                 assert_duplicates("40%", len(wire.came) - arrived, arrived)
 
 
-def test_frames_overtake_as_often_as_asked_and_a_fifth_more_is_caught(measured: Callable[..., Wire]) -> None:
+def test_frames_overtake_at_the_configured_rate_and_a_fifth_more_is_detected(measured: Callable[..., Wire]) -> None:
     for reorder in ("50%", "60%"):
         wire = measured(delay="60ms", reorder=reorder)
         for _ in range(2):
@@ -131,7 +131,7 @@ def test_a_sequential_test_sends_only_until_it_is_sure(measured: Callable[..., W
         until_sure(loss_test("40%"), wire.fates())
 
 
-def test_a_delay_passes_and_one_that_is_a_fifth_off_or_varies_is_caught(measured: Callable[..., Wire]) -> None:
+def test_a_delay_passes_and_one_off_by_a_fifth_or_varying_is_detected(measured: Callable[..., Wire]) -> None:
     wire = measured(delay="60ms")
     wire.send(200, gap=2 * MS)
     assert_delay("60ms", wire.delays(), late=LATE)
@@ -147,7 +147,7 @@ def test_a_delay_passes_and_one_that_is_a_fifth_off_or_varies_is_caught(measured
 
 
 @pytest.mark.alone  # the relay is to have a processor
-def test_a_rate_passes_and_one_a_fifth_off_is_caught(measured: Callable[..., Wire]) -> None:
+def test_a_rate_passes_and_one_off_by_a_fifth_is_detected(measured: Callable[..., Wire]) -> None:
     for rate in ("1mbit", "1.2mbit"):
         wire = measured(rate=rate, queue="1MiB")
         wire.send(2_000, gap=300_000)  # faster than the rate: all but the first wait

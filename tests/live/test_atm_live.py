@@ -1,4 +1,4 @@
-"""Cells between nodes of a live ATM network, through the relay: circuits, losses, counters, and what is refused."""
+"""Cells between nodes of a live ATM network, through the relay: circuits, losses, counters, and refusals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def cells(tmp_path: Path) -> Iterator[Path]:
 
 
 def exchange(folder: Path) -> list[int]:
-    """Send 21 cells to n2 and one to nobody; return the numbers that arrive at n2."""
+    """Send 21 cells to n2 and one to an unknown circuit; return the numbers that arrive at n2."""
     (folder / "send.py").write_text(SENDER)
     (folder / "receive.py").write_text(RECEIVER)
     root = str(Path(__file__).parents[2])
@@ -115,7 +115,7 @@ def test_a_fabric_without_cells_is_rejected_with_an_error_of_one_line(cells: Pat
     assert "the kernel's datagrams have no cells" in load.stderr
 
 
-def test_a_check_probes_the_links_with_cells_and_measures_what_was_injected(cells: Path) -> None:  # noqa: ARG001
+def test_a_check_probes_the_links_with_cells_and_measures_the_injection(cells: Path) -> None:  # noqa: ARG001
     injected = testbed("inject", "n1--s1", "--loss", "30%", "--direction", "n1-s1")
     assert injected.returncode == 0, injected.stderr
     checked = json.loads(testbed("check", "n1--s1", "--json", "--seconds", "3").stdout)

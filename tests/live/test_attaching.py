@@ -39,11 +39,11 @@ with attach():
 """
 
 
-def said_in(cluster: RunningCluster, node: str, script: str) -> str:
+def output_in(cluster: RunningCluster, node: str, script: str) -> str:
     return cluster[node].run([sys.executable, "-c", script]).stdout
 
 
-def test_scripts_on_all_nodes_talk_over_their_nics(tmp_path: Path) -> None:
+def test_scripts_on_all_nodes_communicate_over_their_nics(tmp_path: Path) -> None:
     path = tmp_path / "greet.py"
     path.write_text(GREET)
     command = f"{sys.executable} {path}"
@@ -58,17 +58,17 @@ def test_scripts_on_all_nodes_talk_over_their_nics(tmp_path: Path) -> None:
     ]
 
 
-def test_a_nic_is_one_processes_and_as_it_was_when_that_has_ended() -> None:
+def test_a_nic_belongs_to_one_process_and_is_restored_when_that_has_ended() -> None:
     with Cluster.star(2).up() as cluster:
         with cluster["n1"].popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "attached\n"
             assert offloads_on(cluster, "n1") is False
             with pytest.raises(TestbedError, match="another process is attached to the NIC eth0 of node n1"):
-                said_in(cluster, "n1", HOLD)
+                output_in(cluster, "n1", HOLD)
             holder.communicate("")
         assert offloads_on(cluster, "n1") is True
-        assert said_in(cluster, "n1", "from testbed import attach\nwith attach(): print('again')") == "again\n"
+        assert output_in(cluster, "n1", "from testbed import attach\nwith attach(): print('again')") == "again\n"
 
 
 def test_an_error_of_the_script_is_its_own() -> None:
@@ -82,7 +82,7 @@ with attach() as nic:
     nic.run(broken)
 """
     with Cluster.star(2).up() as cluster, pytest.raises(TestbedError, match=r"line 5, in broken(.|\n)*9"):
-        said_in(cluster, "n1", script)
+        output_in(cluster, "n1", script)
 
 
 def test_a_missing_nic_is_reported() -> None:
@@ -90,6 +90,6 @@ def test_a_missing_nic_is_reported() -> None:
         pass
     with Cluster.star(2).up() as cluster:
         with pytest.raises(TestbedError, match="protocol tcp runs in the kernel, not on a NIC"):
-            said_in(cluster, "n1", "from testbed import attach\nwith attach('tcp'): pass")
+            output_in(cluster, "n1", "from testbed import attach\nwith attach('tcp'): pass")
         with pytest.raises(TestbedError, match="no protocol is called 'epm'"):
-            said_in(cluster, "n1", "from testbed import attach\nwith attach('epm'): pass")
+            output_in(cluster, "n1", "from testbed import attach\nwith attach('epm'): pass")

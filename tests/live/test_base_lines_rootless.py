@@ -1,4 +1,4 @@
-"""UDP as a base line, and scenarios beside commands, of an ordinary user in a user namespace."""
+"""UDP as a baseline, and scenarios with commands, of an ordinary user in a user namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-# What a child uses, beside what all do, is imported before it loses the right to read it.
+# Modules that only a child uses are imported before it loses the permission to read them.
 for _module in (
     "testbed.controller.scenarios.live",
     "testbed.runtime.sockets.udp",
@@ -48,7 +48,7 @@ def test_udp_needs_no_root(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_scenario_beside_commands_needs_none_either(home: Path) -> None:
+def test_a_scenario_with_commands_needs_none_either(home: Path) -> None:
     def story() -> None:
         faults = (
             Pause(on="@client", at="100ms", for_="100ms"),

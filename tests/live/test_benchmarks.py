@@ -1,4 +1,4 @@
-"""ci/bench runs from end to end and leaves nothing behind. What it finds depends on the machine, and no test on that."""
+"""ci/bench runs from end to end and leaves nothing behind. Its results depend on the machine and are not tested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
 @pytest.mark.requires("compiler")
-def test_links_are_measured_in_short(tmp_path: Path) -> None:
+def test_links_are_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     subjects = "throughput,lateness,inject"
     command = [BENCH, "links", "--repeat", "1", "--seconds", "0.05", "--sizes", "2", "--subjects", subjects]
@@ -26,7 +26,7 @@ def test_links_are_measured_in_short(tmp_path: Path) -> None:
     assert all(row["samples"] and row["environment"]["kernel"] for row in rows if row["subject"] != "target")
 
 
-def test_a_subject_that_there_is_not_is_said(tmp_path: Path) -> None:
+def test_an_unknown_subject_is_reported(tmp_path: Path) -> None:
     command = [BENCH, "links", "--subjects", "links,weather", "--output", tmp_path / "rows.jsonl"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

@@ -39,7 +39,7 @@ COUNT = 150
 
 
 def talk(cluster: RunningCluster, count: int = COUNT) -> None:
-    """Send `count` frames from n1 to n2 and as many back, no two alike, without waiting for their arrival."""
+    """Send `count` frames from n1 to n2 and as many back, all different, without waiting for their arrival."""
     a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
     with node_sockets.nic_sockets(cluster) as nics:
         for _ in range(count):
@@ -54,8 +54,8 @@ def counters(cluster: RunningCluster) -> list[dict[str, int]]:
     def settled() -> bool:
         ((_, direction_report),) = relay_report(cluster)["links"].items()
         both = [direction_report[direction] for direction in ("forward", "backward")]
-        actual[:] = [one["counters"] for one in both]
-        return not any(one["held"] for one in both)
+        actual[:] = [counts["counters"] for counts in both]
+        return not any(counts["held"] for counts in both)
 
     eventually(settled, "nothing is under way")
     return actual
@@ -75,24 +75,24 @@ def crossing(path: Path, ends: tuple[str, str]) -> None:
         assert len(sent) > COUNT
 
 
-def test_every_frame_that_the_relay_loses_says_so_and_no_other(tmp_path: Path) -> None:
+def test_exactly_the_frames_that_the_relay_loses_are_recorded(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster, cluster.capture("n1", path) as capture:
         talk(cluster)
         counted = counters(cluster)
-    lost = sum(one["loss"] for one in counted)
+    lost = sum(counts["loss"] for counts in counted)
     assert lost > COUNT // 3
     assert capture.result.complete
     assert capture.result.met == {"loss": lost}
     frames = read_capture(path)
     assert sum(met.startswith("dropped by loss, frame ") for *_, met in frames) == lost
-    assert len(frames) == sum(one["offered"] + one["delivered"] for one in counted)
+    assert len(frames) == sum(counts["offered"] + counts["delivered"] for counts in counted)
     assert [when for _, when, *_ in frames] == sorted(when for _, when, *_ in frames)
     crossing(path, ("n1:eth0", "n2:eth0"))
 
 
 @pytest.mark.requires("bpf")
-def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_path: Path) -> None:
+def test_every_frame_that_a_classifier_loses_is_recorded_although_it_reports_none(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back(loss="30%").up(datapath="tc") as cluster:
         talk(cluster, 20)  # it has counted before the capture begins
@@ -107,7 +107,7 @@ def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_
 
 @pytest.mark.alone  # what it asks of the machine is to be in time
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
-def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
+def test_a_fault_injected_later_is_reported_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
     """The capture reports itself as incomplete where the machine is too busy to announce the new datapath in time."""
     for attempt in range(_ATTEMPTS):
         with (
@@ -131,7 +131,7 @@ def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_
     raise AssertionError(f"of {_ATTEMPTS} captures none was whole: {capture.result}")
 
 
-def test_duplicates_corruption_and_rules_are_told_where_the_frame_enters(tmp_path: Path) -> None:
+def test_duplicates_corruption_and_rules_are_listed_where_the_frame_enters(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     rules = ["delay 3ms emp and nth(2)", "drop eth.type == 0x88b5 and nth(3)"]
     with (
@@ -147,13 +147,13 @@ def test_duplicates_corruption_and_rules_are_told_where_the_frame_enters(tmp_pat
         ("duplicate", "duplicated", "duplicated by duplicate"),
         ("corrupt", "corrupted", "1 bit flipped by corrupt"),
     ):
-        total = sum(one[counter] for one in counted)
+        total = sum(counts[counter] for counts in counted)
         assert capture.result.met[cause] == total == sum(start in word for word in words) > 0
     assert sum("delayed for 3000000 ns by rule 'delay 3ms" in word for word in words) == 2
     assert sum("dropped by rule 'drop eth.type" in word for word in words) == 2
 
 
-def test_a_frame_that_finds_a_full_queue_says_so(tmp_path: Path) -> None:
+def test_a_frame_that_meets_a_full_queue_is_recorded(tmp_path: Path) -> None:
     with (
         Cluster.back_to_back(rate="100kbit", queue_frames=2).up(datapath="relay") as cluster,
         cluster.capture("n1", tmp_path / "x.pcapng") as capture,
@@ -195,7 +195,7 @@ def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path:
             with cluster.capture(trunk.name, tmp_path / "x.pcapng") as capture:
                 talk(cluster, 10)
                 if impairments:
-                    counters(cluster)  # nothing is under way to the other end any more
+                    counters(cluster)  # no frame is in flight to the other end
             counts = Counter((n, f) for n, _, f, _ in read_capture(tmp_path / "x.pcapng") if f[12:14] == b"\x88\xb5")
             assert {name for name, _ in counts} == present
             assert set(counts.values()) == {1}
@@ -203,7 +203,7 @@ def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path:
             assert capture.result.complete
 
 
-def test_a_relay_that_is_killed_meanwhile_tells_of_its_fates_when_it_is_there_again(tmp_path: Path) -> None:
+def test_a_relay_killed_during_a_capture_reports_its_fates_after_its_restart(tmp_path: Path) -> None:
     with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
         with cluster.capture("n1", tmp_path / "x.pcapng") as capture:
@@ -344,7 +344,7 @@ def as_documents(text: str) -> list[dict[str, Any]]:
     return records
 
 
-@pytest.mark.alone  # the fates of frames are told where both ends are read in time
+@pytest.mark.alone  # fates are recorded only if both ends are read in time
 def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
     with (
         Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
@@ -357,16 +357,16 @@ def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
         printed, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     *seen, total = as_documents(printed)
-    assert [one["kind"] for one in (*seen, total)] == ["frame"] * 60 + ["capture"]
+    assert [document["kind"] for document in (*seen, total)] == ["frame"] * 60 + ["capture"]
     assert sum(total["frames"].values()) == 60
     lost = [entry for entry in seen if entry["causes"] == ["loss"]]
     assert len(lost) == total["met"]["loss"] > 0
-    assert all(one["way"] == "out" and one["met"].startswith("dropped by loss, frame ") for one in lost)
+    assert all(document["way"] == "out" and document["met"].startswith("dropped by loss, frame ") for document in lost)
     assert {entry["end"] for entry in seen} == {"n1:eth0", "n2:eth0"}
     assert all(entry["bytes"] == 64 for entry in seen if "0x88b5" in entry["what"])
 
 
-def test_as_json_beside_a_file_the_sum_alone_is_printed(tmp_path: Path) -> None:
+def test_with_json_and_a_file_only_the_total_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back().up() as cluster:
         with command("capture", "n1", "-w", str(path), "--for", "300ms", "--name", cluster.name, "--json") as process:
@@ -381,7 +381,7 @@ def test_as_json_beside_a_file_the_sum_alone_is_printed(tmp_path: Path) -> None:
     assert "standard output is the capture" in errors
 
 
-def test_the_command_prints_a_line_for_each_of_so_many_frames() -> None:
+def test_the_command_prints_a_line_for_each_of_the_requested_frames() -> None:
     with (
         Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
         command("capture", "n1", "--count", "400", "--name", cluster.name) as process,
@@ -390,7 +390,7 @@ def test_the_command_prints_a_line_for_each_of_so_many_frames() -> None:
         eventually(lambda: any(directory.glob("watch.*")), "it has begun")
         while process.poll() is None:
             talk(cluster, 30)
-            time.sleep(0.05)  # bursts, so that so many frames last longer than one end's may be read late under load
+            time.sleep(0.05)  # bursts, so that the traffic lasts longer than one end may be read late under load
         lines, errors = process.communicate()
     assert process.returncode == 0
     assert len(lines.splitlines()) == 400

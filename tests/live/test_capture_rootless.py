@@ -1,4 +1,4 @@
-"""An ordinary user captures as root does: rings are no business of the machine's limits for socket buffers."""
+"""An ordinary user captures as root does: receive rings are not subject to the limits of socket buffers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-# What a child uses, beside what all do, is imported before it loses the right to read it.
+# Modules that only a child uses are imported before it loses the permission to read them.
 for _module in ("testbed.observe.sniff.capture",):
     import_module(_module)
 
 
 @pytest.mark.parametrize("lasting", [True, False])
-def test_an_ordinary_user_captures_what_is_lost(home: Path, lasting: bool) -> None:
+def test_an_ordinary_user_captures_lost_frames(home: Path, lasting: bool) -> None:
     def story() -> None:
         with Cluster.back_to_back(loss="30%", delay="1ms").up("pair", keep=lasting) as cluster:
             with cluster.capture("n1", home / "x.pcapng") as capture:

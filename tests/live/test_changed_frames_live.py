@@ -1,5 +1,5 @@
-"""Rules that change frames, on real links: EMP's programs and the kernel's UDP see what the rule says, and a log gives it
-again."""
+"""Rules that change frames, on real links: EMP's programs and the kernel's UDP receive the changed frames, and a log replays
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOW = {"timeout": 500_000_000, "longest_timeout": 500_000_000}
 
 
 @pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, TAG)], ids=["mended", "kept"])
-def test_a_mended_tag_reaches_the_program_and_an_unmended_one_is_sent_again(
+def test_a_changed_tag_with_a_correct_check_reaches_the_program_and_one_without_is_resent(
     rule: str, second: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "fates.jsonl"
@@ -38,7 +38,7 @@ def test_a_mended_tag_reaches_the_program_and_an_unmended_one_is_sent_again(
 
 
 def test_the_command_moves_a_datagram_to_another_port_and_the_kernel_discards_one_whose_checksum_is_left() -> None:
-    """n1 sends four datagrams to PORT: the second arrives at PORT + 1 instead, the third nowhere."""
+    """n1 sends four datagrams to PORT: the second arrives at PORT + 1, the third is lost."""
     with Cluster.back_to_back().up() as cluster:
         address = str(cluster["n2"].layout.nics[0].addresses[0]).partition("/")[0]
         with ExitStack() as stack:

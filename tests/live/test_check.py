@@ -1,4 +1,4 @@
-"""The command check and verdicts from Python on running clusters: sound links are trusted, and faulty ones are not.
+"""The command check and verdicts from Python on running clusters: correct links are trusted, and faulty ones are not.
 
 Grades are forced: a trusted one by limits that only a pause of the machine exceeds, a degraded one by a first limit
 that is certainly exceeded and a second one that cannot be. So the tests do not depend on the machine's speed.
@@ -48,7 +48,7 @@ MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 OUT_OF_REACH = 3_600 * SECOND
 
-# What depends on the machine alone, and what is counted for the whole of it, decides no test.
+# Findings about the machine decide no test.
 MACHINE = ("softnet drops", "steal", "relay waiting", "timer floor p99", "scheduling lag p99", "wall clock")
 
 
@@ -100,7 +100,7 @@ def offered(cluster: RunningCluster, link: str) -> int:
 # Trusted
 
 
-def test_a_delay_as_asked_is_trusted_in_both_directions() -> None:
+def test_a_delay_as_configured_is_trusted_in_both_directions() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="20ms")
         verdict = check(cluster, table=PATIENT)
@@ -115,7 +115,7 @@ def test_a_delay_as_asked_is_trusted_in_both_directions() -> None:
         assert {finding.what for finding in verdict.of("")} >= {*MACHINE, "relay gap"}
 
 
-def test_loss_as_asked_is_trusted_when_enough_was_sent_and_undecided_before() -> None:
+def test_loss_as_configured_is_trusted_when_enough_was_sent_and_undecided_before() -> None:
     with star() as cluster:
         cluster.inject("n1", loss="30%", delay="1ms")
         enough = check(cluster, table=PATIENT)
@@ -243,7 +243,7 @@ def test_links_at_switches_with_routes_are_probed_from_nic_to_nic() -> None:
         assert any("probed from NIC to NIC" in note for note in verdict.notes)
 
 
-def test_a_cable_that_is_pulled_out_of_a_switch_with_routes_carries_no_probe() -> None:
+def test_a_cable_unplugged_from_a_switch_with_routes_passes_no_probe() -> None:
     with ring() as cluster, cluster.cut("n2"):
         verdict = check(cluster, "n2", seconds=1, table=PATIENT)
         (actual,) = verdict.of(link_of(cluster, "n2"), THERE_AND_BACK)
@@ -254,7 +254,7 @@ def test_a_cable_that_is_pulled_out_of_a_switch_with_routes_carries_no_probe() -
 
 
 def mislead(cluster: RunningCluster, **impairment: object) -> None:
-    """Give the relay other orders than the state says."""
+    """Give the relay orders that contradict the state."""
     places = RelayPaths(Store().directory(cluster.name))
     orders = places.read_orders()
     assert orders is not None
@@ -271,7 +271,7 @@ def mislead(cluster: RunningCluster, **impairment: object) -> None:
             call(places.socket(number), {"do": "load"})
 
 
-def test_a_relay_that_loses_more_than_the_state_says_is_found_out() -> None:
+def test_a_relay_that_loses_more_than_the_state_is_detected() -> None:
     with star() as cluster:
         cluster.inject("n1", loss="5%", delay="1ms")
         before = baseline(cluster)
@@ -285,7 +285,7 @@ def test_a_relay_that_loses_more_than_the_state_says_is_found_out() -> None:
         assert by_name(looked_back, link, "forward")["loss"].grade is Grade.INVALID
 
 
-def test_a_network_with_routes_that_does_otherwise_than_the_state_says_is_found_out() -> None:
+def test_a_routed_network_that_deviates_from_the_state_is_detected() -> None:
     with ring() as cluster:
         cluster.inject("n1", delay="30ms")
         mislead(cluster, delay=5 * MILLISECOND, loss=0.5)
@@ -296,7 +296,7 @@ def test_a_network_with_routes_that_does_otherwise_than_the_state_says_is_found_
         assert findings["loss"].grade is Grade.INVALID
 
 
-def test_a_relay_that_delays_otherwise_than_the_state_says_is_found_out() -> None:
+def test_a_relay_whose_delay_deviates_from_the_state_is_detected() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="50ms")
         mislead(cluster, delay=5 * MILLISECOND)
@@ -397,7 +397,7 @@ def test_a_relay_that_stops_for_a_while_degrades_its_delays() -> None:
         assert graded(verdict, Grade.INVALID) == set()
 
 
-def test_an_injection_in_the_span_is_told_and_its_losses_are_not_judged() -> None:
+def test_an_injection_in_the_span_is_reported_and_its_losses_are_not_judged() -> None:
     with star() as cluster:
         cluster.inject("n1", loss="30%", delay="1ms")
         before = baseline(cluster)
@@ -431,7 +431,7 @@ def test_the_command_prints_a_table_or_a_document_and_ends_with_the_grade() -> N
         assert "Traceback" not in text.stderr
 
 
-def test_a_rule_that_matches_nothing_is_told_and_changes_no_grade() -> None:
+def test_a_rule_that_matches_nothing_is_reported_and_does_not_lower_the_grade() -> None:
     with star() as cluster:
         cluster.inject("n1", delay="5ms", rules=["drop tcp.dport == 5001"])
         verdict = check(cluster, seconds=0.3, table=PATIENT)
@@ -439,7 +439,7 @@ def test_a_rule_that_matches_nothing_is_told_and_changes_no_grade() -> None:
         assert graded(verdict, Grade.INVALID) | graded(verdict, Grade.DEGRADED) == set()
 
 
-def test_a_wrong_call_is_a_sentence() -> None:
+def test_a_usage_error_is_a_sentence() -> None:
     with star() as cluster:
         with pytest.raises(NotFoundError, match="n9"):
             check(cluster, "n9")

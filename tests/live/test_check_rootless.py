@@ -1,4 +1,4 @@
-"""An ordinary user's cluster is measured as root's is: probes are sent from inside its user namespace."""
+"""An ordinary user's cluster is probed like root's, from inside its user namespace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-# What a child uses, beside what all do, is imported before it loses the right to read it.
+# Modules that only a child uses are imported before it loses the permission to read them.
 for _module in ("testbed.controller.probing.measurement",):
     import_module(_module)
 

@@ -55,7 +55,7 @@ def test_a_cluster_is_taken_down(store: Store) -> None:
     assert store.names() == []
 
 
-def test_an_up_that_finds_no_room_leaves_nothing(store: Store) -> None:
+def test_an_up_on_a_full_disk_leaves_nothing(store: Store) -> None:
     fill(store)
     with pytest.raises(KernelError, match=r"could not be brought up: No space left on device: /.*/state.json$"):
         up(store)

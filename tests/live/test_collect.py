@@ -1,4 +1,4 @@
-"""``gc`` removes exactly what has lost its owner; a failed ``up`` leaves the former state."""
+"""``gc`` removes exactly the objects without an owner; a failed ``up`` restores the previous state."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def test_gc_removes_the_directory_of_a_process_that_was_killed(tmp_path: Path, m
 # What gc leaves alone
 
 
-def test_gc_leaves_clusters_that_are_up_and_has_nothing_to_say_of_them() -> None:
+def test_gc_keeps_running_clusters_and_does_not_report_them() -> None:
     with made_by_another_process(), Cluster.star(2).up(f"{NAME}-held"):
         running = Machine()
         assert gc() == []
         running.assert_unchanged()
 
 
-def test_gc_leaves_a_cluster_that_another_command_is_at_work_on() -> None:
+def test_gc_leaves_a_cluster_that_another_command_is_changing() -> None:
     """A cluster that looks abandoned may be under repair while its lock is held."""
 
     def work(report: Callable[[object], None]) -> None:
@@ -108,13 +108,13 @@ def test_gc_leaves_a_cluster_that_another_command_is_at_work_on() -> None:
         with background(work) as worker:
             assert worker.answer() == "locked"
             locked = Machine()
-            assert gc() == [Finding(f"cluster {NAME}", False, "another testbed command is at work on it")]
+            assert gc() == [Finding(f"cluster {NAME}", False, "another testbed command is changing it")]
             locked.assert_unchanged()
         assert [finding.removed for finding in gc()] == [True]
 
 
 @pytest.mark.requires("ip")
-def test_gc_leaves_what_others_have_in_run_netns(machine: Machine) -> None:
+def test_gc_keeps_foreign_entries_in_run_netns(machine: Machine) -> None:
     subprocess.run(["ip", "netns", "add", f"{NAME}.n1"], check=True)
     (namespaces.NAMES / "a-file").touch()
     foreign = Machine()
@@ -128,8 +128,8 @@ def test_gc_leaves_what_others_have_in_run_netns(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("part", ["boot", "pid namespace"])
-def test_gc_only_reports_what_belongs_to_another(part: str, machine: Machine) -> None:
-    """The owner may be alive as long as processes run in the nodes, and this test cannot tell."""
+def test_gc_only_reports_foreign_objects(part: str, machine: Machine) -> None:
+    """The owner may be alive as long as processes run in the nodes."""
     cluster = made_by_another_process()
     rewrite(phase="building", owner=with_another(part))
     processes = runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
@@ -190,7 +190,7 @@ def test_gc_removes_a_cluster_whose_owner_died_half_way(phase: str, machine: Mac
         pytest.param("\0" * 4096, id="zeros"),
     ],
 )
-def test_a_state_that_cannot_be_read_is_an_error_that_gc_and_down_can_mend(content: str, machine: Machine) -> None:
+def test_an_unreadable_state_is_an_error_that_gc_and_down_repair(content: str, machine: Machine) -> None:
     for mend in (gc, lambda: removal.down(Store(), NAME)):
         cluster = made_by_another_process()
         (Store().directory(NAME) / "state.json").write_text(content)
@@ -202,7 +202,7 @@ def test_a_state_that_cannot_be_read_is_an_error_that_gc_and_down_can_mend(conte
         machine.assert_unchanged()
 
 
-def test_gc_removes_what_is_left_of_a_held_cluster_whose_keeper_died_too(machine: Machine) -> None:
+def test_gc_removes_a_held_cluster_whose_holder_died_too(machine: Machine) -> None:
     """No process is left to end the programs, which keep namespaces alive that have no name."""
 
     def hold_cluster(report: Callable[[object], None]) -> None:
@@ -275,7 +275,7 @@ def leave_descriptors(room: int) -> None:
 
 
 @pytest.mark.parametrize("room", [*range(4, 13), 20, 40])
-def test_no_file_descriptors_left_is_said_and_rolled_back(room: int, machine: Machine) -> None:
+def test_exhausted_file_descriptors_are_reported_and_rolled_back(room: int, machine: Machine) -> None:
     def short_of_descriptors() -> object:
         leave_descriptors(room)
         return bring_up(Store(), resolve(Cluster.star(40)), name=NAME, origin="test", lasting=True)
@@ -334,7 +334,7 @@ faults = pytest.mark.parametrize(
 
 @faults
 @pytest.mark.parametrize("kind", ["lasting", "held"])
-def test_an_up_that_breaks_off_after_any_change_is_rolled_back(
+def test_an_up_aborted_after_any_change_is_rolled_back(
     fault: Callable[[], None], error: type[BaseException], kind: str, machine: Machine
 ) -> None:
     def act() -> RunningCluster:
@@ -352,7 +352,7 @@ def test_an_up_that_breaks_off_after_any_change_is_rolled_back(
 
 
 @faults
-def test_a_change_that_breaks_off_after_any_step_restores_the_cluster(
+def test_a_change_aborted_after_any_step_restores_the_cluster(
     fault: Callable[[], None], error: type[BaseException]
 ) -> None:
     with made_by_another_process() as cluster:
@@ -381,7 +381,7 @@ def test_up_touches_nothing_when_somebody_has_taken_the_place_of_a_node(machine:
     machine.assert_unchanged()
 
 
-def test_a_failed_rollback_reports_what_is_left(machine: Machine) -> None:
+def test_a_failed_rollback_reports_the_leftovers(machine: Machine) -> None:
     cluster = made_by_another_process()
 
     def fail_change(change: str) -> None:

@@ -1,4 +1,4 @@
-"""Random collective calls beside NumPy on one process, in namespaces, with loss on every link."""
+"""Random collective calls compared with NumPy in one process, in namespaces, with loss on every link."""
 
 from __future__ import annotations
 

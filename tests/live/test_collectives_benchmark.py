@@ -1,5 +1,5 @@
-"""ci/bench collectives runs from end to end and leaves nothing behind; a barrier takes log2(ranks) rounds in the simulation.
-What else it finds depends on the machine, and no test on that."""
+"""ci/bench collectives runs end to end and leaves nothing behind; a barrier takes log2(ranks) rounds in the simulation.
+Its other results depend on the machine and are not tested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.requires("root", "mpicc", "mpirun"), pytest.mark.usefi
 BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
-def test_collective_calls_are_measured_in_short(tmp_path: Path) -> None:
+def test_collective_calls_are_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     short = ["--repeat", "1", "--count", "2", "--sizes", "8,4096", "--ranks", "2", "--simulated-ranks", "16"]
     volume = ["--volume", str(16 * 16 * 4096 - 1), "--output", str(output)]
@@ -35,6 +35,6 @@ def test_collective_calls_are_measured_in_short(tmp_path: Path) -> None:
     simulated = {(row["measure"], row["settings"]["size_bytes"]) for row in rows if row["subject"] == "simulation"}
     assert simulated == {("Allreduce", 8), ("Allreduce", 4096), ("Alltoall", 8), ("Alltoall", 4096)}
     assert {row["hosts"] for row in rows if row["subject"] == "Barrier"} == {2, 4, 8, 16}
-    selected_rows = [row for row in rows if row["subject"] == "target"]
-    assert selected_rows
-    assert all(row["reached"] for row in selected_rows)
+    target_rows = [row for row in rows if row["subject"] == "target"]
+    assert target_rows
+    assert all(row["reached"] for row in target_rows)

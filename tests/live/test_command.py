@@ -1,4 +1,4 @@
-"""User stories of the command, which runs as a process of its own."""
+"""User stories of the command, which runs as a separate process."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[None]:  # noqa: ARG001  (the machine is looked at before and after)
+def star(machine: object) -> Iterator[None]:  # noqa: ARG001  (compares the machine before and after)
     """A star of four nodes is up."""
     assert testbed("up", "star-4").returncode == 0
     yield
     testbed("down", "--all")
 
 
-# The whole way
+# End to end
 
 
-def test_up_exec_status_down_tell_what_they_did() -> None:
+def test_up_exec_status_down_report_their_actions() -> None:
     up = testbed("up", "star-4")
     assert "star-4 is up: 4 nodes, 1 switch, 4 links" in up.stdout
     assert testbed("exec", "n1", "--", "ping", "-c1", "-W2", "n2").returncode == 0
@@ -49,7 +49,7 @@ def test_up_exec_status_down_tell_what_they_did() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_up_of_what_is_up_has_nothing_to_do() -> None:
+def test_up_of_an_unchanged_cluster_does_nothing() -> None:
     assert testbed("up", "star-4").stdout == "star-4 is up as described: nothing to do\n"
 
 
@@ -76,7 +76,7 @@ def test_a_dry_run_of_a_change_prints_only_the_difference(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("star")
-def test_beside_clusters_of_runs_and_tests_the_one_that_stays_is_meant() -> None:
+def test_among_clusters_of_runs_and_tests_the_lasting_one_is_the_default() -> None:
     with Cluster.star(2).up("another"):
         assert testbed("exec", "n4", "--", "true").returncode == 0
         assert testbed("inject", "n4", "--loss", "1%").returncode == 0
@@ -85,7 +85,7 @@ def test_beside_clusters_of_runs_and_tests_the_one_that_stays_is_meant() -> None
 
 
 @pytest.mark.usefixtures("star")
-def test_with_two_clusters_up_the_name_has_to_be_said() -> None:
+def test_with_two_clusters_up_the_name_is_required() -> None:
     assert testbed("up", "star-2", "--name", "second").returncode == 0
     refused(testbed("exec", "n1", "--", "true"), 4, "several clusters are up (second, star-4)", "--name")
     assert testbed("exec", "--name", "second", "n1", "--", "true").returncode == 0
@@ -94,7 +94,7 @@ def test_with_two_clusters_up_the_name_has_to_be_said() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_every_json_document_is_as_its_schema_says() -> None:
+def test_every_json_document_matches_its_schema() -> None:
     for kind, arguments in {
         "status": ["status"],
         "up": ["up", "star-4"],
@@ -213,7 +213,7 @@ def test_the_terminal_is_the_programs() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_a_program_whose_reader_has_gone_ends_as_it_would_outside() -> None:
+def test_a_program_whose_reader_has_closed_the_pipe_ends_as_outside_a_node() -> None:
     with subprocess.Popen([TESTBED, "exec", "n1", "--", "yes"], stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         running.stdout.read(2)
@@ -354,7 +354,7 @@ def test_an_operation_of_more_than_a_second_shows_its_name() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_an_option_after_the_node_is_told_where_it_belongs() -> None:
+def test_an_option_after_the_node_is_refused_with_its_correct_position() -> None:
     refused(testbed("exec", "n1", "--name", "star-4", "true"), 2, "options of exec go before it")
 
 
@@ -406,7 +406,7 @@ def links() -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("star")
-def test_inject_says_what_it_did_and_what_a_round_trip_sees_and_heal_lifts_it() -> None:
+def test_inject_reports_its_changes_and_the_round_trip_and_heal_removes_them() -> None:
     result = testbed("inject", "n1", "--loss", "5%", "--delay", "2ms")
     assert result.stdout.startswith("1: delay 2ms, loss 5% on n1 (1 link: 1 by ")
     assert "a round trip n1 - n2 now sees: delay 4ms, loss 9.75%" in result.stdout
@@ -450,7 +450,7 @@ REFUSED: list[tuple[tuple[str, ...], int, list[str]]] = [
 
 
 @pytest.mark.usefixtures("star")
-def test_faults_that_cannot_be_are_refused() -> None:
+def test_impossible_faults_are_refused() -> None:
     """All refusals are tried on one cluster: a refused command leaves it unchanged."""
     for arguments, code, words in REFUSED:
         refused(testbed(*arguments), code, *words)
@@ -465,7 +465,7 @@ def test_a_broken_trace_is_named_with_its_line(tmp_path: Path, machine: object) 
     refused(testbed("up", str(tmp_path / "mine.toml")), 2, "trace", "3", "three")
 
 
-def test_a_datapath_that_cannot_do_what_is_asked_is_refused_with_the_reason(machine: object) -> None:  # noqa: ARG001
+def test_a_datapath_that_cannot_carry_the_impairment_is_refused_with_the_reason(machine: object) -> None:  # noqa: ARG001
     assert testbed("up", "star-4", "--datapath", "tc").returncode == 0
     result = testbed("inject", "n1", "--delay", "1ms")
     refused(result, 3, "n1:eth0--s1:1", "the datapath 'tc' cannot carry this", "nothing in it can hold a frame")
@@ -482,7 +482,7 @@ def test_a_link_declared_direct_refuses_injection_with_that_sentence(tmp_path: P
     assert testbed("down").returncode == 0
 
 
-# Bad files: an error that says where and what, and the machine unchanged
+# Invalid files: an error with the position and the reason, and an unchanged machine
 
 NODES = '[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[switch]]\nname = "s"\n'
 
@@ -519,13 +519,13 @@ NODES = '[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[switch]]\nname = "s"\n'
         "300 characters", "empty file", "not TOML",
     ],
 )  # fmt: skip
-def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_an_invalid_file_is_refused_with_the_error_position(tmp_path: Path, text: str, words: list[str]) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(text)
     refused(testbed("up", str(file)), 2, "bad.toml", *words)
 
 
-def test_all_errors_come_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(NODES + '[[link]]\nends = ["a", "zz"]\ndealy = "1ms"\n[[link]]\nends = ["b", "s"]\nloss = 7\n')
     refused(testbed("up", str(file)), 2, "zz", "dealy", "loss", "3 problems")
@@ -541,7 +541,7 @@ def test_a_directory_is_no_description(tmp_path: Path) -> None:
     refused(testbed("up", str(tmp_path)), 2, "directory")
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_a_missing_file() -> None:
     refused(testbed("up", "./nowhere.toml"), 4, "nowhere.toml")
 
 
@@ -559,7 +559,7 @@ def test_a_switch_of_more_than_1023_ports_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_another_file_of_the_same_name_is_refused_and_replaces_when_told(tmp_path: Path) -> None:
+def test_another_file_of_the_same_name_is_refused_and_replaced_on_request(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('name = "star-4"\n[[node]]\nname = "alone"\n')
     refused(testbed("up", str(file)), 5, "topology:star-4", str(file), "--replace")
@@ -594,7 +594,7 @@ def test_without_file_descriptors_nothing_is_left() -> None:
     refused(testbed("up", "star-16", preexec_fn=fewer), 3, "need 34 open files", "ulimit -Hn")
 
 
-def test_a_read_only_run_is_said() -> None:
+def test_a_read_only_run_is_reported() -> None:
     def read_only() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)

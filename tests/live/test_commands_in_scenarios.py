@@ -1,4 +1,4 @@
-"""A scenario beside commands affects links, nodes and the commands' processes, and leaves nothing behind."""
+"""A scenario with commands affects links, nodes and the commands' processes, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def play(
 
 def events(folder: Path, event: str) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
-    return [one for one in records if one["event"] == event]
+    return [record for record in records if record["event"] == event]
 
 
 def rows(folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -62,8 +62,8 @@ def rows(folder: Path) -> dict[str, Mapping[str, Any]]:
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
     """Return each fault's counters; each fault must have had an effect."""
     event_list = events(folder, "fault ends")
-    assert [one["fault"] for one in event_list if not one["had_effect"]] == []
-    return {one["fault"]: one["counted"] for one in event_list}
+    assert [event["fault"] for event in event_list if not event["had_effect"]] == []
+    return {event["fault"]: event["counted"] for event in event_list}
 
 
 def is_clean(cluster: RunningCluster) -> None:
@@ -84,7 +84,7 @@ def test_a_link_fault_at_time_0_is_in_force_before_the_first_command(tmp_path: P
     assert ends(tmp_path)
 
 
-def test_links_and_nodes_meet_what_is_asked_for_and_it_is_gone_after(tmp_path: Path) -> None:
+def test_impairments_of_links_and_nodes_are_applied_and_removed_afterwards(tmp_path: Path) -> None:
     with Cluster.star(3).up() as cluster:
         result = play(
             tmp_path, [("n1", TICKS), ("n2", PINGS)],
@@ -160,7 +160,7 @@ def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         (
             Reset(on="n1", at="1s"),
@@ -170,9 +170,9 @@ def test_a_fault_on_a_node_whose_commands_have_ended_is_a_warning(tmp_path: Path
     ],
 )
 def test_options_of_firmware_are_rejected_for_the_kernels_protocols_before_the_start(
-    tmp_path: Path, fault: Fault, said: str
+    tmp_path: Path, fault: Fault, message: str
 ) -> None:
-    with pytest.raises(UnsupportedError, match=said):
+    with pytest.raises(UnsupportedError, match=message):
         play(tmp_path, [("n1", "true")], fault)
     chance = Scenario(name="chance", random=RandomFaults(kinds=["pause", "reset"], rate=1.0))
     with pytest.raises(UnsupportedError, match="random: reset: this fault acts on a NIC's firmware"):
@@ -180,7 +180,7 @@ def test_options_of_firmware_are_rejected_for_the_kernels_protocols_before_the_s
     assert not (tmp_path / "run").exists()
 
 
-def test_names_that_there_are_not_are_refused_too(tmp_path: Path) -> None:
+def test_unknown_names_are_refused_too(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match="no node 'n7'"):
         play(tmp_path, [("n1", "true")], Crash(on="n7", at="1s"))
     assert not (tmp_path / "run").exists()
@@ -225,7 +225,7 @@ def test_an_interruption_leaves_nothing_in_force(tmp_path: Path) -> None:
         is_clean(cluster)
 
 
-def test_the_command_takes_a_scenario_beside_commands(tmp_path: Path) -> None:
+def test_the_command_accepts_a_scenario_with_commands(tmp_path: Path) -> None:
     (tmp_path / "storm.toml").write_text('[[fault]]\nkind = "restart"\non = "n1"\nat = "200ms"\n')
     run = command(
         "run",

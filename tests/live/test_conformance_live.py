@@ -1,4 +1,5 @@
-"""Conformance checks that need namespaces: of the written package and the default protocol; with TESTBED_LONG=1 of all."""
+"""Conformance checks that need namespaces: of a generated package and the default protocol; with TESTBED_LONG=1 of all
+protocols."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from protocols.core.protocol import Protocol
 from testbed.controller.conformance.suite import CHECKS, State, check
 from testbed.registry import DEFAULT_PROTOCOL, PROTOCOLS, load, offered
 from tests.sim.package_mutants import LIVE_MUTANT
-from tests.sim.written_packages import copied, on_path, written
+from tests.sim.written_packages import copy_template, on_path, write_template
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -25,7 +26,7 @@ LIVE = [check.name for check in CHECKS if check.needs_namespaces]
 
 @pytest.fixture(scope="module")
 def parcel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written("parcel", tmp_path_factory.mktemp("written"))
+    return write_template("parcel", tmp_path_factory.mktemp("written"))
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -50,7 +51,7 @@ def test_the_package_that_is_written_passes(name: str, parcel: Path, monkeypatch
 
 
 def test_a_broken_package_fails_on_real_frames(parcel: Path, tmp_path: Path) -> None:
-    folder = copied(parcel, "mutanp", tmp_path)
+    folder = copy_template(parcel, "mutanp", tmp_path)
     LIVE_MUTANT.apply(folder / "mutanp")
     with on_path(folder):
         result = check("mutanp", LIVE_MUTANT.check)

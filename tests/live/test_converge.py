@@ -1,4 +1,4 @@
-"""``up`` converges: the kernel has what the description says afterwards, and correct objects stay untouched.
+"""``up`` converges: afterwards the kernel's state matches the description, and correct objects are untouched.
 
 The kernel is read by iproute2, independent of the product's own dump.
 """
@@ -132,7 +132,7 @@ def untouched(before: Layout, after: Layout) -> list[tuple[str, str]]:
 
 @settings(max_examples=200 if LONG else 12)
 @given(st.data())
-def test_what_the_kernel_has_equals_the_model_and_again_after_an_edit(data: st.DataObject) -> None:
+def test_the_kernels_state_equals_the_model_and_again_after_an_edit(data: st.DataObject) -> None:
     first = data.draw(descriptions(max_nodes=5), label="first")
     second = data.draw(edits(first), label="second")
     before, after = resolve(first), resolve(second)
@@ -179,7 +179,7 @@ def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> 
     index, before = counters(outcome, "n1", "eth0")
     for change in changes[1:]:
         outcome = up(change)
-    pinging.send_signal(2)  # SIGINT: ping then says what it has counted
+    pinging.send_signal(2)  # SIGINT: ping then prints its statistics
     output, _ = pinging.communicate(timeout=20)
     assert " 0% packet loss" in output, output
     index_now, after = counters(outcome, "n1", "eth0")
@@ -316,7 +316,7 @@ class TestRepair:
         by_hand(up(damaged), key, *command.split())
         repaired = up(damaged)
         assert repaired.operations != ()
-        if "name other" in command:  # it is nobody's now; the next test would not find the layout's NICs only
+        if "name other" in command:  # it has no owner now; the next test would find more than the layout's NICs
             assert "other" not in namespace_contents(repaired.state.namespaces["n1"]).links
         assert_equal(repaired, resolve(damaged))
         assert up(damaged).operations == ()
@@ -348,7 +348,7 @@ class TestRepair:
 # What does not happen
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(machine: Machine) -> None:
+def test_a_dry_run_lists_the_operations_and_changes_nothing(machine: Machine) -> None:
     outcome = up(Description.star(2), dry_run=True)
     assert [str(operation) for operation in outcome.operations][:2] == ["make the wire namespace", "make node n1"]
     machine.assert_unchanged()

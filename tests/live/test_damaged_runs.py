@@ -90,10 +90,10 @@ def test_no_command_ends_with_a_traceback_on_damaged_files(sound: Path, tmp_path
             assert result.is_sentence, (seed, file.name, way, command, result)
 
 
-# Other things in a file's place
+# Other objects in a file's place
 
 
-def test_a_capture_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+def test_a_missing_capture_is_not_found(tmp_path: Path) -> None:
     result = run_command("decode", str(tmp_path / "none"))
     assert (result.code, result.text) == (4, f"testbed: there is no file {tmp_path / 'none'}\n")
 

@@ -1,4 +1,4 @@
-"""Damaged state files: commands report them, leave other clusters alone and remove all that can be removed."""
+"""Damaged state files: commands report them, do not affect other clusters, and remove everything that can be removed."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ OTHERS = [("lock.supervisor", directory), ("hosts", fifo)]
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(("name", "spoil"), [*SOME, *OTHERS] if LONG else SOME)
-def test_down_removes_a_cluster_and_its_processes_with_other_things_in_its_files_places(
+def test_down_removes_a_cluster_and_its_processes_although_its_files_are_replaced(
     name: str, spoil: Callable[[Path], None]
 ) -> None:
     Cluster.star(2).up(DAMAGED, keep=True)
@@ -197,7 +197,11 @@ def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
         random = Random(seed)
         Cluster.star(2).up(DAMAGED, keep=True)
         assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
-        names = [one for one in ("state.json", "relay.json", "events.jsonl", "report.0") if file(one).exists()]
+        names = [
+            file_name
+            for file_name in ("state.json", "relay.json", "events.jsonl", "report.0")
+            if file(file_name).exists()
+        ]
         name = random.choice(names)
         way = file_damage.damage_file(file(name), random)
         for arguments in (

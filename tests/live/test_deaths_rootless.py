@@ -58,7 +58,7 @@ def up() -> RunningCluster:
     return RunningCluster.attach(NAME)
 
 
-def killed_keeper(cluster: RunningCluster) -> int:
+def kill_holder(cluster: RunningCluster) -> int:
     holder = cluster.state.holder
     assert holder is not None
     os.kill(holder.pid, signal.SIGKILL)
@@ -74,14 +74,14 @@ def assert_says(pid: int, act: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("remove", ["down", "gc", "up"])
-def test_the_death_of_the_holder_is_the_end_of_the_cluster_and_every_command_says_so(home: Path, remove: str) -> None:
+def test_the_death_of_the_holder_ends_the_cluster_and_every_command_reports_it(home: Path, remove: str) -> None:
     def story() -> None:
         cluster = up()
         ping(cluster, "n1", "n2")
         relay, supervisor = processes.identity(relay_pid(cluster)), supervisor_of(cluster)
-        pid = killed_keeper(cluster)
+        pid = kill_holder(cluster)
         eventually(lambda: not relay.is_alive and not supervisor.is_alive, "what served the cluster ends with it")
-        assert [one["pid"] for one in events_of(cluster, "namespace holder died")] == [pid]
+        assert [event["pid"] for event in events_of(cluster, "namespace holder died")] == [pid]
         assert_says(pid, lambda: status(cluster.state))
         assert_says(pid, lambda: cluster["n1"].run(["true"]))
         assert_says(pid, lambda: cluster.inject("n1", loss="1%"))
@@ -107,7 +107,7 @@ def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
             eventually(
                 lambda: any(path.stat().st_size for path in run_folder.glob("history/*.jsonl")), "messages go", 60
             )
-            killed_keeper(cluster)
+            kill_holder(cluster)
             os._exit(0)
         with pytest.raises(outages.InvalidRunError, match="has ended: process") as raised:
             product.run(cluster, "random", settings={"messages": 100_000}, output=run_folder, timeout=60, check=True)
@@ -141,7 +141,7 @@ def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
     wait_for_success(as_user(home, story))
 
 
-def test_where_no_supervisor_can_be_started_the_relay_carries_on_and_says_why(
+def test_without_a_supervisor_the_relay_continues_and_reports_the_reason(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python3")

@@ -64,7 +64,7 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
     assert sum("[dropped by loss, frame " in line for line in followed) == lost
     # What is shown is what is in the file, NICs by their names.
     document_list = documents(path)
-    assert [(one["interface"], one["time"], one["met"]) for one in document_list] == [
+    assert [(document["interface"], document["time"], document["met"]) for document in document_list] == [
         (end, when, met) for end, when, _, met in captured
     ]
     for line, (end, _, frame, met) in zip(followed, captured, strict=True):
@@ -72,15 +72,19 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
         assert f" {end} " in line
         assert f"{between} EMP {['MESSAGE', 'DATA', 'ACK'][frame[15] - 1]} " in line
         assert line.endswith(f"[{met}]\n") if met else "[" not in line
-    forward = [one for one in document_list if one["direction"] == "forward"]
-    assert {one["fields"]["eth.src"] for one in forward} == {next(mac for mac, nic in nics.items() if nic == "n1:eth0")}
+    forward = [document for document in document_list if document["direction"] == "forward"]
+    assert {entry["fields"]["eth.src"] for entry in forward} == {
+        next(mac for mac, nic in nics.items() if nic == "n1:eth0")
+    }
     # Every message has come, whatever was lost of it.
     messages = documents(path, "--messages")
     assert [message["message"] for message in messages] == [f"n1/n2/{number}" for number in range(COUNT)]
     assert sum(message["lost"] for message in messages) == lost
     assert {message["bytes"] for message in messages} == {SIZE}
     sent = Counter(
-        one["way"] == "out" and one["interface"] == "n1:eth0" for one in document_list if one["fields"]["emp.type"] < 3
+        document["way"] == "out" and document["interface"] == "n1:eth0"
+        for document in document_list
+        if document["fields"]["emp.type"] < 3
     )
     assert sum(message["sent"]["data"] for message in messages) == sent[True]
     assert all(message["sent"]["ack"] >= 1 for message in messages)

@@ -1,4 +1,4 @@
-"""Dilated runs: the simulation's NICs and hosts with their costs, on real frames, as slow as this machine needs it."""
+"""Dilated runs: the simulation's NICs and hosts with their costs, on real frames, slowed as far as this machine requires."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def pingpong(mode: Mode, hardware: Hardware, profile: Profile, dilate: int | Non
 
 def lateness(hardware: Hardware, dilated: RunResult) -> int:
     """Nanoseconds of the model's time by which frames were late: at the NICs, and in the relay on two links."""
-    nics = max(one.p99 for one in dilated.repetitions[0].lateness.values())
+    nics = max(lateness.p99 for lateness in dilated.repetitions[0].lateness.values())
     relayed = max(
         finding.measured or 0.0 for finding in dilated.verdict.findings if finding.what == "relay lateness p99"
     )
@@ -81,10 +81,10 @@ def lateness(hardware: Hardware, dilated: RunResult) -> int:
 
 
 def agree(hardware: Hardware, simulated: RunResult, dilated: RunResult) -> bool:
-    """Whether no time is early, and the fastest exchanges are no later than frames were."""
+    """Return whether no time is early, and the fastest exchanges are no later than frames were."""
     pairs = zip(simulated.rows, dilated.rows, strict=True)
     excess = [second["min_ns"] - first["min_ns"] for first, second in pairs]
-    return all(-hardware.early <= one <= hardware.early + lateness(hardware, dilated) for one in excess)
+    return all(-hardware.early <= difference <= hardware.early + lateness(hardware, dilated) for difference in excess)
 
 
 @pytest.fixture(
@@ -136,7 +136,9 @@ def test_parts_are_used_as_in_the_simulation(run: tuple[Hardware, RunResult]) ->
                 assert actual.usage[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
 
 
-def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_seeds(tmp_path: Path) -> None:
+def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation_and_of_no_other_seed(
+    tmp_path: Path,
+) -> None:
     def run(mode: Mode, seed: int) -> dict[FlowOfLink, dict[int, Fate]]:
         lossy = Cluster.star(3, rate="1gbit", delay="5us", loss="2%", seed=seed)
         folder, dilate = tmp_path / f"{mode}-{seed}", 50 if mode == "dilated" else None
@@ -168,12 +170,12 @@ def test_a_host_computes_in_model_time() -> None:
     assert set(result.results.values()) == {(500_000, 300_000)}
 
 
-def test_a_run_that_takes_too_long_says_how_much_of_its_time_has_passed() -> None:
+def test_a_run_that_takes_too_long_reports_how_much_model_time_has_passed() -> None:
     with pytest.raises(TestbedError, match=r"within 0.2 s, which are 200us of the model's time: a smaller factor"):
         testbed.run(WIRE, "pingpong", mode="dilated", dilate=1000, settings={"sizes": "4", "count": 10**6}, timeout=0.2)
 
 
-def test_a_run_without_a_profile_says_so() -> None:
+def test_a_run_without_a_profile_is_labelled() -> None:
     result = testbed.run(WIRE, "pingpong", mode="dilated", dilate=20, settings={"sizes": "4", "count": 5})
     assert any("no profile" in note for note in result.verdict.notes)
 

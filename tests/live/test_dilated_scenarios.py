@@ -1,4 +1,4 @@
-"""Scenarios in dilated time: equal faults at equal model times have the effects of the simulation, up to measured
+"""Scenarios in dilated time: faults at equal model times have the effects of the simulation, up to measured
 lateness."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int,
     return actual
 
 
-class Both(NamedTuple):
+class BothModes(NamedTuple):
     """Results of one scenario in both modes. faults: name -> (begin, end) in the dilated run."""
 
     simulated: RunResult
@@ -65,40 +65,40 @@ class Both(NamedTuple):
     @property
     def late(self) -> int:
         """99th percentile of a frame's lateness in model ns, over both NICs and the relay twice."""
-        nics = max(one.p99 for one in self.dilated.repetitions[0].lateness.values())
+        nics = max(lateness.p99 for lateness in self.dilated.repetitions[0].lateness.values())
         relayed = [
             finding.measured or 0.0 for finding in self.dilated.verdict.findings if finding.what == "relay lateness p99"
         ]
         return 2 * nics + round(4 * max(relayed, default=0) / DILATE)
 
 
-def both(
+def run_in_both_modes(
     folder: Path, workload: Any, *faults: Fault, cluster: Any = WIRE, factor: int = DILATE, **options: Any
-) -> Both:
+) -> BothModes:
     options = {"profile": EMP_2001, "timeout": 90, **options}
     scenario, folders, results = Scenario(name="storm", faults=faults), (folder / "sim", folder / "dilated"), []
-    for mode, place, dilate in zip(("sim", "dilated"), folders, (None, factor), strict=True):
+    for mode, output, dilate in zip(("sim", "dilated"), folders, (None, factor), strict=True):
         results.append(
-            testbed.run(cluster, workload, mode=mode, dilate=dilate, scenario=scenario, output=place, **options)
+            testbed.run(cluster, workload, mode=mode, dilate=dilate, scenario=scenario, output=output, **options)
         )
     records = [json.loads(line) for line in (folders[1] / "events.jsonl").read_text().splitlines()]
-    started = {one["fault"]: one["in_force"] for one in records if one["event"] == "fault begins"}
-    ended = {one["fault"]: one["at"] for one in records if one["event"] == "fault ends"}
-    requested = {one["fault"]: one["at"] for one in records if one["event"] == "fault begins"}
+    started = {record["fault"]: record["in_force"] for record in records if record["event"] == "fault begins"}
+    ended = {record["fault"]: record["at"] for record in records if record["event"] == "fault ends"}
+    requested = {record["fault"]: record["at"] for record in records if record["event"] == "fault begins"}
     assert all(started[name] >= requested[name] for name in started)  # none is early
-    assert not [one for one in records if one["event"] == "fault ends" and not one["had_effect"]]
-    return Both(results[0], results[1], {name: (started[name], ended[name]) for name in started}, folders)
+    assert not [record for record in records if record["event"] == "fault ends" and not record["had_effect"]]
+    return BothModes(results[0], results[1], {name: (started[name], ended[name]) for name in started}, folders)
 
 
-def took(found: Sequence[Sequence[int]], holds: Callable[[int, int], bool]) -> float:
-    """The median of the rounds for which this holds, of their beginning and end."""
+def median_duration(found: Sequence[Sequence[int]], holds: Callable[[int, int], bool]) -> float:
+    """Return the median duration of the rounds for which `holds(begin, end)` is true."""
     chosen = [lasted for started, lasted in found if holds(started, started + lasted)]
     assert len(chosen) >= 5, found
     return statistics.median(chosen)
 
 
-def test_links_and_nics_are_as_long_as_asked_what_they_are_in_the_simulation(tmp_path: Path) -> None:
-    done = both(
+def test_link_and_nic_faults_last_as_long_as_requested_and_match_the_simulation(tmp_path: Path) -> None:
+    done = run_in_both_modes(
         tmp_path, rounds,
         Impair(on="n1", delay="50us", from_="3ms", to="6ms"),
         Slow(on="n2", factor=4, from_="9ms", to="12ms"), settings={"count": 65},
@@ -107,21 +107,26 @@ def test_links_and_nics_are_as_long_as_asked_what_they_are_in_the_simulation(tmp
     assert len(exact) == len(slow) == 65
     windows = {name: done.faults[f"fault[{number}]"] for number, name in ((1, "delay"), (2, "slow"))}
     requested = {"delay": (3 * MS, 6 * MS), "slow": (9 * MS, 12 * MS)}
-    usual = took(exact, lambda start, _: start < 2 * MS)
+    baseline = median_duration(exact, lambda start, _: start < 2 * MS)
     for name in windows:
-        expected = took(exact, lambda start, ended, n=name: requested[n][0] <= start and ended <= requested[n][1])  # type: ignore[misc]
-        measured = took(slow, lambda start, ended, n=name: windows[n][0] <= start and ended <= windows[n][1])  # type: ignore[misc]
-        assert expected > 1.5 * usual
+        expected = median_duration(
+            exact, lambda start, ended, n=name: requested[n][0] <= start and ended <= requested[n][1]
+        )  # type: ignore[misc]
+        measured = median_duration(slow, lambda start, ended, n=name: windows[n][0] <= start and ended <= windows[n][1])  # type: ignore[misc]
+        assert expected > 1.5 * baseline
         assert -20 <= measured - expected <= 20 + done.late, name
-    # Before and between, as if nothing had been.
-    for quiet in (lambda start, _: start < 2 * MS, lambda start, _: windows["delay"][1] + MS // 2 < start < 8 * MS):
-        assert -20 <= took(slow, quiet) - usual <= 20 + done.late
+    # Before and between the faults, the durations are those without faults.
+    for undisturbed in (
+        lambda start, _: start < 2 * MS,
+        lambda start, _: windows["delay"][1] + MS // 2 < start < 8 * MS,
+    ):
+        assert -20 <= median_duration(slow, undisturbed) - baseline <= 20 + done.late
 
 
-def test_a_node_stands_still_for_as_long_as_in_the_simulation(tmp_path: Path) -> None:
-    done = both(tmp_path, rounds, Pause(on="n2", at="5ms", for_="3ms"), settings={"count": 50})
+def test_a_node_is_paused_for_as_long_as_in_the_simulation(tmp_path: Path) -> None:
+    done = run_in_both_modes(tmp_path, rounds, Pause(on="n2", at="5ms", for_="3ms"), settings={"count": 50})
     start, ended = done.faults["fault[1]"]
-    exact, slow = (max(lasted for _, lasted in one.results["n1"]) for one in (done.simulated, done.dilated))
+    exact, slow = (max(lasted for _, lasted in result.results["n1"]) for result in (done.simulated, done.dilated))
     assert 2.5 * MS < exact < 3.5 * MS
     between = 200 * US + round(statistics.median(lasted for _, lasted in done.simulated.results["n1"]))
     assert ended - start - between <= slow <= max(ended, 8 * MS) - 5 * MS + between + done.late
@@ -134,17 +139,18 @@ def test_a_loaded_core_computes_as_slowly_as_in_the_simulation(tmp_path: Path) -
             await node.compute(500 * US)
         return node.now()
 
-    done = both(tmp_path, compute, Cpu(on="n1", share="50%", at="1ms"), factor=100)
+    done = run_in_both_modes(tmp_path, compute, Cpu(on="n1", share="50%", at="1ms"), factor=100)
     exact, slow = done.simulated.results, done.dilated.results
     assert exact["n1"] > 1.4 * exact["n2"]
     assert slow["n2"] == exact["n2"]
-    # A fault that comes late may find another step of the program under way, or one period of its load fewer.
+    # A late fault may begin in another step of the program, or have one period of its load fewer.
     assert abs(slow["n1"] - exact["n1"]) <= 5 * MS
 
 
-def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
-    # A pause and an incast come late on a busy machine, and have no effect when they should have ended by then: they last.
-    done = both(
+def test_histories_under_faults_equal_those_of_the_simulation(tmp_path: Path) -> None:
+    # On a busy machine a pause or an incast may begin late, and has no effect if it should have ended by then: so they are
+    # long.
+    done = run_in_both_modes(
         tmp_path, "random",
         Impair(on="n1", loss="10%", at="0s"),
         Rule(on="n2", rules="drop emp.type == 1 and first(3)", at="0s"),
@@ -159,7 +165,7 @@ def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
         assert sum(map(len, simulated.values())) >= 20
 
 
-def test_a_node_that_crashes_comes_back_with_another_incarnation_and_late_by_what_that_takes(tmp_path: Path) -> None:
+def test_a_crashed_node_restarts_with_a_new_incarnation_and_the_measured_lateness(tmp_path: Path) -> None:
     async def until_answered(comm: Comm, node: Node) -> tuple[int, int]:
         """n1 sends a message every 300 us until the restarted n2 has answered, and then a last one."""
         start, last = node.now(), False
@@ -181,7 +187,7 @@ def test_a_node_that_crashes_comes_back_with_another_incarnation_and_late_by_wha
                 answered = True
         return node.starts, start
 
-    done = both(tmp_path, until_answered, Crash(on="n2", at="1ms", for_="2ms"), check=False)
+    done = run_in_both_modes(tmp_path, until_answered, Crash(on="n2", at="1ms", for_="2ms"), check=False)
     for result in (done.simulated, done.dilated):
         assert [result.results[node][0] for node in ("n1", "n2")] == [1, 2]
     assert done.simulated.results["n2"][1] == 3 * MS
@@ -193,16 +199,16 @@ def test_a_restart_is_a_crash_at_once(tmp_path: Path) -> None:
         await node.sleep(3 * MS)
         return node.starts
 
-    done = both(tmp_path, sleep, Restart(on="n1", at="1ms"), check=False)
+    done = run_in_both_modes(tmp_path, sleep, Restart(on="n1", at="1ms"), check=False)
     assert done.simulated.results == done.dilated.results == {"n1": 2, "n2": 1}
 
 
-@pytest.mark.parametrize(("fault", "words"), [
+@pytest.mark.parametrize(("fault", "message"), [
     (Impair(on="n1", at="1ms", rate="200bit"), "a rate of 200 bit/s, 300 times slower, is below 1 bit/s"),
     (Incast(receiver="n1", rate="250bit", at="1ms", for_="1ms"), "a rate of 250 bit/s, 300 times slower, is below 1 bit/s"),
 ])  # fmt: skip
-def test_features_that_cannot_be_slowed_are_rejected_before_the_start(fault: Fault, words: str) -> None:
-    with pytest.raises(TestbedError, match=f"is not supported in dilated(?s:.)*{words}"):
+def test_features_that_cannot_be_slowed_are_rejected_before_the_start(fault: Fault, message: str) -> None:
+    with pytest.raises(TestbedError, match=f"is not supported in dilated(?s:.)*{message}"):
         testbed.run(WIRE, rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
 
 

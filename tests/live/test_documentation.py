@@ -1,5 +1,4 @@
-"""Every page of the documentation but the tutorial, followed to the letter, and that no page has a block that nothing
-runs or reads."""
+"""Every page of the documentation except the tutorial is executed; every block of a page is run or parsed."""
 
 from __future__ import annotations
 
@@ -25,12 +24,12 @@ SHOWN = {"text", "ini", "sh", "yaml"}
 )
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).with_suffix("").as_posix())
-def test_a_page_is_so(page: Path, tmp_path: Path) -> None:
+def test_a_page_runs_as_written(page: Path, tmp_path: Path) -> None:
     assert follow(page, tmp_path) >= 1
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_what_a_page_only_shows_can_be_read(page: Path) -> None:
+def test_the_text_of_a_page_can_be_read(page: Path) -> None:
     for block in blocks(page):
         assert block.language in {"console", "python", "toml", *SHOWN}, block
         check_form(block)

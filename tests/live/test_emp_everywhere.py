@@ -1,4 +1,4 @@
-"""EMP in the simulator and on real frames in namespaces: the same description, host program and firmware."""
+"""EMP in the simulator and on real frames in namespaces: with the same description, host program and firmware."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class ChangedUnits(Native[emp.Endpoint]):
 def test_a_program_changes_the_frames_of_an_acknowledgement_while_messages_are_in_flight(
     mode: Mode, nics: Nics
 ) -> None:
-    """Each collection is acknowledged once for the first time, whatever is lost."""
+    """Each collection is acknowledged, whatever is lost; repeated acknowledgements are not counted."""
     lossy = Cluster.star(2, rate="1gbit", delay="100us", loss="2%", seed=3)
     dilate = 20 if mode == "dilated" else None
     result = testbed.run(lossy, ChangedUnits, mode=mode, nics=nics, dilate=dilate, timeout=60)

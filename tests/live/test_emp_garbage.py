@@ -1,4 +1,4 @@
-"""Malformed frames at full rate beside EMP's own: transfers go on, and each frame is counted."""
+"""Malformed frames at full rate among EMP's own: transfers continue, and each frame is counted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def assert_all_accounted(counted: Mapping[str, int]) -> None:
     assert sum(counted[name] for name in DROPPED + TAKEN) == counted["frames_received"]
 
 
-def test_transfers_continue_beside_garbage_at_full_rate() -> None:
+def test_transfers_continue_despite_garbage_at_full_rate() -> None:
     with Cluster.star(3).up() as cluster:
         headers = [mac(cluster, name) + mac(cluster, "n3") + ETHERTYPE.to_bytes(2, "big") for name in ("n1", "n2")]
         device = cluster["n3"].layout.nics[0].name
@@ -127,7 +127,7 @@ def said_to_be_longer(frame: bytes, chance: random.Random) -> bytes:
 
 
 def overheard(wire: socket.socket) -> list[bytes]:
-    """Frames that come, until there are some of every type and a hundred in all."""
+    """Receive frames until there are some of every type and a total of a hundred."""
     actual: list[bytes] = []
     while len(actual) < 100 or {type_of(frame) for frame in actual} != {TYPE_MESSAGE, TYPE_DATA, TYPE_ACK}:
         wait_until_readable(wire)
@@ -146,10 +146,10 @@ def overheard(wire: socket.socket) -> list[bytes]:
         (said_to_be_longer, ["malformed"]),
     ],
 )
-def test_transfers_continue_beside_damaged_copies_of_their_frames_at_full_rate(
+def test_transfers_continue_despite_damaged_copies_of_their_frames_at_full_rate(
     spoil: Callable[[bytes, random.Random], bytes], rows: list[str]
 ) -> None:
-    """The frames seem to come from each node's peer: they bear its address, incarnation and numbers."""
+    """The frames pretend to come from each node's peer: they have its address, incarnation and numbers."""
     sent = 0
 
     def flood(wires: list[tuple[socket.socket, list[bytes]]]) -> None:

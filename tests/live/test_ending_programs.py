@@ -1,4 +1,4 @@
-"""``down`` ends all that runs in a cluster's nodes, however it resists: when it returns, every process is dead."""
+"""``down`` ends all processes in a cluster's nodes, however they resist: when it returns, none is left."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def cluster(request: pytest.FixtureRequest, machine: Machine) -> RunningCluster:
     "program",
     [
         pytest.param(runaway_programs.IGNORES_SIGTERM, id="ignores SIGTERM"),
-        pytest.param(runaway_programs.ITS_NAME_IS_NOT_UTF_8, id="has a name that is not UTF-8"),
+        pytest.param(runaway_programs.NON_UTF_8_NAME, id="has a name that is not UTF-8"),
         pytest.param(runaway_programs.DOUBLE_FORKED, id="forked twice into a session of its own"),
-        pytest.param(runaway_programs.A_TREE, id="a tree of seven processes"),
-        pytest.param(runaway_programs.A_CHILD_WENT_ELSEWHERE, id="a child went to another network namespace"),
-        pytest.param(runaway_programs.WENT_ELSEWHERE, id="went to another network namespace as an orphan"),
+        pytest.param(runaway_programs.PROCESS_TREE, id="a tree of seven processes"),
+        pytest.param(runaway_programs.CHILD_IN_OTHER_NAMESPACE, id="a child went to another network namespace"),
+        pytest.param(runaway_programs.IN_OTHER_NAMESPACE, id="went to another network namespace as an orphan"),
     ],
 )
 def test_down_ends_a_program_that(cluster: RunningCluster, program: str) -> None:
@@ -66,8 +66,8 @@ def test_a_program_outside_that_holds_a_node_open_hinders_nothing(machine: Machi
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(runaway_programs.RUNS_FROM_NUMBER_TO_NUMBER, id="forks and ends all the time"),
-        pytest.param(runaway_programs.MULTIPLIES, id="multiplies"),
+        pytest.param(runaway_programs.CHANGES_PIDS, id="forks and ends all the time"),
+        pytest.param(runaway_programs.FORKS_MANY, id="multiplies"),
     ],
 )
 def test_down_ends_a_program_while_it(cluster: RunningCluster, program: str) -> None:
@@ -77,10 +77,10 @@ def test_down_ends_a_program_while_it(cluster: RunningCluster, program: str) -> 
 
 
 @pytest.mark.parametrize("end", ["down", "up", "gc"])
-def test_a_stranger_whose_namespace_got_the_number_of_a_lost_node_lives_on(machine: Machine, end: str) -> None:
-    """The kernel gives a free inode to the next namespace: whose it is must be seen from the namespace itself."""
+def test_a_foreign_process_whose_namespace_reuses_the_inode_of_a_lost_node_survives(machine: Machine, end: str) -> None:
+    """The kernel reuses a free inode for the next namespace, so the owner must be read from the namespace itself."""
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", runaway_programs.STRANGER], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-I", "-S", "-c", runaway_programs.FOREIGN_PROCESS], stdout=subprocess.PIPE, text=True
     ) as stranger:
         assert stranger.stdout is not None
         inode = int(stranger.stdout.readline().split()[1])

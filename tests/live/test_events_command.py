@@ -1,4 +1,4 @@
-"""`testbed events`: what happened to a cluster or in a run, line by line, also while it happens."""
+"""`testbed events`: events of a cluster or of a run, line by line, also as they happen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TESTBED = str(Path(sys.executable).with_name("testbed"))
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the machine is looked at before and after)
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (compares the machine before and after)
     with Cluster.star(2).up("star", keep=True) as cluster:
         yield cluster
 
@@ -79,7 +79,7 @@ def test_json_is_an_object_in_each_line(star: RunningCluster) -> None:
     assert injected["facts"]["links"] == ["n2:eth0--s1:2"]
 
 
-def test_following_tells_what_happens_and_ends_with_the_cluster(star: RunningCluster) -> None:
+def test_following_prints_events_and_ends_with_the_cluster(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     with follow("--kind", "inject") as process:
         assert "loss 5% on n1" in line_of(process)
@@ -105,7 +105,7 @@ def test_following_a_cluster_that_is_made_again_ends_with_the_first(star: Runnin
         assert "loss 9%" not in rest
 
 
-def test_an_interrupt_ends_following_without_a_word(star: RunningCluster) -> None:
+def test_an_interrupt_ends_following_silently(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     with follow() as process:
         assert line_of(process)
@@ -114,7 +114,7 @@ def test_an_interrupt_ends_following_without_a_word(star: RunningCluster) -> Non
         assert (process.returncode, errors) == (0, "")
 
 
-def test_events_without_their_usual_facts_are_told_all_the_same(star: RunningCluster) -> None:
+def test_events_without_their_usual_fields_are_formatted_nevertheless(star: RunningCluster) -> None:
     directory = Store().directory(star.name)
     event_log.record(directory, "inject", number=7)
     event_log.record(directory, "moon\x1b[2J rises", phase="full")
@@ -156,7 +156,7 @@ def test_following_a_run_ends_with_it(run: Path) -> None:
 # Mistakes
 
 
-def test_mistakes_are_told_in_sentences(star: RunningCluster, tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_sentences(star: RunningCluster, tmp_path: Path) -> None:
     assert star.name == "star"
     assert "no cluster is named stra; up are star" in run_events("stra", code=4)
     assert "has no run.json" in run_events(str(tmp_path), code=4)

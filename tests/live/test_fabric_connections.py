@@ -1,4 +1,4 @@
-"""Scripts that deploy by ssh, on nodes: Fabric's own command with a fabfile that knows nothing of us, and from Python."""
+"""Scripts that deploy by ssh, on nodes: Fabric's command with an ordinary fabfile, and its Python API."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_status_inject_capture_check_and_rules_know_the_ring(ring: None, tmp_pat
     assert "a ring has one rate and one order: it can have no jitter" in refused.stderr
 
     capture = tmp_path / "n4.pcapng"
-    # What is captured goes on beside: the capture counts, and ends with the eighth frame.
+    # The traffic continues meanwhile: the capture counts, and ends with the eighth frame.
     pings = "for i in $(seq 40); do ping -c1 -W1 -q n4 >/dev/null; sleep 0.1; done"
     started = testbed("exec", "n1", "--", "sh", "-c", f"({pings}) >/dev/null 2>&1 &")
     assert started.returncode == 0, started.stderr
@@ -60,7 +60,7 @@ def test_status_inject_capture_check_and_rules_know_the_ring(ring: None, tmp_pat
     assert "links of the token ring switches were not probed" in checked.stdout
 
 
-def test_emp_runs_over_the_ring_whole_with_a_loss(ring: None, tmp_path: Path) -> None:  # noqa: ARG001
+def test_emp_crosses_the_ring_intact_despite_losses(ring: None, tmp_path: Path) -> None:  # noqa: ARG001
     assert testbed("inject", "n1", "--loss", "2%").returncode == 0
     run = testbed(
         "run", "ring", "random", "--protocol", "emp", "--set", "messages=60", "--seed", "3", "--check",

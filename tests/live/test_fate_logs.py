@@ -1,4 +1,4 @@
-"""Fates that the relay logs in one run are replayed in another."""
+"""Fates logged by the relay in one run are replayed in another."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def arrived_numbers(cluster: RunningCluster) -> list[int]:
         return got
 
 
-def test_the_fates_of_one_run_come_again_in_another(tmp_path: Path) -> None:
+def test_the_fates_of_one_run_recur_in_another(tmp_path: Path) -> None:
     log = tmp_path / "fates.jsonl"
     with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("n1", loss="20%", duplicate="10%"):
         first = arrived_numbers(cluster)

@@ -1,4 +1,4 @@
-"""Faults that cannot be carried out, or whose author is killed, leave everything as it was, or as the next command expects
+"""Faults that cannot be applied, or whose command is killed, leave everything as it was, or as the next command expects
 it."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_a_cluster_that_ends_with_its_process_is_rolled_back_where_it_is(
     ping(star, "n1", "n2")
 
 
-def test_a_rollback_keeps_the_log_of_fates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_keeps_the_fate_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = str(tmp_path / "fates")
     layout = resolve(Cluster.star(2))
     store = Store()
@@ -74,7 +74,7 @@ def test_a_rollback_keeps_the_log_of_fates(tmp_path: Path, monkeypatch: pytest.M
         down(store, "logging")
 
 
-def test_a_load_that_cannot_begin_whole_does_not_begin(star: RunningCluster) -> None:
+def test_a_load_that_cannot_start_completely_does_not_start(star: RunningCluster) -> None:
     with pytest.raises(NotFoundError, match="nobody"):
         star.load_link(["n1", "nobody"], "n2", "1mbit")
     assert set(programs(star).values()) == {0}
@@ -94,7 +94,7 @@ def test_a_partition_from_a_node_without_a_link_cuts_nothing() -> None:
         ping(cluster, "n1", "n2")
 
 
-def test_one_supervisor_goes_on_as_long_as_something_needs_it(star: RunningCluster) -> None:
+def test_one_supervisor_runs_as_long_as_a_service_needs_it(star: RunningCluster) -> None:
     star.inject("n1", delay="1ms")
     supervisor = supervisor_of(star)
     star.inject("n2", delay="1ms")
@@ -103,7 +103,7 @@ def test_one_supervisor_goes_on_as_long_as_something_needs_it(star: RunningClust
     eventually(lambda: not supervisor.is_alive, "the supervisor has ended")
 
 
-def test_what_is_to_heal_itself_does_although_a_declared_file_is_named_from_where_the_program_was(
+def test_a_self_healing_fault_heals_although_a_declared_file_has_a_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "trace").write_text("1\n2\n3\n")
@@ -132,14 +132,14 @@ def test_an_injection_is_in_force_although_the_relay_has_just_been_killed(star: 
         assert name in relay_report(star)["links"]
 
 
-def test_frames_that_were_carried_are_not_told_as_lost_when_the_relay_dies(star: RunningCluster) -> None:
+def test_forwarded_frames_are_not_reported_as_lost_when_the_relay_dies(star: RunningCluster) -> None:
     star.inject("n1", delay="1ms")
     with star.load_link(["n2"], "n1", "20mbit"):
         eventually(lambda: offered(star) > 500, "the load's frames are carried")
     os.kill(relay_pid(star), signal.SIGKILL)
     eventually(lambda: bool(events_of(star, "relay restarted")), "the relay is back")
     (restarted,) = events_of(star, "relay restarted")
-    assert restarted["lost"] < 20  # neighbours that are asked for, at most
+    assert restarted["lost"] < 20  # at most neighbour discovery
 
 
 def offered(cluster: RunningCluster) -> int:

@@ -1,4 +1,4 @@
-"""Names of the machine's other programs and mounts are bytes, and not always UTF-8: they hinder nothing."""
+"""Names of the machine's other programs and mounts are bytes, and not always UTF-8: commands accept them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_process_with_such_a_name_is_known_and_knows_whether_it_is_root() -> N
     assert in_child(renamed)
 
 
-def test_a_cluster_comes_up_beside_such_a_mount_point(tmp_path: Path) -> None:
+def test_a_cluster_comes_up_despite_such_a_mount_point(tmp_path: Path) -> None:
     place = tmp_path / os.fsdecode(LATIN)
     place.mkdir()
     syscalls.mount("none", str(place), "tmpfs")

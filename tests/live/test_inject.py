@@ -1,4 +1,4 @@
-"""Injection into a running cluster: in force when the call returns, limited to what it names, and undone without a
+"""Injection into a running cluster: in effect when the call returns, limited to the named links, and removed without a
 trace."""
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def both_impairments(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tu
     return actual.forward.impairment, actual.backward.impairment
 
 
-def test_only_what_is_named_is_set_and_in_both_directions() -> None:
+def test_only_the_named_keys_are_set_in_both_directions() -> None:
     with up(declared(**DECLARED)) as cluster:
         assert both_impairments(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
         with cluster.inject("n1", delay="7ms"):
@@ -185,7 +185,7 @@ def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, o
     assert pair.state.injected == ()
 
 
-def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
+def test_a_nodes_name_selects_all_its_links_and_all_selects_every_link() -> None:
     with Cluster.dumbbell(2, 2).up() as cluster:
         links = {link.name for link in cluster.state.layout.links}
         with cluster.inject("n1", delay="1ms"):
@@ -282,7 +282,7 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: ConfiguredD
             assert len(flow.arrived) == len(set(flow.arrived)), "no frame arrives twice"
             late = [place for place, (one, other) in enumerate(pairwise(flow.arrived)) if one > other]
             times = sum(second - first > 100 for first, second in pairwise([-1000, *late]))
-            # What the relay has in hand when links come back from it is overtaken by what goes the short way.
+            # Frames in the relay when links are taken from it are overtaken by those on the direct path.
             assert times <= (5 if datapath == "relay" else 0)
         if datapath == "relay":
             assert told_before == 0, all_events(cluster)
@@ -313,7 +313,7 @@ def test_a_link_that_is_cut_has_no_carrier_and_comes_back(impaired: bool) -> Non
         cluster.heal()
 
 
-def test_a_cable_is_pulled_out_and_plugged_in_again_without_a_look_at_the_nodes(
+def test_a_cable_is_unplugged_and_plugged_in_again_without_changing_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A scan of all nodes would take most of a processor while a cable of a hundred-node cluster flaps."""
@@ -363,7 +363,7 @@ def test_a_timed_injection_heals_itself(pair: RunningCluster) -> None:
 # Beside what is declared
 
 
-def test_up_changes_what_is_declared_and_keeps_what_is_injected() -> None:
+def test_up_changes_declared_impairments_and_keeps_injected_ones() -> None:
     with up(declared(delay="2ms")) as cluster:
         fault = cluster.inject("n1", corrupt="1%")
         stays = cluster.inject("n2", delay="5ms")
@@ -379,7 +379,7 @@ def test_up_changes_what_is_declared_and_keeps_what_is_injected() -> None:
         assert relayed_links(cluster) == {}
 
 
-def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
+def test_state_and_events_show_the_present_impairments(pair: RunningCluster) -> None:
     fault = pair.inject("n1--n2", delay="1ms", direction="n1-n2")
     (injection,) = pair.state.injected
     assert (injection.what, injection.keys) == ("delay 1ms on n1--n2 (n1-n2)", {"delay": MS})
@@ -403,7 +403,7 @@ def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "wish", "error", "said"),
+    ("target", "impairment", "error", "message"),
     [
         ("n1--n3", {"loss": "1%"}, NotFoundError, "did you mean 'n1--n2'?"),
         ("n9", {"loss": "1%"}, NotFoundError, "no link, node or switch 'n9'"),
@@ -417,12 +417,12 @@ def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
     ],
 )
 def test_invalid_arguments_are_rejected_without_effect(
-    pair: RunningCluster, target: str, wish: dict[str, Any], error: type[TestbedError], said: str
+    pair: RunningCluster, target: str, impairment: dict[str, Any], error: type[TestbedError], message: str
 ) -> None:
     before = everything(pair)
     with pytest.raises(error) as caught:
-        pair.inject(target, **wish)
-    assert said in str(caught.value)
+        pair.inject(target, **impairment)
+    assert message in str(caught.value)
     assert pair.state.injected == ()
     assert everything(pair) == before
     assert events_of(pair, "inject") == []
@@ -443,7 +443,7 @@ def test_a_broken_file_is_named_with_its_line(
     assert pair.state.injected == ()
 
 
-def test_a_contradiction_with_what_is_in_force_is_refused_and_that_stays(pair: RunningCluster) -> None:
+def test_a_contradiction_to_the_present_impairment_is_refused_and_changes_nothing(pair: RunningCluster) -> None:
     pair.inject("all", delay="1ms", jitter="100us")
     with pytest.raises(DescriptionError, match="jitter without a delay"):
         pair.inject("all", delay=0)
@@ -460,7 +460,7 @@ def test_a_rule_that_never_matched_is_named_in_the_end(pair: RunningCluster) -> 
     assert not any("delay 1ms" in sentence for sentence in idle)
 
 
-def test_healing_what_is_not_in_force_is_refused(pair: RunningCluster) -> None:
+def test_healing_an_absent_fault_is_refused(pair: RunningCluster) -> None:
     with pytest.raises(NotFoundError, match="no injection 3 in force; nothing is"):
         fault_injection.heal(Store(), pair.name, [3])
     assert fault_injection.heal(Store(), pair.name) == ()

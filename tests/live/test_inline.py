@@ -39,9 +39,9 @@ TIMEOUT = 20.0  # s
 MILLISECOND = 1_000_000  # ns
 
 
-def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
+def test_frames_dropped_at_an_unread_socket_make_the_run_invalid() -> None:
     async def asleep(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
-        time.sleep(1.0)  # a program that keeps its NIC from working
+        time.sleep(1.0)  # a program that blocks its NIC
         await node.loop.sleep(MILLISECOND)
 
     async def flood(endpoint: EchoEndpoint, node: ProgramNode) -> None:
@@ -59,19 +59,19 @@ def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
     assert f"NIC lost on n2: {report.dropped} frames ({report.dropped} that its process did" in outcome.invalid
 
 
-def test_a_nic_without_carrier_counts_what_does_not_leave() -> None:
-    async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
-        await endpoint.send(node.numbers["n2"], b"nobody hears")
+def test_a_nic_without_carrier_counts_frames_that_it_cannot_send() -> None:
+    async def send(endpoint: EchoEndpoint, node: ProgramNode) -> None:
+        await endpoint.send(node.numbers["n2"], b"unanswered")
 
     with Cluster.star(2).up() as cluster:
         cluster["n1"].run(["ip", "link", "set", cluster["n1"].layout.nics[0].name, "down"])
-        with agents(cluster, plug, ETHERTYPE, {"n1": talk}) as run:
+        with agents(cluster, plug, ETHERTYPE, {"n1": send}) as run:
             outcome = run.wait(TIMEOUT)
     assert outcome.reports["n1"].down == 1
     assert outcome.reports["n1"].lost == 0
 
 
-def test_a_cable_that_is_out_is_known_at_once() -> None:
+def test_an_unplugged_cable_is_detected_at_once() -> None:
     with Cluster.star(2).up() as cluster:
         device = cluster["n1"].layout.nics[0].name
         with namespaces.restore_namespace(), open(cluster["n1"].namespace) as namespace:
@@ -85,8 +85,8 @@ def test_a_cable_that_is_out_is_known_at_once() -> None:
 
 
 @pytest.mark.parametrize(("carrier", "down", "unsent"), [(True, 0, 1), (False, 1, 0)])
-def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier: bool, down: int, unsent: int) -> None:
-    """The kernel returns ENOBUFS for up to a second, until its link watch has noticed that the cable is out."""
+def test_frames_that_the_kernel_refuses_are_lost_only_with_a_cable(carrier: bool, down: int, unsent: int) -> None:
+    """The kernel returns ENOBUFS for up to a second, until its link watch has noticed that the cable is unplugged."""
 
     def full(_frame: Buffer) -> int:
         raise OSError(errno.ENOBUFS, "no buffers")
@@ -103,16 +103,16 @@ def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier:
     assert (nic.port.down, nic.port.unsent) == (down, unsent)
 
 
-@pytest.mark.parametrize(("more", "look"), [(0, Patience.SPIN), (1, 0)])
-def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more: int, look: int) -> None:
-    numbers = {f"n{number}": number for number in range(len(os.sched_getaffinity(0)) + more)}
+@pytest.mark.parametrize(("extra_nodes", "spin"), [(0, Patience.SPIN), (1, 0)])
+def test_a_process_polls_before_it_sleeps_unless_others_need_its_processor(extra_nodes: int, spin: int) -> None:
+    numbers = {f"n{number}": number for number in range(len(os.sched_getaffinity(0)) + extra_nodes)}
     orders = RunOrders(plug, ETHERTYPE, (), {}, numbers)
     adapter = Adapter(0, [bytes((2, 0, 0, 0, 0, number)) for number in numbers.values()])
     with Cluster.star(1).up() as cluster, namespaces.restore_namespace(), open(cluster["n1"].namespace) as namespace:
         syscalls.setns(namespace.fileno(), syscalls.CLONE_NEWNET)
         wire, _, _, driver = build_inline_nic(orders, cluster["n1"].layout.nics[0].name, adapter)
         with contextlib.closing(wire), contextlib.closing(driver):
-            assert driver.patience.budget() == look
+            assert driver.patience.budget() == spin
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more:
 def test_processes_spin_only_where_a_processor_is_to_spare(
     processors: int, shared: Placement | None, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two nodes; where their NICs are shared, each node has a process of its own."""
+    """Two nodes; with shared NICs each node has an agent process in addition."""
 
-    async def look(_endpoint: emp.Endpoint, node: ProgramNode) -> int:
+    async def read_spin(_endpoint: emp.Endpoint, node: ProgramNode) -> int:
         driver = node.loop._waiter
         assert isinstance(driver, Driver | HostDriver)
         return driver.spin
@@ -133,13 +133,13 @@ def test_processes_spin_only_where_a_processor_is_to_spare(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), EMP, {"n1": look, "n2": look}, placement=shared) as run,
+        agents(cluster, emp.plug(), EMP, {"n1": read_spin, "n2": read_spin}, placement=shared) as run,
     ):
         assert run.wait(TIMEOUT).results == {"n1": spin, "n2": spin}
 
 
-def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:
-    """The host library posts another receive from within every completion, while the firmware shows it."""
+def test_the_firmware_is_never_reentered() -> None:
+    """The host library posts another receive from within every completion, while the firmware delivers it."""
 
     async def eager(endpoint: EchoEndpoint, node: ProgramNode) -> int:
         endpoint.again = 40
@@ -148,13 +148,13 @@ def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:
             await node.loop.sleep(MILLISECOND)
         return endpoint.came
 
-    async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
+    async def send(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         for _ in range(50):
             await endpoint.send(node.numbers["n1"], b"again")
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, plug, ETHERTYPE, {"n1": eager, "n2": talk}) as run,
+        agents(cluster, plug, ETHERTYPE, {"n1": eager, "n2": send}) as run,
     ):
         outcome = run.wait(TIMEOUT)
     assert outcome.results["n1"] == 40
@@ -162,7 +162,7 @@ def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:
 
 
 class Deadlines:
-    """A firmware that wants to be called every millisecond, and a host that waits for the tenth time."""
+    """Firmware with a deadline every millisecond, and a host that waits for the tenth call."""
 
     def __init__(self) -> None:
         self.deadline: int | None = 0
@@ -176,13 +176,13 @@ class Deadlines:
             self.tenth.complete(self.times)
 
     def receive(self, _now: int, _frame: bytes) -> None:
-        raise AssertionError("nobody sends")
+        raise AssertionError("no frame was sent")
 
     def on_doorbell(self, _now: int, _index: int) -> None:
-        raise AssertionError("nobody rings")
+        raise AssertionError("no doorbell was rung")
 
     def on_completion(self, _index: int) -> None:
-        raise AssertionError("nothing was given")
+        raise AssertionError("no completion was posted")
 
     def counter_values(self) -> dict[str, int]:
         return {}
@@ -197,8 +197,8 @@ def test_the_firmwares_deadlines_are_kept(spin: int) -> None:
         return await endpoint.tenth
 
     def ticking(_adapter: Adapter, _nic: InlineNic) -> Agent:
-        both = Deadlines()
-        return Agent(both, both)
+        deadlines = Deadlines()
+        return Agent(deadlines, deadlines)
 
     with Cluster.star(2).up() as cluster, agents(cluster, ticking, ETHERTYPE, {"n1": wait}, spin=spin) as run:
         times = run.wait(TIMEOUT).results["n1"]
@@ -206,11 +206,11 @@ def test_the_firmwares_deadlines_are_kept(spin: int) -> None:
 
 
 def test_other_ethertypes_cost_a_nic_nothing() -> None:
-    async def quiet(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
+    async def sleep(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(200 * MILLISECOND)
 
     with Cluster.star(2).up() as cluster:
-        with agents(cluster, plug, ETHERTYPE, {"n2": quiet}) as run:
+        with agents(cluster, plug, ETHERTYPE, {"n2": sleep}) as run:
             with open_socket(cluster["n1"].namespace, cluster["n1"].layout.nics[0].name) as wire:
                 for _ in range(100):
                     wire.send(b"\xff" * 6 + bytes(6) + b"\x88\xb5" + bytes(46))
@@ -218,7 +218,7 @@ def test_other_ethertypes_cost_a_nic_nothing() -> None:
         assert outcome.reports["n2"].received == 0
 
 
-def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
+def test_a_program_runs_by_time_and_by_tasks_together_with_its_nic() -> None:
     async def sleeper(node: ProgramNode) -> None:
         await node.loop.sleep(3 * MILLISECOND)
 
@@ -257,8 +257,8 @@ def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
         received = await endpoint.receive(node.numbers["n1"], 1, buffer)
         return buffer[: received.length] == message
 
-    def carried(mtu: int) -> tuple[bool, int]:
-        """Whether it arrived as it was sent, and in how many frames."""
+    def transmit(mtu: int) -> tuple[bool, int]:
+        """Return whether the message arrived unchanged, and the number of its frames."""
         made = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
         with (
             made.up() as cluster,
@@ -267,8 +267,8 @@ def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
             outcome = run.wait(TIMEOUT)
         return outcome.results["n2"], outcome.reports["n1"].counted["frames_sent"]
 
-    assert carried(9_000) == (True, 1)
-    assert carried(1_500) == (True, 6)
+    assert transmit(9_000) == (True, 1)
+    assert transmit(1_500) == (True, 6)
 
 
 def test_a_firmware_that_fails_is_shown_as_such() -> None:

@@ -1,4 +1,4 @@
-"""ci/bench emp runs from end to end and leaves nothing behind. What it finds depends on the machine, and no test on that."""
+"""ci/bench emp runs from end to end and leaves nothing behind. Its results depend on the machine and are not tested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
 @pytest.mark.requires("compiler")
-def test_emp_is_measured_in_short(tmp_path: Path) -> None:
+def test_emp_is_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     command = [
         BENCH,

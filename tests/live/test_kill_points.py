@@ -65,7 +65,7 @@ def gc() -> None:
 
 
 def is_up(layout: Layout = FIVE) -> bool:
-    """Whether it is recorded as up, and the kernel has all of it and nothing more."""
+    """Return whether it is recorded as up, and the kernel has all of it and nothing more."""
     state = Store().read(NAME)
     return state is not None and state.phase == "up" and not up(layout, dry_run=True).operations
 
@@ -234,13 +234,13 @@ def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even
     record_property("note", f"down of a held cluster of 5 nodes: {len(whole) - made} changes")
 
 
-def test_a_process_killed_beside_its_cluster_takes_stubborn_programs_with_it(machine: Machine) -> None:
+def test_stubborn_programs_are_killed_with_the_process_that_started_their_cluster(machine: Machine) -> None:
     def hold_cluster(report: Callable[[object], None]) -> None:
         with Cluster.star(5).up() as cluster:
             runaway_programs.start_program(cluster["n1"], runaway_programs.DOUBLE_FORKED)
             runaway_programs.start_program(cluster["n2"], runaway_programs.IGNORES_SIGTERM)
-            runaway_programs.start_program(cluster["n3"], runaway_programs.A_CHILD_WENT_ELSEWHERE)
-            runaway_programs.start_program(cluster["n4"], runaway_programs.WENT_ELSEWHERE)
+            runaway_programs.start_program(cluster["n3"], runaway_programs.CHILD_IN_OTHER_NAMESPACE)
+            runaway_programs.start_program(cluster["n4"], runaway_programs.IN_OTHER_NAMESPACE)
             report("up")
             signal.pause()
 

@@ -107,7 +107,7 @@ BEFORE = {heal: inject, plug_in: cut}
 
 
 @pytest.mark.parametrize("action", [inject, heal, cut, plug_in])
-def test_a_change_of_what_is_injected(action: Callable[[], None], machine: Machine, record_property: Note) -> None:
+def test_a_changed_injection(action: Callable[[], None], machine: Machine, record_property: Note) -> None:
     def begin() -> None:
         in_child(lambda: up(PLAIN))
         if action in BEFORE:

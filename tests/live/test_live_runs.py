@@ -113,12 +113,12 @@ def test_workloads_run_on_nics_and_on_sockets(star: RunningCluster, protocol: st
 
 
 @pytest.mark.parametrize("protocol", ["emp", "tcp"])
-def test_names_go_around_and_messages_to_oneself_and_long_ones_arrive(star: RunningCluster, protocol: str) -> None:
+def test_names_circulate_and_self_sends_and_long_messages_arrive(star: RunningCluster, protocol: str) -> None:
     results = testbed.run(star, exchange, protocol=protocol).results
     assert results == {"n1": [["n2", "n3"], 2, 2], "n2": [["n1", "n3"], 0, 0], "n3": [["n1", "n2"], 1, 1]}
 
 
-def test_tcp_keeps_its_offloads_and_needs_no_frames_of_ours(star: RunningCluster) -> None:
+def test_tcp_keeps_its_offloads_and_needs_no_frames_of_the_testbed(star: RunningCluster) -> None:
     taken: list[bool | None] = []
 
     class Look:
@@ -145,13 +145,13 @@ def test_a_protocol_of_another_package_runs_on_real_frames(nics: Nics, monkeypat
         )
         assert result.checks is not None
         assert result.checks.passed
-        assert sum(one["received"] for one in result.results.values()) == 3 * 30
+        assert sum(row["received"] for row in result.results.values()) == 3 * 30
         assert sum(counters["resent"] for counters in result.counters.values()) > 0
     finally:
         known_fields.cache_clear()
 
 
-def test_a_crash_and_a_death_in_the_barrier_are_told_with_their_node(star: RunningCluster, tmp_path: Path) -> None:
+def test_a_crash_and_a_death_in_the_barrier_are_reported_with_their_node(star: RunningCluster, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"^n2: Traceback(.|\n)*ZeroDivisionError: on purpose") as crash:
         testbed.run(star, crashing, output=tmp_path / "crash")
     assert str(crash.value).splitlines()[1].startswith(f'  File "{__file__}", line '), "it begins with the program"
@@ -179,7 +179,9 @@ def test_a_result_that_only_its_process_knows_is_refused_with_one_sentence_in_ev
     assert "Traceback" not in log[0]
 
 
-def test_programs_that_do_not_end_are_told_with_what_they_wait_for(star: RunningCluster, tmp_path: Path) -> None:
+def test_programs_that_do_not_end_are_reported_with_their_pending_operations(
+    star: RunningCluster, tmp_path: Path
+) -> None:
     for protocol in ("emp", "tcp"):
         with pytest.raises(StuckError, match=r"n1: the program waits for a receive from rank 1, tag 77"):
             testbed.run(star, waiting, protocol=protocol, timeout=1, output=tmp_path / protocol)
@@ -207,7 +209,7 @@ def test_two_runs_on_one_cluster_do_not_meet(star: RunningCluster) -> None:
     testbed.run(star, "sort", settings={"keys": 100}, companions=[Again()])  # type: ignore[list-item]
 
 
-def test_on_a_full_disk_the_run_fails_and_what_was_written_can_be_read(star: RunningCluster, tmp_path: Path) -> None:
+def test_on_a_full_disk_the_run_fails_and_the_written_rows_are_readable(star: RunningCluster, tmp_path: Path) -> None:
     syscalls.mount("none", str(tmp_path), "tmpfs", options="size=256k")
     try:
         with pytest.raises((ProgramError, UnwritableError), match="No space left on device"):

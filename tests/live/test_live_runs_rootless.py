@@ -16,7 +16,7 @@ from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-# What a child uses, beside what all do, is imported before it loses the right to read it.
+# Modules that only a child uses are imported before it loses the permission to read them.
 for _module in (
     "protocols.emp.protocol",
     "testbed.controller.runs.live_execution",
@@ -40,7 +40,7 @@ def test_workloads_run_on_nics_and_on_sockets(home: Path) -> None:
                 output=home.parent / protocol,
                 check=False,
             )
-            assert sum(one["received"] for one in result.results.values()) == 3 * 30
+            assert sum(row["received"] for row in result.results.values()) == 3 * 30
             run = read_run(home.parent / protocol)
             assert run.status == "done"
             assert run.result["fates"]["whole"] == (

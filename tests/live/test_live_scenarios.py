@@ -1,4 +1,4 @@
-"""Scenarios on real namespaces: each fault is seen to have happened, and is gone when the run is, however it has ended."""
+"""Scenarios in namespaces: each fault has its effect, and is removed when the run has ended in any way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.sim.test_starts_again import ends_at_the_barrier, knows_how_often_it_
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 MILLISECOND, SECOND = 1_000_000, 1_000_000_000
-LATE = 0.5  # s: how much later than asked a busy machine may do something
+LATE = 0.5  # s: tolerated lateness on a busy machine
 
 
 async def talk(comm: Comm, node: Node, *, seconds: float = 1.0) -> list[float]:
@@ -72,7 +72,7 @@ async def sleep(_comm: Comm, node: Node, *, seconds: float = 1.0) -> int:
 
 def events_of(folder: Path, event: str) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return [one for one in records if one["event"] == event]
+    return [record for record in records if record["event"] == event]
 
 
 def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: Any) -> testbed.RunResult:
@@ -83,8 +83,8 @@ def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: A
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
     """Return each fault's counters; each fault must have had an effect."""
     events = events_of(folder / "run", "fault ends")
-    assert [one["fault"] for one in events if not one["had_effect"]] == []
-    return {one["fault"]: one["counted"] for one in events}
+    assert [event["fault"] for event in events if not event["had_effect"]] == []
+    return {event["fault"]: event["counted"] for event in events}
 
 
 def test_a_link_fault_at_time_0_is_in_force_before_the_first_frame(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_link_fault_at_time_0_is_in_force_before_the_first_frame(tmp_path: Pat
     assert ends(tmp_path) == {"fault[1]": {"decided": 1}}
 
 
-def test_links_and_nodes_meet_what_is_asked_for_in_its_time(tmp_path: Path) -> None:
+def test_impairments_of_links_and_nodes_are_applied_at_the_scheduled_times(tmp_path: Path) -> None:
     with Cluster.star(3).up() as cluster:
         play(
             tmp_path, cluster, talk,
@@ -124,7 +124,7 @@ def test_links_and_nodes_meet_what_is_asked_for_in_its_time(tmp_path: Path) -> N
         assert 0 <= begins["begun"] / SECOND - begins["at"] / SECOND < LATE
 
 
-def test_links_with_faults_change_hands_before_and_after_the_run_only(tmp_path: Path) -> None:
+def test_links_with_faults_switch_datapaths_only_before_and_after_the_run(tmp_path: Path) -> None:
     """A change of datapath loses the frames in flight, which no scenario asks for and the verdict would report."""
     faults = (
         Impair(on="n1", from_="300ms", to="400ms", loss="30%"),
@@ -156,7 +156,7 @@ def test_no_frame_passes_between_the_groups_until_the_partition_is_lifted(tmp_pa
     assert ends(tmp_path)["fault[1]"]["decided"] > 0
 
 
-def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for(tmp_path: Path) -> None:
+def test_losses_at_an_end_that_a_scenario_takes_down_are_configured_losses(tmp_path: Path) -> None:
     """Frames that the relay has delayed come due while the cable is out."""
     lagging = Cluster.star(2, delay="50ms")
     traffic = {"messages": 400, "outstanding": 50, "largest": 1000, "over": "1s"}
@@ -168,7 +168,7 @@ def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for
     assert [finding for finding in findings if finding.what in ("relay at a down end", "NIC down")] == []
 
 
-def test_a_crashed_program_is_gone_and_a_restarted_one_begins_anew(tmp_path: Path) -> None:
+def test_a_crashed_program_has_ended_and_a_restarted_one_begins_anew(tmp_path: Path) -> None:
     faults = (
         Crash(on="n1", at="300ms"),
         Crash(on="n2", at="300ms", for_="300ms"),
@@ -186,7 +186,7 @@ def test_a_crashed_program_is_gone_and_a_restarted_one_begins_anew(tmp_path: Pat
     assert sorted(died) == ["n1", "n2", "n3", "n4"]
 
 
-def test_a_new_incarnation_hears_what_is_sent_again_to_the_old_one(tmp_path: Path) -> None:
+def test_a_new_incarnation_receives_retransmissions_to_the_previous_one(tmp_path: Path) -> None:
     async def tell(comm: Comm, node: Node) -> object:
         if comm.rank:
             return await comm.recv(source=0, tag=1)
@@ -205,7 +205,7 @@ def test_a_restarted_rank_at_a_barrier_ends_the_run_with_an_error_of_one_line() 
     ends_at_the_barrier("live")
 
 
-def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
+def test_the_run_waits_for_restarted_nodes(tmp_path: Path) -> None:
     result = play(tmp_path, Cluster.star(2), sleep, Crash(on="n2", at="200ms", for_="1s"), settings={"seconds": 0.4})
     assert result.results["n2"] - result.results["n1"] > SECOND
 
@@ -287,7 +287,7 @@ def test_faults_left_by_a_killed_run_end_by_themselves(tmp_path: Path, monkeypat
         assert all(link.up for link in status(cluster.state).links)
 
 
-def test_a_fault_that_cannot_be_put_in_force_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
+def test_a_fault_that_cannot_be_applied_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     """Each is sound by itself; together they are not."""
     faults = Impair(on="n1", at="100ms", delay="1ms", reorder="5%"), Impair(on="n1", at="300ms", delay="0s")
     with Cluster.star(2).up() as cluster:

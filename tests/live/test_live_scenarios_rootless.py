@@ -16,7 +16,7 @@ from tests.live.test_live_scenarios import ends, sleep, talk
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(120)]
 
-# What a child uses, beside what all do, is imported before it loses the right to read it.
+# Modules that only a child uses are imported before it loses the permission to read them.
 for _module in ("testbed.controller.checkers.runs", "testbed.controller.scenarios.live"):
     import_module(_module)
 

@@ -1,4 +1,4 @@
-"""The loss classifier on real interfaces gives the n-th frame of a flow the model's fate, whoever sends it."""
+"""The loss classifier on real interfaces gives the n-th frame of a flow the model's fate, from any sender."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_frames_of_every_kind_meet_the_models_fates_on_an_interface(cable: Cable
         Impairment(loss=0.1, gemodel=(0.05, 0.4, 0.8, 0.01), loss_pattern="1-3"),
     ],
 )
-def test_losses_that_step_with_the_direction_are_the_models(impairment: Impairment, cable: Cable) -> None:
+def test_losses_of_a_state_per_direction_are_the_models(impairment: Impairment, cable: Cable) -> None:
     frames = [ethernet(bytes(46), source=A + number % 3) for number in range(2_000)]
     cable.attach(impairment)
     assert cable.carry(frames) == survivors(impairment, frames)
@@ -366,7 +366,7 @@ def test_detaching_leaves_the_redirection_and_loses_nothing_more(cable: Cable) -
         cable.wire.route.execute([loss_classifier.detach(IN)])
 
 
-def test_frames_that_a_sender_has_merged_are_told(cable: Cable) -> None:
+def test_frames_merged_by_a_sender_are_reported(cable: Cable) -> None:
     """A packet socket with a virtio header sends what segmentation offload would: one large TCP segment."""
     cable.attach(Impairment(loss_pattern="1"))
     cable.sender.setsockopt(263, 15, 1)  # SOL_PACKET, PACKET_VNET_HDR

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from testbed.controller.runs.run_options import Nics
-from tests.sim.test_lost_sends import BOTH, lost_messages_are_told, unmatched_send_is_told
+from tests.sim.test_lost_sends import BOTH, check_lost_messages, check_unmatched_send
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
 @BOTH
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_checkers(
+def test_a_returned_message_is_reported_by_its_request_the_history_and_the_checkers(
     tmp_path: Path, protocol: str, nics: Nics
 ) -> None:
-    lost_messages_are_told(tmp_path, protocol, "live", nics)
+    check_lost_messages(tmp_path, protocol, "live", nics)
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_ch
      if (protocol, nics) != ("ssam", "shared")],
 )  # fmt: skip
 def test_a_synchronous_send_to_a_receiver_that_restarts_fails(tmp_path: Path, protocol: str, nics: Nics) -> None:
-    unmatched_send_is_told(tmp_path, protocol, "live", nics)
+    check_unmatched_send(tmp_path, protocol, "live", nics)

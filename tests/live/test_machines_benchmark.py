@@ -14,7 +14,7 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
 @pytest.mark.usefixtures("machine")
-def test_machines_are_measured_in_short(tmp_path: Path) -> None:
+def test_machines_are_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     few = ("--nodes", "12", "--repeat", "1", "--turns", "1", "--count", "100", "--seconds", "0.2")
     command = [BENCH, "machines", *few, "--output", output]

@@ -1,4 +1,4 @@
-"""`testbed machines check`: logging in to machines, their workers, and every way in which that fails.
+"""`testbed machines check`: logins, workers, and their failures.
 
 TESTBED_LONG=1 lets a worker wait for longer than it would bear without its controller.
 """
@@ -39,7 +39,7 @@ def checked(machines: Lab, text: str) -> dict[str, dict[str, object]]:
     return actual
 
 
-def test_every_machine_says_what_it_can_do(machines: Lab) -> None:
+def test_every_machine_reports_its_capabilities(machines: Lab) -> None:
     done = machines.testbed("machines", "check", "lab.toml")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     lines = done.stdout.splitlines()
@@ -76,7 +76,7 @@ def another_python(folder: Path, name: str, version: str) -> str:
     return str(program)
 
 
-def test_a_machine_that_cannot_be_used_is_told_in_a_sentence_and_keeps_nothing(machines: Lab) -> None:
+def test_an_unusable_machine_is_reported_in_a_sentence_and_keeps_nothing(machines: Lab) -> None:
     local = machines.address("a")
     wrong = wrong_machines(machines)
     others = {name: {"address": local, "underlay": None, **keys} for name, keys in wrong.items()}

@@ -1,5 +1,5 @@
-"""Mappers that were given no description find the network between real interfaces, and find it again when a cable is cut;
-also those that are daemons of their hosts."""
+"""Mappers without a description map the network between real interfaces, and again when a cable is cut; also as daemons of
+their hosts."""
 
 from __future__ import annotations
 

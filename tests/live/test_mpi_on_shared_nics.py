@@ -1,5 +1,4 @@
-"""mpi4py's blocking names on shared NICs, in runs and in processes that have attached, two on each node; and where time is
-dilated."""
+"""mpi4py's blocking names on shared NICs, in runs and in attached processes, two on each node; and in dilated time."""
 
 from __future__ import annotations
 
@@ -123,7 +122,7 @@ def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str)
 
 @pytest.mark.alone
 def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> None:
-    """The script's ping-pong takes as long as in the simulation, up to the measured lateness of frames: eight round trips,
+    """The script's ping-pong takes the time of the simulation, up to the measured lateness of frames: eight round trips,
     of which a clock that is read late at their begin takes little."""
     star, script = Cluster.star(2, rate="1gbit", delay="200ns"), with_our_import("pingpong.py", tmp_path)
     tables = []
@@ -138,7 +137,7 @@ def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> N
         assert 0.99 * exact <= slow <= 2 * exact + 100, length
 
 
-def test_a_script_that_waits_for_ever_is_told_with_its_line_on_shared_nics(tmp_path: Path) -> None:
+def test_a_script_that_waits_forever_is_reported_with_its_line_on_shared_nics(tmp_path: Path) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with Cluster.star(2).up() as cluster, pytest.raises(StuckError) as raised:
         testbed.run(cluster, script, patience=2, nics="shared")

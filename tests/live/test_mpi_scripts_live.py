@@ -1,4 +1,4 @@
-"""mpi4py's scripts in namespaces: as they are but for one import."""
+"""mpi4py's scripts in namespaces, with one changed import."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_pingpong_runs_with_one_changed_import_on_the_machines_clock(
     took = time.monotonic() - start
     table = [line.split() for line in (tmp_path / "run" / "logs" / "n1.log").read_text().splitlines()]
     assert [int(length) for length, _ in table] == [1, 16, 256, 4096, 65536]
-    # Nothing goes there and back in no time, and all of it together in less than the run has taken.
+    # A round trip takes time, and all of them together no more than the run.
     assert all(float(latency) > 1 for _, latency in table)
     assert sum(float(latency) * 2 * 30 / 1e6 for _, latency in table) < took
 
@@ -83,7 +83,7 @@ def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(
     assert "ZeroDivisionError" in str(raised.value)
 
 
-def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_where(
+def test_a_script_that_waits_forever_is_reported_with_each_ranks_operation_and_line(
     star: RunningCluster, tmp_path: Path
 ) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
@@ -96,11 +96,13 @@ def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_
         )
 
 
-def test_a_script_that_computes_for_ever_is_told_with_the_line(star: RunningCluster, tmp_path: Path) -> None:
+def test_a_script_in_an_endless_computation_is_reported_with_its_line(star: RunningCluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, "comm.Barrier()", "own = comm.rank", "while own:", "    pass", "comm.Recv(None, 1)")
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, patience=2)
-    assert any("the program runs, at" in one and "script.py:" in one for one in raised.value.waiting["n2"])
+    assert any(
+        "the program runs, at" in sentence and "script.py:" in sentence for sentence in raised.value.waiting["n2"]
+    )
 
 
 def test_output_of_a_script_is_shown_with_its_node(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ async def astray(endpoint: SourceRouteEndpoint, _node: ProgramNode) -> None:
     endpoint.send("n2")
 
 
-def test_routes_that_lead_nowhere_are_counted_at_the_switch_and_hold_nobody_up() -> None:
+def test_routes_to_unconnected_ports_are_counted_at_the_switch_and_block_nothing() -> None:
     with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
         outcome = run_programs(cluster, {"n1": astray, "n2": partial(count_received, count=4)})
         assert outcome.results["n2"] == [1, 3]  # with bytes of their routes left
@@ -169,7 +169,7 @@ async def speak(endpoint: emp.Endpoint, _node: ProgramNode) -> int:
     return (await endpoint.post_send(1, 1, bytes(100_000))).length
 
 
-def test_the_agent_of_a_shared_nic_sends_when_the_network_has_said_that_it_may() -> None:
+def test_the_agent_of_a_shared_nic_sends_when_the_network_permits_it() -> None:
     """A NIC sends nothing before it has heard GO: every frame that has come shows that the agent heard it."""
     with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
         with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, placement=all_shared(split_driver())) as run:

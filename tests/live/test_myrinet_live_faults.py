@@ -201,7 +201,7 @@ def test_no_frame_passes_a_cut_cable_until_it_is_restored(link: str, tmp_path: P
     assert arrived[-1] == sent
 
 
-def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_another() -> None:
+def test_frames_waiting_in_a_nic_when_the_relay_is_killed_leave_after_its_restart() -> None:
     """The link is slow, so that most of them wait in the NIC when that happens."""
     count = 3000
     with crossbar_cluster(*PAIR, rate="20mbit").up() as cluster:
@@ -227,7 +227,7 @@ async def send_one(endpoint: SourceRouteEndpoint, _node: ProgramNode, peer: str)
     endpoint.send(peer)
 
 
-def test_another_crossbar_and_another_node_come_and_go_while_the_relay_stays() -> None:
+def test_another_crossbar_and_another_node_are_added_and_removed_while_the_relay_runs() -> None:
     name = f"grows-{os.getpid()}"
     few, more = crossbar_cluster(*PAIR), crossbar_cluster("n1 s1:1", "n2 s1:2", "s1:3 s2:1", "n3 s2:4")
     pids = set()

@@ -1,4 +1,4 @@
-"""Myrinet for an ordinary user, whose sockets hold little: it is the window that keeps frames from being lost."""
+"""Myrinet for an ordinary user, whose socket buffers are small: the window prevents losses."""
 
 from __future__ import annotations
 

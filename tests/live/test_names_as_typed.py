@@ -1,4 +1,4 @@
-"""A cluster's name where people type it, and a description whose name has changed while its cluster was up."""
+"""A cluster's name in commands, and a description whose name has changed while its cluster was up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_down_status_and_heal_take_the_name_as_it_is_typed() -> None:
         assert Store().names() == ["one"]
 
 
-def test_a_file_whose_name_has_changed_tells_of_the_cluster_under_its_former_one(tmp_path: Path) -> None:
+def test_a_renamed_file_reports_the_cluster_under_its_former_name(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(f'name = "before"\n{STAR}')
     try:
@@ -64,7 +64,7 @@ def test_a_file_whose_name_has_changed_tells_of_the_cluster_under_its_former_one
         command("down", "--all")
 
 
-def test_a_capture_of_one_link_says_nothing_of_fates_on_others(tmp_path: Path) -> None:
+def test_a_capture_of_one_link_contains_no_fates_of_others(tmp_path: Path) -> None:
     with Cluster.star(3, name="heard").up() as cluster, cluster.inject("n3", corrupt="100%", delay="1ms"):
         with cluster.inject("n1", delay="1ms"), cluster.capture("n1", tmp_path / "n1.pcapng") as capture:
             cluster["n1"].run(["ping", "-c1", "-W1", "n2"])

@@ -1,4 +1,5 @@
-"""IS of NPB on real frames: complete, with its verification, over TCP and over our NICs, several ranks on a node."""
+"""IS of NPB on real frames: complete, with its verification, over TCP and over NICs with firmware, several ranks on a
+node."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.live.machine_state import Machine, eventually
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 TIMEOUT = 30.0  # s
-SOON = 5.0  # s, on a machine that has others at work
+SOON = 5.0  # s, on a busy machine
 NODES = ["n1", "n2", "n3", "n4"]
 PROTOCOLS = {"emp": (EMP, range(8)), "openmx": (OPENMX, range(8, 12))}
 """Protocols, and the seeds of their deaths."""
@@ -57,7 +57,7 @@ def _talks(run: Run, node: str) -> bool:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves_nothing(name: str) -> None:
+def test_a_killed_node_process_ends_the_run_soon_is_named_and_leaves_nothing(name: str) -> None:
     protocol, seeds = PROTOCOLS[name]
     plug, ethertype, program = protocol.plug, protocol.ethertype, partial(talk, name)
     with Cluster.star(len(NODES)).up() as cluster:

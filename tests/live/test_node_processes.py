@@ -31,7 +31,7 @@ from tests.live.node_sockets import offloads_on
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
-def test_two_programs_talk_in_their_nodes() -> None:
+def test_two_programs_communicate_in_their_nodes() -> None:
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
         outcome = run.wait(TIMEOUT)
     assert outcome.results == {"n1": [n.to_bytes(4, "big")[::-1] for n in range(20)], "n2": "n2 in n2"}
@@ -41,7 +41,7 @@ def test_two_programs_talk_in_their_nodes() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["echo", "emp"])
-def test_a_hundred_begin_soon_and_cost_little(
+def test_a_hundred_processes_start_quickly_and_cheaply(
     protocol: str, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
     """Node processes are forked from a small parent, not from a grown test run, since forked memory stays shared until
@@ -61,7 +61,7 @@ def test_a_hundred_begin_soon_and_cost_little(
     assert sizes[-1] < 4_000_000, "they are about 3 MB, as what the NIC's own modules touch is copied page by page"
 
 
-def test_a_killed_process_is_told_at_once_by_name() -> None:
+def test_a_killed_process_is_reported_at_once_by_name() -> None:
     with Cluster.star(3).up() as cluster:
         with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
             os.kill(run.pids["n2"], signal.SIGKILL)
@@ -75,7 +75,7 @@ def test_a_killed_process_is_told_at_once_by_name() -> None:
         assert [(event["node"], event["code"]) for event in events if event["node"] == "n2"] == [("n2", -9)]
 
 
-def test_a_death_whose_two_signs_come_at_once_is_told() -> None:
+def test_a_death_whose_two_signs_arrive_at_once_is_reported() -> None:
     """The closed channel and the parent's message are both pending when they are read."""
     with Cluster.star(3).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
         os.kill(run.pids["n2"], signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_a_death_whose_two_signs_come_at_once_is_told() -> None:
             event["event"] == "node process died" for event in event_log.read(Store().directory(cluster.name))
         ):
             assert time.monotonic() < deadline
-        time.sleep(0.05)  # it is recorded before it is said; too short a wait makes the test easier, not wrong
+        time.sleep(0.05)  # it is recorded before it is reported; too short a wait makes the test easier, not wrong
         with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
             run.wait(TIMEOUT)
 
@@ -107,7 +107,7 @@ def test_a_program_that_raises_is_no_death() -> None:
         assert deaths(cluster) == []
 
 
-def test_whom_the_end_of_a_run_ends_has_not_died() -> None:
+def test_a_process_ended_by_the_end_of_a_run_has_not_died() -> None:
     programs = {f"n{number}": idle for number in range(1, 9)} | {"n1": deaf}
     with Cluster.star(8).up() as cluster:
         for _ in range(5):
@@ -137,7 +137,7 @@ def test_an_exception_of_a_program_is_shown_with_its_node_and_line() -> None:
         run.wait(TIMEOUT)
 
 
-def test_a_run_that_is_stuck_tells_what_each_node_waits_for() -> None:
+def test_a_stuck_run_reports_what_each_node_waits_for() -> None:
     async def spinning(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         while True:
             pass
@@ -163,7 +163,7 @@ def test_a_run_that_is_stuck_tells_what_each_node_waits_for() -> None:
     assert "n2: the program runs" in str(stuck.value)
 
 
-def test_a_result_too_large_to_be_told_is_an_error() -> None:
+def test_a_result_too_large_to_send_is_an_error() -> None:
     async def large(_endpoint: EchoEndpoint, _node: ProgramNode) -> bytes:
         return bytes(1 << 20)
 
@@ -199,7 +199,7 @@ def test_programs_see_their_node() -> None:
         assert actual == ("n2", cluster["n1"].address, [cluster["n2"].layout.nics[0].name, "lo"], os.getcwd())
 
 
-def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
+def test_the_death_of_their_parent_ends_all_and_is_reported() -> None:
     def report(cluster: RunningCluster) -> list[tuple[object, ...]]:
         events = [
             event for event in event_log.read(Store().directory(cluster.name)) if event["event"] == "node parent died"
@@ -219,7 +219,7 @@ def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
         assert len(report(cluster)) == 1, "an end that was asked for is none"
 
 
-def test_offloads_are_off_while_an_agent_is_there_and_come_back_however_it_ends() -> None:
+def test_offloads_are_off_while_an_agent_runs_and_are_restored_however_it_ends() -> None:
     with Cluster.star(3).up() as cluster:
         with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
             assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
@@ -227,7 +227,7 @@ def test_offloads_are_off_while_an_agent_is_there_and_come_back_however_it_ends(
         assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [True, True, True]
 
 
-def test_a_node_that_is_not_there_is_refused() -> None:
+def test_an_unknown_node_is_refused() -> None:
     with Cluster.star(2).up() as cluster:
         with pytest.raises(NotFoundError, match="n9"), agents(cluster, plug, ETHERTYPE, {"n9": idle}):
             pass

@@ -34,7 +34,7 @@ from tests.live.test_runs_gone_wrong import FRAMES, parent_of, stuck
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
 
-def test_programs_talk_in_a_held_cluster(home: Path) -> None:
+def test_programs_communicate_in_a_held_cluster(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
@@ -48,7 +48,7 @@ def test_programs_talk_in_a_held_cluster(home: Path) -> None:
     wait_for_success(as_user(home, story))
 
 
-def test_programs_talk_through_a_relay_in_a_cluster_that_stays(home: Path) -> None:
+def test_programs_communicate_through_a_relay_in_a_lasting_cluster(home: Path) -> None:
     """EMP retransmits lost frames."""
 
     async def send(endpoint: emp.Endpoint, node: ProgramNode) -> None:
@@ -69,7 +69,7 @@ def test_programs_talk_through_a_relay_in_a_cluster_that_stays(home: Path) -> No
     wait_for_success(as_user(home, story))
 
 
-def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
+def test_offloads_are_restored_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:
@@ -87,7 +87,7 @@ def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: 
     wait_for_success(as_user(home, story))
 
 
-def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, tmp_path: Path) -> None:
+def test_a_flood_that_overflows_a_users_smaller_buffers_is_reported(home: Path, tmp_path: Path) -> None:
     """An unprivileged socket's buffer is limited by net.core.rmem_max."""
     over = tmp_path / "over"
 
@@ -139,7 +139,7 @@ def offloads_on_inside(cluster: RunningCluster, node: str) -> bool | None:
     return call_inside(cluster.state.holder.pid, lambda: offloads_on(cluster, node))
 
 
-def test_deaths_and_what_is_waited_for_are_told(home: Path) -> None:
+def test_deaths_and_pending_operations_are_reported(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": idle}) as run:

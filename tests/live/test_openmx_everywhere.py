@@ -63,7 +63,7 @@ async def count(comm, node):
     return heard
 
 @pytest.mark.cluster("star-2", loss="5%", delay="1ms", seed=3)
-def test_the_other_hears_everything(cluster):
+def test_the_other_node_receives_every_number(cluster):
     assert cluster.run(count, protocol="openmx").results["n2"] == list(range(20))
 """
 FIRST_LOST = Scenario(
@@ -125,7 +125,7 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     lost = captured.result.met["rule"]
     assert 1 <= lost <= 6  # of each direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
-    replies = [one for one in decoded if one["fields"].get("openmx.type") == TYPE_PULL_REPLY]
+    replies = [document for document in decoded if document["fields"].get("openmx.type") == TYPE_PULL_REPLY]
     assert sum(reply["met"].startswith("dropped by rule") for reply in replies) == lost
     assert any("Open-MX CONNECT" in line for line in output("decode", str(capture)))
     report = tmp_path / "report.html"
@@ -136,13 +136,13 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     dissected = by_tshark(dissector, capture, "openmx.type")
     assert dissected.count(str(TYPE_PULL_REPLY)) == len(replies) > lost
     assert Counter(filter(None, dissected)) == Counter(
-        str(one["fields"]["openmx.type"]) for one in decoded if "openmx.type" in one["fields"]
+        str(document["fields"]["openmx.type"]) for document in decoded if "openmx.type" in document["fields"]
     )
 
 
 def random_traffic(folder: Path, mode: Mode, seed: int = 7, **more: Unpack[RunOptions]) -> None:
     """Messages of chance from everybody to everybody, with their histories checked and every fate logged. A dilated run has
-    the paper's costs: they change when things happen, and nothing else."""
+    the paper's costs, which change only times."""
     given: RunOptions = {"profile": OPENMX_2009, "dilate": DILATE} if mode == "dilated" else {}
     testbed.run(
         Cluster.star(3, rate="1gbit", delay="100us", loss="2%", seed=seed), "random", protocol="openmx", mode=mode,
@@ -158,7 +158,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("mode", "nics"), [("live", "inline"), ("live", "shared"), ("dilated", "inline")])
-def test_messages_and_the_fates_of_every_flow_are_the_simulations(
+def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation(
     mode: Mode, nics: Nics, simulated: Path, tmp_path: Path
 ) -> None:
     random_traffic(tmp_path / "run", mode, nics=nics)
@@ -214,7 +214,7 @@ def test_shared_nics_serve_programs_that_attach() -> None:
     assert sorted(log) == ["0 from n2\n", "1 from n1\n"]
 
 
-def test_runs_with_shared_nics_come_to_the_same_end() -> None:
+def test_runs_with_shared_nics_have_the_same_outcome() -> None:
     result = testbed.run(
         Cluster.star(2, loss="1%", seed=3), ring, protocol="openmx", mode="live", nics="shared", timeout=60
     )

@@ -1,5 +1,5 @@
-"""Open-MX's NICs shared by host processes: one that writes and rings what it likes, or is killed, disturbs nobody but its
-partners, and those are told."""
+"""Open-MX's NICs shared by host processes: one that misbehaves, or is killed, disturbs no other but its
+partners, which are notified."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHILE: Final = 1.5  # s
 
 
 def talk(peer: int, rounds: int) -> Program:
-    """Exchange messages with a peer, who does the same, in rounds; each is checked. rounds: 0 for ever, until the connection
+    """Exchange messages with a peer in rounds; each is checked. rounds: 0: without end, until the connection
     is lost: then its result is the status."""
 
     async def program(library: Library, _driver: HostDriver, nic: Attachment) -> int | str:
@@ -111,7 +111,7 @@ def _has_no_region(running: Nodes, name: str) -> bool:
     return running.regions(name) == 0
 
 
-def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
+def test_a_process_that_writes_arbitrary_bytes_and_doorbells_affects_no_other() -> None:
     with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
         vandals = [running.host(name, scribble, 1) for name in ("n1", "n2")]
         good = [running.host("n1", talk(2, 200), 0), running.host("n2", talk(0, 200), 0)]
@@ -121,7 +121,7 @@ def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
         assert all(rung > 200 for rung in wait_for_results(vandals))
 
 
-def test_partners_of_a_killed_process_are_told_others_go_on_and_another_takes_its_place() -> None:
+def test_partners_of_a_killed_process_are_notified_others_continue_and_another_takes_its_place() -> None:
     """One exchanges messages with it, another has only connected and waits."""
     with Cluster.star(3).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
         victim, widow = running.host("n2", talk(1, 0), 1), running.host("n1", talk(3, 0), 1)
@@ -138,7 +138,7 @@ def test_partners_of_a_killed_process_are_told_others_go_on_and_another_takes_it
         assert wait_for_results(again) == [20, 20]
 
 
-def test_one_that_was_asked_for_a_connection_and_only_waits_is_told_too() -> None:
+def test_a_peer_that_was_asked_for_a_connection_and_only_waits_is_notified_too() -> None:
     async def wait(library: Library, driver: HostDriver, _nic: Attachment) -> str:
         endpoint, statuses = library.open_endpoint(0), list[Status]()
         endpoint.on_lost = lambda _, status: statuses.append(status)

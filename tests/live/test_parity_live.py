@@ -1,4 +1,5 @@
-"""EMP and AM-II on Ethernet and on Myrinet: live and dilated runs have the simulation's messages, and every flow its fates.
+"""EMP and AM-II on Ethernet and on Myrinet: live and dilated runs have the messages of the simulation, and every flow has
+its fates.
 
 Messages are equal up to what MPI leaves open (`parity.received_messages`). The runs of another seed must differ.
 Times of dilated runs, and those of a wrong profile, are in `test_dilated`.
@@ -106,7 +107,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
 
 
 @pytest.mark.parametrize("case", EVERY if LONG else QUICK, ids=str)
-def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_seeds(
+def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation_and_of_no_other_seed(
     case: Case, simulated: Simulated, tmp_path: Path
 ) -> None:
     run_folder = tmp_path / "run"

@@ -38,7 +38,7 @@ def enter_plain_chroot(base: Path) -> None:
     os.chdir("/")
 
 
-def test_a_program_in_a_node_is_refused_with_the_reason_and_what_to_do(tmp_path: Path) -> None:
+def test_a_program_in_a_node_is_refused_with_the_reason_and_the_remedy(tmp_path: Path) -> None:
     def executed() -> subprocess.CompletedProcess[str]:
         enter_plain_chroot(tmp_path)
         return command("exec", "n1", "true")

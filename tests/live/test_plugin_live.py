@@ -74,7 +74,7 @@ async def count(comm, node):
     return heard
 
 @pytest.mark.cluster("star-3", loss="5%", delay="1ms", seed=3)
-def test_everybody_hears_everything(cluster):
+def test_every_node_receives_every_number(cluster):
     results = [cluster.run(count).results]
     with cluster.inject("n2", loss="20%"):
         results.append(cluster.run(count).results)
@@ -84,10 +84,10 @@ def test_everybody_hears_everything(cluster):
     )
     result = suite.runpytest("--testbed-mode=both", "-v")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["*test_everybody_hears_everything?sim? PASSED*", "*everything?live? PASSED*"])
+    result.stdout.fnmatch_lines(["*test_every_node_receives_every_number?sim? PASSED*", "*everything?live? PASSED*"])
 
 
-def test_a_failing_test_leaves_what_its_cluster_was_and_what_its_links_carried(suite: pytest.Pytester) -> None:
+def test_a_failing_test_leaves_its_clusters_description_and_its_links_frames(suite: pytest.Pytester) -> None:
     suite.makepyfile(ONE_FAILS)
     result = suite.runpytest("--pcap-on-failure")
     result.assert_outcomes(failed=1, passed=1)
@@ -115,7 +115,7 @@ def test_a_failing_test_leaves_what_its_cluster_was_and_what_its_links_carried(s
     assert json.loads((folder / "state.json").read_text())["datapaths"]
 
 
-def test_a_cluster_of_a_failing_test_stays_up_if_it_shall(suite: pytest.Pytester) -> None:
+def test_a_cluster_of_a_failing_test_stays_up_on_request(suite: pytest.Pytester) -> None:
     suite.makepyfile(ONE_FAILS)
     result = suite.runpytest_subprocess("--keep-cluster")
     result.assert_outcomes(failed=1, passed=1)
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_a_program_at_the_prompt_and_not_the_tests(suite: pytest.Pyt
         terminal.shows("1 failed, 1 passed")
 
 
-def test_where_there_is_no_terminal_the_commands_for_another_are_said(suite: pytest.Pytester) -> None:
+def test_without_a_terminal_the_commands_for_another_one_are_printed(suite: pytest.Pytester) -> None:
     suite.makepyfile(ONE_FAILS)
     result = suite.runpytest("--cli-on-error", "-k", "test_fails")
     result.stdout.fnmatch_lines(["cluster test-fails-live-* is up:", "  testbed shell --name test-fails-live-* n1"])

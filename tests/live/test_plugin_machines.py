@@ -1,5 +1,4 @@
-"""The plug-in with clusters that are spread over machines: an inner pytest at the desk, where the machines' commands are
-given."""
+"""The plug-in with clusters that are spread over machines: an inner pytest on the controller's machine."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ async def count(comm, node, *, until: int = 3):
     return await comm.recv(source=0)
 
 
-def test_a_run_and_a_fault(cluster):
+def test_one_run_and_one_fault(cluster):
     with cluster.inject("n4", loss="30%"):
         result = cluster.run(count, until=5, check=True)
     assert result.results == dict.fromkeys(["n1", "n2", "n3", "n4"], 5)
@@ -62,7 +61,7 @@ def pytest_at(machines: Lab, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(inner.args, inner.returncode, stdout, stderr)
 
 
-def test_one_body_in_the_simulation_and_on_machines_and_what_is_kept_of_a_failure(machines: Lab) -> None:
+def test_one_test_body_in_the_simulation_and_on_machines_and_the_files_kept_of_a_failure(machines: Lab) -> None:
     done = pytest_at(machines, "--testbed-mode", "both", "--pcap-on-failure", "--keep-cluster")
     assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     (folder,) = (machines.folder / "testbed-artefacts").glob("*test_fails*")

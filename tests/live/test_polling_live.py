@@ -65,7 +65,7 @@ def measured(star: RunningCluster, protocol: str, nics: Literal["inline", "share
 
 
 def too_slow(times: dict[str, float]) -> dict[str, float]:
-    """How many times as long as waiting, where that is too much."""
+    """Limit of the ratio to waiting."""
     actual = {}
     for how, took in times.items():
         waits = times["probe" if "probe" in how else "recv"] + (SLEPT if how.endswith("sleep") else 0)
@@ -75,7 +75,7 @@ def too_slow(times: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("protocol", "nics", "cores"), CELLS)
-def test_a_program_that_polls_takes_at_most_three_times_as_long_as_one_that_waits(
+def test_a_polling_program_takes_at_most_three_times_as_long_as_a_waiting_one(
     star: RunningCluster, tmp_path: Path, protocol: str, nics: Literal["inline", "shared"], cores: int
 ) -> None:
     """The least of several measurements is compared: what other processes of the machine take is not the program's."""
@@ -90,7 +90,7 @@ def test_a_program_that_polls_takes_at_most_three_times_as_long_as_one_that_wait
 
 
 @pytest.mark.parametrize(("protocol", "nics"), [("emp", "inline"), ("am2", "shared")])
-def test_scripts_that_poll_come_to_their_end(
+def test_scripts_that_poll_terminate(
     star: RunningCluster, tmp_path: Path, protocol: str, nics: Literal["inline", "shared"]
 ) -> None:
     for script, arguments in (("master_worker.py", "24"), ("pipeline.py", "0"), ("pipeline.py", "0.001")):
@@ -101,11 +101,11 @@ def test_scripts_that_poll_come_to_their_end(
         )  # fmt: skip
         reported = [(folder / "logs" / f"{node}.log") for node in ("n1", "n2")]
         assert any(
-            one.exists() and one.read_text() in ("all tasks are done\n", "12 items have come through\n")
-            for one in reported
+            entry.exists() and entry.read_text() in ("all tasks are done\n", "12 items have come through\n")
+            for entry in reported
         )
 
 
-def test_a_progress_thread_is_refused_with_what_to_do_instead(star: RunningCluster, tmp_path: Path) -> None:
+def test_a_progress_thread_is_refused_with_the_alternative(star: RunningCluster, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
         testbed.run(star, with_our_import("progress_thread.py", tmp_path), timeout=20)

@@ -66,7 +66,7 @@ def impaired() -> Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RunReport:
     """Outcome of a run: error and exit code, grade, findings with their reasons, number of received messages."""
 
     error: str
@@ -75,7 +75,7 @@ class Said:
     findings: Mapping[str, str]
 
 
-def run(folder: Path, protocol: str, nics: str, seed: int) -> Said:
+def run(folder: Path, protocol: str, nics: str, seed: int) -> RunReport:
     """A run in a cluster that it brings up for itself."""
     error, code = "", 0
     try:
@@ -95,7 +95,7 @@ def run(folder: Path, protocol: str, nics: str, seed: int) -> Said:
     checks = json.loads((folder / "checks.json").read_text())
     accused = [violation for check in checks["checks"] for violation in check["violations"]]
     assert not accused, (seed, accused[:4], checks["circumstances"])
-    return Said(error, code, verdict["grade"], bad)
+    return RunReport(error, code, verdict["grade"], bad)
 
 
 def children_of(pid: int, name: str) -> list[int]:
@@ -151,8 +151,8 @@ def test_whoever_is_killed_under_load_is_survived_or_named(
     protocol, nics = ("emp", "shared") if kind == "NIC agent" else (chance.choice(["emp", "tcp"]), "inline")
     moment, folder = chance.uniform(0, LATEST), tmp_path / "run"
 
-    def go_on(say: Callable[[object], None]) -> None:
-        say(run(folder, protocol, nics, seed))
+    def go_on(report: Callable[[object], None]) -> None:
+        report(run(folder, protocol, nics, seed))
 
     with background(go_on) as controller:
         pid, when, told_to = killed(kind, controller, folder, moment, chance)
@@ -161,11 +161,11 @@ def test_whoever_is_killed_under_load_is_survived_or_named(
             assert not (folder / "result.json").exists()
         else:
             reported = controller.answer()
-            assert isinstance(reported, Said), reported
+            assert isinstance(reported, RunReport), reported
             assert controller.wait() == 0
             where = f"seed {seed}, {protocol}, {kind} {pid}: {reported}"
             judge(kind, pid, reported, where)
-            assert_told(kind, pid, when, [*read(folder / "events.jsonl"), *told_to()], where)
+            assert_recorded(kind, pid, when, [*read(folder / "events.jsonl"), *told_to()], where)
     in_child(lambda: collect(Store()))
     machine.assert_unchanged(f"left behind by the death of {kind}, seed {seed}")
 
@@ -188,7 +188,7 @@ def killed(
     return actual[-1], when, lambda: list(event_log.read(directory))
 
 
-def judge(kind: str, pid: int, reported: Said, where: str) -> None:
+def judge(kind: str, pid: int, reported: RunReport, where: str) -> None:
     """Check that the run's end, exit code and verdict fit the killed process."""
     named = FINDINGS.get(kind, "")
     if kind == "node process":
@@ -206,22 +206,23 @@ def judge(kind: str, pid: int, reported: Said, where: str) -> None:
         assert not reported.error, where
 
 
-def assert_told(kind: str, pid: int, when: int, events: list[Mapping[str, Any]], where: str) -> None:
+def assert_recorded(kind: str, pid: int, when: int, events: list[Mapping[str, Any]], where: str) -> None:
     """Check that the events report exactly this death, and a restart at the first attempt before the run's end."""
     deaths = {
-        (str(one["event"]), int(one["pid"]))
-        for one in events
-        if str(one["event"]).endswith("died") and one.get("code", -1) < 0  # a program that has failed ends by itself
+        (str(event["event"]), int(event["pid"]))
+        for event in events
+        if str(event["event"]).endswith("died")
+        and event.get("code", -1) < 0  # a program that has failed ends by itself
     }
     own = (f"{kind} died", pid)
     assert own in deaths, (where, deaths)
     if kind in ("relay", "supervisor", "node process", "NIC agent"):
         assert deaths == {own}, where
     if kind in ("relay", "supervisor"):
-        (back,) = {one["pid"]: one for one in events if one["event"] == f"{kind} restarted"}.values()
+        (back,) = {event["pid"]: event for event in events if event["event"] == f"{kind} restarted"}.values()
         begin, end = back["gap"]
         assert when < begin < end < time.time_ns(), (where, back)
-        assert not [one for one in events if one["event"] == f"{kind} not restarted"], where
+        assert not [event for event in events if event["event"] == f"{kind} not restarted"], where
 
 
 def read(path: Path) -> list[Mapping[str, Any]]:

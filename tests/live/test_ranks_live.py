@@ -75,7 +75,7 @@ def test_more_cores_than_processors_leave_the_programs_free_with_a_note() -> Non
     assert any("a: more cores are configured than this machine has processors" in note for note in result.verdict.notes)
 
 
-def test_nodes_have_processors_of_their_own_as_long_as_there_are_any() -> None:
+def test_nodes_have_separate_processors_while_there_are_enough() -> None:
     machine = sorted(os.sched_getaffinity(0))
     described = {number: MIXED.replace('name = "b"', f'name = "b"\ncores = {number}') for number in (1, len(machine))}
     actual = testbed.run(Description.from_toml(described[1]), tells_its_processor, timeout=60)
@@ -167,7 +167,7 @@ def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
         assert result.checks is not None
 
 
-def test_comb_and_pingpong_beside_a_busy_program_have_the_order_of_the_simulation() -> None:
+def test_comb_and_pingpong_next_to_a_busy_program_have_the_order_of_the_simulation() -> None:
     figures_found = figures("dilated", 20)
     polled = beside(polls, 2, "dilated", 20).usage["a"]
     assert polled["core 0"]["poll_ns"] > 4_000_000

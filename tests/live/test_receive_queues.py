@@ -1,4 +1,5 @@
-"""Receive queues in namespaces: workers of a shared NIC, among which the kernel deals frames out by the protocol's hash."""
+"""Receive queues in namespaces: workers of a shared NIC, among which the kernel distributes frames by the protocol's
+hash."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_the_shipped_hash_leads_pull_replies_astray_unless_the_queues_divide_128
         assert not result.checks.failed
 
 
-def test_workers_without_a_function_hand_over_what_comes_to_them(tmp_path: Path) -> None:
+def test_workers_without_a_function_pass_packets_on(tmp_path: Path) -> None:
     """One rank a node, three workers: pull replies for endpoint 0 come to worker 2, as the hash was shipped."""
     result = testbed.run(
         "star-2", PingPong, protocol="openmx", nics="shared", queues=3, steering="myri10ge",
@@ -75,7 +76,7 @@ def test_in_turn_half_of_the_frames_come_to_the_other_worker() -> None:
     result = exchanged(2, "round-robin", bind=False)
     for node in ("n1", "n2"):
         (first, handed), (second, also_handed) = workers(result, node, 2)
-        # The workers are asked one after the other, while the last acknowledgements still come.
+        # The workers are queried one after the other, while the last acknowledgements arrive.
         assert abs(first - second) < 0.02 * (first + second)
         assert 0.25 < (handed + also_handed) / (first + second) < 0.75
 
@@ -107,7 +108,7 @@ async def pings_between_messages(comm: Comm, node: Node) -> str:  # noqa: ARG001
 
 
 @pytest.mark.requires("ping")
-def test_ip_packets_keep_the_kernels_path_beside_receive_workers() -> None:
+def test_ip_packets_keep_the_kernels_path_with_receive_workers() -> None:
     result = testbed.run(
         "star-2", pings_between_messages, protocol="openmx", nics="shared", ranks_per_node=RANKS, queues=2
     )
@@ -116,7 +117,7 @@ def test_ip_packets_keep_the_kernels_path_beside_receive_workers() -> None:
     assert not [counts[name] for counts in result.counters.values() for name in dropped if counts.get(name)]
 
 
-def test_queues_that_cannot_be_are_refused_with_what_there_is() -> None:
+def test_impossible_queues_are_refused_with_the_possible_ones() -> None:
     with pytest.raises(UnsupportedError, match="add --nics shared"):
         testbed.run("star-2", RandomTraffic, protocol="openmx", queues=2, settings={"messages": 1})
     with pytest.raises(UnsupportedError, match="protocol emp has no hash"):

@@ -1,4 +1,4 @@
-"""The relay's process: the links that it carries, and the cluster after its death, its supervisor's or a node's."""
+"""The relay's process: its links, and the cluster after the death of the relay, its supervisor or a node."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_tcp_passes_in_frames_of_the_mtu_where_each_has_a_fate_of_its_own(mtu: i
         ping(cluster, "n1", "n2", "-s", str(mtu - 28), "-M", "do")
 
 
-def test_frames_keep_their_vlan_tags_which_the_kernel_carries_beside_them() -> None:
+def test_frames_keep_their_vlan_tags_which_the_kernel_stores_separately() -> None:
     with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="100us"):
         macs = node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1")
         tags = {1: b"\x81\x00\x20\x07", 2: b"\x81\x00\x00\x00", 3: b"\x88\xa8\x00\x05\x81\x00\x00\x06"}
@@ -136,10 +136,10 @@ def test_frames_keep_their_vlan_tags_which_the_kernel_carries_beside_them() -> N
                 assert data[12 : 12 + len(tag) - 4] == tag[4:]
 
 
-# What it says
+# Messages
 
 
-def test_a_relay_that_was_held_up_says_by_how_much() -> None:
+def test_a_delayed_relay_reports_its_lateness() -> None:
     with (
         Cluster.back_to_back().up() as cluster,
         cluster.inject("all", delay="1ms"),
@@ -208,7 +208,7 @@ def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
         traffic.wait()
 
 
-def test_a_relay_that_dies_again_and_again_is_tried_again_at_leisure() -> None:
+def test_a_relay_that_dies_repeatedly_is_restarted_at_longer_intervals() -> None:
     """The supervisor backs off between restarts, and the relay runs in the end."""
     with running(delay="1ms") as cluster:
         for death in range(1, 7):
@@ -243,13 +243,13 @@ def test_a_relay_outlives_its_supervisor_loses_nothing_and_starts_another_one() 
             assert start < ended <= restarted["time"]
         assert relay_pid(cluster) == pid
         assert events_of(cluster, "relay died") == []
-        os.kill(pid, signal.SIGKILL)  # which is not a child of who watches it now
+        os.kill(pid, signal.SIGKILL)  # which is no child of its present supervisor
         eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
         cluster.inject("n2", delay="1ms")
         ping(cluster, "n1", "n2")
 
 
-def test_a_span_that_ends_while_no_supervisor_runs_is_invalid_for_as_long_as_there_was_none() -> None:
+def test_a_span_that_ends_without_a_supervisor_is_invalid_from_its_death_on() -> None:
     with running(delay="1ms") as cluster:
         before = baseline(cluster)
         killed = kill_supervisor(cluster)
@@ -260,7 +260,7 @@ def test_a_span_that_ends_while_no_supervisor_runs_is_invalid_for_as_long_as_the
         assert run_verdict.measured == ended - start > 0
 
 
-def test_traffic_passes_whole_while_one_supervisor_after_the_other_dies() -> None:
+def test_traffic_passes_without_loss_while_supervisors_die_one_after_the_other() -> None:
     with running(delay="200us") as cluster, connected(cluster, "n1", "n2") as (sender, receiver):
         before = relay_report(cluster)["links"][LINK]["forward"]["emulator"]
         kill_supervisor(cluster)
@@ -270,7 +270,7 @@ def test_traffic_passes_whole_while_one_supervisor_after_the_other_dies() -> Non
         assert (after["overrun"], after["unsent"]) == (before["overrun"], before["unsent"])
 
 
-def test_supervisor_and_relay_that_die_together_are_put_right_by_the_next_command() -> None:
+def test_supervisor_and_relay_that_die_together_are_restarted_by_the_next_command() -> None:
     with running(delay="1ms") as cluster:
         supervisor, relay = supervisor_of(cluster).pid, relay_pid(cluster)
         os.kill(supervisor, signal.SIGSTOP)  # so that neither sees the other die
@@ -284,7 +284,7 @@ def test_supervisor_and_relay_that_die_together_are_put_right_by_the_next_comman
         assert "GONE" not in testbed("status", "--name", NAME).stdout
 
 
-def test_many_who_start_a_supervisor_at_once_get_one_and_no_link_is_carried_twice() -> None:
+def test_concurrent_starts_of_a_supervisor_give_one_and_no_link_is_forwarded_twice() -> None:
     with running(delay="1ms") as cluster, between(cluster, ("n1", "n2")) as traffic:
         directory, pid = Store().directory(NAME), relay_pid(cluster)
         kill_supervisor(cluster)
@@ -292,7 +292,7 @@ def test_many_who_start_a_supervisor_at_once_get_one_and_no_link_is_carried_twic
             os.posix_spawn(sys.executable, [*command(Store(), NAME), "0", "0", ""], os.environ) for _ in range(4)
         ]
         eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "there is another one")
-        (kept,) = [one for one in (running_supervisor(directory),) if one is not None]
+        (kept,) = [entry for entry in (running_supervisor(directory),) if entry is not None]
         for one in started:
             if one != kept.pid:
                 os.waitpid(one, 0)
@@ -301,7 +301,7 @@ def test_many_who_start_a_supervisor_at_once_get_one_and_no_link_is_carried_twic
         traffic.wait()
 
 
-def test_a_node_that_is_gone_is_made_again_while_the_relay_carries_the_others() -> None:
+def test_a_missing_node_is_recreated_while_the_relay_forwards_the_others() -> None:
     described_twice = resolve(impaired_star(delay="1ms"))
     with running(delay="1ms") as cluster:
         stays = cluster.inject("n2", delay="2ms")
@@ -320,7 +320,7 @@ def test_a_node_that_is_gone_is_made_again_while_the_relay_carries_the_others() 
         ping(RunningCluster.attach(NAME), "n1", "n2")
 
 
-def test_a_link_that_moves_to_another_switch_goes_on_being_carried() -> None:
+def test_a_link_that_moves_to_another_switch_keeps_being_forwarded() -> None:
     def line(home: str) -> Layout:
         links = [Link(ends=["n1", home], delay="1ms"), Link(ends=["n2", "s2"]), Link(ends=["s1", "s2"], delay="1ms")]
         nodes = [Node(name="n1"), Node(name="n2")]
@@ -338,9 +338,9 @@ def test_a_link_that_moves_to_another_switch_goes_on_being_carried() -> None:
 
 
 def test_a_temporary_cluster_ends_with_its_process_even_if_that_is_killed(machine: Machine) -> None:
-    def hold_cluster(say: Callable[[object], None]) -> None:
+    def hold_cluster(report: Callable[[object], None]) -> None:
         with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
-            say(relay_pid(cluster))
+            report(relay_pid(cluster))
             signal.pause()
 
     with background(hold_cluster) as process:
@@ -352,7 +352,7 @@ def test_a_temporary_cluster_ends_with_its_process_even_if_that_is_killed(machin
     machine.assert_unchanged("its process was killed")
 
 
-def test_down_ends_what_carries_the_cluster() -> None:
+def test_down_ends_the_clusters_processes() -> None:
     before = snapshot().processes
     with running(delay="1ms") as cluster:
         cluster.inject("n2", loss="1%", seconds=1000)
@@ -397,7 +397,7 @@ def test_up_with_a_relay_killed_after_any_change_leaves_nothing_behind_gc(
     record_property("note", f"up of an impaired cluster of 3 nodes: {len(changes)} changes")
 
 
-def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by_the_next(
+def test_a_change_of_an_impaired_cluster_killed_after_any_step_is_completed_by_the_next(
     machine: Machine, record_property: Callable[[str, object], None]
 ) -> None:
     in_child(lambda: up(IMPAIRED))
@@ -420,7 +420,7 @@ def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by
     record_property("note", f"change of an impaired cluster: {len(changes)} changes")
 
 
-def test_injecting_killed_after_any_change_leaves_a_cluster_that_the_next_command_puts_right(
+def test_an_injection_killed_after_any_change_leaves_a_cluster_that_the_next_command_repairs(
     machine: Machine, record_property: Callable[[str, object], None]
 ) -> None:
     def inject() -> None:

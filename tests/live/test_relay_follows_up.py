@@ -1,4 +1,4 @@
-"""Changes by `up` beside a link's own keys: the seed, contents of named files, the link's presence."""
+"""Changes by `up` other than a link's keys: the seed, contents of named files, the link's presence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def milliseconds(cluster: RunningCluster) -> float:
     return float(output.rpartition(" = ")[2].split("/")[0])
 
 
-def test_another_text_of_the_same_file_is_in_force(tmp_path: Path) -> None:
+def test_a_changed_content_of_the_same_file_is_applied(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.write_text("1ms\n")
     requested = {"delay": "1ms", "distribution": "trace", "jitter_file": str(trace)}
@@ -62,7 +62,7 @@ def test_another_seed_begins_the_fates_anew() -> None:
     assert link["forward"]["counters"]["offered"] == 0
 
 
-def test_an_injection_that_goes_with_its_links_is_an_event() -> None:
+def test_an_injection_removed_with_its_links_is_an_event() -> None:
     cluster = up({})
     cluster.inject("n1", loss="1%")
     made = Cluster.model_validate({"name": NAME, "node": [{"name": "n1"}, {"name": "n2"}]})

@@ -1,5 +1,5 @@
-"""TCP as GSO frames through the relay: they stay whole on links without random fates; otherwise each segment has a fate
-of its own.
+"""TCP as GSO frames through the relay: they stay unsegmented on links without random fates; otherwise each segment has a
+fate of its own.
 
 This holds from the first frame on, even before the sender's offloads are off.
 """
@@ -98,7 +98,7 @@ def gso_frames(cluster: RunningCluster) -> int:
 
 def address(cluster: RunningCluster, node: str, version: int) -> str:
     actual = [address.partition("/")[0] for nic in cluster[node].layout.nics for address in nic.addresses]
-    return next(one for one in actual if (":" in one) == (version == 6))
+    return next(entry for entry in actual if (":" in entry) == (version == 6))
 
 
 def accepted_offloads(cluster: RunningCluster, key: str, device: str) -> Offloads | None:
@@ -225,7 +225,7 @@ def lost_numbers(records: Iterable[Record]) -> list[int]:
     return [record.n for record in records if record.flow.key == (socket.IPPROTO_TCP, 5001) and record.cause == "loss"]
 
 
-def test_loss_that_is_injected_between_pieces_meets_frames_as_it_is_promised(tmp_path: Path) -> None:
+def test_loss_injected_between_gso_frames_applies_to_the_specified_frames(tmp_path: Path) -> None:
     """After the heal the link carries GSO frames again."""
     log = tmp_path / "fates.jsonl"
     with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("all", delay="1ms"):
@@ -252,16 +252,16 @@ def test_loss_that_is_injected_between_pieces_meets_frames_as_it_is_promised(tmp
     assert frames_lost[-1] > 16 * MiB // MTU, "counted frame by frame"
 
 
-def test_faults_that_come_and_go_in_the_middle_of_a_transfer_cost_no_frame_that_was_not_asked_for() -> None:
+def test_faults_during_a_transfer_lose_only_the_requested_frames() -> None:
     with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
 
-        def transferring(say: Callable[[object], None]) -> None:
+        def transferring(report: Callable[[object], None]) -> None:
             with stream(cluster, "n1", "n2") as transfer:
                 transfer.run(8 * MiB)
-                say("begun")
+                report("begun")
                 while not os.path.exists(enough):
                     transfer.run(8 * MiB)
-                say("all as it was sent")
+                report("complete")
 
         with TemporaryDirectory() as directory:
             enough = os.path.join(directory, "enough")
@@ -273,7 +273,7 @@ def test_faults_that_come_and_go_in_the_middle_of_a_transfer_cost_no_frame_that_
                         eventually(lambda: total(cluster, "counters", "loss") > 0, "frames are lost")
                     eventually(lambda before=before: gso_frames(cluster) > before, "GSO frames pass again")  # type: ignore[misc]
                 Path(enough).touch()
-                assert transfer.answer() == "all as it was sent"
+                assert transfer.answer() == "complete"
         assert not any(total(cluster, "emulator", name) for name in ("overrun", "oversized", "unsent", "down"))
 
 
@@ -290,7 +290,7 @@ def test_gso_frames_on_a_link_with_fates_are_segmented_without_loss() -> None:
         assert reported["counters"]["offered"] > 4 * MiB // MTU
         assert not any(reported["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
         run_verdict = verdict(cluster, since=before).findings
-        assert {one.grade for one in run_verdict if one.what == "relay finished"} == {Grade.TRUSTED}
+        assert {finding.grade for finding in run_verdict if finding.what == "relay finished"} == {Grade.TRUSTED}
         allow(cluster, "n1", Offloads.NONE)
 
 

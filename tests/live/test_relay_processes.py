@@ -1,4 +1,4 @@
-"""A relay of several processes, as a machine with many processors has it: each carries its share of the links."""
+"""A relay of several processes, as on a machine with many processors: each forwards its share of the links."""
 
 from __future__ import annotations
 

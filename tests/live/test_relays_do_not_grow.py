@@ -26,7 +26,7 @@ def memory(pid: int) -> int:
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:")))
 
 
-def test_rules_on_all_links_and_links_that_change_hands_leave_nothing() -> None:
+def test_rules_on_all_links_and_on_links_that_switch_datapaths_leave_nothing() -> None:
     with Cluster.star(20).up() as cluster, cluster.inject("n1", delay="1ms"):
         pid = relay_pid(cluster)
 

@@ -1,4 +1,4 @@
-"""A run that failed in one mode fails the same check in the other mode when its log of fates is replayed."""
+"""A run that failed in one mode fails the same check in the other mode when its fate log is replayed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAR = Cluster.star(3, loss="10%")
 SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
 
 
-def test_a_live_run_with_nothing_wrong_passes_its_checks_and_its_fates_come_again_in_the_simulation(
+def test_a_correct_live_run_passes_its_checks_and_its_fates_recur_in_the_simulation(
     tmp_path: Path,
 ) -> None:
     result = testbed.run(STAR, "random", output=tmp_path / "run", settings=SETTINGS, fates=True, seed=1)
@@ -43,7 +43,7 @@ def fates_of(folder: Path) -> Any:
     return json.loads((folder / "result.json").read_text())["fates"]
 
 
-def test_a_run_whose_links_the_relay_carries_has_all_fates_without_having_asked_for_them(tmp_path: Path) -> None:
+def test_a_run_on_relayed_links_has_all_fates_without_requesting_them(tmp_path: Path) -> None:
     testbed.run(carried_by("relay"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
     assert fates_of(tmp_path / "run") == {"whole": True, "untold": []}
     again = replay_repetition(read_repetition(tmp_path / "run"), "sim")
@@ -51,7 +51,7 @@ def test_a_run_whose_links_the_relay_carries_has_all_fates_without_having_asked_
 
 
 @pytest.mark.requires("bpf")
-def test_a_run_says_which_fates_nobody_can_tell(tmp_path: Path) -> None:
+def test_a_run_names_the_fates_that_cannot_be_reconstructed(tmp_path: Path) -> None:
     testbed.run(carried_by("tc"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
     (why,) = fates_of(tmp_path / "run")["untold"]
     assert why.startswith("the kernel forwards n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and logs no fates")

@@ -1,5 +1,5 @@
-"""A link changes hands between its cables, the kernel's disciplines and the relay under traffic, and loses nothing.
-TESTBED_LONG=1: in all shapes, not in some of them."""
+"""A link switches between its cables, the kernel's qdiscs and the relay under traffic, and loses nothing. TESTBED_LONG=1: in
+all shapes, not only in some."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def counting(cluster: RunningCluster, seconds: float, meanwhile: Callable[[], ob
     """n1 and n2 send each other numbered datagrams; what each of them counted."""
     programs = []
     for own, peer in (("n1", "n2"), ("n2", "n1")):
-        addresses = [cluster[one].address or "" for one in (own, peer)]
+        addresses = [cluster[node].address or "" for node in (own, peer)]
         command = [sys.executable, "-I", "-S", "-c", COUNT, *addresses, "2100", str(seconds)]
         programs.append(cluster[own].popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
     for program in programs:
@@ -125,13 +125,13 @@ def under_traffic(shape: str, act: Callable[[RunningCluster, str], object], data
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("shape", SHAPES if LONG else ["star", "trunk"])
-def test_a_link_changes_hands_between_cables_and_relay_without_losing_a_frame(shape: str) -> None:
+def test_a_link_switches_between_cables_and_relay_without_losing_a_frame(shape: str) -> None:
     assert under_traffic(shape, by_the_relay, {"relay"}) == (0, 0)
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("shape", SHAPES if LONG else ["back-to-back", "dumbbell"])
-def test_a_link_changes_hands_between_cables_and_tc_without_losing_a_frame(shape: str) -> None:
+def test_a_link_switches_between_cables_and_tc_without_losing_a_frame(shape: str) -> None:
     assert under_traffic(shape, by_tc, {"tc"}) == (0, 0)
 
 
@@ -145,15 +145,13 @@ def test_a_link_gets_other_disciplines_without_losing_a_frame(shape: str) -> Non
 @pytest.mark.usefixtures("machine")
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("shape", ["star", "back-to-back", "trunk"] if LONG else ["back-to-back", "trunk"])
-def test_a_link_changes_hands_between_tc_and_the_relay_without_losing_a_frame(shape: str) -> None:
+def test_a_link_switches_between_tc_and_the_relay_without_losing_a_frame(shape: str) -> None:
     assert under_traffic(shape, by_both, {"tc", "relay"}) == (0, 0)
 
 
 @pytest.mark.requires("userns")
 @pytest.mark.parametrize("shape", ["star", "back-to-back"] if LONG else ["star"])
-def test_an_ordinary_users_link_changes_hands_between_cables_and_tc_without_losing_a_frame(
-    home: Path, shape: str
-) -> None:
+def test_an_ordinary_users_link_switches_between_cables_and_tc_without_losing_a_frame(home: Path, shape: str) -> None:
     def story() -> None:
         make, target = SHAPES[shape]
         with make().up("replugged", datapath="tc") as cluster:

@@ -61,7 +61,7 @@ def nanoseconds(row: Compared) -> float:
 
 
 def agree(exact: Reproduction, dilated: Reproduction, crossings: int) -> bool:
-    """Whether no row's time is early, and none later than its frames were."""
+    """Return whether no row's time is early, and none later than its frames were."""
     late = ROUNDING + crossings * max(dilated.late.values())
     rows = [pair for pair in zip(exact.rows, dilated.rows, strict=True) if pair[0].row.unit in ("us", "Mb/s", "MB/s")]
     assert rows
@@ -71,7 +71,7 @@ def agree(exact: Reproduction, dilated: Reproduction, crossings: int) -> bool:
 @pytest.mark.parametrize(
     "selection", [EMP, AM2, *PAPERS], ids=lambda selection: "-".join((selection.protocol, *selection.runs))
 )
-def test_rows_are_the_simulations_but_for_lateness_and_a_wrong_profiles_are_not(
+def test_rows_equal_those_of_the_simulation_up_to_lateness_and_those_of_a_wrong_profile_do_not(
     selection: Selection, record_property: Callable[[str, object], None]
 ) -> None:
     dilated = reproduce(selection.protocol, mode="dilated", dilate=selection.dilate, runs=selection.runs)

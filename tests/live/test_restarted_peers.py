@@ -1,4 +1,4 @@
-"""A NIC that has restarted before anybody has heard of it: every mode treats a first message to it alike."""
+"""A NIC that has restarted before its first message: every mode treats a message to it equally."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ MODES: tuple[tuple[Mode, int | None], ...] = (("sim", None), ("live", None), ("d
 
 
 async def first_word(comm: Comm, node: Node) -> str:
-    """n1 says its first word once n2 has restarted."""
+    """n1 sends its first message once n2 has restarted."""
     if comm.rank == 0:
         await node.sleep(150 * MS)
         await comm.send("hello", 1)
         return ""
     if node.starts == 1:
         await node.sleep(1_000 * MS)
-    return f"life {node.starts}: {await comm.recv(source=0)}"
+    return f"incarnation {node.starts}: {await comm.recv(source=0)}"
 
 
 @pytest.mark.parametrize(("mode", "dilate"), MODES)
-def test_a_first_message_to_one_that_has_started_again_unheard_of_arrives(mode: Mode, dilate: int | None) -> None:
+def test_a_first_message_to_an_unannounced_restarted_node_arrives(mode: Mode, dilate: int | None) -> None:
     again = Scenario(name="again", faults=(Restart(on="n2", at="50ms"),))
     result = testbed.run(
         Cluster.star(2, delay="10us"), first_word, mode=mode, dilate=dilate, scenario=again,
         check=False, timeout=20,
     )  # fmt: skip
-    assert result.results == {"n1": "", "n2": "life 2: hello"}
+    assert result.results == {"n1": "", "n2": "incarnation 2: hello"}

@@ -33,7 +33,7 @@ SIZE, ROOM = 4 * 2**20, 2 * 4096
 
 
 @pytest.mark.parametrize("option", ["--capture", "--history", "--check"])
-def test_a_simulation_says_that_its_results_cannot_be_written(option: str, tmp_path: Path) -> None:
+def test_a_simulation_reports_that_its_results_cannot_be_written(option: str, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     syscalls.mount("small", str(small), "tmpfs", 0, "size=64k")
@@ -47,7 +47,7 @@ def test_a_simulation_says_that_its_results_cannot_be_written(option: str, tmp_p
     assert os.listdir(small) == []
 
 
-def test_a_study_keeps_the_points_that_it_has_and_goes_on_where_there_is_room_again(tmp_path: Path) -> None:
+def test_a_study_keeps_its_points_and_continues_when_the_disk_has_space_again(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     study = load(tmp_path / "study.toml")
     results = [compute(requested(point, study.base)) for point in study.points]

@@ -152,7 +152,7 @@ def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> Non
     eventually(lambda: list(home.iterdir()) == [], "the state is removed")
 
 
-def test_the_directory_of_an_ordinary_users_clusters_is_for_nobody_else(home: Path) -> None:
+def test_the_directory_of_an_ordinary_users_clusters_is_private(home: Path) -> None:
     def story() -> None:
         os.umask(0)
         up(2)

@@ -1,4 +1,4 @@
-"""``testbed run`` and ``testbed runs`` as their users meet them: each test a story."""
+"""``testbed run`` and ``testbed runs`` as their users see them: each test is a user story."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_run_prints_its_table_its_verdict_and_its_folder_which_runs_lists_and_
     assert nothing_is_up()
 
 
-def test_documents_are_as_the_schema_says(tmp_path: Path) -> None:
+def test_documents_match_the_schema(tmp_path: Path) -> None:
     run = command("run", "star-4", "random", "--mode", "sim", "--set", "messages=5", "--json", cwd=tmp_path)
     document = json.loads(run.stdout)
     jsonschema.validate(document, schema_of("run"))
@@ -53,7 +53,7 @@ def test_documents_are_as_the_schema_says(tmp_path: Path) -> None:
     jsonschema.validate(json.loads(command("runs", "--workloads", "--json").stdout), schema_of("workloads"))
 
 
-def test_a_workload_of_ones_own_on_a_cluster_that_is_up_which_stays(tmp_path: Path) -> None:
+def test_a_users_workload_runs_on_a_running_cluster_which_stays_up(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "async def hello(comm, node, *, times: int = 1):\n"
         "    for _ in range(times):\n"
@@ -101,7 +101,7 @@ def test_commands_run_on_their_nodes_and_a_client_waits_for_its_server(tmp_path:
     ]
 
 
-def test_a_client_waits_for_its_server_beside_one_that_listens_already(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_waits_for_its_server_although_another_one_is_listening(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running_commands, "LISTEN_TIMEOUT", TIMEOUT)  # no machine is too slow for it
     server = "python3 -c 'import socket; socket.create_server((\"\", {port})).accept()'"
     clients = "python3 -c 'import socket; [socket.create_connection((\"n1\", port)) for port in (99, 98)]'"
@@ -123,9 +123,7 @@ def test_a_command_that_fails_ends_the_others_and_one_that_does_not_end_is_ended
 
 @pytest.mark.parametrize("mode", ["sim", "live"])
 @pytest.mark.parametrize("event", ["run.json", "rows.jsonl", "logs"])
-def test_an_interruption_at_any_moment_leaves_nothing_but_what_was_measured(
-    tmp_path: Path, mode: str, event: str
-) -> None:
+def test_an_interruption_at_any_moment_leaves_only_the_measurements(tmp_path: Path, mode: str, event: str) -> None:
     """Interrupt as soon as the file, folder or (rows) first row is there."""
     (tmp_path / "endless.py").write_text(
         "async def endless(comm, node):\n"

@@ -1,4 +1,4 @@
-"""A run in namespaces for which Scapy is asked to make and read the frames: its node processes do so."""
+"""A run in namespaces with Scapy as codec: its node processes use it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
 @pytest.mark.parametrize("codec", ["generated", "scapy"])
-def test_scapy_builds_the_frames_in_each_node_if_it_is_asked_for_and_only_then(
-    monkeypatch: pytest.MonkeyPatch, codec: Codec
-) -> None:
+def test_scapy_builds_the_frames_in_each_node_only_on_request(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
     built, build = [0], Packet.build
 
     def count_build(packet: Packet) -> bytes:

@@ -38,7 +38,7 @@ from tests.live.node_sockets import offloads_on
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 MILLISECOND = 1_000_000  # ns
-LONG = 3_600.0  # s: a run's whole time, where it is not what ends the run
+LONG = 3_600.0  # s: a run's timeout, where something else ends the run
 FRAMES = 20_000
 MACHINE = ("softnet drops", "steal", "relay waiting")  # depend on the machine alone: they decide no test
 
@@ -117,7 +117,7 @@ def test_a_run_whose_relay_died_is_invalid() -> None:
         assert "relay gap" in outcome.invalid
 
 
-def test_of_a_node_that_was_killed_it_is_not_known_what_it_lost() -> None:
+def test_the_losses_of_a_killed_node_are_unknown() -> None:
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": deaf}) as run:
         run.kill("n2")
         outcome = run.wait(TIMEOUT, without=["n2"])
@@ -182,7 +182,7 @@ def test_a_program_that_never_yields_and_one_that_only_polls_are_named() -> None
     assert any("a receive from node 0, tag" in sentence for sentence in waiting["n2"])
 
 
-def test_thousands_of_transfers_are_said_in_short() -> None:
+def test_thousands_of_transfers_are_summarized() -> None:
     async def hoard(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         for _ in range(5_000):
             endpoint.receive(bytearray(8))
@@ -219,7 +219,7 @@ def test_programs_that_end_one_after_the_other_are_progress() -> None:
         run.wait(LONG, patience=1.5)
 
 
-def test_the_whole_time_of_a_run_is_not_prolonged_by_progress() -> None:
+def test_the_timeout_of_a_run_is_not_prolonged_by_progress() -> None:
     async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         while True:
             await node.loop.sleep(MILLISECOND)
@@ -233,7 +233,7 @@ def test_the_whole_time_of_a_run_is_not_prolonged_by_progress() -> None:
         run.wait(1.0, patience=0.5)
 
 
-def test_a_node_process_that_ends_is_told_although_a_process_that_it_has_forked_goes_on() -> None:
+def test_the_end_of_a_node_process_is_reported_although_its_child_process_is_running() -> None:
     async def leaving(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         if os.fork() == 0:
             signal.pause()
@@ -261,7 +261,7 @@ def all_on(cluster: RunningCluster) -> bool:
     return all(offloads_on(cluster, node) for node in ("n1", "n2", "n3"))
 
 
-def test_offloads_come_back_when_the_parent_is_killed() -> None:
+def test_offloads_are_restored_when_the_parent_is_killed() -> None:
     with Cluster.star(3).up() as cluster:
         with running(cluster) as run:
             os.kill(parent_of(run), signal.SIGKILL)
@@ -270,7 +270,7 @@ def test_offloads_come_back_when_the_parent_is_killed() -> None:
         assert all_on(cluster)
 
 
-def test_a_parent_that_is_stopped_holds_up_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_parent_blocks_the_others_only_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with Cluster.star(3).up() as cluster:
         with running(cluster) as run:
             os.kill(parent_of(run), signal.SIGSTOP)
@@ -278,7 +278,7 @@ def test_a_parent_that_is_stopped_holds_up_nobody_for_ever(monkeypatch: pytest.M
         assert all_on(cluster)
 
 
-def test_offloads_come_back_with_the_next_run_where_everybody_was_killed() -> None:
+def test_offloads_are_restored_by_the_next_run_when_all_processes_were_killed() -> None:
     with Cluster.star(3).up() as cluster:
         child = os.fork()
         if not child:
@@ -324,7 +324,7 @@ def accepted_offloads(cluster: RunningCluster, node: str) -> Offloads | None:
     return in_child(look)
 
 
-def test_offloads_stay_off_and_are_told_while_somebody_else_changes_the_cluster(
+def test_offloads_stay_off_and_are_reported_while_another_process_changes_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(controller, "LOCK_TIMEOUT", 0.1)

@@ -1,4 +1,4 @@
-"""sshd in the nodes: connections from outside and between nodes; files of the machine and the user stay untouched."""
+"""sshd in the nodes: connections from outside and between nodes, without changes to files of the machine and the user."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_files_and_a_terminal_come_through(star: RunningCluster, tmp_path: Path)
     assert "/dev/pts/" in ssh(config, "-tt", "n1", "tty").stdout
 
 
-def test_nothing_of_the_user_or_the_machine_is_read_or_written(star: RunningCluster) -> None:
+def test_no_file_of_the_user_or_the_machine_is_read_or_written(star: RunningCluster) -> None:
     home = str(Path.home())
     places = (
         f"{home}/.ssh",
@@ -120,7 +120,7 @@ def test_nothing_of_the_user_or_the_machine_is_read_or_written(star: RunningClus
     assert file_stamps() == before
 
 
-def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCluster) -> None:
+def test_a_second_run_keeps_correct_objects_and_restores_missing_ones(star: RunningCluster) -> None:
     def programs() -> dict[str, str]:
         return {node: (place / f"{node}.pid").read_text() for node in ("n1", "n2")}
 
@@ -138,7 +138,7 @@ def test_again_it_leaves_what_there_is_and_mends_what_is_missing(star: RunningCl
     assert ssh(config, "n2", "hostname").stdout == "n2\n"
 
 
-def test_killed_after_any_change_it_is_put_right_by_the_next() -> None:
+def test_a_command_killed_after_any_change_is_repaired_by_the_next() -> None:
     with Cluster.star(1).up() as cluster:
         count = len(changes_of(cluster.ssh))
     for number in range(1, count + 1):
@@ -149,7 +149,7 @@ def test_killed_after_any_change_it_is_put_right_by_the_next() -> None:
             assert len(node.programs) == 1, f"killed after change {number}"
 
 
-def test_an_sshd_whose_starter_was_killed_is_known_or_gone(star: RunningCluster) -> None:
+def test_an_sshd_whose_parent_was_killed_is_known_or_has_ended(star: RunningCluster) -> None:
     def kill(change: str) -> None:
         if change.startswith("start testbed-sshd"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -159,7 +159,7 @@ def test_an_sshd_whose_starter_was_killed_is_known_or_gone(star: RunningCluster)
     assert ssh(star.ssh(), "n1", "hostname").stdout == "n1\n"
 
 
-def test_a_node_that_comes_later_gets_its_own_and_those_that_run_know_it(tmp_path: Path) -> None:
+def test_a_node_added_later_gets_an_agent_and_the_running_ones_know_it(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
     file.write_text(to_toml(Cluster.star(2)))
     testbed("up", str(file), "--name", "growing")
@@ -209,7 +209,7 @@ def test_a_server_with_another_key_is_not_trusted(star: RunningCluster) -> None:
     assert "Host key verification failed" in answer.stderr
 
 
-def test_a_port_that_is_taken_is_said(star: RunningCluster) -> None:
+def test_a_port_in_use_is_reported(star: RunningCluster) -> None:
     listen = "import socket; one = socket.create_server(('', 22)); print('ready', flush=True); one.accept()"
     server = star["n2"].popen(["python3", "-c", listen], stdout=subprocess.PIPE)
     assert server.stdout is not None
@@ -233,7 +233,8 @@ def test_variables_of_the_node_and_a_locked_password_are_no_hindrance() -> None:
 
 @pytest.fixture
 def somebody(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The ordinary user has a name and a shell, PostgreSQL's, and a Python of his own: he may not be able to read ours."""
+    """The ordinary user has a name and a shell, PostgreSQL's, and a separate Python, since this one may be unreadable for
+    it."""
     account = pwd.getpwnam("postgres")
     monkeypatch.setattr(ordinary_user, "NOBODY", account.pw_uid)
     os.chown(home, account.pw_uid, account.pw_uid)
@@ -265,7 +266,7 @@ def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
 
 
 @pytest.mark.requires("userns")
-def test_a_user_without_a_name_is_told_that_sshd_wants_one(home: Path) -> None:
+def test_a_user_without_a_name_gets_the_reason_from_sshd(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with pytest.raises(UnsupportedError, match=f"user {os.getuid()} has no name"):

@@ -84,7 +84,7 @@ def agent_of(cluster: RunningCluster, node: str) -> int:
 
 def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
     """Return the processes attached to a node's NIC, by function."""
-    (agent,) = [one.agent for one in status(cluster.state).nodes if one.name == node]
+    (agent,) = [status_node.agent for status_node in status(cluster.state).nodes if status_node.name == node]
     return agent.hosts if agent is not None else {}
 
 
@@ -131,7 +131,7 @@ def test_a_function_that_is_taken_is_refused_until_its_process_is_killed(protoco
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told(protocol: str) -> None:
+def test_an_agent_that_dies_is_restarted_and_its_scripts_are_notified(protocol: str) -> None:
     with Cluster.star(2).up() as cluster, share_nics(cluster, protocol, functions=2):
         holds = start(cluster, "n1", TALK, protocol)  # it waits for its peer
         other = start(cluster, "n2", HOLD, protocol)
@@ -153,7 +153,7 @@ def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told(protocol: 
         assert [finish(script) for script in scripts] == ["still here\n", "None\n"]
 
 
-def test_what_cannot_be_shared_is_refused() -> None:
+def test_unshareable_nics_are_refused() -> None:
     with Cluster.star(2).up() as cluster:
         with pytest.raises(UnsupportedError, match="tcp"), share_nics(cluster, "tcp"):
             pass
@@ -167,7 +167,7 @@ def test_what_cannot_be_shared_is_refused() -> None:
             assert agent_of(cluster, "n1")
 
 
-def test_the_command_shares_until_it_is_told_to_end() -> None:
+def test_the_command_shares_until_it_is_stopped() -> None:
     with Cluster.star(2).up() as cluster:
         command = [TESTBED, "nics", "--name", cluster.name, "--functions", "2"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -1,5 +1,5 @@
-"""ci/bench shared runs from end to end and leaves nothing behind. What it finds depends on the machine, and no test on that,
-but that nothing is lost."""
+"""ci/bench shared runs from end to end and leaves nothing behind. Its results depend on the machine and are not tested,
+except that nothing is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench"
 
 
 @pytest.mark.requires("compiler")
-def test_shared_nics_are_measured_in_short(tmp_path: Path) -> None:
+def test_shared_nics_are_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     command = [
         BENCH,

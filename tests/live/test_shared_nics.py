@@ -154,7 +154,7 @@ async def wait_for_it(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachme
     return ""
 
 
-def test_a_host_killed_in_mid_send_harms_nobody_and_its_peer_is_told() -> None:
+def test_a_host_killed_during_a_send_affects_no_other_and_its_peer_is_notified() -> None:
     with Cluster.star(2).up() as cluster, nodes(cluster) as running:
         idle = running.descriptors("n1")
         others = [running.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
@@ -198,10 +198,10 @@ def test_sends_to_a_dead_host_fail_and_its_successor_begins_anew() -> None:
         assert running.host("n1", receive, 0).result() == b"again"
         reported = sender.result()
         assert reported
-        assert all("has restarted" in one for one in reported)
+        assert all("has restarted" in entry for entry in reported)
 
 
-def test_a_peer_hears_of_a_hosts_death_though_half_of_all_frames_are_lost() -> None:
+def test_a_peer_is_notified_of_a_hosts_death_although_half_of_all_frames_are_lost() -> None:
     """The receiver waits only for the rest of a message whose sender is dead."""
 
     async def send(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
@@ -231,7 +231,7 @@ def received_frames(running: Nodes, name: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["descriptors", "words", "everywhere"])
-def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
+def test_garbage_at_full_speed_affects_no_transfer(kind: str) -> None:
     """A host writes random bytes into its region and rings the doorbell."""
 
     async def scribble(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> int:
@@ -315,7 +315,7 @@ def test_a_process_that_sends_invalid_messages_to_an_agent_is_detached_and_leave
         assert_alive(running)
 
 
-def test_a_stopped_host_delays_nobody_and_goes_on() -> None:
+def test_a_stopped_host_delays_no_other_and_continues() -> None:
     async def everything(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> bool:
         peer, own = 4 - endpoint.number, nic.heap.allocate(1 << 20)
         for _ in range(3):
@@ -352,7 +352,7 @@ def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
         pids = [running.agents["n1"].pid, *(running.host("n1", wait).pid for _ in range(2))]
         eventually(is_idle, "they have nothing to do any more")
         before = sum(map(used, pids))
-        time.sleep(1.0)  # in which nobody does anything
+        time.sleep(1.0)  # without traffic
         assert sum(map(used, pids)) - before <= 5
 
 
@@ -388,7 +388,7 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
 
 
-def test_hosts_of_an_agent_that_dies_are_told() -> None:
+def test_hosts_of_an_agent_that_dies_are_notified() -> None:
     async def wait(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
         await endpoint.receive(1, 1, bytearray(4))
 
@@ -396,7 +396,7 @@ def test_hosts_of_an_agent_that_dies_are_told() -> None:
         hosts = [running.host("n1", wait) for _ in range(2)]
         running.agents["n1"].kill()
         for host in hosts:
-            word, reported = host.hear()
+            word, reported = host.next_report()
             assert word == "failed"
             assert "agent of the NIC has ended" in reported
         running.agents["n1"].close()

@@ -26,7 +26,7 @@ for _module in (
 def test_a_run_has_shared_nics_and_nics_stay_shared_for_scripts(home: Path) -> None:
     def story() -> None:
         result = testbed.run(Cluster.star(2), "random", nics="shared", settings={"messages": 30})
-        assert sum(one["received"] for one in result.results.values()) == 2 * 30
+        assert sum(row["received"] for row in result.results.values()) == 2 * 30
         with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
             output = cluster["n1"].run(["cat", "/proc/net/unix"]).stdout  # of its network namespace
             assert f"@testbed/nic/{cluster['n1'].layout.nics[0].name}/agent" in output

@@ -32,7 +32,7 @@ TIMEOUT = 30.0  # s
 NICS: tuple[Nics, ...] = ("inline", "shared")
 
 
-def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None:
+def test_messages_of_many_frames_in_both_directions_and_the_agents_counters() -> None:
     with (
         Cluster.star(2).up() as cluster,
         agents(
@@ -53,7 +53,7 @@ def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None
     assert not outcome.invalid
 
 
-def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> None:
+def test_a_shared_nic_and_an_inline_one_exchange_messages(tmp_path: Path) -> None:
     """The first function has the node's own address and number."""
     with (
         Cluster.star(2).up() as cluster,

@@ -21,8 +21,10 @@ PAIRS = {("n1", 0): ("n2", 0), ("n1", 1): ("n2", 1)}
 NOTHING = {place: ([], [], []) for place in [("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)]}
 
 
-def what(found: dict[tuple[str, int], HostRecord]) -> dict[tuple[str, int], tuple[list[str], list[str], list[str]]]:
-    return {place: (one.gone, one.told, one.wrong) for place, one in found.items()}
+def errors_by_place(
+    found: dict[tuple[str, int], HostRecord],
+) -> dict[tuple[str, int], tuple[list[str], list[str], list[str]]]:
+    return {place: (record.gone, record.failures, record.wrong) for place, record in found.items()}
 
 
 def regions(sharing: NicSharing) -> set[tuple[str, str]]:
@@ -45,7 +47,7 @@ def addresses(cluster: RunningCluster) -> list[str]:
     return [nic.mac for node in cluster.state.layout.nodes for nic in node.nics]
 
 
-def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other_talks_on() -> None:
+def test_agents_of_one_cluster_die_and_it_is_taken_down_while_the_other_continues() -> None:
     first, second = Cluster.star(2).up("one", keep=True), Cluster.star(2).up("other", keep=True)
     try:
         assert addresses(first) == addresses(second)
@@ -62,7 +64,7 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
                     eventually(lambda n=node, p=pid: sharing.agent_pids().get(n, p) != p, "it is back", TIMEOUT)  # type: ignore[misc]
                     check_both(disturbed, undisturbed)
                 assert other_sharing.agent_pids() == agents
-                for gone, report, wrong in what(finish_all(disturbed)).values():
+                for gone, report, wrong in errors_by_place(finish_all(disturbed)).values():
                     assert (len(gone), wrong) == (1, [])
                     assert report
             with share_nics(first, functions=2), reattaching_pairs(first, PAIRS, 2) as ended:
@@ -72,7 +74,7 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
                     talker.close()  # each was ended with its node
                 wait_for_progress(undisturbed)
             assert other_sharing.agent_pids() == agents
-            assert what(finish_all(undisturbed)) == NOTHING
+            assert errors_by_place(finish_all(undisturbed)) == NOTHING
     finally:
         for cluster in (first, second):
             if Store().read(cluster.name) is not None:

@@ -1,4 +1,4 @@
-"""Many clusters at once, and foreign objects with our names, do not affect each other."""
+"""Many clusters at once, and foreign objects with a cluster's names, do not affect each other."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_names_directory_stays_while_names_are_made_under_another_state_root
     machine.assert_unchanged()
 
 
-def test_clusters_that_come_and_go_share_run_netns_with_those_that_do(machine: Machine) -> None:
+def test_clusters_of_several_processes_share_run_netns(machine: Machine) -> None:
     def work(report: Report) -> None:
         for _ in range(10):
             Cluster.star(1).up(f"blink{os.getpid()}", keep=True).down()
@@ -101,7 +101,7 @@ def test_clusters_that_come_and_go_share_run_netns_with_those_that_do(machine: M
 
 @pytest.mark.requires("ping")
 @pytest.mark.usefixtures("machine")
-def test_two_clusters_of_one_description_do_not_hear_each_other() -> None:
+def test_two_clusters_of_one_description_are_separate() -> None:
     star = Cluster.star(2)
     with star.up() as one, star.up() as other, star.up("third", keep=True) as third:
         assert len({one.name, other.name, third.name}) == 3
@@ -113,7 +113,7 @@ def test_two_clusters_of_one_description_do_not_hear_each_other() -> None:
 
 
 @pytest.fixture
-def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  the machine is looked at before and after
+def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  compares the machine before and after
     """Create a namespace of a name that cluster "home" needs, as ``ip netns`` does; keep its inode."""
     subprocess.run(["ip", "netns", "add", "home.n3"], check=True)
     yield "home.n3"
@@ -140,7 +140,7 @@ def test_a_foreign_namespace_is_no_hindrance_to_a_held_cluster(foreign: str) -> 
 
 
 @pytest.mark.requires("ip")
-def test_a_cluster_beside_foreign_namespaces_uses_the_run_netns_that_is_there(foreign: str) -> None:
+def test_a_cluster_in_an_existing_run_netns_keeps_foreign_namespaces(foreign: str) -> None:
     among_others = Machine()
     with Cluster.star(2).up("away", keep=True):
         assert namespaces.names() == ["away", "away.n1", "away.n2", foreign]
@@ -161,7 +161,7 @@ def test_a_namespace_that_somebody_put_in_the_place_of_a_nodes_is_left_alone(for
 
 @pytest.mark.requires("ip")
 @pytest.mark.usefixtures("machine")
-def test_what_is_left_of_a_cluster_whose_state_is_lost_is_told_from_what_is_foreign() -> None:
+def test_leftovers_of_a_cluster_with_a_lost_state_are_distinguished_from_foreign_objects() -> None:
     in_child(lambda: Cluster.star(2).up("home", keep=True).name)
     shutil.rmtree(Store().directory("home"))
     with pytest.raises(ConflictError, match="'testbed gc' removes it"):
@@ -204,7 +204,7 @@ def test_a_name_wanted_by_a_process_that_is_killed_before_it_is_refused_stays_wi
     machine.assert_unchanged()
 
 
-def test_two_downs_of_one_cluster_at_once_both_succeed_or_say_that_it_is_gone(machine: Machine) -> None:
+def test_two_concurrent_downs_of_one_cluster_both_succeed_or_report_that_it_is_down(machine: Machine) -> None:
     cluster = Cluster.star(5).up("same", keep=True)
 
     def end(report: Report) -> None:

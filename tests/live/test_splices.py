@@ -75,7 +75,9 @@ def features(namespace: str) -> dict[str, frozenset[str]]:
     try:
         interfaces_found = rtnl_dump.interfaces(opened.route)
         return {
-            one.name: offloads.active(opened.route.fileno(), one.name) for one in interfaces_found if one.kind == "veth"
+            interface.name: offloads.active(opened.route.fileno(), interface.name)
+            for interface in interfaces_found
+            if interface.kind == "veth"
         }
     finally:
         opened.close()
@@ -97,7 +99,11 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
         "ports": ports(wire),
         "forwarding": static_forwarding(wire),
         "disciplines": {
-            key: [(one["kind"], one["dev"]) for one in query(path, "tc", "qdisc", "show") if one["kind"] != "clsact"]
+            key: [
+                (qdisc["kind"], qdisc["dev"])
+                for qdisc in query(path, "tc", "qdisc", "show")
+                if qdisc["kind"] != "clsact"
+            ]
             for key, path in cluster.state.namespaces.items()
         },
         "features": {key: features(path) for key, path in cluster.state.namespaces.items()},
@@ -106,7 +112,7 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
 
 @pytest.fixture(params=["node and switch", "switch and node", "two nodes", "two switches", "a ring's trunk"])
 def spliceable(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tuple[RunningCluster, str]]:  # noqa: ARG001
-    """A cluster whose nodes n1 and n2 speak over a link, and that link."""
+    """A cluster whose nodes n1 and n2 communicate over a link, and that link."""
     nodes = [Node(name=name) for name in ("n1", "n2", "n3")]
     switches = [Switch(name=name) for name in ("s1", "s2", "s3")]
     wires, owners = {
@@ -269,7 +275,7 @@ def addresses(cluster: RunningCluster, node: str) -> list[str]:
     return [address.partition("/")[0] for address in cluster[node].layout.nics[0].addresses]
 
 
-def test_everything_goes_through_a_spliced_link_as_it_would_be_on_a_wire(
+def test_a_spliced_link_passes_everything_that_a_wire_passes(
     spliceable: tuple[RunningCluster, str],
 ) -> None:
     cluster, link = spliceable
@@ -291,7 +297,7 @@ def test_everything_goes_through_a_spliced_link_as_it_would_be_on_a_wire(
     assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
 
 
-def test_frames_that_nobody_spliced_for_come_finished_through_the_switch() -> None:
+def test_unspliced_frames_pass_the_switch_segmented() -> None:
     """n2's own link is not spliced and its offloads are on: the patch at the switch segments what leaves by it."""
     with Cluster.star(2).up(name=NAME) as cluster:
         link = link_of(cluster, "n1", "s1")
@@ -316,7 +322,7 @@ def test_the_kernel_carries_a_spliced_link(spliceable: tuple[RunningCluster, str
     assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
     losing = LinkService(datapath, Impairment(rate=10**9, loss=1.0), RATE)
     treat(cluster, {link: losing}, {link: rated})
-    # Forward is lost, so that neither way there is an answer.
+    # Frames of the forward direction are lost, so there is no answer in either direction.
     for source, target in (("n1", "n2"), ("n2", "n1")):
         lost = ["ping", "-n", "-q", "-c1", "-W1", addresses(cluster, target)[0]]
         assert cluster[source].run(lost, check=False).returncode == 1
@@ -356,7 +362,7 @@ def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  
 def stream(
     cluster: RunningCluster, source: str, destination: bytes, nics: Mapping[str, socket.socket]
 ) -> Iterator[list[int]]:
-    """Numbered frames, one every 100 us, as long as the block lasts; afterwards the list holds all their numbers."""
+    """Send numbered frames, one every 100 us, during the block; afterwards the list has all their numbers."""
     sent: list[int] = []
     done = threading.Event()
     own = node_sockets.mac(cluster, source)
@@ -394,7 +400,7 @@ def all_received(end: socket.socket, last: int) -> list[int]:
 
 
 @pytest.mark.parametrize("shape", [Cluster.star(3), Cluster.ring(3)], ids=["star", "ring"])
-def test_neighbours_lose_nothing_while_a_link_is_spliced_and_made_whole(shape: Cluster) -> None:
+def test_neighbours_lose_nothing_while_a_link_is_spliced_and_unspliced(shape: Cluster) -> None:
     with shape.up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         nics["n3"].setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
         link = link_of(cluster, "n1", "s1")
@@ -418,7 +424,7 @@ def _paths(cluster: RunningCluster) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
-def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(datapath: Any) -> None:
+def test_no_frame_is_duplicated_or_lost_while_links_are_spliced_and_unspliced(datapath: Any) -> None:
     """All links of a ring at once, and broadcasts, which would circulate first. Nobody listens where the relay should."""
     link_service = RELAY if datapath == "relay" else LinkService("tc", RATE, RATE)
     with Cluster.ring(3).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:

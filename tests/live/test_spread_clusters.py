@@ -1,4 +1,4 @@
-"""Clusters spread over three machines: placement, links between machines, and that nothing is left anywhere.
+"""Clusters spread over three machines: placement, links between machines, and no leftovers.
 
 The machines' own network has 4 ms of round trip, so that it can be told from the delays of the clusters on it.
 TESTBED_LONG=1 also spreads 300 nodes, and cuts a machine off from a command.
@@ -149,7 +149,7 @@ def test_a_delay_below_the_underlays_is_refused_with_the_figure(clean: Lab) -> N
     refused(done, 3, "a delay of 1ms is less than the ", " that the network between machines a and ")
 
 
-def test_an_underlay_whose_mtu_is_too_small_keeps_everything_from_being_changed(clean: Lab) -> None:
+def test_an_underlay_with_too_small_an_mtu_prevents_all_changes(clean: Lab) -> None:
     (clean.folder / "jumbo.toml").write_text(STAR.format(name="jumbo", mtu=9000, delay="20ms", nodes=6))
     done = clean.testbed("machines", "up", "two.toml", "jumbo.toml")
     refused(done, 3, "its underlay has the MTU 9,000, and frames of 9,000 bytes with VXLAN's 50 need 9,050")
@@ -198,12 +198,12 @@ def test_an_id_that_is_taken_on_one_machine_leaves_nothing_on_any(clean: Lab) ->
         node.run(["ip", "link", "delete", "theirs"])
 
 
-def test_a_machine_that_cannot_be_reached_keeps_everything_from_being_changed(clean: Lab) -> None:
+def test_an_unreachable_machine_prevents_all_changes(clean: Lab) -> None:
     (clean.folder / "partly.toml").write_text(clean.file(c={"port": 2222}))
     refused(clean.testbed("machines", "up", "partly.toml", "slow.toml"), 1, "machine c (", "Connection refused")
 
 
-def test_a_pin_to_an_unknown_machine_is_told_before_anybody_logs_in(machines: Lab) -> None:
+def test_a_pin_to_an_unknown_machine_is_reported_before_the_first_login(machines: Lab) -> None:
     (machines.folder / "nobody.toml").write_text(machines.file(a={"port": 2222}, b={"port": 2222}, c={"port": 2222}))
     done = machines.testbed("machines", "up", "nobody.toml", "slow.toml", "--pin", "n1=d")
     refused(done, 4, "the file has no machine 'd'")
@@ -243,7 +243,7 @@ WAITING = "import time; time.sleep(1000)"
 
 if LONG:  # the worker's patience is 5 s
 
-    def test_a_machine_that_is_cut_off_is_noticed_and_ends_what_it_did_for_us(clean: Lab) -> None:
+    def test_a_machine_that_is_cut_off_is_detected_and_ends_its_part_of_the_run(clean: Lab) -> None:
         assert clean.testbed("machines", "up", "two.toml", "slow.toml").returncode == 0
         try:
             command = ("machines", "exec", "two.toml", "slow", "n6", "--", sys.executable, "-c", WAITING)

@@ -100,7 +100,7 @@ def programs_of(running: spread.Workers) -> dict[str, int]:
 
 
 def left_nothing(machines: Lab, running: spread.Workers, machine: str, cluster: str, before: Counter[str]) -> bool:
-    """Whether a machine has neither files of a cluster nor more processes than before."""
+    """Return whether a machine has neither files of a cluster nor more processes than before."""
     return cluster not in running[machine].call("clusters") and not Counter(machines.programs(machine)) - before
 
 
@@ -112,7 +112,7 @@ def test_a_cluster_without_impairments_has_supervisors_that_watch_its_machines(r
     assert [part["missing"] for part in spread.status(running, NAME).values()] == [[], []]
 
 
-def test_a_delay_on_a_link_between_machines_is_the_whole_way(running: spread.Workers) -> None:
+def test_a_delay_on_a_link_between_machines_is_the_end_to_end_delay(running: spread.Workers) -> None:
     delay = 30_000_000
     done = inject(running, NAME, impair("n2", delay=delay))
     assert done.datapaths == {"n2:eth0--s1:2": "relay"}
@@ -168,7 +168,7 @@ def test_a_link_that_is_cut_is_plugged_in_again_by_its_name_and_others_stay_cut(
     assert len(echoes(running, "n1", "n2")) == 1
 
 
-def test_a_snapshot_has_what_every_machine_has(running: spread.Workers) -> None:
+def test_a_snapshot_contains_the_state_of_every_machine(running: spread.Workers) -> None:
     inject(running, NAME, impair("n2", delay=1_000_000))
     sampler = SpreadSampler(running, NAME)
     sampler.sample()
@@ -233,7 +233,7 @@ def test_ranks_of_nodes_on_two_machines_share_nics_with_two_receive_queues(runni
     assert all(result.counters[rank]["worker_taken"] for rank in ranks)
 
 
-def test_what_runs_on_one_machine_only_is_refused_before_anything_starts(running: spread.Workers) -> None:
+def test_single_machine_features_are_refused_before_anything_starts(running: spread.Workers) -> None:
     cluster = SpreadCluster(NAME, running)
     with pytest.raises(
         UnsupportedError, match=r"^work is on several machines, where no commands run beside a scenario"
@@ -397,7 +397,7 @@ def test_a_message_to_another_machine_that_no_receive_took_is_noted(running: spr
     ]
 
 
-def test_a_controller_that_goes_leaves_no_program_of_its_run_and_the_cluster(
+def test_a_controller_that_dies_leaves_the_cluster_but_no_program_of_its_run(
     machines: Lab, running: spread.Workers
 ) -> None:
     requested = {"form": "random", "settings": {}, "protocol": "emp", "timeout": 60, "patience": None}
@@ -468,7 +468,7 @@ def test_the_commands_do_it_too(machines: Lab, running: spread.Workers) -> None:
 def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
     machines: Lab, running: spread.Workers, record_property: Callable[[str, object], None]
 ) -> None:
-    """The workers live on a while: they are told, too, and keep the cluster."""
+    """The workers keep running for a while: they are notified, too, and keep the cluster."""
     with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
         start = time.time_ns()
         eventually(lambda: machines.events("a", NAME, "machine unreachable") != [], "machine a has noticed", 30)

@@ -1,4 +1,4 @@
-"""300 nodes over three machines, with TESTBED_LONG=1: EMP under loss, and what becomes of a run that loses a machine, the
+"""300 nodes over three machines, with TESTBED_LONG=1: EMP under loss, and runs that lose a machine, the
 network between two machines, or its controller. The tests of spread faults and outages have three nodes, and all protocols.
 """
 

@@ -1,4 +1,4 @@
-"""Machines that are lost in the midst of a run: one is killed, one is cut off from all, and one from another machine only.
+"""Machines that are lost during a run: one is killed, one is cut off from all, and one from another machine only.
 
 TESTBED_LONG=1 also waits until a worker that is cut off has ended what it did.
 """
@@ -97,7 +97,7 @@ def assert_nothing_left(machines: Lab, machine: str) -> None:
     assert machines.namespaces(machine) == []
 
 
-def test_machines_that_are_cut_off_from_each_other_for_5_s_go_on_and_the_span_is_in_the_verdict(
+def test_machines_cut_off_from_each_other_for_5_s_continue_and_the_span_is_in_the_verdict(
     machines: Lab, tmp_path: Path
 ) -> None:
     """Their workers can be reached meanwhile."""
@@ -121,9 +121,7 @@ def test_machines_that_are_cut_off_from_each_other_for_5_s_go_on_and_the_span_is
         assert_nothing_left(machines, machine)
 
 
-def test_a_machine_that_is_killed_ends_the_run_which_is_invalid_and_accuses_nobody(
-    machines: Lab, tmp_path: Path
-) -> None:
+def test_a_killed_machine_makes_the_run_invalid_and_causes_no_accusation(machines: Lab, tmp_path: Path) -> None:
     with pytest.raises(InvalidRunError) as caught, cluster(machines) as running:
         converse(running, tmp_path, lambda: machines.kill("b"))
     try:
@@ -143,7 +141,7 @@ def test_a_machine_that_is_killed_ends_the_run_which_is_invalid_and_accuses_nobo
         machines.start("b")
 
 
-def test_a_machine_that_is_cut_off_from_all_ends_the_run_and_then_what_it_did(machines: Lab, tmp_path: Path) -> None:
+def test_a_machine_cut_off_from_all_ends_the_run_and_then_its_own_part(machines: Lab, tmp_path: Path) -> None:
     with ExitStack() as cut:
         with pytest.raises(InvalidRunError) as caught, cluster(machines) as running:
             converse(running, tmp_path, lambda: cut.enter_context(machines.cluster.cut(machines.nodes["b"])))

@@ -48,7 +48,7 @@ def piped(machines: Lab, data: bytes, output: Path, *command: str) -> int:
     return int(actual.returncode)
 
 
-def test_any_bytes_go_in_and_come_out(machines: Lab, tmp_path: Path) -> None:
+def test_any_bytes_are_encoded_and_decoded(machines: Lab, tmp_path: Path) -> None:
     assert piped(machines, MANY, tmp_path / "out", "cat") == 0
     assert (tmp_path / "out").read_bytes() == MANY
 

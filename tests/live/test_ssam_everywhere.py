@@ -1,4 +1,4 @@
-"""Everything that a live cluster offers, once with SSAM on ATM links: the simulation's results and fates, captures, rules,
+"""All features of a live cluster, once with SSAM on ATM links: the simulation's results and fates, captures, rules,
 faults, scenarios, reports, scripts, and the pytest plug-in."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["live", "dilated"])
-def test_requests_and_the_fates_of_every_circuit_are_the_simulations(
+def test_requests_and_the_fates_of_every_circuit_equal_those_of_the_simulation(
     mode: Mode, simulated: Path, tmp_path: Path
 ) -> None:
     result = requests(tmp_path / "run", mode)
@@ -152,7 +152,7 @@ def capture(up: Path) -> Path:
     return up
 
 
-def test_a_capture_tells_of_messages_and_of_what_rules_dropped(capture: Path) -> None:
+def test_a_capture_lists_messages_and_frames_dropped_by_rules(capture: Path) -> None:
     lines = done("decode", capture / "n1.pcapng").splitlines()
     assert any(" SSAM REQUEST " in line for line in lines)
     dropped = [document for document in captured(capture) if document["met"].startswith("dropped by rule")]
@@ -262,7 +262,7 @@ async def count(comm, node):
     return heard
 
 @pytest.mark.cluster("ssam-1995", loss="5%", seed=3)
-def test_hears_everything(cluster):
+def test_receives_every_number(cluster):
     assert cluster.run(count, protocol="ssam").results["n2"] == list(range(10))
 """
 

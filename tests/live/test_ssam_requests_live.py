@@ -1,5 +1,5 @@
 """Random requests of SSAM on live ATM that loses 1 % of the cells on every link: each is handled once and answered once.
-``ci/bench ssam requests`` does the same with very many of them."""
+``ci/bench ssam requests`` repeats this with many more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stalled programs in namespaces: which are named, at which line, and since when; and firmware that breaks its rules."""
+"""Stalled programs in namespaces: the report of each program, its line and the time; and firmware that breaks its rules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def star() -> Iterator[RunningCluster]:
 
 
 @pytest.mark.parametrize(("name", "protocol", "nics"), CASES)
-def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(
+def test_a_stalled_script_is_ended_and_reported_with_its_line_and_its_output(
     star: RunningCluster, name: str, protocol: str, nics: str, tmp_path: Path
 ) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
@@ -83,7 +83,7 @@ def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_
 
 
 @pytest.mark.requires("interpreted")
-def test_firmware_that_goes_wrong_in_a_process_of_its_own_is_told_as_well(
+def test_a_firmware_error_in_its_own_process_is_reported_too(
     star: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def receive(self: object, now: int, frame: bytes) -> None:  # noqa: ARG001
@@ -97,7 +97,7 @@ def test_firmware_that_goes_wrong_in_a_process_of_its_own_is_told_as_well(
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_frames_that_are_too_long_for_their_receiver_are_told_with_their_length_and_its_mtu(
+def test_frames_too_long_for_their_receiver_are_reported_with_their_length_and_its_mtu(
     nics: str, tmp_path: Path
 ) -> None:
     nodes = [Node(name=f"n{number}", nics=[Nic(mtu=mtu)]) for number, mtu in enumerate((9_000, 1_500), 1)]

@@ -1,4 +1,4 @@
-"""Standing agents are supervised as the relay is: kills of agents, supervisor and owner under traffic, and `down`.
+"""Lasting agents are supervised like the relay: kills of agents, supervisor and owner under traffic, and `down`.
 
 `status`, `events` and verdicts report each, and nothing is left.
 """
@@ -45,10 +45,10 @@ def killed(sharing: NicSharing, node: str) -> None:
 def event_nodes(cluster: RunningCluster, event: str) -> list[str]:
     """The nodes of all events of that name."""
     directory = Store().directory(cluster.name)
-    return [str(one["node"]) for one in event_log.read(directory) if one["event"] == event]
+    return [str(record["node"]) for record in event_log.read(directory) if record["event"] == event]
 
 
-def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_knows() -> None:
+def test_agents_killed_under_bidirectional_traffic_are_restarted_and_all_peers_are_notified() -> None:
     """n1 and n2 exchange messages while their agents are killed in turn; n3 and n4 on the same switch are not affected."""
     pairs = {("n1", 0): ("n2", 0), ("n1", 1): ("n2", 1), ("n3", 0): ("n4", 0)}
     with (
@@ -65,24 +65,24 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
             lambda: event_nodes(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT
         )
         assert event_nodes(cluster, "NIC agent died") == victims
-    for (node, _), one in actual.items():
-        assert one.wrong == []
+    for (node, _), record in actual.items():
+        assert record.wrong == []
         concerned = node in ("n1", "n2")
-        assert len(one.gone) == (KILLS // 2 if concerned else 0)
-        assert all("agent of the NIC has ended" in reported for reported in one.gone)
-        assert (len(one.told) >= KILLS // 2) == concerned  # by the firmware of its peer's next agent
-        assert all("has restarted" in reported for reported in one.told)
+        assert len(record.gone) == (KILLS // 2 if concerned else 0)
+        assert all("agent of the NIC has ended" in reported for reported in record.gone)
+        assert (len(record.failures) >= KILLS // 2) == concerned  # by the firmware of its peer's next agent
+        assert all("has restarted" in reported for reported in record.failures)
 
 
 def agents_status(cluster: RunningCluster) -> dict[str, object]:
     """Return the agents' part of `testbed status --json`."""
     (document,) = [
-        one for one in json.loads(testbed("status", "--json").stdout)["clusters"] if one["name"] == cluster.name
+        entry for entry in json.loads(testbed("status", "--json").stdout)["clusters"] if entry["name"] == cluster.name
     ]
     return {"shared": document["shared"], **{node["name"]: node["agent"] for node in document["nodes"]}}
 
 
-def test_status_shows_the_agents_and_who_has_attached() -> None:
+def test_status_shows_the_agents_and_their_attached_processes() -> None:
     with Cluster.star(2).up() as cluster:
         assert agents_status(cluster) == {"shared": None, "n1": None, "n2": None}
         with (
@@ -102,7 +102,7 @@ def test_status_shows_the_agents_and_who_has_attached() -> None:
             finish_all(talkers)
 
 
-def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_and_start_another_one() -> None:
+def test_agents_outlive_their_supervisor_with_their_hosts_transfers_and_start_another_one() -> None:
     with (
         Cluster.star(2).up() as cluster,
         share_nics(cluster) as sharing,
@@ -113,7 +113,7 @@ def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_an
         os.waitpid(first.pid, 0)
         eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", TIMEOUT)
         wait_for_progress(talkers)
-        assert [one.wrong + one.gone + one.told for one in finish_all(talkers).values()] == [[], []]
+        assert [record.wrong + record.gone + record.failures for record in finish_all(talkers).values()] == [[], []]
         assert sharing.agent_pids() == agents
         with cluster.inject("n1", loss="1%"):  # as any change
             assert sharing.agent_pids() == agents
@@ -125,7 +125,7 @@ def supervisor_again(cluster: RunningCluster, first: Identity) -> bool:
     return running_supervisor(Store().directory(cluster.name)) not in (None, first)
 
 
-def test_the_command_goes_on_when_the_supervisor_is_killed_and_says_so_when_the_cluster_is_taken_down() -> None:
+def test_the_command_continues_when_the_supervisor_is_killed_and_reports_the_clusters_end() -> None:
     cluster = Cluster.star(2).up("sharing", keep=True)
     try:
         with subprocess.Popen([TESTBED, "nics", "--name", "sharing"], stderr=subprocess.PIPE, text=True) as process:
@@ -175,7 +175,7 @@ def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
     ]  # of any killed process
 
 
-def test_a_verdict_tells_of_an_agent_that_was_not_there() -> None:
+def test_a_verdict_reports_a_missing_agent() -> None:
     with Cluster.star(2).up() as cluster, share_nics(cluster) as sharing:
         before = baseline(cluster)
         quiet = verdict(cluster, before)
@@ -189,7 +189,7 @@ def test_a_verdict_tells_of_an_agent_that_was_not_there() -> None:
         assert after.grade is Grade.INVALID
 
 
-def test_firmware_of_a_run_does_not_answer_beside_that_of_agents() -> None:
+def test_firmware_of_a_run_and_that_of_agents_do_not_answer_each_other() -> None:
     with Cluster.star(2).up() as cluster:
         with share_nics(cluster), pytest.raises(ConflictError, match="two firmwares would answer each frame"):
             product.run(cluster, "pingpong", settings={"count": 5})
@@ -215,6 +215,6 @@ def test_a_node_that_is_added_gets_an_agent_and_all_know_its_address() -> None:
             assert sorted(sharing.agent_pids()) == ["n1", "n2", "n3"]
             assert sharing.agent_pids()["n1"] != before["n1"]
             with reattaching_pairs(cluster, {("n1", 0): ("n3", 0)}, 1) as talkers:
-                assert [one.wrong + one.gone for one in finish_all(talkers).values()] == [[], []]
+                assert [record.wrong + record.gone for record in finish_all(talkers).values()] == [[], []]
     finally:
         cluster.down()

@@ -1,5 +1,5 @@
-"""A small storm is watched as ``ci/bench runs`` watches a large one: nothing grows, nothing is left. A leak that is made on
-purpose is found, in memory and in descriptors."""
+"""A small storm is watched as ``ci/bench runs`` watches a large one: nothing grows, nothing is left. An artificial leak is
+found, in memory and in descriptors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def looked_at(what: str) -> Watch:
     return watch
 
 
-def test_a_leak_that_is_made_is_found() -> None:
+def test_an_artificial_leak_is_found() -> None:
     memory, descriptors = gained(looked_at("leaks"))["node processes"]
     assert memory.least > STEADY
     assert descriptors > 0
@@ -57,7 +57,7 @@ def test_a_process_that_does_not_leak_is_not_suspected() -> None:
 
 
 @pytest.mark.requires("root")
-def test_a_process_and_a_namespace_that_are_left_are_told() -> None:
+def test_leaked_processes_and_namespaces_are_reported() -> None:
     before, mark = machine_now(), f"left-{os.getpid()}-{time.monotonic_ns()}"
     program = "import ctypes, sys; ctypes.CDLL(None).unshare(0x40000000); print(flush=True); sys.stdin.read()"
     with subprocess.Popen(

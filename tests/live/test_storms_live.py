@@ -1,4 +1,4 @@
-"""Storms of restarts in namespaces, beside programs whose messages repeat: no false failure. Three in CI, thirty with
+"""Storms of restarts in namespaces, with programs whose messages repeat: no false failure. Three in CI, thirty with
 TESTBED_LONG=1."""
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ SEEDS = range(30) if LONG else (0, 3, 6)  # churn over EMP, repeats over AM-II, 
 @pytest.mark.requires("root")
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_storm_has_a_checker_accuse_a_protocol(seed: int) -> None:
+def test_no_storm_causes_a_false_accusation(seed: int) -> None:
     storms.run(storms.draw(seed, milliseconds=800), "live")

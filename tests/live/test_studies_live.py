@@ -1,4 +1,4 @@
-"""Studies with runs in namespaces: nothing else runs beside them unless they say what they need, and nothing is left."""
+"""Studies with runs in namespaces: each runs alone unless the study reserves processors, and nothing is left behind."""
 
 from __future__ import annotations
 

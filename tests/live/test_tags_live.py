@@ -1,4 +1,4 @@
-"""Tags on a cluster that is up: shown, selected by where links and nodes are named, and changed at no cost."""
+"""Tags on a cluster that is up: display, selection of links and nodes, and changes without operations."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ uplink = ["n4--s1"]
 
 
 def document(*arguments: str) -> Any:
-    ran = command(*arguments, "--json")
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    completed = command(*arguments, "--json")
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 def reaches(source: str, target: str, patience: int = 10) -> bool:
-    """Tell whether one of a few echoes is answered within `patience` seconds. The first may find an ARP entry that is just
-    given up, since its last request was lost before."""
+    """Return whether one of a few echo requests is answered within `patience` seconds. The first may meet a failed ARP
+    entry, since the last ARP request was lost."""
     return command("exec", source, "--", "ping", "-c4", "-i0.5", f"-W{patience}", target).returncode == 0
 
 
 @pytest.fixture
-def racks(tmp_path: Path, machine: object) -> Iterator[Path]:  # noqa: ARG001  (the machine is looked at before and after)
+def racks(tmp_path: Path, machine: object) -> Iterator[Path]:  # noqa: ARG001  (compares the machine before and after)
     """Bring the racks up; return their file."""
     path = tmp_path / "racks.toml"
     path.write_text(RACKS)
@@ -55,7 +55,7 @@ def racks(tmp_path: Path, machine: object) -> Iterator[Path]:  # noqa: ARG001  (
 
 
 @pytest.mark.usefixtures("racks")
-def test_status_shows_them_for_people_and_for_programs() -> None:
+def test_status_shows_tags_as_text_and_as_json() -> None:
     shown = command("status").stdout
     assert "n1 @rack1 @client" in shown
     assert "s1:4 @uplink" in shown
@@ -95,7 +95,7 @@ def test_exec_takes_a_tag_that_one_node_has() -> None:
     refused(command("inject", "@rakc1", "--loss", "1%"), 4, "has the tag 'rakc1'; did you mean '@rack1'?")
 
 
-def test_a_change_of_tags_alone_is_there_without_an_operation(racks: Path) -> None:
+def test_a_change_of_tags_alone_applies_without_an_operation(racks: Path) -> None:
     racks.write_text(RACKS.replace('client = ["n1"]', 'server = ["n3"]'))
     changed = document("up", str(racks))
     assert changed["operations"] == []
@@ -110,7 +110,7 @@ def test_commands_and_scenarios_by_tags(tmp_path: Path) -> None:
                           output=tmp_path / "run")  # fmt: skip
     assert [(command.node, command.code) for command in result.commands] == [("n2", 0), ("n3", 0), ("n1", 0)]
     records = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    paused = [one["what"] for one in records if one["event"] == "fault begins"]
+    paused = [record["what"] for record in records if record["event"] == "fault begins"]
     assert len(paused) == 5
     assert set(paused) <= {"pause on n2", "pause on n3"}
     assert all(SELECTOR not in what for what in paused)

@@ -1,4 +1,4 @@
-"""TBF and size tables on the machine's own kernel, and their dumps."""
+"""TBF and size tables on the machine's kernel, and their dumps."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def options(impairment: Impairment) -> shapers.Options:
     return shapers.options_of(impairment, mtu=MTU)
 
 
-def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(route: RouteSocket) -> None:
+def test_the_kernel_reports_the_encoded_objects_whatever_existed_before(route: RouteSocket) -> None:
     source = random.Random(21)
     before = None
     for _ in range(100):
@@ -80,7 +80,7 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(route: Ro
         before = requested
 
 
-def test_a_change_leaves_what_waits_and_the_counters_alone(route: RouteSocket) -> None:
+def test_a_change_keeps_the_queue_and_the_counters(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL))))
     offer(100)
     qdisc = current_qdisc(route)
@@ -95,7 +95,7 @@ def test_a_change_leaves_what_waits_and_the_counters_alone(route: RouteSocket) -
 
 
 @pytest.mark.parametrize(("queue", "frames"), [(7, 7), (1, 1)])
-def test_a_queue_in_frames_holds_so_many(route: RouteSocket, queue: int, frames: int) -> None:
+def test_a_queue_in_frames_holds_its_limit(route: RouteSocket, queue: int, frames: int) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL, queue_frames=queue))))
     offer(200)
     qdisc = current_qdisc(route)
@@ -103,7 +103,7 @@ def test_a_queue_in_frames_holds_so_many(route: RouteSocket, queue: int, frames:
     assert qdisc.frames + qdisc.queued + qdisc.dropped == 200
 
 
-def test_a_queue_in_bytes_holds_so_many(route: RouteSocket) -> None:
+def test_a_queue_in_bytes_holds_its_limit(route: RouteSocket) -> None:
     route.execute(shapers.requests(ONE, options(Impairment(rate=CRAWL, queue=10_000))))
     offer(500, size=100)
     assert current_qdisc(route).backlog == 10_000
@@ -118,7 +118,7 @@ def test_the_queue_can_be_counted_otherwise(route: RouteSocket) -> None:
         assert current_qdisc(route).queued == held
 
 
-def test_frames_count_what_the_table_says(route: RouteSocket) -> None:
+def test_frames_are_counted_as_the_table_defines(route: RouteSocket) -> None:
     """Cells of 48 bytes with 5 of overhead, 8 for the trailer."""
     cells = Impairment(rate=10**10, overhead=8, cell_size=48, cell_overhead=5)
     route.execute(shapers.requests(ONE, options(cells)))

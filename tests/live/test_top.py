@@ -1,4 +1,4 @@
-"""`testbed top` in a terminal, beside a running cluster."""
+"""`testbed top` in a terminal, on a running cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CURSOR = "\x1b[?25h"
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the machine is looked at before and after)
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (compares the machine before and after)
     with Cluster.star(3).up("star", keep=True) as cluster:
         yield cluster
 
@@ -86,7 +86,7 @@ def test_a_link_is_selected_impaired_healed_and_the_terminal_is_as_before() -> N
 
 
 @pytest.mark.usefixtures("star")
-def test_an_injection_that_is_refused_is_told_and_what_was_typed_is_there_again() -> None:
+def test_a_refused_injection_is_reported_and_the_input_stays_editable() -> None:
     with top() as screen:
         screen.shows("n1")
         screen.press("i")
@@ -105,7 +105,7 @@ def test_an_injection_that_is_refused_is_told_and_what_was_typed_is_there_again(
 
 
 @pytest.mark.usefixtures("star")
-def test_a_link_goes_down_and_up_and_a_fault_is_healed_by_its_row() -> None:
+def test_a_link_is_taken_down_and_up_and_a_fault_is_healed_by_its_row() -> None:
     with top(size=(120, 30)) as screen:
         screen.shows("n1")
         screen.press("d")
@@ -125,13 +125,13 @@ def test_a_link_goes_down_and_up_and_a_fault_is_healed_by_its_row() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_a_command_that_is_still_under_way_when_the_user_quits_is_carried_out() -> None:
+def test_a_command_in_progress_when_the_user_quits_is_completed() -> None:
     with top() as screen:
         screen.shows("n1")
         screen.press("dq")
         assert screen.ends() == 0
     (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
-    assert [one["what"] for one in cluster["injected"]] == ["down: n1"]
+    assert [injection["what"] for injection in cluster["injected"]] == ["down: n1"]
 
 
 # The terminal
@@ -176,7 +176,7 @@ def test_it_follows_the_size_of_its_terminal() -> None:
         assert screen.ends() == 0
 
 
-def test_without_colours_there_are_none(star: RunningCluster) -> None:
+def test_without_colours_no_escape_sequence_is_printed(star: RunningCluster) -> None:
     star.inject("n1", loss="1%")
     with top(NO_COLOR="1") as screen:
         screen.shows("1 injected")
@@ -186,7 +186,7 @@ def test_without_colours_there_are_none(star: RunningCluster) -> None:
     assert not re.search(r"\x1b\[([0-9;]*;)?[34][0-7]m", screen.raw)
 
 
-def test_a_cluster_goes_and_another_one_comes_while_it_is_watched() -> None:
+def test_a_cluster_is_replaced_by_another_one_while_it_is_watched() -> None:
     with top() as screen:
         screen.shows("no cluster is up; 'testbed up star-4' brings one up")
         with Cluster.star(2).up("first", keep=True):
@@ -237,7 +237,7 @@ def test_rejected_input_is_an_error_of_one_line(arguments: tuple[str, ...], code
     assert "Traceback" not in done.stderr
 
 
-def test_with_several_clusters_up_the_name_has_to_be_said(star: RunningCluster) -> None:
+def test_with_several_clusters_up_the_name_is_required(star: RunningCluster) -> None:
     with Cluster.star(2).up("other", keep=True), top() as screen:
         screen.shows("several clusters are up (other, star)")
         assert screen.ends() == 4
@@ -307,7 +307,7 @@ def test_frames_dropped_by_a_full_queue_are_counted_as_the_queues(datapath: Lite
     assert not backward.dropped
 
 
-def test_counts_are_those_that_status_tells(star: RunningCluster) -> None:
+def test_counts_are_those_of_status(star: RunningCluster) -> None:
     star.cut("n3")
     star["n1"].run(["ping", "-c3", "-i0.01", "n2"])
     gathering = SnapshotSampler(Store())
@@ -334,7 +334,7 @@ def test_links_between_nodes_and_direct_ones_are_counted_too() -> None:
         assert link.backward.frames >= 2
 
 
-def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None:
+def test_a_cluster_recreated_under_its_name_is_read_anew() -> None:
     gathering = SnapshotSampler(Store(), "again")
     assert isinstance(gathering.sample(), Absent)
     for nodes in (2, 3):
@@ -344,7 +344,7 @@ def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None
     gathering.close()
 
 
-def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None:
+def test_a_cluster_recreated_between_two_samples_is_a_different_one() -> None:
     gathering = SnapshotSampler(Store())
     with Cluster.star(2).up("again", keep=True) as cluster:
         cluster.inject("n1", loss="1%")
@@ -363,7 +363,7 @@ def test_a_cluster_that_is_made_again_between_two_looks_is_another_one() -> None
     assert third.links[0].forward.frames > second.links[0].forward.frames
 
 
-def test_events_are_told_as_they_happen(star: RunningCluster) -> None:
+def test_events_are_printed_as_they_happen(star: RunningCluster) -> None:
     gathering = SnapshotSampler(Store(), "star")
     assert [event.kind for event in sample_once(gathering).events] == []
     star.inject("n1", loss="1%")
@@ -384,11 +384,11 @@ async def greet(comm, node):
 with attach("emp") as nic:
     nic.run(greet)
     print("greeted", flush=True)
-    input()  # what is counted goes with its host process
+    input()  # its counters end with the host process
 """
 
 
-def test_agents_of_shared_nics_tell_what_their_firmware_has_counted(star: RunningCluster) -> None:
+def test_agents_of_shared_nics_report_their_firmwares_counters(star: RunningCluster) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with share_nics(star):
         hosts = [star[name].popen([sys.executable, "-c", GREET], **pipes) for name in ("n1", "n2", "n3")]

@@ -1,4 +1,4 @@
-"""An ordinary user watches his clusters as root does, though he cannot go where their counters are."""
+"""An ordinary user watches clusters as root does, although their counters are in a user namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`testbed top --web` in Chromium, beside a running cluster with faults."""
+"""`testbed top --web` in Chromium, on a running cluster with faults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FORM_WORDS = "#form label span, #form small, #form code, #form h2, #form p, #for
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the machine is looked at before and after)
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (compares the machine before and after)
     with Cluster.star(3).up("star", keep=True) as cluster:
         yield cluster
 
@@ -52,7 +52,7 @@ def view(star: RunningCluster, tmp_path: Path) -> Iterator[WebView]:
 
 @pytest.fixture
 def page(view: WebView, tmp_path: Path) -> Iterator[Browser]:
-    """The page, drawn; at the end nothing may have gone wrong in it, or been asked of another host."""
+    """The loaded page; at the end it must have no error, and no request to another host."""
     with Browser(tmp_path / "chromium") as browser:
         browser.open(view.address, 1400, 900)
         browser.until("document.querySelectorAll('.node').length === 3")
@@ -140,7 +140,7 @@ def test_faults_are_injected_seen_and_healed_by_mouse(page: Browser, tmp_path: P
     page.until("document.querySelector('#jobs').firstChild.className === 'done'")
 
 
-def test_all_of_it_can_be_done_by_keys(page: Browser, star: RunningCluster) -> None:
+def test_everything_can_be_done_by_keyboard(page: Browser, star: RunningCluster) -> None:
     page.evaluate("document.querySelector('#topology').focus()")
     page.press("ArrowRight", RIGHT)
     page.until("document.querySelector('.node.selected')?.dataset.name === 'n1'")
@@ -240,7 +240,7 @@ def test_a_run_appears_with_its_progress_and_opens_as_its_report(page: Browser, 
     page.open(view.address)
 
 
-def test_a_cluster_that_is_taken_down_is_told_and_shown_again_when_it_is_back(
+def test_a_cluster_that_was_taken_down_is_reported_and_shown_again_when_it_is_up(
     page: Browser, star: RunningCluster
 ) -> None:
     place = "JSON.stringify(document.querySelector('main').getBoundingClientRect())"
@@ -285,7 +285,7 @@ def test_any_signal_ends_it_and_its_captures_completely(view: WebView, number: s
     assert view.errors() == ("" if number is signal.SIGINT else f"testbed: ended by {number.name}\n")
 
 
-def test_a_command_that_is_under_way_when_the_view_ends_is_carried_out(view: WebView) -> None:
+def test_a_command_in_progress_when_the_view_ends_is_completed(view: WebView) -> None:
     with view.socket() as page:
         page.send(json.dumps({"command": "inject", "values": {"target": "n1", "loss": "5%"}}))
         shown = ""
@@ -295,13 +295,13 @@ def test_a_command_that_is_under_way_when_the_view_ends_is_carried_out(view: Web
     assert impairments(FIRST) == ({"loss": 0.05},) * 2
 
 
-def test_the_page_says_that_the_view_has_ended(page: Browser, view: WebView) -> None:
+def test_the_page_shows_that_the_view_has_ended(page: Browser, view: WebView) -> None:
     assert view.ends(signal.SIGINT) == 0
     page.until("document.querySelector('#notice').textContent.includes('has ended')")
     page.messages.clear()  # it tries to connect again
 
 
-def test_a_port_that_is_in_use_is_told(view: WebView) -> None:
+def test_a_port_in_use_is_reported(view: WebView) -> None:
     refused(command("top", "star", "--web", "--port", str(view.port)), 5, f"port {view.port}", "in use", "--port 0")
 
 
@@ -331,7 +331,7 @@ main()
 """
 
 
-def test_without_its_packages_it_says_how_to_install_them() -> None:
+def test_without_its_packages_the_command_names_those_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=False)
     refused(done, 3, "not installed (uvicorn)", "pip install 'netns-testbed[web]'")
 

@@ -121,7 +121,7 @@ def broadcast_arrives_once_everywhere(cluster: RunningCluster, sockets: dict[str
     sockets[source].send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, source), number))
     for name in others:
         node_sockets.wait_until_readable(sockets[name])
-    # A frame that circulates arrives again and again: what a marker overtakes nothing of must be all there is.
+    # A circulating frame arrives again and again: all frames must have arrived before the marker.
     last = others[-1]
     for name in others:
         sockets[last].send(
@@ -150,7 +150,7 @@ def test_in_a_cyclic_topology_a_broadcast_arrives_exactly_once_and_nothing_circu
         broadcast_arrives_once_everywhere(cluster, sockets, 3)
         with wire_counters(cluster) as read:
             quiet = read()  # type: ignore[operator]
-            time.sleep(0.05)  # a frame in a ring of veths goes round thousands of times meanwhile
+            time.sleep(0.05)  # in this time a frame in a ring of veths circulates thousands of times
             assert read() == quiet  # type: ignore[operator]
 
 
@@ -209,7 +209,7 @@ def test_nodes_in_different_segments_reach_each_other_through_routers() -> None:
 # What a program in a node finds
 
 
-def test_names_resolve_in_every_node_and_nowhere_else() -> None:
+def test_names_resolve_in_every_node_and_only_there() -> None:
     with Cluster.star(3).up() as cluster:
         for first, second in itertools.permutations(["n1", "n2", "n3"], 2):
             assert cluster[first].run(["getent", "hosts", second]).stdout.split() == [cluster[second].address, second]
@@ -284,7 +284,7 @@ def test_a_file_may_lie_in_a_directory_that_all_may_write_to() -> None:
         assert cluster["n1"].run(["cat", "/var/tmp/testbed-test"]).stdout == "x"
 
 
-def test_a_file_where_none_can_be_is_refused_before_anything_is_made(machine: Machine) -> None:
+def test_an_impossible_path_of_a_file_is_refused_before_anything_is_created(machine: Machine) -> None:
     files = {"/etc": "x", "/nonesuch/file": "x", f"/tmp/{'long' * 70}": "x"}
     with pytest.raises(UnsupportedError) as caught:
         Cluster(name="files", nodes=[Node(name="n1", files=files)]).up()
@@ -296,7 +296,7 @@ def test_a_file_where_none_can_be_is_refused_before_anything_is_made(machine: Ma
     machine.assert_unchanged()
 
 
-def test_why_a_program_cannot_be_put_into_its_node_is_said() -> None:
+def test_the_reason_why_a_program_cannot_enter_its_node_is_reported() -> None:
     """The file that programs see as /etc/hosts has been removed."""
     with Cluster.star(1).up() as cluster:
         hosts = Store().hosts(cluster.name)
@@ -376,7 +376,7 @@ def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
         ]
         cluster["n3"].run(["ip", "link", "set", "eth0", "down"])
         description.up(name="quiet", keep=True)
-        time.sleep(2)  # the window itself: solicitations come within a second, bridges say hello every two
+        time.sleep(2)  # the observed time: solicitations arrive within a second, bridges send hello every two
         return [data for found in listening for data in node_sockets.received(found)]
 
 

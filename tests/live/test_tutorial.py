@@ -1,4 +1,4 @@
-"""The README and the tutorial, followed to the letter: page by page, each with the files of those before it."""
+"""The README and the tutorial are executed page by page, each with the files of the earlier pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_readme_is_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["index", *ORDER])
-def test_a_page_of_the_tutorial_is_so(name: str, tmp_path: Path) -> None:
+def test_a_page_of_the_tutorial_runs_as_written(name: str, tmp_path: Path) -> None:
     for before in ORDER[: ORDER.index(name)] if name in ORDER else ():
         write_files(FOLDER / f"{before}.md", tmp_path)
     assert follow(FOLDER / f"{name}.md", tmp_path) >= 1

@@ -1,4 +1,4 @@
-"""Kernel UDP as a base line: losses are counted or requested again, and no program waits for ever."""
+"""Kernel UDP as a baseline: losses are counted or requested again, and no program waits forever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STREAMS = ("bandwidth", "rate", "permutation")
 class Exchange(Workload):
     """Messages of several datagrams to a neighbour, one to the own rank, and control messages between the nodes."""
 
-    bears_loss = True
+    supports_loss = True
 
     async def rank(self, comm: Comm, node: Node) -> list[Any]:
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -51,10 +51,10 @@ class Exchange(Workload):
         ]
 
 
-class InVain(Workload):
+class UnansweredReceive(Workload):
     """Workload that receives a message that is never sent."""
 
-    bears_loss = True
+    supports_loss = True
 
     async def rank(self, comm: Comm, node: Node) -> None:  # noqa: ARG002
         if comm.rank == 0:
@@ -100,7 +100,7 @@ def test_requests_that_are_lost_are_sent_again(name: str) -> None:
     assert all(row["p999_ns"] >= (2_000_000 if name == "pingpong" else 5_000_000) for row in result.rows)
 
 
-def test_messages_of_several_datagrams_and_to_oneself_and_words_arrive(star: RunningCluster) -> None:
+def test_messages_of_several_datagrams_self_sends_and_words_arrive(star: RunningCluster) -> None:
     results = testbed.run(star, Exchange, protocol="udp").results
     assert results == {f"n{n}": [True, b"mine!", f"from n{(n - 2) % 3 + 1}"] for n in (1, 2, 3)}
 
@@ -115,7 +115,7 @@ def test_a_request_without_an_answer_gives_up_with_the_losses() -> None:
 
 def test_a_stalled_udp_receive_reports_udps_counters(star: RunningCluster) -> None:
     with pytest.raises(StuckError) as caught:
-        testbed.run(star, InVain, protocol="udp", timeout=1.0)
+        testbed.run(star, UnansweredReceive, protocol="udp", timeout=1.0)
     text = " ".join(caught.value.waiting["n1"])
     assert "1 receives have found no message, which may be lost: this is UDP" in text
     assert "datagrams: sent 0, came 0" in text

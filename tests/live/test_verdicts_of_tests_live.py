@@ -1,4 +1,4 @@
-"""Tests whose live network goes wrong do not pass, and verdicts that cannot be taken."""
+"""Tests whose live network deviates do not pass, and verdicts that cannot be given."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ lossy = pytest.mark.cluster("star-2", delay="1ms", datapath="relay")
 """
 
 
-def test_a_network_without_its_relay_fails_a_test_that_has_seen_nothing_of_it(suite: pytest.Pytester) -> None:
+def test_a_network_without_its_relay_fails_a_test_that_did_not_detect_it(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """
@@ -63,7 +63,7 @@ def test_its_own_failure_comes_first(cluster):
     assert 'name="testbed-verdict" value="invalid: relay gap: ' in (suite.path / "junit.xml").read_text()
 
 
-def test_a_verdict_that_cannot_be_taken_is_a_sentence(suite: pytest.Pytester) -> None:
+def test_an_impossible_verdict_is_a_sentence(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """

@@ -1,5 +1,5 @@
 """ci/bench via runs from end to end and leaves nothing behind; no numbered message is lost, comes twice or overtakes another
-where 1 % of the frames are lost. What else it finds depends on the machine, and no test on that."""
+where 1 % of the frames are lost. Its other results depend on the machine and are not tested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench"
 NUMBERED = 5_000
 
 
-def test_via_is_measured_in_short(tmp_path: Path) -> None:
+def test_via_is_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     short = ["--repeat", "1", "--count", "40", "--messages", "2", "--numbered", str(NUMBERED)]
     command = [str(BENCH), "via", *short, "--output", str(output)]

@@ -74,20 +74,20 @@ async def count(comm, node):
     return heard
 
 @pytest.mark.cluster("star-2", loss="5%", delay="1ms", seed=3)
-def test_the_other_hears_everything(cluster):
+def test_the_other_node_receives_every_number(cluster):
     assert cluster.run(count, protocol="via").results["n2"] == list(range(20))
 """
 
 
 def run_via(cluster: Cluster, workload: Form, clock: Mode, **more: Unpack[RunOptions]) -> RunResult:
-    """A run over VIA. A dilated one has the paper's costs: they change when things happen, and nothing else."""
+    """A run over VIA. A dilated one has the paper's costs, which change only times."""
     given: RunOptions = {**more, "protocol": "via", "mode": clock, "timeout": 60}
     if clock == "dilated":
         given |= {"profile": LAM_VIA_2000, "dilate": DILATE}
     return testbed.run(cluster, workload, **given)
 
 
-def test_connections_come_to_the_same_end_under_every_clock(tmp_path: Path) -> None:
+def test_connections_have_the_same_outcome_under_every_clock(tmp_path: Path) -> None:
     """Server and client, peers, a refusal, a request to nobody; under loss. Every flow has the same fates."""
     actual, fates = {}, {}
     modes: tuple[Mode, ...] = ("sim", "live", "dilated")
@@ -106,7 +106,7 @@ def test_connections_come_to_the_same_end_under_every_clock(tmp_path: Path) -> N
         assert compared >= 10
 
 
-def test_messages_and_the_connections_of_all_ranks_are_the_simulations_where_time_is_dilated(tmp_path: Path) -> None:
+def test_in_dilated_time_messages_and_connections_of_all_ranks_equal_those_of_the_simulation(tmp_path: Path) -> None:
     modes: tuple[Mode, ...] = ("sim", "dilated", "live")
     for mode in modes:
         run_via(
@@ -139,11 +139,11 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     lost = captured.result.met["rule"]
     assert 1 <= lost <= 6  # of each direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
-    writes = [one for one in decoded if one["fields"].get("via.type") == TYPE_RDMA_WRITE]
+    writes = [document for document in decoded if document["fields"].get("via.type") == TYPE_RDMA_WRITE]
     assert sum(write["met"].startswith("dropped by rule") for write in writes) == lost
     assert any("VIA CONNECT PEER_REQUEST" in line for line in output("decode", str(capture)))
     records = [json.loads(line) for line in output("decode", str(capture), "--messages", "--json")]
-    assert sum(one["lost"] for one in records) >= lost
+    assert sum(record["lost"] for record in records) >= lost
     report = tmp_path / "report.html"
     output("report", str(run), "-o", str(report))
     assert "dropped by rule" in report.read_text() or LOST in report.read_text()
@@ -151,7 +151,9 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     output("dissector", "-o", str(dissector))
     dissected = by_tshark(dissector, capture, "via.type")
     assert dissected.count(str(TYPE_RDMA_WRITE)) == len(writes)
-    assert dissected.count(str(TYPE_CONNECT)) == sum(one["fields"].get("via.type") == TYPE_CONNECT for one in decoded)
+    assert dissected.count(str(TYPE_CONNECT)) == sum(
+        document["fields"].get("via.type") == TYPE_CONNECT for document in decoded
+    )
 
 
 def test_ranks_share_their_nodes_nics(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""VIA's NICs shared by host processes: one that writes and rings what it likes, or is killed, disturbs at most its peer."""
+"""VIA's NICs shared by host processes: one that misbehaves, or is killed, disturbs at most its peer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ WHILE: Final = 1.5  # s
 
 
 def talk(peer: int, rounds: int) -> Program:
-    """Exchange messages with a peer, who does the same, in rounds; each is checked. Neither is more than one ahead, so that
-    two receives suffice. rounds: 0 for ever, until the connection is lost: then its result is the error."""
+    """Exchange messages with a peer in rounds; each is checked. Neither is more than one ahead, so that
+    two receives suffice. rounds: 0: without end, until the connection is lost: then its result is the error."""
 
     async def program(nic: ViaNic, driver: HostDriver, _nic: Attachment) -> int | str:
         errors: list[AsyncError] = []
@@ -87,7 +87,7 @@ def _has_invalid(running: Nodes, name: str) -> bool:
     return bool(running.report(name)["counted"]["invalid"] > 100)
 
 
-def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
+def test_a_process_that_writes_arbitrary_bytes_and_doorbells_affects_no_other() -> None:
     with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
         vandals = [running.host(name, scribble, 1) for name in ("n1", "n2")]
         good = [running.host("n1", talk(2, 300), 0), running.host("n2", talk(0, 300), 0)]
@@ -97,7 +97,7 @@ def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
         assert all(rung > 500 for rung in wait_for_results(vandals))
 
 
-def test_the_peer_of_a_killed_process_is_told_others_go_on_and_another_takes_its_place() -> None:
+def test_the_peer_of_a_killed_process_is_notified_others_continue_and_another_takes_its_place() -> None:
     with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
         victim, widow = running.host("n2", talk(1, 0), 1), running.host("n1", talk(3, 0), 1)
         others = [running.host("n1", talk(2, 300), 0), running.host("n2", talk(0, 300), 0)]

@@ -1,4 +1,4 @@
-"""Frames that go on and on between two nodes while a test does something to their link, and a count of all of them."""
+"""Continuous frames between two nodes while a test changes their link, and their counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GAP = 150_000  # ns between two frames of a flow
 
 def events_of(cluster: RunningCluster, event: str) -> list[Mapping[str, Any]]:
     """The cluster's events of that kind."""
-    return [one for one in event_log.read(Store().directory(cluster.name)) if one["event"] == event]
+    return [record for record in event_log.read(Store().directory(cluster.name)) if record["event"] == event]
 
 
 def relay_report(cluster: RunningCluster) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Traffic:
     def _sending(self, cluster: RunningCluster, out: Any, flow: Flow) -> Callable[[Callable[[object], None]], None]:
         macs = node_sockets.mac(cluster, flow.sink), node_sockets.mac(cluster, flow.source)
 
-        def send(say: Callable[[object], None]) -> None:
+        def send(report: Callable[[object], None]) -> None:
             os.close(self._go_on)
             os.set_blocking(self._stop, False)
             number, next_time = 0, time.monotonic_ns()
@@ -104,7 +104,7 @@ class Traffic:
                     number -= 1
                 next_time += GAP
                 time.sleep(max(0, next_time - time.monotonic_ns()) / 1e9)  # the pace
-            say(number)
+            report(number)
 
         return send
 
@@ -144,7 +144,7 @@ def _closed(descriptor: int) -> bool:
 
 @contextmanager
 def between(cluster: RunningCluster, *pairs: tuple[str, str]) -> Iterator[Traffic]:
-    """Frames go on from each pair's first to its second node until `stop` or the end."""
+    """Send frames from each pair's first to its second node until `stop` or the end."""
     with ExitStack() as stack:
         actual = Traffic(cluster, stack, *pairs)
         actual.wait()

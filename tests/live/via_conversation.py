@@ -1,4 +1,4 @@
-"""A program of VIA's own calls that every clock must let come to the same end: connections of both kinds, refusals, a
+"""A program of VIPL calls with the same outcome under every clock: connections of both kinds, refusals, a
 request that expires, sends and RDMA writes."""
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Conversation(Native[ViaNic]):
 
 
 async def _refused(nic: ViaNic, vi: Vi, other: int, node: Node) -> str:
-    """The node with the greater number asks until its server has told it no. An answer that nobody waited may be on its way
-    when the server comes, rejects the request's repetition and leaves: then nobody waits any more."""
+    """The node with the greater number asks until its server rejects it. An answer that no server waits may be in flight
+    when the server comes, rejects the request's repetition and leaves: then no server waits any more."""
     name = b"refused %d %d" % (min(nic.number, other), max(nic.number, other))
     if nic.number < other:
         request = await nic.connect_wait(name)
@@ -105,7 +105,7 @@ async def _talk(nic: ViaNic, node: Node, ptag: int, other: int, kind: str) -> li
 
 
 async def _connect(nic: ViaNic, vi: Vi, node: Node, other: int, kind: str) -> None:
-    """Connect to another node, which does the same; of server and client, the server has the smaller number."""
+    """Connect to another node, which also connects; of server and client, the server has the smaller number."""
     name = f"{kind} {min(nic.number, other)} {max(nic.number, other)}".encode()
     if kind == "peers":
         await vi.connect_peer(other, name)

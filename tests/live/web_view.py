@@ -1,4 +1,4 @@
-"""`testbed top --web` as a process beside a test, from its address to its end."""
+"""`testbed top --web` as a process, from its address to its end."""
 
 from __future__ import annotations
 

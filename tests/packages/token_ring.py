@@ -118,7 +118,7 @@ class Rings:
         self._pass_on(now, ring)
 
     def _pass_on(self, now: int, ring: Ring) -> None:
-        """The token goes to the next station with a frame."""
+        """The token passes to the next station with a frame."""
         asking_ports = [port for port, frames in ring.waiting.items() if frames]
         if ring.is_busy or not asking_ports:
             return

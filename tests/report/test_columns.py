@@ -1,4 +1,4 @@
-"""Rows as columns: a column has the values that the rows have, and a broken line affects no other line."""
+"""Rows as columns: a column has the values of the rows, and a malformed line affects no other line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_rows(path: Path, text: str) -> Path:
 
 
 @given(rows=ROWS)
-def test_columns_have_what_rows_have_kind_by_kind(tmp_path_factory, rows) -> None:
+def test_columns_have_the_keys_of_rows_by_kind(tmp_path_factory, rows) -> None:
     path = write_rows(tmp_path_factory.mktemp("rows"), "".join(json.dumps(row) + "\n" for row in rows))
     kinds_read = {frozenset(kind.keys): kind for kind in read_kinds(path)}
     assert sum(kind.count for kind in kinds_read.values()) == len(rows)
@@ -52,7 +52,7 @@ def test_a_column_that_turns_into_text_later_is_all_text(tmp_path: Path, monkeyp
     assert kind.where(a="2").height == 2
 
 
-def test_lines_that_are_not_whole_are_passed_over(tmp_path: Path) -> None:
+def test_incomplete_lines_are_skipped(tmp_path: Path) -> None:
     (kind,) = read_kinds(write_rows(tmp_path, '{"a": 1}\n{"a": \n[3]\n7\n\n{"a": 2}\n{"a": 3'))
     assert list(kind.column("a")) == [1, 2]
 

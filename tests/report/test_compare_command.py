@@ -61,7 +61,7 @@ def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
     assert "2 worse;" in comparison.output
 
 
-def test_too_few_repetitions_are_undecided_and_it_says_how_many_would_do(tmp_path: Path) -> None:
+def test_too_few_repetitions_are_undecided_and_the_required_number_is_reported(tmp_path: Path) -> None:
     good_run = write_run(tmp_path / "a", noisy(1, 1, 2), repeat=2)
     bad_run = write_run(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
     comparison = run_compare(good_run, bad_run)
@@ -103,7 +103,7 @@ def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: P
     assert "undecided" in comparison.output
 
 
-def test_what_was_asked_for_differently_is_named(tmp_path: Path) -> None:
+def test_differing_options_are_named(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", ping_pong_rows())
     second = write_run(tmp_path / "b", ping_pong_rows(), protocol="tcp", settings={"count": 7})
     comparison = run_compare(first, second)
@@ -112,7 +112,7 @@ def test_what_was_asked_for_differently_is_named(tmp_path: Path) -> None:
     assert "differs: setting count (1000, 7)" in comparison.output
 
 
-def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
+def test_the_document_matches_its_schema(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", [{"node": "n1", "asked_again": 0, "p50_ns": 5}], mode="sim")
     second = write_run(tmp_path / "b", [{"node": "n1", "asked_again": 3, "p50_ns": 5}], mode="sim")
     comparison = run_compare(first, second, "--json")
@@ -159,12 +159,12 @@ def test_missing_damaged_or_newer_runs_are_exit_code_2(tmp_path: Path) -> None:
     "arguments", [["a"], ["a", "a", "a"], ["a", "a", "--against", "paper"], ["a", "a", "--threshold", "5x"],
                   ["a", "a", "--measure", "p51"], ["a", "--against", "paper", "--measure", "p50"]],
 )  # fmt: skip
-def test_a_wrong_call_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -> None:
+def test_a_usage_error_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -> None:
     write_run(tmp_path / "a", ping_pong_rows())
     assert run_compare(*[tmp_path / "a" if argument == "a" else argument for argument in arguments]).exit_code == 2
 
 
-def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
+def test_a_run_compared_with_its_protocols_paper(tmp_path: Path) -> None:
     slow_run = write_run(tmp_path / "slow", ping_pong_rows(1.5, sizes=[4, 1500]), mode="sim")
     comparison = run_compare(slow_run, "--against", "paper")
     assert comparison.exit_code == 1
@@ -177,7 +177,7 @@ def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
     assert (comparison.exit_code, "undecided" in comparison.output) == (0, True)
 
 
-def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
+def test_the_printed_output_of_reproduce_with_the_papers_values(tmp_path: Path) -> None:
     row = {"system": "emp", "name": "latency, 4 B", "paper": 23, "ours": 30, "unit": "us", "kind": "predicted"}
     unmeasured_row = {**row, "name": "latency: TCP", "paper": 120, "ours": None, "kind": "paper"}
     file = tmp_path / "emp.json"
@@ -198,7 +198,7 @@ def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
     assert_says(run_compare(file, "--against", "paper"), "was not written by this version's 'testbed reproduce")
 
 
-def test_where_there_is_no_paper_or_no_row_of_it_a_sentence_says_so(tmp_path: Path) -> None:
+def test_a_missing_paper_or_row_is_reported_in_a_sentence(tmp_path: Path) -> None:
     assert_says(
         run_compare(write_run(tmp_path / "a", ping_pong_rows(), protocol="tcp"), "--against", "paper"),
         "tcp has no paper",

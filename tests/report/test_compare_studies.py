@@ -38,7 +38,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_study(tmp_path_factory.mktemp("studies"), "before", ["10us", "1ms"])
 
 
-def test_the_points_are_what_varies_and_the_seeds_are_samples(before: Path) -> None:
+def test_the_points_are_the_varied_parameters_and_the_seeds_are_samples(before: Path) -> None:
     samples = study_samples(before)
     p50 = {point: values for (point, measure), values in samples.values.items() if measure == "p50_ns"}
     assert len(p50) == 4, "two delays, two sizes"
@@ -62,7 +62,7 @@ def test_equal_studies_do_not_differ_and_a_slower_one_is_worse(before: Path, tmp
     assert "4 worse" in slower_comparison.output
 
 
-def test_points_without_figures_are_said(before: Path, tmp_path: Path) -> None:
+def test_points_without_figures_are_listed(before: Path, tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text((before / "study.json").read_text())
     with pytest.raises(TestbedError, match="no rows with a figure"):
         study_samples(tmp_path)

@@ -43,7 +43,7 @@ def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=60))
-def test_what_is_shaded_is_when_a_fault_was_in_force_and_next_to_nothing_else(spans) -> None:
+def test_the_shaded_spans_are_those_of_faults_and_hardly_more(spans) -> None:
     faults = [FaultPeriod("", "", "", start, start + lasts, {}, True) for start, lasts in spans]
     fault_spans_found = fault_spans(faults, 13.0)
     for start, lasts in spans:
@@ -69,14 +69,14 @@ def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "source", ["star-4", "star-100", "ring-4", "line-4", "full-mesh-4", "dumbbell-8", "fat-tree-4", "back-to-back"]
 )
-def test_no_two_things_of_a_cluster_are_drawn_at_one_place(source: str) -> None:
+def test_no_two_elements_of_a_cluster_overlap(source: str) -> None:
     positions_found = positions(layout(source))
     for first, (x1, y1) in positions_found.items():
         for second, (x2, y2) in positions_found.items():
             assert first == second or abs(x1 - x2) > 58 or abs(y1 - y2) > 26, (first, second)
 
 
-def test_a_picture_shows_what_was_declared_and_what_was_injected_and_says_so() -> None:
+def test_a_picture_shows_and_labels_declared_and_injected_impairments() -> None:
     cluster = layout("emp-2001")
     plot = topology(cluster, {cluster.links[0].name: ("loss 5% on n1",)}, "cluster-1", "EMP")
     assert 'class="link declared injected"' in plot.svg
@@ -109,7 +109,7 @@ def test_plots_have_their_text_as_text_and_the_colours_of_the_page(tmp_path: Pat
         assert "DejaVu" not in plot.svg
 
 
-def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> None:
+def test_identifiers_in_the_plots_of_a_page_are_unique(tmp_path: Path) -> None:
     identifiers = [match for plot in every_plot(tmp_path) for match in re.findall(r' id="([^"]*)"', plot.svg)]
     assert identifiers
     assert len(identifiers) == len(set(identifiers))
@@ -118,7 +118,7 @@ def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> 
             assert f'id="{reference}"' in plot.svg
 
 
-def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Path) -> None:
+def test_the_papers_points_are_drawn_only_in_runs_of_its_protocol(tmp_path: Path) -> None:
     own_summary, second = (
         summarize_run(write_run(tmp_path / name, ping_pong_rows(), protocol=name), "") for name in ("emp", "tcp")
     )
@@ -132,7 +132,7 @@ def test_zero_times_are_not_plotted_on_a_logarithmic_axis(tmp_path: Path) -> Non
     assert curves([summarize_run(write_run(tmp_path / "run", ping_pong_rows(0.0)), "")]) == []
 
 
-def test_tables_say_what_heads_what_and_can_be_scrolled_by_keyboard() -> None:
+def test_tables_have_header_cells_and_can_be_scrolled_by_keyboard() -> None:
     content = Table("Rows <1>", ["node", "p50"], [["n1", "7 us"], ["n&2", "8 us"]])
     text = TEMPLATES.get_template("parts.html").module.table(content, "rows")
     assert '<caption id="rows">Rows &lt;1&gt;</caption>' in text

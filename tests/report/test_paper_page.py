@@ -97,12 +97,12 @@ def test_a_figure_has_our_curve_and_the_papers_points_and_is_drawn_once(page: st
     assert page.count('<figure id="one-figure-1-figure"') == page.count('<figure id="two-figure-1-figure"') == 1
 
 
-def test_rows_that_are_no_points_of_a_figure_are_drawn_beside_the_papers() -> None:
+def test_rows_without_a_point_in_a_figure_are_drawn_next_to_the_papers() -> None:
     (plot,) = row_plots(scores("one"))
     assert plot.alt_text == "Other values, us. alone: the paper's 30, ours 33 us."
 
 
-def test_no_value_is_missing_and_what_is_not_ours_is_the_papers(page: str) -> None:
+def test_no_value_is_missing_and_every_other_one_is_the_papers(page: str) -> None:
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
     values = [[unescape(cell) for cell in row] for row in rows if len(row) == 6]
     assert ["alone", "section 2", "30 us", "33 us", "+10.0%", "predicted"] in values

@@ -13,7 +13,7 @@ PICTURES = Path(__file__).parents[2] / "ci" / "pictures"
 
 @pytest.mark.requires("chromium")
 @pytest.mark.parametrize("script", ["report.py", "web.py"])
-def test_a_picture_is_of_what_the_page_says_today(script: str) -> None:
+def test_a_picture_shows_the_present_page(script: str) -> None:
     completed = subprocess.run(
         [sys.executable, str(PICTURES / script), "--check"], capture_output=True, text=True, timeout=110, check=False
     )

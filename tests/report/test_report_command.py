@@ -1,4 +1,4 @@
-"""testbed report: a page for any run folder, and a clear error where there is none."""
+"""testbed report: a page for any run folder, and a clear error for other folders."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def rich_run(path: Path, **requested: object) -> Path:
     return run
 
 
-def test_a_page_is_whole_and_what_it_refers_to_is_there(tmp_path: Path) -> None:
+def test_a_page_is_complete_and_its_references_exist(tmp_path: Path) -> None:
     outline = Outline(
         page(
             tmp_path,
@@ -98,7 +98,7 @@ def test_the_verdict_stands_before_everything_else_with_its_reasons(tmp_path: Pa
     assert verdict_at < reason < figures_at
     assert "The machine was busy" in html
     assert "Fates of frames (12)" in html
-    assert "corrupt" not in html  # nobody counted any
+    assert "corrupt" not in html  # none was counted
 
 
 def test_the_page_asks_the_network_for_nothing(tmp_path: Path) -> None:
@@ -121,20 +121,20 @@ def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
     assert page(tmp_path, run) == page(tmp_path, run)
 
 
-def test_a_run_that_never_ended_is_told_as_far_as_it_came(tmp_path: Path) -> None:
+def test_a_run_that_never_ended_is_reported_up_to_its_last_event(tmp_path: Path) -> None:
     html = page(tmp_path, write_run(tmp_path / "run", ping_pong_rows(), result={}))
     assert "unfinished" in html
     assert "without result.json there is no verdict" in html
     assert "Latency against message size" in html
 
 
-def test_a_run_without_rows_says_so(tmp_path: Path) -> None:
+def test_a_run_without_rows_is_labelled(tmp_path: Path) -> None:
     html = page(tmp_path, write_run(tmp_path / "run"))
     assert "There are no rows" in html
     assert 'id="plots"' not in html
 
 
-def test_an_invalid_run_shows_no_figure_unless_asked(tmp_path: Path) -> None:
+def test_an_invalid_run_shows_no_figure_by_default(tmp_path: Path) -> None:
     html = page(
         tmp_path,
         write_run(tmp_path / "run", ping_pong_rows(), result={"status": "done", "verdict": verdict("invalid")}),
@@ -144,7 +144,7 @@ def test_an_invalid_run_shows_no_figure_unless_asked(tmp_path: Path) -> None:
     assert "<summary>Rows of an invalid run, for diagnosis</summary>" in html
 
 
-def test_a_run_that_broke_off_says_why_and_shows_what_was_printed(tmp_path: Path) -> None:
+def test_an_aborted_run_shows_the_reason_and_the_output(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", result={"status": "failed", "error": "n1 ended with code 3"})
     (run / "logs").mkdir()
     (run / "logs" / "n1.log").write_text("Traceback & more")
@@ -202,7 +202,7 @@ def assert_says(comparison: Result, code: int, sentence: str) -> None:
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2", "polars"])
-def test_without_its_library_the_command_says_what_to_install(tmp_path: Path, package: str) -> None:
+def test_without_its_library_the_command_names_the_package_to_install(tmp_path: Path, package: str) -> None:
     run = write_run(tmp_path / "run", ping_pong_rows())
     script = (
         "import importlib.util as u; find = u.find_spec; "
@@ -217,7 +217,7 @@ def test_without_its_library_the_command_says_what_to_install(tmp_path: Path, pa
     assert "pip install 'netns-testbed[report]'" in completed.stderr
 
 
-def test_other_commands_do_not_import_what_only_the_report_needs(tmp_path: Path) -> None:
+def test_other_commands_do_not_import_modules_that_only_the_report_needs(tmp_path: Path) -> None:
     program = "import sys; sys.argv[1:] = {}; from testbed.cli.main import testbed; testbed({}, standalone_mode=False); " \
         "print([name for name in ('jinja2', 'matplotlib', 'numpy', 'polars') if name in sys.modules])"  # fmt: skip
     first = write_run(tmp_path / "run", ping_pong_rows())

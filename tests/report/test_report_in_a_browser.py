@@ -1,4 +1,4 @@
-"""A report in a browser: nothing goes wrong, the keyboard reaches everything, words can be read in light and dark."""
+"""A report in a browser: no errors, everything is reachable by keyboard, text is readable in light and dark mode."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_report(browser: Browser, report: Path) -> Browser:
     return browser
 
 
-def test_everything_is_there_and_the_console_is_silent(open_report: Browser) -> None:
+def test_everything_is_loaded_and_the_console_is_empty(open_report: Browser) -> None:
     assert open_report.evaluate("document.title") == "2 runs: pingpong on star-4 · testbed report"
     assert open_report.evaluate("[...document.querySelectorAll('h2')].map(one => one.textContent)") == [
         "Verdicts", "Comparison", "Cluster", "Timeline", "Plots", "Figures", "How to repeat it",
@@ -119,7 +119,7 @@ def test_words_of_a_plot_do_not_stand_on_each_other(open_report: Browser) -> Non
     assert overlaps == []
 
 
-def test_on_paper_nothing_is_cut_off_and_what_is_only_for_screens_is_left_out(open_report: Browser) -> None:
+def test_print_truncates_nothing_and_omits_screen_controls(open_report: Browser) -> None:
     open_report.appear(media="print")
     assert open_report.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
     assert open_report.evaluate(

@@ -26,7 +26,7 @@ def run_command(*arguments: str | Path, code: int = 0) -> str:
     return result.output
 
 
-def test_a_storm_in_the_simulation_is_told_with_its_faults_messages_and_fates(tmp_path: Path) -> None:
+def test_a_storm_in_the_simulation_is_reported_with_its_faults_messages_and_fates(tmp_path: Path) -> None:
     (tmp_path / "storm.toml").write_text(STORM)
     run_command("run", "star-4", "random", "--mode", "sim", "--profile", "emp-2001", "--set", "messages=100",
            "--set", "over=300ms", "--scenario", tmp_path / "storm.toml", "--check",
@@ -59,7 +59,7 @@ def test_the_same_run_is_no_worse_than_itself_and_one_over_slower_hardware_is(tm
     assert "latency, 4 B" in run_command("compare", tmp_path / "a", "--against", "paper", "--threshold", "50%")
 
 
-def test_what_the_time_of_cores_was_used_for_is_told_by_cause(tmp_path: Path) -> None:
+def test_the_time_of_cores_is_reported_by_cause(tmp_path: Path) -> None:
     run_command("run", "lam-via-2000", "pingpong", "--protocol", "via", "--mode", "sim", "--profile", "lam-via-2000",
            "--set", "count=5", "--set", "sizes=4", "--ranks-per-node", "2", "--output", tmp_path / "run")  # fmt: skip
     html = page([summarize_run(tmp_path / "run", "")])

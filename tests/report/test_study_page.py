@@ -1,4 +1,4 @@
-"""The page of a study: each measure against what varies, its bands, and what others have named as text."""
+"""The page of a study: each measure against the varied parameters, its bands, and external names as text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_number_with_the_most_values_is_the_axis_and_seeds_are_repetitions()
     assert "95% confidence" in plot.caption
 
 
-def test_parameters_beyond_three_are_said_and_a_study_without_variation_has_no_plot() -> None:
+def test_parameters_beyond_three_are_listed_and_a_study_without_variation_has_no_plot() -> None:
     more_rows = [
         {**row, "nics": nics, "point": f"{row['point']} {nics}"} for row in rows() for nics in ("inline", "shared")
     ]
@@ -67,7 +67,7 @@ def test_names_of_others_stay_text() -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_the_command_makes_it_of_a_studys_folder_and_says_what_did_not_run(tmp_path: Path) -> None:
+def test_the_command_renders_a_studys_folder_and_lists_the_missing_runs(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text("""
 [run]
 cluster = "star-2"

@@ -69,14 +69,14 @@ def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
     assert list(deliveries.took) == [10, 10]
 
 
-def test_where_sizes_do_not_agree_nothing_is_said(tmp_path: Path) -> None:
+def test_differing_sizes_give_no_statement(tmp_path: Path) -> None:
     folder = history(tmp_path / "history", a=[send(10, 1, 1, 5)], b=[receive(0, 1), received_event(20, 1, 0, 6)])
     assert read_deliveries(folder, ["a", "b"]) is None
     assert read_deliveries(tmp_path / "nowhere", ["a", "b"]) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integers(0, 50)), max_size=12))
-def test_every_fault_that_began_is_told_once_whether_it_ends_or_not(spans) -> None:
+def test_every_fault_that_began_is_listed_once_with_or_without_an_end(spans) -> None:
     events: list[dict[str, object]] = [BEGINS]
     ends: list[dict[str, object]] = []
     for name, begin_time, lasts in spans:
@@ -90,7 +90,7 @@ def test_every_fault_that_began_is_told_once_whether_it_ends_or_not(spans) -> No
     assert sum(fault.end is None for fault in summary.faults) == sum(lasts == 0 for *_, lasts in spans)
 
 
-def test_a_fault_tells_on_which_clock_the_programs_began() -> None:
+def test_a_fault_records_the_clock_on_which_the_programs_began() -> None:
     zero = 40 * SECOND
     (summary,) = repetitions([BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
     assert summary.zero == zero
@@ -104,7 +104,7 @@ def test_faults_belong_to_their_repetition() -> None:
     assert ([fault.what for fault in first.faults], [fault.what for fault in second.faults]) == (["x"], ["y"])
 
 
-def test_in_the_simulation_the_scenario_says_which_links_a_fault_was_on(tmp_path: Path) -> None:
+def test_in_the_simulation_the_scenario_records_the_links_of_a_fault(tmp_path: Path) -> None:
     scenario = '[[fault]]\nkind = "impair"\non = ["n1"]\nloss = 0.1\nfrom = "1s"\nto = "2s"\n'
     summary = summarize_run(
         write_run(tmp_path / "run", ping_pong_rows(), scenario=scenario, mode="sim",
@@ -113,7 +113,7 @@ def test_in_the_simulation_the_scenario_says_which_links_a_fault_was_on(tmp_path
     assert summary.injected == {"n1:eth0--s1:1": ("loss 10% on n1",)}
 
 
-def test_in_namespaces_the_cluster_says_which_links_were_impaired(tmp_path: Path) -> None:
+def test_in_namespaces_the_cluster_records_the_impaired_links(tmp_path: Path) -> None:
     events = [
         {"event": "inject", "what": "links held for storm", "links": ["n2:eth0--s1:2"]},
         {"event": "inject", "what": "loss 5% on n1", "links": ["n1:eth0--s1:1"]},
@@ -128,7 +128,7 @@ def test_in_namespaces_the_cluster_says_which_links_were_impaired(tmp_path: Path
     [("rows.jsonl", "the run's measurements are lost"), ("events.jsonl", "it is unknown when faults were in force"),
      ("cluster.json", "there is no picture"), ("result.json", "never ended")],
 )  # fmt: skip
-def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, file: str, sentence: str) -> None:
+def test_a_missing_file_is_reported_and_the_others_are_shown(tmp_path: Path, file: str, sentence: str) -> None:
     run = write_run(tmp_path / "run", ping_pong_rows(), events=[BEGINS])
     (run / file).unlink()
     summary = summarize_run(run, "")

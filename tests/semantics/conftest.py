@@ -1,4 +1,4 @@
-"""The carriers of this suite: brought up when they are first asked for, in a sandbox, and kept for all of its tests."""
+"""The carriers of this suite: brought up at their first use, in a sandbox, and kept for all its tests."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Line:
 
 
 class ModelLine(Line):
-    """The model in memory: every frame comes when the schedule says."""
+    """The model in memory: every frame arrives as scheduled."""
 
     def carry_both(self, schedules: Mapping[DirectionName, Schedule]) -> dict[DirectionName, Run]:
         runs = {}
@@ -197,7 +197,9 @@ class ClusterLine(Line):
         run = self._settle("forward", len(schedule), start_marks, before)
         return run, range(earliest, latest + 1)
 
-    def _settle(self, direction: DirectionName, count: int, start_marks: tuple[int, int], before: _Look) -> Run:
+    def _settle(
+        self, direction: DirectionName, count: int, start_marks: tuple[int, int], before: _CounterSample
+    ) -> Run:
         """Wait until the number of frames that the carrier reports has arrived."""
         cable = self._cable
 
@@ -220,11 +222,11 @@ class ClusterLine(Line):
             [(time - first_time, frame) for time, frame in arrived],
         )
 
-    def _look(self) -> _Look:
+    def _look(self) -> _CounterSample:
         state: State = self._cluster.state
         if self.carrier == "relay":
             report = relay_client.report(self._store, state)
-            return _Look(relay=report["links"][self.link] if report and self.link in report["links"] else None)
+            return _CounterSample(relay=report["links"][self.link] if report and self.link in report["links"] else None)
         route = self._cable.wire.route
         roots = qdiscs.qdiscs(route)
         names = stage_ends(self._cluster.state.layout, self.link)
@@ -236,7 +238,7 @@ class ClusterLine(Line):
             direction: read_counters(route, into[direction]) if self.carrier == "tc" else None
             for direction in DIRECTIONS
         }
-        return _Look(
+        return _CounterSample(
             roots={direction: roots.get(end.index) if end is not None else None for direction, end in ends.items()},
             lost={
                 direction: counters.lost if counters is not None else 0
@@ -246,14 +248,14 @@ class ClusterLine(Line):
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _CounterSample:
     """Counters of a datapath at one instant."""
 
     relay: Mapping[str, Any] | None = None
     roots: Mapping[DirectionName, qdiscs.Qdisc | None] | None = None
     lost: Mapping[DirectionName, int] | None = None
 
-    def passed(self, before: _Look, direction: DirectionName, count: int) -> int | None:
+    def passed(self, before: _CounterSample, direction: DirectionName, count: int) -> int | None:
         """Return how many of `count` frames have left; None while some are in flight."""
         if self.relay is not None:
             now, before_counters = (

@@ -100,7 +100,7 @@ def asked_for(impairment: Impairment) -> set[str]:
 
 
 def marked(number: int, size: int = 64, source: int = A, destination: int = B) -> bytes:
-    """A frame whose number can be read although some of its bits were flipped."""
+    """A frame whose number is readable although some of its bits were flipped."""
     copies = (size - 14) // 4
     return ethernet(number.to_bytes(4, "big") * copies + bytes((size - 14) % 4), source=source, destination=destination)
 
@@ -129,7 +129,7 @@ def paced(count: int, gap: int = 0, size: int = 64, first: int = 0) -> list[tupl
 
 
 def check_fates(line: Line, run: Run, direction: str = "forward") -> None:
-    """Check that the arrived frames and their fates are those of the model, where the table says so."""
+    """Check that the arrived frames and their fates are those of the model, where the table says "exact"."""
     assert direction in ("forward", "backward")
     if line.exact("repeatable fates"):
         assert run.frames == line.expected(run, "forward" if direction == "forward" else "backward").frames

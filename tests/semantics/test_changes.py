@@ -1,4 +1,4 @@
-"""Corruption, duplication and reordering happen as often as requested, and rules act on the frames that they match."""
+"""Corruption, duplication and reordering happen at the configured rate, and rules act on the frames that they match."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def flips(line: Line, count: int) -> list[int]:
 
 
 @on(Impairment(corrupt=0.3))
-def test_one_bit_is_flipped_as_often_as_asked(line: Line) -> None:
+def test_one_bit_is_flipped_at_the_configured_rate(line: Line) -> None:
     counts = Counter(flips(line, COUNT))
     assert set(counts) == {0, 1}
     check_share(counts[1], COUNT, 0.3, "frames corrupted")
@@ -53,7 +53,7 @@ def times_arrived(run: Run) -> Counter[int]:
 
 
 @on(Impairment(duplicate=0.3))
-def test_a_copy_follows_its_original_at_once_as_often_as_asked(line: Line) -> None:
+def test_a_copy_follows_its_original_at_once_at_the_configured_rate(line: Line) -> None:
     run = line.carry(paced(COUNT))
     check_fates(line, run)
     assert marks_of(run.frames) == sorted(marks_of(run.frames))
@@ -89,7 +89,7 @@ def test_a_copy_is_as_corrupt_as_its_original(line: Line) -> None:
     alike = sum(first == second for first, second in pairs)
     if line.exact("duplicate with other fates"):
         assert alike == len(pairs)
-    else:  # drawn apart: both whole, or (hardly ever) the same bit
+    else:  # drawn separately: both intact, or (rarely) the same bit
         check_share(alike, len(pairs), 0.25, "pairs of frames that are alike")
 
 

@@ -86,7 +86,7 @@ def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[
 
 @pytest.mark.parametrize("gap", [0, 100_000], ids=["burst", "spaced"])
 @pytest.mark.parametrize("order", ["one", "another"])
-def test_the_nth_frame_of_a_flow_is_lost_everywhere_or_nowhere(carrier: Carrier, order: str, gap: int) -> None:
+def test_the_nth_frame_of_a_flow_is_lost_on_every_datapath_or_on_none(carrier: Carrier, order: str, gap: int) -> None:
     impairment = Impairment(loss=0.4)
     with carrier.impaired(impairment) as line:
         fates_found = fates(line, interleaved_schedule(order, gap))

@@ -1,4 +1,4 @@
-"""Frames are lost as often as asked, in the bursts that are asked for, by the numbers that are asked for, and where the
+"""Frames are lost at the configured rate, in the configured bursts, by the configured numbers, and where the
 table promises it, exactly those that the model loses."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def fates(line: Line, count: int = COUNT) -> list[bool]:
 
 
 @on(Impairment(loss=0.3), also=["repeatable fates"])
-def test_frames_are_lost_independently_as_often_as_asked(line: Line) -> None:
+def test_frames_are_lost_independently_at_the_configured_rate(line: Line) -> None:
     is_lost = fates(line)
     check_share(sum(is_lost), COUNT, 0.3, "frames lost")
     # Independent: after a loss the next frame is lost as often as any.
@@ -67,7 +67,7 @@ def test_the_frames_of_a_pattern_are_lost_and_no_others(line: Line) -> None:
 
 
 @on(Impairment(loss=0.1, gemodel=(0.05, 0.4, 0.8, 0.01), loss_pattern="3 every 7"), also=["counters by cause"])
-def test_several_kinds_of_loss_together_lose_what_any_of_them_loses(line: Line) -> None:
+def test_several_kinds_of_loss_together_lose_the_union(line: Line) -> None:
     is_lost = fates(line)
     assert all(is_lost[index] for index in range(2, COUNT, 7))
     burst = (0.05 * 0.8 + 0.4 * 0.01) / 0.45

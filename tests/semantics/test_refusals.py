@@ -1,4 +1,4 @@
-"""A datapath refuses what the table says it cannot do, with the table's reason; each supported feature is tried."""
+"""A datapath refuses unsupported features with the table's reason; each supported feature is tried."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def test_a_feature_that_a_datapath_lacks_is_rejected_with_its_reason(
         pass  # what was refused has left nothing behind
 
 
-def test_whatever_a_datapath_lacks_is_asked_of_it() -> None:
+def test_impairments_that_a_datapath_lacks_are_tried_on_it() -> None:
     assert {feature for _, feature in ABSENT} - set(ASKING) == {
-        "repeatable fates",  # nobody asks for it by an impairment
+        "repeatable fates",  # no impairment requests it
         "counters by cause",
     }
 

@@ -1,5 +1,5 @@
-"""When frames come out: delay, jitter, order, and the rate with its queue. No frame comes before it is due, which is exact;
-how late one is depends on the machine, and is looked at apart."""
+"""Times of frames: delay, jitter, order, and the rate with its queue. No frame is early, which is checked exactly; lateness
+depends on the machine and is checked separately."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_frame_that_comes_alone_takes_its_time_on_the_wire(line: Line) -> None
 
 
 @on(Impairment(rate=100_003, queue=ROOM), timed=True)
-def test_a_rate_of_no_whole_number_of_bytes_is_kept(line: Line) -> None:
+def test_a_rate_that_is_no_multiple_of_8_is_kept(line: Line) -> None:
     run = line.carry(paced(40, size=100))
     if line.exact("rate in bits"):
         check_rate(line, run, [100] * 40)
@@ -211,7 +211,7 @@ def test_a_small_frame_takes_a_minimum_and_every_frame_an_overhead(line: Line, s
 
 @on(Impairment(rate=RATE, queue=ROOM, overhead=8, cell_size=48, cell_overhead=5), timed=True)
 @pytest.mark.parametrize("size", [40, 41, 1514])
-def test_frames_fill_up_whole_cells(line: Line, size: int) -> None:
+def test_frames_are_padded_to_full_cells(line: Line, size: int) -> None:
     """AAL5: a trailer of 8 bytes, then 53-byte cells with 48 bytes of payload each."""
     run = line.carry(paced(100, size=size))
     check_rate(line, run, [53 * -(-(size + 8) // 48)] * 100, 53 * -(-(LARGEST + 8) // 48))
@@ -250,7 +250,8 @@ def test_jitter_delays_frames_but_not_the_wire(line: Line) -> None:
 
 
 def frames_under_way(line: Line) -> int:
-    """Return for how many frames under way netem has room: as many of the largest as the rate sends during the delay."""
+    """Return the number of frames in flight for which netem has room: as many of the largest as the rate sends in the
+    delay."""
     impairment = line.impairments["forward"]
     return -(-impairment.rate * impairment.delay // (8 * SECOND * LARGEST))
 
@@ -285,7 +286,7 @@ def test_a_queue_in_frames_drops_what_does_not_fit(line: Line, size: int) -> Non
 
 
 @on(Impairment(rate=500_000, queue_frames=7, delay=50 * MILLISECOND))
-def test_frames_under_way_are_not_in_the_queue(line: Line) -> None:
+def test_frames_in_flight_are_not_in_the_queue(line: Line) -> None:
     """Three bursts, each offered while frames of the one before are in flight."""
     run = in_a_burst(line, paced(40, size=1514), 20 * MILLISECOND)
     check_burst(line, run, "queue in frames before a delay", 8, 1514)
@@ -293,7 +294,7 @@ def test_frames_under_way_are_not_in_the_queue(line: Line) -> None:
 
 @on(Impairment(rate=100_000_000))
 def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
-    """The queue holds 128 KiB beside the frame on the wire; the rate drains it during the burst."""
+    """The queue holds 128 KiB besides the frame on the wire; the rate drains it during the burst."""
     run = line.carry(paced(400, size=1514))
     assert marks_of(run.frames) == sorted(set(marks_of(run.frames)))
     queue_length = 128 * 1024 // 1514
@@ -311,7 +312,7 @@ def test_drops_of_the_queue_under_load_follow_from_arrival_times(line: Line) -> 
         # The relay reads a stamp a few microseconds apart from us: a frame at the very edge may fall on either side.
         assert abs(len(numbers) - len(line.expected(run).frames)) <= 3
         assert not line.virtual or bisect_left(numbers, 599) >= 300
-    else:  # netem has room for so many frames, queued and under way together, and drops none while it has
+    else:  # netem's limit counts frames queued and in flight, and it drops none below the limit
         queue_length = 30_000 // LARGEST + frames_under_way(line)
         arrival_times = {mark_of(frame): time for time, frame in run.arrived}
         for number, (arrived, _) in enumerate(run.offered):

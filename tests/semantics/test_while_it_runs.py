@@ -1,4 +1,4 @@
-"""Impairments that change while frames come, and the two directions of a link, which know nothing of each other."""
+"""Impairments that change during traffic, and the independence of the two directions of a link."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MICROSECOND = 10**3
 GAP = 250 * MICROSECOND
 COUNT = 1_200
 PLACE = 400
-"""First frame that may meet the change, which takes a while as frames go on coming."""
+"""First frame that may meet the change, which takes a while as frames keep arriving."""
 
 
 def through_change(line: Line, after: Impairment, schedule: Schedule | None = None) -> tuple[Run, range, Impairment]:
@@ -46,7 +46,7 @@ def check_changed_once(line: Line, run: Run, change_range: range, before: Impair
 
 
 @on(Impairment(loss=0.2), also=["live change", "repeatable fates"])
-def test_another_loss_holds_from_one_frame_on(line: Line) -> None:
+def test_another_loss_applies_from_one_frame_on(line: Line) -> None:
     run, change_range, before = through_change(line, Impairment(loss=0.7))
     if line.exact("repeatable fates"):
         check_changed_once(line, run, change_range, before)
@@ -65,7 +65,7 @@ def test_another_pattern_counts_from_one_again(line: Line) -> None:
 
 
 @on(Impairment(delay=60 * MILLISECOND), also=["live change"])
-def test_a_shorter_delay_does_not_hurry_what_is_under_way_nor_let_it_be_overtaken(line: Line) -> None:
+def test_a_shorter_delay_neither_speeds_up_frames_in_flight_nor_lets_them_be_overtaken(line: Line) -> None:
     run, change_range, _ = through_change(line, Impairment(delay=20 * MILLISECOND))
     offered_times = {mark_of(frame): time for time, frame in run.offered}
     assert len(run.arrived) == COUNT
@@ -80,7 +80,7 @@ def test_a_shorter_delay_does_not_hurry_what_is_under_way_nor_let_it_be_overtake
 
 
 @on(Impairment(rate=2_000_000, queue=10**6), also=["live change"], timed=True)
-def test_another_rate_holds_for_what_comes_from_then_on(line: Line) -> None:
+def test_another_rate_applies_to_later_frames(line: Line) -> None:
     run, _, _ = through_change(line, Impairment(rate=6_000_000, queue=10**6), paced(COUNT, 2 * GAP, size=500))
     assert marks_of(run.frames) == list(range(COUNT))
     end = run.arrived[-1][0]
@@ -91,7 +91,7 @@ def test_another_rate_holds_for_what_comes_from_then_on(line: Line) -> None:
 
 
 @on(Impairment(delay=5 * MILLISECOND), also=["live change", "counters by cause"])
-def test_a_change_of_the_delay_alone_shifts_nobodys_fate(line: Line) -> None:
+def test_a_change_of_the_delay_alone_shifts_no_fate(line: Line) -> None:
     """The link also loses frames."""
     with_loss = Impairment(delay=5 * MILLISECOND, loss=0.3)
     if line.virtual:
@@ -118,7 +118,7 @@ def run_both_directions(line: Line, count: int) -> dict[str, Run]:
 
 
 @on(Impairment(loss=0.3), Impairment(loss=0.3))
-def test_both_directions_lose_alike_and_independently(line: Line) -> None:
+def test_both_directions_lose_equally_and_independently(line: Line) -> None:
     runs = run_both_directions(line, 3_200)
     lost_frames = {direction: set(range(3_200)) - set(marks_of(run.frames)) for direction, run in runs.items()}
     for direction, numbers in lost_frames.items():
@@ -128,13 +128,13 @@ def test_both_directions_lose_alike_and_independently(line: Line) -> None:
 
 
 @on(Impairment(duplicate=0.3), Impairment(duplicate=0.3))
-def test_both_directions_double_alike(line: Line) -> None:
+def test_both_directions_duplicate_equally(line: Line) -> None:
     for direction, run in run_both_directions(line, 3_200).items():
         check_share(len(run.frames) - 3_200, 3_200, 0.3, f"frames doubled {direction}")
 
 
 @on(Impairment(corrupt=0.3), Impairment(corrupt=0.3))
-def test_both_directions_corrupt_alike(line: Line) -> None:
+def test_both_directions_corrupt_equally(line: Line) -> None:
     for direction, run in run_both_directions(line, 3_200).items():
         originals = {frame for _, frame in run.offered}
         check_share(sum(frame not in originals for frame in run.frames), 3_200, 0.3, f"frames corrupted {direction}")

@@ -91,7 +91,7 @@ class ConversingEndpoint:
         ]
         self.first = all_names.index(own_name) * PLACES
         self.last = ROOM * PLACES * len(all_names)
-        self.writing: dict[int, tuple[int, int]] = {}  # bulk messages: to whom, and which of the places there
+        self.writing: dict[int, tuple[int, int]] = {}  # bulk messages: destination, and slot there
         self.open = 0
         for index, name in enumerate(self.names):
             endpoint.map(index, name, TAG)

@@ -8,7 +8,7 @@ from protocols.am2.codec import KIND_NACK, REASON_RESTARTED
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.am2.transport import build_answer, frame_prefix
-from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, SECOND
+from testbed.controller.conformance.network_faults import DELAY_ONLY, MICROSECOND, MILLISECOND, SECOND
 from testbed.controller.conformance.trials import Violation
 from testbed.sim.simulation import Simulation
 from tests.sim.am2_swarm import MISTAKES, Run
@@ -28,7 +28,7 @@ _SETTINGS: Final = {
 def _case(*requests: Request, endpoints: int = 1) -> Case:
     return Case(
         0, "back-to-back", 2, endpoints, tuple(_SETTINGS.items()), priced=0, changing=0, slow=0, freed=0,
-        requests=requests, restarts=(), links=(CALM,), cuts=(), until=0,
+        requests=requests, restarts=(), links=(DELAY_ONLY,), cuts=(), until=0,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.core.profile import IDEAL, Profile
 from protocols.myrinet.mapper.settings import Settings as MapperSettings
-from testbed.controller.conformance.network_faults import CALM, MILLISECOND, SECOND, cut_and_mend
+from testbed.controller.conformance.network_faults import DELAY_ONLY, MILLISECOND, SECOND, run_cuts
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.sim.simulation import Simulation
 from tests.sim.am2_swarm_cases import CROSSBARS, Case, draw, reduced_cases
@@ -66,7 +66,7 @@ class Run:
             self.begin(name)
 
     def begin(self, name: str) -> None:
-        """A life of a node."""
+        """One incarnation of a node."""
         bundle = cast(ActiveMessages, self.simulation.nodes[name].endpoint).allocate_bundle()
         for _ in range(self.case.endpoints):
             talker = SwarmEndpoint(self.world, bundle)
@@ -99,18 +99,18 @@ class Run:
         cuts = list(case.cuts)
         for time, is_restart, number in sorted(events):
             # A cable that is out then is put in again first.
-            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= time])
+            run_cuts(simulation, links, [cut for cut in cuts if cut.begin <= time])
             cuts = [cut for cut in cuts if cut.begin > time]
             simulation.run_until(max(time, simulation.now()))
             if is_restart:
                 self.start_again(number)
             else:
                 self.free()
-        cut_and_mend(simulation, links, cuts)
+        run_cuts(simulation, links, cuts)
         simulation.run_until(max(case.until, simulation.now()))
         for link in links:
             simulation.mend(link)
-            simulation.change(link, CALM)
+            simulation.change(link, DELAY_ONLY)
 
     def until_all_is_over(self, step: int, patience: int) -> None:
         """step: nanoseconds after which it looks first; then seldom and more seldom. Raises Violation."""
@@ -132,7 +132,7 @@ class Run:
         self.world.check()
         for node in simulation.nodes.values():
             if self.case.shape != CROSSBARS and node.agent.firmware.deadline is not None:
-                raise Violation(f"{node.name}: nothing is under way, and a timer runs")
+                raise Violation(f"{node.name}: a timer is set without a transfer in progress")
             self.rows.update(node.agent.firmware.counter_values())
         self.rows.update({f"case: {reason}": count for reason, count in self.world.unclear.items()})
 

@@ -1,5 +1,5 @@
-"""The swarm's cases of AM-II: requests between more endpoints than there are frames for, settings that are small enough to
-matter, faults on the links, and what programs and machines do besides: endpoints freed, tags changed, NICs started again.
+"""The swarm's cases of AM-II: requests between more endpoints than frames, settings that are small enough to
+matter, faults on the links, and other actions: endpoints freed, tags changed, NICs restarted.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from testbed.controller.conformance.network_faults import (
     MICROSECOND,
     MILLISECOND,
     Cut,
-    calmer,
     draw_faults,
     draw_shape,
     layout_of,
+    without_impairment,
 )
 from testbed.controller.conformance.trials import fewer, without_one
 from testbed.engine.sources import Source, source
@@ -147,7 +147,7 @@ def draw(seed: int) -> Case:
         freed=rng.choice((0, 0, 1)) * rng.below(faults_end), requests=(), restarts=restarts, links=links, cuts=cuts,
         until=faults_end,
     )  # fmt: skip
-    # Whoever sends a reply that is given up is told, unless it only brings a credit: then nobody would know.
+    # The sender of a reply that is given up is notified, unless the reply only returns a credit.
     answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
     requests = [_request(rng, case, answers) for _ in range(REQUESTS + rng.below(20))]
     if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for
@@ -206,7 +206,7 @@ def reduced_cases(case: Case) -> Iterator[Case]:
         yield replace(case, restarts=restarts)
     for cuts in without_one(case.cuts):
         yield replace(case, cuts=cuts)
-    for links in calmer(case.links):
+    for links in without_impairment(case.links):
         yield replace(case, links=links)
     for change in ({"priced": 0}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
         less = replace(case, **change)  # type: ignore[arg-type]  # the keys are a case's

@@ -1,8 +1,8 @@
-"""Ledger of a swarm case of AM-II, kept outside all NICs: the fate of every request, and which fates are violations.
+"""Ledger of a swarm case of AM-II, kept outside all NICs: the fate of every request, and the fates that are violations.
 
 Each request is handled once and replied to once, or it comes back to its sender, with a reason that is true. Where a NIC has
 taken another one for unreachable, or has restarted, that cannot be: there the truth is looked up, and counted. But no
-request is ever delivered or handled twice, not by two lives of a NIC either.
+request is ever delivered or handled twice, nor by two incarnations of a NIC.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RequestFate:
     """Fate of a request.
 
     tag: tag of the sending. handled: incarnations of its destination that handled it. delivered: into a ring, as the NIC
-    reports, by which incarnations. excused: there is a reason for its missing end. void: its sender is gone.
+    reports, by which incarnations. excused: there is a reason for its missing end. void: its sender has ended.
     """
 
     request: Request
@@ -58,7 +58,7 @@ class RequestFate:
 class Ledger:
     """Ledger of all requests of a case.
 
-    lives: number of each node's incarnation, from 1 on. tags: present ones of the endpoints. offsets: places of bulk
+    incarnations: number of each node's incarnation, from 1 on. tags: present ones of the endpoints. offsets: places of bulk
     data in the destination's segment, and for bulk replies in the sender's; rooms: bytes of each endpoint's segment.
     unclear: outcomes that cannot be known, by kind.
     """
@@ -67,7 +67,7 @@ class Ledger:
         self.case: Final = case
         self.fates: Final = [RequestFate(request) for request in case.requests]
         self.talkers: Final[dict[Name, SwarmEndpoint]] = {}
-        self.lives: Final = [1] * case.nodes
+        self.incarnations: Final = [1] * case.nodes
         self.tags: Final[dict[Name, int]] = {}
         self.freed: Final[set[Name]] = set()
         self.unclear: Final[Counter[str]] = Counter()
@@ -106,7 +106,7 @@ class Ledger:
         remote = (fate.request.sink, fate.request.endpoint)
         if fate.delivered:
             raise Violation(f"{describe_fate(serial, fate)} is delivered twice")
-        fate.delivered.append(self.lives[remote[0]])
+        fate.delivered.append(self.incarnations[remote[0]])
         if fate.request.wrong in ("tag", "endpoint", "segment") or self.tags[remote] != fate.tag:
             raise Violation(
                 f"{describe_fate(serial, fate)} is delivered under tag {fate.tag} where it is {self.tags[remote]}"
@@ -121,7 +121,7 @@ class Ledger:
             raise Violation(f"{describe_fate(serial, fate)} is handled twice")
         if fate.returned not in (None, Status.UNREACHABLE):
             raise Violation(f"{describe_fate(serial, fate)} is handled, and has come back")
-        fate.handled.append(self.lives[receiver[0]])
+        fate.handled.append(self.incarnations[receiver[0]])
         if fate.request.answer == NOTHING:
             talker = None if fate.void else self.talkers.get((fate.request.source, fate.request.origin))
             if talker is not None:
@@ -166,8 +166,10 @@ class Ledger:
             if status is Status.BAD_TAG:
                 true &= bool(self.case.changing) or fate.request.wrong == "tag"
             elif status is Status.BAD_ENDPOINT:
-                is_told_later = self.lives[remote[0]] > 1 and bool(self.case.priced)  # a NIC that has restarted
-                true &= remote in self.freed or is_told_later or fate.request.wrong == "endpoint"
+                is_notified_later = self.incarnations[remote[0]] > 1 and bool(
+                    self.case.priced
+                )  # a NIC that has restarted
+                true &= remote in self.freed or is_notified_later or fate.request.wrong == "endpoint"
             else:
                 true &= bool(fate.request.wrong) and status is _COMES_BACK[fate.request.wrong]
         if not true:
@@ -177,7 +179,7 @@ class Ledger:
 
     def starts_again(self, node: int) -> None:
         """Record a NIC's restart: requests of its programs are void, and requests to them may never end."""
-        self.lives[node] += 1
+        self.incarnations[node] += 1
         for serial, fate in enumerate(self.fates):
             if fate.is_sent and fate.request.source == node:
                 fate.void = True

@@ -51,8 +51,8 @@ class SwarmEndpoint:
         self.endpoint: Final = bundle.allocate_endpoint()
         self.name: Final = tuple(self.endpoint.name)
         self.world: Final = ledger
-        self.life: Final = ledger.lives[self.name[0]]
-        self.rng: Final = source(ledger.case.seed, f"endpoint {self.name}, life {self.life}")
+        self.incarnation: Final = ledger.incarnations[self.name[0]]
+        self.rng: Final = source(ledger.case.seed, f"endpoint {self.name}, life {self.incarnation}")
         self.open: Final[dict[int, Lead]] = {}
         self.lost: Final[Counter[Lead]] = Counter()
         self.has_sent = False
@@ -137,7 +137,7 @@ class SwarmEndpoint:
     def _answer(self, token: Token, serial: int) -> Request:
         request = self.world.is_replied(serial).request
         if serial not in self._mine:
-            raise Violation(f"a reply to request {serial}, which this life has not sent")
+            raise Violation(f"a reply to request {serial}, which this incarnation has not sent")
         if token.source != (request.sink, request.endpoint) or not token.is_reply:
             raise Violation(f"the reply to request {serial} came from {token.source}")
         if serial % 8 == 0:
@@ -154,7 +154,7 @@ class SwarmEndpoint:
             return
         serial = message.arguments[0]
         if serial not in self._mine:
-            raise Violation(f"request {serial} comes back, which this life has not sent")
+            raise Violation(f"request {serial} comes back, which this incarnation has not sent")
         self.world.comes_back(serial, message.status)
         self.ended(serial)
 
@@ -171,7 +171,7 @@ class SwarmEndpoint:
     # Programs.
 
     async def serve(self, am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG002
-        """Handle messages for as long as this incarnation lasts."""
+        """Handle messages during this incarnation."""
         case, rng = self.world.case, self.rng
         while True:
             await self.endpoint.wait()
@@ -228,7 +228,9 @@ class SwarmEndpoint:
             return False
         self.open[serial] = lead = self._lead(index)
         maximum = endpoint.library.settings.credits
-        has_its_credits = ledger.lives[request.sink] == 1 and (request.sink, request.endpoint) not in ledger.freed
+        has_its_credits = (
+            ledger.incarnations[request.sink] == 1 and (request.sink, request.endpoint) not in ledger.freed
+        )
         if has_its_credits and sum(other_lead == lead for other_lead in self.open.values()) > maximum:
             raise Violation(
                 f"endpoint {self.name} has {list(self.open)} under way, and {maximum} credits for each other one"

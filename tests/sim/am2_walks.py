@@ -172,7 +172,7 @@ def walk_residency(rng: Random) -> None:
         hosts.step()
 
 
-class _Nobody:
+class _NullPeers:
     """Does nothing about peers, and sends nothing."""
 
     def on_peer_introduced(self, now: int, peer: Peer) -> None: ...
@@ -197,5 +197,5 @@ def walk_peers(rng: Random) -> None:
             peers.peer(rng.randrange(1, 8)),
             rng.randrange(5),
             rng.randrange(3),
-            _Nobody(),
+            _NullPeers(),
         )

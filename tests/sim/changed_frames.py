@@ -1,4 +1,4 @@
-"""A program whose messages' tags are seen by their receiver, for rules that change them on the way."""
+"""A program whose receiver reports the tags of messages, for rules that change them in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random collective calls in random communicators, each compared with NumPy on one process."""
+"""Random collective calls in random communicators, each compared with NumPy in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COUNTS: Final = (0, 1, 3, 40, 700, 3_000)
 
 
 class _Case:
-    """A call that all ranks make alike. rows: each rank's items. root, op: as far as the call has them."""
+    """A call that all ranks make with equal arguments. rows: each rank's items. root, op: as far as the call has them."""
 
     def __init__(self, rng: random.Random, size: int) -> None:
         self.size = size

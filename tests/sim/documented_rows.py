@@ -1,4 +1,4 @@
-"""Rows of reproductions against those that are kept, and documented."""
+"""Rows of reproductions compared with the kept and documented ones."""
 
 from __future__ import annotations
 

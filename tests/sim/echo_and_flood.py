@@ -1,4 +1,4 @@
-"""Two minimal firmwares for tests of the simulation: one answers requests, one floods a peer."""
+"""Two minimal firmwares for tests of the simulation: one replies to requests, one floods a peer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPLY = 2
 
 class EchoFirmware:
     """Every descriptor is a message that the host has left in `outgoing`; a request is answered, and a reply gives its
-    descriptor back. What was asked and not answered is asked again after `timeout`, if that is not 0."""
+    descriptor back. Unanswered requests are repeated after `timeout`, if that is not 0."""
 
     def __init__(self, adapter: Adapter, nic: Nic, timeout: int) -> None:
         self._adapter = adapter
@@ -23,7 +23,7 @@ class EchoFirmware:
         self._timeout = timeout
         self.outgoing: dict[int, tuple[int, bytearray]] = {}
         self.inbox = bytearray(2048)
-        self.open: dict[int, int] = {}  # index -> when it is asked again
+        self.open: dict[int, int] = {}  # index -> time of its repetition
         self.frames: list[tuple[int, bytes]] = []
         self.resent = 0
 

@@ -1,4 +1,4 @@
-"""The golden loss matrix: what messages of some sizes cost a protocol under some losses, as a table that is checked in.
+"""The golden loss matrix: the costs of messages by size and loss, for each protocol, as a table that is checked in.
 
 Every figure is an integer and follows from the firmware's decisions, the wire model and its fates: whoever changes a timer,
 a window or a frame changes the table, and sees in its diff what that does (after smoltcp's golden tables).
@@ -110,7 +110,7 @@ async def receive_all(endpoint: object, node: SimNode, device: Device, size: int
 
 
 def by_requests(simulation: Simulation, size: int, count: int) -> Task[int]:
-    """Active messages: medium ones as far as that goes, then bulk."""
+    """Active messages: medium ones up to their maximum size, then bulk."""
     sender, receiver = simulation.nodes.values()
     task = simulation.spawn(sender.name, ask_all, size, count)
     simulation.spawn(receiver.name, answer_all, size, count)
@@ -204,7 +204,7 @@ SUBJECTS: Final = {
         "each sent when the one before has left its buffer",
     ),
 }
-"""frames, packets: data, for the first time. acks: NACKs, too. time-outs: how often something was sent again as a whole."""
+"""frames, packets: data, for the first time. acks: NACKs, too. time-outs: number of complete retransmissions."""
 
 
 def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Nodes of AM-II that ask each other and read their NICs' routes by privileged endpoints."""
+"""AM-II nodes that send requests to each other, and read their NICs' routes by privileged endpoints."""
 
 from __future__ import annotations
 

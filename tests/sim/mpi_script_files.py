@@ -1,4 +1,4 @@
-"""mpi4py's scripts as they are, and with the one line changed that makes them ours."""
+"""mpi4py's scripts, unchanged and with the changed import of `testbed.mpi`."""
 
 from __future__ import annotations
 

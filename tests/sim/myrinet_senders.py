@@ -1,4 +1,4 @@
-"""NICs that send numbered frames through a Myrinet network, and the routes along which they do."""
+"""NICs that send numbered frames through a Myrinet network, and their routes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class MyrinetSender:
         return []
 
 
-class _Nobody:
+class _NullHost:
     def on_completion(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")
 
@@ -120,4 +120,4 @@ class MyrinetSenderPlug:
     def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
         courier = MyrinetSender(adapter, nic, self)
         self.couriers.append(courier)
-        return Agent(courier, _Nobody())
+        return Agent(courier, _NullHost())

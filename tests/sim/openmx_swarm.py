@@ -32,12 +32,12 @@ from protocols.openmx.profile import OPENMX_2009
 from protocols.openmx.settings import Settings
 from protocols.openmx.steering import HASHES
 from testbed.controller.conformance.network_faults import (
-    CALM,
+    DELAY_ONLY,
     MICROSECOND,
     MILLISECOND,
     SECOND,
-    cut_and_mend,
     layout_of,
+    run_cuts,
 )
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import source
@@ -57,7 +57,7 @@ KEY: Final = 0
 IN_FLIGHT: Final = 35 * MILLISECOND
 """Time in which frames that were on slow links when these healed have arrived."""
 LAST: Final = 8
-"""Bytes of the messages by which all talk to all at the end."""
+"""Bytes of the messages that all send to all at the end."""
 MISTAKES: Final = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors by which the ledger, driver and library show that something is wrong."""
 ENDS: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_SESSION, Status.BAD_ENDPOINT)
@@ -66,8 +66,8 @@ ENDS: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_S
 
 class Run:
     """Run of one case. ends: the open endpoints, by number. done: actions that each has begun. forgetful:
-    endpoints that were closed or restarted: they forget messages that have arrived, and frames do not tell a node's lives
-    apart.
+    endpoints that were closed or restarted: they forget messages that have arrived, and frames do not distinguish a node's
+    incarnations.
     """
 
     def __init__(self, case: Case, simulation: Simulation) -> None:
@@ -89,7 +89,7 @@ class Run:
             self.simulation.spawn(self.ranks[case.rank_of(end)], self.receive_all, end, expected)
 
     def begin(self, end: int) -> None:
-        """A life of an endpoint's program."""
+        """One incarnation of an endpoint's program."""
         self.simulation.spawn(self.ranks[self.case.rank_of(end)], self.act_all, end)
 
     # Programs.
@@ -147,7 +147,7 @@ class Run:
     # Faults.
 
     def restart(self, number: int) -> None:
-        """A node restarts, with all programs: what its endpoints have not done yet they do in their next life."""
+        """A node restarts, with all programs: its endpoints' remaining actions follow in their next incarnation."""
         case, simulation = self.case, self.simulation
         name = simulation.layout.nodes[number].name
         for rank in simulation.hosts[name].ranks:
@@ -166,15 +166,15 @@ class Run:
         links = [link.name for link in simulation.layout.links]
         cuts = list(case.cuts)
         for time, number in sorted(case.restarts):
-            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= time])
+            run_cuts(simulation, links, [cut for cut in cuts if cut.begin <= time])
             cuts = [cut for cut in cuts if cut.begin > time]
             simulation.run_until(max(time, simulation.now()))
             self.restart(number)
-        cut_and_mend(simulation, links, cuts)
+        run_cuts(simulation, links, cuts)
         simulation.run_until(max(case.until, simulation.now()))
         for link in links:
             simulation.mend(link)
-            simulation.change(link, CALM)
+            simulation.change(link, DELAY_ONLY)
 
     # The end.
 
@@ -233,7 +233,7 @@ class Run:
             if pinned:
                 raise Violation(f"{name} leaks {pinned} regions of memory")
             if node.agent.firmware.deadline is not None:
-                raise Violation(f"{name}: nothing is under way, and a timer runs")
+                raise Violation(f"{name}: a timer is set without a transfer in progress")
             self.rows.update(node.agent.firmware.counter_values())
         if zombies := sum(end._zombies for end in self.ends.values()):
             raise Violation(f"{zombies} zombies are left")

@@ -13,10 +13,10 @@ from testbed.controller.conformance.network_faults import (
     MICROSECOND,
     MILLISECOND,
     Cut,
-    calmer,
     draw_faults,
     draw_shape,
     layout_of,
+    without_impairment,
 )
 from testbed.controller.conformance.trials import fewer, without_one
 from testbed.engine.sources import Source, source
@@ -143,5 +143,5 @@ def reduced_cases(case: Case) -> Iterator[Case]:
         yield replace(case, restarts=restarts)
     for cuts in without_one(case.cuts):
         yield replace(case, cuts=cuts)
-    for links in calmer(case.links):
+    for links in without_impairment(case.links):
         yield replace(case, links=links)

@@ -1,4 +1,5 @@
-"""Mistakes in the package that `testbed protocol new` writes, each of which the conformance check of its name must find."""
+"""Mistakes in the package that `testbed protocol new` writes, each of which the conformance check with its name must
+find."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ MUTANTS: Final = (
         "        self._timers.set(peer.number, letter.index + self._settings.resend)",
     ),
     PackageMutant(
-        "restarts", "numbers go on where the peer's former life has ended", "firmware.py",
+        "restarts", "numbers continue those of the peer's previous incarnation", "firmware.py",
         "        peer.sending = peer.expected = 0\n        for letter", "        for letter",
     ),
     PackageMutant(

@@ -43,7 +43,7 @@ class PollingWorkload(Native[ActiveMessages]):
                 if self.awaits:
                     await endpoint.poll()
                 else:
-                    endpoint.poll()  # type: ignore[unused-coroutine]  # the mistake that must be told
+                    endpoint.poll()  # type: ignore[unused-coroutine]  # the mistake that must be reported
         while len(request_words) < COUNT:
             await bundle.poll()
         await meeting_point.barrier()

@@ -1,4 +1,4 @@
-"""Record a run of many programs under loss, in a separate process. Arguments: what, folder, seed."""
+"""Record a run of many programs under loss, in a separate process. Arguments: kind of record, folder, seed."""
 
 from __future__ import annotations
 

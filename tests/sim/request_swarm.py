@@ -30,7 +30,7 @@ from testbed.spec.scenario import Scenario
 
 NO_FAULT: Final = ""
 FAULTS: Final = (NO_FAULT, NO_FAULT, NO_FAULT, "cut", "long cut", "pause", "reset", "restart", "crash")
-"""Faults beside a case; a long cut is longer than a NIC sends again."""
+"""Faults of a case; a long cut outlasts a NIC's retransmissions."""
 LIMIT: Final = 120.0
 """Seconds of virtual time."""
 
@@ -83,7 +83,7 @@ def draw(protocol: str, seed: int) -> Case:
         "largest": rng.choice((500, 4_000, 12_000)),
         "over": rng.choice(("0s", "20ms")),
     }
-    # With one frame for several endpoints that all talk at once, paging takes longer than any bound on recovery.
+    # With one frame for several endpoints that send at once, paging takes longer than any bound on recovery.
     firmware = {"credits": rng.choice((1, 2, 4)), "frames": max(2, endpoints - rng.below(2))}
     if cells:
         firmware = {"window": rng.choice((2, 8, 31)), "long_payload": rng.below(2) == 1}

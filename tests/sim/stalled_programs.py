@@ -12,7 +12,7 @@ OUTSIDE = Path(__file__).with_name("unruly_outside")
 HERE = "stalled_programs.py"
 
 SCRIPTS = {
-    # name: the script, the rank of whom something is said, and what.
+    # name: the script, the rank that is reported, and the report.
     "both receive": (["comm.recv(source=1 - rank, tag=11)"], 0, r"waits for a receive from rank 1, tag 11.*, at {}:4 in"),
     "both send synchronously": (["comm.ssend('x', 1 - rank)"], 1, r"waits for a send to rank 0, tag 0, .*, at {}:4 in"),
     "another tag": (

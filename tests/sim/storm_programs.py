@@ -44,7 +44,7 @@ def expected(error: MPIError) -> None:
 
 
 async def listen(comm: Comm, source: int, tag: int) -> None:
-    """Keep some receives posted for ever."""
+    """Keep some receives posted forever."""
     buffers = [bytearray(LARGEST) for _ in range(OUTSTANDING)]
     transfers = [await start_transfer(partial(comm.Irecv, buffer, source, tag)) for buffer in buffers]
     while True:

@@ -1,4 +1,4 @@
-"""Storms: random faults, restarts among them, beside programs whose messages repeat; no checker may accuse a protocol.
+"""Storms: random faults, including restarts, with programs whose messages repeat; no checker may accuse a protocol.
 
 A case is drawn from its seed alone: protocol, program, nodes, and faults at random times. It runs in the simulation, or
 (`live`) in namespaces, and its history is checked however it ends.

@@ -1,4 +1,4 @@
-"""The swarm's second kind of case: NICs start again in the middle, and messages are given up.
+"""The swarm's second kind of case: NICs restart during the traffic, and messages are given up.
 
 Then not everything can arrive: a message that was under way may be returned to its sender, whether it had arrived or not.
 What must hold: nothing arrives twice, not at two incarnations of a NIC either, what arrives is right, whatever is posted
@@ -20,7 +20,7 @@ from protocols.emp import codec
 from protocols.emp import host as emp
 from testbed.controller.conformance.exchanges import reuse
 from testbed.controller.conformance.message_swarm import MAX_SIZE, TIMEOUT, Case, payload
-from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, layout_of
+from testbed.controller.conformance.network_faults import DELAY_ONLY, MICROSECOND, MILLISECOND, layout_of
 from testbed.controller.conformance.trials import Violation, print_line
 from testbed.engine.sources import Source, source
 from testbed.sim.sim_node import SimNode
@@ -31,7 +31,7 @@ CALM_TAG = 1 << 20
 """Tag of the messages that are sent when all faults are over; a second attempt has the next tag."""
 
 LATER = 700_000
-"""Added to incarnations, where they are times instead of counted, and no NIC presumes who its peers are."""
+"""Added to incarnations where they are times instead of counts, and no NIC assumes its peers' incarnations."""
 
 Calm = set[tuple[int, int]]
 """Pairs of (source, attempt) of the messages that a node has received since all faults are over."""
@@ -43,7 +43,7 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
         if message.source == node.number:
             memory = bytearray(payload(number, message.size))
             try:
-                # The tag says which message it is, so that one that comes twice is seen.
+                # The tag identifies the message, so that duplicates are detected.
                 endpoint.post_send(message.sink, number, memory).add_callback(partial(reuse, memory))
             except emp.DescriptorsExhaustedError:
                 return
@@ -51,7 +51,7 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
 
 
 async def receive_some(endpoint: Matching, node: SimNode, case: Case, taken_numbers: list[int], calm: Calm) -> None:
-    """Receive for as long as this incarnation lasts. taken_numbers: messages received by all incarnations of this NIC."""
+    """Receive during this incarnation. taken_numbers: messages received by all incarnations of this NIC."""
     rng = source(case.seed, f"receives of {node.name}")
     while True:
         buffer = bytearray(MAX_SIZE)
@@ -195,12 +195,12 @@ def run(seed: int) -> Counter[str]:
             programs.append(simulation.spawn(restarted, receive_some, case, taken_numbers[restarted], calm[restarted]))
         simulation.run_until(case.until)
         for link in layout.links:
-            simulation.change(link.name, CALM)
+            simulation.change(link.name, DELAY_ONLY)
         # Long enough for what is left to arrive, or to be given up.
         simulation.run_until(case.until + 160 * timeout + 20 * settings["longest_timeout"])
         if settings["give_up"]:
             # A receiver hears that a message was given up when its sender sends the next one: a receive that such a message
-            # has got waits until then, perhaps for ever. So these cases only ask whether NICs that start again are heard.
+            # has got waits until then, perhaps forever. So these cases only ask whether NICs that start again are heard.
             for node in layout.nodes:
                 rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
                 simulation.restart(node.name)

@@ -94,7 +94,7 @@ def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> Non
     assert by_pattern["neighbor"]["round_trip_ns"] < by_pattern["bisection"]["round_trip_ns"]
 
 
-def test_bulk_messages_of_every_size_come_whole() -> None:
+def test_bulk_messages_of_every_size_arrive_intact() -> None:
     rows_measured = rows("now-1998-pair", "am-bulk", sizes="1,1000,8192,20000", count=10)
     rates = [row["bandwidth_bit_s"] for row in rows_measured]
     assert [row["size_bytes"] for row in rows_measured] == [1, 1000, 8192, 20000]
@@ -139,7 +139,7 @@ def test_consistent_dma_is_faster_for_small_transfers_and_streaming_dma_for_larg
     assert streaming[1] > consistent[1]
 
 
-def test_clients_of_more_endpoints_than_frames_burst_and_are_alike_in_the_long_run() -> None:
+def test_clients_of_more_endpoints_than_frames_send_in_bursts_and_equally_in_the_long_run() -> None:
     """Two of the frames are the server's, for endpoints of which each stays 2 to 4 ms; the third serves barriers."""
     firmware = {"frames": 3, "stay": 2_000_000}
     by_clients = {
@@ -157,14 +157,14 @@ def test_clients_of_more_endpoints_than_frames_burst_and_are_alike_in_the_long_r
     assert smooth["deviation_per_s"] < bursts["deviation_per_s"] / 2
 
 
-def test_it_goes_over_ethernet_as_well() -> None:
+def test_it_runs_over_ethernet_too() -> None:
     result = testbed.run(
         Description.star(2), "am-logp", protocol="am2", mode="sim", settings={"count": 5, "rounds": 1}
     ).rows
     assert result[0]["p50_ns"] == 0  # nothing takes any time there
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_impossible_settings_are_refused() -> None:
     with pytest.raises(DescriptionError, match="clients: each 1 or more"):
         rows("now-1998-pair", "am-contention", clients="0")
     with pytest.raises(ProgramError, match="7 clients and a server: there are 2 nodes"):

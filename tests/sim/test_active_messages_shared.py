@@ -1,4 +1,4 @@
-"""One interface of active messages: the same workloads on AM-II and on SSAM, checked, where links lose."""
+"""One interface of active messages: the same workloads on AM-II and on SSAM, checked, on lossy links."""
 
 from __future__ import annotations
 

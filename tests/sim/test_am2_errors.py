@@ -1,4 +1,4 @@
-"""AM-II's messages that cannot be delivered: they come back to their sender's error handler, with the reason."""
+"""Undeliverable messages of AM-II are returned to their sender's error handler, with the reason."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_requests_accepted_by_a_restarted_peer_are_returned_with_their_credits()
     pair.asked.tag = TAG
     pair.asked.set_handler(1, lambda token, word: token.reply(2, word + 1))
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 50), until=lambda: pair.returned)
-    assert pair.returned[0].status is Status.UNREACHABLE  # it was for the one that is gone
+    assert pair.returned[0].status is Status.UNREACHABLE  # it was for the destroyed endpoint
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 60), until=lambda: pair.answers)
     assert pair.answers == [61]
     assert pair.asker.credits(0) == 4
@@ -254,7 +254,7 @@ def test_requests_accepted_by_a_nic_that_restarts_silently_are_returned_and_hand
         assert pair.asker.try_request_medium(0, 1, b"with data", 41)
     else:
         assert pair.asker.try_request_bulk(0, 1, bytes(4_000), 0, 41)
-    pair.elapse(5 * MILLISECOND)  # where there is data, it is refused until there is a mapping
+    pair.elapse(5 * MILLISECOND)  # with data, it is refused until there is a mapping
     assert pair.asked.handle()
     assert (len(pair.delivered), len(words_handled)) == (1, 1)
     pair.simulation.restart("n2")

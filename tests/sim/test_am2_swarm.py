@@ -1,4 +1,4 @@
-"""AM-II under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+"""AM-II under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints the first."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_case_of_am2_is_repeatable(seed: int) -> None:
     assert am2_swarm.run(case) == am2_swarm.run(case)
 
 
-def test_cases_of_am2_cover_what_they_are_meant_to() -> None:
+def test_cases_of_am2_cover_their_features() -> None:
     cases = [am2_swarm_cases.draw(seed) for seed in range(300)]
     assert {case.shape for case in cases} == {*SHAPES, am2_swarm_cases.CROSSBARS}
     assert all(case.endpoints > dict(case.settings)["frames"] for case in cases)

@@ -51,7 +51,7 @@ def test_without_protection_tags_are_ignored() -> None:
     assert pair.answers == [42]
 
 
-def test_without_virtual_networks_there_are_as_many_endpoints_as_frames_and_they_stay() -> None:
+def test_without_virtual_networks_there_are_as_many_endpoints_as_frames_and_all_stay_resident() -> None:
     notes = Transcript()
     settings = Settings(virtual=False, frames=3)
     with Simulation(Description.back_to_back(delay="5us"), plug(settings, on_delivery=notes.on_delivery)) as simulation:

@@ -1,4 +1,4 @@
-"""ATM networks in the simulation: circuits along shortest paths, buffers, and what cannot cross."""
+"""ATM networks in the simulation: circuits along shortest paths, buffers, and refusals."""
 
 from __future__ import annotations
 

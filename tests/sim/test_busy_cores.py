@@ -1,4 +1,4 @@
-"""Contention of cores in the simulation: what a busy program takes from messages on its own core, and on another one."""
+"""Contention of cores in the simulation: the effect of a busy program on messages of its core, and of another one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_messages_wait_for_the_turns_of_a_program_on_their_core_and_not_for_one_
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_the_cores_use_is_told_by_cause(cores: int) -> None:
+def test_the_cores_use_is_reported_by_cause(cores: int) -> None:
     usage = beside(pingpong, cores, "sim").usage["a"]
     own_core, other_core = (usage["core"], usage["core"]) if cores == 1 else (usage["core 0"], usage["core 1"])
     assert other_core["compute_ns"] == BUSY

@@ -1,4 +1,4 @@
-"""Rules that change frames, in whole runs: what the receiver then sees, and that a replay gives it again."""
+"""Rules that change frames, in complete runs: the changed messages at the receiver, and their replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FATES = "fates.jsonl"
 
 
 @pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, SENT)], ids=["mended", "kept"])
-def test_a_mended_tag_reaches_the_program_and_an_unmended_one_is_sent_again(
+def test_a_changed_tag_with_a_correct_check_reaches_the_program_and_one_without_is_resent(
     rule: str, second: int, tmp_path: Path
 ) -> None:
     declared = testbed.run(Cluster.back_to_back(rules=[rule]), tags, mode="sim", output=tmp_path / "run")
@@ -80,7 +80,7 @@ def test_fields_of_every_protocol_are_changed_logged_and_changed_again_by_a_repl
 
 
 def test_a_request_whose_endpoint_is_changed_on_the_way_comes_back_to_its_sender() -> None:
-    """AM-II's packets have Myrinet's CRC-8 beside AM-II's own CRC-32: both are right afterwards."""
+    """AM-II's packets have Myrinet's CRC-8 in addition to AM-II's CRC-32: both are correct afterwards."""
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.simulation.network.link_directions[pair.link, "forward"].change(0, Impairment(rules=("set am2.endpoint = 9",)))

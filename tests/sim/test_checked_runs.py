@@ -1,4 +1,4 @@
-"""Runs with checked histories: sound ones pass, mistakes of a protocol fail, and a failed check leaves its evidence."""
+"""Runs with checked histories: correct ones pass, a protocol's mistakes fail, and a failed check leaves its evidence."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.unit.protocols.mutants import Mutant
 MISTAKES = {mutant.name: mutant for mutant in MUTANTS}
 
 
-async def out_of_turn(comm: Comm, node: Node) -> None:  # noqa: ARG001
-    """Many messages that are received only after one that was sent behind them."""
+async def receive_last_first(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    """Receive many messages only after one that was sent later."""
     if comm.rank == 0:
         requests = [await comm.Isend(bytes(64), 1, tag=1) for _ in range(40)]
         requests.append(await comm.Isend(b"now", 1, tag=2))
@@ -60,43 +60,43 @@ TRAFFIC = {"messages": 30, "outstanding": 4, "largest": 8000}
     [
         (MISTAKES["acknowledged once"], "random", TRAFFIC, "progress"),
         (MISTAKES["acknowledged up to"], "random", TRAFFIC, "errors"),
-        (MISTAKES["never parked"], out_of_turn, {}, "progress"),
+        (MISTAKES["never parked"], receive_last_first, {}, "progress"),
     ],
     ids=lambda choice: str(choice) if isinstance(choice, Mutant) else "",
 )
 def test_a_mistake_in_the_protocol_fails_a_check(
     mutant: Mutant, workload: Any, settings: Mapping[str, object], expected: str, tmp_path: Path
 ) -> None:
-    assert failed_checks(tmp_path / "right", 1, workload, **settings) == set()
+    assert failed_checks(tmp_path / "correct", 1, workload, **settings) == set()
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
-        grades_by_check = {
+        failed = {
             check for seed in range(4) for check in failed_checks(tmp_path / str(seed), seed, workload, **settings)
         }
-    assert expected in grades_by_check
+    assert expected in failed
 
 
-def broken_device(
+def falsify_histories(
     patch: pytest.MonkeyPatch, change_event: Callable[[dict[str, Any], int], list[dict[str, Any]]]
 ) -> None:
-    """Falsify every history: what(event, its number) are the recorded events instead."""
+    """Falsify every history: `change_event(event, number)` returns the events to record instead."""
     from testbed.workloads.history import HistoryDevice
 
     original = HistoryDevice.__init__
     count = [0]
 
-    def falsified(device: HistoryDevice, inner_device: Any, clock: Any, tell: Any) -> None:
-        def lie(event: dict[str, Any]) -> None:
+    def falsifying_init(device: HistoryDevice, inner_device: Any, clock: Any, record: Any) -> None:
+        def record_falsified(event: dict[str, Any]) -> None:
             count[0] += 1
             for changed_event in change_event(event, count[0]):
-                tell(changed_event)
+                record(changed_event)
 
-        original(device, inner_device, clock, lie)
+        original(device, inner_device, clock, record_falsified)
 
-    patch.setattr(HistoryDevice, "__init__", falsified)
+    patch.setattr(HistoryDevice, "__init__", falsifying_init)
 
 
-def test_a_run_with_nothing_wrong_says_so(tmp_path: Path) -> None:
+def test_a_correct_run_passes(tmp_path: Path) -> None:
     result = testbed.run(
         Cluster.star(4, loss="5%", duplicate="5%", reorder="5%", delay="20us"), "random", mode="sim", seed=3,
         output=tmp_path / "run",
@@ -119,7 +119,7 @@ def test_only_requested_checks_run(tmp_path: Path) -> None:
 
 def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        broken_device(
+        falsify_histories(
             patch,
             lambda event, number: (
                 [event | {"digest": "00"}] if event["what"] == "received" and number > 50 else [event]
@@ -142,13 +142,13 @@ def test_a_failed_check_fails_the_test_whose_cluster_ran_it(tmp_path: Path) -> N
     cluster = SimulatedCluster(Cluster.star(2), tmp_path)
     assert cluster.run("random", messages=5).checks is not None
     with pytest.MonkeyPatch.context() as patch:
-        broken_device(patch, lambda event, _: [] if "receive" in event["what"] and event["n"] == 3 else [event])
+        falsify_histories(patch, lambda event, _: [] if "receive" in event["what"] and event["n"] == 3 else [event])
         with pytest.raises(AssertionError, match=r"nothing lost: \d of \d+ messages FAILED"):
             cluster.run("random", messages=20)
 
 
-class Cutting:
-    """n1's cable is out for the first second."""
+class CutFirstSecond:
+    """n1's cable is unplugged for the first second."""
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:  # noqa: ARG002
         link = simulation.layout.links[0].name
@@ -170,8 +170,8 @@ async def one_message(comm: Comm, node: Node) -> None:  # noqa: ARG001
         await comm.Recv(bytearray(5), 0)
 
 
-def test_what_happens_beside_a_run_is_what_it_recovers_from() -> None:
-    result = testbed.run(Cluster.star(2), one_message, mode="sim", companions=[Cutting()])
+def test_events_during_a_run_are_those_that_it_recovers_from() -> None:
+    result = testbed.run(Cluster.star(2), one_message, mode="sim", companions=[CutFirstSecond()])
     assert result.checks is not None
     assert result.checks.passed
     assert result.checks.checks["recovery"].checked == 1
@@ -179,7 +179,7 @@ def test_what_happens_beside_a_run_is_what_it_recovers_from() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
-def test_a_message_that_nobody_receives_is_a_note_of_the_verdict(tmp_path: Path, protocol: str) -> None:
+def test_a_message_that_no_program_receives_is_a_note_of_the_verdict(tmp_path: Path, protocol: str) -> None:
     async def program(comm: Comm, node: Node) -> None:
         if comm.rank == 0:
             await comm.Isend(b"wanted", 1, 1)

@@ -1,4 +1,4 @@
-"""The workload for nodes that come and go, and refusals of other workloads beside restarts."""
+"""The workload `churn` under restarts, and refusals of other workloads in scenarios with restarts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testbed.workloads.form import Node
 from testbed.workloads.history import HistoryDevice
 from testbed.workloads.lookup import choose
 
-COMING_AND_GOING = (
+RESTARTS = (
     Restart(on="n2", at="50ms"),
     Reset(on="n3", at="100ms"),
     Crash(on="n1", at="80ms", for_="40ms"),
@@ -38,13 +38,15 @@ def run_churn(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.
 @pytest.mark.parametrize(
     ("protocol", "firmware"), [("emp", {}), ("am2", {}), ("openmx", {"tick": 100_000, "resends": 100})]
 )
-def test_nodes_that_come_and_go_talk_on_and_all_is_accounted_for(protocol: str, firmware: dict[str, int]) -> None:
-    result = run_churn(*COMING_AND_GOING, protocol=protocol, firmware=firmware)
+def test_restarted_nodes_continue_to_communicate_and_every_message_is_accounted_for(
+    protocol: str, firmware: dict[str, int]
+) -> None:
+    result = run_churn(*RESTARTS, protocol=protocol, firmware=firmware)
     rows = {row["node"]: row for row in result.rows}
     assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
     assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
-    assert rows["n2"]["from_lives"] > 3, "it has heard two lives of another"
-    assert {row["clock_ns"] // 1_000_000 for row in rows.values()} == {250}, "who has restarted ends with the others"
+    assert rows["n2"]["from_lives"] > 3, "it has received from two incarnations of another node"
+    assert {row["clock_ns"] // 1_000_000 for row in rows.values()} == {250}, "restarted nodes end with the others"
     assert result.checks is not None
     assert result.checks.passed
 
@@ -58,36 +60,38 @@ def test_without_faults_every_message_is_sent_and_received() -> None:
 
 
 @pytest.mark.parametrize(("offset", "message"), [(8, "arrived twice, or after message"), (30, "byte 6 differs")])
-def test_what_is_not_as_it_was_sent_ends_the_run(offset: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corrupted_or_repeated_message_ends_the_run(
+    offset: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receive = HistoryDevice.receive
 
-    def spoilt(device: HistoryDevice, source: int, context: int, tag: int, buffer: Any) -> Any:
-        def spoil(_: object) -> None:
+    def corrupting_receive(device: HistoryDevice, source: int, context: int, tag: int, buffer: Any) -> Any:
+        def corrupt(_: object) -> None:
             if offset > 24 or buffer[11] == 7:
                 buffer[offset : offset + 4] = bytes(4)
 
-        over = receive(device, source, context, tag, buffer)
-        over.add_callback(spoil)
-        return over
+        completion = receive(device, source, context, tag, buffer)
+        completion.add_callback(corrupt)
+        return completion
 
-    monkeypatch.setattr(HistoryDevice, "receive", spoilt)
+    monkeypatch.setattr(HistoryDevice, "receive", corrupting_receive)
     with pytest.raises(ProgramError, match=message):
         run_churn()
 
 
-AGAIN = [
+RESTART_FAULTS = [
     Restart(on="n2", at="1ms"), Reset(on="n2", at="1ms"), Crash(on="n2", at="1ms", for_="1ms"), Churn(mean="1ms", at=0),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", AGAIN, ids=lambda fault: fault.kind)
-def test_random_is_refused_beside_restarts_and_the_workload_for_them_is_named(fault: Fault, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", RESTART_FAULTS, ids=lambda fault: fault.kind)
+def test_random_is_refused_with_restarts_and_the_workload_for_them_is_named(fault: Fault, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=rf"{fault.kind}: workload random does not support .* workload churn"):
         testbed.run(Cluster.star(3), "random", mode="sim", scenario=Scenario(faults=[fault]), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_restarts_at_random_are_refused_and_what_starts_nothing_again_is_not() -> None:
+def test_random_restarts_are_refused_and_faults_without_a_restart_are_not() -> None:
     chance = Scenario(random=RandomFaults(kinds=["pause", "reset", "crash"], rate=1.0))
     with pytest.raises(UnsupportedError, match="random: crash, reset: workload sort does not support"):
         testbed.run(Cluster.star(3), "sort", mode="sim", scenario=chance)
@@ -95,9 +99,9 @@ def test_restarts_at_random_are_refused_and_what_starts_nothing_again_is_not() -
     assert testbed.run(Cluster.star(3), "random", mode="sim", scenario=harmless, settings={"messages": 20}).rows
 
 
-def test_each_workload_of_ours_says_whether_it_bears_restarts() -> None:
+def test_each_builtin_workload_declares_whether_it_supports_restarts() -> None:
     restartable = {
-        name: choose(name).bears_restarts
+        name: choose(name).supports_restarts
         for name, entry in offered(WORKLOADS).items()
         if entry.module.startswith("testbed.")
     }
@@ -109,29 +113,29 @@ async def wait(_comm: Comm, node: Node) -> int:
     return node.starts
 
 
-async def refuses(comm: Comm, node: Node) -> int:
+async def without_restarts(comm: Comm, node: Node) -> int:
     return await wait(comm, node)
 
 
-refuses.bears_restarts = False  # type: ignore[attr-defined]  # as users say it
+without_restarts.supports_restarts = False  # type: ignore[attr-defined]  # as users write it
 
 
-def test_a_function_runs_beside_restarts_unless_it_says_that_it_does_not_bear_them() -> None:
+def test_a_function_runs_with_restarts_unless_it_declares_that_it_does_not_support_them() -> None:
     scenario = Scenario(faults=[Restart(on="n2", at="1ms")])
     assert testbed.run(Cluster.star(2), wait, mode="sim", scenario=scenario).results["n2"] == 2
-    with pytest.raises(UnsupportedError, match="workload refuses does not support"):
-        testbed.run(Cluster.star(2), refuses, mode="sim", scenario=scenario)
+    with pytest.raises(UnsupportedError, match="workload without_restarts does not support"):
+        testbed.run(Cluster.star(2), without_restarts, mode="sim", scenario=scenario)
 
 
-async def begins_others(comm: Comm, node: Node, *, log: list[tuple[int, int]]) -> None:
+async def spawn_task(comm: Comm, node: Node, *, log: list[tuple[int, int]]) -> None:
     starts = node.starts
 
-    async def goes_on() -> None:
+    async def log_forever() -> None:
         while True:
             log.append((comm.rank, starts))
             await node.sleep(1_000_000)
 
-    node.spawn(goes_on(), "beside")
+    node.spawn(log_forever(), "logger")
     await node.sleep(10_000_000)
 
 
@@ -139,7 +143,7 @@ def test_tasks_of_a_program_end_with_it_in_a_crash() -> None:
     log: list[tuple[int, int]] = []
 
     async def program(comm: Comm, node: Node) -> None:
-        await begins_others(comm, node, log=log)
+        await spawn_task(comm, node, log=log)
 
     testbed.run(Cluster.star(2), program, mode="sim", scenario=Scenario(faults=[Restart(on="n2", at="5500us")]))
     first = [index for index, entry in enumerate(log) if entry == (1, 1)]

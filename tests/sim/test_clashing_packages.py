@@ -74,7 +74,7 @@ def simulate(protocol: str) -> None:
     testbed.run(Cluster.star(2, loss="5%"), idle, protocol=protocol, mode="sim")
 
 
-def test_a_package_that_takes_an_ethertype_of_ours_is_named_with_ours(install: Install) -> None:
+def test_a_package_that_takes_a_builtin_ethertype_is_named_with_the_builtin_one(install: Install) -> None:
     install("stranger", EMP, "1.2")
     sentence = rf"EtherType 0x88B5 is claimed twice, by {OURS} and by stranger \(package stranger-nic 1\.2\)"
     for protocol in ("emp", "stranger", "am2"):
@@ -98,7 +98,7 @@ def test_two_packages_of_others_clash_with_each_other(install: Install) -> None:
     assert packages.clashes() == [str(raised.value)]
 
 
-def test_a_protocol_without_fields_is_found_out_as_well(install: Install) -> None:
+def test_a_protocol_without_fields_is_detected_too(install: Install) -> None:
     install("stranger", EMP, fields=False)
     assert "emp.type" in known_fields()  # no field of anybody's is in question
     for protocol in ("emp", "stranger"):
@@ -114,13 +114,13 @@ def test_a_copy_that_has_kept_the_name_is_named(install: Install) -> None:
         known_fields()
 
 
-def test_what_is_the_usual_headers_is_not_anybody_elses(install: Install) -> None:
+def test_a_field_of_a_standard_header_belongs_to_no_other(install: Install) -> None:
     install("stranger", 0x0800)
     with pytest.raises(ConflictError, match=r"0x0800 .* by ip \(a usual header\) and by stranger"):
         known_fields()
 
 
-def test_packages_that_can_be_told_apart_share_an_ethertype(install: Install) -> None:
+def test_distinguishable_packages_share_an_ethertype(install: Install) -> None:
     install("letters", MYRINET, begins=b"\x07\x77")
     install("postcards", FREE)
     assert {"letters.kind", "postcards.kind", "am2.kind"} <= set(known_fields().names())
@@ -143,7 +143,7 @@ def test_the_kernels_protocols_have_no_ethertype_to_clash(install: Install) -> N
     assert packages.protocol("tcp").ethertype == 0
 
 
-def test_lists_and_doctor_say_it_and_do_not_fail(install: Install) -> None:
+def test_lists_and_doctor_report_it_and_do_not_fail(install: Install) -> None:
     install("stranger", EMP, "1.2")
     result = CliRunner().invoke(command, ["protocol", "list"])
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""Ranks whose collective calls do not fit each other are told with who has called what, and where."""
+"""Mismatched collective calls are reported with the ranks, their calls and lines."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ MUTANTS: dict[str, tuple[Call, Call, str]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_rank_that_differs_is_told_with_its_line(tmp_path: Path, name: str) -> None:
+def test_a_rank_that_differs_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
     right_program, wrong_program, sentence = MUTANTS[name]
     passed_check = run_checked(tmp_path / "good", right_program, right_program, right_program)
     assert (passed_check["checked"], passed_check["failed"]) == (2, 0)
@@ -119,7 +119,7 @@ async def idle(comm: Comm) -> None:
     """Make no call."""
 
 
-def test_a_call_that_a_rank_has_not_made_is_told_when_nothing_can_happen_any_more(tmp_path: Path) -> None:
+def test_a_call_that_a_rank_has_not_made_is_reported_when_no_event_is_left(tmp_path: Path) -> None:
     check = run_checked(tmp_path, Comm.Barrier, idle, Comm.Barrier)
     (sentence_found,) = check["violations"]
     assert sentence_found.startswith(
@@ -138,7 +138,7 @@ async def in_parts(comm: Comm) -> None:
         copy.Free()
 
 
-def test_communicators_are_told_apart(tmp_path: Path) -> None:
+def test_communicators_are_distinguished(tmp_path: Path) -> None:
     check = run_checked(tmp_path, in_parts, in_parts, in_parts)
     assert check["failed"] == 0
     assert check["checked"] == 7  # the first Barrier, Split, two Dup, three Bcast
@@ -151,7 +151,7 @@ async def in_another_part(comm: Comm) -> None:
     await part.Bcast(bytearray(4), comm.rank)
 
 
-def test_a_difference_in_another_communicator_is_told_of_that_one(tmp_path: Path) -> None:
+def test_a_difference_in_another_communicator_is_reported_for_that_one(tmp_path: Path) -> None:
     (sentence_found,) = run_checked(tmp_path, in_another_part, in_another_part, in_another_part)["violations"]
     assert sentence_found.startswith(
         "collective call 1 of ranks [0, 1, 2] (context 5), roots differ: n1 calls Bcast(root 0, 4 bytes)"

@@ -1,5 +1,5 @@
-"""Random collective calls beside NumPy on one process, in the simulation with loss, with their histories checked. With
-TESTBED_LONG=1 there are more, of a fresh seed."""
+"""Random collective calls compared with NumPy in one process, in the simulation with loss, with their histories checked.
+With TESTBED_LONG=1 there are more, of a fresh seed."""
 
 from __future__ import annotations
 

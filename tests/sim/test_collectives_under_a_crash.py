@@ -1,4 +1,4 @@
-"""Every collective call under a crash ends with MPI's error at every survivor, and not with a hang."""
+"""Every collective call under a crash ends with MPI's error at every survivor, and does not hang."""
 
 from __future__ import annotations
 

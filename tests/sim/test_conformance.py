@@ -19,7 +19,7 @@ from testbed.controller.conformance.suite import CHECKS, Scope, State, check, fi
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.registry import PROTOCOLS, load, offered
 from tests.sim.package_mutants import MUTANTS, PackageMutant
-from tests.sim.written_packages import copied, on_path, written
+from tests.sim.written_packages import copy_template, on_path, write_template
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 SCOPE = Scope() if LONG else Scope(depth=2, cases=2)
@@ -32,7 +32,7 @@ EVERYBODY = [
 
 @pytest.fixture(scope="module")
 def parcel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written("parcel", tmp_path_factory.mktemp("written"))
+    return write_template("parcel", tmp_path_factory.mktemp("written"))
 
 
 @pytest.mark.timeout(3600 if LONG else 120)
@@ -60,7 +60,7 @@ def test_a_broken_package_fails_the_check_that_names_its_defect(
     mutant: PackageMutant, parcel: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     name = f"mutan{MUTANTS.index(mutant)}"
-    folder = copied(parcel, name, tmp_path)
+    folder = copy_template(parcel, name, tmp_path)
     mutant.apply(folder / name)
     with on_path(folder):
         result = check(name, mutant.check, MUTANT_SCOPE)
@@ -70,7 +70,7 @@ def test_a_broken_package_fails_the_check_that_names_its_defect(
 
 def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed(parcel: Path, tmp_path: Path) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.check == "fates"]
-    folder = copied(parcel, "mutanf", tmp_path)
+    folder = copy_template(parcel, "mutanf", tmp_path)
     mutant.apply(folder / "mutanf")
     with on_path(folder):
         reason = check("mutanf", "fates", MUTANT_SCOPE).reason
@@ -98,7 +98,7 @@ def test_an_inapplicable_check_gives_the_reason() -> None:
 
 
 def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(parcel: Path, tmp_path: Path) -> None:
-    folder = copied(parcel, "mutann", tmp_path)
+    folder = copy_template(parcel, "mutann", tmp_path)
     PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").apply(
         folder / "mutann"
     )
@@ -106,7 +106,7 @@ def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(par
         check("mutann", "mtu")
 
 
-def test_names_that_are_none_are_answered_with_those_that_are() -> None:
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(NotFoundError, match="did you mean 'wildcards'"):
         find_check("wildcard")
     with pytest.raises(UnsupportedError, match="kernel protocol"):
@@ -129,7 +129,7 @@ def command(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Path, tmp_path: Path) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.check == "mtu"]
-    folder = copied(parcel, "mutanm", tmp_path)
+    folder = copy_template(parcel, "mutanm", tmp_path)
     mutant.apply(folder / "mutanm")
     failed = command("check", "mutanm", "--only", "mtu", "--only", "cancel", path=folder)
     assert failed.returncode == 10
@@ -161,7 +161,7 @@ def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
 
 
 def test_a_host_library_that_raises_fails_the_check_with_its_line(parcel: Path, tmp_path: Path) -> None:
-    folder = copied(parcel, "mutanr", tmp_path)
+    folder = copy_template(parcel, "mutanr", tmp_path)
     PackageMutant("", "", "host.py", "self._free.popleft()", 'self._free.pop({}["next"])').apply(folder / "mutanr")
     with on_path(folder):
         for name in ("cancel", "fates", "swarm", "restarts"):

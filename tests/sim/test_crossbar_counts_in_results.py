@@ -10,7 +10,7 @@ from testbed import Cluster
 from testbed.spec.elements import Link, Node, Switch
 
 
-def test_a_run_tells_what_its_switches_did_not_forward(tmp_path: Path) -> None:
+def test_a_run_reports_the_frames_that_its_switches_did_not_forward(tmp_path: Path) -> None:
     pair = Cluster(
         name="pair",
         nodes=[Node(name="n1"), Node(name="n2")],

@@ -42,7 +42,7 @@ def layout(loss: str = "0%") -> Layout:
     return resolve(Description(name="two", nodes=nodes, switches=switches, links=links, seed=11))
 
 
-class Postman:
+class LetterFirmware:
     """A NIC that sends a message to a peer for each ring of its host, and acknowledges those that come; on packets of
     mapping it has a mapper."""
 
@@ -94,7 +94,7 @@ class Postman:
         return []
 
 
-class Nobody:
+class NullHost:
     def on_completion(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")
 
@@ -102,17 +102,17 @@ class Nobody:
         return []
 
 
-class Town:
-    """Makes postmen. n1 sends its messages to n2."""
+class LetterPlug:
+    """Makes the firmwares. n1 sends its messages to n2."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.postmen: list[Postman] = []
+        self.firmwares: list[LetterFirmware] = []
 
     def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
         names = [node.name for node in self.layout.nodes]
-        self.postmen.append(Postman(adapter, nic, names, tree_routes(self.layout)))
-        return Agent(self.postmen[-1], Nobody())
+        self.firmwares.append(LetterFirmware(adapter, nic, names, tree_routes(self.layout)))
+        return Agent(self.firmwares[-1], NullHost())
 
     def run(self, rules: RuleSet | None = None, folder: Path | None = None) -> list[Record]:
         log: list[Record] = []
@@ -128,9 +128,9 @@ class Town:
 def test_a_rule_drops_the_third_acknowledgement_and_no_packet_of_mapping() -> None:
     rules = RuleSet(known_fields())
     rules.add(0, 'drop am2.kind == ACK and nth(3) and link == "s1:3--s2:3"')
-    network = Town(layout())
+    network = LetterPlug(layout())
     (lost_record,) = network.run(rules)
-    assert network.postmen[0].acknowledged == MESSAGES - 1
+    assert network.firmwares[0].acknowledged == MESSAGES - 1
     assert (lost_record.direction, lost_record.flow.key, lost_record.n) == ("backward", (4, am2.KIND_ACK, 2), 3)
 
 
@@ -138,23 +138,23 @@ def test_mappers_are_met_by_rules_of_their_own() -> None:
     rules = RuleSet(known_fields())
     rules.add(0, "drop mapper.kind in (PROBE, LOOP) and first(4)")
     rules.add(0, "delay 1us myrinet.type == 5 and not mapper.kind == PROBE and nth(1)")
-    network = Town(layout())
+    network = LetterPlug(layout())
     log = network.run(rules)
     assert {record.flow.key[0] for record in log} == {5}
     assert {record.cause for record in log} == {"rule"}
-    assert network.postmen[0].acknowledged == MESSAGES
+    assert network.firmwares[0].acknowledged == MESSAGES
 
 
 @pytest.mark.requires("interpreted")
-def test_fates_are_by_kind_and_channel_and_for_mapping_by_kind_and_hang_on_no_other_packets() -> None:
+def test_fates_are_by_kind_and_channel_and_for_mapping_by_kind_and_independent_of_other_packets() -> None:
     """The losses of AM-II's packets do not depend on whether mappers send between them."""
-    log = Town(layout(loss="50%")).run()
+    log = LetterPlug(layout(loss="50%")).run()
     keys = Counter(record.flow.key[0] for record in log)
     assert keys[4]
     assert keys[5]
     rules = RuleSet(known_fields())
     rules.add(0, "drop mapper")
-    losses = [record for record in Town(layout(loss="50%")).run(rules) if record.cause == "loss"]
+    losses = [record for record in LetterPlug(layout(loss="50%")).run(rules) if record.cause == "loss"]
 
     def of_messages(records: list[Record]) -> list[Record]:
         return [record for record in records if record.flow.key[:2] == (4, am2.KIND_MESSAGE)]
@@ -171,7 +171,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rules = RuleSet(known_fields())
     rules.add(0, 'corrupt 1 am2.kind == MESSAGE and nth(2) and link == "s1:3--s2:3"')
     rules.add(0, 'drop am2.kind == ACK and nth(1) and link == "s1:3--s2:3"')
-    Town(layout()).run(rules, folder)
+    LetterPlug(layout()).run(rules, folder)
     return folder / CAPTURE
 
 
@@ -181,7 +181,7 @@ def decode(*arguments: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_the_frames_of_a_capture_are_told_of_with_what_is_left_of_their_routes(recorded: Path) -> None:
+def test_the_frames_of_a_capture_are_described_with_the_rest_of_their_routes(recorded: Path) -> None:
     lines = decode(recorded, "--filter", "am2").splitlines()
     lines_sent = [line for line in lines if " n1:eth0 out " in line]
     assert len(lines_sent) == MESSAGES
@@ -194,7 +194,7 @@ def test_the_frames_of_a_capture_are_told_of_with_what_is_left_of_their_routes(r
     assert " n2:eth0 in " in broken[0]
 
 
-def test_every_frame_is_somebodys(recorded: Path) -> None:
+def test_every_frame_is_described_by_a_protocol(recorded: Path) -> None:
     lines = decode(recorded, "--json").splitlines()
     facts = [json.loads(line) for line in lines]
     frames = read_capture(recorded)

@@ -128,7 +128,7 @@ def test_as_json_a_frame_has_its_fields_by_the_names_of_filters(recorded: Path) 
     }
 
 
-def test_all_fields_of_all_layers_are_shown_if_asked_for(recorded: Path) -> None:
+def test_all_fields_of_all_layers_are_shown_on_request(recorded: Path) -> None:
     frame, *layers = decode(recorded, "-v", "--filter", "emp.type == 1 and before(1us)").stdout.splitlines()
     assert "EMP MESSAGE" in frame
     assert [line.strip().partition(":")[0] for line in layers] == ["Ethernet", "EMP", "EMP message", "Raw"]
@@ -136,7 +136,7 @@ def test_all_fields_of_all_layers_are_shown_if_asked_for(recorded: Path) -> None
     assert "source 0, destination 1, tag 0x5, total 4000" in layers[2]
 
 
-def test_each_message_fares_as_the_capture_says(recorded: Path) -> None:
+def test_each_messages_losses_match_the_capture(recorded: Path) -> None:
     captured = read_capture(recorded)
     document_list = documents(decode(recorded, "--messages", "--json").stdout)
     assert [document["message"] for document in document_list] == [f"n1/n2/{number}" for number in range(COUNT)]
@@ -156,7 +156,7 @@ def test_each_message_fares_as_the_capture_says(recorded: Path) -> None:
     assert all(f"  n1/n2/{number}" in line and "EMP, 4,000 bytes" in line for number, line in enumerate(lines))
 
 
-def test_one_message_is_told_frame_by_frame(recorded: Path) -> None:
+def test_one_message_is_listed_frame_by_frame(recorded: Path) -> None:
     messages = documents(decode(recorded, "--messages", "--json").stdout)
     lossy = next(message for message in messages if message["lost"])
     (document,) = documents(decode(recorded, "--message", lossy["message"], "--json").stdout)
@@ -226,7 +226,7 @@ def frames_in(path: Path) -> int:
     return count
 
 
-def test_a_file_that_is_begun_anew_while_it_is_followed_is_told(recorded: Path, tmp_path: Path) -> None:
+def test_a_file_replaced_while_it_is_followed_is_reported(recorded: Path, tmp_path: Path) -> None:
     path = tmp_path / "grows.pcapng"
     path.write_bytes(recorded.read_bytes())
     with subprocess.Popen(command(path, "-f"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -284,7 +284,7 @@ def test_an_undecodable_file_is_an_error_of_one_line_with_an_exit_code(
     assert completed.stdout == ""
 
 
-def test_a_file_that_may_not_be_read_is_told_by_its_name(recorded: Path, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_with_its_name(recorded: Path, tmp_path: Path) -> None:
     path = tmp_path / "secret.pcapng"
     path.write_bytes(recorded.read_bytes())
     path.chmod(0)
@@ -304,7 +304,7 @@ def test_a_file_that_may_not_be_read_is_told_by_its_name(recorded: Path, tmp_pat
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--messages"], ["--filter", "emp"]])
-def test_scapy_is_imported_only_for_what_it_alone_can_show(recorded: Path, options: list[str]) -> None:
+def test_scapy_is_imported_only_for_frames_that_it_alone_can_show(recorded: Path, options: list[str]) -> None:
     lines = [
         "import sys",
         "from click.testing import CliRunner",
@@ -316,7 +316,7 @@ def test_scapy_is_imported_only_for_what_it_alone_can_show(recorded: Path, optio
     assert subprocess.run(arguments, check=False, timeout=60).returncode == 0
 
 
-def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_external_protocol_is_decoded_like_a_builtin_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package in tests/sim/outside."""
     package_path = Path(__file__).with_name("outside")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package_path), *sys.path]))

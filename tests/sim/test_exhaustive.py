@@ -1,5 +1,5 @@
-"""Every protocol under every fate of the first transmissions, at most three; with TESTBED_LONG=1 of one more than the search
-takes by itself."""
+"""Every protocol under every fate of the first transmissions, at most three; with TESTBED_LONG=1 of one more than by
+default."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
-def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str, object], None]) -> None:
+def test_every_schedule_passes(subject: Subject, record_property: Callable[[str, object], None]) -> None:
     depth = subject.depth + 1 if LONG else min(subject.depth, MOST)
     tallies = fate_schedules.search_all(partial(exhaustive.subject_of, subject.name), depth)
     failed = [str(failure) for tally in tallies.values() for failure in tally.failures]
@@ -59,7 +59,7 @@ def test_every_protocol_that_simulates_is_searched() -> None:
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 7])
-def test_a_message_of_emp_has_as_many_frames_as_its_exchange_says(frames: int) -> None:
+def test_a_message_of_emp_has_as_many_frames_as_its_exchange_shows(frames: int) -> None:
     result = fate_schedules.run(EMP, str(frames), "")
     assert sum(transmission.direction == "forward" for transmission in result.transmissions) == frames
 
@@ -75,7 +75,7 @@ def test_a_frame_meets_its_fate() -> None:
     assert gate.healed == 4
 
 
-def test_what_is_held_and_finds_nothing_to_come_behind_is_delivered_at_the_end() -> None:
+def test_a_held_frame_without_a_successor_is_delivered_at_the_end() -> None:
     arrived: list[bytes] = []
     gate = Gate("h")
     gate.set_receiver("forward", lambda _, frame: arrived.append(frame))
@@ -116,7 +116,7 @@ def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, o
 
 
 @pytest.mark.requires("interpreted")
-def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_schedule_is_reported_with_the_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "counted twice")
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)

@@ -1,5 +1,5 @@
-"""A third-party fabric in the simulation, a token ring of a hundred lines (`tests/packages`), known by its registration
-alone."""
+"""A third-party fabric in the simulation, a token ring of a hundred lines (`tests/packages`), known only by its
+registration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def token_ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registered.cache_clear()
 
 
-def test_messages_cross_a_ring_whole_with_losses_rules_and_a_capture(tmp_path: Path) -> None:
+def test_messages_cross_a_ring_intact_with_losses_rules_and_a_capture(tmp_path: Path) -> None:
     cluster = Cluster.star(4, kind="ring", delay="5us", loss="1%")
     scenario = tmp_path / "scenario.toml"
     scenario.write_text('[[fault]]\nkind = "impair"\non = "n1--s1"\nat = "1ms"\nrules = ["drop nth(3)"]\n')
@@ -109,7 +109,7 @@ def test_a_fabric_that_lacks_something_is_an_error_in_the_description_that_names
         Cluster.star(2, kind="blank")
 
 
-def test_protocols_that_need_no_routes_say_that_they_can_cross_it() -> None:
+def test_protocols_that_need_no_routes_declare_that_they_can_cross_it() -> None:
     fabrics_of = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
     assert fabrics_of["am2"] == fabrics_of["emp"] == ("ethernet", "myrinet", "ring")
     assert fabrics_of["tcp"] == ("ethernet", "ring")

@@ -1,4 +1,4 @@
-"""Runs whose NICs have firmware settings other than the defaults."""
+"""Runs with firmware settings other than the defaults."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_emp_gives_up_where_that_is_chosen() -> None:
         pingpong({"give_up": 50_000_000}, loss=1.0)
 
 
-def test_emp_sends_again_when_its_time_out_says_so() -> None:
+def test_emp_resends_when_its_timeout_expires() -> None:
     often, seldom_resent = (
         pingpong({"timeout": timeout, "longest_timeout": timeout}, loss=0.2) for timeout in (1_000_000, 100_000_000)
     )
@@ -81,7 +81,9 @@ def test_emp_runs_with_the_least(name: str) -> None:
 
 
 @pytest.mark.parametrize(("firmware", "message"), EMP_SAID)
-def test_what_emps_settings_cannot_be_is_said_before_anything_starts(firmware: dict[str, object], message: str) -> None:
+def test_impossible_settings_of_emp_are_reported_before_anything_starts(
+    firmware: dict[str, object], message: str
+) -> None:
     with pytest.raises(DescriptionError, match=message):
         pingpong(firmware)
 
@@ -99,13 +101,13 @@ def test_settings_of_firmware_are_checked_before_anything_starts() -> None:
         pingpong({"frames": 0}, "am2")
 
 
-def test_firmware_without_settings_says_so() -> None:
+def test_firmware_without_settings_refuses_them() -> None:
     with pytest.raises(UnsupportedError, match="the firmware of tcp has no settings"):
         testbed.run(Description.star(2), "pingpong", protocol="tcp", mode="live", firmware={"unit": 3})
 
 
 @pytest.mark.parametrize("options", [{"mode": "live", "nics": "shared"}, {"mode": "sim", "codec": "scapy"}])
-def test_where_settings_of_firmware_have_no_place_the_run_says_so(options: dict[str, str]) -> None:
+def test_firmware_settings_are_refused_where_they_have_no_effect(options: dict[str, str]) -> None:
     with pytest.raises(UnsupportedError, match="fixed settings with --nics shared and --codec scapy"):
         testbed.run(Description.star(2), "pingpong", protocol="emp", firmware={"unit": 2}, **options)  # type: ignore[arg-type]
 
@@ -123,7 +125,7 @@ def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
     assert "--firmware goes with a workload" in rejected.output
 
 
-def test_the_command_takes_emps_settings_and_says_what_they_cannot_be(tmp_path: Path) -> None:
+def test_the_command_accepts_emps_settings_and_refuses_impossible_ones(tmp_path: Path) -> None:
     arguments = ["pingpong", "--set", "count=4", "--set", "sizes=8700"]
     result = run_command(
         tmp_path / "run", *arguments, "--firmware", "unit=2", "--firmware", "longest-timeout=200000000"

@@ -1,4 +1,4 @@
-"""Frames that a switch floods, since it does not know their address yet, reach NICs that they are not for."""
+"""Frames flooded by a switch that does not know their address yet reach other NICs, too."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_no_frame_is_resent_without_losses(size: int) -> None:
 @pytest.mark.parametrize(
     "settings", [Settings(timeout=4_000_000), Settings(unit=4), Settings(window=8)], ids=["timeout", "unit", "window"]
 )
-def test_another_decision_of_the_firmware_shows(settings: Settings) -> None:
+def test_another_decision_of_the_firmware_changes_the_golden_table(settings: Settings) -> None:
     default_row = golden_loss.row("emp", "1%", 1_048_576)
     assert golden_loss.row("emp", "1%", 1_048_576, plug(settings)) != default_row
 
@@ -50,6 +50,6 @@ def test_another_decision_of_the_firmware_shows(settings: Settings) -> None:
     "settings", [am2.Settings(timeout=4_000_000), am2.Settings(channels=4), am2.Settings(packet=1024)],
     ids=["timeout", "channels", "packet"],
 )  # fmt: skip
-def test_another_decision_of_am2s_firmware_shows(settings: am2.Settings) -> None:
+def test_another_decision_of_am2s_firmware_changes_the_golden_table(settings: am2.Settings) -> None:
     default_row = golden_loss.row("am2", "1%", 1_048_576)
     assert golden_loss.row("am2", "1%", 1_048_576, am2_plug(settings)) != default_row

@@ -1,4 +1,4 @@
-"""IMB's definitions: half a round trip, messages that count for bandwidth, numbers of ranks and of calls."""
+"""IMB's definitions: half a round trip, messages of a bandwidth, numbers of ranks and of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NICs whose timers are late, as those of a busy machine are: the swarms' cases end as well as with timers on time.
+"""NICs whose timers are late, as on a busy machine: the swarms' cases end as with timers on time.
 TESTBED_LONG=1: many more cases, with fresh seeds.
 """
 

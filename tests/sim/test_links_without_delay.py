@@ -1,4 +1,4 @@
-"""Links without rate and delay take no time, and cost no event but the last one before a NIC; nothing else is different."""
+"""Links without rate and delay take no time, and no event except the last one before a NIC; nothing else differs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_frames_in_flight_are_not_overtaken_when_a_delay_is_removed() -> None:
     assert [(now, frame[17]) for now, frame in tree.came] == [(1_000, 1), (1_000, 2)]
 
 
-def test_a_cable_that_is_out_loses_what_comes_there() -> None:
+def test_a_disconnected_cable_loses_frames_that_arrive_there() -> None:
     tree = Tree()
     cut = [tree.link_directions[TOP, bound] for bound in BOTH]
     for link_direction in cut:

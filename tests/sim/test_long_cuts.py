@@ -1,5 +1,5 @@
-"""A peer that is alive and cut off for longer than a protocol sends again: requests end with an error, and once the link is
-mended messages pass again.
+"""A live peer that is cut off for longer than a protocol retransmits: requests fail, and once the link is repaired messages
+pass again.
 
 A sender without an answer gives up after a time of its protocol. Open-MX's receiver notices the new connection, which ends
 the receive that waits; in the other protocols it waits on.
@@ -26,18 +26,18 @@ CUT = 900_000_000
 LAST = 0xFFFF
 
 
-class Course(NamedTuple):
-    """Course of one rank. numbers: of messages sent or received. failures: numbers of failed sends, and when they failed;
-    for a receiver, the number of failed receives."""
+class RankRecord(NamedTuple):
+    """RankRecord of one rank. numbers: of messages sent or received. failures: numbers of failed sends, and when they
+    failed; for a receiver, the number of failed receives."""
 
     numbers: list[int]
     failures: list[tuple[int, int]]
 
 
-async def numbered(comm: Comm, node: Node, *, until: int = 0, size: int = 40) -> Course:
+async def numbered(comm: Comm, node: Node, *, until: int = 0, size: int = 40) -> RankRecord:
     """Rank 0 sends numbered messages synchronously, one every 200 ms until `until`, and then the last one; rank 1 receives
     them."""
-    log, buffer = Course([], []), bytearray(size)
+    log, buffer = RankRecord([], []), bytearray(size)
     number = 0
     while number != LAST:
         if comm.rank == 0:
@@ -60,7 +60,7 @@ async def numbered(comm: Comm, node: Node, *, until: int = 0, size: int = 40) ->
 
 def run(
     folder: Path, protocol: str, firmware: dict[str, int], seconds: int, cluster: Cluster | None = None, size: int = 40
-) -> tuple[Course, Course]:
+) -> tuple[RankRecord, RankRecord]:
     """Cut the receiver's link for `seconds` s; return both ranks' logs."""
     result = testbed.run(
         cluster or Cluster.star(2), numbered, protocol=protocol, mode="sim", firmware=firmware or None, check=True,
@@ -86,7 +86,7 @@ def run(
         ("via", {"give_up": SECOND}, 1, 0),
     ],
 )
-def test_sends_to_a_peer_that_is_cut_off_fail_and_pass_again_when_the_link_is_mended(
+def test_sends_to_an_unreachable_peer_fail_and_succeed_again_when_the_link_is_repaired(
     tmp_path: Path, protocol: str, firmware: dict[str, int], patience: float, failed_count: int
 ) -> None:
     sender, receiver = run(tmp_path, protocol, firmware, 8)

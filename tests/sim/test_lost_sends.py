@@ -26,15 +26,15 @@ from testbed.sim.simulation import StalledError
 from testbed.spec.fault_models import Crash, Down, Fault, Reset
 from testbed.workloads.form import Comm, Node
 
-BOTH = pytest.mark.parametrize("protocol", ["emp", "am2"])
+BOTH_PROTOCOLS = pytest.mark.parametrize("protocol", ["emp", "am2"])
 MICROSECOND, MILLISECOND = 1_000, 1_000_000
 LAST = 255
 Mode = Literal["sim", "live"]
 
 
 async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MICROSECOND) -> list[int]:
-    """Rank 0 begins to send 40 bytes now and then, and waits for it later; rank 1 receives until the last has come, which is
-    sent until it has."""
+    """Rank 0 starts sends of 40 bytes at intervals, and then waits for them; rank 1 receives until the last one, which is
+    repeated until it arrives."""
     if comm.rank == 0:
         requests, failed = [], []
         for number in range(count):
@@ -57,9 +57,9 @@ async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MI
     return numbers_received
 
 
-async def knocks(comm: Comm, node: Node) -> int:
-    """Rank 0 sends synchronously until it is received, and returns how often that failed; rank 1's first life receives
-    nothing."""
+async def send_until_received(comm: Comm, node: Node) -> int:
+    """Rank 0 sends synchronously until it is received, and returns the number of failures; rank 1's first
+    incarnation receives nothing."""
     if comm.rank == 1:
         if node.starts == 1:
             await node.sleep(60_000 * MILLISECOND)
@@ -74,7 +74,7 @@ async def knocks(comm: Comm, node: Node) -> int:
         await node.sleep(MILLISECOND)
 
 
-async def forgets(comm: Comm, node: Node) -> None:
+async def send_and_return(comm: Comm, node: Node) -> None:
     """Rank 0 makes no further call after a message whose loss has not been reported yet."""
     if comm.rank == 0:
         for _ in range(2):
@@ -96,7 +96,7 @@ async def stream(comm: Comm, node: Node, *, size: int = 40, gap: int = 0, span: 
         await node.sleep(gap)
 
 
-def play(
+def run_with_faults(
     tmp_path: Path,
     workload: object,
     protocol: str,
@@ -119,12 +119,12 @@ def history_entries(tmp_path: Path, node: str, number: int) -> list[str]:
 
 
 def report(tmp_path: Path) -> Report:
-    (first_report,) = read_reports(read_run(tmp_path / "run"))
-    assert first_report.passed, first_report.to_text()
-    return first_report
+    (only_report,) = read_reports(read_run(tmp_path / "run"))
+    assert only_report.passed, only_report.to_text()
+    return only_report
 
 
-def lost_messages_are_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
+def check_lost_messages(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
     """Messages are in flight or wait for the restarted peer when the receiver loses its state: a cut has delayed them, or,
     with EMP in the simulation, their sender does not know of the restart yet. In the simulation it is message nine."""
     faults: list[Fault] = [Down(on="n2", at="5500us", for_="150us"), Reset(on="n2", at="5660us")]
@@ -134,7 +134,7 @@ def lost_messages_are_told(tmp_path: Path, protocol: str, mode: Mode = "sim", ni
         count, gap = 100, 20 * MILLISECOND
     elif protocol == "emp":
         faults = [Reset(on="n2", at="5ms")]
-    result = play(tmp_path, isends, protocol, *faults, mode=mode, nics=nics, count=count, gap=gap)
+    result = run_with_faults(tmp_path, isends, protocol, *faults, mode=mode, nics=nics, count=count, gap=gap)
     failed, numbers_received = result.results["n1"], result.results["n2"]
     *numbers, last = numbers_received
     assert last == LAST
@@ -156,40 +156,43 @@ def lost_messages_are_told(tmp_path: Path, protocol: str, mode: Mode = "sim", ni
         assert {ambiguity.outcome for ambiguity in report(tmp_path).ambiguities} == {delivery}
 
 
-@BOTH
-def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_checkers(
+@BOTH_PROTOCOLS
+def test_a_returned_message_is_reported_by_its_request_the_history_and_the_checkers(
     tmp_path: Path, protocol: str
 ) -> None:
-    lost_messages_are_told(tmp_path, protocol)
+    check_lost_messages(tmp_path, protocol)
 
 
-def unmatched_send_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
-    """A message that has arrived unmatched is lost with its receiver, and its sender is told though nothing else is sent."""
+def check_unmatched_send(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
+    """A message that has arrived unmatched is lost with its receiver, and its sender is notified though nothing else is
+    sent."""
     reset = Reset(on="n2", at="5ms" if mode == "sim" else "105ms")
-    assert play(tmp_path, knocks, protocol, reset, mode=mode, nics=nics).results["n1"] >= 1
+    assert run_with_faults(tmp_path, send_until_received, protocol, reset, mode=mode, nics=nics).results["n1"] >= 1
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2", "ssam", "via", "openmx"])
 def test_a_synchronous_send_to_a_receiver_that_restarts_fails(tmp_path: Path, protocol: str) -> None:
-    unmatched_send_is_told(tmp_path, protocol)
+    check_unmatched_send(tmp_path, protocol)
 
 
-@BOTH
-def test_what_no_call_could_tell_is_a_line_of_the_run(tmp_path: Path, protocol: str) -> None:
+@BOTH_PROTOCOLS
+def test_an_error_that_no_call_could_report_is_a_line_of_the_run(tmp_path: Path, protocol: str) -> None:
     cut = Down(on="n2", at="9ms", for_="3ms")
-    result = play(tmp_path, forgets, protocol, Reset(on="n2", at="5ms"), cut, Reset(on="n2", at="11ms"))
+    result = run_with_faults(
+        tmp_path, send_and_return, protocol, Reset(on="n2", at="5ms"), cut, Reset(on="n2", at="11ms")
+    )
     (line,) = [note for note in result.verdict.notes if "reported done" in note]
     assert line.startswith("n1: a send to rank 1, tag 7, 5 bytes, was reported done, and has failed since: node 1 has ")
     assert report(tmp_path).ambiguities
 
 
-@BOTH
-@pytest.mark.parametrize("away", ["0s", "30ms"], ids=["for ever", "for a while"])
+@BOTH_PROTOCOLS
+@pytest.mark.parametrize("away", ["0s", "30ms"], ids=["forever", "for a while"])
 def test_sends_lost_with_their_crashed_sender_are_not_violations(tmp_path: Path, protocol: str, away: str) -> None:
     cut = Down(on="n1", at="8ms", for_="7ms")  # so that its NIC has messages that it cannot send
     crash = Crash(on="n1", at="10ms") if away == "0s" else Crash(on="n1", at="10ms", for_=away)
     with pytest.raises(StalledError):
-        play(tmp_path, stream, protocol, cut, crash, gap=300 * MICROSECOND)
+        run_with_faults(tmp_path, stream, protocol, cut, crash, gap=300 * MICROSECOND)
     doubts = report(tmp_path).ambiguities
     assert doubts
     if protocol == "am2":
@@ -201,24 +204,26 @@ def test_sends_lost_with_their_crashed_sender_are_not_violations(tmp_path: Path,
         }
 
 
-@BOTH
-def test_a_message_to_a_node_that_is_down_is_told_when_it_is_given_up(tmp_path: Path, protocol: str) -> None:
-    if protocol == "am2":  # EMP never gives up, if it is not told to
+@BOTH_PROTOCOLS
+def test_a_message_to_a_node_that_is_down_is_reported_when_it_is_given_up(tmp_path: Path, protocol: str) -> None:
+    if protocol == "am2":  # by default EMP never gives up
         with pytest.raises(ProgramError, match=r"a send to rank 1, tag 0, 40 bytes, was reported done|acknowledged"):
-            play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND, span=10_000 * MILLISECOND)
+            run_with_faults(
+                tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND, span=10_000 * MILLISECOND
+            )
         assert history_entries(tmp_path, "n1", 2) == ["send", "buffered", "undelivered"]
     else:
         with pytest.raises(StalledError):
-            play(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND)
+            run_with_faults(tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND)
         assert history_entries(tmp_path, "n1", 2) == ["send"]
     assert report(tmp_path).ambiguities
 
 
-@BOTH
-def test_a_run_that_is_broken_off_with_a_long_message_under_way_says_that_it_was(tmp_path: Path, protocol: str) -> None:
+@BOTH_PROTOCOLS
+def test_a_run_aborted_during_a_long_message_reports_it(tmp_path: Path, protocol: str) -> None:
     slow_cluster = Cluster.star(2, rate="200kbit")
     with pytest.raises(StalledError):
-        play(
+        run_with_faults(
             tmp_path, stream, protocol, cluster=slow_cluster, size=20_000, span=10_000 * MILLISECOND, timeout=5
         )  # each takes 0.8 s
     sends_started = [entry["n"] for entry in read(tmp_path / "run" / "history" / "n1.jsonl") if entry["what"] == "send"]
@@ -252,7 +257,7 @@ if comm.rank == 0:
         try:
             MPI.Finalize()
         except MPI.Exception as error:
-            print("told:", error)
+            print("reported:", error)
 elif comm.rank == 1 and MPI.Wtime() < 0.01:
     while True:
         comm.recv()
@@ -262,17 +267,17 @@ elif comm.rank == 2:
 """
 
 
-@BOTH
+@BOTH_PROTOCOLS
 @pytest.mark.parametrize("end", ["its end", "Finalize"])
-def test_the_end_of_a_script_tells_it_as_mpi_finalize_would(tmp_path: Path, protocol: str, end: str) -> None:
+def test_the_end_of_a_script_reports_lost_sends_as_mpi_finalize_would(tmp_path: Path, protocol: str, end: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     cluster, reset = Cluster.star(3, delay="500us"), Reset(on="n2", at="10ms")
     if end == "Finalize":
-        play(tmp_path, str(tmp_path / "script.py"), protocol, reset, cluster=cluster, args=end)
+        run_with_faults(tmp_path, str(tmp_path / "script.py"), protocol, reset, cluster=cluster, args=end)
         text = (tmp_path / "run" / "logs" / "n1.log").read_text()
-        assert text.startswith("told: a send to rank 1, tag 9, ")
+        assert text.startswith("reported: a send to rank 1, tag 9, ")
     else:
         with pytest.raises(
             ProgramError, match=r"(?s)n1: .*a send to rank 1, tag 9, .* was reported done, and has failed"
         ):
-            play(tmp_path, str(tmp_path / "script.py"), protocol, reset, cluster=cluster, args="'its end'")
+            run_with_faults(tmp_path, str(tmp_path / "script.py"), protocol, reset, cluster=cluster, args="'its end'")

@@ -28,7 +28,7 @@ def wire_port(attachment: Place) -> tuple[str, int]:
     return (f"n{node}", 0) if isinstance(node, int) else (node, port + 1)
 
 
-class Among:
+class MapperPlug:
     """A mapper for each NIC of a network of worms."""
 
     def __init__(self, cables: Iterable[Cable], settings: Settings) -> None:
@@ -74,7 +74,7 @@ class Among:
 def test_mappers_that_start_at_once_agree_on_the_map_though_their_probes_wait_for_each_other(
     shape: str, record_property: Callable[[str, object], None]
 ) -> None:
-    mappers = Among(SHAPES[shape], Settings(stagger=1))
+    mappers = MapperPlug(SHAPES[shape], Settings(stagger=1))
     assert mappers.run(5 * SECOND, lambda: mappers.truth.mapped(mappers.truth.mappers))
     assert not mappers.truth.deadlock()
     causes = Counter(cause for _, _, _, cause in mappers.net.dropped)

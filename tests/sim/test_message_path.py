@@ -1,4 +1,4 @@
-"""docs/internals/message.md names the files that a message passes now."""
+"""docs/internals/message.md lists the files that a message passes in the present code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mpi4py's scripts in the simulation: as they are but for one import."""
+"""mpi4py's scripts in the simulation, with one changed import."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_script_is_compiled_as_python_compiles_it_and_leaves_the_directory_as_
     assert lines(Path("run")) == ["/ {'count': <class 'int'>}"]
 
 
-def test_arguments_that_no_shell_takes_are_told(tmp_path: Path) -> None:
+def test_arguments_that_no_shell_accepts_are_reported(tmp_path: Path) -> None:
     with pytest.raises(
         ProgramError, match=r"args: found it's, expected arguments as in a shell \(No closing quotation\)"
     ):
@@ -84,7 +84,7 @@ def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(tmp_p
     assert str(raised.value).endswith("MPIError: rank must be 0 to 1, got 7")
 
 
-def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_where(tmp_path: Path) -> None:
+def test_a_script_that_waits_forever_is_reported_with_each_ranks_operation_and_line(tmp_path: Path) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with pytest.raises(StalledError) as raised:
         testbed.run(STAR, script, mode="sim")
@@ -115,7 +115,7 @@ def test_a_script_that_ends_itself_with_a_code_has_failed(tmp_path: Path, end: s
     assert read_run(tmp_path / "run").status == "failed"
 
 
-def test_scripts_are_told_from_workloads_by_what_they_import(tmp_path: Path) -> None:
+def test_scripts_are_distinguished_from_workloads_by_their_imports(tmp_path: Path) -> None:
     for text in (
         "from testbed.mpi import MPI",
         "import testbed.mpi.MPI as MPI",

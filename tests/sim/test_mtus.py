@@ -53,7 +53,7 @@ def test_a_longer_frame_than_a_nic_takes_is_lost_and_named(profile: Profile, tmp
     assert losing_nodes == ["n2"] * nics["n2"].oversized
 
 
-def test_what_fits_all_of_them_arrives() -> None:
+def test_a_message_within_every_mtu_arrives() -> None:
     with Simulation(mixed(1_500, 9_000), plug()) as simulation:
         simulation.spawn("n1", send, 1, 8_000)
         task = simulation.spawn("n2", receive, 8_000)

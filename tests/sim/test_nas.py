@@ -76,7 +76,7 @@ def test_a_schedule_of_the_papers_classes_runs_on_sixteen_ranks(kernel: str, pro
     assert (measured["ranks"], measured["schedule"]) == (16, True)
 
 
-def test_what_cannot_run_is_told() -> None:
+def test_an_invalid_start_is_reported() -> None:
     with pytest.raises(DescriptionError, match="one of is, cg, mg, ft"):
         row(kernel="lu")
     with pytest.raises(TestbedError, match=r"ft\.B: its checksums are not included.*schedule=true"):

@@ -60,7 +60,7 @@ def test_a_native_workload_has_the_host_library_and_tells_rows_as_others_do() ->
     assert [(row["node"], row["rank"]) for row in run.rows if row["heard"] == [43]] == [("n3", 2)]
 
 
-def test_no_other_endpoint_is_beside_its_own() -> None:
+def test_it_uses_a_single_endpoint() -> None:
     run = run_workload(firmware={"frames": 1, "virtual": False})  # there would be no second one
     assert run.results["n1"] == [41]
 
@@ -70,7 +70,7 @@ def test_it_runs_over_its_own_protocol_only() -> None:
         run_workload(protocol="emp")
 
 
-def test_its_history_is_checked_where_that_is_asked_for() -> None:
+def test_its_history_is_checked_on_request() -> None:
     run = run_workload(check=True)
     assert run.checks is not None
     assert run.checks.passed

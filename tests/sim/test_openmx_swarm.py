@@ -1,4 +1,4 @@
-"""Open-MX under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+"""Open-MX under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints the first."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_case_of_openmx_takes_the_same_course_again() -> None:
     assert openmx_swarm.SWARM.trial(3) == openmx_swarm.SWARM.trial(3)
 
 
-def test_cases_of_openmx_are_as_hard_as_they_are_meant_to_be() -> None:
+def test_cases_of_openmx_reach_the_intended_coverage() -> None:
     cases = [openmx_swarm_cases.draw(seed) for seed in range(200)]
     assert {case.shape for case in cases} == set(SHAPES)
     assert {(case.per_node, case.per_rank) for case in cases} == {(1, 1), (1, 2), (2, 1), (2, 2)}

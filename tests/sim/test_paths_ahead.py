@@ -1,4 +1,4 @@
-"""Fates along a path are those of each direction by itself, although a flow's first frame has them drawn in one go."""
+"""Fates drawn along a complete path at a flow's first frame equal those that each direction draws separately."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from testbed.spec.resolver import resolve
 
 LAYOUT: Final = resolve(Description.fat_tree(4, loss="20%", delay="1us", rate="1gbit"))
 UPWARD: Final = "s5:3--s1:1"  # from the middle of the tree to its top
-CHANGES: Final = 40_000  # ns: in the midst of it
+CHANGES: Final = 40_000  # ns: during the traffic
 
 
 def fates(changed_link: str = "") -> list[Record]:
     """Return the fates of the frames that sixteen hosts send each other, three times. changed_link: a link that loses
-    more from half of the time on, so that its flows count from 1 again."""
+    more from the middle of the traffic on, so that its flows restart counting."""
     loop, log = Loop(VirtualClock()), list[Record]()
     network = Network(loop, LAYOUT, known_fields(), seed=5, log=log.append)
     outs = [network.outgoing(End(node.name, node.nics[0].name)) for node in LAYOUT.nodes]
@@ -70,7 +70,7 @@ def test_fates_drawn_ahead_are_those_that_each_direction_draws(
     assert set(drawn_counts) == {
         4,
         6,
-    }  # the paths through the tree that are worth it: within a part of it, and over its top
+    }  # lengths of the paths drawn ahead: within a pod, and over the core
     monkeypatch.setattr(flows, "_MIN_PATH", flows.MAX_PATH + 1)
     drawn_counts.clear()
     assert fates(changed_link) == drawn_ahead

@@ -51,7 +51,9 @@ def test_a_pipeline_of_requests_that_are_tested_passes_everything_on(tmp_path: P
 
 @pytest.mark.parametrize("polls", [3, 50])
 @pytest.mark.parametrize("profile", [IDEAL, EMP_2001], ids=lambda profile: str(profile.name))
-def test_a_few_vain_polls_before_the_first_send_take_a_moment(tmp_path: Path, polls: int, profile: Profile) -> None:
+def test_a_few_unsuccessful_polls_before_the_first_send_take_model_time(
+    tmp_path: Path, polls: int, profile: Profile
+) -> None:
     script = write_script(
         tmp_path,
         f"for _ in range({polls}):",
@@ -115,10 +117,10 @@ def test_an_endless_poll_ends_at_the_runs_timeout(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by that
-def test_a_progress_thread_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+def test_a_progress_thread_is_refused_with_the_alternative(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
         testbed.run(STAR, with_our_import("progress_thread.py", tmp_path), mode="sim", timeout=20)
     for thread in threading.enumerate():
-        if thread.name.endswith("(progress)"):  # it may be told of its refusal after the run has ended
+        if thread.name.endswith("(progress)"):  # it may receive its refusal after the run has ended
             thread.join(20)
             assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Runs under a profile: their reports, a program's view of time on a priced host, and slow NICs in scenarios."""
+"""Runs under a profile: reports, a program's view of time on a priced host, and slow NICs in scenarios."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from testbed.workloads.form import Comm, Node
 PINGPONG = {"sizes": "64", "count": 20}
 
 
-def test_a_run_under_a_profile_says_which_and_how_its_parts_were_used(tmp_path: Path) -> None:
+def test_a_run_under_a_profile_reports_it_and_the_use_of_its_resources(tmp_path: Path) -> None:
     result = testbed.run(
         "emp-2001", "pingpong", mode="sim", profile="emp-2001", settings=PINGPONG, output=tmp_path / "run"
     )
@@ -43,7 +43,7 @@ def test_a_run_under_a_profile_says_which_and_how_its_parts_were_used(tmp_path: 
     assert 0 < n1["processor"]["share"] < 1
 
 
-def test_without_a_profile_nothing_is_told_of_use(tmp_path: Path) -> None:
+def test_without_a_profile_no_use_is_reported(tmp_path: Path) -> None:
     result = testbed.run("emp-2001", "pingpong", mode="sim", settings=PINGPONG, output=tmp_path / "run")
     assert result.usage == {}
     assert read_run(tmp_path / "run").parameters["profile"] == {"name": "ideal"}
@@ -75,7 +75,7 @@ def test_frames_that_wait_for_a_slow_dma_engine_are_not_taken_for_lost(
     assert count(timeout) == count(longest)
 
 
-def test_what_a_program_posts_takes_its_own_time() -> None:
+def test_a_programs_posts_take_their_own_time() -> None:
     profile = Profile("slow host", post=1_000, translate=500, notice=200)
 
     async def post(comm: Comm, node: Node) -> list[int]:
@@ -115,7 +115,7 @@ def test_namespaces_do_not_price(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_slow_nic_makes_messages_slow_and_says_by_how_much(tmp_path: Path) -> None:
+def test_a_slow_nic_slows_messages_and_reports_the_factor(tmp_path: Path) -> None:
     """n2's processor takes five times as long from 10 ms to 20 ms."""
     scenario = Scenario(name="slow", faults=[Slow(on="n2", factor=5.0, from_="10ms", to="20ms")])
 

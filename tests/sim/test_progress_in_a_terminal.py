@@ -33,7 +33,7 @@ def in_a_terminal(folder: Path) -> str:
         try:
             while data := file.read(4096):
                 text += data
-        except OSError:  # how a terminal says that nobody writes any more
+        except OSError:  # the error of a terminal without a writer
             pass
     assert process.wait() == 0
     return text.decode()
@@ -47,7 +47,7 @@ def test_a_long_simulation_shows_how_far_it_is_in_a_terminal(tmp_path: Path) -> 
     assert " messages: " in text
 
 
-def test_it_shows_nothing_where_nobody_looks(tmp_path: Path) -> None:
+def test_it_shows_nothing_without_a_terminal(tmp_path: Path) -> None:
     completed = subprocess.run(
         [*COMMAND, "messages=1200", "--output", str(tmp_path / "run")], capture_output=True, text=True, check=True
     )

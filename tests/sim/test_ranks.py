@@ -88,7 +88,7 @@ def test_a_message_between_ranks_of_one_node_never_enters_its_link(tmp_path: Pat
     assert not read_capture(tmp_path / "run" / CAPTURE)
 
 
-def test_one_rank_on_a_node_has_the_nodes_name_beside_a_node_with_several(tmp_path: Path) -> None:
+def test_a_single_rank_has_its_nodes_name_even_if_another_node_has_several(tmp_path: Path) -> None:
     result = testbed.run(
         Description.from_toml(CORES), everybody_greets, mode="sim", history=True, output=tmp_path / "run"
     )
@@ -162,7 +162,7 @@ def test_nodes_of_one_cluster_have_different_profiles(tmp_path: Path) -> None:
     assert list(request["profiles"]) == ["b"]
 
 
-def test_what_a_run_says_of_a_node_is_stronger_than_its_description() -> None:
+def test_a_runs_profile_of_a_node_overrides_its_description() -> None:
     description = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2001"'))
     result = testbed.run(description, everybody_greets, mode="sim", profiles={"b": EMP_2002})
     assert "receiving processor" in result.usage["b"]

@@ -76,7 +76,7 @@ def test_the_capture_has_each_frame_where_and_when_it_left_and_came(tmp_path: Pa
     ]
 
 
-def test_a_frame_that_meets_a_fate_says_so_where_it_met_it(tmp_path: Path) -> None:
+def test_a_fate_is_recorded_where_the_frame_meets_it(tmp_path: Path) -> None:
     rules = RuleSet(standard_fields())
     with Simulation(Description.star(2, delay="5us"), EchoPlug(), folder=tmp_path, rules=rules) as simulation:
         rules.add(0, "drop eth.type == 0x88b6 and nth(1)")
@@ -119,7 +119,7 @@ def test_the_log_of_fates_replays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("profile", "nic"), [(IDEAL, ImmediateNic), (Profile(send=1), PricedNic)])
-def test_what_is_recorded_wraps_directions_and_nics_that_do_not_know_of_it(
+def test_the_recorder_wraps_directions_and_nics_that_do_not_know_of_it(
     tmp_path: Path, profile: Profile, nic: type[ImmediateNic]
 ) -> None:
     with Simulation(Description.star(2), EchoPlug(), profile=profile, folder=tmp_path) as simulation:
@@ -129,7 +129,7 @@ def test_what_is_recorded_wraps_directions_and_nics_that_do_not_know_of_it(
         assert {type(node.nic) for node in simulation.nodes.values()} == {nic}
 
 
-def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -> None:
+def test_a_frame_dropped_by_a_full_queue_is_captured_with_the_reason(tmp_path: Path) -> None:
     cluster = Description.back_to_back(rate="1mbit", queue_frames=1)
     with Simulation(cluster, EchoPlug(), folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 4, 1)

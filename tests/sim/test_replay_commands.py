@@ -55,7 +55,7 @@ def failing_run() -> Result:
     raise AssertionError("30 runs, and nothing failed")
 
 
-def test_a_run_with_nothing_wrong_says_how_much_was_checked() -> None:
+def test_a_correct_run_reports_how_much_was_checked() -> None:
     result = call("run star-4 random --mode sim --set messages=5")
     assert result.exit_code == 0
     assert "checks: nothing wrong with " in result.stderr
@@ -64,7 +64,7 @@ def test_a_run_with_nothing_wrong_says_how_much_was_checked() -> None:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("forgetful")
-def test_a_failed_run_prints_the_command_that_runs_it_again_and_that_says_whether_it_fails_again() -> None:
+def test_a_failed_run_prints_its_replay_command_which_reports_whether_it_fails_again() -> None:
     failed = failing_run()
     assert isinstance(failed.exception, TestbedError)
     assert "errors: 1 of " in failed.stderr
@@ -92,7 +92,7 @@ def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() 
 
 
 @pytest.mark.requires("interpreted")
-def test_a_failure_that_is_mended_does_not_fail_again() -> None:
+def test_a_fixed_failure_does_not_fail_again() -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].apply(patch)
         failing_run()

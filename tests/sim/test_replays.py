@@ -1,4 +1,4 @@
-"""A run that failed fails again from its folder, and with few of its fates."""
+"""A failed run fails again when it is replayed from its folder, and with few of its fates."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("interpreted")
-def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
+def test_after_the_mistake_is_fixed_the_replay_reports_it(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].apply(patch)
         repetition = read_repetition(failing_run(tmp_path))
@@ -170,7 +170,7 @@ def test_a_replay_in_namespaces_waits_for_longer_than_am2_takes_to_give_a_node_u
     assert 5 < took < SCENARIO_PROGRESS_TIMEOUT / 2, "s; twice as long on a busy machine"
 
 
-def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
+def test_a_workload_from_python_must_be_given_again(tmp_path: Path) -> None:
     async def wrong_program(comm: object, node: object) -> None:  # noqa: ARG001
         raise ValueError("always")
 

@@ -1,4 +1,4 @@
-"""The command reproduce: several papers, points side by side, a folder that goes on, a page, kept rows, and exit codes."""
+"""The command reproduce: several papers, parallel points, continuation, a page, kept rows, and exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def changed(folder: str) -> dict[str, int]:
     return {file.stem: file.stat().st_mtime_ns for file in (Path(folder) / "via").iterdir()}
 
 
-def test_side_by_side_or_one_after_the_other_the_rows_are_equal() -> None:
+def test_parallel_and_serial_runs_have_equal_rows() -> None:
     by_one_process = document("via", *RUNS, "--jobs", "1")
     by_two_processes = document("via", *RUNS, "--jobs", "2", "--output", "papers")
     assert by_one_process["rows"] == by_two_processes["rows"]
@@ -79,7 +79,7 @@ def test_points_are_measured_on_the_engine_that_is_given() -> None:
     assert len(result.rows) == 33
 
 
-def test_a_reproduction_goes_on_with_the_points_that_are_missing() -> None:
+def test_a_continued_reproduction_measures_the_missing_points() -> None:
     first = document("via", *RUNS, "--jobs", "1", "--output", "papers")
     before = changed("papers")
     (Path("papers") / "via" / "raw.json").unlink()
@@ -101,7 +101,7 @@ def test_a_point_whose_request_has_changed_is_measured_anew() -> None:
     assert json.loads(file.read_text())["rows"]
 
 
-def test_a_profile_goes_on_with_its_values_wherever_its_file_is() -> None:
+def test_a_profile_keeps_its_values_when_its_file_moves() -> None:
     Path("slow.toml").write_text('like = "emp-2001"\nreceive = "11us"\n')
     arguments = ("emp", "--run", "latency", "--profile", "slow.toml", "--output", "papers")
     assert reproduce(*arguments).exit_code == 10
@@ -111,7 +111,7 @@ def test_a_profile_goes_on_with_its_values_wherever_its_file_is() -> None:
     assert "profile slow" in reproduction.output
 
 
-def test_the_rows_of_a_system_say_where_what_and_of_which_kind() -> None:
+def test_the_rows_of_a_system_have_source_name_and_kind() -> None:
     reproduction = reproduce("emp", "--run", "calls")
     assert reproduction.exit_code == 0
     lines = [" ".join(line.split()) for line in reproduction.output.splitlines()]
@@ -154,7 +154,7 @@ def test_kept_rows_are_those_of_the_measurement(tmp_path: Path, monkeypatch: pyt
     assert kept_after.rows == [row for row in kept_before.rows if row.name in ("latency, 4 B", "latency, 1500 B")]
 
 
-def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_kept_rows_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.observe.kept_rows.folder_of", lambda _: tmp_path)
     (tmp_path / "reproduced.json").write_text('{"rows": [{"name": "latency"}], "shapes": []}')
     with pytest.raises(TestbedError, match="'testbed reproduce emp --keep' rewrites it"):
@@ -170,12 +170,12 @@ def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest
         (("emq",), "did you mean 'emp'", 4),
         (("emp", "--run", "latencies"), "did you mean 'latency'", 4),
         (("--continue", "nowhere"), "is not the folder of a reproduction", 4),
-        (("emp", "--continue", "nowhere"), "--continue goes on with the systems and options of its folder", 2),
+        (("emp", "--continue", "nowhere"), "--continue uses the systems and options of its folder", 2),
         (("--continue", "nowhere", "--mode", "sim"), "--continue goes on with the systems and options", 2),
         (("--continue", "nowhere", "--output", "papers"), "--continue goes on with the systems and options", 2),
         (("emp", "--run", "latency", "--keep"), "--keep keeps complete papers", 2),
         (("emp", "--mode", "dilated", "--jobs", "2"), "--jobs goes with the simulation", 2),
-        (("emp", "--dilate", "5"), "--dilate goes with --mode dilated", 2),
+        (("emp", "--dilate", "5"), "--dilate needs --mode dilated", 2),
         (("emp", "--output", "."), "exists and is not empty", 5),
     ],
 )
@@ -190,7 +190,7 @@ def test_bad_requests_are_refused_in_a_sentence_and_leave_no_folder(
 
 
 @pytest.mark.timeout(1800 if LONG else 120)
-def test_several_papers_come_out_in_other_processes_as_they_are_kept() -> None:
+def test_several_papers_computed_in_other_processes_equal_the_kept_rows() -> None:
     """In the long mode, all of them."""
     names = systems() if LONG else ["emp", "via"]
     completed = subprocess.run(

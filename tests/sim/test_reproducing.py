@@ -1,4 +1,4 @@
-"""EMP's paper beside the simulation: its rows and shapes come out, with no other profile."""
+"""EMP's paper compared with the simulation: its rows and shapes are reproduced, and not under another profile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def doubled_profile(*keys: str) -> Profile:
     return replace(EMP_2001, name="doubled", **{key: 2 * getattr(EMP_2001, key) for key in keys})
 
 
-def test_calibrated_rows_and_shapes_come_out(emp: Reproduction) -> None:
+def test_calibrated_rows_and_shapes_are_reproduced(emp: Reproduction) -> None:
     assert emp.failures == []
     assert all(shape.holds for shape in emp.shapes)
     assert len(emp.shapes) == 5
@@ -56,7 +56,7 @@ def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) ->
     assert emp.overall.worst == max(predicted)
 
 
-def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
+def test_every_row_names_the_source_of_its_value(emp: Reproduction) -> None:
     assert all(row.row.source and row.row.meaning for row in emp.rows)
     assert all(shape.shape.source for shape in emp.shapes)
     table = {row.row.name: row.row.others for row in emp.rows if row.row.others}
@@ -84,7 +84,7 @@ def test_a_host_that_moves_the_bytes_itself_breaks_the_shape_of_figure_6() -> No
     assert any("the wait" in name for name in broken)
 
 
-def test_the_command_ends_with_10_where_it_does_not_come_out(tmp_path: Path) -> None:
+def test_the_command_exits_with_10_if_a_row_is_not_reproduced(tmp_path: Path) -> None:
     file = tmp_path / "slow.toml"
     file.write_text('like = "emp-2001"\nreceive = "11us"\n')
     arguments = ["reproduce", "emp", "--profile", str(file), "--run", "latency", "--output", str(tmp_path / "points")]

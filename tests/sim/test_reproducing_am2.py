@@ -1,4 +1,4 @@
-"""AM-II's paper beside the simulation, as far as two workstations on one switch tell it. The rest takes minutes:
+"""AM-II's paper compared with the simulation, the rows of two workstations on one switch. The rest takes minutes:
 `test_active_message_workloads` has its workloads on small networks."""
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def test_a_page_is_written_by_the_host_and_the_kernel_is_interrupted_when_it_is_
     assert result.results["n1"] == pytest.approx(NOW_1998.post + write_time + firmware + NOW_1998.interrupt, abs=20)
 
 
-def test_all_of_it_comes_out_alike_again(am2: Reproduction) -> None:
+def test_a_repeated_reproduction_is_identical(am2: Reproduction) -> None:
     repeated = reproduce("am2", runs=["logp", "bulk"])
     assert [row.ours for row in repeated.rows] == [row.ours for row in am2.rows]
     first = {table.name: rows for table, rows in am2.tables}
     assert all(first[table.name] == rows for table, rows in repeated.tables)
 
 
-def test_every_row_relation_and_table_says_where_it_stands() -> None:
+def test_every_row_relation_and_table_names_its_source() -> None:
     paper = paper_of("am2")
     assert all(row.source and row.meaning for row in paper.rows)
     assert all(relation.source for relation in paper.relations)

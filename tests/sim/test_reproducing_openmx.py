@@ -1,4 +1,4 @@
-"""The Open-MX multiqueue paper beside the simulation: calibrated rows, predictions with their errors, and relations.
+"""The Open-MX multiqueue paper compared with the simulation: calibrated rows, predictions with their errors, and relations.
 
 In CI the runs of 0 bytes, of one pair of 4 MiB, and around the rendezvous; with TESTBED_LONG=1 all, with all-to-all.
 """
@@ -45,7 +45,7 @@ def test_the_documentation_has_these_rows(openmx: Reproduction) -> None:
     assert otherwise_documented(openmx) == []
 
 
-def test_calibrated_rows_and_relations_come_out(openmx: Reproduction) -> None:
+def test_calibrated_rows_and_relations_are_reproduced(openmx: Reproduction) -> None:
     assert openmx.failures == []
     calibrated = [row for row in openmx.rows if row.calibrated]
     assert openmx.paper.constants < len(calibrated) <= 3
@@ -59,7 +59,7 @@ def test_all_published_values_of_table_1_are_there_and_none_is_invented() -> Non
     assert not [row for row in rows if row.name.startswith("0 B, round robin")], "the paper's text lacks it"
 
 
-def test_the_median_error_of_what_is_predicted_is_below_a_tenth(openmx: Reproduction) -> None:
+def test_the_median_error_of_predictions_is_below_a_tenth(openmx: Reproduction) -> None:
     assert openmx.overall is not None
     assert openmx.overall.median < 0.1
 
@@ -88,7 +88,7 @@ def interrupt_times(profile: Profile, ranks: int, **options: object) -> dict[str
     return {core: usage.get("interrupt_ns", 0) for core, usage in result.usage["n1"].items() if core.startswith("core")}
 
 
-def test_each_policy_interrupts_the_cores_that_it_says() -> None:
+def test_each_policy_interrupts_its_cores() -> None:
     first, robin, multi = (
         interrupt_times(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009)
     )
@@ -122,7 +122,7 @@ def test_an_idle_core_wakes_up_and_one_with_a_program_that_waits_does_not() -> N
     assert sleeping == waiting_latency + WORK[WAKE].fixed
 
 
-def test_interrupts_that_are_coalesced_come_later_and_are_fewer() -> None:
+def test_coalesced_interrupts_are_later_and_fewer() -> None:
     coalesced = replace(OPENMX_2009, coalescing=20_000)
     assert sum(interrupt_times(coalesced, 2).values()) < sum(interrupt_times(OPENMX_2009, 2).values())
 

@@ -1,4 +1,4 @@
-"""SSAM's paper beside the simulation: tables 1 to 3, the round trip, the stream, the switch, and the shapes."""
+"""SSAM's paper compared with the simulation: tables 1 to 3, the round trip, the stream, the switch, and the shapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_documentation_has_these_rows(ssam: Reproduction) -> None:
     assert otherwise_documented(ssam) == []
 
 
-def test_calibrated_rows_and_shapes_come_out(ssam: Reproduction) -> None:
+def test_calibrated_rows_and_shapes_are_reproduced(ssam: Reproduction) -> None:
     assert ssam.failures == []
     calibrated = [row for row in ssam.rows if row.calibrated]
     assert {row.row.name for row in calibrated} == {"switch, round trip", "switch, one way"}
@@ -37,7 +37,7 @@ def test_the_median_of_the_predictions_is_within_a_tenth_and_no_row_is_hidden(ss
     assert 0 < ssam.overall.median < 0.10
 
 
-def test_a_cell_that_a_trap_reads_beside_others_costs_its_items_alone(ssam: Reproduction) -> None:
+def test_a_cell_read_in_a_trap_with_others_costs_only_its_items(ssam: Reproduction) -> None:
     measured_values = {comparison.row.name: comparison.ours for comparison in ssam.rows}
     assert BATCH == 16
     first_cell, further_cell = (

@@ -1,4 +1,5 @@
-"""The paper of LAM/MPI over VIA beside the simulation: calibrated rows, predictions with their errors, and relations."""
+"""The paper of LAM/MPI over VIA compared with the simulation: calibrated rows, predictions with their errors, and
+relations."""
 
 from __future__ import annotations
 
@@ -41,14 +42,14 @@ def rows_of(reproduction: Reproduction, table: str) -> list[Compared]:
     return [row for row in reproduction.rows if row.row.table == table]
 
 
-def test_calibrated_rows_relations_and_the_crossing_come_out(via: Reproduction) -> None:
+def test_calibrated_rows_relations_and_the_crossing_are_reproduced(via: Reproduction) -> None:
     assert via.failures == []
     calibrated = [row for row in via.rows if row.calibrated]
     assert via.paper.constants < len(calibrated) <= 3
     assert all(abs(row.error) <= MAX_CALIBRATION_ERROR for row in calibrated)
 
 
-def test_all_of_table_1_is_there_and_no_row_between_two_calibrated_ones_counts(via: Reproduction) -> None:
+def test_table_1_is_complete_and_no_row_between_two_calibrated_ones_counts(via: Reproduction) -> None:
     assert {table: len(rows_of(via, table)) for table in via.errors} == {
         "": 1, "VIA, remote": 16, "VIA, local": 16, "TCP, remote": 16, "TCP, local": 16,
     }  # fmt: skip

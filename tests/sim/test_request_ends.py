@@ -1,4 +1,4 @@
-"""Every request of AM-II has an end: by an event that tells of it, or by its program, which abandons it."""
+"""Every request of AM-II has an end: by an event, or by its program, which abandons it."""
 
 from __future__ import annotations
 

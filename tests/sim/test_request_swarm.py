@@ -1,5 +1,5 @@
-"""Workload am-random under random faults: the checkers of active messages find nothing wrong, and each mistake of AM-II that
-MPI's calls do not show. Fixed seeds in CI, fresh ones with TESTBED_LONG=1."""
+"""Workload am-random under random faults: the checkers of active messages accept correct runs, and find each mistake of
+AM-II that MPI's calls do not show. Fixed seeds in CI, fresh ones with TESTBED_LONG=1."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_failed_run_fails_again_and_of_its_fates_few_are_enough(tmp_path: Path
 
 
 @pytest.mark.requires("interpreted")
-def test_of_a_scenario_beside_requests_the_faults_that_are_needed_are_left(tmp_path: Path) -> None:
+def test_a_scenario_of_requests_is_reduced_to_the_necessary_faults(tmp_path: Path) -> None:
     scenario = Scenario(faults=[Cpu(on="n3", at="0s", share=0.5), Impair(on="n2", at="20ms", for_="1ms", delay="10us")])
     with pytest.MonkeyPatch.context() as patch:
         MISTAKES["by name"].apply(patch)

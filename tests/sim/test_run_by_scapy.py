@@ -43,9 +43,7 @@ def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, protocol: s
 
 @pytest.mark.parametrize("protocol", CORRUPT)
 @pytest.mark.parametrize("codec", ["generated", "scapy"])
-def test_scapy_builds_the_frames_if_it_is_asked_for_and_only_then(
-    monkeypatch: pytest.MonkeyPatch, protocol: str, codec: Codec
-) -> None:
+def test_scapy_builds_the_frames_only_on_request(monkeypatch: pytest.MonkeyPatch, protocol: str, codec: Codec) -> None:
     built, build = [0], Packet.build
 
     def count_build(packet: Packet) -> bytes:

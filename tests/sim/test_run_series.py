@@ -36,7 +36,7 @@ def test_protocols_are_in_one_table_with_a_verdict_each_and_in_one_report(tmp_pa
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["emp-sim", "openmx-sim", "report.html"]
 
 
-def test_json_has_each_run_and_why_there_is_none(tmp_path: Path) -> None:
+def test_json_has_each_run_or_the_reason_for_its_absence(tmp_path: Path) -> None:
     completed = run(tmp_path / "run", "--protocol", "emp,tcp", "--mode", "sim", "--json", *SMALL)
     document = json.loads(completed.stdout)
     jsonschema.validate(document, schema_of("run-series"))
@@ -47,7 +47,7 @@ def test_json_has_each_run_and_why_there_is_none(tmp_path: Path) -> None:
     assert second["verdict"].startswith("not run: ")
 
 
-def test_a_run_that_fails_is_told_beside_the_others_and_decides_the_exit_code(tmp_path: Path) -> None:
+def test_a_failed_run_is_listed_with_the_others_and_decides_the_exit_code(tmp_path: Path) -> None:
     program = tmp_path / "picky.py"
     program.write_text(
         "from pathlib import Path\n"
@@ -85,7 +85,7 @@ def test_a_failed_start_leaves_nothing_behind(
         (("--on", "n1", "true", "--mode", "live,sim"), "commands run once"),
     ],
 )
-def test_names_that_cannot_be_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+def test_impossible_names_are_refused(arguments: tuple[str, ...], reason: str) -> None:
     completed = CliRunner().invoke(command, ["run", "star-2", *arguments])
     assert completed.exit_code == 2
     assert reason in completed.output

@@ -60,7 +60,7 @@ STEPS = st.lists(
     Impairment(delay=300), [(0, (HEADS[0], 57)), (61, (HEADS[0], 1_000)), (300, (HEADS[0], 41))]
 )
 @given(IMPAIRMENTS, STEPS)
-def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
+def test_frames_arrive_at_the_models_times_and_are_counted_at_every_moment(
     first: Impairment, steps: list[tuple[int, tuple[bytes, int] | Impairment]]
 ) -> None:
     fields = known_fields()
@@ -114,7 +114,7 @@ def way_of(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
     return loop, direction, arrived
 
 
-def test_a_frame_with_a_shorter_delay_does_not_overtake_those_under_way() -> None:
+def test_a_frame_with_a_shorter_delay_does_not_overtake_those_in_flight() -> None:
     loop, direction, arrived = way_of(Impairment(delay=10_000))
     direction.enter(0, bytes(60))
     direction.enter(0, bytes(60))
@@ -125,7 +125,7 @@ def test_a_frame_with_a_shorter_delay_does_not_overtake_those_under_way() -> Non
     assert arrived == [10_000, 10_000, 10_000, 20_010]
 
 
-def test_frames_that_have_passed_count_where_the_counting_goes_on() -> None:
+def test_frames_passed_before_a_change_count_if_counting_continues() -> None:
     loop, direction, arrived = way_of(Impairment(loss=1e-9, delay=10))
     for _ in range(3):
         direction.enter(0, bytes(60))
@@ -136,7 +136,7 @@ def test_frames_that_have_passed_count_where_the_counting_goes_on() -> None:
     assert (len(arrived), direction.counters.loss_pattern) == (5, 1)
 
 
-def test_who_gets_a_frame_may_send_another_the_same_way() -> None:
+def test_the_receiver_of_a_frame_may_send_another_in_the_same_direction() -> None:
     loop, direction, arrived = way_of(Impairment(delay=10))
 
     def send_again(now: int, frame: bytes) -> None:
@@ -152,7 +152,7 @@ def test_who_gets_a_frame_may_send_another_the_same_way() -> None:
     assert loop.heap == []
 
 
-def test_a_cable_that_is_mended_goes_on_as_before() -> None:
+def test_a_repaired_cable_works_as_before() -> None:
     loop, direction, arrived = way_of(Impairment(delay=10_000))
 
     def plug(now: int, is_out: bool) -> None:

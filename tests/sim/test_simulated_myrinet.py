@@ -74,7 +74,7 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
             for direction in simulation.network.link_directions.values()
             if isinstance(direction, ChannelDirection)
         )
-        assert waiting_frames == 2 * 99  # in the memory of their NICs; there is no other queue
+        assert waiting_frames == 2 * 99  # in the memory of their NICs, the only queue
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
     arrived = plug.couriers[0].came
@@ -146,7 +146,7 @@ def test_two_runs_are_equal_to_the_byte_and_another_seed_is_another_run(tmp_path
     assert b"dropped by loss" in first[CAPTURE]
 
 
-def test_what_a_switch_does_not_send_on_is_captured_there_and_told(tmp_path: Path) -> None:
+def test_frames_that_a_switch_does_not_forward_are_captured_there_and_reported(tmp_path: Path) -> None:
     layout = line()
     plug = MyrinetSenderPlug(layout)
     plug.routes = {**plug.routes, ("n1", "n3"): b"\x87", ("n1", "n4"): b"\x88"}
@@ -159,7 +159,7 @@ def test_what_a_switch_does_not_send_on_is_captured_there_and_told(tmp_path: Pat
     assert '"node": "s1", "what": "loses a frame", "port": 1' in (tmp_path / TRACE).read_text()
 
 
-def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(tmp_path: Path) -> None:
+def test_a_deadlock_ends_after_the_configured_timeout_and_is_captured_and_reported(tmp_path: Path) -> None:
     """Four switches in a ring, port 2 to the next one's port 1; each frame turns past one switch. Three are truncated."""
     nodes = [Node(name=f"n{number}") for number in range(1, 5)]
     switches = [Switch(name=f"s{number}", kind="myrinet") for number in range(1, 5)]
@@ -209,7 +209,7 @@ def test_frames_waiting_in_a_nic_are_lost_with_the_nic() -> None:
     assert [number for _, _, number in plug.couriers[2].came] == [1, 1]
 
 
-def test_what_a_link_without_a_queue_cannot_have_is_refused_with_its_name() -> None:
+def test_an_impairment_that_a_link_without_a_queue_cannot_have_is_refused_with_its_name() -> None:
     layout = line()
     links = tuple(replace(link, forward=Impairment(queue=100_000)) for link in layout.links)
     with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: a link of a Myrinet network.*no queue"):

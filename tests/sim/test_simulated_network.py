@@ -75,7 +75,7 @@ def test_a_switch_that_learns_floods_once_and_then_knows(cluster: Description) -
         task = simulation.spawn(nodes[0], ask, 3, count=5)
         simulation.run()
         assert task.done
-        # The first request is flooded; its reply and all that follows goes where it belongs.
+        # The first request is flooded; its reply and all later frames are forwarded to their ports.
         assert received_counts(plug) == [5, 1, 1, 5]
 
 
@@ -167,7 +167,7 @@ def test_an_injected_rule_decides_until_it_is_lifted() -> None:
     assert numbers_received == [0, 2, 3, 4, 5]
 
 
-def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None:
+def test_a_cut_cable_drops_new_frames_and_delivers_those_in_flight() -> None:
     plug = EchoPlug()
     with Simulation(Description.back_to_back(delay="10us"), plug) as simulation:
         link = simulation.layout.links[0].name
@@ -193,7 +193,7 @@ def test_a_changed_delay_counts_for_frames_from_then_on() -> None:
     assert [time for time, _ in plug.endpoints[1].firmware.frames] == [10_000, 11_000, 32_000, 33_000]
 
 
-def test_a_link_that_is_not_there_cannot_be_cut() -> None:
+def test_a_missing_link_cannot_be_cut() -> None:
     with (
         Simulation(Description.back_to_back(), EchoPlug()) as simulation,
         pytest.raises(NotFoundError, match="no link 'n1--n9': there are n1:eth0--n2:eth0"),

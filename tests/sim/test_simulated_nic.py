@@ -35,12 +35,12 @@ async def ask_at_once(endpoint: EchoEndpoint, node: SimNode, peer: int, count: i
     return node.now()
 
 
-def test_a_round_trip_is_the_sum_of_what_it_takes() -> None:
+def test_a_round_trip_is_the_sum_of_its_steps() -> None:
     with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
         task = simulation.spawn("n1", ask, 1, 1, 1000)
         simulation.run()
     post = 100 + 50 + 32  # the host: the descriptor's 32 bytes at a byte a nanosecond
-    # The processor goes on to the send while the DMA engine fetches: the later of the two counts.
+    # The processor continues with the send while the DMA engine fetches: the later of the two counts.
     request_time = 20 + 200 + 60 + max(400, 500 + 8000)
     replying = 300 + 400
     # The show waits for the store, which begins when the processor has started it.
@@ -66,7 +66,7 @@ EVENTS = Profile(
 )  # fmt: skip
 
 
-def test_a_processor_that_takes_events_goes_on_when_a_transfer_is_over() -> None:
+def test_a_processor_that_takes_events_continues_after_a_transfer() -> None:
     """A round trip through idle NICs: 1000 bytes occupy the bus for 8 us and two transactions, while the processor is
     free; it handles their arrival when the transfer ends."""
     with Simulation(LINE, EchoPlug(), profile=EVENTS) as simulation:
@@ -122,7 +122,7 @@ def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> 
             simulation.run()
             return task.result()
 
-    assert elapsed_time(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing goes on at the same time
+    assert elapsed_time(1) == pytest.approx(100 * 2_010, rel=0.02)  # nothing happens concurrently
     assert elapsed_time(2) == pytest.approx(elapsed_time(0), rel=0.02)
     assert elapsed_time(0) < 0.6 * elapsed_time(1)
 
@@ -235,7 +235,7 @@ def test_a_nic_that_starts_again_forgets_and_has_the_next_incarnation(profile: P
 
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
-def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
+def test_a_host_that_reacts_to_a_completion_finds_the_firmware_idle(
     profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_work: list[str] = []
@@ -272,7 +272,7 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
         assert task.result() >= 10 * 2_000
 
 
-def test_a_run_that_stands_still_says_who_waits_for_what() -> None:
+def test_a_stuck_run_reports_which_node_waits_for_what() -> None:
     with Simulation(LINE, EchoPlug()) as simulation:
         simulation.cut(simulation.layout.links[0].name)
         simulation.spawn("n1", ask, 1, 1, 100)
@@ -285,7 +285,7 @@ def test_a_run_that_stands_still_says_who_waits_for_what() -> None:
     assert "n1, firmware: request 0 has no reply" in text
 
 
-def test_a_run_that_takes_too_long_says_so_and_can_go_on() -> None:
+def test_a_run_that_takes_too_long_is_reported_and_can_continue() -> None:
     plug = EchoPlug(timeout=50_000)
     with Simulation(LINE, plug) as simulation:
         link = simulation.layout.links[0].name

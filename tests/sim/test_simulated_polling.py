@@ -42,7 +42,7 @@ async def asking(endpoint: Endpoint, _node: SimNode) -> None:
 
 
 @pytest.mark.parametrize("loss", ["0%", "20%"])
-def test_those_who_test_see_the_same_as_those_who_wait_at_the_same_time(loss: str) -> None:
+def test_testing_and_waiting_programs_see_equal_times(loss: str) -> None:
     results = []
     for program in (exchange, wait):
         with Simulation(Description.back_to_back(delay="1ms", loss=loss, seed=3), plug()) as simulation:
@@ -53,7 +53,7 @@ def test_those_who_test_see_the_same_as_those_who_wait_at_the_same_time(loss: st
     assert [buffer for buffer, _ in results[0]] == [b"n2  ", b"n1  "]
 
 
-def test_one_that_tests_for_ever_is_named_with_what_its_host_waits_for() -> None:
+def test_a_program_that_tests_forever_is_named_with_its_hosts_pending_operation() -> None:
     with Simulation(Description.back_to_back(), plug()) as simulation:
         simulation.spawn("n1", asking)
         with pytest.raises(
@@ -63,7 +63,7 @@ def test_one_that_tests_for_ever_is_named_with_what_its_host_waits_for() -> None
         assert any("a receive from node 1" in sentence for sentence in simulation.pending_work())
 
 
-def test_one_that_tests_for_ever_is_named_when_the_time_is_over() -> None:
+def test_one_that_tests_forever_is_named_when_the_time_is_over() -> None:
     with Simulation(Description.back_to_back(), plug()) as simulation:
         simulation.spawn("n1", asking)
         with pytest.raises(StalledError, match="asking on n1"):

@@ -79,7 +79,7 @@ def test_a_result_that_namespaces_could_not_hand_over_is_refused_in_the_simulati
     assert "must be plain data" in str(caught.value) or "is too long; at most" in str(caught.value)
 
 
-def test_a_crash_is_told_with_its_traceback_and_its_node_and_what_was_measured_stays(tmp_path: Path) -> None:
+def test_a_crash_is_reported_with_its_traceback_and_node_and_keeps_the_measurements(tmp_path: Path) -> None:
     with pytest.raises(ProgramError) as caught:
         testbed.run(STAR, failing, mode="sim", output=tmp_path / "run")
     assert str(caught.value).startswith("n2: Traceback")
@@ -92,7 +92,7 @@ def test_a_crash_is_told_with_its_traceback_and_its_node_and_what_was_measured_s
     assert [row["measured"] for row in run.rows()] == [0, 1]
 
 
-def test_programs_that_wait_for_ever_are_named_with_what_they_wait_for(tmp_path: Path) -> None:
+def test_programs_that_wait_forever_are_named_with_their_pending_operations(tmp_path: Path) -> None:
     with pytest.raises(StalledError, match=r"rank on n1 waits for a receive from rank 1, tag 77"):
         testbed.run(STAR, waiting, mode="sim", output=tmp_path / "run")
     assert len(list(read_run(tmp_path / "run").rows())) == 2
@@ -107,7 +107,7 @@ def test_a_program_that_never_ends_is_broken_off_where_it_is(tmp_path: Path) -> 
         testbed.run(STAR, chatting, mode="sim", timeout=0.5)
 
 
-def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         testbed.run(STAR, stopped, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "interrupted"
@@ -149,7 +149,7 @@ def test_a_folder_has_everything_that_the_run_can_be_repeated_from(tmp_path: Pat
     assert other_seed.rows != first_result.rows
 
 
-def test_a_history_has_what_was_sent_received_and_still_under_way(tmp_path: Path) -> None:
+def test_a_history_contains_sent_received_and_pending_messages(tmp_path: Path) -> None:
     with pytest.raises(StalledError):
         testbed.run(STAR, talking, mode="sim", history=True, output=tmp_path / "run")
     sender, receiver = (list(read(tmp_path / "run" / "history" / f"{node}.jsonl")) for node in ("n1", "n2"))
@@ -166,22 +166,22 @@ def test_a_history_has_what_was_sent_received_and_still_under_way(tmp_path: Path
 
 
 class Cut:
-    """Fault beside the programs: a cut for some milliseconds, and every tenth frame dropped."""
+    """Fault during the programs: a cut for some milliseconds, and every tenth frame dropped."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
         rules.add(0, "drop every(10)")
         (link, *_) = simulation.layout.links
-        simulation.loop.at(100_000, lambda _: (self.told.append("cut"), simulation.cut(link.name)))
-        simulation.loop.at(9_000_000, lambda _: (self.told.append("mended"), simulation.mend(link.name)))
+        simulation.loop.at(100_000, lambda _: (self.calls.append("cut"), simulation.cut(link.name)))
+        simulation.loop.at(9_000_000, lambda _: (self.calls.append("mended"), simulation.mend(link.name)))
 
     def live(self, cluster: object, run: object) -> object:
         raise NotImplementedError
 
 
-def test_an_activity_can_run_beside_the_programs(tmp_path: Path) -> None:
+def test_an_activity_can_run_together_with_the_programs(tmp_path: Path) -> None:
     cut = Cut()
     result = testbed.run(
         STAR,
@@ -191,7 +191,7 @@ def test_an_activity_can_run_beside_the_programs(tmp_path: Path) -> None:
         companions=[cut],  # type: ignore[list-item]  # it has what is used of one
         output=tmp_path / "run",
     )
-    assert cut.told == ["cut", "mended"]
+    assert cut.calls == ["cut", "mended"]
     assert all(counters["collections_resent"] for counters in result.counters.values())
     causes: Mapping[str, int] = {}
     for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines():
@@ -200,7 +200,7 @@ def test_an_activity_can_run_beside_the_programs(tmp_path: Path) -> None:
     assert causes.get("rule", 0) > 5
 
 
-def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_nics_that_cannot_reach_each_other_are_refused_before_anything_starts(tmp_path: Path) -> None:
     ring = Cluster(
         name="ring",
         node=[{"name": name} for name in "abc"],

@@ -80,7 +80,7 @@ async def compute(_comm: Comm, node: Node) -> int:
     return node.now()
 
 
-class Played:
+class ScenarioRun:
     """Run with a scenario. ends: the report of each fault's end, by its place."""
 
     def __init__(self, folder: Path, workload: Any, *faults: Fault, **options: Any) -> None:
@@ -107,8 +107,8 @@ class Played:
 # On links
 
 
-def test_a_loss_counts_in_its_time_only(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Impair(on="n1", from_="200ms", to="400ms", loss="30%"))
+def test_a_loss_applies_only_during_its_span(tmp_path: Path) -> None:
+    outcome = ScenarioRun(tmp_path, talk, Impair(on="n1", from_="200ms", to="400ms", loss="30%"))
     assert [(event["begun"], event["at"]) for event in outcome.begins] == [(200 * MILLISECOND, 200 * MILLISECOND)]
     assert outcome.ends[0]["at"] == 400 * MILLISECOND
     fates = [json.loads(line) for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines()]
@@ -136,7 +136,7 @@ def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> N
             await node.sleep(20 * MILLISECOND - node.now() % (20 * MILLISECOND))
         return round_trips
 
-    outcome = Played(
+    outcome = ScenarioRun(
         tmp_path,
         measure,
         Impair(on="n1", direction="out", from_="190ms", to="590ms", delay="1ms"),
@@ -150,7 +150,9 @@ def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> N
 
 
 def test_a_rule_counts_from_its_beginning(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Rule(on="n2", direction="in", rules="drop emp.type == 1 and first(2)", at="300ms"))
+    outcome = ScenarioRun(
+        tmp_path, talk, Rule(on="n2", direction="in", rules="drop emp.type == 1 and first(2)", at="300ms")
+    )
     assert outcome.counters == {"decided": 2}
     assert outcome.ends[0]["with_the_run"]
     start_times = outcome.result.results["n1"]
@@ -161,8 +163,8 @@ def test_a_rule_counts_from_its_beginning(tmp_path: Path) -> None:
     assert all(start_times[number] > 300 * MILLISECOND for number in delayed_numbers)
 
 
-def test_a_cable_that_is_out_loses_all_until_it_is_in_again(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="150ms"))
+def test_an_unplugged_cable_loses_all_frames_until_it_is_plugged_in_again(tmp_path: Path) -> None:
+    outcome = ScenarioRun(tmp_path, talk, Flap(on="n2", at="200ms", for_="150ms"))
     start_times = outcome.result.results["n1"]
     assert not any(212 * MILLISECOND < time < 350 * MILLISECOND for time in start_times)
     assert any(time > 350 * MILLISECOND for time in start_times)
@@ -170,7 +172,7 @@ def test_a_cable_that_is_out_loses_all_until_it_is_in_again(tmp_path: Path) -> N
 
 
 def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> None:
-    outcome = Played(
+    outcome = ScenarioRun(
         tmp_path, talk, Down(on="n2", from_="200ms", to="400ms"), Down(on="all", from_="300ms", to="500ms")
     )
     start_times = outcome.result.results["n1"]
@@ -179,7 +181,7 @@ def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> Non
 
 
 def test_periodic_faults_repeat_until_their_end(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Flap(on="n2", from_="100ms", every="200ms", for_="20ms", to="600ms"))
+    outcome = ScenarioRun(tmp_path, talk, Flap(on="n2", from_="100ms", every="200ms", for_="20ms", to="600ms"))
     assert [event["at"] // MILLISECOND for event in outcome.begins] == [100, 300, 500]
     assert [event["at"] // MILLISECOND for event in outcome.ends] == [120, 320, 520]
 
@@ -193,7 +195,7 @@ def test_periodic_faults_repeat_until_their_end(tmp_path: Path) -> None:
     ],
 )
 def test_no_frame_passes_between_the_groups_of_a_partition(tmp_path: Path, partition: Partition) -> None:
-    outcome = Played(tmp_path, talk, partition)
+    outcome = ScenarioRun(tmp_path, talk, partition)
     start_times = outcome.result.results["n1"]
     assert not any(212 * MILLISECOND < time < 300 * MILLISECOND for time in start_times)
     assert outcome.counters["decided"] > 0
@@ -201,7 +203,7 @@ def test_no_frame_passes_between_the_groups_of_a_partition(tmp_path: Path, parti
 
 
 def test_within_a_part_all_passes(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Partition(shape="halves", from_="200ms", to="300ms"))
+    outcome = ScenarioRun(tmp_path, talk, Partition(shape="halves", from_="200ms", to="300ms"))
     assert outcome.counters == {"decided": 0}
     assert outcome.warnings == [
         "fault[1] (partition halves) had no effect from 200ms to 300ms: decided: 0",
@@ -211,33 +213,33 @@ def test_within_a_part_all_passes(tmp_path: Path) -> None:
 # On nodes
 
 
-def test_a_crash_ends_a_program_and_the_run_goes_on_without_it(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, sleep, Crash(on="n3", at="400ms"))
+def test_a_crash_ends_a_program_and_the_run_continues_without_it(tmp_path: Path) -> None:
+    outcome = ScenarioRun(tmp_path, sleep, Crash(on="n3", at="400ms"))
     assert set(outcome.result.results) == {"n1", "n2", "n4"}
     assert outcome.counters == {"processes": 1}
 
 
 def test_a_crashed_program_restarts_from_the_beginning(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, sleep, Crash(on=["n2", "n3"], at="400ms", for_="200ms"))
+    outcome = ScenarioRun(tmp_path, sleep, Crash(on=["n2", "n3"], at="400ms", for_="200ms"))
     assert outcome.result.results["n1"] == (0, SECOND)
     assert outcome.result.results["n3"] == (600 * MILLISECOND, 1_600 * MILLISECOND)
     assert outcome.result.results["n2"] == outcome.result.results["n3"]
     assert outcome.counters == {"processes": 2}
 
 
-def test_the_run_waits_for_who_comes_back(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, sleep, Crash(on="n3", at="900ms", for_="5s"))
+def test_the_run_waits_for_restarted_nodes(tmp_path: Path) -> None:
+    outcome = ScenarioRun(tmp_path, sleep, Crash(on="n3", at="900ms", for_="5s"))
     assert outcome.result.results["n3"] == (5_900 * MILLISECOND, 6_900 * MILLISECOND)
 
 
 @pytest.mark.parametrize("fault", [Restart(on="n3", at="400ms"), Reset(on="n3", at="400ms")])
 def test_a_restart_and_a_reset_start_again_at_once(tmp_path: Path, fault: Fault) -> None:
-    outcome = Played(tmp_path, sleep, fault)
+    outcome = ScenarioRun(tmp_path, sleep, fault)
     assert outcome.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
     assert [event["at"] for event in outcome.ends] == [400 * MILLISECOND]
 
 
-def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrives(tmp_path: Path) -> None:
+def test_a_message_to_a_crashed_node_is_returned_and_a_later_one_arrives(tmp_path: Path) -> None:
     """The old incarnation has been heard of: it may have received the message."""
 
     async def serve(comm: Comm, node: Node) -> list[object]:
@@ -247,18 +249,20 @@ def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrive
                 await node.sleep(1_000 * MILLISECOND)
             return [word]
         await comm.send("hello", 1, 1)
-        await node.sleep(150 * MILLISECOND)  # it is gone
+        await node.sleep(150 * MILLISECOND)  # it has been removed
         with pytest.raises(MPIError, match="node 1 has restarted"):
             await comm.send("anybody there?", 1, 1)
         await comm.send("and now?", 1, 1)
         return []
 
-    outcome = Played(tmp_path, serve, Crash(on="n2", at="100ms", for_="200ms"), cluster=Cluster.star(2, delay="100us"))
+    outcome = ScenarioRun(
+        tmp_path, serve, Crash(on="n2", at="100ms", for_="200ms"), cluster=Cluster.star(2, delay="100us")
+    )
     assert outcome.result.results["n2"] == ["and now?"]
 
 
 def test_a_paused_node_loses_no_messages(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
+    outcome = ScenarioRun(tmp_path, talk, Pause(on="n2", at="200ms", for_="100ms"))
     assert outcome.counters["nodes"] == 1
     assert outcome.counters["held"] > 0
     start_times = outcome.result.results["n1"]
@@ -266,14 +270,14 @@ def test_a_paused_node_loses_no_messages(tmp_path: Path) -> None:
     assert len(start_times) == 100
 
 
-def test_a_node_that_is_paused_twice_goes_on_when_both_are_over(tmp_path: Path) -> None:
+def test_a_node_that_is_paused_twice_continues_after_both(tmp_path: Path) -> None:
     pauses = Pause(on="n2", from_="200ms", to="400ms"), Pause(on="all", from_="300ms", to="600ms")
-    start_times = Played(tmp_path, talk, *pauses).result.results["n1"]
+    start_times = ScenarioRun(tmp_path, talk, *pauses).result.results["n1"]
     assert not any(212 * MILLISECOND < time < 600 * MILLISECOND for time in start_times)
 
 
-def test_a_node_that_crashes_while_it_stands_still_starts_again(tmp_path: Path) -> None:
-    outcome = Played(
+def test_a_node_that_crashes_while_it_is_paused_restarts(tmp_path: Path) -> None:
+    outcome = ScenarioRun(
         tmp_path, sleep, Pause(on="n3", from_="200ms", to="800ms"), Crash(on="n3", at="300ms", for_="100ms")
     )
     assert outcome.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
@@ -281,14 +285,14 @@ def test_a_node_that_crashes_while_it_stands_still_starts_again(tmp_path: Path) 
 
 def test_a_processor_that_is_used_up_computes_later(tmp_path: Path) -> None:
     """100 ms of work, behind half of every 10 ms from the beginning on: it is all reserved at once."""
-    outcome = Played(tmp_path, compute, Cpu(on="n1", share="50%", at=0, for_="50ms"))
+    outcome = ScenarioRun(tmp_path, compute, Cpu(on="n1", share="50%", at=0, for_="50ms"))
     assert outcome.result.results["n2"] == 100 * MILLISECOND
     assert outcome.result.results["n1"] >= 100 * MILLISECOND
     assert outcome.counters == {"busy_ns": 25 * MILLISECOND}
 
 
 def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, sleep, Churn(on=["n2", "n3"], mean="100ms", from_="100ms", to="900ms", seed=4))
+    outcome = ScenarioRun(tmp_path, sleep, Churn(on=["n2", "n3"], mean="100ms", from_="100ms", to="900ms", seed=4))
     assert outcome.begins
     assert {event["what"] for event in outcome.begins} == {"restart on n2", "restart on n3"}
     last = {event["what"][-2:]: event["at"] for event in outcome.begins}
@@ -303,7 +307,7 @@ def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
 def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_path: Path) -> None:
     """10 Mbit/s of 12,112 bits each for 0.1 s: 83 frames, the first at once."""
     slow_cluster = Cluster.star(4, delay="100us", rate="12mbit")
-    outcome = Played(
+    outcome = ScenarioRun(
         tmp_path,
         talk,
         Traffic(senders="n3", receiver="n2", rate="10mbit", at="200ms", for_="100ms"),
@@ -317,15 +321,15 @@ def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_pat
 
 
 def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
+    outcome = ScenarioRun(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
     assert outcome.counters == {"frames": 3 * 83}
 
 
 # What a slow processor is, needs a profile that prices something
 
 
-def test_a_slow_nic_processor_has_no_effect_where_nothing_costs_anything_which_is_said(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
+def test_a_slow_nic_processor_without_costs_has_no_effect_and_is_a_note(tmp_path: Path) -> None:
+    outcome = ScenarioRun(tmp_path, talk, Slow(on="n1", factor=2.0, at="100ms"))
     assert outcome.counters == {"busy_ns": 0, "longer_ns": 0}
     (warning,) = outcome.warnings
     assert "had no effect" in warning
@@ -371,18 +375,18 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
 # Runs
 
 
-def test_a_scenario_that_goes_on_after_the_run_is_a_warning(tmp_path: Path) -> None:
+def test_a_scenario_that_outlasts_the_run_is_a_warning(tmp_path: Path) -> None:
     faults = Pause(on="n1", at="100ms", for_="10ms"), Crash(on="n1", at="5s"), Crash(on="n2", at="7s")
-    outcome = Played(tmp_path, sleep, *faults)
+    outcome = ScenarioRun(tmp_path, sleep, *faults)
     assert outcome.warnings == [
         "storm is longer than the run, which ended after 1s: 2 faults have not begun, first fault[2] at 5s (crash on n1)"
     ]
 
 
-def test_what_comes_for_as_long_as_the_run_lasts_is_no_warning(tmp_path: Path) -> None:
+def test_a_fault_that_repeats_as_long_as_the_run_is_no_warning(tmp_path: Path) -> None:
     random_faults = RandomFaults(kinds=["pause"], rate=20.0, longest="20ms")
     scenario = Scenario(random=random_faults, faults=[Flap(on="n2", at="100ms", every="100ms", for_="30ms")])
-    assert not any("goes on after" in note for note in Played(tmp_path, talk, scenario=scenario).warnings)
+    assert not any("goes on after" in note for note in ScenarioRun(tmp_path, talk, scenario=scenario).warnings)
 
 
 def test_a_fault_at_a_program_that_has_ended_is_a_warning(tmp_path: Path) -> None:
@@ -390,7 +394,7 @@ def test_a_fault_at_a_program_that_has_ended_is_a_warning(tmp_path: Path) -> Non
         await node.sleep(SECOND if comm.rank else MILLISECOND)
         return node.now()
 
-    outcome = Played(tmp_path, end_early, Crash(on="n1", at="500ms"))
+    outcome = ScenarioRun(tmp_path, end_early, Crash(on="n1", at="500ms"))
     assert outcome.result.results["n1"] == MILLISECOND
     assert outcome.warnings == ["fault[1] (crash on n1) had no effect from 500ms to 1s: no program was running there"]
 
@@ -400,7 +404,7 @@ def test_random_storms_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
 
     def storm(name: str, seed: int) -> list[dict[str, object]]:
         (tmp_path / name).mkdir()
-        outcome = Played(tmp_path / name, talk, scenario=Scenario(random=random_faults), seed=seed)
+        outcome = ScenarioRun(tmp_path / name, talk, scenario=Scenario(random=random_faults), seed=seed)
         return [{key: event[key] for key in event if key not in ("time", "clock")} for event in outcome.ends]
 
     first = storm("first", 1)
@@ -410,25 +414,27 @@ def test_random_storms_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
 
 
 def test_each_repetition_meets_the_scenario_anew(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), repeat=3)
+    outcome = ScenarioRun(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), repeat=3)
     assert [event["at"] for event in outcome.ends] == [300 * MILLISECOND] * 3
     assert all(event["had_effect"] for event in outcome.ends)
 
 
-def test_a_run_that_fails_under_a_scenario_tells_what_was_in_force(tmp_path: Path) -> None:
+def test_a_run_that_fails_under_a_scenario_lists_the_active_faults(tmp_path: Path) -> None:
     async def fail(_comm: Comm, node: Node) -> None:
         await node.sleep(SECOND)
         raise ValueError("enough")
 
     with pytest.raises(testbed.TestbedError, match="enough"):
-        Played(tmp_path, fail, Down(on="n1", at="500ms"))
+        ScenarioRun(tmp_path, fail, Down(on="n1", at="500ms"))
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     (end,) = [event for event in events if event["event"] == "fault ends"]
     assert (end["at"], end["with_the_run"]) == (SECOND, True)
 
 
-def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
-    outcome = Played(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), Pause(on="n1", at="400ms", for_="10ms"))
+def test_checkers_know_the_faults_of_a_run(tmp_path: Path) -> None:
+    outcome = ScenarioRun(
+        tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), Pause(on="n1", at="400ms", for_="10ms")
+    )
     document = json.loads((tmp_path / "run" / "checks.json").read_text())["circumstances"]["disturbances"]
     assert [
         (entry["kind"], entry["begin_ns"] // MILLISECOND, entry["end_ns"] // MILLISECOND, entry["nodes"])
@@ -443,7 +449,7 @@ def test_checkers_know_what_disturbed_a_run(tmp_path: Path) -> None:
 # The command
 
 
-def test_the_command_says_what_happens_when_and_what_is_wrong(tmp_path: Path) -> None:
+def test_the_command_lists_the_timeline_and_the_errors(tmp_path: Path) -> None:
     file = tmp_path / "storm.toml"
     file.write_text(Scenario(faults=[Flap(on="n3", from_="1s", to="2s"), Crash(on="n1", at="1500ms")]).to_toml())
     run = CliRunner().invoke

@@ -1,4 +1,4 @@
-"""A process over SSAM has a number of connections at most: messages to further nodes fail, with a sentence."""
+"""A process over SSAM has a limited number of connections: messages to further nodes fail with a sentence."""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ STAR = Cluster.star(2, delay="10us")
         ("test", "am2"),
     ],
 )
-def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str, protocol: str, tmp_path: Path) -> None:
+def test_a_stalled_script_is_ended_and_reported_with_its_line_and_its_output(
+    name: str, protocol: str, tmp_path: Path
+) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises((StalledError, RunTimeoutError)) as raised:  # polls may take more of this machine's time
         testbed.run(STAR, script, protocol=protocol, mode="sim", timeout=1)
@@ -46,7 +48,7 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str,
 
 
 @pytest.mark.parametrize("name", stalled_programs.BUSY)
-def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: Path) -> None:
+def test_a_script_without_progress_of_time_is_abandoned_and_named(name: str, tmp_path: Path) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises(RunTimeoutError) as raised:
         testbed.run(STAR, script, mode="sim", timeout=0.3)
@@ -57,7 +59,7 @@ def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("timeout", [1e-300, 1e-6])
-def test_a_timeout_that_is_over_before_the_programs_begin_is_told(timeout: float) -> None:
+def test_a_timeout_that_expires_before_the_programs_begin_is_reported(timeout: float) -> None:
     program, _ = stalled_programs.AWAITED["waits"]
     handler = signal.getsignal(signal.SIGALRM)
     with pytest.raises(RunTimeoutError, match=f"has not ended within {timeout:g} s on this machine"):
@@ -72,7 +74,7 @@ def test_an_awaited_workload_that_stalls_is_named_with_its_line(name: str) -> No
         testbed.run(STAR, program, mode="sim", timeout=1)
 
 
-def test_the_time_and_the_node_of_the_last_transfer_are_told(tmp_path: Path) -> None:
+def test_the_time_and_the_node_of_the_last_transfer_are_reported(tmp_path: Path) -> None:
     script = tmp_path / "stalls.py"
     script.write_text(
         "from testbed.mpi import MPI\ncomm = MPI.COMM_WORLD\n"

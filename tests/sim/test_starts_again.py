@@ -1,4 +1,4 @@
-"""A program knows how often it was started, and does not wait at a barrier that the others have passed."""
+"""A program knows its number of starts, and does not wait at a barrier that the others have passed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def met(comm: Comm, node: Node) -> None:
     await node.barrier()
     await node.sleep(1_000 * MILLISECOND)
     if comm.rank == 0:
-        await comm.recv(source=2)  # it waits for who was started again
+        await comm.recv(source=2)  # it waits for the restarted node
 
 
 def play(mode: Mode, workload: object, *faults: Fault) -> testbed.RunResult:

@@ -42,7 +42,7 @@ def test_random_walks_take_every_row_of_am2s_tables() -> None:
 
 
 @pytest.mark.requires("interpreted")
-def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_transition_missing_in_the_table_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resend that does not reset the channel's refusal."""
 
     def keeps_refused(_table: SendTable[int], now: int, row: SendRow[int], timeout: int) -> None:
@@ -60,7 +60,7 @@ def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest
 
 
 @pytest.mark.requires("interpreted")
-def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_transition_missing_in_the_table_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that ignores the frames that came before the receive."""
     monkeypatch.setattr(Receiver, "_acknowledge_again", lambda *_: None)
     watch = Watch()
@@ -76,7 +76,7 @@ def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(mon
 
 
 @pytest.mark.requires("interpreted")
-def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_transition_missing_in_the_table_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endpoint that is loaded has no frame."""
     monkeypatch.setattr(NicEndpoint, "load", lambda *_: None)
     watch = Watch()
@@ -86,7 +86,7 @@ def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pyte
 
 
 @pytest.mark.requires("interpreted")
-def test_a_transition_of_a_peer_that_the_table_does_not_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_transition_missing_in_the_table_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The firmware is made to forget each incarnation that a peer announces."""
     monkeypatch.setattr(Peers, "admit", lambda *_: True)
     watch = Watch()
@@ -95,7 +95,7 @@ def test_a_transition_of_a_peer_that_the_table_does_not_have_is_seen(monkeypatch
     assert list(watch.unknown) == [(PEER.name, UNKNOWN, "incarnation", UNKNOWN)]
 
 
-def test_a_counter_that_does_not_count_all_of_its_rows_is_seen() -> None:
+def test_a_counter_that_misses_some_of_its_rows_is_detected() -> None:
     counts = Counter({label(PEER, PEER.row(KNOWN, "later incarnation")): 3, "restarts": 3, "frames_received": 7})
     covered = coverage([PEER], STATELESS, counts)
     assert covered["frames_received"] == 7

@@ -1,4 +1,4 @@
-"""Storms of restarts beside programs whose messages repeat: no false failure. Fixed seeds in CI; with TESTBED_LONG=1 300
+"""Storms of restarts, with programs whose messages repeat: no false failure. Fixed seeds in CI; with TESTBED_LONG=1 300
 fresh ones, whose first is printed."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CASES = 300 if LONG else 16  # each program twice over each protocol
 
 
 @pytest.mark.timeout(3600 if LONG else 300)
-def test_no_storm_has_a_checker_accuse_a_protocol(record_property: Callable[[str, object], None]) -> None:
+def test_no_storm_causes_a_false_accusation(record_property: Callable[[str, object], None]) -> None:
     tally = storms.SWARM.many(range(FIRST, FIRST + CASES), chunk=4)
     failures = [f"{storms.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
@@ -26,7 +26,7 @@ def test_no_storm_has_a_checker_accuse_a_protocol(record_property: Callable[[str
     assert tally.rows["nothing lost"] > 100 * CASES
 
 
-def test_storms_are_as_hard_as_they_are_meant_to_be() -> None:
+def test_storms_reach_the_intended_coverage() -> None:
     cases = [storms.draw(seed) for seed in range(200)]
     assert {(case.protocol, case.program) for case in cases} == {
         (protocol, program) for protocol in ("emp", "am2") for program in PROGRAMS

@@ -1,4 +1,4 @@
-"""Studies: every point once, in any order, after any interruption; the same rows as runs one by one."""
+"""Studies: every point once, in any order, after any interruption; rows equal to those of individual runs."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ WORKLOADS = '''
 import os, signal
 from pathlib import Path
 
-async def steps(comm, node, *, number: int = 0, deadly: int = -1, alone: int = 0):
-    """One row; the process that computes number `deadly` kills itself, as often as its file says, 0 for always."""
+async def steps(comm, node, *, number: int = 0, fatal: int = -1, kills: int = 0):
+    """Write one row. The process that computes number `fatal` kills itself, the first `kills` times; 0: each time."""
     if comm.rank == 0:
         tries = Path(__file__).with_name("tries")
         with tries.open("a") as file:
             file.write(f"{number}\\n")
-        if number == deadly and (not alone or tries.read_text().split().count(str(number)) <= alone):
+        if number == fatal and (not kills or tries.read_text().split().count(str(number)) <= kills):
             os.kill(os.getpid(), signal.SIGKILL)
         if number == 99:
             raise ValueError("there is no number 99")
@@ -67,15 +67,15 @@ def study_of(folder: Path, text: str) -> Study:
     return load(folder / "study.toml")
 
 
-def steps(folder: Path, numbers: str, appended: str = "") -> Study:
-    """A study whose runs leave their numbers in the file `tries`."""
+def counting_study(folder: Path, numbers: str, settings: str = "") -> Study:
+    """Return a study whose runs append their numbers to the file `tries`."""
     (folder / "work.py").write_text(WORKLOADS)
     return study_of(folder, f"""
 [run]
 cluster = "star-2"
 workload = "work.py:steps"
 mode = "sim"
-settings = {{ {appended} }}
+settings = {{ {settings} }}
 [grid]
 "settings.number" = {numbers}
 """)  # fmt: skip
@@ -124,8 +124,8 @@ ranges = { "link.delay" = { from = "1us", to = "1024us", scale = "log" }, "setti
     assert study.points == load(tmp_path / "study.toml").points
 
 
-def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
-    steps(tmp_path, str(list(range(POINTS))))
+def test_a_killed_study_continues_and_repeats_nothing(tmp_path: Path) -> None:
+    counting_study(tmp_path, str(list(range(POINTS))))
     directory = tmp_path / "out"
     testbed_command = Path(sys.executable).with_name("testbed")
     process = subprocess.Popen(
@@ -138,17 +138,17 @@ def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> N
         time.sleep(0.01)
     process.kill()
     process.wait()
-    kept_lines = lines(directory)
-    assert 5 <= kept_lines < POINTS
+    lines_before = lines(directory)
+    assert 5 <= lines_before < POINTS
     with (directory / "points.jsonl").open("a") as file:
-        file.write(f'{{"point": {POINTS - 1}, "attem')  # as of a process that was killed while it wrote
+        file.write(f'{{"point": {POINTS - 1}, "attem')  # as left by a process killed during the write
     folder, study = open_folder(directory)
     outcomes = run_study(study, folder, SerialEngine())
     assert sorted(outcomes) == list(range(POINTS))
     assert all(outcome.is_done for outcome in outcomes.values())
     counts = {number: tries(tmp_path).count(str(number)) for number in range(POINTS)}
     repeated = [number for number, count in counts.items() if count > 1]
-    assert len(repeated) <= 2, "only what was under way, with two workers"
+    assert len(repeated) <= 2, "only the points in progress, with two workers"
     assert len((directory / "rows.jsonl").read_text().splitlines()) == POINTS
 
 
@@ -157,8 +157,8 @@ def lines(folder: Path) -> int:
     return file.read_text().count("\n") if file.exists() else 0
 
 
-def test_a_point_whose_process_dies_is_tried_again_and_told_and_the_others_go_on(tmp_path: Path) -> None:
-    study = steps(tmp_path, "[0, 1, 2, 3, 4, 5]", "deadly = 3")
+def test_a_point_whose_process_dies_is_retried_and_reported_and_the_others_continue(tmp_path: Path) -> None:
+    study = counting_study(tmp_path, "[0, 1, 2, 3, 4, 5]", "fatal = 3")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))
     failed = {number: outcome for number, outcome in outcomes.items() if not outcome.is_done}
     assert {number: (failure.error, failure.attempt) for number, failure in failed.items()} == {
@@ -168,13 +168,13 @@ def test_a_point_whose_process_dies_is_tried_again_and_told_and_the_others_go_on
 
 
 def test_a_point_whose_process_dies_once_is_done_the_second_time(tmp_path: Path) -> None:
-    study = steps(tmp_path, "[0, 1, 2, 3]", "deadly = 2, alone = 1")
+    study = counting_study(tmp_path, "[0, 1, 2, 3]", "fatal = 2, kills = 1")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))
     assert all(outcome.is_done for outcome in outcomes.values())
 
 
 class LosingEngine:
-    """An engine that loses its workers after some points: what it has then is cancelled, as by Dask's client."""
+    """An engine that loses its workers after some points: pending points are cancelled, as by Dask's client."""
 
     width = 2
 
@@ -199,8 +199,8 @@ class LosingEngine:
         yield Losing()
 
 
-def test_a_study_whose_engine_loses_its_workers_keeps_what_is_done_and_goes_on(tmp_path: Path) -> None:
-    study = steps(tmp_path, "[0, 1, 2, 3, 4]")
+def test_a_study_whose_engine_loses_its_workers_keeps_its_points_and_continues(tmp_path: Path) -> None:
+    study = counting_study(tmp_path, "[0, 1, 2, 3, 4]")
     folder = new_folder(tmp_path / "out", study)
     with pytest.raises(EngineError, match="the connection to the scheduler of the workers is lost"):
         run_study(study, folder, LosingEngine(3))
@@ -228,13 +228,13 @@ class BrokenEngine:
 
 
 def test_a_point_that_an_engine_cannot_compute_has_the_engines_error(tmp_path: Path) -> None:
-    study = steps(tmp_path, "[0]")
+    study = counting_study(tmp_path, "[0]")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), BrokenEngine())
     assert (outcomes[0].attempt, outcomes[0].error) == (2, "ModuleNotFoundError: No module named 'testbed'")
 
 
-def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_path: Path) -> None:
-    steps(tmp_path, "[1, 99, 2]")
+def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Path) -> None:
+    counting_study(tmp_path, "[1, 99, 2]")
     result = CliRunner().invoke(
         command, ["study", str(tmp_path / "study.toml"), "--output", str(tmp_path / "out"), "--workers", "1", "--json"]
     )
@@ -271,9 +271,7 @@ def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_pat
         ),
     ],
 )  # fmt: skip
-def test_a_file_that_says_no_study_is_refused_with_all_its_mistakes(
-    text: str, sentences: list[str], tmp_path: Path
-) -> None:
+def test_an_invalid_study_file_is_refused_with_all_its_errors(text: str, sentences: list[str], tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(DescriptionError) as raised:
         load(tmp_path / "study.toml")
@@ -298,8 +296,8 @@ profile = ["emp-2001", "slow.toml"]
     assert OPTIONS.keys() - {"cluster", "workload"} <= PlainOptions.__annotations__.keys()
 
 
-def test_outcomes_that_are_damaged_are_said(tmp_path: Path) -> None:
-    study = steps(tmp_path, "[1]")
+def test_damaged_outcomes_are_reported(tmp_path: Path) -> None:
+    study = counting_study(tmp_path, "[1]")
     new_folder(tmp_path / "out", study)
     (tmp_path / "out" / "points.jsonl").write_text('{"point": 0, "attempts": 1}\n')
     with pytest.raises(TestbedError, match=r"points\.jsonl is damaged"):
@@ -307,7 +305,7 @@ def test_outcomes_that_are_damaged_are_said(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_studies_are_refused(tmp_path: Path) -> None:
-    study = steps(tmp_path, "[1]")
+    study = counting_study(tmp_path, "[1]")
     with pytest.raises(NotFoundError, match="is not the folder of a study"):
         open_folder(tmp_path)
     with pytest.raises(ConflictError, match="--continue continues a study"):
@@ -318,52 +316,52 @@ def test_folders_that_are_no_studies_are_refused(tmp_path: Path) -> None:
         open_folder(tmp_path / "out")
 
 
-class Lines:
-    """An engine of threads that run nothing, and note which points run beside which."""
+class RecordingEngine:
+    """An engine of threads that run nothing, and record which points run concurrently."""
 
     width = 2
 
     def __init__(self) -> None:
-        self.beside: set[frozenset[int]] = set()
+        self.concurrent: set[frozenset[int]] = set()
         self._running: list[int] = []
 
     @contextmanager
     def open(self) -> Iterator[Executor]:
         engine = self
 
-        class Noting(ThreadPoolExecutor):
+        class Recording(ThreadPoolExecutor):
             def submit(self, function: object, /, *arguments: Any, **_: Any) -> Future[Any]:  # type: ignore[override]
                 assert function is compute
-                return super().submit(engine.note, json.loads(arguments[0])["parameters"]["settings.number"])
+                return super().submit(engine.record, json.loads(arguments[0])["parameters"]["settings.number"])
 
-        with Noting(self.width) as executor:
+        with Recording(self.width) as executor:
             yield executor
 
-    def note(self, number: int) -> str:
+    def record(self, number: int) -> str:
         self._running.append(number)
-        time.sleep(0.05)  # a run's time, in which others may begin
-        self.beside.add(frozenset(self._running))
+        time.sleep(0.05)  # the duration of a run, in which others may begin
+        self.concurrent.add(frozenset(self._running))
         self._running.remove(number)
         return json.dumps({"outcome": "done", "error": "", "verdict": "trusted", "rows": [], "seconds": 0.0})
 
 
-@pytest.mark.parametrize(("cores", "is_beside"), [("", False), ("[resources]\ncores = 1\n", True)])
-def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_says(
-    cores: str, is_beside: bool, tmp_path: Path
+@pytest.mark.parametrize(("cores", "is_concurrent"), [("", False), ("[resources]\ncores = 1\n", True)])
+def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_reserves(
+    cores: str, is_concurrent: bool, tmp_path: Path
 ) -> None:
     points = "".join(
         f"[[point]]\nmode = '{'live' if number % 2 else 'sim'}'\nsettings = {{ number = {number} }}\n"
         for number in range(8)
     )
     study = study_of(tmp_path, f"[run]\ncluster = 'star-2'\nworkload = 'pingpong'\n{points}{cores}")
-    engine = Lines()
+    engine = RecordingEngine()
     assert len(run_study(study, new_folder(tmp_path / "out", study), engine)) == 8
-    pairs = [pair for pair in engine.beside if len(pair) > 1]
-    assert any(any(number % 2 for number in pair) for pair in pairs) is is_beside
-    assert pairs, "simulated ones run beside each other in any case"
+    pairs = [pair for pair in engine.concurrent if len(pair) > 1]
+    assert any(any(number % 2 for number in pair) for pair in pairs) is is_concurrent
+    assert pairs, "simulated ones always run concurrently"
 
 
-def test_a_run_in_namespaces_that_needs_more_processors_than_there_are_is_refused(tmp_path: Path) -> None:
+def test_a_run_in_namespaces_that_needs_more_processors_than_exist_is_refused(tmp_path: Path) -> None:
     study = study_of(tmp_path, "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=3\n")
     with pytest.raises(UnsupportedError, match="a run takes 3 processors, and there are 2 workers"):
         run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))

@@ -1,4 +1,4 @@
-"""Studies on Dask's workers, here and of a scheduler elsewhere: the same rows; no scheduler without mutual TLS.
+"""Studies on Dask's workers, local ones and those of a remote scheduler: equal rows; no scheduler without mutual TLS.
 
 TESTBED_LONG=1 also kills a worker and a scheduler.
 """
@@ -96,7 +96,7 @@ def scheduler_elsewhere(place: Path) -> Iterator[tuple[subprocess.Popen[str], st
             scheduler.communicate()
 
 
-def test_a_scheduler_elsewhere_knows_us_by_a_certificate_and_nobody_else(tmp_path: Path) -> None:
+def test_a_remote_scheduler_accepts_only_clients_with_the_certificate(tmp_path: Path) -> None:
     with scheduler_elsewhere(tmp_path) as (_, address, files):
         completed = study(tmp_path, "--scheduler", address, *files, "--output", str(tmp_path / "out"))
         assert outcomes(completed) == ["done", "done", "failed", "failed"]
@@ -167,7 +167,7 @@ if LONG:
         assert (points[1]["attempt"], points[1]["error"].partition(":")[0]) == (2, "KilledWorker")
         assert "Traceback" not in ran.stderr
 
-    def test_a_scheduler_that_is_killed_is_told_and_what_is_done_stays(tmp_path: Path) -> None:
+    def test_a_killed_scheduler_is_reported_and_completed_points_stay(tmp_path: Path) -> None:
         (tmp_path / "work.py").write_text(WORKLOADS)
         (tmp_path / "steps.toml").write_text(STEPS.format(seconds=0.2, numbers=[0, *range(2, 40)]))
         out = tmp_path / "out"
@@ -179,10 +179,10 @@ if LONG:
                 assert time.monotonic() < until
                 time.sleep(0.01)
             scheduler.send_signal(signal.SIGKILL)
-            _, told = running.communicate(timeout=60)
+            _, errors = running.communicate(timeout=60)
         assert running.returncode == 1
-        assert f"is lost; 'testbed study --continue {out}' goes on" in told
-        assert "Traceback" not in told
+        assert f"is lost; 'testbed study --continue {out}' goes on" in errors
+        assert "Traceback" not in errors
         kept = (out / "points.jsonl").read_text()
         again = subprocess.run([TESTBED, "study", "--continue", out], capture_output=True, check=False)
         assert again.returncode == 0
@@ -202,7 +202,7 @@ if LONG:
         ),
     ],
 )
-def test_what_cannot_be_is_a_sentence(options: list[str], code: int, sentence: str, tmp_path: Path) -> None:
+def test_an_impossible_request_is_a_sentence(options: list[str], code: int, sentence: str, tmp_path: Path) -> None:
     completed = study(tmp_path, *options)
     assert completed.returncode == code
     assert sentence in completed.stderr

@@ -16,7 +16,7 @@ from testbed.studies.study_file import parse
 from testbed.studies.study_folder import new_folder
 from testbed.studies.study_runs import run_study
 from tests.sim.package_mutants import MUTANTS
-from tests.sim.written_packages import copied, on_path, written
+from tests.sim.written_packages import copy_template, on_path, write_template
 
 SWARM = """
 [swarm]
@@ -45,7 +45,7 @@ def test_each_case_is_in_one_point_and_all_pass_whoever_runs_them(tmp_path: Path
 
 def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printed(tmp_path: Path) -> None:
     (mutant,) = [candidate for candidate in MUTANTS if candidate.check == "fates"]
-    folder = copied(written("parcel", tmp_path / "written"), "mutans", tmp_path)
+    folder = copy_template(write_template("parcel", tmp_path / "written"), "mutans", tmp_path)
     mutant.apply(folder / "mutans")
     (tmp_path / "swarm.toml").write_text(SWARM.format(protocols="'mutans'", cases=8, per_point=4))
     with on_path(folder):
@@ -70,12 +70,12 @@ def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printe
         ("[swarm]\ncases = 5\n", ["swarm.protocols", "a list of protocols"]),
         ("[swarm]\nprotocols = ['epm', 'tcp']\ncases = 0\n", ["did you mean 'emp'?", "'tcp'", "swarm.cases"]),
         ("[swarm]\nprotocols = ['emp']\ncasses = 5\n", ["did you mean 'cases'?"]),
-        ("[swarm]\nprotocols = ['emp']\ncases = 5\n[run]\ncluster = 'star-2'\n", ["beside [swarm]"]),
+        ("[swarm]\nprotocols = ['emp']\ncases = 5\n[run]\ncluster = 'star-2'\n", ["together with [swarm]"]),
         ("[swarm]\nprotocols = ['emp']\ncases = 9_000_000\ncases_per_point = 1\n", ["1,000,000 at most"]),
         ("swarm = 5\n", ["a table"]),
     ],
 )
-def test_a_file_that_says_no_swarm_is_refused_with_its_mistakes(text: str, sentences: list[str]) -> None:
+def test_an_invalid_swarm_file_is_refused_with_its_errors(text: str, sentences: list[str]) -> None:
     with pytest.raises(DescriptionError) as raised:
         parse(text, "swarm.toml")
     assert all(sentence in str(raised.value) for sentence in sentences), raised.value

@@ -1,4 +1,4 @@
-"""EMP under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+"""EMP under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints the first."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_case_takes_the_same_course_again(seed: int) -> None:
     assert swarm.run(case) == swarm.run(case)
 
 
-def test_cases_are_as_hard_as_they_are_meant_to_be() -> None:
+def test_cases_reach_the_intended_coverage() -> None:
     for case in [swarm.draw(seed) for seed in range(200)]:
         assert 2 <= case.nodes <= 8
         assert len(case.messages) >= 100

@@ -1,4 +1,5 @@
-"""Scenarios by tags in the simulation: the fault meets what has the tag, and random choices depend on the seed alone."""
+"""Scenarios by tags in the simulation: the fault applies to elements with the tag, and random choices depend only on the
+seed."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def test_tagged_elements_meet_the_fault(tmp_path: Path) -> None:
     assert ends["impair"]["what"] == "loss 50% on @slow"
 
 
-def test_one_of_a_tag_is_drawn_each_time_alike_for_the_same_seed(tmp_path: Path) -> None:
+def test_one_element_of_a_tag_is_drawn_each_time_and_equally_for_the_same_seed(tmp_path: Path) -> None:
     storm = Scenario(name="storm", faults=(Pause(on="@rack1", pick=1, at=0, for_="10ms", every="20ms", to="900ms"),))
     targets_drawn = []
     for number, seed in enumerate((1, 1, 2)):

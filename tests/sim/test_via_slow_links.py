@@ -1,4 +1,4 @@
-"""VIA's connections where a round trip takes longer than its time-out, so that copies of every frame are under way."""
+"""VIA's connections where a round trip exceeds the time-out, so that copies of every frame are in flight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.live.via_conversation import Conversation
 
 @pytest.mark.parametrize("delay", ["4ms", "6ms"])
 @pytest.mark.parametrize("seed", range(3))
-def test_connections_come_to_the_same_end_as_on_quick_links(seed: int, delay: str) -> None:
+def test_connections_have_the_outcome_of_fast_links(seed: int, delay: str) -> None:
     slow_run = testbed.run(_star(delay, "2%", seed), Conversation, protocol="via", mode="sim")
     quick_run = testbed.run(_star("1us", "0%", seed), Conversation, protocol="via", mode="sim")
     assert slow_run.results == quick_run.results

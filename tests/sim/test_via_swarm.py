@@ -1,4 +1,4 @@
-"""VIA under the swarms' cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+"""VIA under the swarms' cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""M-VIA's unreliable delivery: under loss, messages are lost and the checkers say so; the reliable levels lose none."""
+"""M-VIA's unreliable delivery: under loss, messages are lost and the checkers report it; the reliable levels lose none."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def simulate(name: str, *, protocol: str = "emp", loss: float = 0.0, nodes: int 
     )
 
 
-def test_there_is_a_small_run_of_each() -> None:
+def test_every_builtin_workload_has_a_small_run() -> None:
     from testbed.registry import WORKLOADS, offered
 
     own_workloads = {
@@ -108,7 +108,7 @@ def test_comb_gives_the_processor_to_the_work_while_the_nic_moves_messages() -> 
     assert rows[0]["availability"] == 0
 
 
-def test_a_service_answers_what_is_offered() -> None:
+def test_a_service_answers_the_offered_load() -> None:
     (row,) = simulate("service", rate=2000, requests=400).rows
     assert row["count"] == 400
     assert 0.8 * 2000 < row["answered_per_s"] < 1.2 * 2000
@@ -145,14 +145,14 @@ def test_a_changed_message_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> Non
         simulate("pingpong")
 
 
-def test_settings_that_cannot_be_are_told_before_anything_happens() -> None:
+def test_impossible_settings_are_reported_before_anything_starts() -> None:
     with pytest.raises(DescriptionError, match="count and peer"):
         simulate("pingpong", count=0)
     with pytest.raises(DescriptionError, match="at least 2 for workload pingpong"):
         simulate("pingpong", nodes=1)
 
 
-def test_a_protocol_and_a_workload_of_another_package_are_as_good_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_external_protocol_and_workload_are_equal_to_builtin_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package that `testbed protocol new` writes, and the entry points that its installation would write."""
     from testbed.fields import known_fields
 
@@ -179,7 +179,7 @@ async def sum_of_ranks(comm: Comm, node: Node, *, start: int = 0) -> int | None:
     return await node.share(start + sum(gathered) if gathered else 0)
 
 
-def test_a_function_is_a_workload_and_what_it_prints_is_in_its_nodes_log(tmp_path: Path) -> None:
+def test_a_function_is_a_workload_and_its_output_is_in_its_nodes_log(tmp_path: Path) -> None:
     result = testbed.run(
         Cluster.star(3), sum_of_ranks, mode="sim", settings={"start": "10"}, repeat=2, output=tmp_path / "run"
     )

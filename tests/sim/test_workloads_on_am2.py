@@ -1,4 +1,4 @@
-"""Every workload on AM-II's NICs, on what else they are joined by: one cable, and Myrinet, where frames are lost."""
+"""Every workload on AM-II's NICs, joined by a cable, and by Myrinet with losses."""
 
 from __future__ import annotations
 

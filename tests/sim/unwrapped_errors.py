@@ -1,4 +1,4 @@
-"""Errors from within a NIC, for cases that look at the messages of firmware and libraries."""
+"""Errors from within a NIC, for cases that check the messages of firmware and libraries."""
 
 from __future__ import annotations
 

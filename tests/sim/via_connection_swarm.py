@@ -198,7 +198,7 @@ class Side:
         self.vi.post_receive(self._receive)
 
     async def _exchange(self, number: int) -> None:
-        """Send, and receive unless the peer has gone."""
+        """Send, and receive unless the peer has ended."""
         self.connected.add(number)
         self.buffer[SIZE:] = content(self.number, number, self.side)
         send = Descriptor(OP_SENDRECV, (self.memory.segment(SIZE, SIZE),))

@@ -57,10 +57,10 @@ class _QueueWatch:
 
         def watched_frame(sender: Sender, vi: Vi, outgoing: Outgoing) -> bytes:
             before = state_of(vi)
-            frame_made = frame(sender, vi, outgoing)
+            built = frame(sender, vi, outgoing)
             if vi.reliability != Reliability.UNRELIABLE:
                 self._saw(before, "window has room", WAITING)
-            return frame_made
+            return built
 
         def watched_resend(sender: Sender, vi: Vi) -> None:
             before = state_of(vi)

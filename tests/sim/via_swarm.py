@@ -1,4 +1,4 @@
-"""The swarm's cases of MPI over VIA: RDMA areas and descriptors so few that they wrap around and run out all the time.
+"""The swarm's cases of MPI over VIA: RDMA areas and descriptors so few that they wrap around and run out often.
 
 A case has one or two ranks on a node, areas, depths and messages that are registered on the fly. When it is over, credits
 are conserved: what each rank counts as written and sent is what its peer counts as consumed and received; memory and

@@ -1,5 +1,4 @@
-"""The swarm's cases of VIA's own calls: VIs that are connected, used, reset and connected again, some of them by peers that
-do what they may not.
+"""Random cases of VIPL calls: VIs are connected, used, reset and reconnected; some peers violate access rights.
 
 In each round of a connection both sides post their receives, connect, transfer by Send, RDMA Write and RDMA Read, end with
 a fenced Send, and disconnect; the next round reuses the VI. In a hostile round one transfer is forbidden: it must break the
@@ -32,16 +31,16 @@ from protocols.via.vipl_names import (
 from protocols.via.virtual_interface import Descriptor, Vi
 from testbed.controller.conformance.message_swarm import PATTERN
 from testbed.controller.conformance.network_faults import (
-    CALM,
+    DELAY_ONLY,
     MICROSECOND,
     MILLISECOND,
     SECOND,
     Cut,
-    calmer,
-    cut_and_mend,
     draw_faults,
     draw_shape,
     layout_of,
+    run_cuts,
+    without_impairment,
 )
 from testbed.controller.conformance.trials import Swarm, Violation, without_one
 from testbed.engine.sources import Source, source
@@ -54,13 +53,13 @@ from tests.sim.unwrapped_errors import unwrapped
 from tests.sim.via_swarm import VIA
 
 TIMEOUT: Final = 60 * SECOND
-REST: Final = 2 * SECOND
+QUIET_PERIOD: Final = 2 * SECOND
 SIZE: Final = 4096
 """Bytes of a side's memory that its peer may write and read, and of that from which it sends."""
 GUARD: Final = 64
-"""Bytes behind each memory that nobody may touch."""
-ROOM: Final = 512
-"""Bytes of a part of a memory: transfers of one round have parts of their own."""
+"""Bytes behind each memory that must not change."""
+PART_SIZE: Final = 512
+"""Bytes of a part of a memory; each transfer of a round has its own part."""
 UNTOUCHED: Final = 0xEE
 FORBIDDEN: Final = ("beyond", "handle", "tag", "permission")
 
@@ -68,7 +67,7 @@ FORBIDDEN: Final = ("beyond", "handle", "tag", "permission")
 @dataclass(frozen=True, slots=True)
 class Round:
     """transfers: transfers of each side, its operations: "send", "write", "notify" (a write with immediate data) or "read".
-    hostile: what the first side does at the end that it may not; "" if nothing."""
+    hostile: the first side's forbidden access at the end; "" for none."""
 
     transfers: tuple[tuple[str, ...], tuple[str, ...]]
     hostile: str
@@ -110,19 +109,19 @@ def draw(seed: int) -> Case[Session]:
         first = rng.below(nodes)
         second = (first + 1 + rng.below(nodes - 1)) % nodes
         level = rng.choice((Reliability.RELIABLE_DELIVERY, Reliability.RELIABLE_RECEPTION))
-        sessions.append(Session((first, second), level, tuple([_round(rng) for _ in range(2 + rng.below(3))])))
+        sessions.append(Session((first, second), level, tuple([_draw_round(rng) for _ in range(2 + rng.below(3))])))
     links, cuts, faults_end = draw_faults(rng, layout_of(shape, nodes))
     settings = VIA.settings(rng, False)
     return Case(seed, shape, nodes, tuple(settings.items()), tuple(sessions), links, cuts, faults_end)
 
 
-def _round(rng: Source) -> Round:
+def _draw_round(rng: Source) -> Round:
     kinds = ("send", "write", "notify", "read")
-    sides = [tuple([rng.choice(kinds) for _ in range(1 + rng.below(SIZE // ROOM))]) for _ in range(2)]
+    sides = [tuple([rng.choice(kinds) for _ in range(1 + rng.below(SIZE // PART_SIZE))]) for _ in range(2)]
     return Round((sides[0], sides[1]), rng.choice(("", "", *FORBIDDEN)))
 
 
-def content(session: int, number: int, side: int, index: int, size: int = ROOM) -> bytes:
+def content(session: int, number: int, side: int, index: int, size: int = PART_SIZE) -> bytes:
     """Return the bytes of a transfer, which differ from all others'."""
     head = bytes((session, number, side, index))
     return (head + PATTERN[index * 97 :])[:size]
@@ -138,9 +137,9 @@ class Side:
         self.side = side
         self.session = case.sessions[number]
         self.rng = source(case.seed, f"session {number}, side {side}")
-        self.out = self._buffer()  # what it sends and reads into
-        self.open = self._buffer()  # what its peer may write and read
-        self.secret = self._buffer()  # what its peer may not
+        self.out = self._buffer()  # its sends and RDMA reads
+        self.open = self._buffer()  # accessible to its peer
+        self.secret = self._buffer()  # not accessible to its peer
         self.memories: list[Memory] = []
         self.vi: Vi
         self.peer: Side
@@ -165,18 +164,20 @@ class Side:
         self.memories = registered
         self.vi = await nic.create_vi(ptag, self.session.level, rdma_read=True)
         for number, round_ in enumerate(self.session.rounds):
-            await self._round(number, round_)
+            await self._run_round(number, round_)
         await self.vi.destroy()
         for memory in registered:
             await nic.deregister(memory)
 
-    async def _round(self, number: int, round_: Round) -> None:
+    async def _run_round(self, number: int, round_: Round) -> None:
         peer_transfers = round_.transfers[1 - self.side]
         for buffer in (self.out, self.open):
             buffer[:] = self._buffer()
-        for index in range(SIZE // ROOM):  # what the peer reads
-            self.open[index * ROOM : (index + 1) * ROOM] = content(self.number, number, self.side, 100 + index)
-        receives = [bytearray(ROOM) for kind in peer_transfers if kind in ("send", "notify")] + [bytearray(8)]
+        for index in range(SIZE // PART_SIZE):  # read by the peer
+            self.open[index * PART_SIZE : (index + 1) * PART_SIZE] = content(
+                self.number, number, self.side, 100 + index
+            )
+        receives = [bytearray(PART_SIZE) for kind in peer_transfers if kind in ("send", "notify")] + [bytearray(8)]
         memories, receives_posted = [], []
         for buffer in receives:
             memories.append(await self.nic.register(memoryview(buffer), self.memories[0].ptag))
@@ -184,7 +185,7 @@ class Side:
             self.vi.post_receive(receives_posted[-1])
         await self.vi.connect_peer(self.peer.nic.number, b"%d.%d" % (self.number, number))
         if round_.hostile:
-            await self._be_broken(round_)
+            await self._violate(round_)
         else:
             await self._transfer(number, round_, receives_posted, receives)
         await self.vi.disconnect()
@@ -196,11 +197,11 @@ class Side:
         self._check_guards()
 
     def _flushed(self) -> list[Descriptor]:
-        """Take the receives that a reset has returned."""
-        descriptors_found = []
+        """Return the receives that a reset has flushed."""
+        flushed = []
         while (descriptor := self.vi.receive_queue.done()) is not None:
-            descriptors_found.append(descriptor)
-        return descriptors_found
+            flushed.append(descriptor)
+        return flushed
 
     async def _transfer(self, number: int, round_: Round, posted: list[Descriptor], receives: list[bytearray]) -> None:
         own_transfers = round_.transfers[self.side]
@@ -211,32 +212,30 @@ class Side:
         fin = Descriptor(OP_SENDRECV | QFENCE, (self.memories[0].segment(0, 0),))
         self.vi.post_send(fin)
         for descriptor in posted:
-            completed_descriptor = await self.vi.receive_queue.wait()
-            if completed_descriptor is not descriptor:
+            completed = await self.vi.receive_queue.wait()
+            if completed is not descriptor:
                 raise Violation(f"session {self.number}: a receive of another round, or out of order")
-            if completed_descriptor.has_failed:
-                raise Violation(
-                    f"session {self.number}, round {number}: a receive failed: {completed_descriptor.status:#x}"
-                )
+            if completed.has_failed:
+                raise Violation(f"session {self.number}, round {number}: a receive failed: {completed.status:#x}")
         self._check_received(number, round_.transfers[1 - self.side], posted, receives)
         while fin.is_posted and self.vi.state is ViState.CONNECTED:
             await self.node.sleep(50 * MICROSECOND)
         for index, kind in enumerate(own_transfers):
             if kind == "read" and not fin.has_failed and not fin.is_posted:
-                data = bytes(self.out[index * ROOM : (index + 1) * ROOM])
+                data = bytes(self.out[index * PART_SIZE : (index + 1) * PART_SIZE])
                 if data != content(self.number, number, 1 - self.side, 100 + index):
                     raise Violation(f"session {self.number}, round {number}: read {index} has other bytes")
         await self.node.sleep(self.rng.below(MILLISECOND))
 
     def _post(self, number: int, index: int, kind: str) -> None:
-        start = index * ROOM
-        segment = self.memories[0].segment(start, ROOM)
+        start = index * PART_SIZE
+        segment = self.memories[0].segment(start, PART_SIZE)
         target = self.peer.memories[1]
         remote = Segment(target.address + start, target.handle)
         if kind == "read":
             self.vi.post_send(Descriptor(OP_RDMAREAD, (segment,), remote))
             return
-        self.out[start : start + ROOM] = content(self.number, number, self.side, index)
+        self.out[start : start + PART_SIZE] = content(self.number, number, self.side, index)
         if kind == "send":
             self.vi.post_send(Descriptor(OP_SENDRECV, (segment,)))
         else:
@@ -246,7 +245,7 @@ class Side:
     def _check_received(
         self, number: int, peer_transfers: tuple[str, ...], posted: list[Descriptor], receives: list[bytearray]
     ) -> None:
-        """Everything that the peer sent before its last Send is here."""
+        """Check that everything that the peer sent before its last Send has arrived."""
         with_receive = [(index, kind) for index, kind in enumerate(peer_transfers) if kind in ("send", "notify")]
         for (index, kind), descriptor, buffer in zip(with_receive, posted[:-1], receives[:-1], strict=True):
             if kind == "send" and bytes(buffer) != content(self.number, number, 1 - self.side, index):
@@ -255,17 +254,17 @@ class Side:
                 raise Violation(f"session {self.number}, round {number}: immediate data {descriptor.immediate}")
         for index, kind in enumerate(peer_transfers):
             if kind in ("write", "notify"):
-                data = bytes(self.open[index * ROOM : (index + 1) * ROOM])
+                data = bytes(self.open[index * PART_SIZE : (index + 1) * PART_SIZE])
                 if data != content(self.number, number, 1 - self.side, index):
                     raise Violation(f"session {self.number}, round {number}: write {index} is not there")
 
-    async def _be_broken(self, round_: Round) -> None:
+    async def _violate(self, round_: Round) -> None:
         """Let the first side make a forbidden access; both sides lose the connection."""
         if self.side == 0:
             self.vi.post_send(self._forbidden(round_.hostile))
             descriptor = await self.vi.send_queue.wait()
             if not descriptor.has_failed:
-                raise Violation(f"session {self.number}: {round_.hostile}: a forbidden access was done")
+                raise Violation(f"session {self.number}: {round_.hostile}: a forbidden access succeeded")
         while self.vi.state is ViState.CONNECTED:
             await self.node.sleep(100 * MICROSECOND)
 
@@ -281,8 +280,8 @@ class Side:
         else:
             target, handle = peer.memories[0], peer.memories[0].handle
         control = OP_RDMAREAD if self.rng.random() < 0.3 else OP_RDMAWRITE
-        self.out[:ROOM] = b"\x00" * ROOM
-        return Descriptor(control, (self.memories[0].segment(0, ROOM),), Segment(target.address + offset, handle))
+        self.out[:PART_SIZE] = b"\x00" * PART_SIZE
+        return Descriptor(control, (self.memories[0].segment(0, PART_SIZE),), Segment(target.address + offset, handle))
 
     def _check_guards(self) -> None:
         for name, buffer in (("out", self.out), ("open", self.open), ("secret", self.secret)):
@@ -323,27 +322,27 @@ def play(
         for name, impairment in zip(names, case.links, strict=True):
             simulation.change(name, impairment)
         programs = begin(simulation)
-        cut_and_mend(simulation, names, case.cuts)
+        run_cuts(simulation, names, case.cuts)
         simulation.run_until(case.until)
         for name in names:
             simulation.mend(name)
-            simulation.change(name, CALM)
+            simulation.change(name, DELAY_ONLY)
         try:
             simulation.run(timeout=timeout)
             for program in programs:
                 program.result()
         except StalledError as error:
             raise Violation(f"no progress on a healed network: {error}") from error
-        simulation.run_until(simulation.now() + REST)
+        simulation.run_until(simulation.now() + QUIET_PERIOD)
         rows: Counter[str] = Counter()
         for node in simulation.nodes.values():
             nic = cast(ViaNic, node.endpoint)
             if nic.registered or nic.settings.slots - nic.free_descriptors > 1:  # a command waits for errors
                 raise Violation(
-                    f"{node.name} leaks: {nic.registered} memories, {nic.free_descriptors} descriptors are free"
+                    f"{node.name} leaks: {nic.registered} registered memories, {nic.free_descriptors} free descriptors"
                 )
             if node.agent.firmware.deadline is not None:
-                raise Violation(f"{node.name}: nothing is under way, and a timer runs")
+                raise Violation(f"{node.name}: a timer is set without a transfer in progress")
             rows.update(node.agent.firmware.counter_values())
         return rows
 
@@ -354,7 +353,7 @@ def reduced_cases(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
         yield replace(case, sessions=sessions)
     for cuts in without_one(case.cuts):
         yield replace(case, cuts=cuts)
-    for links in calmer(case.links):
+    for links in without_impairment(case.links):
         yield replace(case, links=links)
 
 

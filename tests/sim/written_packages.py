@@ -1,4 +1,4 @@
-"""Packages that `testbed protocol new` writes, on Python's path for a while."""
+"""Packages that `testbed protocol new` writes, and temporary entries of them on `sys.path`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from testbed.observe.format.layers import frame_modules
 from testbed.protocol_template import write_package
 
 
-def written(name: str, directory: Path) -> Path:
-    """Write a package to a new folder there; return the folder."""
+def write_template(name: str, directory: Path) -> Path:
+    """Write a package to a new folder in `directory`; return the folder."""
     write_package(name, directory / name)
     return directory / name
 
 
-def copied(source: Path, name: str, directory: Path) -> Path:
-    """Copy a written package under another name, which is as long: its codec need not be made anew."""
+def copy_template(source: Path, name: str, directory: Path) -> Path:
+    """Copy a written package under another name of equal length: its codec need not be regenerated."""
     former, folder = source.name, directory / name
     assert len(former) == len(name)
     for path in source.rglob("*.*"):
@@ -36,7 +36,7 @@ def copied(source: Path, name: str, directory: Path) -> Path:
 
 @contextmanager
 def on_path(folder: Path) -> Iterator[None]:
-    """Let a written package be found, and forget it afterwards."""
+    """Context manager: make a written package importable, and unload it afterwards."""
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     forget()

@@ -1,4 +1,4 @@
-"""Fabrics and protocols are known by their capabilities: outside their rooms no code compares their names."""
+"""Fabrics and protocols are known by their capabilities: outside their packages no code compares their names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OF_FABRICS = ("fabric", "spec")
 OF_PROTOCOLS = ("runtime/sockets", "workloads/active_messages", "registry.py")
 """Rooms that may name protocols: the kernel's own ones, the workloads of one interface, and the default."""
 GENERAL = {"ethernet"}
-"""Fabrics whose names are also those of a header that every frame has: only comparisons with them are looked for."""
+"""Fabrics whose names are also those of a header of every frame: only comparisons with them are searched for."""
 
 OF_ROUTES = {"via"}
-"""Protocols whose names are also iproute2's word for a route's gateway: only comparisons with them are looked for."""
+"""Protocols whose names are also iproute2's word for a route's gateway: only comparisons with them are searched for."""
 
 
 def sources(rooms: tuple[str, ...], names: set[str]) -> Iterator[tuple[str, str]]:

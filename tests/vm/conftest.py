@@ -1,5 +1,5 @@
-"""Tests of what many machines lack. ci/vm runs them in a virtual machine that has it, where a skip is a failure; elsewhere
-those run that the machine can run, in the sandbox of the live tests."""
+"""Tests of features that many machines lack. ci/vm runs them in a virtual machine that has these, where a skip is a failure;
+elsewhere only those run that the machine supports, in the sandbox of the live tests."""
 
 from __future__ import annotations
 

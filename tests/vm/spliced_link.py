@@ -1,4 +1,4 @@
-"""Two free ends with redirection between them, as a spliced link has, and frames that the kernel itself makes for them.
+"""Two free ends with redirection between them, as in a spliced link, and frames of the kernel's own stack on them.
 
     sender -- a | redirected | b -- receiver            all in one namespace; what is tried stands on b
 
@@ -27,7 +27,7 @@ SENDER, A, B, RECEIVER = 101, 102, 103, 104
 MTU = 1500
 PKTGEN = Path("/proc/net/pktgen")
 
-_ELSEWHERE = "06:00:00:00:00:01"  # nobody's: the receiver's stack is not to answer
+_ELSEWHERE = "06:00:00:00:00:01"  # an unused address: the receiver's stack must not answer
 _OWN = b"\x88\xb5"  # IEEE 802 local experimental EtherType 1
 _NUMBER = struct.Struct(">I")
 _NUMBER_AT = 14 + 20 + 8 + 4

@@ -1,4 +1,4 @@
-"""Clusters on the kernel of a Debian release, which is older than many a developer's, and what doctor says of it."""
+"""Clusters on the kernel of a Debian release, which is older than most developers' kernels, and doctor's report of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.live import node_sockets
 pytestmark = [pytest.mark.requires("vm", "root", "ping"), pytest.mark.usefixtures("machine")]
 
 USER = 65533
-TIMEOUT = 60  # seconds; an emulated machine takes its time
+TIMEOUT = 60  # seconds; an emulated machine is slow
 
 
 def up(nodes: int) -> ApplyResult:
@@ -34,7 +34,7 @@ def ping(cluster: RunningCluster, source: str, target: str) -> None:
     cluster[source].run(["ping", "-n", "-q", "-c1", f"-W{TIMEOUT}", target])
 
 
-def star_from_its_beginning_to_its_end() -> None:
+def check_star() -> None:
     with RunningCluster(Store(), up(3).state) as cluster:
         ping(cluster, "n1", "n3")
         assert cluster["n2"].run(["hostname"]).stdout == "n2\n"
@@ -47,11 +47,11 @@ def star_from_its_beginning_to_its_end() -> None:
     assert not Store().root.exists()
 
 
-def test_a_star_comes_up_pings_changes_and_goes() -> None:
-    star_from_its_beginning_to_its_end()
+def test_a_star_comes_up_is_changed_and_goes_down() -> None:
+    check_star()
 
 
-def test_a_star_of_an_ordinary_user_does_the_same(tmp_path: Path) -> None:
+def test_a_star_of_an_ordinary_user_comes_up_is_changed_and_goes_down(tmp_path: Path) -> None:
     for directory in (tmp_path, *tmp_path.parents[:3]):
         directory.chmod(0o777)
     os.chown(tmp_path, USER, USER)
@@ -60,10 +60,10 @@ def test_a_star_of_an_ordinary_user_does_the_same(tmp_path: Path) -> None:
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)
-        syscalls._libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is ours to read again
+        syscalls._libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: the process may read its /proc/self again
         os.environ["XDG_RUNTIME_DIR"] = str(tmp_path)
         assert not is_root()
-        star_from_its_beginning_to_its_end()
+        check_star()
 
     in_child(as_user)
 

@@ -57,7 +57,7 @@ def group_of(pid: int | str = "self") -> str:
     return Path(f"/proc/{pid}/cgroup").read_text().splitlines()[-1].rpartition("/")[2]
 
 
-# What the kernel is told, and what it does
+# Encoding, and effect
 
 
 def test_a_program_is_in_its_nodes_group_from_its_first_instruction() -> None:
@@ -93,7 +93,7 @@ def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_memory_hog_is_killed_and_its_neighbours_are_not() -> None:
+def test_a_program_over_its_memory_limit_is_killed_and_its_neighbours_are_not() -> None:
     """tail keeps the last line of its input, and that of /dev/zero has no end."""
     with running(memory=MEMORY) as cluster:
         neighbour = cluster["n2"].popen(["sleep", "1000"])
@@ -113,7 +113,7 @@ def test_a_limited_node_has_no_swap_to_escape_to() -> None:
             assert setting("memory.swap.max") == "0"
 
 
-def test_the_hogs_of_a_node_get_its_cpu_share_together() -> None:
+def test_the_busy_programs_of_a_node_share_its_cpu_limit() -> None:
     """Two loops that would take two CPUs get a quarter of one.
 
     The bounds are wide: the kernel gives each CPU 5 ms at a time, so that a group overdraws its quota of 25 ms by up to
@@ -151,7 +151,7 @@ def test_shares_that_are_small_odd_or_large_are_kept(share: float, kept: str) ->
 # Converging
 
 
-def test_a_changed_limit_holds_for_what_runs_already_and_nothing_else_changes() -> None:
+def test_a_changed_limit_applies_to_running_programs_and_changes_nothing_else() -> None:
     with running(cpu_share=0.5, memory="64MiB") as cluster:
         program = cluster["n1"].popen(["sleep", "1000"])
         assert [str(step) for step in up(limited_layout(cpu_share=0.25, memory=MEMORY)).operations] == [
@@ -165,7 +165,7 @@ def test_a_changed_limit_holds_for_what_runs_already_and_nothing_else_changes() 
     program.wait()
 
 
-def test_a_node_that_gets_its_first_limit_is_limited_with_what_runs_in_it() -> None:
+def test_a_node_that_gets_its_first_limit_is_limited_with_its_running_programs() -> None:
     with running() as cluster:
         program = cluster["n1"].popen(["sh", "-c", "sleep 1000 & wait"])
         other_process = cluster["n2"].popen(["sleep", "1000"])
@@ -179,8 +179,8 @@ def test_a_node_that_gets_its_first_limit_is_limited_with_what_runs_in_it() -> N
     other_process.wait()
 
 
-def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
-    limits = {"cpu_share": 0.5, "memory": MEMORY + 100}  # the kernel keeps whole pages
+def test_a_group_that_was_changed_or_removed_is_restored() -> None:
+    limits = {"cpu_share": 0.5, "memory": MEMORY + 100}  # the kernel rounds to pages
     with running(**limits) as cluster:
         assert up(limited_layout(**limits)).operations == ()
         (cgroups.group(NAME, "n1") / "cpu.max").write_text("max")
@@ -194,7 +194,7 @@ def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
 # The end of groups
 
 
-def test_down_ends_what_left_its_node_for_good_and_removes_the_group() -> None:
+def test_down_ends_processes_that_left_their_node_and_removes_the_group() -> None:
     """The program is in the machine's network, sees the machine's /etc/hosts, is no node's child and has made its own
     group."""
     subgroup = cgroups.group(NAME, "n1") / "inner"
@@ -228,7 +228,7 @@ def test_gc_removes_groups_whose_cluster_has_lost_its_state(machine: Machine) ->
     machine.assert_unchanged(deadline=60)
 
 
-def test_gc_leaves_groups_of_clusters_that_are_up_or_in_the_making_and_those_that_programs_live_in() -> None:
+def test_gc_leaves_groups_of_clusters_that_are_up_or_coming_up_and_those_with_programs() -> None:
     with running(memory=MEMORY):
         assert collect(Store()) == []
         assert len(cgroups.groups_of(NAME)) == 1
@@ -236,7 +236,7 @@ def test_gc_leaves_groups_of_clusters_that_are_up_or_in_the_making_and_those_tha
     group.mkdir()
     try:
         with Store().locked("elsewhere", timeout=0):
-            assert collect(Store()) == [Finding("cluster elsewhere", False, "another testbed command is at work on it")]
+            assert collect(Store()) == [Finding("cluster elsewhere", False, "another testbed command is changing it")]
         with subprocess.Popen(["sleep", "1000"]) as program:
             cgroups.add_processes(group, [program.pid])
             reason = "its cluster has no state, but processes live in it"
@@ -269,14 +269,14 @@ def test_an_ordinary_user_is_told_that_limits_need_root() -> None:
     )
 
 
-def test_a_share_below_what_the_kernel_can_keep_is_refused() -> None:
+def test_a_share_below_the_kernels_minimum_is_refused() -> None:
     assert refusal(limited_layout(cpu_share=0.0005)).endswith(
         "the least CPU share that the kernel can keep is 0.001 cores"
     )
 
 
 @pytest.mark.requires("vm")  # it changes a setting of the machine
-def test_where_groups_may_not_use_a_controller_the_refusal_says_what_to_write_and_that_helps() -> None:
+def test_where_groups_may_not_use_a_controller_the_refusal_names_a_remedy_that_works() -> None:
     control = Path("/sys/fs/cgroup/cgroup.subtree_control")
     controllers_before = control.read_text()
     control.write_text("-cpu -memory")

@@ -1,4 +1,4 @@
-"""Clusters whose links netem impairs: the ladder takes it, commands change it in place, and nothing of it stays."""
+"""Clusters whose links netem impairs: it is selected, commands change it in place, and it is removed completely."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_losses_go_to_the_classifier_where_netem_takes_no_seed() -> None:
         cluster["n1"].run(["ping", "-n", "-q", "-c5", "-i0.5", f"-W{60 * SLOW:.0f}", "n2"])
 
 
-def test_check_measures_what_netem_does_and_finds_a_delay_that_is_not_the_asked_one() -> None:
+def test_check_measures_netem_and_finds_a_deviating_delay() -> None:
     with Cluster.back_to_back().up() as cluster:
         link = cluster.state.layout.links[0].name
         cluster.inject(link, delay="300ms")

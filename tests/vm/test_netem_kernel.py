@@ -54,7 +54,7 @@ def as_reported(requested: Options) -> Options:
     return requested.reportable if probe_capabilities().netem_seed else replace(requested.reportable, seed=None)
 
 
-# What it is told
+# Encoding
 
 
 def test_capabilities_of_the_kernel_are_probed() -> None:
@@ -120,7 +120,7 @@ def draw_impairment(source: random.Random) -> Impairment:
     )
 
 
-def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: SplicedLink) -> None:
+def test_the_kernel_reports_the_encoded_objects_whatever_existed_before(splice: SplicedLink) -> None:
     """One interface is changed in place each time, so that an option omitted by a change would show."""
     source = random.Random(20)
     expected = {name: options(netem_options) for name, netem_options in NAMED.items()}
@@ -168,7 +168,7 @@ def test_a_seed_repeats_the_fates_where_the_kernel_takes_one() -> None:
 # Live change
 
 
-def test_a_change_leaves_the_frames_under_way_and_the_counters_alone(splice: SplicedLink) -> None:
+def test_a_change_keeps_the_frames_in_flight_and_the_counters(splice: SplicedLink) -> None:
     delay = int(8 * SLOW * SECOND)
     splice.set(options(Impairment(delay=delay)))
     splice.offer(50)
@@ -194,14 +194,14 @@ def test_the_first_frame_after_a_change_sees_it(splice: SplicedLink) -> None:
 # What it does to frames
 
 
-def test_a_delay_keeps_order_and_loses_nothing_however_many_are_under_way(splice: SplicedLink) -> None:
+def test_a_delay_keeps_order_and_loses_nothing_with_any_number_of_frames_in_flight(splice: SplicedLink) -> None:
     splice.set(options(Impairment(delay=int(5 * SLOW * SECOND))))
     splice.offer(3000)
     assert splice.qdisc().queued > 1000  # where netem's own limit would have been
     assert numbers(splice.arrived()) == list(range(1, 3001))
 
 
-def test_losses_are_as_many_as_asked(splice: SplicedLink) -> None:
+def test_losses_match_the_configured_rate(splice: SplicedLink) -> None:
     splice.set(options(Impairment(loss=0.25)))
     splice.send(6000)
     arrived = numbers(splice.arrived())
@@ -210,7 +210,7 @@ def test_losses_are_as_many_as_asked(splice: SplicedLink) -> None:
     check_share(6000 - len(arrived), 6000, 0.25, "frames lost")
 
 
-def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: SplicedLink) -> None:
+def test_bursts_of_losses_have_the_configured_frequency_and_length(splice: SplicedLink) -> None:
     enter_probability, leave_probability = 0.2, 0.3
     splice.set(options(Impairment(gemodel=(enter_probability, leave_probability, 1.0, 0.0))))
     splice.send(16_000)
@@ -222,14 +222,14 @@ def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: SplicedLi
     check_share(ends, len(fates) - sum(fates), leave_probability, "bursts that end")
 
 
-def test_losses_in_the_good_and_the_bad_state_are_as_many_as_asked(splice: SplicedLink) -> None:
+def test_losses_in_the_good_and_the_bad_state_match_the_configured_rates(splice: SplicedLink) -> None:
     """State changes of probability 0.5 put half of the frames into the bad state."""
     splice.set(options(Impairment(gemodel=(0.5, 0.5, 0.6, 0.2))))
     splice.send(6000)
     check_share(6000 - len(splice.arrived()), 6000, 0.4, "frames lost")
 
 
-def test_copies_are_as_many_as_asked(splice: SplicedLink) -> None:
+def test_copies_match_the_configured_rate(splice: SplicedLink) -> None:
     splice.set(options(Impairment(duplicate=0.25)))
     splice.send(6000)
     arrived = numbers(splice.arrived())
@@ -238,7 +238,7 @@ def test_copies_are_as_many_as_asked(splice: SplicedLink) -> None:
     check_share(len(arrived) - 6000, 6000, 0.25, "frames doubled")
 
 
-def test_a_frame_that_is_lost_and_doubled_arrives_once_as_the_table_says(splice: SplicedLink) -> None:
+def test_a_frame_that_is_lost_and_duplicated_arrives_once_as_the_table_defines(splice: SplicedLink) -> None:
     loss = duplicate = 0.4
     splice.set(options(Impairment(loss=loss, duplicate=duplicate)))
     splice.send(8000)
@@ -247,7 +247,7 @@ def test_a_frame_that_is_lost_and_doubled_arrives_once_as_the_table_says(splice:
     check_share(len(arrived) - len(set(arrived)), 8000, duplicate * (1 - loss) ** 2, "frames that arrive twice")
 
 
-def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: SplicedLink) -> None:
+def test_one_bit_is_flipped_at_the_configured_rate_anywhere_in_the_frame(splice: SplicedLink) -> None:
     size, known_positions = (
         60,
         [*range(18), *range(20, 24), *range(26, 46), *range(50, 60)],
@@ -270,7 +270,7 @@ def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: Spli
     assert set(flipped) == set(known_positions)
 
 
-def test_reordered_frames_skip_the_delay_as_often_as_asked(splice: SplicedLink) -> None:
+def test_reordered_frames_skip_the_delay_at_the_configured_rate(splice: SplicedLink) -> None:
     splice.set(options(Impairment(delay=NEVER, reorder=0.25)))
     splice.offer(6000)
     held_count = splice.qdisc().queued
@@ -290,7 +290,7 @@ def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: Sp
     assert splice.qdisc().dropped == dropped == 39
 
 
-def test_a_minimum_frame_counts_as_so_many_bytes(splice: SplicedLink) -> None:
+def test_a_minimum_frame_counts_as_its_minimum_size(splice: SplicedLink) -> None:
     splice.set(options(Impairment(rate=10**9, minimum_frame=500)))
     splice.send(10, size=60)
     splice.send(10, size=1000)

@@ -61,8 +61,8 @@ def test_frames_take_their_time_at_the_rate_and_no_other(splice: SplicedLink, sh
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
-def test_a_jitter_is_as_wide_as_asked_and_no_other(splice: SplicedLink, distribution: Distribution) -> None:
-    """The frames are under way together, each with a delay of its own. Half of a jitter of seconds is more than the machine
+def test_a_jitter_has_the_configured_width(splice: SplicedLink, distribution: Distribution) -> None:
+    """The frames are in flight together, each with its own delay. Half of a jitter of seconds is more than the machine
     is late."""
     jitter = JITTERS[distribution]
     splice.set(options(Impairment(delay=DELAY, jitter=jitter, distribution=distribution)))

@@ -1,1 +1,1 @@
-"""``ci/bench am2``: how fast AM-II is on inline NICs, beside EMP and kernel TCP between the same two nodes."""
+"""``ci/bench am2``: AM-II on inline NICs, compared with EMP and kernel TCP between the same nodes."""

@@ -112,7 +112,7 @@ async def am_source(am: ActiveMessages, node: ProgramNode, *, count: int) -> flo
 
 
 async def am_pong(am: ActiveMessages, node: ProgramNode) -> None:  # noqa: ARG001
-    """Reply until told to end."""
+    """Reply until a request to end arrives."""
     endpoint: Endpoint = am.allocate_bundle().allocate_endpoint()
     ended: list[None] = []
 

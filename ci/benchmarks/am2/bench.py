@@ -1,4 +1,4 @@
-"""``ci/bench am2``: round trips beside EMP's and TCP's, through a crossbar, message rate, bulk messages, and very many
+"""``ci/bench am2``: round trips compared with EMP's and TCP's and through a crossbar, message rate, bulk messages, and
 requests on lossy Myrinet."""
 
 import argparse
@@ -20,14 +20,14 @@ SUBJECTS = (TRIPS, CROSSBAR, RATE, BULK, REQUESTS)
 OUTPUT = REPOSITORY / "results" / "bench-am2.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "10", "turns that count")
-    session.option(parser, "--count", "10000", "round trips of a turn")
-    session.option(parser, "--messages", "50", "bulk messages of 1 MiB of a turn")
-    session.option(parser, "--seconds", "2", "of TCP beside them")
-    session.option(parser, "--requests", "20000", "on lossy Myrinet; 10,000,000 take more than half an hour")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "10", "measured repetitions")
+    session.add_option(parser, "--count", "10000", "round trips per repetition")
+    session.add_option(parser, "--messages", "50", "bulk messages of 1 MiB per repetition")
+    session.add_option(parser, "--seconds", "2", "seconds of TCP for comparison")
+    session.add_option(parser, "--requests", "20000", "on lossy Myrinet; 10,000,000 take more than half an hour")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:

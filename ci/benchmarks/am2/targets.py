@@ -1,4 +1,4 @@
-"""Targets of AM-II on inline NICs, computed from the rows. A ratio is the median over the turns."""
+"""Targets of AM-II on inline NICs, computed from the rows. A ratio is the median over the repetitions."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""``ci/bench cluster``: bring-up, tear-down, commands and idle nodes, beside a floor in C."""
+"""``ci/bench cluster``: bring-up, tear-down, commands and idle nodes, compared with a lower bound in C."""

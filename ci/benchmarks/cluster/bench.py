@@ -23,11 +23,11 @@ SUBJECTS = ("stars", "commands", "run", "footprint", "large")
 OUTPUT = REPOSITORY / "results" / "bench-cluster.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--sizes", "2,10,50,100,200,500", "hosts of the stars")
-    session.option(parser, "--repeat", "5", "measured rounds")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--sizes", "2,10,50,100,200,500", "hosts of the stars")
+    session.add_option(parser, "--repeat", "5", "measured rounds")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 class Bench:
@@ -73,7 +73,7 @@ class Bench:
         self._conclude()
 
     def _stars(self, contenders: list[Contender], observer: Observer) -> None:
-        """Measure stars of each size; a contender that fails once is left out of the rest."""
+        """Measure stars of each size; a contender that fails once is omitted from then on."""
         for hosts in self.sizes:
             while contenders:
                 try:

@@ -4,7 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable
 
-from benchmarks.harness.command_line import Exit, command, run
+from benchmarks.harness.command_timing import CommandTimes, command, run
 from benchmarks.harness.contenders import named_namespaces
 from benchmarks.harness.namespace_teardown import Observer
 from benchmarks.harness.rows import Row
@@ -14,12 +14,12 @@ WALL, CPU = "start to exit", "CPU"
 
 
 class ByCommand:
-    """A star that the command brought up, until the body ends; taken down and settled then."""
+    """Context manager: a star that the command has brought up; at the end it is taken down and settled."""
 
     def __init__(self, name: str, observer: Observer, marker: str = "", hosts: int = HOSTS) -> None:
         self.name, self.hosts = name, hosts
         self._observer, self._marker = observer, marker
-        self.up = self.down = Exit(0.0, 0.0)
+        self.up = self.down = CommandTimes(0.0, 0.0)
 
     def __enter__(self) -> "ByCommand":
         self.up = run([*command(), "up", f"star-{self.hosts}", "--name", self.name], self._marker)
@@ -37,7 +37,7 @@ def measure(repeat: int, observer: Observer, progress: Callable[[str], None]) ->
     name = f"bench-command-{os.getpid()}"
     testbed = command()
 
-    def note(turn: int, label: str, hosts: int, done: Exit) -> None:
+    def note(turn: int, label: str, hosts: int, done: CommandTimes) -> None:
         if turn:
             samples[label, WALL, hosts].append(done.wall)
             samples[label, CPU, hosts].append(done.cpu)

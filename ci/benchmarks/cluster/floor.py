@@ -1,4 +1,4 @@
-"""The floor as a contender: `floor.c`, compiled here, and asked by lines."""
+"""The floor as a contender: `floor.c`, compiled here, and driven by lines of text."""
 
 from pathlib import Path
 from typing import Any

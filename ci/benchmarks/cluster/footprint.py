@@ -1,6 +1,6 @@
 """Cost of an idle node: kernel memory, state, processes. Measured on a star that the command brought up.
 
-Memory is taken from /proc/meminfo before and after: the fall of MemAvailable, and beside it the growth of
+Memory is taken from /proc/meminfo before and after: the fall of MemAvailable, and separately the growth of
 Slab + Percpu + KernelStack + PageTables, which no page cache and no process blurs.
 """
 
@@ -57,7 +57,7 @@ def processes(cluster: str, marker: str) -> tuple[int, int]:
 
 
 def measure(floor: Contender | None, repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
-    """The product's rows, and the floor's memory beside them."""
+    """Yield the rows of testbed, and of the floor's memory for comparison."""
     samples: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     name = f"bench-footprint-{os.getpid()}"
     for turn in range(repeat + 1):

@@ -11,12 +11,12 @@ from benchmarks.cluster.commands import CPU, WALL, ByCommand
 from benchmarks.cluster.floor import Floor
 from benchmarks.cluster.stars import BRING_UP
 from benchmarks.harness import command_line
-from benchmarks.harness.command_line import run
+from benchmarks.harness.command_timing import run
 from benchmarks.harness.namespace_teardown import Observer
 from benchmarks.harness.rows import Row
 
 NODES, HOSTS = 10_000, 1_000
-BESIDE = "floor, beside the command"
+REFERENCE = "floor, in turn with the command"
 UP = f"testbed up star-{HOSTS}"
 
 
@@ -62,7 +62,7 @@ def measure(floor: Floor | None, repeat: int, observer: Observer, progress: Call
                 samples[UP, WALL, HOSTS].append(star.up.wall)
                 samples[UP, CPU, HOSTS].append(star.up.cpu)
                 if floor is not None:
-                    samples[BESIDE, BRING_UP, HOSTS].append(least.seconds)
+                    samples[REFERENCE, BRING_UP, HOSTS].append(least.seconds)
     return [
         Row("large", label, measured, hosts, "s", tuple(values), {"repeat": repeat, "command": testbed})
         for (label, measured, hosts), values in samples.items()

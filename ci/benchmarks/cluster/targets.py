@@ -62,11 +62,11 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     def above_floor() -> float | None:
         """How long the command takes beyond its share of the floor, by the rounds' median."""
         rounds = {row.contender: row.samples for row in rows if row.subject == "large" and row.measure != commands.CPU}
-        turns = zip(rounds.get(large_clusters.UP, ()), rounds.get(large_clusters.BESIDE, ()), strict=False)
+        turns = zip(rounds.get(large_clusters.UP, ()), rounds.get(large_clusters.REFERENCE, ()), strict=False)
         return statistics.median(found) if (found := [ours - LARGE_RATIO * least for ours, least in turns]) else None
 
-    run, beside = median("node.run", "true"), median("ip netns exec", "true")
-    ratio = run / beside if run is not None and beside is not None else None
+    run, reference = median("node.run", "true"), median("ip netns exec", "true")
+    ratio = run / reference if run is not None and reference is not None else None
     return [
         *results,
         Target("testbed up star-100 (aim)", 0.45, "s", median("testbed up star-100", commands.WALL)),

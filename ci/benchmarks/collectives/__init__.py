@@ -1,1 +1,1 @@
-"""Benchmarks of MPI's collective calls over every protocol, beside Open MPI."""
+"""Benchmarks of MPI's collective calls over every protocol, compared with Open MPI."""

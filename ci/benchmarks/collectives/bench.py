@@ -1,5 +1,5 @@
-"""``ci/bench collectives``: Allreduce and Alltoall by size over every protocol, beside Open MPI on TCP in the same cluster,
-and on many ranks in the simulation; Barrier by number of ranks."""
+"""``ci/bench collectives``: Allreduce and Alltoall by size over every protocol, compared with Open MPI on TCP in the same
+cluster, and on many ranks in the simulation; Barrier by number of ranks."""
 
 import argparse
 from functools import partial
@@ -19,15 +19,17 @@ SIZES = "8,64,512,4096,32768,262144,1048576"
 OUTPUT = REPOSITORY / "results" / "bench-collectives.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "3", "turns on real frames")
-    session.option(parser, "--count", "100", "calls of a size in a turn, of a second at most")
-    session.option(parser, "--sizes", SIZES, "bytes of Allreduce's message, and of each of Alltoall's blocks")
-    session.option(parser, "--ranks", "4,16", "ranks on real frames, each on a node")
-    session.option(parser, "--simulated-ranks", "256", "ranks in the simulation, a power of two")
-    session.option(parser, "--volume", str(512 << 20), "bytes of a call in the simulation; larger ones are left out")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "3", "repetitions on real frames")
+    session.add_option(parser, "--count", "100", "calls of a size per repetition, at most a second")
+    session.add_option(parser, "--sizes", SIZES, "bytes of Allreduce's message, and of each of Alltoall's blocks")
+    session.add_option(parser, "--ranks", "4,16", "ranks on real frames, each on a node")
+    session.add_option(parser, "--simulated-ranks", "256", "ranks in the simulation, a power of two")
+    session.add_option(
+        parser, "--volume", str(512 << 20), "bytes of a call in the simulation; larger ones are left out"
+    )
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:
@@ -60,13 +62,13 @@ def run(options: argparse.Namespace, session: Session) -> None:
 
 
 def table(rows: list[Row], subject: str, ranks: int, call: str) -> Table:
-    """Sizes by contenders: medians of the turns' averages."""
+    """Sizes by contenders: medians of the repetitions' averages."""
     chosen = [row for row in rows if (row.subject, row.hosts, row.measure) == (subject, ranks, call)]
     contenders = list(dict.fromkeys(row.contender for row in chosen))
     shown = Table(title=f"{call}, {ranks} ranks, {subject}")
     for heading in ("size", *contenders):
         shown.add_column(heading, justify="right")
-    cells = {(row.contender, row.settings["size_bytes"]): tables.figure(row.median, row.unit) for row in chosen}
+    cells = {(row.contender, row.settings["size_bytes"]): tables.format_value(row.median, row.unit) for row in chosen}
     for size in sorted({size for _, size in cells}):
         shown.add_row(format_size(size), *(cells.get((contender, size), "") for contender in contenders))
     return shown

@@ -1,5 +1,5 @@
-"""Measurements of collective calls, and their rows. Ours are those of the workload `imb`; Open MPI's are taken alike by
-`collectives.c`."""
+"""Measurements of collective calls, and their rows. Ours are those of the workload `imb`; Open MPI's are taken in the same
+way by `collectives.c`."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ CALLS = ("Allreduce", "Alltoall")
 SOURCE = Path(__file__).with_name("collectives.c")
 LINKS = {"delay": "5us", "rate": "1gbit"}
 """Links in the simulation, whose NICs cost nothing."""
-TIMEOUT = 600.0  # s for a turn of one contender
+TIMEOUT = 600.0  # s for a repetition of one contender
 _SAMPLE = 1  # s
 _TURNS = 2  # in the simulation
 _PERIOD = 100_000_000_000  # ns of virtual time, longer than any call
@@ -105,7 +105,7 @@ async def calls(comm: Comm, node: Node, *, call: str, size: int) -> list[int]:
 
 
 def _simulated(ranks: int, protocol: str, call: str, size: int) -> tuple[float, ...]:
-    """Return the seconds of each turn, the mean of all ranks."""
+    """Return the seconds of each repetition, the mean of all ranks."""
     cluster, settings = Cluster.star(ranks, **LINKS), {"call": call, "size": size}
     timeout = (_TURNS + 2) * _PERIOD / 1e9
     done = _checked(

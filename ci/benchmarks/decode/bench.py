@@ -37,12 +37,12 @@ _A, _B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 _LINK = "n1:eth0--n2:eth0"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "5", "measured turns")
-    session.option(parser, "--frames", "100000", "in the capture")
-    session.option(parser, "--seconds", "20", "during which a file grows")
-    session.subjects(parser, ("rate", "follow"))
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "5", "measured repetitions")
+    session.add_option(parser, "--frames", "100000", "in the capture")
+    session.add_option(parser, "--seconds", "20", "during which a file grows")
+    session.add_subjects(parser, ("rate", "follow"))
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def capture_head() -> bytes:

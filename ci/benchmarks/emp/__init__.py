@@ -1,1 +1,1 @@
-"""``ci/bench emp``: how fast EMP is on inline NICs, beside raw packet sockets and kernel TCP between the same two nodes."""
+"""``ci/bench emp``: EMP on inline NICs, compared with packet sockets and kernel TCP between the same nodes."""

@@ -1,4 +1,4 @@
-"""``ci/bench emp``: round trips spinning and blocking, streams, messages that count, and a hundred node processes."""
+"""``ci/bench emp``: round trips spinning and blocking, streams, numbered messages, and a hundred node processes."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -17,14 +17,14 @@ SUBJECTS = (SPINNING, BLOCKING, "stream", "count", "nodes")
 OUTPUT = REPOSITORY / "results" / "bench-emp.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "10", "turns that count")
-    session.option(parser, "--count", "10000", "round trips of a turn")
-    session.option(parser, "--messages", "200", "messages of 1 MiB of a turn")
-    session.option(parser, "--small", "100000", "messages of 4 bytes that are counted")
-    session.option(parser, "--nodes", "100", "node processes at once")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "10", "measured repetitions")
+    session.add_option(parser, "--count", "10000", "round trips per repetition")
+    session.add_option(parser, "--messages", "200", "messages of 1 MiB per repetition")
+    session.add_option(parser, "--small", "100000", "numbered messages of 4 bytes")
+    session.add_option(parser, "--nodes", "100", "node processes at once")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:

@@ -20,10 +20,10 @@ RAW_LOOKING, TCP_LOOKING = f"{RAW}, looking first", f"{TCP}, looking first"
 TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
 STREAM = "1 MiB messages in 1500-byte frames"
 BEGIN, END, PRIVATE, PROPORTIONAL = "all listen", "all ended", "memory of one, private", "memory of one, its share"
-COUNTED, WRONG = "4-byte messages, 64 under way", "of those, lost or out of order"
+COUNTED, WRONG = "4-byte messages, 64 in flight", "of those, lost or out of order"
 SPINNING, BLOCKING = "spinning", "blocking"
 _SHARES = ("min", "p90", "p99", "p99.9")
-_FRAMES_OF_A_MESSAGE = 750  # that many bare frames beside it, as many bytes
+_FRAMES_OF_A_MESSAGE = 750  # frames of a packet-socket stream with as many bytes
 
 Progress = Callable[[str], None]
 
@@ -130,7 +130,7 @@ def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Ite
 
 
 def measure_messages(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
-    """Messages that count, so that one that is lost, comes twice or overtakes another is seen."""
+    """Measure numbered messages, so that lost, duplicated and reordered ones are counted."""
     progress(f"{messages} messages that count")
     run = nodes.run("emp count", messages, True)
     settings = {"cluster": "two nodes, one pair of interfaces", "messages": messages, "resent": run["resent"]}

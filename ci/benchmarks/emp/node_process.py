@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.host_programs import PING, PONG, Pair, programs
-from benchmarks.harness.idle_processes import come_to_rest
+from benchmarks.harness.idle_processes import wait_until_idle
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
@@ -22,7 +22,7 @@ from testbed.runtime.nodes.run_orders import ProgramNode
 
 TIMEOUT = 3600.0  # s
 PROGRESS_TIMEOUT = 60.0  # s without progress
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 
 
 class Nodes:
@@ -77,7 +77,7 @@ async def idle(endpoint: Endpoint, node: ProgramNode) -> None:
 
 def _sizes(run: Run) -> dict[str, list[int]]:
     """Return bytes of each process: private, and including its share of shared memory."""
-    come_to_rest(run.pids.values())
+    wait_until_idle(run.pids.values())
     samples: dict[str, list[int]] = {"private": [], "proportional": []}
     for pid in run.pids.values():
         lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""Targets of inline NICs, computed from the rows. Ratios are medians of those of single turns."""
+"""Targets of inline NICs, computed from the rows. A ratio is the median over the repetitions."""
 
 import random
 import statistics
@@ -48,7 +48,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             median(ratios(m.BLOCKING, m.TCP_LOOKING, m.TRIP)),
         ),
         Target(
-            "4 bytes, blocking: processor time, of what sleeping at once takes",
+            "4 bytes, blocking: CPU time, relative to sleeping at once",
             1.0,
             "×",
             median(ratios(m.BLOCKING, m.AT_ONCE, m.CPU)),

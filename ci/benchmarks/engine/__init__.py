@@ -1,1 +1,1 @@
-"""``ci/bench engine``: what an event costs, beside SimPy."""
+"""``ci/bench engine``: the cost of an event, compared with SimPy."""

@@ -27,16 +27,16 @@ SUBJECTS = {"time-outs": TIME_OUTS, "callbacks": CALLBACKS, "ping-pong": PING_PO
 OUTPUT = REPOSITORY / "results" / "bench-engine.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "9", "turns that count")
-    session.option(parser, "--events", "100000", "time-outs, callbacks, round trips or jobs of one turn")
-    session.subjects(parser, (*SUBJECTS, "firmware"))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "9", "measured repetitions")
+    session.add_option(parser, "--events", "100000", "time-outs, callbacks, round trips or jobs per repetition")
+    session.add_subjects(parser, (*SUBJECTS, "firmware"))
     parser.add_argument("--large", action="store_true", help="firmware: also 1,024 nodes, once")
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def measure(subject: str, events: int, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Measure turns of ours and of SimPy's alternately, after one of each that does not count."""
+    """Measure repetitions of the engine and of SimPy alternately, after a warm-up of each."""
     measured = SUBJECTS[subject]
     ours, theirs = PAIRS[measured]
     rates: dict[str, list[float]] = {ENGINE: [], SIMPY: []}
@@ -62,7 +62,7 @@ def measure(subject: str, events: int, repeat: int, progress: Callable[[str], No
 
 
 def _rate(model: Model, events: int) -> tuple[float, int]:
-    gc.collect()  # what the last one left is not this one's to collect
+    gc.collect()  # garbage of the previous repetition is not counted here
     start = time.process_time_ns()
     end = model(events)
     return events * 1e9 / (time.process_time_ns() - start), end
@@ -73,7 +73,7 @@ def _simpy(events: int) -> float:
 
 
 def ratio_table(session: Session) -> Table:
-    table = Table(title="Times SimPy's rate, turn by turn: median (minimum - maximum)")
+    table = Table(title="Rate relative to SimPy's, by repetition: median (minimum - maximum)")
     table.add_column("what")
     table.add_column("found", justify="right")
     for measured in PAIRS:

@@ -33,7 +33,7 @@ WHOLE = "seconds"
 WHOLE_SCALED = "seconds at SimPy's 840,000/s"
 REFERENCE = 840_000  # time-outs of SimPy's processes a second, on the machine for which the limits were set
 MEMORY = "peak memory so far"
-WINDOW = 8  # messages of one node under way at once
+WINDOW = 8  # messages of one node in flight
 SECOND = 1_000_000_000
 
 
@@ -74,7 +74,7 @@ SETTINGS = (
     Setting("fat tree", 16, "0%", 10, 16_384, "the next"),
 )
 LARGEST = tuple([Setting("fat tree", 16, "1%", 100, 1_000, wires=wires) for wires in ("", "10gbit 1us")])
-"""The aim for the whole: 1,024 nodes within 20 s and 400 MB."""
+"""Target for the largest setting: 1,024 nodes within 20 s and 400 MB."""
 
 
 Message = tuple[int, int]
@@ -144,7 +144,7 @@ def simulate(setting: Setting) -> Run:
         simulation.run(timeout=1_000 * SECOND)
         taken = time.process_time_ns() - start
         if [sorted(receiver.result()) for receiver in receivers] != due:
-            raise ContenderError(f"{setting}: not every message has come once, and as it was sent")
+            raise ContenderError(f"{setting}: not every message has arrived once and unchanged")
         sent = sum(node.nic.sent for node in simulation.nodes.values())
         return Run(count, sent * SECOND / taken, taken / SECOND)
 

@@ -16,7 +16,7 @@ MIN = {TIME_OUTS: 0.8, CALLBACKS: 1.3, PING_PONG: 2.0, CHAIN: 2.0}
 
 
 def ratios(rows: Sequence[Row], measure: str) -> list[float]:
-    """Ours over SimPy's, turn by turn: what slows the machine for a while slows both."""
+    """Return the engine's rate over SimPy's, by repetition: a temporary slowdown of the machine affects both."""
     samples = {row.contender: row.samples for row in rows if row.measure == measure}
     if not samples:
         return []
@@ -24,16 +24,17 @@ def ratios(rows: Sequence[Row], measure: str) -> list[float]:
 
 
 MIN_FRAMES = ((256, 60_000), (1_024, 30_000))
-"""Full-firmware frames a second, up to so many nodes: as found, and where SimPy has `firmware.REFERENCE`."""
-LONGEST, MAX_MEMORY = 20, 400
-"""Seconds, as found and where SimPy has that, and MB for the largest simulation."""
+"""Frames per second of the complete firmware, by maximum number of nodes: as measured, and on a machine where SimPy has
+`firmware.REFERENCE`."""
+MAX_SECONDS, MAX_MEMORY = 20, 400
+"""Seconds, as measured and on that machine, and MB for the largest simulation."""
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    return [*_beside_simpy(rows), *_in_simulation(rows)]
+    return [*_simpy_targets(rows), *_simulation_targets(rows)]
 
 
-def _in_simulation(rows: Sequence[Row]) -> list[Target]:
+def _simulation_targets(rows: Sequence[Row]) -> list[Target]:
     out = []
     for row in rows:
         if row.subject != "firmware":
@@ -46,13 +47,13 @@ def _in_simulation(rows: Sequence[Row]) -> list[Target]:
                 Target(f"frames/s, {row.hosts} nodes: {setting}{scaled}", limit, "/s", row.median, is_minimum=True)
             )
         elif row.unit == "s":
-            out.append(Target(f"all of it: {setting}{scaled}", LONGEST, "s", row.median))
+            out.append(Target(f"all of it: {setting}{scaled}", MAX_SECONDS, "s", row.median))
         elif row.measure == firmware.MEMORY:
             out.append(Target("memory so far", MAX_MEMORY, "MB", row.median))
     return out
 
 
-def _beside_simpy(rows: Sequence[Row]) -> list[Target]:
+def _simpy_targets(rows: Sequence[Row]) -> list[Target]:
     results = {measure: ratios(rows, measure) for measure in MIN}
     return [
         Target(

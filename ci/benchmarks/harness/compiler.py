@@ -10,7 +10,8 @@ COMPILE = ("cc", "-O2", "-Wall", "-Wextra")
 
 
 def compiled(source: Path, directory: Path) -> Path:
-    """Return the program of a source file, built in `directory`. ContenderError says what is missing."""
+    """Return the program of a source file, built in `directory`. Raises ContenderError if the compiler is missing or
+    fails."""
     if shutil.which(COMPILE[0]) is None:
         raise ContenderError(f"{source.stem} needs a C compiler: apt-get install gcc libc6-dev")
     program = directory / source.stem

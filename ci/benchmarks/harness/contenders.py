@@ -1,4 +1,4 @@
-"""Contenders, which make stars: their interface, and a contender that is a process asked by lines of text."""
+"""Contenders, which bring up stars: their interface, and a process that is driven by lines of text."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ NAMES = Path("/run/netns")
 
 
 class ContenderError(Exception):
-    """A contender cannot be measured here; the message says why and what would help."""
+    """A contender cannot be measured here; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ LARGE = 1 << 20  # bytes of a stream's message
 FRAME = 1514  # bytes on the wire, with the Ethernet header
 RAW = 0x88B6  # IEEE 802 local experimental EtherType 2
 _MTU = 1500
-_POSTED = 8  # receives of the stream's sink, and sends of its source, under way
-_COUNTING = 64  # messages under way that count
+_POSTED = 8  # receives of the stream's sink, and sends of its source, in progress
+_COUNTING = 64  # numbered messages in flight
 _QUIET = 0.2  # s without a frame after which a stream of raw frames is over
 
 Program = Callable[..., Coroutine[Any, None, object]]

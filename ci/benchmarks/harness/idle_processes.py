@@ -1,23 +1,23 @@
-"""Wait until processes are idle, judged by their processor time."""
+"""Wait until processes are idle, judged by their CPU time."""
 
 import time
 from collections.abc import Collection
 from pathlib import Path
 
-GLANCE = 0.05  # s, in which who rests uses no processor
+INTERVAL = 0.05  # s, in which an idle process uses no CPU time
 _TIMEOUT = 30.0  # s
 
 
-def come_to_rest(pids: Collection[int]) -> None:
-    """Wait until none of these processes has used a processor for a while. TimeoutError where they never do."""
-    until, used = time.monotonic() + _TIMEOUT, -1
-    while (now := sum(map(_used, pids))) != used:
-        if time.monotonic() > until:
-            raise TimeoutError(f"after {_TIMEOUT:g} s processes that should wait are still at work")
-        used = now
-        time.sleep(GLANCE)  # in which it is seen whether they work
+def wait_until_idle(pids: Collection[int]) -> None:
+    """Wait until none of the processes has used CPU time for INTERVAL. Raises TimeoutError."""
+    deadline, previous = time.monotonic() + _TIMEOUT, -1
+    while (used := sum(map(_cpu_time, pids))) != previous:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes that should wait still use CPU time after {_TIMEOUT:g} s")
+        previous = used
+        time.sleep(INTERVAL)
 
 
-def _used(pid: int) -> int:
-    """Nanoseconds of processor time."""
+def _cpu_time(pid: int) -> int:
+    """Return the CPU time of a process, nanoseconds."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])

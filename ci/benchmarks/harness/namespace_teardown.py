@@ -1,23 +1,22 @@
 """Wait until the kernel has destroyed a set of network namespaces.
 
-The calls that take a namespace down return long before it is gone: a kernel worker (cleanup_net) destroys it
-later, together with all that were waiting when it started. Nothing announces the end of that work, so it is
-fenced:
+The calls that take a namespace down return long before it is destroyed: a kernel worker (cleanup_net) destroys it
+later, together with all others that waited when it started. The kernel does not announce the end of that work, so a
+fence detects it:
 
-1. Before the tear-down an observer, in a namespace of its own, gives each watched namespace an id
-   (RTM_NEWNSID), and one to an empty namespace of its own, the fence, which only a descriptor holds.
-2. RTM_DELNSID of the last watched namespace says that the worker has taken it up: nothing holds it any more.
-3. Then the fence is closed. There is one such worker and its runs do not overlap, so the fence is taken up by
-   a later run: after the one that destroys the last watched namespace has ended, its devices gone, its RCU
-   barrier passed, its memory freed. RTM_DELNSID of the fence, sent as that later run begins, is the moment
+1. Before the tear-down an observer, in a separate namespace, gives each watched namespace an id
+   (RTM_NEWNSID), and one to an empty namespace, the fence, which only a descriptor holds.
+2. RTM_DELNSID of the last watched namespace shows that the worker has started on it: nothing holds it any more.
+3. Then the fence is closed. There is one such worker and its runs do not overlap, so a later run
+   destroys the fence: after the one that destroys the last watched namespace has ended, its devices removed, its
+   RCU barrier passed, its memory freed. RTM_DELNSID of the fence, sent as that later run begins, is the time
    called settled.
 
 Checked against the tracepoints workqueue_execute_start and _end of cleanup_net: settled came 0.1 to 0.8 ms
 after the end of the run that destroyed the last namespace.
 
-The price is an entry in a table and a message per namespace, the same for whoever made the namespaces. To
-count objects in /proc/slabinfo instead would be wrong: it takes per-CPU slabs for full, and it sees every
-other program's namespaces.
+It costs an entry in a table and a message per namespace, equally for all contenders. Counting objects in
+/proc/slabinfo instead would be wrong: it counts per-CPU slabs as full, and includes other programs' namespaces.
 """
 
 import contextlib
@@ -56,18 +55,18 @@ def new_namespace() -> Iterator[int]:
     before = os.open(OWN_NAMESPACE, os.O_RDONLY)
     try:
         if libc.unshare(CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "unshare of the network namespace")
+            raise OSError(ctypes.get_errno(), "unshare of a network namespace")
         try:
             yield os.open(OWN_NAMESPACE, os.O_RDONLY)
         finally:
             if libc.setns(before, CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "going back to the first network namespace")
+                raise OSError(ctypes.get_errno(), "setns to the original network namespace")
     finally:
         os.close(before)
 
 
 class Observer:
-    """Reports when the watched namespaces are gone. Observes one tear-down at a time."""
+    """Reports when the watched namespaces are destroyed. Observes one tear-down at a time."""
 
     def __init__(self) -> None:
         with new_namespace() as namespace:
@@ -76,7 +75,7 @@ class Observer:
         self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
         self._socket.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_NSID)
         self._fence = self._fence_id = -1
-        self._next_id = 0  # none is used twice, so that no late report is mistaken for another
+        self._next_id = 0  # no id is reused, so that a late report is not mistaken for another
         self._watched: list[int] = []
 
     def close(self) -> None:
@@ -87,23 +86,23 @@ class Observer:
         """Watch the namespaces at these paths: names in /run/netns, or descriptors below /proc."""
         self._close_fence()
         with new_namespace() as self._fence:
-            self._fence_id = self._name(self._fence)
+            self._fence_id = self._assign_id(self._fence)
         self._watched = []
         for path in paths:
             namespace = os.open(path, os.O_RDONLY)
             try:
-                self._watched.append(self._name(namespace))
+                self._watched.append(self._assign_id(namespace))
             finally:
                 os.close(namespace)
 
     def wait(self, deadline_seconds: float = 60.0) -> int:
-        """Wait until all that are watched are destroyed; the moment, in ns of CLOCK_MONOTONIC."""
+        """Wait until all watched namespaces are destroyed; return the time, ns of CLOCK_MONOTONIC."""
         deadline = time.monotonic() + deadline_seconds
         missing = set(self._watched)
         while missing:
-            missing.difference_update(self._gone(deadline))
+            missing.difference_update(self._destroyed(deadline))
         self._close_fence()
-        while self._fence_id not in self._gone(deadline):
+        while self._fence_id not in self._destroyed(deadline):
             pass
         return time.monotonic_ns()
 
@@ -112,7 +111,7 @@ class Observer:
             os.close(self._fence)
             self._fence = -1
 
-    def _name(self, namespace: int) -> int:
+    def _assign_id(self, namespace: int) -> int:
         """Give a namespace an id."""
         nsid = self._next_id
         self._next_id += 1
@@ -128,27 +127,27 @@ class Observer:
                 if kind == NLMSG_ERROR:
                     (error,) = struct.unpack_from("=i", body)
                     if error:
-                        raise OSError(-error, "naming a network namespace")
+                        raise OSError(-error, "RTM_NEWNSID")
                     answered = True
         return nsid
 
-    def _gone(self, deadline: float) -> list[int]:
-        """The ids of the next namespaces that the kernel reports as gone."""
-        gone = []
+    def _destroyed(self, deadline: float) -> list[int]:
+        """Return the ids of the next namespaces that the kernel reports as destroyed."""
+        destroyed = []
         for kind, body in self._receive(deadline):
             if kind == RTM_DELNSID:
                 length, attribute, nsid = struct.unpack_from("=HHi", body, 4)
                 if attribute == NETNSA_NSID and length == 8:
-                    gone.append(nsid)
-        return gone
+                    destroyed.append(nsid)
+        return destroyed
 
     def _receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """The next messages: type and body."""
+        """Receive the next messages: type and body of each."""
         self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             data = self._socket.recv(1 << 16)
         except TimeoutError:
-            raise NotSettledError("namespaces still stand: something holds them") from None
+            raise NotSettledError("namespaces still exist: something holds them") from None
         messages = []
         at = 0
         while at + HEADER.size <= len(data):

@@ -1,4 +1,4 @@
-"""A warm process of the product, which brings clusters up and down and runs commands in a node on request.
+"""A long-lived process with testbed loaded, which brings clusters up and down and runs commands in a node on request.
 
 Commands by lines on standard input, answers by lines of JSON; see `contenders.LineProcess`. The one argument
 is ``keep`` (held by names in /run/netns, as by the command) or ``with`` (held by this process's descriptors).
@@ -17,14 +17,14 @@ COMMAND = "true"
 
 
 def timed_run(node: Any) -> float:
-    """Seconds of the API's way to run a command in a node."""
+    """Return the seconds that `Node.run` takes for a command."""
     start = time.perf_counter()
     node.run([COMMAND])
     return time.perf_counter() - start
 
 
 def timed_ip(namespace: str) -> float:
-    """Seconds of ``ip netns exec``, started by the leanest way that Python has."""
+    """Return the seconds that ``ip netns exec`` takes, started by `posix_spawn`, Python's cheapest way."""
     start = time.perf_counter()
     child = os.posix_spawnp("ip", ["ip", "netns", "exec", namespace, COMMAND], os.environ)
     _, status = os.waitpid(child, 0)
@@ -49,7 +49,7 @@ def main() -> None:
                 described = time.monotonic_ns()
                 cluster = Cluster.star(hosts)
                 resolved = time.monotonic_ns()
-                resolve(cluster)  # up() does it again, in its own time
+                resolve(cluster)  # up() repeats it, and its time is included there
                 start = time.monotonic_ns()
                 running = cluster.up(name=name, keep=keep)
                 end = time.monotonic_ns()

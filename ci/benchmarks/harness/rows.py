@@ -24,8 +24,8 @@ class Row:
     """
 
     subject: str  # "star", "command", "run in a node", "footprint"
-    contender: str  # who did it: "floor", "testbed", "ip -batch", ...
-    measure: str  # what: "bring-up", "settled tear-down", "CPU of status", ...
+    contender: str  # "floor", "testbed", "ip -batch", ...
+    measure: str  # "bring-up", "settled tear-down", "CPU of status", ...
     hosts: int
     unit: str
     samples: tuple[float, ...]
@@ -53,7 +53,7 @@ def _output(*command: str) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return the machine and the versions: what repeats a row beside its settings."""
+    """Return the machine and the versions, which a repetition needs besides a row's settings."""
     return {
         **run_environment(DISTRIBUTIONS),
         "iproute2": _output("ip", "-V"),
@@ -79,13 +79,13 @@ class Store:
             self._write({**dataclasses.asdict(row), **summary})
 
     def add_result(self, result: dict[str, Any]) -> None:
-        """Store what follows from rows: a ratio, a target reached or not."""
+        """Store a result derived from rows, such as a ratio or a target."""
         self._write(result)
 
     def close(self) -> None:
         self._file.close()
 
     def _write(self, record: dict[str, Any]) -> None:
-        whole = {"benchmark": self._benchmark, "run": self._run, **record, "environment": self._environment}
-        self._file.write(json.dumps(whole) + "\n")
+        entry = {"benchmark": self._benchmark, "run": self._run, **record, "environment": self._environment}
+        self._file.write(json.dumps(entry) + "\n")
         self._file.flush()

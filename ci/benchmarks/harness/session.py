@@ -1,4 +1,4 @@
-"""Run of a benchmark: its rows, its failures, and the file that both go to."""
+"""Run of a benchmark: its rows, its failures, and the file to which both are written."""
 
 import argparse
 import compileall
@@ -19,21 +19,21 @@ from benchmarks.harness.namespace_teardown import NotSettledError
 from benchmarks.harness.rows import REPOSITORY, Row, Store
 from benchmarks.harness.targets import Target
 
-PRODUCT = ("testbed", "protocols", "topologies")
-WIDTH = 120  # of the tables where there is no terminal
+PACKAGES = ("testbed", "protocols", "topologies")
+WIDTH = 120  # columns of the tables without a terminal
 
 
-def option(parser: argparse.ArgumentParser, name: str, default: str, meaning: str) -> None:
+def add_option(parser: argparse.ArgumentParser, name: str, default: str, meaning: str) -> None:
     parser.add_argument(name, default=default, help=f"{meaning} (default: %(default)s)")
 
 
-def subjects(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
-    """``--subjects``: which of those that a benchmark knows."""
+def add_subjects(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
+    """Add ``--subjects``: a list of those that the benchmark knows."""
 
     def chosen(text: str) -> list[str]:
         names = text.split(",")
         if unknown := [name for name in names if name not in known]:
-            raise argparse.ArgumentTypeError(f"there is no {unknown[0]!r}, only {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"unknown subject {unknown[0]!r}; known: {', '.join(known)}")
         return names
 
     everything = ",".join(known)
@@ -62,7 +62,7 @@ class Session:
         self.stack.close()
 
     def attempt(self, what: str, measure: Callable[[], Iterable[Row]]) -> None:
-        """Measure and keep the rows; note why it could not be done."""
+        """Measure and store the rows; record the reason of a failure."""
         try:
             for row in measure():
                 self.add([row])
@@ -70,7 +70,7 @@ class Session:
             self.failures.append(f"{what}: {error}")
 
     def each(self, expected: Collection[str], measures: Mapping[str, Callable[[], Iterable[Row]]]) -> None:
-        """Measure those of the subjects that are wanted, in their order."""
+        """Measure the requested subjects, in their order."""
         for subject, measure in measures.items():
             if subject in expected:
                 self.attempt(subject, measure)
@@ -96,17 +96,17 @@ class Session:
 
 
 def compile_modules(directory: Path = REPOSITORY) -> None:
-    """Write the byte code of the product's modules, and let processes that we start do so: without it a process takes
-    twice as long to start, and memory to compile."""
+    """Write the byte code of the modules of testbed, and let child processes do so: without it a process takes twice as
+    long to start, and needs memory to compile."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    for room in PRODUCT:
-        compileall.compile_dir(directory / room, quiet=1)
+    for package in PACKAGES:
+        compileall.compile_dir(directory / package, quiet=1)
 
 
 def main(benchmark: str, output: str, run: Callable[[Session], None], root: bool = True) -> int:
-    """Run the benchmark; exit code 0 when all could be measured, whatever the figures, else 1. root: refuse to run as
-    another user."""
+    """Run the benchmark; return exit code 0 if everything was measured, whatever the figures, else 1. root: refuse to run
+    as another user."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)

@@ -8,8 +8,8 @@ from benchmarks.harness.rows import Row
 from benchmarks.harness.targets import Target
 
 
-def figure(value: float, unit: str) -> str:
-    """A value to three digits, seconds as milliseconds or microseconds, bytes as kB, bit/s as Gbit/s."""
+def format_value(value: float, unit: str) -> str:
+    """Format a value to three digits: seconds as milliseconds or microseconds, bytes as kB, bit/s as Gbit/s."""
     if unit == "s":
         if abs(value) < 0.9995e-3:
             return f"{value * 1e6:.3g} us"
@@ -26,8 +26,10 @@ def figure(value: float, unit: str) -> str:
 def format_samples(row: Row) -> str:
     """Format a row's median, with the range of its samples in parentheses."""
     if row.low == row.high:
-        return figure(row.median, row.unit)
-    return f"{figure(row.median, row.unit)} ({figure(row.low, row.unit)} - {figure(row.high, row.unit)})"
+        return format_value(row.median, row.unit)
+    return (
+        f"{format_value(row.median, row.unit)} ({format_value(row.low, row.unit)} - {format_value(row.high, row.unit)})"
+    )
 
 
 def row_table(title: str, rows: Sequence[Row], hosts: str = "hosts") -> Table:
@@ -36,8 +38,8 @@ def row_table(title: str, rows: Sequence[Row], hosts: str = "hosts") -> Table:
     for heading in ("contender", "measure", hosts, "measured"):
         table.add_column(heading, justify="right" if heading in (hosts, "measured") else "left")
     for number, row in enumerate(rows):
-        last = number + 1 == len(rows) or rows[number + 1].subject != row.subject
-        table.add_row(row.contender, row.measure, str(row.hosts or ""), format_samples(row), end_section=last)
+        is_last = number + 1 == len(rows) or rows[number + 1].subject != row.subject
+        table.add_row(row.contender, row.measure, str(row.hosts or ""), format_samples(row), end_section=is_last)
     return table
 
 
@@ -45,10 +47,10 @@ def target_table(targets: Sequence[Target]) -> Table:
     table = Table(title="Targets")
     for heading in ("target", "limit", "measured", ""):
         table.add_column(heading, justify="right" if heading in ("limit", "measured") else "left")
-    words = {True: "[green]reached", False: "[red]not reached", None: "[yellow]not measured"}
+    verdicts = {True: "[green]reached", False: "[red]not reached", None: "[yellow]not measured"}
     for target in targets:
-        measured = figure(target.measured, target.unit) if target.measured is not None else ""
+        measured = format_value(target.measured, target.unit) if target.measured is not None else ""
         sign = "≥" if target.is_minimum else "<" if target.strict else "≤"
-        bound = f"{sign} {figure(target.limit, target.unit)}"
-        table.add_row(target.name, bound, measured, words[target.reached])
+        bound = f"{sign} {format_value(target.limit, target.unit)}"
+        table.add_row(target.name, bound, measured, verdicts[target.reached])
     return table

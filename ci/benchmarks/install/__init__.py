@@ -1,1 +1,1 @@
-"""The package: the benchmark of what an install costs."""
+"""Benchmark of an installation."""

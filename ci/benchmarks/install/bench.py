@@ -1,4 +1,4 @@
-"""``ci/bench install``: what an install costs: time, size and packages, of the base and with each extra."""
+"""``ci/bench install``: time, size and packages of an installation, of the base and with each extra."""
 
 import argparse
 import os
@@ -29,11 +29,11 @@ def extras() -> list[str]:
     return sorted(document["project"]["optional-dependencies"])
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen = [BASE, *(extra for extra in extras() if extra not in ("dev", "docs"))]
-    session.subjects(parser, chosen)
-    session.option(parser, "--repeat", "1", "times that each is installed")
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+    session.add_subjects(parser, chosen)
+    session.add_option(parser, "--repeat", "1", "times that each is installed")
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def measure(what: str, wheel: Path, directory: Path, repeat: int) -> Iterator[Row]:

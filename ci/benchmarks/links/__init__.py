@@ -1,1 +1,1 @@
-"""``ci/bench links``: what impaired links cost, and what unimpaired ones do not."""
+"""``ci/bench links``: the cost of impaired links, and that unimpaired links have none."""

@@ -18,12 +18,12 @@ SUBJECTS = ("relay", "throughput", "lateness", "unimpaired", "links", "inject", 
 OUTPUT = REPOSITORY / "results" / "bench-links.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "5", "runs that count")
-    session.option(parser, "--seconds", "2", "length of every run of traffic")
-    session.option(parser, "--sizes", "2,16,100", "nodes of the stars of inject")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "5", "measured runs")
+    session.add_option(parser, "--seconds", "2", "length of every run of traffic")
+    session.add_option(parser, "--sizes", "2,16,100", "nodes of the stars of inject")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Clusters of the product for the benchmarks of links, asked for by lines from a process that has them."""
+"""Clusters for the benchmarks of links, in a process that is driven by lines of text."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from benchmarks.harness.processors import RELAY
 from benchmarks.harness.traffic import NodeAddress
 
 PROCESS = Path(__file__).with_name("cluster_process.py")
-TIMEOUT = 20.0  # s for a relay to work off what waits
-GLANCE, IDLE = 0.05, 0.1  # s at its processor time, and the share of a processor that is rest
+TIMEOUT = 20.0  # s for a relay to forward all waiting frames
+INTERVAL, IDLE = 0.05, 0.1  # s between readings of its CPU time, and the share of a processor below which it is idle
 
 
 class Clusters:
@@ -73,9 +73,7 @@ class Relay:
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         self._pids: list[int] = [process["pid"] for process in report["processes"]]
-        self.spun = (
-            report["processor"]["spun"] / 1e9
-        )  # s of its processor time in which it waited for a deadline to come
+        self.spun = report["processor"]["spun"] / 1e9  # s of its CPU time in which it waited for a deadline
         self._directions = [direction for link in report["links"].values() for direction in link.values()]
 
     def cpu(self) -> float:
@@ -87,11 +85,11 @@ class Relay:
         deadline = time.monotonic() + TIMEOUT
         used = self.cpu()
         while time.monotonic() < deadline:
-            time.sleep(GLANCE)  # in which it is seen whether it works
+            time.sleep(INTERVAL)
             before, used = used, self.cpu()
-            if used - before < IDLE * GLANCE:
+            if used - before < IDLE * INTERVAL:
                 return used
-        raise ContenderError(f"the relay had not come to rest after {TIMEOUT:g} s")
+        raise ContenderError(f"the relay was not idle after {TIMEOUT:g} s")
 
     def pin(self, cpu: int = RELAY) -> None:
         """Pin all processes of the relay to one processor."""

@@ -11,7 +11,7 @@ from benchmarks.harness.rows import Row
 from benchmarks.harness.traffic import FRAME, Traffic
 from benchmarks.links.clusters import Clusters
 
-RATE = 200_000  # frames for every second that is asked for
+RATE = 200_000  # frames per requested second
 BATCH = 32
 PER_FRAME = "sender's CPU per frame"
 DIRECT, JOINED, LOSS = "one pair", "two pairs, redirected", "two pairs, redirected, loss by tc"

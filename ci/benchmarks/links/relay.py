@@ -1,4 +1,4 @@
-"""Throughput of the relay: frames per second of processor time, and what more links add to the cost of a frame."""
+"""Throughput of the relay: frames per second of processor time, and the additional cost of a frame with more links."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ SATURATED = "frames/s of a core, saturated"
 CLEAN = "highest rate without unasked-for loss"
 PER_FRAME = "CPU per frame at the highest clean rate"
 START, STEP, FINEST = 40_000, 1.25, 1.03  # of the search for it: frames/s, factors
-MIN = 1_000  # frames/s, below which there is nothing to search for
-ATTEMPTS = 2  # at every rate of it, so that one interruption of the machine does not end it
+MIN = 1_000  # frames/s, at which the search gives up
+ATTEMPTS = 2  # at every rate of the search, so that one interruption of the machine does not end it
 
 FEW, MANY = 2, 200
 TOO_MUCH = 400_000  # frames/s, for any relay
@@ -28,7 +28,7 @@ LINKS = "CPU per frame, {load:,} frames/s offered"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Frames offered to the relay for a while. lost: those that vanished for no reason that was asked for."""
+    """Frames offered to the relay for a while. lost: those lost for another reason than the configured impairment."""
 
     sent: int
     rate: float  # frames/s that the sender reached
@@ -94,7 +94,7 @@ def highest(attempt: Callable[[float], Trial]) -> Trial | None:
     best: Trial | None = None
     low, high, rate = 0.0, 0.0, float(START)
     while rate > MIN:
-        result = next((one for one in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(one, rate)), None)
+        result = next((trial for trial in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(trial, rate)), None)
         if result is not None:
             best, low = result, rate
         else:
@@ -106,7 +106,7 @@ def highest(attempt: Callable[[float], Trial]) -> Trial | None:
 
 
 def _clean(trial: Trial, rate: float) -> bool:
-    """Tell whether a trial was sustained: no frame lost, sent at the rate meant (a delayed sender offers less), and no
+    """Return whether a trial was sustained: no frame lost, sent at the rate meant (a delayed sender offers less), and no
     more processor time of the relay than time passed."""
     complete = not trial.lost and trial.offered >= trial.sent
     return complete and trial.cpu <= trial.seconds and trial.rate > 0.95 * rate
@@ -124,7 +124,7 @@ def many_links(
         for cluster in (few, many):
             cluster.relay().pin()
             nodes = list(cluster.nodes.values())
-            # The switch learns where everybody is: what it does not know it floods.
+            # Let the switch learn all addresses: it floods frames to unknown ones.
             traffic.send(list(zip(nodes, nodes[1:] + nodes[:1], strict=True)), 1_000, len(nodes))
         for turn in range(repeat + 1):
             for load in LOADS:

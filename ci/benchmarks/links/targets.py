@@ -10,7 +10,7 @@ from benchmarks.links import lateness, relay, throughput, trust
 FRAMES_PER_CORE = 120_000
 DELAYED_TCP = 1e9  # bit/s
 LATE_P50, LATE_P99 = 50e-6, 300e-6  # s; medians of the runs
-UNIMPAIRED = 0.05  # from what ip makes
+UNIMPAIRED = 0.05  # relative deviation from a star made by ip
 TRUSTED = 0.9  # of the runs of a demo ring on an idle machine
 MANY_LINKS = 1.5  # times the cost of a frame with few
 
@@ -25,7 +25,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         return statistics.median(samples_found) if samples_found else None
 
     def relative(subject: str, ours: str, theirs: str, measure: str) -> float | None:
-        """The median of the ratios of single turns: what slows the machine for a while slows both."""
+        """Return the median of the repetitions' ratios: a temporary slowdown of the machine affects both."""
         pairs = zip(samples(subject, ours, measure), samples(subject, theirs, measure), strict=True)
         results = [first / second for first, second in pairs]
         return statistics.median(results) if results else None

@@ -13,11 +13,11 @@ from benchmarks.harness.traffic import NodeAddress, Traffic
 from benchmarks.links.clusters import Clusters
 
 DELAY = "1ms"
-DELAYED, PLAIN = "one link, delayed 1 ms", "one link, nothing asked for"
+DELAYED, PLAIN = "one link, delayed 1 ms", "one link, no impairment"
 TCP, RELAY_USE, SOURCE_USE, SINK_USE = "TCP", "CPU of the relay", "CPU of the sender", "CPU of the receiver"
 
 ROUND_TRIPS = 5_000
-PAIRS = 10  # turns of the comparison for every repeat
+PAIRS = 10  # comparisons per repetition
 TESTBED, BY_IP, AGAIN = "testbed", "ip", "ip again"
 ROUND_TRIP = "round trip of 8 bytes of TCP, p50"
 

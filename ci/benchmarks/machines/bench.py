@@ -1,5 +1,5 @@
-"""``ci/bench machines``: clusters over three machines on this kernel: bring-up beside one machine, control messages, links
-between machines beside a bare VXLAN."""
+"""``ci/bench machines``: clusters over three machines on this kernel: bring-up compared with one machine, control
+messages, links between machines compared with a bare VXLAN."""
 
 import argparse
 import os
@@ -27,14 +27,14 @@ _UNDERLAY = 'name = "bench-{pid}"\ndefaults = {{ mtu = {mtu} }}\ngenerate = {{ s
 _PROGRAMS = ("ip", "ssh-keygen", local_machines.SSHD)
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--nodes", "300", "of the cluster")
-    session.option(parser, "--repeat", "5", "measured rounds of bring-up")
-    session.option(parser, "--turns", "50", "measured turns of links")
-    session.option(parser, "--count", "5000", "round trips of a turn")
-    session.option(parser, "--seconds", "0.5", "of a turn's TCP stream")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--nodes", "300", "of the cluster")
+    session.add_option(parser, "--repeat", "5", "measured rounds of bring-up")
+    session.add_option(parser, "--turns", "50", "measured repetitions of links")
+    session.add_option(parser, "--count", "5000", "round trips per repetition")
+    session.add_option(parser, "--seconds", "0.5", "of TCP per repetition")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
 
 
 def _told(measure: Callable[[], Iterable[Row]]) -> Iterator[Row]:
-    """Yield rows; an error of the product is the reason why there are no more."""
+    """Yield rows; convert a TestbedError to a ContenderError."""
     try:
         yield from measure()
     except TestbedError as error:

@@ -18,7 +18,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == expected), ())
 
     def relative(subject: str, ours: str, theirs: str, measure: str) -> float | None:
-        """The median of the ratios of single turns: what slows the machine for a while slows both."""
+        """Return the median of the repetitions' ratios: a temporary slowdown of the machine affects both."""
         pairs = zip(samples(subject, ours, measure), samples(subject, theirs, measure), strict=True)
         results = [first / second for first, second in pairs]
         return statistics.median(results) if results else None

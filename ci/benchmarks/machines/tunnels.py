@@ -1,4 +1,4 @@
-"""An unimpaired link between two nodes on different machines, beside a VXLAN that ends in the nodes themselves.
+"""An unimpaired link between two nodes on different machines, compared with a VXLAN that ends in the nodes.
 
 The bare VXLAN is measured twice: its distance from itself is the machine's resolution. A third one leads to the node by a
 bridge and a veth pair, as testing tools wire it by hand: that is what a node's own interface costs.

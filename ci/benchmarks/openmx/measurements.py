@@ -1,4 +1,4 @@
-"""Measurements of Open-MX beside EMP, in turn, and of its receive policies, and their rows."""
+"""Measurements of Open-MX and EMP in turn, and of Open-MX's receive policies, and their rows."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,10 +27,10 @@ SENT, WRONG, RATE, RESENT = "sent", "lost, twice or out of order", "received", "
 POLICIES = {
     "one queue": (1, ""), "round robin": (2, "round-robin"), "two queues by endpoint": (2, "endpoint"),
 }  # fmt: skip
-"""Receive queues and what deals frames out to them, by policy."""
+"""Receive queues and their distribution of frames, by policy."""
 RANKS = 4  # of each node
 TIMEOUT, PROGRESS_TIMEOUT = 3600.0, 60.0  # s
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 _SLOWEST = 200  # numbered messages a second, on a machine that has other work
 _RESEND = Settings(resend=1)
 

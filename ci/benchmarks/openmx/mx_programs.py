@@ -26,7 +26,7 @@ from testbed.runtime.nodes.run_orders import ProgramNode
 
 LARGE = 4 << 20
 _UNDER_WAY = 4  # messages of a stream
-_NUMBERED = 256  # numbered messages under way
+_NUMBERED = 256  # numbered messages in flight
 _DATA, _CREDIT = 1, 2  # match information
 _END = 0xFFFF_FFFF
 

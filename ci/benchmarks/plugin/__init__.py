@@ -1,1 +1,1 @@
-"""``ci/bench plugin``: what the pytest plug-in costs."""
+"""``ci/bench plugin``: the overhead of the pytest plug-in."""

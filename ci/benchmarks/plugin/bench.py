@@ -42,11 +42,11 @@ def pytest_sessionfinish(session):
 """
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--tests", "40", "tests of each kind, after one that does not count")
-    session.option(parser, "--repeat", "15", "runs of pytest with the plug-in and without it, by turns")
-    session.subjects(parser, ("test", "idle"))
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--tests", "40", "tests of each kind, after a warm-up")
+    session.add_option(parser, "--repeat", "15", "runs of pytest with the plug-in and without it, alternately")
+    session.add_subjects(parser, ("test", "idle"))
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def of_tests(directory: Path, tests: int) -> Iterator[Row]:

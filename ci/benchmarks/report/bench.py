@@ -19,13 +19,13 @@ TIME, SIZE, MEMORY = "time of the command", "size of the page", "memory at most"
 SECONDS, BYTES = 10.0, 5_000_000.0
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "3", "reports of each run")
-    session.option(parser, "--nodes", "100", "of the runs")
-    session.option(parser, "--rows", "1000000", "of the run that writes one for each message")
-    session.option(parser, "--messages", "250000", "of the run with histories, which have four events of each")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "3", "reports of each run")
+    session.add_option(parser, "--nodes", "100", "of the runs")
+    session.add_option(parser, "--rows", "1000000", "of the run that writes one for each message")
+    session.add_option(parser, "--messages", "250000", "of the run with histories, which have four events of each")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:

@@ -1,1 +1,1 @@
-"""``ci/bench runs``: how soon the first message comes, what the controller costs, and whether anything leaks."""
+"""``ci/bench runs``: time to the first message, cost of the controller, and leaks."""

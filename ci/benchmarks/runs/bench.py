@@ -15,15 +15,15 @@ SUBJECTS = ("first", "controller", "storm", "relayed")
 OUTPUT = REPOSITORY / "results" / "bench-runs.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "10", "runs that count, to the first message")
-    session.option(parser, "--nodes", "100", "of the storm")
-    session.option(parser, "--messages", "200000", "of the storm, in all")
-    session.option(parser, "--seconds", "60", "over which they are spread")
-    session.option(parser, "--every", "1", "seconds between two looks at the storm's processes")
-    session.option(parser, "--relayed", "20", "nodes of the storm whose losses the relay decides")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "10", "measured runs, to the first message")
+    session.add_option(parser, "--nodes", "100", "of the storm")
+    session.add_option(parser, "--messages", "200000", "total of the storm")
+    session.add_option(parser, "--seconds", "60", "seconds over which they are spread")
+    session.add_option(parser, "--every", "1", "seconds between two samples of the storm's processes")
+    session.add_option(parser, "--relayed", "20", "nodes of the storm with losses in the relay")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:

@@ -41,7 +41,7 @@ def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row
 def _first_received(folder: Path) -> int:
     """Return the time of the first receive, in ns of the machine's monotonic clock."""
     records = [json.loads(line) for path in folder.glob("history/*.jsonl") for line in path.read_text().splitlines()]
-    return min(int(one["clock_ns"]) for one in records if one["what"] == "received")
+    return min(int(record["clock_ns"]) for record in records if record["what"] == "received")
 
 
 def _command(directory: str, *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""Leaks: growth that lasts as long as the watch, as opposed to warm-up.
+"""Leaks: growth over the complete observation, as opposed to warm-up.
 
 The slope of the second half by Theil and Sen: the median of the slopes of all pairs, which a few steps and outliers do
 not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient based on Kendall's
@@ -56,7 +56,7 @@ def second_half(samples: Sequence[Sample]) -> list[Sample]:
 def more_at_least(samples: Sequence[Sample]) -> float:
     """Return the minimum of the last third minus that of the third before.
 
-    Meant for counts such as descriptors, which are open for a moment or for ever.
+    Meant for counts such as descriptors, which are open for a moment or forever.
     """
     start, ended = samples[0][0], samples[-1][0]
     first, second = start + (ended - start) / 3, start + 2 * (ended - start) / 3

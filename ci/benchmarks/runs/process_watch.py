@@ -39,7 +39,7 @@ class Look:
 
 
 Rounds = list[tuple[float, list[Look]]]
-"""When, in seconds; and what was seen then."""
+"""Samples with their times, seconds."""
 
 
 class Watch:
@@ -101,7 +101,7 @@ class Watch:
         for kind in {look.kind for _, looks in rounds for look in looks}:
             of_kind = [(when, [look for look in looks if look.kind == kind]) for when, looks in rounds]
             usual = Counter(len(looks) for _, looks in of_kind).most_common(1)[0][0]
-            kept = [one for one in of_kind if len(one[1]) == usual]
+            kept = [sample for sample in of_kind if len(sample[1]) == usual]
             if usual and len(kept) > _MOSTLY * len(rounds):
                 results[kind] = kept
         return results
@@ -134,7 +134,7 @@ def own(pid: int) -> int:
 
 
 def network_cookie(path: str) -> int:
-    """Return what identifies a network namespace for ever: inode numbers are used again at once. As root; OSError."""
+    """Return the unique identifier of a network namespace: inode numbers are reused at once. As root; OSError."""
     with namespaces.restore_namespace():
         namespaces.enter(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inside:

@@ -22,8 +22,8 @@ KERNEL, RELAY = "losses by the kernel", "losses by the relay"
 MESSAGES, TOOK, WRONG, LEFT = "messages received", "time", "lost or twice", "left behind"
 MEMORY, DESCRIPTORS = "memory gained, beyond doubt", "descriptors gained"
 PROCESS = Path(__file__).with_name("storm_process.py")
-_SETTLES = 10.0  # s, for what ends by itself
-_TIMEOUT_FACTOR = 10  # times what the traffic is spread over, on a machine that does not keep up
+_SETTLES = 10.0  # s for processes to end by themselves
+_TIMEOUT_FACTOR = 10  # times the duration of the traffic, for a machine that does not keep up
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Clusters, namespaces and files on the machine. Since others may use it, only new objects of ours count."""
+    """Clusters, namespaces and files on the machine. Since others may use it, only new objects of this run count."""
 
     mounts: frozenset[str]
     files: frozenset[str]
@@ -95,7 +95,7 @@ def machine() -> Machine:
 
 
 def _left(watch: Watch, before: Machine) -> list[str]:
-    """Return what is left once processes had time to end by themselves."""
+    """Return the leftovers once processes have had time to end by themselves."""
     until = time.monotonic() + _SETTLES
     while (result := remains(watch, before)) and time.monotonic() < until:
         time.sleep(0.05)  # between two looks
@@ -103,16 +103,16 @@ def _left(watch: Watch, before: Machine) -> list[str]:
 
 
 def remains(watch: Watch, before: Machine) -> list[str]:
-    """List what is left of the watched objects and was not there before, a sentence each."""
+    """List the watched objects that are left and did not exist before, a sentence each."""
     after = machine()
     ours = watch.networks - {network_cookie("/proc/self/ns/net")}
     results = [f"process {pid}" for pid in sorted(watch.pids())]
     results += [f"network namespace {cookie}" for cookie in sorted(ours & _networks())]
-    name = f"-run-{watch.controller}-"  # in our cluster's; others come and go meanwhile
-    results += [f"mount {one}" for one in sorted(after.mounts - before.mounts) if name in one]
-    results += [f"file {one}" for one in sorted(after.files - before.files) if name in one]
+    name = f"-run-{watch.controller}-"  # in our cluster's name; other clusters may start and end meanwhile
+    results += [f"mount {mount}" for mount in sorted(after.mounts - before.mounts) if name in mount]
+    results += [f"file {file}" for file in sorted(after.files - before.files) if name in file]
     new = after.packet_sockets - before.packet_sockets
-    return results + [f"packet socket {one}" for one in sorted(new - _sockets_of_others() if new else new)]
+    return results + [f"packet socket {socket}" for socket in sorted(new - _sockets_of_others() if new else new)]
 
 
 def _sockets_of_others() -> set[str]:
@@ -171,5 +171,5 @@ def rows(storm: Storm, found: Watched) -> Iterator[Row]:
 
 
 def messages_meanwhile(found: Watched, seconds: float) -> float:
-    """Return about how many messages came in `seconds`."""
+    """Return about how many messages arrived in `seconds`."""
     return float(found.result["received"]) * min(1.0, seconds / found.result["took"])

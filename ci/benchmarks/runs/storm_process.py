@@ -29,8 +29,8 @@ def storm(requested: dict[str, Any]) -> dict[str, Any]:
         output=requested["output"],
     )  # fmt: skip
     return {
-        "received": sum(one["received"] for one in result.results.values()),
-        "sent": sum(one["sent"] for one in result.results.values()),
+        "received": sum(row["received"] for row in result.results.values()),
+        "sent": sum(row["sent"] for row in result.results.values()),
         "took": max(row["took_ns"] for row in result.rows) / 1e9,
         "grade": result.verdict.grade.value,
         "findings": [

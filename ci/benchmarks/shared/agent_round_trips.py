@@ -16,7 +16,7 @@ from testbed.runtime.shared.attachment import Attachment, HostDriver
 
 _ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
 _ENTRIES = 64
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 
 
 class GivesBack:
@@ -106,7 +106,7 @@ def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
 
     process = Process("", -1, host)
     try:
-        result: Quantiles = process.hear()
+        result: Quantiles = process.next_report()
         return result
     finally:
         process.kill()

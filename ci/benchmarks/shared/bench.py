@@ -1,4 +1,5 @@
-"""``ci/bench shared``: host -> agent -> host, round trips beside inline NICs and TCP, many host processes, torture."""
+"""``ci/bench shared``: host -> agent -> host, round trips compared with inline NICs and TCP, many host processes,
+torture."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -15,16 +16,16 @@ SUBJECTS = ("alone", SPINNING, BLOCKING, "hosts", "fair", "torture")
 OUTPUT = REPOSITORY / "results" / "bench-shared.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "10", "turns that count")
-    session.option(parser, "--count", "10000", "round trips of a turn")
-    session.option(parser, "--hosts", "50", "host processes on one NIC")
-    session.option(parser, "--seconds", "10", "for which they send")
-    session.option(parser, "--messages", "100000", "of the torture; 10,000,000 take an hour")
-    session.option(parser, "--loss", "1%", "beside it")
-    session.option(parser, "--every", "1", "seconds between two kills")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "10", "measured repetitions")
+    session.add_option(parser, "--count", "10000", "round trips per repetition")
+    session.add_option(parser, "--hosts", "50", "host processes on one NIC")
+    session.add_option(parser, "--seconds", "10", "for which they send")
+    session.add_option(parser, "--messages", "100000", "of the torture; 10,000,000 take an hour")
+    session.add_option(parser, "--loss", "1%", "of its links")
+    session.add_option(parser, "--every", "1", "seconds between two kills")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.idle_processes import come_to_rest
+from benchmarks.harness.idle_processes import wait_until_idle
 from benchmarks.shared.processes import Process, agent
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter
@@ -24,7 +24,7 @@ from testbed.runtime.shared.agent import NicConfig
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.spec.placement import address_of
 
-_QUIET = 2.0  # s in which nobody does anything
+_QUIET = 2.0  # s without traffic
 _SIZE = 64  # bytes of a message
 _UNDER_WAY = 4  # messages of one host process
 _POSTED = 256  # receives
@@ -74,13 +74,13 @@ class Pair:
         self._stack.close()
 
     def host(self, place: int, program: Callable[[Endpoint, HostDriver], Any], function: int | None = None) -> Process:
-        """Start a host process of a node; it has attached, and reported the time taken, when this returns."""
+        """Start a host process of a node; return when it has attached and reported the duration."""
         device = self._devices[place]
 
-        def run(tell: Callable[[object], None]) -> object:
+        def run(report: Callable[[object], None]) -> object:
             start = time.monotonic()
             nic = Attachment(device, ETHERTYPE, _SPLIT_DRIVER, function)
-            tell(time.monotonic() - start)
+            report(time.monotonic() - start)
             assert isinstance(nic.host, Endpoint)
             driver = HostDriver(nic, nic.host)
             return driver.loop.complete(program(nic.host, driver))
@@ -114,8 +114,8 @@ def cost(hosts: int) -> Cost:
         before = _private(process.pid)
         bare = Process("", -1, lambda _: time.sleep(3600))
         waiting = [pair.host(0, _wait) for _ in range(hosts)]
-        took = [float(host.hear()) for host in waiting]
-        come_to_rest([process.pid, *(host.pid for host in waiting)])
+        took = [float(host.next_report()) for host in waiting]
+        wait_until_idle([process.pid, *(host.pid for host in waiting)])
         grown = _private(process.pid) - before
         own = sum(_private(host.pid) for host in waiting) / hosts - _private(bare.pid)
         bare.kill()
@@ -168,10 +168,10 @@ def fair(hosts: int, seconds: float) -> list[int]:
 
     with Pair((hosts, 1)) as pair:
         sinking = pair.host(1, count)
-        sinking.hear()
+        sinking.next_report()
         for host in [pair.host(0, flood) for _ in range(hosts)]:
-            host.hear()
-        results: list[int] = sinking.hear()
+            host.next_report()
+        results: list[int] = sinking.next_report()
         return results
 
 
@@ -202,7 +202,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
         return both_ways
 
     async def victim(endpoint: Endpoint, driver: HostDriver) -> None:
-        """Exchange large messages with the peer for ever, ignoring all errors."""
+        """Exchange large messages with the peer forever, ignoring all errors."""
         peer = (endpoint.number + hosts) % (2 * hosts)
         chance, buffer = random.Random(endpoint.number), bytearray(1 << 16)
         while True:
@@ -224,7 +224,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             for place in (0, 1)
         ]
         for host in pairs:
-            host.hear()
+            host.next_report()
         victims = [pair.host(place, victim, hosts - 1) for place in (0, 1)]
         kills = 0
         while any(_alive(host.pid) for host in pairs):
@@ -233,7 +233,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             victims[place].kill()
             victims[place] = pair.host(place, victim, hosts - 1)
             kills += 1
-        wrong = sum(int(host.hear()) for host in pairs)
+        wrong = sum(int(host.next_report()) for host in pairs)
         took = time.monotonic() - start
     return {"messages": share * 2 * (hosts - 1), "wrong": wrong, "kills": kills, "seconds": took}
 

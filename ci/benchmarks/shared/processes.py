@@ -20,7 +20,7 @@ class Process:
     """A forked child, which dies with the benchmark. cpu: the processor that it is bound to, or -1."""
 
     def __init__(self, namespace: str, cpu: int, function: Callable[[Callable[[object], None]], object]) -> None:
-        """function(tell): runs in the child; `hear` returns what it passes to `tell`, and at last its result.
+        """function(report): runs in the child; `next_report` returns what it passes to `report`, and at last its result.
         namespace: path; "": the present one."""
         self._ours, theirs = multiprocessing.connection.Pipe()
         self.pid = os.fork()
@@ -43,14 +43,14 @@ class Process:
         theirs.close()
         self._ended = False
 
-    def hear(self) -> Any:
+    def next_report(self) -> Any:
         """Return the process's next message. ContenderError if it has ended or is silent for too long."""
         try:
             if self._ours.poll(TIMEOUT):
                 return self._ours.recv()
         except EOFError:
             raise ContenderError("a process has ended before its time") from None
-        raise ContenderError(f"a process has said nothing for {TIMEOUT:g} s")
+        raise ContenderError(f"a process has not reported for {TIMEOUT:g} s")
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""
@@ -65,11 +65,11 @@ class Process:
 def agent(config: NicConfig, namespace: str = "", cpu: int = -1) -> Process:
     """Start an agent; it listens when this returns."""
 
-    def run(tell: Callable[[object], None]) -> None:
+    def run(report: Callable[[object], None]) -> None:
         shared = SharedAgent(config)
-        tell("listens")
+        report("listens")
         shared.run()
 
     process = Process(namespace, cpu, run)
-    process.hear()
+    process.next_report()
     return process

@@ -1,5 +1,5 @@
-"""``ci/bench ssam``: round trips beside EMP's, cells through the relay and in the simulation beside frames, and very many
-requests where cells are lost."""
+"""``ci/bench ssam``: round trips compared with EMP's, cells through the relay and in the simulation compared with frames,
+and requests where cells are lost."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -16,13 +16,13 @@ SUBJECTS = (TRIPS, RELAY, SIMULATION, REQUESTS)
 OUTPUT = REPOSITORY / "results" / "bench-ssam.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "10", "turns that count")
-    session.option(parser, "--count", "10000", "round trips of a turn")
-    session.option(parser, "--cells", "20000", "cells of a turn through the relay")
-    session.option(parser, "--requests", "20000", "where 1 %% of the cells are lost; 10,000,000 take hours")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "10", "measured repetitions")
+    session.add_option(parser, "--count", "10000", "round trips per repetition")
+    session.add_option(parser, "--cells", "20000", "cells through the relay per repetition")
+    session.add_option(parser, "--requests", "20000", "where 1 %% of the cells are lost; 10,000,000 take hours")
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:

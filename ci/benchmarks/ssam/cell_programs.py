@@ -36,7 +36,7 @@ async def ssam_ping(library: Library, node: ProgramNode, *, count: int) -> Quant
 
 
 async def ssam_pong(library: Library, node: ProgramNode) -> None:  # noqa: ARG001
-    """Reply until told to end, and until the end's answer has left."""
+    """Reply until a request to end arrives, and its answer has left."""
     ended: list[bytes] = []
     library.set_handler(_ASK, lambda _, data: Reply(_ANSWER, data))
     library.set_handler(_END, lambda _, data: ended.append(data))

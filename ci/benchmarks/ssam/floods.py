@@ -1,4 +1,4 @@
-"""Frames and cells through the relay, as fast as it forwards them: by a firmware that sends what it is asked for."""
+"""Frames and cells through the relay, as fast as it forwards them, sent by a firmware on request."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ TIMEOUT = 60.0  # s
 
 
 class Firmware:
-    """Sends frames of so many cells when its host asks, and counts the cells that come."""
+    """Sends frames of a given number of cells on its host's request, and counts received cells."""
 
     deadline: int | None = None
 
@@ -78,7 +78,7 @@ def _plug(adapter: Adapter, nic: Nic, *, cells: int) -> Agent:
 
 
 def flood(cluster: RunningCluster, count: int, cells: int = 1) -> tuple[float, float]:
-    """Send so many cells from n1 to n2, in frames of `cells`; return cells/s from the first to the last that comes, and the
+    """Send cells from n1 to n2, in frames of `cells`; return cells/s from the first to the last received one, and the
     relay's processor time for each, in seconds."""
 
     async def send(host: Host, _node: ProgramNode) -> None:

@@ -1,4 +1,4 @@
-"""Measurements of SSAM beside EMP, and of cells beside frames, in turn, and their rows."""
+"""Measurements of SSAM and EMP, and of cells and frames, in turn, and their rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ TRIP, CPU = "round trip, p50", "CPU per round trip, one side"
 RATE, COST = "through two links and a switch", "relay's CPU for each"
 SIMULATED = f"in the simulation, {NODES} nodes"
 TIMEOUT = 600.0  # s
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 
 Progress = Callable[[str], None]
 

@@ -1,5 +1,5 @@
-"""Cells per second of SSAM's complete library, traps and network in the simulation, beside frames per second of EMP: 16
-nodes on one switch, each of which sends to random others."""
+"""Cells per second of SSAM's complete library, traps and network in the simulation, compared with frames per second of EMP:
+16 nodes on one switch, each of which sends to random others."""
 
 import time
 

@@ -17,11 +17,11 @@ SIZES = ",".join(str(4**power) for power in range(11))  # 1 B to 1 MiB
 OUTPUT = REPOSITORY / "results" / "bench-stacks.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "5", "turns")
-    session.option(parser, "--count", "1000", "round trips of a size in a turn; a tenth above 8 KiB")
-    session.option(parser, "--sizes", SIZES, "bytes of a message")
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "5", "measured repetitions")
+    session.add_option(parser, "--count", "1000", "round trips of a size per repetition; a tenth above 8 KiB")
+    session.add_option(parser, "--sizes", SIZES, "bytes of a message")
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
     parser.add_argument("--runs", type=Path, help="a new directory, for each stack's rows as those of a run")
 
 
@@ -59,7 +59,7 @@ def table(title: str, rows: list[Row], stacks: tuple[str, ...], measure: str, ce
 
 
 def middle(row: Row) -> str:
-    return tables.figure(row.median, row.unit)
+    return tables.format_value(row.median, row.unit)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ MPIRUN = [
     *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0"),
 ]
 TIMEOUT = 300.0  # s for a turn of one stack
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 
 Lines = list[dict[str, int]]
 Progress = Callable[[str], None]

@@ -1,4 +1,4 @@
-"""``ci/bench study``: simulated runs of a study: two workers beside one, and what a run costs beyond itself."""
+"""``ci/bench study``: simulated runs of a study: two workers compared with one, and the overhead of a run."""
 
 import argparse
 import json
@@ -31,10 +31,10 @@ seed = {seeds}
 """
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--runs", "500", "of the study")
-    session.option(parser, "--repeat", "3", "times that each study is run, by turns")
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--runs", "500", "of the study")
+    session.add_option(parser, "--repeat", "3", "runs of each study, alternately")
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def measure(runs: int, repeat: int) -> Iterator[Row]:
@@ -58,7 +58,7 @@ def measure(runs: int, repeat: int) -> Iterator[Row]:
                     raise ContenderError(f"the study ended with code {done.returncode}: {done.stderr[-500:]}")
                 ended = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
                 took[width].append(seconds)
-                beyond[width].append(seconds * width / runs - sum(one["seconds"] for one in ended) / runs)
+                beyond[width].append(seconds * width / runs - sum(run["seconds"] for run in ended) / runs)
                 texts.add((folder / "rows.jsonl").read_bytes())
         if len(texts) != 1:
             raise ContenderError("the rows differ between runs of the same study")
@@ -66,7 +66,7 @@ def measure(runs: int, repeat: int) -> Iterator[Row]:
     for width in WIDTHS:
         yield Row("study", CONTENDERS[width], "time of all", 4, "s", tuple(took[width]), settings)
         yield Row("study", CONTENDERS[width], OVERHEAD, 4, "s", tuple(beyond[width]), settings)
-    speedups = tuple([alone / beside for alone, beside in zip(took[1], took[2], strict=True)])
+    speedups = tuple([single / double for single, double in zip(took[1], took[2], strict=True)])
     yield Row("study", CONTENDERS[2], SPEEDUP, 4, "1", speedups, settings)
 
 

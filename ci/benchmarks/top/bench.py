@@ -29,16 +29,16 @@ NODES = 100
 LIMIT = 0.03  # of a processor
 WEB_LIMIT = 0.05  # with one page open
 WEB, PAGE = "testbed top --web", "its page in Chromium"
-TOP, CPU = "testbed top", "CPU, one look a second"
+TOP, CPU = "testbed top", "CPU, one sample per second"
 PANELS = {"nodes": "1", "links": "2"}  # and the keys that show them
 SIZES = ((80, 24), (200, 50))
 _SETTLE = 3.0  # s from its start until it has imported all and shown what there is
 KINDS = ("unimpaired", "by relay, busy")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--seconds", "20", "for which each screen is watched")
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--seconds", "20", "for which each screen is watched")
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
@@ -94,7 +94,7 @@ def _drain(terminal: int) -> None:
     try:
         while os.read(terminal, 65536):
             pass
-    except OSError:  # nobody writes any more
+    except OSError:  # the terminal is closed
         os.close(terminal)
 
 

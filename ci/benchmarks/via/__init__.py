@@ -1,1 +1,1 @@
-"""Benchmarks of VIA and of MPI on it, beside EMP."""
+"""Benchmarks of VIA and of MPI on it, compared with EMP."""

@@ -1,4 +1,4 @@
-"""``ci/bench via``: MPI's round trips beside EMP's, the reliable provider's stream, frames in the simulation, and very many
+"""``ci/bench via``: MPI's round trips compared with EMP's, the reliable provider's stream, frames in the simulation, and
 numbered messages where frames are lost."""
 
 import argparse
@@ -15,13 +15,15 @@ SUBJECTS = (TRIPS, STREAM, SIMULATION, NUMBERED)
 OUTPUT = REPOSITORY / "results" / "bench-via.jsonl"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "10", "turns that count")
-    session.option(parser, "--count", "10000", "round trips of a turn")
-    session.option(parser, "--messages", "200", "messages of 1 MiB of a turn")
-    session.option(parser, "--numbered", "20000", "where 1 %% of the frames are lost; 10,000,000 take an hour or more")
-    session.subjects(parser, SUBJECTS)
-    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_option(parser, "--repeat", "10", "measured repetitions")
+    session.add_option(parser, "--count", "10000", "round trips per repetition")
+    session.add_option(parser, "--messages", "200", "messages of 1 MiB per repetition")
+    session.add_option(
+        parser, "--numbered", "20000", "where 1 %% of the frames are lost; 10,000,000 take an hour or more"
+    )
+    session.add_subjects(parser, SUBJECTS)
+    session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
 def run(options: argparse.Namespace, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Measurements of VIA beside EMP, in turn, and their rows."""
+"""Measurements of VIA and EMP in turn, and their rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ SIMULATED = f"frames in the simulation, {NODES} nodes"
 SENT, WRONG, RATE, RESENT = "sent", "lost, twice or out of order", "received", "frames sent again"
 TIMEOUT, PROGRESS_TIMEOUT = 3600.0, 60.0  # s
 _SLOWEST = 200  # numbered messages a second, on a machine that has other work
-SPIN = 10_000_000_000  # ns: for ever
+SPIN = 10_000_000_000  # ns: forever
 
 Progress = Callable[[str], None]
 Measured = tuple[dict[str, Any], int]

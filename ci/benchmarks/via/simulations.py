@@ -1,5 +1,5 @@
-"""Frames per second of VIA's complete provider in the simulation, beside EMP's: 16 nodes on one switch, each of which sends
-messages of 1,000 bytes to random others, through a VI to each."""
+"""Frames per second of VIA's complete provider in the simulation, compared with EMP's: 16 nodes on one switch, each of which
+sends messages of 1,000 bytes to random others, through a VI to each."""
 
 import time
 from collections import Counter, deque
@@ -15,7 +15,7 @@ from testbed.sim.simulation import Simulation
 
 NODES = 16
 SETTING = Setting("star", NODES, "0%", 500, 1_000)
-WINDOW = 8  # messages of one node under way at once
+WINDOW = 8  # messages of one node in flight
 SECOND = 1_000_000_000
 CONTENT = (bytes(range(251)) * (SETTING.size // 251 + 1))[: SETTING.size]
 

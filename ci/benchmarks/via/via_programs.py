@@ -137,7 +137,7 @@ async def via_sink(nic: ViaNic, node: ProgramNode, *, messages: int) -> None:
 
 
 def _numbered(memory: Memory, view: memoryview, number: int, content: int) -> Descriptor:
-    """The message with this number, in a place of its own as long as _POSTED are under way."""
+    """Return the message with this number, in a separate buffer from the _POSTED - 1 before it."""
     at = number % (2 * _POSTED) * MESSAGE
     view[at : at + MESSAGE] = content.to_bytes(MESSAGE, "big")
     return Descriptor(OP_SENDRECV, (memory.segment(at, MESSAGE),))

@@ -67,7 +67,7 @@ class Bundle:
         RuntimeError if another task waits and the bundle is not parallel, and ValueError if no event mask selects an
         event."""
         if not any(endpoint.has_events for endpoint in self.endpoints):
-            raise ValueError("no endpoint's event mask selects an event: this would wait for ever")
+            raise ValueError("no endpoint's event mask selects an event: this would wait forever")
         if self._waiters and not self.parallel:
             raise RuntimeError("another task waits for this bundle, which is sequential (AM_SEQ)")
         self._waiters += 1

@@ -356,7 +356,7 @@ class Endpoint:
         Several tasks may wait; all are woken. Continues to wait if another task handles the message first: `poll`, and
         requests that wait for room, handle messages of the whole bundle."""
         if not self.has_events:
-            raise ValueError("the event mask selects nothing: this would wait for ever")
+            raise ValueError("the event mask selects nothing: this would wait forever")
         while not self.is_ready:
             change = self._change
             if change is None:

@@ -42,7 +42,7 @@ class MapperDaemon:
         self.mapper: Final = Mapper(identity, self._outgoing.append, self._outgoing.append, settings)
 
     async def run(self) -> None:
-        """Map the network for ever."""
+        """Map the network forever."""
         self.mapper.start(self._clock.now())
         self._advance()
         while True:

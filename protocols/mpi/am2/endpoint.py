@@ -191,7 +191,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         pair, status = self._pair(self._host.rank_of(returned.destination)), returned.status
         a, b, c, d = returned.arguments[:4]
         if returned.is_reply:
-            # Report the loss to the peer, which would wait for the reply for ever.
+            # Report the loss to the peer, which would wait for the reply forever.
             if status is Status.UNREACHABLE and pair.peer_session is not None and a == pair.peer_session[0]:
                 pair.returned_replies += 1
                 if pair.is_open and (a, b) == pair.peer_session:

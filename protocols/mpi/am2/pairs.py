@@ -149,11 +149,11 @@ class Pair:
     run: requests since none was unanswered. former: unanswered requests of former sessions. is_announced: a request that
     announces our session is in flight. notices_left: announcements of our new session that remain to be sent if there is
     no other traffic. refusals: number of times that the peer had no endpoint. is_ready: the queue is among those that may
-    be sent from. owes_clear: the peer is to be told when nothing of a former session is in flight any more.
+    be sent from. owes_clear: the peer is to be notified when no message of an earlier session is in flight any more.
 
-    returned_replies: number of our replies that were returned. reported_replies: how many of these the peer has been told
-    of. lost_replies: number of returned replies that the peer has reported. lacks_credits: credits are missing for requests
-    whose replies will not arrive.
+    returned_replies: number of our replies that were returned. reported_replies: how many of these have been reported to the
+    peer. lost_replies: number of returned replies that the peer has reported. lacks_credits: credits are missing for
+    requests whose replies will not arrive.
 
     expected: number of the next message from the peer. early: fragments of later messages. arriving: incomplete messages.
     """

@@ -12,13 +12,13 @@ from typing import Final
 from protocols.mpi.mpi_errors import ERR_ARG, MPIError
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "Bcast": ("binomial", "parts"),
+    "Bcast": ("binomial", "scatter_allgather"),
     "Allgather": ("doubling", "bruck", "ring"),
-    "Alltoall": ("bruck", "spread", "pairwise"),
-    "Reduce": ("binomial", "parts"),
-    "Allreduce": ("doubling", "parts"),
+    "Alltoall": ("bruck", "scattered", "pairwise"),
+    "Reduce": ("binomial", "reduce_scatter_gather"),
+    "Allreduce": ("doubling", "reduce_scatter_allgather"),
 }
-"""Names of algorithms, by call. "parts" scatters the data and gathers it at the other ranks."""
+"""Names of algorithms, by call; those of MPICH's parameters where it has them."""
 
 _SHORT_BCAST: Final = 12_288  # bytes, as all but _FEW_*
 _FEW_BCAST: Final = 8  # ranks
@@ -31,8 +31,8 @@ _FEW_ALLTOALL: Final = 8  # ranks
 
 
 class Algorithms(dict[str, str]):
-    """Names of the algorithms that a program chooses, by call: ``comm.algorithms["Bcast"] = "parts"``. Raises MPIError
-    (ERR_ARG) for an unknown name."""
+    """Names of the algorithms that a program chooses, by call: ``comm.algorithms["Bcast"] = "scatter_allgather"``. Raises
+    MPIError (ERR_ARG) for an unknown name."""
 
     def __setitem__(self, call: str, name: str) -> None:
         if name not in NAMES.get(call, ()):
@@ -43,7 +43,7 @@ class Algorithms(dict[str, str]):
 
 def bcast(size: int, length: int) -> str:
     """Choose the algorithm of Bcast. size: ranks, in all of these functions. length: bytes of the message."""
-    return "binomial" if length < _SHORT_BCAST or size < _FEW_BCAST else "parts"
+    return "binomial" if length < _SHORT_BCAST or size < _FEW_BCAST else "scatter_allgather"
 
 
 def allgather(size: int, length: int) -> str:
@@ -57,11 +57,19 @@ def alltoall(size: int, length: int) -> str:
     """Choose the algorithm of Alltoall. length: bytes of one block."""
     if length <= _SHORT_ALLTOALL and size >= _FEW_ALLTOALL:
         return "bruck"
-    return "spread" if length <= _MEDIUM_ALLTOALL else "pairwise"
+    return "scattered" if length <= _MEDIUM_ALLTOALL else "pairwise"
 
 
 def reduce(size: int, length: int, commutes: bool, items: int) -> str:
-    """Choose the algorithm of Reduce, and of Allreduce, for which "binomial" means "doubling". length, items: length and
-    items of the message."""
-    is_undivided = length <= _SHORT_REDUCE or not commutes or items < 1 << (size.bit_length() - 1)
-    return "binomial" if is_undivided else "parts"
+    """Choose the algorithm of Reduce. length, items: length and items of the message."""
+    return "binomial" if _is_undivided(size, length, commutes, items) else "reduce_scatter_gather"
+
+
+def allreduce(size: int, length: int, commutes: bool, items: int) -> str:
+    """Choose the algorithm of Allreduce. length, items: length and items of the message."""
+    return "doubling" if _is_undivided(size, length, commutes, items) else "reduce_scatter_allgather"
+
+
+def _is_undivided(size: int, length: int, commutes: bool, items: int) -> bool:
+    """Whether each rank reduces the complete message instead of a part."""
+    return length <= _SHORT_REDUCE or not commutes or items < 1 << (size.bit_length() - 1)

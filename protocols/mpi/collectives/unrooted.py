@@ -15,7 +15,8 @@ from protocols.mpi.collectives.collective_exchange import Exchange
 
 
 _MAX_SPREAD: Final = 32
-"""Sends and receives that `alltoall_spread` has in progress at once, as MPICH by default (MPIR_CVAR_ALLTOALL_THROTTLE)."""
+"""Sends and receives that `alltoall_scattered` has in progress at once, as MPICH by default
+(MPIR_CVAR_ALLTOALL_THROTTLE)."""
 
 
 async def allgather_ring(exchange: Exchange, blocks: Sequence[memoryview]) -> None:
@@ -83,7 +84,7 @@ async def alltoall_bruck(exchange: Exchange, data: memoryview, out: memoryview) 
         out[source * block_size : (source + 1) * block_size] = block
 
 
-async def alltoall_spread(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
+async def alltoall_scattered(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
     """Alltoall with up to _MAX_SPREAD sends and as many receives at once; each rank begins with the next rank. Blocks may
     have any sizes."""
     rank, size = exchange.rank, exchange.size

@@ -167,7 +167,7 @@ class ReportPages:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._lock = asyncio.Lock()  # drawing takes a processor
+        self._lock = asyncio.Lock()  # one report at a time, since drawing one occupies a core
 
     async def page(self, folder: Path) -> Path:
         """Return the report of a run as an HTML file. Raises TestbedError with the command's reason."""

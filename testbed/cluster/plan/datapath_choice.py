@@ -54,7 +54,7 @@ class DatapathSelector:
         self._modelled = layout.simulated_switches()
         self._tunnels = layout.tunnels()
         self._ends: dict[str, tuple[str, str]] = {}
-        # Most links of a cluster are alike, so results are cached.
+        # Most links of a cluster have equal impairments, so results are cached.
         self._gso: dict[tuple[object, ...], bool] = {}
         self._choices: dict[tuple[object, ...], Choice] = {}
 

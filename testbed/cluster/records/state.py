@@ -372,7 +372,7 @@ class Store:
                     make_directory(path, 0o700)
                 descriptor = _lock(path, deadline)
                 if descriptor is None and time.monotonic() > deadline:
-                    raise ConflictError(f"another testbed command is at work on cluster {name}")
+                    raise ConflictError(f"another testbed command is changing cluster {name}")
             yield path
         finally:
             if descriptor is None:  # interrupted: the directory may be ours, and unlocked
@@ -447,7 +447,7 @@ def names_locked(*, exclusive: bool, timeout: float = 60) -> Iterator[None]:
     """
     descriptor = _lock(NAMES.parent, time.monotonic() + timeout, exclusive=exclusive)
     if descriptor is None:
-        raise ConflictError(f"another testbed command is at work on {NAMES} and does not finish")
+        raise ConflictError(f"another testbed command is changing {NAMES} and does not finish")
     try:
         yield
     finally:

@@ -7,7 +7,7 @@
 - order: no message overtakes another one of the same sender, receiver, communicator and tag.
 - content: received and sent bytes are equal (by digests); only too long messages are truncated.
 - errors: a transfer fails only if a disturbance excuses it, or the end of a program by such an error: see `disturbances`.
-- progress: a message and a matching receive do not wait for each other for ever, and a sender whose message was received
+- progress: a message and a matching receive do not wait for each other forever, and a sender whose message was received
   is notified.
 - recovery: after a disturbance has ended, they wait no longer than a bound.
 - collective calls: the programs agree on their collective calls: see `collective_agreement`.

@@ -24,17 +24,17 @@ from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
 from testbed.controller.conformance.exchanges import reuse
 from testbed.controller.conformance.network_faults import (
-    CALM,
+    DELAY_ONLY,
     KINDS,
     MICROSECOND,
     MILLISECOND,
     SECOND,
     Cut,
-    calmer,
-    cut_and_mend,
     draw_faults,
     draw_shape,
     layout_of,
+    run_cuts,
+    without_impairment,
 )
 from testbed.controller.conformance.trials import Violation, errors_as_violations, fewer, without_one
 from testbed.engine.sources import Source, source
@@ -299,11 +299,11 @@ def run(case: Case, subject: Subject, timeout: int = TIMEOUT) -> Counter[str]:
             rank = Rank(transport, node, case)
             simulation.spawn(node.name, rank.send_all)
             receivers.append(simulation.spawn(node.name, rank.receive_all))
-        cut_and_mend(simulation, names, case.cuts)
+        run_cuts(simulation, names, case.cuts)
         simulation.run_until(case.until)
         for name in names:
             simulation.mend(name)
-            simulation.change(name, CALM)
+            simulation.change(name, DELAY_ONLY)
         try:
             simulation.run(timeout=timeout)
         except StalledError as error:
@@ -355,5 +355,5 @@ def smaller(case: Case) -> Iterator[Case]:
         yield replace(case, messages=messages)
     for cuts in without_one(case.cuts):
         yield replace(case, cuts=cuts)
-    for links in calmer(case.links):
+    for links in without_impairment(case.links):
         yield replace(case, links=links)

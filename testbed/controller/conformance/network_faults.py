@@ -48,7 +48,7 @@ SHAPES: dict[str, tuple[int, int]] = {
     "ring": (3, 6),
     "dumbbell": (4, 8),
 }
-CALM = Impairment(delay=5 * MICROSECOND)
+DELAY_ONLY = Impairment(delay=5 * MICROSECOND)
 
 
 @cache
@@ -80,11 +80,11 @@ def draw_faults(
     until = chance.choice((2, 10, 50)) * MILLISECOND
     impairments = []
     for _ in layout.links:
-        keys: dict[str, object] = {"delay": CALM.delay}
+        keys: dict[str, object] = {"delay": DELAY_ONLY.delay}
         for kind in drawn:
             if kind in FAULTS and chance.random() < 0.7:
                 keys |= FAULTS[kind](chance)
-        impairments.append(replace(CALM, **keys))  # type: ignore[arg-type]  # the keys are an impairment's
+        impairments.append(replace(DELAY_ONLY, **keys))  # type: ignore[arg-type]  # the keys are an impairment's
     cuts = []
     for number in range(len(layout.links)):
         if BLACKOUT in drawn and chance.random() < 0.4:
@@ -93,14 +93,14 @@ def draw_faults(
     return tuple(impairments), tuple(cuts), until
 
 
-def calmer(links: tuple[Impairment, ...]) -> Iterator[tuple[Impairment, ...]]:
+def without_impairment(links: tuple[Impairment, ...]) -> Iterator[tuple[Impairment, ...]]:
     """Yield the links' impairments with one of the impairments removed."""
     for index, impairment in enumerate(links):
-        if impairment != CALM:
-            yield (*links[:index], CALM, *links[index + 1 :])
+        if impairment != DELAY_ONLY:
+            yield (*links[:index], DELAY_ONLY, *links[index + 1 :])
 
 
-def cut_and_mend(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) -> None:
+def run_cuts(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) -> None:
     """Run the simulation until all cuts have ended. names: names of links, by number."""
     for when, _, name, change in sorted(
         [(cut.begin, 0, names[cut.link], simulation.cut) for cut in cuts]

@@ -72,7 +72,7 @@ def run_commands(
     target = find_target(cluster, mode, seed)
     if target.spread is not None:
         raise UnsupportedError(
-            f"{target.name} is on several machines, where no commands run beside a scenario: use a workload, or "
+            f"{target.name} is on several machines, where commands cannot run with a scenario: use a workload, or "
             "'testbed machines exec'"
         )
     node_commands = [(name, text) for node, text in commands for name in nodes_of(target.layout, [node])]

@@ -415,7 +415,7 @@ def _configure_firmware(
 
 def _refuse_losses(chosen: Chosen, protocol: str, check: bool | None) -> None:
     """Check that a protocol that loses messages supports the workload and check. Raises UnsupportedError."""
-    if not chosen.bears_loss:
+    if not chosen.supports_loss:
         raise UnsupportedError(
             f"workload {chosen.name} needs every message, once and in order, which {protocol} does not guarantee: use tcp "
             f"or a protocol on NICs"
@@ -455,7 +455,7 @@ def _scenario(
         over_kernel=protocol.uses_kernel_sockets,
         datapath=datapath,
         slow=slow,
-        no_restarts=chosen.name if chosen.bears_restarts is False else "",
+        no_restarts=chosen.name if chosen.supports_restarts is False else "",
     )
     return scenario
 

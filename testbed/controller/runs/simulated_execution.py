@@ -60,7 +60,7 @@ _MUCH_MEMORY: Final = 64 << 20
 def simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> Execution:
     """Run the workload on all nodes, on a virtual clock. base: directory of the files that impairments name.
 
-    Raises ProgramError with the node's name and a traceback; StalledError if programs wait for ever, or for longer than
+    Raises ProgramError with the node's name and a traceback; StalledError if programs wait forever, or for longer than
     plan.timeout of virtual time; RunTimeoutError after plan.timeout of real time.
     """
     with _large_garbage_collected():
@@ -280,7 +280,7 @@ class _TimeoutReached(BaseException):
 
 
 def _run(simulation: Simulation, seconds: float, output: _Output, report_progress: Callable[[], object] | None) -> None:
-    """Run the programs for at most `seconds` of virtual time and of real time; a program that computes for ever lets no
+    """Run the programs for at most `seconds` of virtual time and of real time; a program that computes forever lets no
     virtual time pass. report_progress: called every _PROGRESS_INTERVAL. Programs that do not end are cancelled, and
     abandoned if they catch the cancellation.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from testbed.controller.scenarios.moments import Occurrence
+from testbed.controller.scenarios.timeline import Occurrence
 
 Counts = Mapping[str, int]
 

@@ -11,8 +11,8 @@ from testbed.cluster.faults.injections import Injection
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.scenarios.active import NO_COSTS, NO_PROGRAM, ActiveFault
 from testbed.controller.scenarios.live import LiveInjector
-from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of
+from testbed.controller.scenarios.timeline import Occurrence
 from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.run_orders import BeginLoad, EndLoad, ModelFault, PauseNic, ResumeNic, SlowNic
 from testbed.spec.fault_models import Cpu, Fault, Incast, Pause, Slow, Traffic

@@ -119,7 +119,7 @@ _FIRMWARE = "{kind}: this fault acts on a NIC's firmware, which commands do not 
 
 _RESTARTS = (
     "{kind}: workload {workload} does not support restarts of a node's program: use workload churn, or your own with "
-    "bears_restarts = True"
+    "supports_restarts = True"
 )
 
 

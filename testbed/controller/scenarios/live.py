@@ -17,8 +17,8 @@ from testbed.cluster.records.status import links
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import relay_client
 from testbed.controller.scenarios.active import HOLD, NO_PROGRAM, ActiveFault, Counts, Programs
-from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import decisive_counters, injection_of, senders_of, touched_nodes
+from testbed.controller.scenarios.timeline import Occurrence
 from testbed.controller.verdict.counter_snapshots import read_counters, schedstat
 from testbed.errors import KernelError, UnsupportedError
 from testbed.kernel.processes import state_of

@@ -10,8 +10,8 @@ from testbed.cluster.faults.injections import Injection
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.scenarios.active import ELSEWHERE, ActiveFault, Programs
 from testbed.controller.scenarios.live import LiveInjector
-from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of, senders_of, touched_nodes
+from testbed.controller.scenarios.timeline import Occurrence
 from testbed.machines.spread_faults import share
 from testbed.spec.fault_models import Fault, Incast, Traffic
 from testbed.spec.layout import Layout

@@ -36,7 +36,7 @@ def report_of(player: ScenarioPlayer, events: Sequence[Event], ahead: int) -> Ma
 
 
 class SpreadScenario:
-    """One scenario beside a run on several machines. notes: warnings. seed: seed of the next repetition, as for
+    """One scenario of a run on several machines. notes: warnings. seed: seed of the next repetition, as for
     `ScenarioPlayer`; each machine gets it with its request. Implements `checkers.runs.DisturbanceSource`."""
 
     def __init__(self, scenario: Scenario, seconds: float, record_events: Callable[[list[Event]], object]) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from testbed.controller.checkers.disturbances import CRASH, CUT, FOREVER, OTHER, PAUSE, RESET, Disturbance
 from testbed.controller.scenarios.active import HOLD, ActiveFault, FaultInjector, Programs
 from testbed.controller.scenarios.feasibility import texts_of
-from testbed.controller.scenarios.moments import Moment, Occurrence, moments, occurrences
 from testbed.controller.scenarios.targets import injection_of, touched_nodes
+from testbed.controller.scenarios.timeline import Occurrence, TimelineEvent, occurrences, timeline_events
 from testbed.errors import TestbedError
 from testbed.spec.fault_models import Fault, Impair
 from testbed.spec.layout import Layout
@@ -86,7 +86,7 @@ class ScenarioPlayer:
         self._notes: list[str] = []
         self.remaining = ""
         self._recorded: set[str] = set()  # descriptions of faults that were put in force
-        self._moments: list[Moment] = []
+        self._timeline: list[TimelineEvent] = []
         self._next = 0
         self._active: dict[Occurrence, ActiveFault] = {}
         self._injector: FaultInjector | None = None
@@ -188,7 +188,7 @@ class ScenarioPlayer:
             except TestbedError as error:
                 errors.append(error)
         remaining = [
-            moment for moment in self._moments[self._next :] if moment.begins and not moment.occurrence.is_unbounded
+            event for event in self._timeline[self._next :] if event.begins and not event.occurrence.is_unbounded
         ]
         if remaining:
             count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
@@ -216,33 +216,33 @@ class ScenarioPlayer:
         call_at: schedules a call."""
         self._next, self._layout, self._origin = 0, layout, origin
         self._disturbances.clear()
-        self._moments = moments(occurrences(self.scenario, layout, self.seed, self._horizon))
+        self._timeline = timeline_events(occurrences(self.scenario, layout, self.seed, self._horizon))
         self._injector, self._now, self._call_at = injector, now, call_at
 
     def _begin_initial_faults(self) -> None:
         """Put the faults of links that begin at time 0 in force before the programs begin, so that they affect the first
         frame, as in the simulation. Schedule the others."""
-        for moment in [moment for moment in self._moments if moment.when == 0 and moment.begins]:
-            if injection_of(self._slowed(moment.occurrence.fault), self._layout) is not None:
-                self._moments.remove(moment)
-                self._begin_fault(moment.occurrence)
+        for event in [event for event in self._timeline if event.when == 0 and event.begins]:
+            if injection_of(self._slowed(event.occurrence.fault), self._layout) is not None:
+                self._timeline.remove(event)
+                self._begin_fault(event.occurrence)
         self._schedule_next()
 
     def _schedule_next(self) -> None:
-        """Schedule the next moment."""
-        if self._next < len(self._moments):
-            self._call_at(self._moments[self._next].when, self._play_due)
+        """Schedule the next event."""
+        if self._next < len(self._timeline):
+            self._call_at(self._timeline[self._next].when, self._play_due)
 
     def _play_due(self) -> None:
         """Begin and end all faults that are due at this time."""
         if self._injector is None:
             return
-        due = self._moments[self._next].when
-        while self._next < len(self._moments) and self._moments[self._next].when == due:
-            moment = self._moments[self._next]
+        due = self._timeline[self._next].when
+        while self._next < len(self._timeline) and self._timeline[self._next].when == due:
+            event = self._timeline[self._next]
             self._next += 1
-            occurrence = moment.occurrence
-            if moment.begins:
+            occurrence = event.occurrence
+            if event.begins:
                 self._begin_fault(occurrence)
             elif occurrence in self._active:
                 self._end_fault(self._active[occurrence], run_ended=False)

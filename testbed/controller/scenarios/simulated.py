@@ -9,8 +9,8 @@ from dataclasses import replace
 from testbed.cluster.faults.injections import BOTH, DirectionKey, Injection, in_force, is_down
 from testbed.controller.scenarios.active import NO_COSTS, NO_PROGRAM, ActiveFault, Counts
 from testbed.controller.scenarios.loads import Sink, TrafficSender, datagram
-from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import decisive_counters, injection_of, senders_of, touched_nodes
+from testbed.controller.scenarios.timeline import Occurrence
 from testbed.engine.server import Burner
 from testbed.errors import UnsupportedError
 from testbed.fates.conditions import And, InDirection, OnLink, Or

@@ -82,7 +82,7 @@ def _outage(process: str, node: str, death: Mapping[str, Any], restart: Mapping[
         gap = max(1, restart["gap"][1] - restart["gap"][0])
         reason += f" and was restarted {gap / 1e6:.3g} ms later"
     if "lost" in (restart or {}) and restart is not None:
-        reason += f"; {restart['lost']} frames were lost meanwhile, beside {restart['also_lost']}; {COUNTERS_CONTINUE}"
+        reason += f"; {restart['lost']} frames were lost meanwhile, and {restart['also_lost']}; {COUNTERS_CONTINUE}"
     elif process == SUPERVISOR:
         reason += "; relay and agents continued without it"
     elif process == HOLDER:

@@ -139,7 +139,7 @@ def _gaps(
             case "relay restarted":
                 open_since = None
                 gap_begin, gap_end = event["gap"]
-                lost = f"{event['lost']} frames were lost meanwhile, beside {event['also_lost']}"
+                lost = f"{event['lost']} frames were lost meanwhile, and {event['also_lost']}"
                 reason = f"the relay died and was restarted; {lost}; {COUNTERS_CONTINUE}"
                 findings.append(_finding(table, "relay gap", max(1, gap_end - gap_begin), reason))
             case "relay not restarted":

@@ -22,7 +22,7 @@ def paper_page(reproductions: Sequence[Scores]) -> str:
     systems = [scores.system for scores in reproductions]
     return render(
         "paper_page.html",
-        title=f"{systems[0]} beside its paper" if len(systems) == 1 else "Papers, and ours beside them",
+        title=f"{systems[0]} compared with its paper" if len(systems) == 1 else "Papers, compared with our results",
         links={"summary": "Summary", **{system: system for system in systems}},
         errors=error_plot(reproductions),
         summary=Table("Errors of the predicted rows", HEADINGS, summary_rows(reproductions), frozenset({0, 6, 7})),

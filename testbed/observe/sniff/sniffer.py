@@ -77,7 +77,7 @@ class Sniffer:
         deadline = time.monotonic() + TIMEOUT
         while (state := self._read()) is not None and state.phase != "up":
             if time.monotonic() > deadline:
-                raise ConflictError(f"another testbed command is at work on cluster {self._cluster}")
+                raise ConflictError(f"another testbed command is changing cluster {self._cluster}")
             time.sleep(_POLL_MS / 1000)
         if state is None:
             raise NotFoundError(f"cluster {self._cluster} has been taken down")

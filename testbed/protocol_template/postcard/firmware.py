@@ -48,7 +48,7 @@ class Letter:
 
 
 class Peer(peers.Peer):
-    """A peer. letters: to it, the first of them under way. sending: number of the card under way. expected: number of the
+    """A peer. letters: to it, the first of them in flight. sending: number of the card in flight. expected: number of the
     next card from it."""
 
     __slots__ = ("expected", "letters", "sending")
@@ -82,7 +82,7 @@ class Firmware:
         self._descriptors = descriptors
         self._owned: set[int] = set()  # descriptors that are the NIC's
         self._for_cards: deque[tuple[int, memoryview]] = deque()  # of them those for cards, with their memory
-        self._untold: set[int] = set()  # peers that have restarted, and the host has not been told
+        self._unreported_restarts: set[int] = set()  # restarted peers that have not been reported to the host
 
     def take_over(self, former: Firmware) -> None:
         """Take the place of firmware whose host has ended: tell the peers that it knew of the new incarnation."""
@@ -155,7 +155,7 @@ class Firmware:
 
     def on_peer_restarting(self, peer: Peer) -> None:
         self._counts["restarts"] += 1
-        self._untold.add(peer.number)
+        self._unreported_restarts.add(peer.number)
 
     def on_peer_restarted(self, now: int, peer: Peer) -> None:  # noqa: ARG002
         peer.sending = peer.expected = 0
@@ -221,8 +221,8 @@ class Firmware:
 
     def _tell_restarts(self) -> None:
         """Tell the host which peers have restarted, as far as it has given memory: before any card of their new lives."""
-        while self._untold and self._for_cards:
-            number = self._untold.pop()
+        while self._unreported_restarts and self._for_cards:
+            number = self._unreported_restarts.pop()
             self._return(self._for_cards.popleft()[0], Descriptor(number, 0, outcome=Outcome.LOST))
 
     def _return(self, index: int, descriptor: Descriptor) -> None:

@@ -78,8 +78,8 @@ class Host(SoftwareMatchingEndpoint):
             self._lose(returned.peer)
 
     def pending_work(self) -> list[str]:
-        under_way = [message for message, _ in self._sends.values()] + [*self._outgoing.items]
-        return [f"the receipts of {len(message.data)} bytes to {message.destination}" for message in under_way]
+        in_flight = [message for message, _ in self._sends.values()] + [*self._outgoing.items]
+        return [f"the receipts of {len(message.data)} bytes to {message.destination}" for message in in_flight]
 
     def _post(self, message: Outgoing) -> bool:
         """Pass a message to the NIC, if a descriptor is free, and memory to pin it."""
@@ -125,7 +125,7 @@ class Host(SoftwareMatchingEndpoint):
             self.matching.arrive_complete(card.peer, card.context, card.tag, b"".join(parts))
 
     def _lose(self, peer: int) -> None:
-        """End what is under way with a peer that has restarted. The NIC returns the messages to it."""
+        """Fail the transfers with a restarted peer. The NIC returns the messages to it."""
         self._parts.pop(peer, None)
         self.matching.fail_transfers(peer, _restarted(peer), sends=())
         self.matching.fail_receives(peer, _restarted(peer))

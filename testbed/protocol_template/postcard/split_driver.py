@@ -1,8 +1,8 @@
 """The split driver: firmware in an agent's process, and the host library in that of a program, which may end at any time.
 
 While there is no host, cards get no receipts, and stay with their senders; so the next host receives what was sent before
-it attached. A NIC whose host has ended begins a new incarnation, of which it tells its peers: they learn that what was under
-way is lost, even if they only wait to receive.
+it attached. A NIC whose host has ended begins a new incarnation and notifies its peers: they learn that messages in flight
+are lost, even if they only wait to receive.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Nic:
 
 
 def split_driver(settings: Settings) -> SplitDriver:
-    """Return what makes a NIC without a host, and the library of a host that attaches to it."""
+    """Return the constructors of a NIC without a host, and of the library of a host that attaches to it."""
 
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
         return Nic(adapter, nic, settings)

@@ -193,7 +193,7 @@ def test_a_descriptor_that_names_foreign_memory_or_no_peer_is_refused() -> None:
     sender = Card(0)
     sender.descriptors.write(5, Descriptor(1, 10, address=123))
     sender.firmware.on_doorbell(0, 5)
-    sender.write(6, b"to nobody", to=2)
+    sender.write(6, b"to a missing node", to=2)
     sender.write(7, b"to itself", to=0)
     sender.give_place(SENDS + 20, size=ROOM - 1)
     assert [sender.outcome(index) for index in (5, 6, 7, SENDS + 20)] == [Outcome.INVALID] * 4

@@ -359,7 +359,7 @@ class _Node:
         polls = program.last_poll is not None and self._loop.now() - program.last_poll < _POLL_TIME
         if innermost is not None and self._nic.busy and not polls:  # in a poll the NIC works for a moment, too
             line = program_line(frames)
-            return f"the NIC is at work, at {format_frame(innermost)}" + (
+            return f"the NIC is running, at {format_frame(innermost)}" + (
                 f", for the program at {line}" if line else ""
             )
         if program.done:

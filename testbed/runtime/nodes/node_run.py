@@ -39,7 +39,7 @@ _START_DELAY: Final = 5_000_000
 
 _REPLY_TIMEOUT: Final = 1.0  # s for nodes to report what they wait for
 _MAX_ERROR_OUTPUT: Final = 2_000  # bytes of a log's end in an error message
-_CHECKS: Final = 10  # number of checks of progress within a patience
+_CHECKS: Final = 10  # number of checks of progress during `patience`
 
 
 class ProgramError(TestbedError):
@@ -256,7 +256,7 @@ class Run:
                 last_transfer = max(self._progress.last_times()) / 1e9
                 progressed = max(progressed, last_transfer) if running == running_before else now
                 if now >= progressed + patience:
-                    raise self._stuck(f"for {now - progressed:.3g} s no program and no transfer has ended, anywhere")
+                    raise self._stuck(f"for {now - progressed:.3g} s no program and no transfer has ended on any node")
                 checked, running_before = now, running
             if now >= began + seconds:
                 raise self._stuck(f"programs have not ended within {seconds:g} s{self._model_time(seconds)}")
@@ -444,7 +444,7 @@ class Run:
                 self._ended[name] = number
             else:
                 self._reap_parent()
-                raise NodeDiedError("the parent of all node processes has died, and they have, too", self._messages)
+                raise NodeDiedError("the parent of all node processes has died, and they with it", self._messages)
         return bool(ready)
 
     def _receive_from(self, name: str) -> None:

@@ -126,7 +126,7 @@ def _no_offloads() -> AbstractContextManager[Mapping[str, Offloads]]:
 class RunOrders:
     """Orders for the processes of one run. programs: by rank name. numbers: rank name -> number. spin: nanoseconds that the
     processes poll for a frame before sleeping. offloading: called when they have ended. dilation: dilation of a dilated run.
-    shared: split driver of the shared NICs, which run in agents beside the node processes; see `NodePlacement.functions`.
+    shared: split driver of the shared NICs, which run in agents outside the node processes; see `NodePlacement.functions`.
     queues: queues of shared NICs. mtus: MAC address -> a rank's name and its NIC's MTU, if the MTUs differ; else empty.
     """
 

@@ -1,7 +1,7 @@
 """Progress of a run's programs: the time of each program's last progress, in memory that the processes share.
 
 Progress is the end of a transfer, successful or failed, that a NIC reports to its host (`Nic.post_completion`), and the end
-of a program. Nothing else counts, since everything else can go on forever in a run that makes no progress: frames
+of a program. Nothing else counts, since everything else can continue forever in a run that makes no progress: frames
 retransmitted to a dead peer, steps of a task that polls, answered probes (`Host.on_completion`), timers, a loop that
 computes. So a run without progress is stuck, or its programs compute, or move one message, for longer than the limit
 that the caller sets.

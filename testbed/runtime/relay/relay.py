@@ -4,7 +4,7 @@ One process forwards the frames of many links. A frame is offered to its directi
 timestamp, so that the relay's own latency does not add to a longer delay. Lateness beyond the due time is counted, and
 persistent lateness is recorded as an event.
 
-GSO frames are forwarded unsegmented on directions that treat all frames alike (no random decisions, no rate): the receiver
+GSO frames are forwarded unsegmented on directions that treat all frames equally (no random decisions, no rate): the receiver
 accepts them, as on a veth, and TCP sends frames of 64 KiB. On other directions they are segmented here, and each segment
 has its own fate. A device's offloads (`kernel.offloads`) decide how many GSO frames there are.
 """

@@ -5,7 +5,7 @@ by which it wakes the agent; the reading end of a pipe by which the agent wakes 
 live; end of file shows the death of the peer. Later the host may request "report" and "waiting".
 
 The agent does not wake the host by an eventfd, because passed descriptors share their flags with the sender's: a host could
-make the agent's next write block for ever. Only the agent has the writing end of the pipe, and it never reads or writes the
+make the agent's next write block forever. Only the agent has the writing end of the pipe, and it never reads or writes the
 host's eventfd.
 
 The socket's name is abstract: it belongs to the node's network namespace, needs no file, and ends with the agent.

@@ -9,7 +9,7 @@ It does not keep the order of a store and a later load of another word, so a wak
 - the writer stores the tail, and then reads whether the reader sleeps;
 - the reader stores that it sleeps, and then reads the tail once more.
 
-If both loads went first, each process would miss the other's store, and the reader would sleep for ever. So both have a full
+If both loads went first, each process would miss the other's store, and the reader would sleep forever. So both have a full
 fence between store and load. Python has none, but taking an uncontended lock is one, since it is an atomic exchange. Other
 processors may reorder stores as well: see `HAS_ORDERED_STORES`.
 

@@ -11,7 +11,7 @@ from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.barrier import TAG, serve_until
 from testbed.workloads.form import Node
 
-ASK, STOP, ANSWER = 1, 2, 3
+REQUEST, STOP, REPLY = 1, 2, 3
 
 _PADDING: Final = (0, 0, 0)  # three of the four words
 
@@ -29,7 +29,7 @@ class Client:
         endpoint = library.allocate_bundle().allocate_endpoint()
         self.endpoint: Final = endpoint
         endpoint.tag = TAG
-        endpoint.set_handler(ANSWER, self._on_answered)
+        endpoint.set_handler(REPLY, self._on_answered)
         endpoint.map(0, server, TAG)
 
     async def burst(self, count: int) -> int:
@@ -38,35 +38,35 @@ class Client:
         self._measured_period = (start_time, start_time + (1 << 62))
         self.trips = []
         for _ in range(count):
-            await self._ask(ASK)
+            await self._request(REQUEST)
         await self._drain()
         return self._now() - start_time
 
     async def issue(self) -> int:
         """Send a request and await its reply; return the nanoseconds until the request was posted to the NIC."""
         start_time = self._now()
-        await self._ask(ASK)
+        await self._request(REQUEST)
         issued = self._now() - start_time
         await self._drain()
         return issued
 
-    async def keep_asking(self, settle: int, time: int) -> None:
+    async def stream(self, settle: int, time: int) -> None:
         """Send requests as fast as possible. trips: trips of the replies that arrive within `time` after `settle`, both in
         nanoseconds."""
         start_time = self._now() + settle
         self._measured_period = (start_time, start_time + time)
         self.trips = []
         while self._now() < start_time + time:
-            await self._ask(ASK)
+            await self._request(REQUEST)
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop the server. All requests are answered before, since messages are not ordered."""
+        """Stop the server after all requests have been answered, since messages are not ordered."""
         await self._drain()
-        await self._ask(STOP)
+        await self._request(STOP)
         await self._drain()
 
-    async def _ask(self, handler: int) -> None:
+    async def _request(self, handler: int) -> None:
         await serve_until(self.endpoint, lambda: len(self._in_flight) < self._window)
         number = self._number = self._number + 1 & 0xFFFF_FFFF
         self._in_flight[number] = self._now()
@@ -92,7 +92,7 @@ class Server:
         for _ in range(endpoints):
             endpoint = self.bundle.allocate_endpoint()
             endpoint.tag = TAG
-            endpoint.set_handler(ASK, _answer)
+            endpoint.set_handler(REQUEST, _answer)
             endpoint.set_handler(STOP, partial(self._stop, endpoint))
             self.stopped[endpoint] = 0
 
@@ -106,8 +106,8 @@ class Server:
 
     def _stop(self, endpoint: Endpoint, token: Token, *words: int) -> None:
         self.stopped[endpoint] += 1
-        token.reply(ANSWER, *words)
+        token.reply(REPLY, *words)
 
 
 def _answer(token: Token, *words: int) -> None:
-    token.reply(ANSWER, *words)
+    token.reply(REPLY, *words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocols.active_messages.am_interface import ActiveMessages, Token
 from protocols.active_messages.endpoint_names import EndpointName
-from testbed.workloads.active_messages.am_requests import ANSWER, STOP, Server
+from testbed.workloads.active_messages.am_requests import REPLY, STOP, Server
 from testbed.workloads.active_messages.barrier import TAG, Collectives, serve_until
 from testbed.workloads.form import Native, Node, VerificationError
 from testbed.workloads.quantiles import warm_up
@@ -19,7 +19,7 @@ class ActiveBulk(Native[ActiveMessages]):
     sizes: bytes of messages. count: messages of each size.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     sizes: MessageSizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
     count: int = 100
@@ -44,7 +44,7 @@ class ActiveBulk(Native[ActiveMessages]):
         endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
         free_slots = list(range(window))  # free slots of the segment
-        endpoint.set_handler(ANSWER, lambda _, slot, *rest: free_slots.append(slot))  # noqa: ARG005
+        endpoint.set_handler(REPLY, lambda _, slot, *rest: free_slots.append(slot))  # noqa: ARG005
         endpoint.map(0, EndpointName(1, 1), TAG)
         await collectives.barrier()
         for size in self.sizes:
@@ -65,4 +65,4 @@ class ActiveBulk(Native[ActiveMessages]):
 def _stored(token: Token, data: memoryview, slot: int, number: int) -> None:
     if not data[0] == data[-1] == number & 0xFF:
         raise VerificationError(f"message {number} has arrived with changed data")
-    token.reply(ANSWER, slot)
+    token.reply(REPLY, slot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from protocols.active_messages.am_interface import ActiveMessages, Token
 from protocols.active_messages.endpoint_names import EndpointName
-from testbed.workloads.active_messages.am_requests import ANSWER, STOP, Server
+from testbed.workloads.active_messages.am_requests import REPLY, STOP, Server
 from testbed.workloads.active_messages.barrier import TAG, Collectives, serve_until
 from testbed.workloads.form import Native, Node, VerificationError
 from testbed.workloads.quantiles import fairness
@@ -22,7 +22,7 @@ class ActiveBulkContention(Native[ActiveMessages]):
     quarter of it.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     clients: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
     size: Size = 8192
@@ -80,7 +80,7 @@ class _BulkClient:
         self._count = 0
         self._endpoint = endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
-        endpoint.set_handler(ANSWER, self._on_answered)
+        endpoint.set_handler(REPLY, self._on_answered)
         endpoint.map(0, EndpointName(0, 1), TAG)
 
     async def keep_sending(self, settle: int, time: int) -> int:
@@ -111,4 +111,4 @@ class _BulkClient:
 def _stored(token: Token, data: memoryview, slot: int, number: int, *rest: int) -> None:
     if not data[0] == data[-1] == number:
         raise VerificationError(f"message {number} has arrived with changed data")
-    token.reply(ANSWER, slot, number, *rest)
+    token.reply(REPLY, slot, number, *rest)

@@ -26,7 +26,7 @@ class ActiveBursts(Native[ActiveMessages]):
     """
 
     protocol = "am2"
-    bears_restarts = False
+    supports_restarts = False
 
     networks: tuple[int, ...] = (7, 10)
     intervals: tuple[Duration, ...] = (4_000_000, 40_000_000)
@@ -66,7 +66,7 @@ class ActiveBursts(Native[ActiveMessages]):
             elif client is not None and node.rank <= count:
                 client.answers.clear()
                 client.start_time = node.now() + self.time // 4
-                await client.keep_asking(self.time // 4, self.time)
+                await client.stream(self.time // 4, self.time)
             for interval in self.intervals:
                 client_moments = _moments(client, interval, self.time) if client is not None else (0, 0, 0)
                 gathered = await collectives.gather(client_moments)

@@ -24,7 +24,7 @@ class CellCosts(Native[Library]):
     """
 
     protocol = "ssam"
-    bears_restarts = False
+    supports_restarts = False
 
     count: int = 100
     cells: int = 5_000

@@ -18,7 +18,7 @@ class ActiveContention(Native[ActiveMessages]):
     clients: the values of N. time: duration of each measurement, after a warm-up of a quarter of it.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     clients: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
     time: Duration = 20_000_000
@@ -48,7 +48,7 @@ class ActiveContention(Native[ActiveMessages]):
                     endpoint = server.endpoints[0]
                     await server.until_stopped(endpoint, server.stopped[endpoint] + clients)
                 elif node.rank <= clients:
-                    await client_by_turn[turn].keep_asking(self.time // 4, self.time)
+                    await client_by_turn[turn].stream(self.time // 4, self.time)
                     trips = client_by_turn[turn].trips
                     summary = quantiles(trips)
                     client_values = (len(trips), sum(trips), summary.get("p50_ns", 0), max(trips, default=0))

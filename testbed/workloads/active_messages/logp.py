@@ -21,7 +21,7 @@ class ActiveLogP(Native[ActiveMessages]):
     each. rounds: bursts.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     count: int = 200
     burst: int = 200

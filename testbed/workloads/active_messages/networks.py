@@ -32,7 +32,7 @@ class ActiveNetworks(Native[ActiveMessages]):
     """
 
     protocol = "am2"
-    bears_restarts = False
+    supports_restarts = False
 
     threads: Threads = "both"
     networks: tuple[int, ...] = (1, 2, 4, 7, 8, 10, 14)
@@ -67,7 +67,7 @@ class ActiveNetworks(Native[ActiveMessages]):
                     else:
                         await self._in_threads(serving, endpoints_served, node)
                 elif client is not None and node.rank <= count:
-                    await client.keep_asking(self.time // 4, self.time)
+                    await client.stream(self.time // 4, self.time)
                     answered = len(client.trips)
                 faults = library.driver.faults - faults_before
                 gathered = await collectives.gather((answered,))

@@ -26,7 +26,7 @@ class ActivePermutations(Native[ActiveMessages]):
     round trips of each node.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     size: Size = 8192
     count: int = 24

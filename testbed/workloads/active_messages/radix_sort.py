@@ -29,7 +29,7 @@ class RadixSort(Native[ActiveMessages]):
     keys: keys of each node.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     keys: int = 400
 

@@ -38,7 +38,7 @@ class RandomRequests(Native[ActiveMessages]):
     """
 
     checked = True
-    bears_restarts = True
+    supports_restarts = True
 
     requests: int = 200
     endpoints: int = 3

@@ -22,7 +22,7 @@ class SplitCLogP(Native[ActiveMessages]):
     accesses.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     size: int = 32
     count: int = 100

@@ -47,7 +47,7 @@ class Nas(Workload):
     iterations: iterations of a schedule, up to the class's number; 0: all.
     """
 
-    bears_restarts = False
+    supports_restarts = False
 
     kernel: Literal["is", "cg", "mg", "ft"] = "is"
     problem: Literal["S", "W", "A", "B", "C"] = "S"

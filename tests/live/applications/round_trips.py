@@ -1,11 +1,11 @@
-"""A ping-pong between two ranks by message size, in mpi4py's names: Open MPI's ranks and testbed's run it as it stands.
+"""A ping-pong between two ranks by message size, in mpi4py's names: the same file runs on Open MPI and on testbed.
 
     mpirun --host n1,n2 --bind-to none python3 round_trips.py COUNT SIZE ...
     testbed run star-2 ./round_trips.py --set args='COUNT SIZE ...'
 
-Rank 0 prints a JSON object per size: half the round trips as testbed's `pingpong` has them in its rows, and the processor
-time of its process per message. Above 8 KiB a tenth of the count does, as in OSU's benchmarks. The next receive is begun
-before what it answers leaves: on NICs that drop what nobody waits for, a message that comes first comes again.
+Rank 0 prints a JSON object per size: half the round-trip times, with the keys of testbed's `pingpong` rows, and the
+processor time of its process per message. Above 8 KiB the count is a tenth, as in OSU's benchmarks. The next receive is
+posted before the message that it replies to is sent: NICs that drop unexpected messages would need a retransmission.
 """
 
 # ruff: noqa: T201
@@ -47,7 +47,7 @@ def trips(size: int, count: int) -> dict[str, int] | None:
         if rank == 1:
             comm.Send([current, MPI.BYTE], dest=0, tag=1)
         else:
-            assert current == message, "what came back is not what was sent"
+            assert current == message, "the returned message differs from the sent one"
     used = time.process_time_ns() - used
     if rank:
         return None
@@ -57,8 +57,8 @@ def trips(size: int, count: int) -> dict[str, int] | None:
 
 
 for text in sys.argv[2:]:
-    most = int(sys.argv[1])
-    seen = trips(int(text), most if int(text) <= LARGE else max(1, most // 10))
-    if seen is not None:
-        print(json.dumps(seen), flush=True)
+    max_count = int(sys.argv[1])
+    figures = trips(int(text), max_count if int(text) <= LARGE else max(1, max_count // 10))
+    if figures is not None:
+        print(json.dumps(figures), flush=True)
 MPI.COMM_WORLD.Barrier()

@@ -28,14 +28,16 @@ def halves(text: str) -> dict[int, int]:
 
 @pytest.mark.alone  # it measures what the network alone takes
 @pytest.mark.cluster("star-2", mode="live")
-def test_open_mpi_starts_its_ranks_by_ssh_and_talks_over_the_links(cluster: ClusterUnderTest, tmp_path: Path) -> None:
+def test_open_mpi_starts_its_ranks_by_ssh_and_communicates_over_the_links(
+    cluster: ClusterUnderTest, tmp_path: Path
+) -> None:
     cluster.live.ssh()
 
     def measured(times: int) -> dict[int, int]:
         script = ["/usr/bin/python3", str(SCRIPT), str(times), *map(str, SIZES)]
         return halves(cluster["n1"].run([*MPIRUN, *script], cwd=tmp_path, timeout=60).stdout)
 
-    near = measured(200)  # so many that one of them meets no other program, also on a busy machine
+    near = measured(200)  # enough that one of them is undisturbed, also on a busy machine
     with cluster.inject("n2", delay="3ms"):
         far = measured(20)
     assert tuple(near) == tuple(far) == SIZES

@@ -1,4 +1,4 @@
-"""Redis and its benchmark on two nodes: one request at a time goes at the network's pace, a pipeline of them does not."""
+"""Redis and its benchmark on two nodes: single requests are limited by the network's latency, a pipeline of them is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ci/bench stacks runs from end to end and leaves nothing. What it finds depends on the machine, and no test on that."""
+"""ci/bench stacks runs from end to end and leaves nothing behind. Its results depend on the machine and are not tested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-def test_both_stacks_are_measured_in_short(tmp_path: Path) -> None:
+def test_both_stacks_are_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     command = [BENCH, "stacks", "--repeat", "1", "--count", "5", "--sizes", "1,20000", "--output", output]
     command += ["--runs", tmp_path / "runs"]

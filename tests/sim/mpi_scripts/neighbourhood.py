@@ -1,4 +1,4 @@
-"""A module beside a script."""
+"""A module in the directory of a script."""
 
 
 def left_and_right(comm):

@@ -1,4 +1,4 @@
-"""MPI script beyond ping-pong: objects of its own classes, requests, probes, communicators, a module beside it."""
+"""MPI script beyond ping-pong: objects of its own classes, requests, probes, communicators, a module in its directory."""
 
 # ruff: noqa: T201
 

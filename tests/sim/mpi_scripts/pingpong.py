@@ -1,4 +1,4 @@
-"""A ping-pong between two ranks, as it is written for mpi4py everywhere."""
+"""A ping-pong between two ranks, as usual for mpi4py."""
 
 # ruff: noqa: T201
 

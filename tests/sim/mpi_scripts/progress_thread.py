@@ -1,4 +1,4 @@
-"""A thread that shall drive MPI while the main one computes: needs THREAD_MULTIPLE."""
+"""A thread that drives MPI while the main one computes: needs THREAD_MULTIPLE."""
 
 import threading
 import time

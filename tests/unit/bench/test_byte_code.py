@@ -1,4 +1,4 @@
-"""Byte code is there before a benchmark measures, whatever the user's environment says."""
+"""Byte code exists before a benchmark measures, in any user's environment."""
 
 import os
 import sys
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness.session import PRODUCT, compile_modules
+from benchmarks.harness.session import PACKAGES, compile_modules
 
 
 def test_modules_are_compiled_and_processes_may_write_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    for package in PRODUCT:
+    for package in PACKAGES:
         (tmp_path / package).mkdir()
         (tmp_path / package / "module.py").write_text("VALUE = 1\n")
     compile_modules(tmp_path)
-    assert all(list((tmp_path / package / "__pycache__").glob("module.*.pyc")) for package in PRODUCT)
+    assert all(list((tmp_path / package / "__pycache__").glob("module.*.pyc")) for package in PACKAGES)
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ
     assert sys.dont_write_bytecode is False

@@ -49,7 +49,7 @@ def test_a_star_of_a_thousand_by_command_may_take_a_quarter_and_half_a_second_mo
     seconds: float, expected: bool
 ) -> None:
     rows = [
-        Row("large", large_clusters.BESIDE, BRING_UP, 1_000, "s", (2.5, 2.4, 9.0), {}),
+        Row("large", large_clusters.REFERENCE, BRING_UP, 1_000, "s", (2.5, 2.4, 9.0), {}),
         Row("large", large_clusters.UP, commands.WALL, 1_000, "s", (seconds, 3.0, 20.0), {}),
     ]
     assert is_reached(rows, "testbed up star-1000, beyond 1.25 × the floor's") is expected

@@ -29,7 +29,7 @@ def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:
     assert measured_value(rows, "both look first") == pytest.approx(4.0)
 
 
-def test_turns_are_compared_one_by_one_and_the_upper_end_says_how_they_scatter() -> None:
+def test_rounds_are_compared_one_by_one_and_the_upper_end_shows_their_scatter() -> None:
     ours, theirs = (10e-6, 40e-6, 10e-6, 40e-6), (10e-6, 20e-6, 10e-6, 20e-6)
     rows = [trips(name, *ours) for name in (m.EMP, m.AT_ONCE)] + [
         trips(name, *theirs) for name in (m.TCP, m.TCP_LOOKING)
@@ -37,7 +37,7 @@ def test_turns_are_compared_one_by_one_and_the_upper_end_says_how_they_scatter()
     assert measured_value(rows, "which sleeps at once") == pytest.approx(2.0)
 
 
-def test_a_look_is_held_against_the_processor_time_that_it_saves() -> None:
+def test_polling_is_compared_with_the_cpu_time_that_it_saves() -> None:
     rows = [trips(m.EMP, 90e-6, measure=m.CPU), trips(m.AT_ONCE, 60e-6, measure=m.CPU)]
     assert measured_value(rows, "processor time") == pytest.approx(1.5)
 

@@ -61,14 +61,14 @@ def test_one_outlier_hides_no_leak_and_is_none() -> None:
     assert growth(samples_of(flat)).least == 0
 
 
-def test_too_few_samples_say_nothing_and_are_refused() -> None:
+def test_too_few_samples_are_refused() -> None:
     series = samples_of([0.0] * SECONDS)
     growth(series[: 2 * MIN])
     with pytest.raises(ValueError, match="too few to tell a leak"):
         growth(series[: 2 * MIN - 2])
 
 
-def test_a_descriptor_that_stays_is_found_and_one_that_is_there_for_a_moment_is_not() -> None:
+def test_a_lasting_descriptor_is_found_and_a_short_lived_one_is_not() -> None:
     assert more_at_least(samples_of([11 + (second > 38) for second in range(SECONDS)])) == 1
     assert more_at_least(samples_of([11 + 12 * (second % 3 == 0) for second in range(SECONDS)])) == 0
     assert more_at_least(samples_of([11 - (second > 50) for second in range(SECONDS)])) == -1
@@ -80,7 +80,7 @@ def row(measure: str, value: float, **settings: object) -> Row:
     return Row("storm", "kernel", measure, 4, "B", (value,), {"messages": 1_000, **settings})
 
 
-def test_a_storm_that_leaks_or_leaves_something_is_told_in_words() -> None:
+def test_a_storm_that_leaks_or_leaves_objects_is_reported_in_words() -> None:
     leak_free = [row(MESSAGES, 10), row(LEFT, 0, what=[]), row(f"relay: {MEMORY}", STEADY),
              row(f"{NODES}: {MEMORY}", 4 * 65536 + 100_000), row(f"relay: {DESCRIPTORS}", 0)]  # fmt: skip
     assert leaks(leak_free) == []

@@ -20,7 +20,7 @@ def is_reached(rows: Sequence[Row], name_part: str) -> bool | None:
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(120_000, True), (119_999, False)])
-def test_a_hundred_and_twenty_thousand_frames_a_second_are_the_least(rate: float, expected: bool) -> None:
+def test_the_target_is_120_000_frames_per_second(rate: float, expected: bool) -> None:
     rows = [row("relay", "testbed", relay.CLEAN, rate - 1, rate, rate + 1)]
     assert is_reached(rows, "without unasked-for loss") is expected
 
@@ -50,7 +50,7 @@ def test_a_frame_among_many_links_costs_less_than_one_and_a_half_times_as_much(c
     assert is_reached(rows, f"{relay.LOADS[0]:,}/s") is expected
 
 
-def test_comparisons_are_of_what_was_measured_in_the_same_turn() -> None:
+def test_comparisons_use_the_measurements_of_one_round() -> None:
     ours, theirs = (1.0, 10.0, 100.0), (1.0, 10.5, 80.0)
     rows = [row("unimpaired", "testbed", throughput.TCP, *ours), row("unimpaired", "ip", throughput.TCP, *theirs)]
     (measured,) = [target.measured for target in targets(rows) if "unimpaired: TCP" in target.name]
@@ -67,7 +67,7 @@ def trial_of_relay(capacity: float, rate: float, lost: int = 0) -> Trial:
 
 
 @pytest.mark.parametrize("capacity", [10_000.0, 45_000.0, 123_456.0, 400_000.0])
-def test_the_search_ends_just_below_what_the_relay_can_do(capacity: float) -> None:
+def test_the_search_ends_just_below_the_relays_capacity(capacity: float) -> None:
     highest_rate = highest(lambda rate: trial_of_relay(capacity, rate))
     assert highest_rate is not None
     assert capacity / relay.FINEST <= highest_rate.rate <= capacity

@@ -1,4 +1,4 @@
-"""Output that nobody reads to its end, as in ``testbed topologies | head -1``."""
+"""Output whose reader ends early, as in ``testbed topologies | head -1``."""
 
 from __future__ import annotations
 

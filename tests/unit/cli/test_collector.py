@@ -1,4 +1,4 @@
-"""Commands called within a longer-lived process leave Python's garbage collector as they found it."""
+"""Commands called within a longer-lived process restore the state of Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_command_leaves_the_collector_as_it_was(
     assert collector() == before
 
 
-def test_so_does_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_repeatable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     run = ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=10", "--output", "run"]

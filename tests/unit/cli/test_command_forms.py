@@ -1,4 +1,4 @@
-"""Forms of commands in the view in a browser: they are the commands' own options, and nothing else can be typed in."""
+"""Forms of commands in the view in a browser: they have the commands' options, and accept nothing else."""
 
 from __future__ import annotations
 

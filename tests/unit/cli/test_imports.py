@@ -112,6 +112,6 @@ def test_a_long_document_of_harmless_text_is_not_examined_character_by_character
     "arguments", [["status"], ["exec", "n1", "--", "true"], ["down", "no-such"], ["up", "star-3", "--dry-run"]]
 )
 def test_a_command_makes_lazy_dataclasses(arguments: Sequence[str], tmp_path: Path) -> None:
-    """One of `dataclasses` takes ten times as long."""
+    """`dataclasses` takes ten times as long."""
     dataclasses_made = output(arguments, tmp_path).rpartition("dataclasses: ")[2].partition("\n")[0]
     assert int(dataclasses_made) == 0

@@ -82,7 +82,7 @@ def test_tables_are_the_panels_of_the_terminal() -> None:
         assert [row["cells"] for row in table["rows"]] == [list(row.cells) for row in panel.rows(two_nodes())]
 
 
-def test_a_table_is_sorted_as_asked_for() -> None:
+def test_a_table_is_sorted_on_request() -> None:
     table = parts(star(3), panel="Nodes", sort=1)["panel"]
     assert (table["sort"], [row["key"] for row in table["rows"]]) == ("traffic", ["n3", "n2", "n1"])
     backwards = parts(star(3), panel="Nodes", sort=1, reverse=True)["panel"]
@@ -103,7 +103,7 @@ def test_the_details_of_a_node_are_its_nics_with_their_counters_and_its_programs
     assert ["tags", "@client"] in details["facts"]
 
 
-def test_the_details_of_a_link_have_what_is_in_force_and_both_directions() -> None:
+def test_the_details_of_a_link_show_the_present_impairments_and_both_directions() -> None:
     details = parts(two_nodes(), kind="link", name=LOSSY)["details"]
     assert ["injected", "→ loss 5%"] in details["facts"]
     assert ["other fates", "→ 7 corrupted"] in details["facts"]
@@ -116,12 +116,12 @@ def test_the_details_of_a_switch_are_its_links() -> None:
     assert len(details["tables"][0]["rows"]) == 4
 
 
-def test_an_element_that_is_gone_has_no_details() -> None:
+def test_a_removed_element_has_no_details() -> None:
     for kind in ("node", "link", "switch"):
         assert parts(two_nodes(), kind=kind, name="n9")["details"] is None
 
 
-def test_where_there_is_no_cluster_the_reason_is_the_only_part() -> None:
+def test_without_a_cluster_the_reason_is_the_only_part() -> None:
     assert parts(Absent("pair has been taken down")) == {"absent": "pair has been taken down"}
 
 
@@ -135,7 +135,7 @@ def test_control_characters_of_a_programs_name_are_escaped() -> None:
     assert "\\u202e" not in text.replace("\\\\u202e", "")
 
 
-def test_agents_are_asked_only_where_their_counters_are_shown() -> None:
+def test_agents_are_queried_only_where_their_counters_are_shown() -> None:
     assert wants_agents({"panel": "NICs"})
     assert wants_agents({"panel": "Nodes", "kind": "node", "name": "n1"})
     assert not wants_agents({"panel": "Nodes", "kind": "link", "name": LOSSY})

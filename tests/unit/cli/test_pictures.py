@@ -1,4 +1,4 @@
-"""The documentation's picture of `testbed top` agrees with the program: both show the snapshot beside it."""
+"""The documentation's picture of `testbed top` agrees with the program: both show the snapshot in its directory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def check(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
 
 
-def test_the_picture_is_what_is_shown_today() -> None:
+def test_the_picture_matches_the_present_screen() -> None:
     completed = check(PICTURES / "top.py")
     assert completed.returncode == 0, completed.stderr
 
 
-def test_a_picture_of_something_else_is_found_out(tmp_path: Path) -> None:
+def test_an_outdated_picture_is_detected(tmp_path: Path) -> None:
     for name in ("top.py", "top.svg"):
         shutil.copy(PICTURES / name, tmp_path)
     (tmp_path / "top.json").write_text((PICTURES / "top.json").read_text().replace('"rate 3mbit"', '"rate 4mbit"'))

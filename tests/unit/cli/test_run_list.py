@@ -30,7 +30,7 @@ def ended_process() -> str:
         return str(identity(process.pid))
 
 
-def test_a_run_under_way_shows_its_repetition_its_rows_and_then_how_it_ended(tmp_path: Path) -> None:
+def test_a_run_in_progress_shows_its_repetition_its_rows_and_then_its_result(tmp_path: Path) -> None:
     begins = [{"time": 1, "event": "repetition begins", "number": number} for number in (1, 2, 3)]
     folder = write_run(tmp_path / "a", ping_pong_rows(), events=begins, result={}, repeat=4, process=str(identity()))
     runs = RunList(tmp_path)
@@ -47,7 +47,7 @@ def test_a_run_under_way_shows_its_repetition_its_rows_and_then_how_it_ended(tmp
     runs.close()
 
 
-def test_a_single_repetition_has_no_share_since_nobody_knows_its_end(tmp_path: Path) -> None:
+def test_a_single_repetition_has_no_share_of_progress(tmp_path: Path) -> None:
     write_run(tmp_path / "a", result={}, process=str(identity()))
     runs = RunList(tmp_path)
     (run,) = sample_document(runs)
@@ -134,7 +134,7 @@ def test_a_report_is_drawn_once_and_anew_when_the_run_has_changed(tmp_path: Path
     assert first == second < third
 
 
-def test_a_run_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_drawn_shows_the_reason(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with pytest.raises(TestbedError, match="is not a run's folder"):
         asyncio.run(ReportPages(tmp_path).page(tmp_path / "run"))

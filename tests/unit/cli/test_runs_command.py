@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from testbed.cli.main import testbed as command
 
 
-def test_a_directory_that_is_not_there_is_a_wrong_call(tmp_path: Path) -> None:
+def test_a_missing_directory_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for target in ("nonesuch", "file"):
         result = CliRunner().invoke(command, ["runs", str(tmp_path / target)])

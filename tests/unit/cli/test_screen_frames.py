@@ -54,7 +54,7 @@ def test_a_wide_screen_has_every_column_of_a_node() -> None:
         assert cell in line
 
 
-def test_a_narrow_screen_leaves_out_what_matters_least_and_keeps_columns_whole() -> None:
+def test_a_narrow_screen_drops_the_least_important_columns_and_truncates_none() -> None:
     wide, narrow = screen_lines(two_nodes(), width=200), screen_lines(two_nodes(), width=80)
     titles = narrow[3].split()
     assert "tags" in wide[3]
@@ -64,13 +64,13 @@ def test_a_narrow_screen_leaves_out_what_matters_least_and_keeps_columns_whole()
     assert "463" in row(narrow, "n2 ")
 
 
-def test_what_does_not_fit_is_in_the_detail_of_the_selected_row() -> None:
+def test_truncated_values_are_in_the_detail_of_the_selected_row() -> None:
     detail_text = "\n".join(screen_lines(two_nodes(), width=80))
     assert "02:00:00:00:00:01" in detail_text
     assert "iperf3 (4711) 42% 5.05M, sh (4712) 0% 879K" in detail_text
 
 
-def test_links_show_both_directions_with_what_is_declared_injected_and_lost() -> None:
+def test_links_show_both_directions_with_declared_injected_and_lost() -> None:
     lines = screen_lines(two_nodes(), View(panel=1), width=200)
     forward_row, backward_row = row(lines, "n2:eth0 → s1:2"), row(lines, "s1:2 → n2:eth0")
     for cell in ("relay", "812", "9.74M", "43", "451 loss, 12 queue", "loss 5%", "delay 1ms"):
@@ -78,7 +78,7 @@ def test_links_show_both_directions_with_what_is_declared_injected_and_lost() ->
         assert cell not in backward_row.replace("relay", "") or cell == "relay"
 
 
-def test_the_selected_direction_tells_what_was_done_to_its_frames() -> None:
+def test_the_selected_direction_lists_the_changes_to_its_frames() -> None:
     view = View(panel=1, keys=("", "n2:eth0--s1:2 forward", "", "", ""))
     text = "\n".join(screen_lines(two_nodes(), view))
     assert "9,000 frames, 12.9M bytes; dropped 451 loss, 12 queue; 7 corrupted" in text
@@ -94,7 +94,7 @@ def test_faults_and_events_have_panels() -> None:
     assert "inject" in events[5]
 
 
-def test_the_head_tells_the_sum_and_who_carries() -> None:
+def test_the_header_shows_the_total_and_the_relays() -> None:
     first, second, tabs = screen_lines(two_nodes(), width=120)[:3]
     assert first.startswith(" pair  2 nodes, 1 switch, 2 links")
     assert "up for 3 min 12 s" in first
@@ -112,7 +112,7 @@ def test_the_message_without_a_cluster_is_shown() -> None:
     )
 
 
-def test_the_selected_row_is_in_sight_however_many_there_are() -> None:
+def test_the_selected_row_is_visible_among_any_number() -> None:
     for name in ("n1", "n50", "n100"):
         lines = screen_lines(star(100), View(keys=(name, "", "", "", "")))
         assert [line for line in lines if line.startswith(f"▸{name} ")]
@@ -126,13 +126,13 @@ def test_sorting_puts_the_highest_first() -> None:
     assert screen_lines(star(100), replace(view, reverse=True))[4][1:].startswith("n1 ")
 
 
-def test_colours_tell_of_faults_and_losses_and_are_left_out_where_there_are_none() -> None:
+def test_colours_mark_faults_and_losses_and_are_absent_without_them() -> None:
     """31 is red: frames are being lost. 33 is yellow: something is injected."""
     view = View(panel=1)
     assert "\x1b[31mn2:eth0 → s1:2" in screen_codes(two_nodes(), view)
     plain = screen_codes(two_nodes(), view, color=False)
     assert "\x1b[3" not in plain
-    assert "\x1b[7m" in plain  # the selection is told by more than a colour
+    assert "\x1b[7m" in plain  # the selection is visible without colours
     assert "▸n1:eth0 → s1:1" in "\n".join(screen_lines(two_nodes(), view))
 
 
@@ -149,7 +149,7 @@ def test_no_program_can_write_to_the_terminal_by_its_name() -> None:
     assert "\x1b" not in text
 
 
-def test_a_prompt_stands_in_the_last_line_with_its_end_in_sight() -> None:
+def test_a_prompt_is_in_the_last_line_with_its_end_visible() -> None:
     prompt = Prompt("inject n1", ("inject", "n1"), "--delay " + 20 * "12345", 108)
     last = screen_lines(two_nodes(), View(prompt=prompt), width=40)[-1]
     assert last.startswith(" inject n1 ")
@@ -187,7 +187,7 @@ def test_a_frame_fills_any_screen_exactly(width: int, height: int, panel: int, n
 
 
 @pytest.mark.parametrize("panel", range(len(PANELS)))
-def test_every_row_has_a_cell_for_every_column(panel: int) -> None:
+def test_every_row_has_a_cell_forevery_column(panel: int) -> None:
     for row in PANELS[panel].rows(two_nodes()):
         assert len(row.cells) == len(PANELS[panel].columns)
         assert len(row.order) >= len(PANELS[panel].sorts)

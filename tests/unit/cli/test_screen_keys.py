@@ -61,7 +61,7 @@ def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st
 
 
 @given(st.binary(max_size=40))
-def test_nonsense_harms_nobody(data: bytes) -> None:
+def test_nonsense_is_harmless(data: bytes) -> None:
     keys = Keys()
     for key in [*keys.feed(data), *keys.feed(b"")]:
         press(View(), key, two_nodes())
@@ -91,7 +91,7 @@ def test_each_panel_has_a_selection_and_an_order_of_its_own() -> None:
     assert view.sorts == (1, 0, 0, 0, 0)
 
 
-def test_sorts_come_round() -> None:
+def test_the_sort_order_cycles() -> None:
     assert after(View(), ["s"] * 5)[0].sort == 0
 
 
@@ -155,7 +155,7 @@ def test_links_are_cut_and_plugged_in_again_by_the_selected_row() -> None:
     assert after(View(), ["f"])[1] == [Command(("link", "n1", "flap"))]
 
 
-def test_healing_lifts_what_concerns_the_selection() -> None:
+def test_healing_removes_the_faults_of_the_selection() -> None:
     assert after(View(), ["j", "h"])[1] == [Command(("heal", "3"))]
     assert after(View(panel=1), ["G", "h"])[1] == [Command(("heal", "3"))]
     assert after(View(panel=3), ["h"])[1] == [Command(("heal", "3"))]

@@ -1,4 +1,4 @@
-"""Signals to a full-screen view are not lost where Python can raise nothing."""
+"""Signals to a full-screen view are not lost where Python cannot raise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Abandoned:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_comes_where_nothing_can_be_raised_ends_the_view(number: signal.Signals) -> None:
+def test_a_signal_in_a_callback_ends_the_view(number: signal.Signals) -> None:
     def on_signal(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 

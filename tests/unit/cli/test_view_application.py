@@ -1,4 +1,4 @@
-"""The view in a browser by its ASGI interface: who gets in, what a page is sent, and what it may ask for."""
+"""The view in a browser by its ASGI interface: access, messages to a page, and its requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sampler:
         return self.snapshot
 
 
-class Viewed:
+class ViewUnderTest:
     """A view of a synthetic cluster, and its application."""
 
     def __init__(self, runs: Path, interval: float = 0.05) -> None:
@@ -50,8 +50,8 @@ class Viewed:
 
 
 @asynccontextmanager
-async def viewed(runs: Path, interval: float = 0.05) -> AsyncIterator[Viewed]:
-    view = Viewed(runs, interval)
+async def viewed(runs: Path, interval: float = 0.05) -> AsyncIterator[ViewUnderTest]:
+    view = ViewUnderTest(runs, interval)
     sampling = asyncio.create_task(view.view.sample())
     try:
         yield view
@@ -77,8 +77,8 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 @in_loop
-async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: Path) -> None:
-    app = Viewed(tmp_path).app
+async def test_the_page_and_its_files_are_served_to_holders_of_the_token(tmp_path: Path) -> None:
+    app = ViewUnderTest(tmp_path).app
     page = await request(app, f"/{TOKEN}/", OURS)
     assert page.status == 200
     assert "<!doctype html>" in page.text
@@ -93,7 +93,7 @@ async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: 
 )
 @in_loop
 async def test_without_the_token_everything_is_refused(tmp_path: Path, path: str) -> None:
-    response = await request(Viewed(tmp_path).app, path, OURS)
+    response = await request(ViewUnderTest(tmp_path).app, path, OURS)
     assert response.status == 403
     assert "testbed top --web" in response.text
 
@@ -102,8 +102,8 @@ async def test_without_the_token_everything_is_refused(tmp_path: Path, path: str
     "host", ["evil.example:8000", "127.0.0.1:8001", "127.0.0.1", "localhost.evil.example:8000", ""]
 )
 @in_loop
-async def test_a_name_that_was_rebound_to_this_machine_is_no_way_in(tmp_path: Path, host: str) -> None:
-    app = Viewed(tmp_path).app
+async def test_a_name_rebound_to_this_machine_gives_no_access(tmp_path: Path, host: str) -> None:
+    app = ViewUnderTest(tmp_path).app
     assert (await request(app, f"/{TOKEN}/", {"host": host})).status == 403
     async with connected(app, SOCKET, {"host": host, "origin": f"http://{host}"}) as socket:
         assert (await socket.message())["type"] == "websocket.close"
@@ -113,13 +113,13 @@ async def test_a_name_that_was_rebound_to_this_machine_is_no_way_in(tmp_path: Pa
 @in_loop
 async def test_a_socket_of_another_page_is_refused(tmp_path: Path, origin: str | None) -> None:
     headers = OURS if origin is None else {**OURS, "origin": origin}
-    async with connected(Viewed(tmp_path).app, SOCKET, headers) as socket:
+    async with connected(ViewUnderTest(tmp_path).app, SOCKET, headers) as socket:
         assert (await socket.message())["type"] == "websocket.close"
 
 
 @in_loop
 async def test_a_socket_without_the_token_is_refused(tmp_path: Path) -> None:
-    async with connected(Viewed(tmp_path).app, "/wrong/socket", PAGE) as socket:
+    async with connected(ViewUnderTest(tmp_path).app, "/wrong/socket", PAGE) as socket:
         assert (await socket.message())["type"] == "websocket.close"
 
 
@@ -127,18 +127,18 @@ async def test_a_socket_without_the_token_is_refused(tmp_path: Path) -> None:
 @in_loop
 async def test_requests_only_read(tmp_path: Path, method: str) -> None:
     for path in ("", "runs/a", "static/view.js"):
-        assert (await request(Viewed(tmp_path).app, f"/{TOKEN}/{path}", PAGE, method)).status == 405
+        assert (await request(ViewUnderTest(tmp_path).app, f"/{TOKEN}/{path}", PAGE, method)).status == 405
 
 
 @pytest.mark.parametrize("path", ["static/../view_server.py", "static/..%2fview_server.py", "runs/..", "none"])
 @in_loop
-async def test_there_is_no_way_to_other_files(tmp_path: Path, path: str) -> None:
-    assert (await request(Viewed(tmp_path / "runs").app, f"/{TOKEN}/{path}", OURS)).status == 404
+async def test_other_files_cannot_be_reached(tmp_path: Path, path: str) -> None:
+    assert (await request(ViewUnderTest(tmp_path / "runs").app, f"/{TOKEN}/{path}", OURS)).status == 404
 
 
 @in_loop
 async def test_the_page_may_load_nothing_from_elsewhere(tmp_path: Path) -> None:
-    policy = (await request(Viewed(tmp_path).app, f"/{TOKEN}/", OURS)).headers["content-security-policy"]
+    policy = (await request(ViewUnderTest(tmp_path).app, f"/{TOKEN}/", OURS)).headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in policy
 
@@ -147,7 +147,7 @@ async def test_the_page_may_load_nothing_from_elsewhere(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_page_is_sent_everything_once_and_then_only_what_has_changed(tmp_path: Path) -> None:
+async def test_a_page_receives_the_complete_state_once_and_then_only_changes(tmp_path: Path) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         assert (await socket.message())["type"] == "websocket.accept"
         await socket.until("picture")
@@ -185,7 +185,7 @@ async def test_pages_do_not_see_each_others_selection(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_the_cluster_is_not_looked_at_while_nobody_watches(tmp_path: Path) -> None:
+async def test_the_cluster_is_not_sampled_without_viewers(tmp_path: Path) -> None:
     async with viewed(tmp_path, interval=0.001) as view:
         async with connected(view.app, SOCKET, PAGE) as socket:
             await socket.message()
@@ -195,11 +195,11 @@ async def test_the_cluster_is_not_looked_at_while_nobody_watches(tmp_path: Path)
         looks_before = len(view.sampler.looks)
         for _ in range(20):
             await asyncio.sleep(0.001)  # twenty intervals
-        assert len(view.sampler.looks) <= looks_before + 1  # one may have been under way
+        assert len(view.sampler.looks) <= looks_before + 1  # one may have been in progress
 
 
 @in_loop
-async def test_agents_of_nics_are_asked_while_a_page_shows_their_counters(tmp_path: Path) -> None:
+async def test_agents_of_nics_are_queried_while_a_page_shows_their_counters(tmp_path: Path) -> None:
     async with viewed(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
@@ -212,7 +212,7 @@ async def test_agents_of_nics_are_asked_while_a_page_shows_their_counters(tmp_pa
 
 
 @in_loop
-async def test_a_page_is_told_that_the_cluster_has_gone_and_that_it_is_back(tmp_path: Path) -> None:
+async def test_a_page_shows_that_the_cluster_is_down_and_up_again(tmp_path: Path) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
@@ -237,7 +237,7 @@ async def test_a_page_is_told_that_the_cluster_has_gone_and_that_it_is_back(tmp_
     ids=lambda order: str(order)[:40],
 )  # fmt: skip
 @in_loop
-async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Path, order: object) -> None:
+async def test_an_unknown_message_from_a_page_closes_its_socket(tmp_path: Path, order: object) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
@@ -259,7 +259,7 @@ async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Pat
     ],
 )
 @in_loop
-async def test_a_form_that_cannot_be_carried_out_fails_with_its_reason(
+async def test_a_form_whose_command_fails_shows_the_reason(
     tmp_path: Path, command: str, values: dict[str, str], message: str
 ) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
@@ -284,7 +284,7 @@ async def test_without_a_cluster_a_command_fails_with_the_reason(tmp_path: Path)
 
 @in_loop
 async def test_only_the_last_jobs_are_kept(tmp_path: Path) -> None:
-    jobs = Viewed(tmp_path).view.jobs
+    jobs = ViewUnderTest(tmp_path).view.jobs
     for number in range(30):
         jobs.refuse(f"job {number}", "", "")
     jobs_document = jobs.to_json()
@@ -330,7 +330,7 @@ async def test_commands_that_change_the_cluster_are_run_one_after_the_other(tmp_
 
 
 @in_loop
-async def test_half_a_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
+async def test_a_split_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         view.sampler.snapshot = replace(two_nodes(), warning="\ud800")
         await socket.message()
@@ -339,7 +339,7 @@ async def test_half_a_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_markup_in_what_nodes_and_events_contain_is_text(tmp_path: Path) -> None:
+async def test_markup_in_the_content_of_nodes_and_events_is_text(tmp_path: Path) -> None:
     """The page sets text only; here its JSON carries it unchanged."""
     hostile_event = FormattedEvent(0, "<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>")
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:

@@ -1,4 +1,4 @@
-"""A model of the kernel that knows as much as a plan has to: what plans leave behind, and must not do on the way."""
+"""A model of the kernel for plans: the final state, and forbidden intermediate states."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ class Kernel:
 
 
 def qdisc(index: int, kind: str, handle: int, options: bytes, sized: bool) -> Qdisc:
-    """A discipline that nothing has gone through."""
+    """A qdisc through which no frame has passed."""
     attributes = {"index": index, "kind": kind, "handle": handle, "options": options, "sized": sized}
     return Qdisc(**{field.name: attributes.get(field.name, 0) for field in fields(Qdisc)})  # type: ignore[arg-type]
 

@@ -53,7 +53,7 @@ def decide_datapaths(full_layout: Layout, *injections: Injection, configured: Co
     return decide(full_layout, injections, configured, Path())
 
 
-def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> None:
+def test_switches_and_the_cables_between_them_are_no_kernel_objects() -> None:
     operations = plan(layout(), ExistingState(), decide_datapaths(layout()).link_services)
     assert [operation.name for operation in operations if isinstance(operation, MakeSwitch)] == ["s3"]
     cables = {operation.label: operation for operation in operations if isinstance(operation, MakeCable)}
@@ -70,7 +70,7 @@ def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> No
     assert set(Wiring(layout()).ports) == {"s3"}
 
 
-def test_the_relay_is_told_which_ports_its_links_have_and_one_process_has_them_all() -> None:
+def test_the_relay_receives_the_ports_of_its_links_and_one_process_has_them_all() -> None:
     orders = decide_datapaths(layout()).orders
     assert {link.name: (link.a, link.b, link.plugs) for link in orders.links} == {
         "n1:eth0--s1:1": ("n1.eth0", "", (None, Plug("s1", 1))),
@@ -100,7 +100,7 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
 
 
 @pytest.mark.parametrize("configured", ["direct", "netem", "tc"])
-def test_nobody_but_the_relay_carries_them(configured: ConfiguredDatapath) -> None:
+def test_only_the_relay_forwards_them(configured: ConfiguredDatapath) -> None:
     with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: Myrinet's switches"):
         decide_datapaths(layout(), configured=configured)
 

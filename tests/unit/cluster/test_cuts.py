@@ -1,4 +1,4 @@
-"""Cables pulled out and plugged in without a scan of the cluster have the effect of a plan."""
+"""Cables unplugged and plugged in without a scan of the cluster have the effect of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inject` and `status` show impairments as a user would type them."""
+"""`inject` and `status` show impairments in the form in which a user types them."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ def forward(*injections: Injection) -> Impairment:
 # What is in force
 
 
-def test_without_injections_what_is_declared_is_in_force() -> None:
+def test_without_injections_the_declared_impairments_apply() -> None:
     assert forward() == DECLARED.forward
     assert in_force(DECLARED, "backward", []).impairment == Impairment()
 
 
-def test_only_what_is_named_is_changed_and_only_where() -> None:
+def test_only_the_named_keys_of_the_named_directions_are_changed() -> None:
     injected = injection(1, ((NAME, "forward"),), delay=9, duplicate=0.2)
     assert forward(injected) == Impairment(delay=9, loss=0.1, duplicate=0.2)
     assert in_force(DECLARED, "backward", [injected]).impairment == Impairment()
@@ -85,14 +85,14 @@ def test_a_jitter_that_is_taken_away_takes_its_distribution_along() -> None:
     assert in_force(jittery, "forward", [injection(1, jitter=0)]).impairment == Impairment(delay=5)
 
 
-def test_what_contradicts_itself_when_laid_over_the_declared_is_refused_with_its_place() -> None:
+def test_an_overlay_that_contradicts_the_declaration_is_refused_with_its_place() -> None:
     with pytest.raises(DescriptionError) as caught:
         in_force(LINK, "forward", [injection(1, jitter=5)])
     assert f"{NAME} forward: jitter: found jitter without a delay" in str(caught.value)
-    assert forward(injection(1, jitter=5)).jitter == 5  # there is a delay
+    assert forward(injection(1, jitter=5)).jitter == 5  # it has a delay
 
 
-def test_rules_keep_their_names_whatever_comes_and_goes_beside_them() -> None:
+def test_rules_keep_their_names_while_others_are_added_and_removed() -> None:
     first = Injection(1, "a", rules=(((NAME, "forward"), "drop udp"), ((NAME, "forward"), "drop tcp")))
     second = Injection(2, "b", rules=(((NAME, "forward"), "drop icmp"), ((NAME, "backward"), "drop arp")))
     assert in_force(LINK, "forward", [first, second]).rules == {
@@ -104,7 +104,7 @@ def test_rules_keep_their_names_whatever_comes_and_goes_beside_them() -> None:
     assert in_force(LINK, "backward", [first, second]).whole.rules == ("drop arp",)
 
 
-def test_a_link_is_down_as_long_as_any_injection_has_it_down() -> None:
+def test_a_link_is_down_while_any_injection_takes_it_down() -> None:
     first, second = Injection(1, "a", down=(NAME,)), Injection(2, "b", down=(NAME, "n2:eth0--s1:2"))
     assert is_down(LINK, [first, second])
     assert is_down(LINK, [second])
@@ -159,7 +159,7 @@ def test_links_are_named_in_many_ways(target: str, indices: list[int]) -> None:
         ("", "no link, node or switch ''"),
     ],
 )
-def test_a_link_that_there_is_not_is_refused_with_what_there_is(target: str, message: str) -> None:
+def test_an_unknown_link_is_refused_with_the_known_ones(target: str, message: str) -> None:
     with pytest.raises(NotFoundError) as caught:
         links_of(STAR, target)
     assert message in str(caught.value)
@@ -188,7 +188,7 @@ def test_out_of_a_switch_is_towards_every_node() -> None:
     assert directions == tuple((link.name, "backward") for link in STAR.links)
 
 
-def test_a_direction_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_direction_is_refused_with_the_known_ones() -> None:
     with pytest.raises(NotFoundError) as caught:
         places_of(links_of(STAR, "n1"), "n1", "n1-n2")
     assert "no direction 'n1-n2' there; n1:eth0--s1:1 has 'out' or 'n1-s1'" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Names of kernel objects: short enough, unique, and readable where there is room."""
+"""Names of kernel objects: short enough, unique, and readable as far as the length permits."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_spliced_link_has_two_free_ends_in_the_order_of_its_own(ends: str, exp
     assert len(wiring.joins) == (stage.port is None)
 
 
-def test_a_patch_joins_the_switch_beside_the_far_end() -> None:
+def test_a_patch_joins_the_switch_with_the_far_end() -> None:
     wiring = Wiring(layout("n1 s1:5", "n2 s1"), ["n1:eth0--s1:5"])
     patch = wiring.cables[1]
     assert (patch.near, patch.far, patch.patch) == (("", "port+n1.eth0"), ("", "free+n1.eth0"), True)
@@ -155,7 +155,7 @@ def test_the_ends_of_a_trunk_and_its_patch_that_stay_plugged_in_send_towards_the
     assert wiring.splices["s1:1--s2:1"].senders == (("", "s1.s2"), ("", "port+s2.s1"))
 
 
-def test_a_direct_link_and_one_that_is_not_there_have_no_free_ends() -> None:
+def test_a_direct_link_and_a_missing_one_have_no_free_ends() -> None:
     planned = layout("n1 n2", datapath="direct")
     with pytest.raises(ValueError, match="declared direct"):
         free_ends(planned, "n1:eth0--n2:eth0")

@@ -56,7 +56,7 @@ def test_late_replies_are_no_silence() -> None:
     assert [machine.reply(number, 5) for number in numbers] == [None] * len(numbers)
 
 
-def test_a_machine_is_back_with_its_first_reply_and_can_be_lost_again() -> None:
+def test_a_machine_is_reachable_with_its_first_reply_and_can_be_lost_again() -> None:
     machine = Reachability(5)
     last = [machine.next_request() for _ in range(MAX_UNANSWERED + 1)][-1]
     assert machine.lost_at == 5

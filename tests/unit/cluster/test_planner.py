@@ -99,7 +99,7 @@ def test_when_all_is_there_nothing_is_to_be_done(description: Description) -> No
     assert built(description).converge(resolve(description)) == []
 
 
-def test_a_fault_leaves_what_routing_daemons_have_set_and_another_up_restores_what_is_described() -> None:
+def test_a_fault_keeps_the_state_of_routing_daemons_and_another_up_restores_the_description() -> None:
     layout = resolve(linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2"))
     kernel = Kernel()
     kernel.converge(layout)
@@ -120,7 +120,7 @@ def test_a_fault_leaves_what_routing_daemons_have_set_and_another_up_restores_wh
         assert made_anew in repaired
 
 
-def test_another_mtu_is_set_at_both_ends_of_the_cables_and_nowhere_else() -> None:
+def test_another_mtu_is_set_only_at_both_ends_of_the_cables() -> None:
     nodes = [Node(name="n1", nics=[Nic(name="eth0", mtu=9000)]), Node(name="n2"), Node(name="n3")]
     after = Description(
         name="test", nodes=nodes, switches=[Switch(name="s1")], links=[Link(ends=[f"n{n}", "s1"]) for n in (1, 2, 3)]
@@ -136,7 +136,7 @@ def test_another_mac_is_set_on_the_nic_alone() -> None:
     assert changed(before, after) == ["set eth0 in n1 to MAC 02:00:00:00:00:aa"]
 
 
-def test_a_node_more_disturbs_nobody() -> None:
+def test_adding_a_node_affects_no_other() -> None:
     assert changed(Description.star(3, name="star"), Description.star(4, name="star")) == [
         "make node n4",
         "make link n4:eth0--s1:4",
@@ -145,14 +145,14 @@ def test_a_node_more_disturbs_nobody() -> None:
     ]
 
 
-def test_a_node_less_disturbs_nobody() -> None:
+def test_removing_a_node_affects_no_other() -> None:
     assert changed(Description.star(4, name="star"), Description.star(3, name="star")) == [
         "remove n4.eth0",
         "remove node n4",
     ]
 
 
-def test_a_node_more_on_a_switch_does_not_disturb_its_trunk_whose_port_moves() -> None:
+def test_adding_a_node_to_a_switch_does_not_disturb_its_trunk_whose_port_moves() -> None:
     before, after = Description.dumbbell(2, 2, name="x"), Description.dumbbell(3, 2, name="x")
     assert resolve(before).links[-1].name != resolve(after).links[-1].name
     assert not any("s1.s2" in line or line.startswith(("make link s", "remove s")) for line in changed(before, after))
@@ -164,7 +164,7 @@ def test_one_of_two_parallel_trunks_less_is_one_trunk_less() -> None:
     assert [line for line in changed(before, after) if "remove" in line] == ["remove s1.s2.2", "remove s2.s1.2"]
 
 
-def test_a_link_less_takes_its_nic_with_it() -> None:
+def test_removing_a_link_removes_its_nic() -> None:
     before = linked_cluster("n1 s1", "n2 s1", "n3 s1", "n3 s2")
     after = linked_cluster("n1 s1", "n2 s1", "n3 s1")
     assert changed(before, after)[:1] == ["remove n3.eth1"]
@@ -219,7 +219,7 @@ def test_cables_between_nodes_change_partners_without_new_nics() -> None:
 
 
 def test_direct_links_that_change_partners_are_made_anew() -> None:
-    """Both pairs look alike but for their indexes, which is why no index occurs in two of them."""
+    """Both pairs differ only in their indexes, so no index occurs in two of them."""
     before = linked_cluster("n1 n2", "n3 n4", nodes=4, switches=0, datapath="direct")
     after = linked_cluster("n1 n3", "n2 n4", nodes=4, switches=0, datapath="direct")
     assert [line for line in changed(before, after) if line.startswith("make")] == [
@@ -256,7 +256,7 @@ def test_the_kernels_own_interfaces_are_left_alone() -> None:
     assert kernel.converge(resolve(Description.star(2))) == []
 
 
-def test_what_else_is_in_the_wire_namespace_goes() -> None:
+def test_other_objects_in_the_wire_namespace_are_removed() -> None:
     kernel = built(Description.star(2))
     kernel.make(namespace_names.WIRE, 2, "stray", "veth", "02:00:00:00:00:01", 1500)
     assert lines(kernel.converge(resolve(Description.star(2)))) == ["remove stray"]
@@ -275,7 +275,7 @@ def test_routing_that_a_namespace_inherited_does_not_matter_to_a_node_with_one_n
     assert kernel.converge(resolve(Description.star(2))) == []
 
 
-def test_a_router_is_told_to_route_before_it_has_its_nics() -> None:
+def test_forwarding_is_enabled_on_a_router_before_it_has_its_nics() -> None:
     operations = lines(plan(resolve(linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2")), ExistingState()))
     assert operations.index("let n2 route IPv4 between its NICs") < operations.index("make link n2:eth0--s1:2")
     assert operations[-1] == "add route 10.0.0.0/16 via 10.1.0.2 to n3"
@@ -363,7 +363,7 @@ def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
         assert not all(end.flooding and end.up for end in ends)
 
 
-def test_a_node_more_on_a_ring_changes_tables_only_by_its_own_entry() -> None:
+def test_adding_a_node_to_a_ring_changes_tables_only_by_its_own_entry() -> None:
     nodes = [f"n{number} s{number}" for number in (1, 2, 3)]
     trunks = ["s1 s2", "s2 s3", "s3 s1"]
     before = linked_cluster(*nodes, *trunks, nodes=3, switches=3)
@@ -461,7 +461,7 @@ def test_a_half_made_join_is_parted_first() -> None:
     assert lines(kernel.converge(resolve(Description.back_to_back()))) == ["part n1.eth0", "join n1:eth0--n2:eth0"]
 
 
-def test_when_an_ipv4_address_goes_the_others_of_its_nic_are_added_again() -> None:
+def test_when_an_ipv4_address_is_removed_the_others_of_its_nic_are_added_again() -> None:
     """The kernel removes the secondary addresses of the same network along with it."""
 
     def star(*addresses: str) -> Description:
@@ -477,7 +477,7 @@ def test_when_an_ipv4_address_goes_the_others_of_its_nic_are_added_again() -> No
 
 
 @given(st.data())
-def test_from_anything_to_anything_and_then_nothing_is_left_to_do(data: st.DataObject) -> None:
+def test_any_cluster_converges_to_any_other_and_a_second_up_does_nothing(data: st.DataObject) -> None:
     """Random clusters and edits, some of whose links between nodes are direct."""
     kernel = Kernel()
     description = data.draw(descriptions())

@@ -55,7 +55,7 @@ def test_a_mark_reads_back_and_fits_an_alias(mark: Mark) -> None:
 
 
 @given(st.one_of(st.text(), st.text(string.printable).map(lambda text: f"netns-testbed 1 {text}")))
-def test_an_alias_of_somebody_elses_is_no_mark_and_no_error(alias: str) -> None:
+def test_a_foreign_alias_is_no_mark_and_no_error(alias: str) -> None:
     mark = Mark.parse(alias)
     assert mark is None or str(mark).split() == alias.split()
 
@@ -72,7 +72,7 @@ def test_an_alias_of_somebody_elses_is_no_mark_and_no_error(alias: str) -> None:
         "netns-testbed 1 c n1 held b:1:2:3 more",
     ],
 )
-def test_half_a_mark_is_none(alias: str) -> None:
+def test_an_incomplete_mark_is_none(alias: str) -> None:
     assert Mark.parse(alias) is None
 
 

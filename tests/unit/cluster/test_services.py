@@ -1,5 +1,5 @@
-"""Services of a supervisor: required ones run, others end, dead ones are restarted, and those that die at once with a
-delay."""
+"""Services of a supervisor: required ones run, others end, dead ones are restarted, and those that die at once are restarted
+with a delay."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ DIVERT_N1 = [
     "divert frames of n1.eth0 to the relay",
 ]
 
-# The long way between two nodes, for as long as a discipline there is replaced.
+# The path through the switch between two nodes, while a qdisc there is replaced.
 CLOSED = ["redirect n1.eth0 no more", "redirect n2.eth0 no more", "drain bwd+n1.eth0", "drain fwd+n1.eth0"]
 OPENED = ["redirect n1.eth0 to fwd+n1.eth0", "redirect n2.eth0 to bwd+n1.eth0"]
 
@@ -192,7 +192,7 @@ def test_two_nodes_stay_joined_while_their_frames_are_diverted() -> None:
     ]
 
 
-def test_offloads_go_down_before_the_new_way_is_opened_and_come_up_when_all_is_done() -> None:
+def test_offloads_are_disabled_before_the_new_path_is_opened_and_restored_at_the_end() -> None:
     """A direction that may carry GSO frames receives them; the other one does not."""
     layout = resolve(Description.star(2))
     kernel = built(layout)
@@ -295,7 +295,7 @@ def test_a_trunk_in_a_ring_is_cut_at_its_second_end() -> None:
 
 
 @pytest.mark.parametrize("ends", [["n1", "s1"], ["s1", "n1"]], ids=" ".join)
-def test_forward_is_what_leaves_the_links_first_end(ends: list[str]) -> None:
+def test_forward_frames_leave_the_links_first_end(ends: list[str]) -> None:
     nodes = [Node(name="n1"), Node(name="n2")]
     links = [Link(ends=ends), Link(ends=["n2", "s1"])]
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
@@ -378,9 +378,7 @@ def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() ->
         [GSO, TC, FORWARD, RELAY, GSO],
     ],
 )
-def test_from_one_datapath_to_another_and_back_to_what_was_there(
-    description: Description, path: list[LinkService]
-) -> None:
+def test_from_one_datapath_to_another_and_back(description: Description, path: list[LinkService]) -> None:
     layout = resolve(description)
     kernel = built(layout)
     before = contents(kernel)
@@ -600,7 +598,7 @@ def test_a_link_is_spliced_while_it_is_down() -> None:
     assert contents(kernel) == contents(built(layout))
 
 
-def test_a_spliced_link_goes_with_all_that_it_has() -> None:
+def test_a_spliced_link_is_removed_with_all_its_objects() -> None:
     kernel = built(resolve(Description.star(2)))
     layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")]))
     for link_service in (NETEM, TC, RELAY):
@@ -610,7 +608,7 @@ def test_a_spliced_link_goes_with_all_that_it_has() -> None:
         assert contents(kernel) == contents(built(layout))
 
 
-def test_a_direct_link_takes_no_treatment() -> None:
+def test_a_direct_link_supports_no_impairment() -> None:
     links = [Link(ends=["n1", "n2"], datapath="direct")]
     layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")], links=links))
     for link_service in (RELAY, LinkService(down=True)):
@@ -618,7 +616,7 @@ def test_a_direct_link_takes_no_treatment() -> None:
             plan(layout, ExistingState(), {layout.links[0].name: link_service})
 
 
-def test_a_treatment_of_a_link_that_is_not_there_is_none() -> None:
+def test_the_datapath_of_an_unknown_link_is_none() -> None:
     layout = resolve(Description.star(2))
     assert built(layout).converge(layout, {"n9:eth0--s1:9": RELAY}) == []
 
@@ -626,7 +624,7 @@ def test_a_treatment_of_a_link_that_is_not_there_is_none() -> None:
 # What was done by hand, or left half-way
 
 
-def test_offloads_that_somebody_turned_on_are_off_again() -> None:
+def test_offloads_enabled_by_another_process_are_disabled_again() -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     link_services = {link(layout, "n1", "s1"): RELAY}
@@ -662,7 +660,7 @@ def test_hooks_that_nothing_needs_are_taken_away() -> None:
     assert [type(operation) for operation in operations] == [Part]
 
 
-def test_a_hook_that_somebody_took_from_a_port_comes_back() -> None:
+def test_a_hook_removed_from_a_port_is_restored() -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     kernel.hooks.remove(by_name(kernel, "", "n1.eth0").index)
@@ -736,7 +734,7 @@ def test_a_shaped_port_of_a_switch_becomes_an_end_of_a_shaped_link_between_nodes
 
 @settings(max_examples=60)
 @given(st.data())
-def test_from_any_treatment_to_any_other(data: st.DataObject) -> None:
+def test_from_any_datapath_to_any_other(data: st.DataObject) -> None:
     """Random clusters, edits and link services."""
     kernel = Kernel()
     description = data.draw(descriptions())

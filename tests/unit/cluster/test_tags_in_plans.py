@@ -1,4 +1,4 @@
-"""Tags select links where links are injected into, and cost a running cluster nothing."""
+"""Tags select links for injections, and their changes need no operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_change_of_tags_alone_needs_no_operation() -> None:
     assert changed(tagged, untagged) == []
 
 
-def test_a_tag_means_links_that_have_it_and_all_links_of_nodes_that_do() -> None:
+def test_a_tag_selects_links_that_have_it_and_all_links_of_nodes_that_have_it() -> None:
     assert [link.name for link in links_of(STAR, "@client")] == NAMES[:2]
     assert [link.name for link in links_of(STAR, "@slow")] == NAMES[1:3]
     tagged = resolve(Description.star(4, tags={"both": ["n1", "n1--s1", "n3--s1"]}))
@@ -38,6 +38,6 @@ def test_directions_are_those_of_each_that_has_the_tag() -> None:
         places(STAR, "@slow", "out")
 
 
-def test_an_unknown_tag_is_told_with_the_nearest() -> None:
+def test_an_unknown_tag_is_refused_with_the_nearest() -> None:
     with pytest.raises(NotFoundError, match="has the tag 'slwo'; did you mean '@slow'"):
         links_of(STAR, "@slwo")

@@ -1,4 +1,4 @@
-"""Directories of processes that were killed, and what only looks like them."""
+"""Directories of killed processes, and similar names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_leftovers_of_killed_processes_are_collected_and_those_of_living_ones_ar
     assert list(folder.iterdir()) == []
 
 
-def test_what_nothing_can_be_told_of_stays(folder: Path) -> None:
+def test_folders_of_unknown_owners_stay(folder: Path) -> None:
     own_identity = identity()
     other_boot = Identity("another-boot", own_identity.pid_namespace, own_identity.pid, own_identity.start)
     dead_process = Identity(own_identity.boot, own_identity.pid_namespace, own_identity.pid, own_identity.start + 1)

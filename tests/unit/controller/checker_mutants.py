@@ -1,4 +1,4 @@
-"""Checkers with one mistake, which the stories must find."""
+"""Checkers with one mistake, which the histories must find."""
 
 from __future__ import annotations
 

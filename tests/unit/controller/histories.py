@@ -1,4 +1,4 @@
-"""Hand-made histories of sound runs, for tests of checkers."""
+"""Hand-made histories of correct runs, for tests of checkers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HistoryBuilder:
         self.clock = 0
         self._counts = [0] * nodes
 
-    def tell(self, rank: int, what: str, **facts: Any) -> Event:
+    def add_event(self, rank: int, what: str, **facts: Any) -> Event:
         self.clock += MILLISECOND
         event = {"clock_ns": self.clock, "what": what, **facts}
         self.events[f"n{rank + 1}"].append(event)
@@ -43,23 +43,23 @@ class HistoryBuilder:
 
     def begin_send(self, rank: int, to: int, tag: int = 0, content: str = "00", size: int = 8) -> int:
         number = self._next(rank)
-        self.tell(rank, "send", n=number, peer=to, context=0, tag=tag, bytes=size, digest=content)
+        self.add_event(rank, "send", n=number, peer=to, context=0, tag=tag, bytes=size, digest=content)
         return number
 
     def begin_receive(self, rank: int, source: int = -1, tag: int = -1, size: int = 4096) -> int:
         number = self._next(rank)
-        self.tell(rank, "receive", n=number, peer=source, context=0, tag=tag, bytes=size)
+        self.add_event(rank, "receive", n=number, peer=source, context=0, tag=tag, bytes=size)
         return number
 
     def sent(self, rank: int, number: int) -> None:
-        self.tell(rank, "sent", n=number)
+        self.add_event(rank, "sent", n=number)
 
     def received(self, rank: int, number: int, source: int, tag: int = 0, content: str = "00", size: int = 8) -> None:
-        self.tell(rank, "received", n=number, peer=source, context=0, tag=tag, bytes=size, digest=content)
+        self.add_event(rank, "received", n=number, peer=source, context=0, tag=tag, bytes=size, digest=content)
 
     def failed(self, rank: int, number: int, error_class: int = 101, **envelope: int) -> None:
         facts = {"n": number, "error": "node 2 does not answer", "class": error_class, **envelope}
-        self.tell(rank, "failed", **facts)
+        self.add_event(rank, "failed", **facts)
 
     def report(self, circumstances: Circumstances | None = None) -> Report:
         return check_histories(histories_of(self.events), circumstances or Circumstances())

@@ -16,49 +16,51 @@ SENDER, RECEIVER = 0, 1
 
 
 class RequestEvents:
-    """Events of two nodes, n1 that sends requests and n2 that handles them, and a clock that goes on with each."""
+    """Events of two nodes, n1 that sends requests and n2 that handles them, and a clock that advances with each."""
 
     def __init__(self) -> None:
         self.events: dict[str, list[Event]] = {"n1": [], "n2": []}
         self.clock = 0
-        self.lives = [1, 1]
+        self.incarnations = [1, 1]
         for rank in (SENDER, RECEIVER):
-            self.tell(rank, "begin", life=1)
+            self.add_event(rank, "begin", life=1)
 
-    def tell(self, rank: int, what: str, n: int = 0, **facts: Any) -> None:
+    def add_event(self, rank: int, what: str, n: int = 0, **facts: Any) -> None:
         self.clock += MILLISECOND
         self.events[f"n{rank + 1}"].append({"clock_ns": self.clock, "what": what, "n": n, **facts})
 
     def request(self, n: int, content: str = "aa", endpoint: int = 0) -> None:
-        self.tell(SENDER, "request", n, endpoint=0, peer=1, peer_endpoint=endpoint, handler=1, bytes=4, digest=content)
+        self.add_event(
+            SENDER, "request", n, endpoint=0, peer=1, peer_endpoint=endpoint, handler=1, bytes=4, digest=content
+        )
 
     def handled(self, n: int, content: str = "aa", endpoint: int = 0) -> None:
-        facts = {"endpoint": endpoint, "peer": 0, "peer_endpoint": 0, "life": self.lives[SENDER]}
-        self.tell(RECEIVER, "handled", n, **facts, handler=1, bytes=4, digest=content)
+        facts = {"endpoint": endpoint, "peer": 0, "peer_endpoint": 0, "life": self.incarnations[SENDER]}
+        self.add_event(RECEIVER, "handled", n, **facts, handler=1, bytes=4, digest=content)
 
     def reply(self, n: int, content: str = "bb") -> None:
-        facts = {"endpoint": 0, "peer": 0, "peer_endpoint": 0, "life": self.lives[SENDER]}
-        self.tell(RECEIVER, "reply", n, **facts, handler=2, bytes=4, digest=content)
+        facts = {"endpoint": 0, "peer": 0, "peer_endpoint": 0, "life": self.incarnations[SENDER]}
+        self.add_event(RECEIVER, "reply", n, **facts, handler=2, bytes=4, digest=content)
 
     def replied(self, n: int, content: str = "bb") -> None:
-        self.tell(SENDER, "replied", n, endpoint=0, peer=1, peer_endpoint=0, handler=2, bytes=4, digest=content)
+        self.add_event(SENDER, "replied", n, endpoint=0, peer=1, peer_endpoint=0, handler=2, bytes=4, digest=content)
 
     def returned(self, n: int, status: str = "unreachable") -> None:
-        self.tell(SENDER, "returned", n, endpoint=0, peer=1, peer_endpoint=0, error=status)
+        self.add_event(SENDER, "returned", n, endpoint=0, peer=1, peer_endpoint=0, error=status)
 
     def reply_returned(self, n: int) -> None:
-        facts = {"endpoint": 0, "peer": 0, "peer_endpoint": 0, "life": self.lives[SENDER]}
-        self.tell(RECEIVER, "reply returned", n, **facts, error="unreachable")
+        facts = {"endpoint": 0, "peer": 0, "peer_endpoint": 0, "life": self.incarnations[SENDER]}
+        self.add_event(RECEIVER, "reply returned", n, **facts, error="unreachable")
 
     def freed(self, rank: int, endpoint: int = 0) -> None:
-        self.tell(rank, "freed", endpoint=endpoint)
+        self.add_event(rank, "freed", endpoint=endpoint)
 
     def end(self, rank: int, *unhandled: tuple[int, int, int]) -> None:
-        self.tell(rank, "end", unhandled=[list(left) for left in unhandled])
+        self.add_event(rank, "end", unhandled=[list(left) for left in unhandled])
 
     def restart(self, rank: int) -> None:
-        self.lives[rank] += 1
-        self.tell(rank, "begin", life=self.lives[rank])
+        self.incarnations[rank] += 1
+        self.add_event(rank, "begin", life=self.incarnations[rank])
 
     def exchange(self, n: int, content: str = "aa", reply: str = "bb") -> None:
         """A request that is handled and replied to."""

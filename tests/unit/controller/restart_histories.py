@@ -1,4 +1,4 @@
-"""Histories with restarts, losses and errors: each is a function that asserts the answer of the checkers.
+"""Histories with restarts, losses and errors: each is a function that asserts the checkers' verdict.
 
 Mutants of the checkers are looked for with them, too.
 """
@@ -18,7 +18,7 @@ LOST = "nothing lost"
 
 
 class RestartHistory(HistoryBuilder):
-    """A history whose programs may be started again."""
+    """A history whose programs may be restarted."""
 
     def __init__(self, nodes: int = 2) -> None:
         super().__init__(nodes)
@@ -63,7 +63,7 @@ def what_came_before_the_restart_is_not_taken_for_what_was_sent_after_it() -> No
     history = RestartHistory()
     receive = history.begin_receive(1)
     history.begin_send(0, 1, content="0a")
-    history.received(1, receive, 0, content="0a")  # its sender dies before it is told
+    history.received(1, receive, 0, content="0a")  # its sender dies before it is notified
     history.restart(0)
     history.deliver(0, 1, "0a")
     history.deliver(0, 1, "0b")
@@ -73,7 +73,8 @@ def what_came_before_the_restart_is_not_taken_for_what_was_sent_after_it() -> No
 
 
 def a_message_between_the_two_says_which_of_them_came() -> None:
-    """0a, 0b, 0a: the second comes, so that the first 0a must be its former life's, though that was never finished."""
+    """0a, 0b, 0a: the second comes, so that the first 0a must be the previous incarnation's, though that was never
+    completed."""
     history = RestartHistory()
     receives = history.begin_receive(1), history.begin_receive(1)
     history.begin_send(0, 1, content="0a")

@@ -1,5 +1,5 @@
-"""How often the statistical assertions are wrong, computed exactly: a sound link fails once in a million runs at most, one
-that is off by a fifth passes once in a hundred at most, however often a sequential test has looked."""
+"""Error probabilities of the statistical assertions, computed exactly: a correct link fails at most once in a million runs,
+one off by a fifth passes at most once in a hundred, for any number of looks of a sequential test."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_sequential_test_of_a_share_keeps_its_levels_and_ends() -> None:
         assert failed > 0.95
 
 
-def test_a_sequential_test_of_a_sound_share_is_mostly_sure_before_a_complete_sample_is_large_enough() -> None:
+def test_a_sequential_test_of_a_correct_share_mostly_decides_before_a_complete_sample_is_large_enough() -> None:
     median_count = next(count for count, (_, passed) in enumerate(outcomes(0.5, 0.5, 5000), 1) if passed > 0.5)
     assert median_count < 0.75 * required_frames(0.5)
 

@@ -14,12 +14,12 @@ def buffered_send(history: HistoryBuilder) -> int:
     """A message of n1 to n2, for which a receive waits."""
     history.begin_receive(1, 0)
     number = history.begin_send(0, 1)
-    history.tell(0, "buffered", n=number)
+    history.add_event(0, "buffered", n=number)
     return number
 
 
 def returned_send(history: HistoryBuilder) -> HistoryBuilder:
-    history.tell(0, "undelivered", n=buffered_send(history), error="node 1 has restarted", **{"class": 101})
+    history.add_event(0, "undelivered", n=buffered_send(history), error="node 1 has restarted", **{"class": 101})
     return history
 
 
@@ -51,18 +51,18 @@ def test_one_that_is_undelivered_is_not_lost_but_needs_a_fault_that_explains_it(
     )
 
 
-def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None:
+def test_an_undelivered_message_that_was_received_is_reported_as_delivered() -> None:
     history = HistoryBuilder(2)
     receive, send = history.begin_receive(1, 0), history.begin_send(0, 1)
-    history.tell(0, "buffered", n=send)
+    history.add_event(0, "buffered", n=send)
     history.received(1, receive, 0)
-    history.tell(0, "undelivered", n=send, error="it does not answer", **{"class": 101})
+    history.add_event(0, "undelivered", n=send, error="it does not answer", **{"class": 101})
     report = history.report(Circumstances(disturbances=[Disturbance(RESET, 0, 0, frozenset({"n2"}))]))
     assert report.passed
     assert [ambiguity.outcome for ambiguity in report.ambiguities] == ["delivered"]
 
 
-def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() -> None:
+def test_a_message_whose_sender_has_crashed_is_in_doubt_and_accuses_no_program() -> None:
     history = HistoryBuilder(2)
     buffered_send(history)
     report = history.report(CRASHED)
@@ -77,16 +77,16 @@ def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() 
 def test_one_of_a_former_life_is_in_doubt() -> None:
     history = HistoryBuilder(2)
     buffered_send(history)
-    history.tell(0, "send", n=1, peer=1, context=0, tag=1, bytes=8, digest="01")
+    history.add_event(0, "send", n=1, peer=1, context=0, tag=1, bytes=8, digest="01")
     report = history.report(CRASHED)
     assert report.passed
     assert report.ambiguities[0].notification == "complete, and without a known delivery when its program was restarted"
 
 
-def test_one_that_was_received_and_never_known_to_be_is_no_doubt_and_nobody_waits_for_it() -> None:
+def test_a_message_received_without_its_sender_learning_it_is_no_doubt_and_blocks_nothing() -> None:
     history = HistoryBuilder(2)
     receive, send = history.begin_receive(1, 0), history.begin_send(0, 1)
-    history.tell(0, "buffered", n=send)
+    history.add_event(0, "buffered", n=send)
     history.received(1, receive, 0)
     report = history.report(Circumstances(Ending.STUCK))
     assert report.passed

@@ -1,4 +1,4 @@
-"""Checkers hold for histories in which nothing is wrong, and each fails for the one entry that is."""
+"""Checkers accept correct histories, and each rejects a history with one wrong entry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES)
-def test_a_run_with_nothing_wrong_passes(messages: list[Message]) -> None:
+def test_a_correct_run_passes_its_checks(messages: list[Message]) -> None:
     report = exchange_all(NODES, messages).report()
     assert report.passed
     assert report.checks["nothing lost"].checked == len(messages)
@@ -76,7 +76,7 @@ def test_another_content_is_found_where_it_came(messages: list[Message], data: s
 
 
 @given(MESSAGES, st.data())
-def test_a_message_from_another_sender_than_it_says_is_found(messages: list[Message], data: st.DataObject) -> None:
+def test_a_message_with_a_wrong_sender_is_found(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(
         NODES,
         [Message(message.source, message.sink, message.tag, f"{index:02x}") for index, message in enumerate(messages)],
@@ -87,7 +87,7 @@ def test_a_message_from_another_sender_than_it_says_is_found(messages: list[Mess
     assert "nothing twice" in history.report().failed or "content" in history.report().failed
 
 
-def test_messages_that_change_places_overtake_and_are_named() -> None:
+def test_swapped_messages_are_reported_as_overtaking() -> None:
     history = exchange_all(
         2, [Message(0, 1, content="0a"), Message(0, 1, content="0b"), Message(0, 1, tag=1, content="0c")]
     )
@@ -132,7 +132,7 @@ def test_a_message_whose_followers_came_is_lost_though_no_receive_waits() -> Non
     assert "though later messages of its channel were" in report.checks["nothing lost"].violations[0]
 
 
-def test_a_message_that_nobody_asks_for_is_not_lost() -> None:
+def test_a_message_that_no_receive_requests_is_not_lost() -> None:
     history = HistoryBuilder(2)
     history.sent(0, history.begin_send(0, 1, tag=5))
     history.begin_receive(1, tag=6)
@@ -141,7 +141,7 @@ def test_a_message_that_nobody_asks_for_is_not_lost() -> None:
     assert report.figures["messages that nobody has asked for"] == 1
 
 
-def test_what_was_on_its_way_when_a_run_was_broken_off_is_not_lost() -> None:
+def test_messages_in_flight_when_a_run_is_aborted_are_not_lost() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1)
     history.sent(0, history.begin_send(0, 1))
@@ -149,7 +149,7 @@ def test_what_was_on_its_way_when_a_run_was_broken_off_is_not_lost() -> None:
     assert history.report(Circumstances(Ending.ABORTED, history.clock + 5 * SECOND)).failed == ("nothing lost",)
 
 
-def test_what_a_process_of_the_testbed_had_when_it_died_is_nobodys_loss_but_what_is_changed_or_doubled_is() -> None:
+def test_frames_held_by_a_dead_process_of_the_testbed_are_no_loss_but_changed_or_duplicated_ones_are() -> None:
     history = HistoryBuilder(3)
     history.begin_receive(1)
     history.sent(0, history.begin_send(0, 1))
@@ -221,7 +221,7 @@ def test_a_message_that_is_cut_off_though_it_fits_is_found() -> None:
     assert "content" in history.report().failed
 
 
-def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> None:
+def test_the_fate_of_returned_messages_is_known_at_the_other_end() -> None:
     history = HistoryBuilder(3)
     receives = history.begin_receive(1, source=0), history.begin_receive(2, source=0)
     sends = [history.begin_send(0, 1), history.begin_send(0, 2)]
@@ -263,7 +263,7 @@ def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_
     assert report.ambiguities[0].outcome == "not delivered"
 
 
-def test_a_sender_who_is_never_told_that_its_message_was_received_makes_no_progress() -> None:
+def test_a_sender_that_never_learns_of_the_reception_makes_no_progress() -> None:
     history = HistoryBuilder(2)
     receive = history.begin_receive(1)
     history.begin_send(0, 1)
@@ -274,14 +274,14 @@ def test_a_sender_who_is_never_told_that_its_message_was_received_makes_no_progr
     assert report.ambiguities[0].outcome == "delivered"
 
 
-def test_programs_that_wait_for_what_nobody_sends_are_no_fault_of_the_protocol() -> None:
+def test_programs_that_wait_for_unsent_messages_are_no_fault_of_the_protocol() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1, tag=1)
     history.begin_send(0, 1, tag=2)
     assert history.report(Circumstances(Ending.STUCK)).passed
 
 
-def test_a_run_that_was_broken_off_has_failed_only_what_waited_longer_than_the_bound() -> None:
+def test_in_an_aborted_run_only_operations_beyond_the_bound_have_failed() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1)
     history.begin_send(0, 1)
@@ -340,7 +340,7 @@ def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> Non
     assert report.figures["messages that nobody has asked for"] == 2
 
 
-def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
+def test_a_node_that_has_lost_its_state_may_receive_a_message_again() -> None:
     report, circumstances = restarted_history()
     send = report.begin_send(0, 1)
     report.received(1, report.begin_receive(1), 0)

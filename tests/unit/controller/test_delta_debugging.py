@@ -1,4 +1,4 @@
-"""Delta debugging finds the causes that an effect needs, and counts its trials."""
+"""Delta debugging finds the necessary causes of an effect, and counts its trials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_exactly_the_causes_that_are_needed_are_left(count: int, data: st.DataOb
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(0, 50))
-def test_what_is_left_has_the_effect_however_few_trials_there_are(causes: list[int], most: int) -> None:
+def test_the_reduced_case_has_the_effect_with_any_number_of_trials(causes: list[int], most: int) -> None:
     trials: list[Sequence[int]] = []
 
     def has_effect(subset: Sequence[int]) -> bool:
@@ -36,12 +36,12 @@ def test_two_causes_of_a_hundred_take_few_trials(needed: set[int]) -> None:
     assert shrink(range(100), lambda causes: needed <= set(causes), 1_000).trials <= 120
 
 
-def test_an_effect_without_a_cause_is_found_at_once() -> None:
+def test_an_effect_without_any_fate_is_found_at_once() -> None:
     result = shrink(range(100), lambda _: True, 100)
     assert (result.causes, result.trials) == ([], 1)
 
 
-def test_trials_that_are_used_up_are_said() -> None:
+def test_exhausted_trials_are_reported() -> None:
     result = shrink(range(100), lambda causes: {3, 97} <= set(causes), 5)
     assert not result.minimal
     assert {3, 97} <= set(result.causes)

@@ -61,7 +61,7 @@ def test_every_item_comes_back_with_its_result(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)], ids=["own process", "processes"])
-def test_an_error_of_ours_arrives_as_it_was_raised(engine: Engine) -> None:
+def test_an_internal_error_arrives_as_it_was_raised(engine: Engine) -> None:
     with pytest.raises(DescriptionError, match="found 2, expected another number") as caught:
         list(map_unordered(engine, refuse, [2]))
     assert caught.value.problems == [Problem("key", "2", "another number")]
@@ -90,7 +90,7 @@ def test_processes_are_others_and_the_own_one_is_not() -> None:
 
 
 class Threads:
-    """An engine of another make, which counts the points that are under way."""
+    """An external engine, which counts the points in progress."""
 
     width = 3
 

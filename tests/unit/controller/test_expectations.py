@@ -60,7 +60,7 @@ def test_several_causes_of_loss_add_up_to_one_share() -> None:
     assert expect(Impairment(loss=0.05), {}).loss.share == 0.05
 
 
-def test_what_cannot_be_told_in_advance_says_why() -> None:
+def test_unpredictable_fates_have_a_reason() -> None:
     assert "without a period" in expect(Impairment(loss_pattern="5, 12"), {}).loss.unpredictable
     assert (
         "cannot be read"
@@ -73,7 +73,7 @@ def test_what_cannot_be_told_in_advance_says_why() -> None:
     assert expect(trace, {"t": "1ms\n0\n"}).delays == (MILLISECOND, 2 * MILLISECOND)
 
 
-def test_frames_that_skip_the_delay_are_told_from_others_where_there_is_one() -> None:
+def test_frames_that_skip_the_delay_are_distinguished_from_others() -> None:
     report = expect(Impairment(delay=10 * MILLISECOND, reorder=0.1), {})
     assert report.skip_below == 5 * MILLISECOND
     assert not report.reorder.unpredictable

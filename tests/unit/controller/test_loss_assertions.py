@@ -1,4 +1,4 @@
-"""assert_loss: the binomial distribution decides, and a sample that can show nothing is refused."""
+"""assert_loss: the binomial distribution decides, and an inconclusive sample is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_million_frames_take_no_time() -> None:
     assert two_sided(302_300, 1_000_000, 0.3) == pytest.approx(5.2e-7, rel=0.05)  # 5.02 standard deviations
 
 
-def test_a_sound_link_passes_and_one_that_is_off_by_a_fifth_fails() -> None:
+def test_a_correct_link_passes_and_one_off_by_a_fifth_fails() -> None:
     chance = random.Random(1)
     sent = required_frames(0.3)
     failed = 0
@@ -53,7 +53,7 @@ def test_an_assertions_message_has_the_measured_values() -> None:
         assert_loss(0.3, 1_200, 10_000)
 
 
-def test_too_few_frames_are_refused_whatever_they_say() -> None:
+def test_too_few_frames_are_refused_whatever_their_content() -> None:
     for lost in (0, 30, 100):
         with pytest.raises(SampleTooSmallError, match=r"100 frames cannot show .* send 3,196 or more"):
             assert_loss(0.3, lost, 100)
@@ -70,7 +70,7 @@ def test_no_loss_and_nothing_but_loss_leave_no_room() -> None:
         assert_loss(1, 6, 7)
 
 
-def test_numbers_that_cannot_be_are_refused() -> None:
+def test_impossible_numbers_are_refused() -> None:
     for lost, sent in ((5, 4), (-1, 4)):
         with pytest.raises(ValueError, match="that were lost must be 0 to"):
             assert_loss(0.5, lost, sent)

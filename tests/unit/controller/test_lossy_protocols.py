@@ -12,13 +12,13 @@ from testbed.workloads.form import Comm, Node, Workload
 
 
 async def own(comm: Comm, node: Node) -> None:
-    """Program without a declaration that it bears losses."""
+    """Program without a declaration that it supports losses."""
 
 
-class Hardy(Workload):
-    """Workload that declares that it bears loss."""
+class LossTolerant(Workload):
+    """Workload that declares that it supports loss."""
 
-    bears_loss = True
+    supports_loss = True
 
     async def rank(self, comm: Comm, node: Node) -> None:
         """Return at once."""
@@ -31,9 +31,9 @@ def test_workloads_that_need_every_message(tmp_path: Path, workload: object) -> 
     assert not (tmp_path / "run").exists()
 
 
-def test_there_is_nothing_to_check_where_nothing_is_promised(tmp_path: Path) -> None:
+def test_without_promises_there_is_nothing_to_check(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="udp gives no guarantees that could be checked"):
-        testbed.run("star-4", Hardy, protocol="udp", check=True, output=tmp_path / "run")
+        testbed.run("star-4", LossTolerant, protocol="udp", check=True, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -1,4 +1,4 @@
-"""Outages of machines during a run: the spans in which one did not answer, and what they mean for verdict and checkers."""
+"""Outages of machines during a run: the spans without a reply, and their effect on verdict and checkers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_silence_is_from_the_last_reply_to_the_next() -> None:
     ]
 
 
-def test_a_machine_that_does_not_answer_any_more_is_silent_to_the_end() -> None:
+def test_a_machine_that_stops_answering_is_silent_until_the_end() -> None:
     assert silences([GONE], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, FOREVER)]
 
 

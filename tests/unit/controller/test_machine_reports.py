@@ -1,4 +1,4 @@
-"""Reports of a scenario that several machines have played, each its part."""
+"""Reports of a scenario of which several machines have each played a part."""
 
 from __future__ import annotations
 

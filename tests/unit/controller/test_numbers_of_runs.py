@@ -37,7 +37,7 @@ LARGEST_SEED = 2**64 - 1
         ({"settings": {"count": "9" * 5000}}, "expected a whole number"),
     ],
 )
-def test_a_number_that_is_not_allowed_says_what_is(
+def test_a_forbidden_number_is_refused_with_the_allowed_ones(
     tmp_path: Path, mode: Mode, options: Mapping[str, object], expected: str
 ) -> None:
     with pytest.raises(DescriptionError) as caught:
@@ -88,13 +88,13 @@ def test_no_workload_takes_a_message_of_a_size_that_none_can_have(workload: str,
         ("comb", {"batch": "-1"}),
     ],
 )
-def test_counts_and_rates_that_no_run_could_have_are_refused(workload: str, settings: Mapping[str, object]) -> None:
+def test_impossible_counts_and_rates_are_refused(workload: str, settings: Mapping[str, object]) -> None:
     with pytest.raises(DescriptionError):
         choose(workload, settings)
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e30"])
-def test_a_check_is_not_asked_to_last_for_ever(seconds: str) -> None:
+def test_an_unlimited_duration_of_a_check_is_refused(seconds: str) -> None:
     result = CliRunner().invoke(command, ["check", "--seconds", seconds])
     assert isinstance(result.exception, DescriptionError), result.exception
 
@@ -107,7 +107,7 @@ def test_commands_take_the_same_seeds_and_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--seed=99999999999999999999999", "--seconds=inf", "--seconds=nan"])
-def test_a_scenario_is_looked_at_under_the_same(tmp_path: Path, option: str) -> None:
+def test_a_scenario_is_checked_under_the_same_seed(tmp_path: Path, option: str) -> None:
     file = tmp_path / "storm.toml"
     file.write_text('[[fault]]\nat = "1ms"\ncut = "n1"\n')
     result = CliRunner().invoke(command, ["scenario", "check", str(file), "star-2", "--mode", "sim", option])

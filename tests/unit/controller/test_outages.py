@@ -20,7 +20,7 @@ RELAY = [
 ]
 
 
-def test_a_death_and_what_came_after_it_are_one_outage() -> None:
+def test_a_death_and_the_following_events_are_one_outage() -> None:
     (outage,) = outages(RELAY)
     assert (outage.process, outage.begin, outage.gap) == ("relay", 5, 40 * MS)
     assert outage.reason.startswith(
@@ -46,12 +46,12 @@ def test_an_agents_outage_is_that_of_its_node() -> None:
     assert not second.disturbance().affects("n1")
 
 
-def test_what_happened_before_and_what_concerns_nobody_is_none() -> None:
+def test_earlier_events_and_harmless_ones_are_no_outages() -> None:
     assert outages(RELAY, since=10) == []
     assert outages([event("relay behind", 1), event("inject", 2), event("node process died", 3, pid=4)]) == []
 
 
-def test_an_invalid_run_says_why_and_then_how_it_ended_once() -> None:
+def test_an_invalid_run_shows_the_reason_and_then_its_result_once() -> None:
     verdict = verdict_of([outage.finding() for outage in outages(RELAY)])
     assert str(InvalidRunError(verdict, ValueError("no more"))).endswith("\nit ended with: no more")
     reason = verdict.findings[0].reason

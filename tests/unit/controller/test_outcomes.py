@@ -1,4 +1,4 @@
-"""Findings about what NICs in node processes lost."""
+"""Findings about losses of NICs in node processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPORT = NicReport(counted={}, received=10, dropped=0, unsent=0, down=0, cpu=1)
         (1, 2, "NIC lost on n1: 3 frames (1 that its process did not read in time, 2 that the kernel did not take)"),
     ],
 )
-def test_a_frame_lost_at_a_node_makes_the_run_invalid_and_is_told_with_its_cause(
+def test_a_frame_lost_at_a_node_makes_the_run_invalid_and_is_reported_with_its_cause(
     dropped: int, unsent: int, message: str, table: Table
 ) -> None:
     nic_report = NicReport(counted={}, received=10, dropped=dropped, unsent=unsent, down=0, cpu=1)

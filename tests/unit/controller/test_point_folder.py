@@ -1,4 +1,4 @@
-"""Folder of a reproduction: a point is done if the same was asked for, and nothing else is taken for one."""
+"""Folder of a reproduction: a point is complete if it has the same request, and other files are ignored."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_a_point_with_another_request_is_not_done(folder: PointFolder, other: Po
     assert folder.read(other) is None
 
 
-def test_a_folder_with_something_in_it_is_not_begun_anew(folder: PointFolder) -> None:
+def test_a_folder_with_content_is_not_reused(folder: PointFolder) -> None:
     with pytest.raises(ConflictError, match="--continue continues a reproduction"):
         new_folder(folder.path, {})
 
 
-def test_a_folder_that_is_none_or_of_another_version_or_damaged_is_refused(folder: PointFolder, tmp_path: Path) -> None:
+def test_a_missing_damaged_or_incompatible_folder_is_refused(folder: PointFolder, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere", folder.path / "reproduction.json"):
         with pytest.raises(NotFoundError, match="is not the folder of a reproduction"):
             open_folder(path)
@@ -81,7 +81,7 @@ def test_a_damaged_point_is_an_error_not_a_result(folder: PointFolder) -> None:
             folder.read(POINT)
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnwritableError, match="results cannot be written"):
         new_folder(tmp_path / "file" / "papers", {})

@@ -37,7 +37,7 @@ def grades(findings: dict[str, Finding]) -> set[Grade]:
     return {finding.grade for finding in findings.values()}
 
 
-def test_a_direction_that_does_what_was_asked_is_trusted() -> None:
+def test_a_direction_that_behaves_as_configured_is_trusted() -> None:
     findings = findings_of(DELAYED, QUIET)
     assert grades(findings) == {Grade.TRUSTED}
     assert findings["delay p50"].asked == 10 * MILLISECOND
@@ -74,7 +74,7 @@ def test_few_timed_probes_decide_nothing() -> None:
     assert findings["delay p50"].measured is None
 
 
-def test_a_loss_that_nobody_asked_for_invalidates_even_one() -> None:
+def test_a_single_unconfigured_loss_makes_a_direction_invalid() -> None:
     findings = findings_of(DELAYED, replace(QUIET, arrived=1_999))
     assert findings["loss"].grade is Grade.INVALID
     assert findings["loss"].interval is not None
@@ -87,21 +87,21 @@ def result_with_loss(sent: int, arrived: int) -> ProbeResult:
     return replace(QUIET, sent=sent, arrived=arrived, delays=tuple(range(1_000, 3_000)))
 
 
-def test_an_asked_loss_within_its_interval_is_trusted_if_enough_was_sent() -> None:
+def test_a_configured_loss_within_its_interval_is_trusted_if_enough_was_sent() -> None:
     assert findings_of(LOSSY, result_with_loss(30_000, 28_530))["loss"].grade is Grade.TRUSTED
     finding = findings_of(LOSSY, result_with_loss(3_000, 2_850))["loss"]
     assert finding.grade is Grade.UNDECIDED
     assert "20% needs" in finding.reason
 
 
-def test_another_loss_than_asked_invalidates_even_with_few_probes() -> None:
+def test_a_deviating_loss_invalidates_even_with_few_probes() -> None:
     for arrived in (2_400, 3_000):
         assert findings_of(LOSSY, result_with_loss(3_000, arrived))["loss"].grade is Grade.INVALID
     assert findings_of(Impairment(loss=1.0), result_with_loss(3_000, 1))["loss"].grade is Grade.INVALID
     assert findings_of(Impairment(loss=1.0), result_with_loss(3_000, 0))["loss"].grade is Grade.TRUSTED
 
 
-def test_what_explains_a_loss_keeps_it_undecided() -> None:
+def test_an_explained_loss_stays_undecided() -> None:
     result = result_with_loss(3_000, 2_400)
     for explanation in ({"rules_active": True}, {"overflowed": 5}):
         assert findings_of(LOSSY, result, **explanation)["loss"].grade is Grade.UNDECIDED
@@ -111,14 +111,14 @@ def test_what_explains_a_loss_keeps_it_undecided() -> None:
     assert "approximate" in approximate.reason
 
 
-def test_copies_flips_and_upset_order_that_nobody_asked_for_are_found() -> None:
+def test_unconfigured_copies_flips_and_reordering_are_found() -> None:
     assert findings_of(DELAYED, replace(QUIET, duplicates=1))["duplicate"].grade is Grade.INVALID
     assert findings_of(DELAYED, replace(QUIET, corrupted=1))["corrupt"].grade is Grade.INVALID
     assert findings_of(DELAYED, replace(QUIET, overtaken=1))["order"].grade is Grade.DEGRADED
     assert findings_of(DELAYED, replace(QUIET, overtaken=50))["order"].grade is Grade.INVALID
 
 
-def test_asked_copies_flips_and_skips_are_trusted() -> None:
+def test_configured_copies_flips_and_skips_are_trusted() -> None:
     impairment = replace(DELAYED, duplicate=0.1, corrupt=0.1, reorder=0.1)
     result = replace(
         QUIET, sent=20_000, arrived=20_000, duplicates=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500
@@ -129,13 +129,13 @@ def test_asked_copies_flips_and_skips_are_trusted() -> None:
     assert findings_of(impairment, replace(result, skipped=0))["reorder"].grade is Grade.INVALID
 
 
-def test_a_frame_that_skipped_the_delay_and_was_held_up_is_not_one_delayed_too_little() -> None:
+def test_a_late_frame_that_skipped_the_delay_is_not_counted_as_delayed_too_little() -> None:
     reordered = replace(DELAYED, reorder=0.1)
     stalled = tuple(delay + (6 * MILLISECOND if index < 40 else 0) for index, delay in enumerate(LATE))
     for early, rest, grade in (
         (3, LATE, Grade.UNDECIDED),
         (8, LATE, Grade.INVALID),
-        (8, stalled, Grade.UNDECIDED),  # as large a share of the others has been held up as long
+        (8, stalled, Grade.UNDECIDED),  # an equal share of the others was equally late
         (60, stalled, Grade.INVALID),
     ):
         delays = tuple(sorted((*[7 * MILLISECOND] * early, *rest)))
@@ -153,7 +153,7 @@ def result_with_delays(low: int, high: int) -> ProbeResult:
     return replace(QUIET, delays=tuple(sorted(source.randrange(low, high) for _ in range(3_000))))
 
 
-def test_jitter_as_asked_is_trusted_and_none_or_another_is_not() -> None:
+def test_jitter_as_configured_is_trusted_and_a_missing_or_deviating_one_is_not() -> None:
     sound = findings_of(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
     assert grades(sound) == {Grade.TRUSTED}
     none = findings_of(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
@@ -172,7 +172,7 @@ def test_a_small_jitter_that_is_missing_is_found() -> None:
     }
 
 
-def test_jitter_that_nobody_asked_for_is_found() -> None:
+def test_unconfigured_jitter_is_found() -> None:
     findings = findings_of(DELAYED, result_with_delays(10 * MILLISECOND, 30 * MILLISECOND))
     assert findings["jitter"].grade is Grade.INVALID
 

@@ -32,7 +32,7 @@ def accepts(program: bytes, frame: bytes) -> bool:
             return operand > 0
 
 
-def test_a_probe_is_as_long_as_asked_and_says_who_it_is() -> None:
+def test_a_probe_has_the_requested_length_and_identifies_itself() -> None:
     assert len(FRAME) == MIN_SIZE
     probe = parse(FRAME)
     assert probe is not None
@@ -44,14 +44,14 @@ def test_a_probe_is_as_long_as_asked_and_says_who_it_is() -> None:
     assert parsed.intact
 
 
-def test_it_goes_where_no_bridge_forwards_and_comes_from_no_address() -> None:
+def test_it_is_sent_to_an_address_that_no_bridge_forwards_and_from_none() -> None:
     assert FRAME[:6] == bytes.fromhex("0180c200000e")
     assert FRAME[6:12] == bytes(6)
     assert FRAME[12:14] == bytes.fromhex("88b6")
 
 
 @pytest.mark.parametrize("bit", range(8 * MIN_SIZE))
-def test_any_flipped_bit_is_seen_and_leaves_the_number(bit: int) -> None:
+def test_any_flipped_bit_is_detected_and_keeps_the_number(bit: int) -> None:
     broken = flip_bits(FRAME, (bit,))
     assert accepts(ACCEPTED, broken)
     probe = parse(broken)
@@ -59,7 +59,7 @@ def test_any_flipped_bit_is_seen_and_leaves_the_number(bit: int) -> None:
     assert (probe.run, probe.number, probe.intact) == (0xDEAD_BEEF, 123_456, False)
 
 
-def test_a_frame_in_which_both_copies_are_broken_is_no_longer_told() -> None:
+def test_a_frame_with_both_copies_corrupted_is_no_longer_recognized() -> None:
     assert parse(flip_bits(FRAME, (20 * 8, 40 * 8))) is None
 
 

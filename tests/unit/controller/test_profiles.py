@@ -22,7 +22,7 @@ def test_a_name_is_one_that_the_protocol_brings() -> None:
         profile_of("emp-202", PROTOCOL)
 
 
-def test_a_file_says_what_differs_from_another_profile(tmp_path: Path) -> None:
+def test_a_file_lists_the_differences_from_another_profile(tmp_path: Path) -> None:
     file = tmp_path / "faster.toml"
     file.write_text('like = "emp-2001"\nreceive = "2us"\nbus_rate = "8gbit"\nbus_burst = "1KiB"\nprocessors = 2\n')
     profile = profile_of(file, PROTOCOL)
@@ -35,7 +35,7 @@ def test_a_file_says_what_differs_from_another_profile(tmp_path: Path) -> None:
     assert profile_of(file, PROTOCOL).is_zero_cost
 
 
-def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('like = "emp"\nreceve = "2us"\nbus_rate = "2us"\nring = "fast"\npages_apart = 1\nahead = "two"\n')
     with pytest.raises(DescriptionError) as caught:
@@ -98,7 +98,7 @@ def test_a_profile_is_restored_from_a_runs_folder(profile: Profile) -> None:
     assert profile_of(profile_values(profile), PROTOCOL) == profile
 
 
-def test_a_slow_processor_takes_a_multiple_for_everything_and_nothing_else_does() -> None:
+def test_a_slow_processor_takes_a_multiple_foreverything_and_nothing_else_does() -> None:
     slowed = EMP_2001.slowed(3)
     for key in Profile.__slots__:
         factor = 3 if key in PROCESSOR_COSTS else 1

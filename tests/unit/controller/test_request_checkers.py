@@ -1,4 +1,4 @@
-"""Checkers of active messages: what a history with nothing wrong holds, and the one event that breaks each promise."""
+"""Checkers of active messages: correct histories, and the one event that breaks each promise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_requests_that_are_handled_and_replied_to_are_right(events: RequestEvent
     assert report.messages == report.checks["replies"].checked == report.checks["content"].checked == 2
 
 
-def test_a_request_that_is_handled_twice_is_told_with_both_places(events: RequestEvents) -> None:
+def test_a_request_that_is_handled_twice_is_reported_with_both_places(events: RequestEvents) -> None:
     events.handled(2, "a2")
     report = events.report()
     assert report.failed == ("nothing twice",)
@@ -38,14 +38,14 @@ def test_a_request_that_is_handled_twice_is_told_with_both_places(events: Reques
     ]
 
 
-def test_a_later_life_of_the_receiver_must_not_handle_it_again(events: RequestEvents) -> None:
+def test_a_later_incarnation_of_the_receiver_must_not_handle_it_again(events: RequestEvents) -> None:
     events.restart(RECEIVER)
     events.handled(1, "a1")
     crashed = Circumstances(disturbances=(Disturbance(CRASH, 0, SECOND, frozenset({"n2"})),))
     assert events.report(crashed).failed == ("nothing twice",)
 
 
-def test_a_request_that_nobody_sent_is_not_handled(events: RequestEvents) -> None:
+def test_a_request_without_a_send_is_not_handled(events: RequestEvents) -> None:
     events.handled(3)
     assert events.report().failed == ("nothing twice",)
 
@@ -122,7 +122,7 @@ def test_a_request_that_its_program_abandoned_may_have_been_handled(events: Requ
     assert [ambiguity.outcome for ambiguity in report.ambiguities] == ["delivered"]
 
 
-def test_the_end_of_an_endpoint_explains_what_is_returned_of_it(events: RequestEvents) -> None:
+def test_the_end_of_an_endpoint_explains_its_returned_requests(events: RequestEvents) -> None:
     events.request(3)
     events.handled(3)
     events.freed(RECEIVER)
@@ -130,7 +130,7 @@ def test_the_end_of_an_endpoint_explains_what_is_returned_of_it(events: RequestE
     assert events.report().passed
 
 
-def test_a_reply_comes_back_only_by_a_fault_or_where_nobody_waits_for_it(events: RequestEvents) -> None:
+def test_a_reply_is_returned_only_by_a_fault_or_without_a_waiting_requester(events: RequestEvents) -> None:
     events.request(3)
     events.handled(3)
     events.reply(3)
@@ -141,7 +141,7 @@ def test_a_reply_comes_back_only_by_a_fault_or_where_nobody_waits_for_it(events:
     assert events.report().passed
 
 
-def test_an_endpoint_number_that_is_used_again_goes_on_counting(events: RequestEvents) -> None:
+def test_a_reused_endpoint_number_continues_counting(events: RequestEvents) -> None:
     events.request(3)
     events.freed(SENDER)
     events.exchange(4)
@@ -173,7 +173,7 @@ def test_a_request_that_had_arrived_was_the_programs_to_handle(events: RequestEv
     assert events.report(STUCK).passed
 
 
-def test_a_request_whose_sender_was_told_nothing_has_no_end(events: RequestEvents) -> None:
+def test_a_request_whose_sender_was_not_notified_has_no_end(events: RequestEvents) -> None:
     events.request(3)
     events.handled(3)
     events.reply(3)

@@ -67,7 +67,7 @@ def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str
         assert remaining_cost(assignment) == min(map(remaining_cost, assignments))
 
 
-def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None:
+def test_many_messages_of_one_content_and_many_incarnations_are_checked_quickly() -> None:
     """Time is linear except in messages in flight at a program's end: here a tenth of 20,000 messages, in 200
     incarnations."""
     sends = [a_send(index, "00") for index in range(20_000)]
@@ -102,7 +102,7 @@ def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_t
     assert [(send.number, send.is_complete) for send in histories.sends[0]] == [(1, True)]
 
 
-def test_the_end_of_a_transfer_whose_beginning_is_not_told_is_passed_over() -> None:
+def test_the_end_of_a_transfer_without_its_beginning_is_skipped() -> None:
     history = RestartHistory()
     history.deliver(0, 1, "0a")
     del history.events["n1"][0]

@@ -1,4 +1,4 @@
-"""Paths of probes through switches with source routes, and what is expected of all directions on them together."""
+"""Paths of probes through switches with source routes, and the combined expectation of all directions on them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_delays_add_up_losses_are_independent_and_bytes_pass_the_slowest_cable_o
     assert not combined.loss.unpredictable
 
 
-def test_what_flips_bits_may_change_a_route_so_losses_are_not_judged() -> None:
+def test_bit_flips_may_change_a_route_so_losses_are_not_judged() -> None:
     impairments = [Impairment(corrupt=0.1), Impairment(loss=0.2)]
     combined = combine([(impairment, expect(impairment, {})) for impairment in impairments])
     assert "route" in combined.loss.unpredictable

@@ -64,7 +64,7 @@ def test_a_run_of_a_newer_version_is_rejected_and_does_not_hide_other_runs(tmp_p
     assert runs(tmp_path / "nowhere") == ([], [])
 
 
-def test_repetitions_have_folders_of_their_own_unless_there_is_only_one(tmp_path: Path) -> None:
+def test_repetitions_have_separate_folders_unless_there_is_only_one(tmp_path: Path) -> None:
     run_folder = folder(tmp_path / "run")
     assert run_folder.create_repetition(1, 1).logs == tmp_path / "run" / "logs"
     assert run_folder.create_repetition(2, 3).logs == tmp_path / "run" / "repeat-2" / "logs"

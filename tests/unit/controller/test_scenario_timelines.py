@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from testbed import Scenario
 from testbed.controller.scenarios.feasibility import check
-from testbed.controller.scenarios.moments import moments, occurrences
 from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of
+from testbed.controller.scenarios.timeline import occurrences, timeline_events
 from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.spec.fault_models import (
     Churn,
@@ -40,8 +40,8 @@ EVERY_KIND = ["impair", "down", "flap", "partition", "crash", "restart", "reset"
 
 
 def times(scenario: Scenario, layout: Layout = STAR, seed: int = 0) -> list[tuple[int, str, bool]]:
-    moments_found = moments(occurrences(scenario, layout, seed, 10 * SECOND))
-    return [(moment.when, moment.occurrence.fault.what, moment.begins) for moment in moments_found]
+    found = timeline_events(occurrences(scenario, layout, seed, 10 * SECOND))
+    return [(event.when, event.occurrence.fault.what, event.begins) for event in found]
 
 
 def test_ends_precede_begins_at_the_same_time() -> None:
@@ -78,13 +78,13 @@ def test_random_faults_are_sound_and_within_their_time(seed: int, rate: float, k
     assert all(fault.for_ is None or 20_000_000 <= fault.for_ <= 50_000_000 for fault in faults)
 
 
-def test_random_faults_come_as_often_as_asked() -> None:
+def test_random_faults_occur_at_the_configured_rate() -> None:
     """A Poisson process: 2,000 on average, and in a million seeds one beyond five standard deviations, 224."""
     random_faults = RandomFaults(kinds=["pause"], rate=200.0, seed=1)
     assert abs(len(draw_faults(random_faults, STAR, 0, 10 * SECOND)) - 2_000) < 224
 
 
-def test_random_faults_stay_where_they_are_asked_for() -> None:
+def test_random_faults_stay_on_their_targets() -> None:
     random_faults = RandomFaults(kinds=["pause", "flap"], rate=20.0, on=["n2", "n3"])
     targets = {
         name
@@ -121,7 +121,7 @@ def deaf(fault: Partition) -> dict[str, set[str]]:
     return {name: set(unheard) for name, unheard in deaf_nodes(fault, STAR).items() if unheard}
 
 
-def test_groups_do_not_hear_each_other_and_who_is_in_none_hears_all() -> None:
+def test_groups_do_not_receive_each_others_frames_and_a_node_in_none_receives_all() -> None:
     deaf_sets = deaf(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
     assert deaf_sets == {"n1": {"n3"}, "n2": {"n3"}, "n3": {"n1", "n2"}}
 
@@ -136,12 +136,14 @@ def test_halves_and_one_alone() -> None:
     assert len(drawn_ones) > 2
 
 
-def test_one_way_what_the_first_group_sends_is_lost() -> None:
+def test_one_way_frames_of_the_first_group_are_lost() -> None:
     assert deaf(Partition(groups=[["n1"], ["n2", "n3"]], one_way=True, at=0)) == {"n2": {"n1"}, "n3": {"n1"}}
 
 
 @given(st.integers(2, 40), st.none() | st.integers(0, 2**64 - 1))
-def test_on_a_ring_everybody_hears_a_majority_and_no_two_the_same_one(count: int, seed: int | None) -> None:
+def test_on_a_ring_every_node_receives_from_a_majority_and_no_two_from_the_same_one(
+    count: int, seed: int | None
+) -> None:
     layout = resolve(Description.star(count))
     deaf_sets = deaf_nodes(Partition(shape="ring-majority", seed=seed, at=0), layout)
     names = {node.name for node in layout.nodes}
@@ -166,7 +168,7 @@ def refusal(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
     return str(caught.value)
 
 
-def test_what_there_is_not_is_named_all_at_once() -> None:
+def test_unknown_names_are_reported_all_at_once() -> None:
     text = refusal(
         Crash(on="n9", at=0),
         Impair(on="n1--n2", loss="1%", at=0),
@@ -204,7 +206,7 @@ def test_programs_over_the_kernels_tcp_do_not_start_again(fault: Fault) -> None:
     check(Scenario(faults=[Crash(on="n1", at=0)]), STAR, "live", over_kernel=True)
 
 
-def test_random_faults_on_what_there_is_not_are_refused() -> None:
+def test_random_faults_on_unknown_elements_are_refused() -> None:
     with pytest.raises(DescriptionError, match="no link, node or switch 'n77'"):
         check(Scenario(random=RandomFaults(kinds=["pause"], rate=1.0, on="n77")), STAR, "sim")
     with pytest.raises(NotFoundError, match="'on' names no node"):

@@ -15,7 +15,7 @@ SETTINGS = {"messages": 300}
 SAID = re.compile(r"random on star-3, ([0-9.]+) s simulated, ([0-9,]+) events, ([0-9,]+) messages")
 
 
-def test_time_events_and_messages_are_told_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_events_and_messages_are_reported_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     silent_run = testbed.run(STAR, "random", mode="sim", settings=SETTINGS)
     monkeypatch.setattr(simulated_execution, "_PROGRESS_INTERVAL", 0.005)
     log: list[str] = []

@@ -1,4 +1,4 @@
-"""Findings about a span, from the two accounts at its ends and the events between them."""
+"""Findings about a span, from the counters at its ends and the events between them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_frame_lost_in_the_relay_invalidates_and_only_in_its_span(cause: str) 
     assert grade_of(relay(replace(after, clock=1_500), after), "relay lost") is Grade.TRUSTED
 
 
-def test_a_down_end_degrades_and_frames_that_were_finished_are_told() -> None:
+def test_an_end_that_is_down_degrades_and_segmented_frames_are_reported() -> None:
     findings = relay(BEFORE, account(2_000, direction(emulator={"finished": 3, "down": 2})))
     assert grade_of(findings, "relay finished") is Grade.TRUSTED
     assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
@@ -94,7 +94,7 @@ HEALED = event("heal", 1_400, number=2, what="down: n1", links=[LINK])
 
 
 @pytest.mark.parametrize("events", [[CUT], [CUT, HEALED], [{**CUT, "clock": 500}, HEALED]])
-def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(events: list[dict[str, Any]]) -> None:
+def test_an_end_taken_down_by_an_event_of_the_span_does_not_degrade(events: list[dict[str, Any]]) -> None:
     findings = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *events)
     (lost,) = [finding for finding in findings if "down" in finding.what]
     assert (lost.what, lost.measured, lost.grade) == ("relay at an end taken down", 2, Grade.TRUSTED)
@@ -109,18 +109,18 @@ def test_an_end_that_somebody_took_down_in_the_span_degrades_nothing(events: lis
     ],
     ids=["before the span", "impaired", "another link"],
 )
-def test_an_end_that_nobody_took_down_in_the_span_still_degrades(events: list[dict[str, Any]]) -> None:
+def test_an_end_that_no_event_took_down_still_degrades(events: list[dict[str, Any]]) -> None:
     findings = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *events)
     assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
 
 
-def test_a_link_that_is_down_still_was_taken_down() -> None:
+def test_a_link_still_down_was_taken_down() -> None:
     state = replace(STATE, injected=(Injection(2, "down: n1", down=(LINK,)),))
     assert spans.taken_down(state, [], 0) == {LINK}
     assert spans.taken_down(STATE, [], 0) == set()
 
 
-def test_lateness_is_of_the_span_alone() -> None:
+def test_lateness_counts_only_within_the_span() -> None:
     before = account(1_000, direction({24: 5_000}))  # about 10 ms
     assert (
         grade_of(relay(before, account(2_000, direction({24: 5_000, 15: 500}))), "relay lateness p99") is Grade.TRUSTED
@@ -132,7 +132,7 @@ def test_lateness_is_of_the_span_alone() -> None:
     assert grade_of(relay(before, account(2_000, direction({24: 5_050}))), "relay lateness p99") is Grade.UNDECIDED
 
 
-def test_a_relay_that_died_and_came_back_invalidates_its_span() -> None:
+def test_a_relay_that_died_and_was_restarted_invalidates_its_span() -> None:
     died = [
         event("relay died", 1_100, pid=7),
         event("relay restarted", 1_200, pid=8, gap=[1_100, 1_200], lost=3, also_lost="what it held"),
@@ -147,7 +147,7 @@ def test_a_relay_that_died_and_came_back_invalidates_its_span() -> None:
     assert grade_of(relay(later, after, *died), "relay gap") is Grade.TRUSTED
 
 
-def test_a_relay_that_is_not_there_or_another_one_invalidates() -> None:
+def test_a_missing_or_different_relay_invalidates() -> None:
     assert grade_of(relay(BEFORE, CounterSnapshot(2_000)), "relay gap") is Grade.INVALID
     assert grade_of(relay(BEFORE, account(2_000, direction(), begun=9)), "relay gap") is Grade.INVALID
 
@@ -157,7 +157,7 @@ def test_a_link_that_the_relay_does_not_know_invalidates() -> None:
     assert Grade.INVALID in {finding.grade for finding in relay(BEFORE, CounterSnapshot(2_000, document))}
 
 
-def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_counted_again() -> None:
+def test_without_counters_of_the_begin_losses_reported_before_are_not_counted_again() -> None:
     events = event("relay behind", 500, link=LINK, direction="forward", late=0, lost=4)
     after = account(2_000, direction(emulator={"overrun": 4}))
     assert grade_of(relay(CounterSnapshot(1_000), after, events), "relay lost") is Grade.TRUSTED
@@ -165,7 +165,7 @@ def test_without_an_account_of_the_beginning_what_the_relay_told_before_is_not_c
     assert grade_of(relay(CounterSnapshot(1_000), after, events), "relay lost") is Grade.INVALID
 
 
-def test_losses_are_counted_against_what_was_asked() -> None:
+def test_losses_are_compared_with_the_configured_ones() -> None:
     def losses(*, changed: bool = False, **counters: int) -> Grade:
         after = account(2_000, direction(**counters))
         findings = spans.counted_losses(STATE, BEFORE, after, TABLE, changed=changed)
@@ -183,14 +183,14 @@ def test_a_classifier_without_room_degrades() -> None:
     assert grade_of(spans.classifier_findings(snapshot, snapshot, TABLE), "classifier inexact") is Grade.TRUSTED
 
 
-def test_frames_lost_while_a_link_changed_hands_degrade() -> None:
+def test_frames_lost_while_a_link_switched_datapaths_degrade() -> None:
     replugged = event("replugged", 1_500, link=LINK, before="direct", after="relay", lost=2, early=0)
     (finding,) = spans.replug_findings([replugged], 1_000, TABLE)
     assert finding.grade is Grade.DEGRADED
     assert spans.replug_findings([replugged], 1_600, TABLE) == []
 
 
-def test_the_machine_says_what_it_lost_and_who_waited() -> None:
+def test_the_machine_reports_its_losses_and_delays() -> None:
     after = replace(
         BEFORE, clock=SECOND, backlog={0: 1}, ticks=100, stolen=60, waited={7: SECOND * 7 // 10}, loads={9: SECOND // 2}
     )
@@ -265,7 +265,7 @@ def test_agents_are_not_mentioned_without_shared_nics() -> None:
     assert agents({"n1": agent()}, {}, ended) == []
 
 
-def test_agents_that_were_there_all_the_time_and_lost_nothing() -> None:
+def test_agents_without_restarts_or_losses() -> None:
     findings = agents({"n1": agent(dropped=3)}, {"n1": agent(dropped=3)})
     assert {finding.what: finding.grade for finding in findings} == {
         "NIC agent gap": Grade.TRUSTED,
@@ -273,7 +273,7 @@ def test_agents_that_were_there_all_the_time_and_lost_nothing() -> None:
     }
 
 
-def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_gone() -> None:
+def test_an_agent_that_was_restarted_in_the_span_is_a_gap_from_its_death_to_its_restart() -> None:
     restarted = {"clock": 2_000, "event": "NIC agent restarted", "node": "n1", "gap": [1_500, 1_900]}
     before = {**restarted, "clock": 500, "gap": [100, 400]}
     gap, lost = agents({"n1": agent(5, dropped=9)}, {"n1": agent(6)}, before, restarted)
@@ -282,7 +282,7 @@ def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_
     assert (lost.what, lost.measured) == ("NIC lost", 0)  # another one begins with nothing
 
 
-def test_another_agent_whose_restart_no_event_has_told_yet_is_a_gap_within_the_span() -> None:
+def test_an_agents_restart_without_an_event_yet_is_a_gap_within_the_span() -> None:
     gap, _ = agents({"n1": agent(5)}, {"n1": agent(6)})
     assert (gap.measured, gap.grade) == (4_000, Grade.INVALID)
     assert "n1: the agent died" in gap.reason

@@ -1,4 +1,4 @@
-"""Probes of a link between machines: what the machine that sent them and the one where they came have seen is one result."""
+"""Probes of a link between machines: the records of the sending and the receiving machine give one result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def result(sent_times: list[int], arrived: list[tuple[int, int, bool]], plan: Pl
     return join_replies("4", plan, source, sink_report, AHEAD, 2.0)
 
 
-def test_delays_are_on_one_clock_and_only_of_the_first_of_a_burst() -> None:
+def test_delays_use_one_clock_and_only_the_first_of_a_burst() -> None:
     probe_result = result([10, 20, 30, 40], [(0, 10 - AHEAD + 7, True), (1, 900, True), (2, 30 - AHEAD + 5, True)])
     assert probe_result.delays == (5, 7)
     assert (probe_result.sent, probe_result.arrived) == (4, 3)

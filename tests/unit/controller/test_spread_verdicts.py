@@ -1,4 +1,5 @@
-"""Verdicts of runs on several machines: those of all of them, and findings on the networks and clocks between them."""
+"""Verdicts of runs on several machines: the verdicts of all machines, and findings on the networks and clocks between
+them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Statistical assertions on links of the model: sound ones pass, those off by a fifth are caught, and a sample in which
-that could hide is refused."""
+"""Statistical assertions on links of the model: correct ones pass, those off by a fifth are detected, and samples that are
+too small for that are refused."""
 
 from __future__ import annotations
 
@@ -96,29 +96,29 @@ def are_doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_sound_link_passes(check: str) -> None:
+def test_a_correct_link_passes(check: str) -> None:
     for seed in range(5):
         CHECKS[check](arrivals_over(scaled_impairment(1), seed))
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 @pytest.mark.parametrize("check", [name for name in CHECKS if "duplicates" not in name])
-def test_a_link_that_is_off_by_a_fifth_is_caught(check: str, factor: float) -> None:
+def test_a_link_off_by_a_fifth_is_detected(check: str, factor: float) -> None:
     for seed in range(5):
         arrivals = arrivals_over(scaled_impairment(factor), seed)
-        if "jitter" in check:  # around the delay that is asked for
+        if "jitter" in check:  # around the configured delay
             arrivals = [(time - round(5 * MILLISECOND * (factor - 1)), number) for time, number in arrivals]
         with pytest.raises(AssertionError, match="expected"):
             CHECKS[check](arrivals)
 
 
 def shaped_arrivals(rate: float, count: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Arrivals of frames that wait for one another at a rate, bit/s, each told a little late."""
+    """Return arrivals of frames that queue at a rate, bit/s, each recorded a little late."""
     return [(round(number * SIZE * 8e9 / rate + rng.uniform(0, 50 * MICROSECOND)), SIZE) for number in range(count)]
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_a_rate_is_told_from_one_a_fifth_off_though_arrivals_are_told_late(one_by_one: bool) -> None:
+def test_a_rate_off_by_a_fifth_is_detected_although_arrivals_are_recorded_late(one_by_one: bool) -> None:
     chance = random.Random(1)
     for _ in range(RUNS):
         for factor in (1, 0.8, 1.2):
@@ -135,7 +135,7 @@ def test_a_rate_is_told_from_one_a_fifth_off_though_arrivals_are_told_late(one_b
                     check()
 
 
-def test_sound_links_pass_and_wrong_ones_do_not_whatever_the_samples_distribution() -> None:
+def test_correct_links_pass_and_deviating_ones_do_not_for_any_distribution_of_samples() -> None:
     chance = random.Random(7)
     shapes: list[tuple[Callable[[], float], float]] = [
         (lambda: 600 + chance.expovariate(math.log(2) / 400), 1000),  # a long tail above
@@ -151,7 +151,7 @@ def test_sound_links_pass_and_wrong_ones_do_not_whatever_the_samples_distributio
                     assert_delay(round(median), [sample * factor for sample in samples])
 
 
-def test_a_sequential_test_stops_early_on_steady_samples_and_late_on_wide_ones() -> None:
+def test_a_sequential_test_stops_early_on_uniform_samples_and_late_on_wide_ones() -> None:
     assert until_sure(delay_test("5ms"), iter([5 * MILLISECOND] * 100)) < 35
     with pytest.raises(AssertionError, match=r"expected 5ms"):
         until_sure(delay_test("5ms"), iter([6 * MILLISECOND] * 100))
@@ -160,7 +160,7 @@ def test_a_sequential_test_stops_early_on_steady_samples_and_late_on_wide_ones()
     assert 100 < samples_taken < 2000
 
 
-def test_a_median_may_be_late_by_what_is_allowed_and_the_sample_must_see_the_deviation_beyond_it() -> None:
+def test_a_median_within_the_allowed_lateness_passes_and_a_sample_must_show_the_deviation_beyond_it() -> None:
     assert_delay("5ms", [5_300_000] * 30, late="500us")
     with pytest.raises(AssertionError, match="or up to 500us more"):
         assert_delay("5ms", [5_600_000] * 30, late="500us")
@@ -224,7 +224,7 @@ def test_an_invalid_query_is_rejected(check: Callable[[], object], message: str)
         check()
 
 
-def test_order_is_kept_or_upset_as_often_as_asked() -> None:
+def test_order_is_kept_or_changed_at_the_configured_rate() -> None:
     numbers = [0, 1, 3, 2, 2, 4, 7, 5, 6, 7]
     assert overtakes(numbers) == [False, False, True, False, False, True, False, False], "3 overtakes 2; 7, 5 and 6"
     assert out_of_order(numbers) == 2
@@ -234,7 +234,9 @@ def test_order_is_kept_or_upset_as_often_as_asked() -> None:
 
 
 @pytest.mark.parametrize("gap", [100 * MICROSECOND, 500 * MICROSECOND])
-def test_a_link_that_reorders_passes_however_many_frames_are_overtaken_and_one_a_fifth_off_is_caught(gap: int) -> None:
+def test_a_reordering_link_passes_with_any_number_of_overtaken_frames_and_one_off_by_a_fifth_is_detected(
+    gap: int,
+) -> None:
     frames = required_frames(0.25)
     schedule = [(number * gap, numbered(number)) for number in range(frames)]
     for factor in (1, 0.8, 1.2):

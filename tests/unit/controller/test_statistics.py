@@ -1,4 +1,4 @@
-"""Intervals and distances: bounds that sound samples keep and unsound ones exceed."""
+"""Intervals and distances: bounds that correct samples keep and deviating ones exceed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_bursts_widen_the_interval() -> None:
     assert burst[0] < plain[0] < plain[1] < burst[1]
 
 
-def test_losses_in_bursts_vary_as_much_more_as_is_said() -> None:
+def test_losses_in_bursts_have_the_expected_extra_variance() -> None:
     """Variance of sums over long stretches, relative to independent losses of equal share."""
     parameters = (0.05, 0.2, 1.0, 0.0)
     stretch, stretches = 1_000, 600
@@ -65,7 +65,7 @@ def test_losses_in_bursts_vary_as_much_more_as_is_said() -> None:
 def test_states_that_do_not_hang_together_inflate_nothing() -> None:
     assert burst_inflation((0.3, 0.7, 1.0, 0.0)) == pytest.approx(1)
     assert burst_inflation((0.0, 0.0, 1.0, 0.0)) == 1
-    assert burst_inflation((0.5, 0.5, 0.0, 0.0)) == 1  # both states lose alike: nothing
+    assert burst_inflation((0.5, 0.5, 0.0, 0.0)) == 1  # both states lose equally: none
 
 
 def test_enough_is_just_enough() -> None:
@@ -80,7 +80,7 @@ def test_quantiles_are_of_the_values_themselves() -> None:
         quantile([], 0.5)
 
 
-def test_the_rank_of_a_quantile_is_the_less_certain_the_fewer_there_are() -> None:
+def test_the_rank_of_a_quantile_is_less_certain_with_fewer_samples() -> None:
     assert rank_error(0.5, 100) > rank_error(0.5, 10_000) > 0
     assert rank_error(0.5, 0) == 1
 
@@ -90,12 +90,12 @@ def _sample(count: int, width: int, late: int = 0, seed: int = 1) -> list[int]:
     return sorted(source.randrange(width) + late for _ in range(count))
 
 
-def test_a_sound_sample_keeps_within_its_distribution() -> None:
+def test_a_correct_sample_is_within_its_distribution() -> None:
     expected = list(range(0, 1_000_000, 250))
     assert distance_within(_sample(3_000, 1_000_000), expected, 0) < distance_bound(3_000)
 
 
-def test_a_late_sample_keeps_within_what_it_may_be_late_and_not_within_less() -> None:
+def test_a_late_sample_is_accepted_up_to_the_allowed_lateness() -> None:
     expected = list(range(0, 1_000_000, 250))
     sample = _sample(3_000, 1_000_000, late=200_000)
     assert distance_within(sample, expected, 200_000) < distance_bound(3_000)

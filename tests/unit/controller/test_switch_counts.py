@@ -11,7 +11,7 @@ def test_counts_before_a_run_are_excluded() -> None:
     assert switch_counts_since(before, now) == {"s1": {"no_port": 2, "stops": 0}, "s2": {"no_port": 1, "stops": 0}}
 
 
-def test_a_relay_that_has_begun_anew_counts_from_nothing() -> None:
+def test_a_restarted_relay_counts_from_zero() -> None:
     assert switch_counts_since({"s1": {"no_port": 3, "stops": 1}}, {"s1": {"no_port": 2, "stops": 4}}) == {
         "s1": {"no_port": 2, "stops": 4}
     }

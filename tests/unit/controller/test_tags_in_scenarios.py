@@ -1,4 +1,4 @@
-"""Scenarios that name nodes and links by tags, and draw some of those that they mean."""
+"""Scenarios that name nodes and links by tags, and draw some of the selected ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from testbed.controller.scenarios.feasibility import check
-from testbed.controller.scenarios.moments import occurrences
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of, senders_of, touched_nodes
+from testbed.controller.scenarios.timeline import occurrences
 from testbed.errors import DescriptionError
 from testbed.spec.fault_models import (
     Churn,
@@ -85,7 +85,7 @@ def test_some_of_a_tag_are_drawn_anew_each_time_by_the_seed() -> None:
     )
 
 
-def test_of_links_what_has_the_tag_is_drawn_with_all_its_links() -> None:
+def test_links_with_the_tag_are_drawn_with_all_their_parallel_links() -> None:
     flaps = Flap(on=["@rack2", "@slow"], pick=1, at=0, for_="100ms", every="200ms", to="6s")
     targets = {fault.on for fault in faults_of(flaps) if isinstance(fault, OnLinks)}
     assert targets == {("n4",), ("n5",), (LINKS[4],)}
@@ -111,7 +111,7 @@ def test_churn_and_faults_at_random_choose_among_a_tags() -> None:
     assert targets == {"n4", "n5", LINKS[3], LINKS[4]}
 
 
-def test_what_a_tag_cannot_mean_there_is_told_before_anything_starts() -> None:
+def test_a_tag_that_is_invalid_in_its_place_is_reported_before_anything_starts() -> None:
     assert "has the tag 'rakc1'; did you mean '@rack1'" in problems(Pause(on="@rakc1", at=0, for_="1s"))
     assert "no node of cluster star-6 has the tag 'slow': it is one of links" in problems(Crash(on="@slow", at=0))
     assert "@rack1 means 3 nodes (n1, n2, n3), and one is needed" in problems(
@@ -137,6 +137,6 @@ def test_keys_that_do_not_go_together(fault: Fault, message: str) -> None:
     ]
 
 
-def test_it_is_written_back() -> None:
+def test_the_result_is_written_back() -> None:
     scenario = Scenario(name="x", faults=[Flap(on="@rack1", pick=1, seed=4, at="1s", for_="1ms")])
     assert Scenario.from_toml(scenario.to_toml()) == scenario

@@ -42,7 +42,7 @@ def test_a_long_delay_may_be_late_by_a_share_of_it() -> None:
     assert TABLE.grade("delay p50", 26 * MILLISECOND, 100 * MILLISECOND) is Grade.INVALID
 
 
-def test_a_slow_machine_may_be_late_but_may_not_lose_nor_hurry() -> None:
+def test_a_slow_machine_may_be_late_but_neither_lose_nor_send_early() -> None:
     table = Table(slow=10)
     assert table.grade("delay p50", 4 * MILLISECOND) is Grade.TRUSTED
     assert table.grade("relay lateness p99", 19 * MILLISECOND) is Grade.TRUSTED
@@ -87,7 +87,7 @@ def test_undecided_findings_are_listed_and_hide_no_others() -> None:
     assert worst([undecided, finding(Grade.DEGRADED)]) is Grade.DEGRADED
 
 
-def test_a_verdict_says_what_it_found_of_one_direction() -> None:
+def test_a_verdict_lists_the_findings_of_one_direction() -> None:
     machine = finding(Grade.TRUSTED, "", "", "steal")
     backward = finding(Grade.TRUSTED, "l", "backward")
     verdict = Verdict(Grade.TRUSTED, (machine, backward, finding(Grade.TRUSTED)))

@@ -1,1 +1,1 @@
-"""Tests of the documentation's build and of what is generated for it."""
+"""Tests of the documentation's build and of its generated parts."""

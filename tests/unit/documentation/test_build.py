@@ -34,7 +34,7 @@ def test_every_page_is_built_and_has_its_place_in_the_navigation(site: Path) -> 
     assert len(pages) > 45
 
 
-def test_every_link_of_a_page_to_the_site_leads_somewhere(site: Path) -> None:
+def test_every_link_of_a_page_to_the_site_resolves(site: Path) -> None:
     broken = []
     for page in site.rglob("*.html"):
         for link in re.findall(r'(?:href|src)="([^"#:]+)(?:#[^"]*)?"', page.read_text()):
@@ -55,7 +55,7 @@ def test_generated_files_exist(site: Path) -> None:
     assert "testbed.RunningCluster" in (site / "reference" / "python.html").read_text()
 
 
-def test_a_link_to_a_page_or_heading_that_there_is_not_fails_the_build(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_page_or_heading_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for name in ("conf.py", "_static"):
         (shutil.copytree if name == "_static" else shutil.copy)(DOCS / name, tmp_path / "docs" / name)
@@ -72,7 +72,7 @@ def test_a_link_to_a_page_or_heading_that_there_is_not_fails_the_build(tmp_path:
     assert completed.stderr.count("WARNING") == 3
 
 
-def test_readme_links_to_files_that_there_are() -> None:
+def test_readme_links_to_existing_files() -> None:
     links = re.findall(r"\]\(((?!http)[^)#]+)", (ROOT / "README.md").read_text())
     assert len(links) > 20
     assert [link for link in links if not (ROOT / link).exists()] == []

@@ -43,7 +43,7 @@ def test_a_large_field_within_a_row_is_cut_into_its_ends_and_one_row() -> None:
     assert figure.count(">data, 40 bytes<") == 1
 
 
-def test_comments_of_a_layer_are_shown_beside_its_fields() -> None:
+def test_comments_of_a_layer_are_shown_next_to_its_fields() -> None:
     comments = frame_figures.comments(layers("am2")[1])
     assert comments["reason"].startswith("Of a NACK. Reasons up to NO_MAPPING are temporary")
     assert comments["length"] == "bytes of payload: arguments, then data"

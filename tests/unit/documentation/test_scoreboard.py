@@ -1,4 +1,4 @@
-"""The README's table and picture of the papers are made of the rows that are kept now."""
+"""The README's table and picture of the papers match the kept rows."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Late:
     def wait(self, deadline: int | None) -> Sequence[int]:
         if self.ready:
             return [descriptor for descriptor in self.ready if descriptor in self.watched]
-        assert deadline is not None, "it would wait for ever"
+        assert deadline is not None, "it would wait forever"
         if deadline <= self.time:
             self.polls += 1
         else:
@@ -66,7 +66,7 @@ def test_a_program_on_the_virtual_clock_meets_its_times_exactly() -> None:
     assert program(VirtualClock()) == [("request 0", 1_000), ("request 1", 2_000), ("request 2", 3_000)]
 
 
-def test_the_same_program_on_a_clock_that_waits_is_late_by_what_the_waits_are() -> None:
+def test_the_same_program_on_a_waiting_clock_is_late_by_its_waits() -> None:
     assert program(Late()) == [("request 0", 1_007), ("request 1", 2_014), ("request 2", 3_021)]
 
 
@@ -100,7 +100,7 @@ def test_processes_that_share_origin_and_factor_share_the_dilated_time() -> None
     assert DilatedClock(inner, 50, origin=400).reached() == first.reached() == (inner.time - 400) // 50
 
 
-def test_what_comes_from_outside_takes_its_place_among_what_is_due() -> None:
+def test_external_events_are_ordered_among_those_due() -> None:
     inner = Late(late=0)
     start = inner.time
     clock = DilatedClock(inner, 10, start)
@@ -135,7 +135,7 @@ class Done:
         yield self
 
 
-def test_on_a_dilated_clock_polling_goes_on_until_something_comes_from_outside() -> None:
+def test_on_a_dilated_clock_polling_continues_until_an_external_event() -> None:
     inner = Late(late=0)
     loop = Loop(DilatedClock(inner, 10, inner.time))
     arrivals: list[int] = []
@@ -169,7 +169,7 @@ def test_the_virtual_clock_watches_no_descriptors() -> None:
         Loop(VirtualClock()).watch(4, lambda _: None)
 
 
-def test_the_virtual_clock_turns_too_and_never_goes_back() -> None:
+def test_the_virtual_clock_advances_too_and_never_goes_back() -> None:
     clock = VirtualClock()
     loop, called = Loop(clock), list[int]()
     loop.at(20, called.append)
@@ -181,14 +181,14 @@ def test_the_virtual_clock_turns_too_and_never_goes_back() -> None:
     assert clock.time == 20
 
 
-def test_a_callback_set_for_the_past_is_told_the_time_that_it_is() -> None:
+def test_a_callback_set_for_the_past_is_called_with_the_current_time() -> None:
     loop, called = Loop(VirtualClock()), list[int]()
     loop.at(20, lambda _: loop.at(3, called.append))
     loop.run()
     assert called == [20]
 
 
-def test_tasks_that_wake_each_other_for_ever_hide_neither_descriptors_nor_timers() -> None:
+def test_tasks_that_wake_each_other_endlessly_hide_neither_descriptors_nor_timers() -> None:
     waiter = Late()
     loop = Loop(waiter)
     local, remote = Queue[int]("here"), Queue[int]("there")

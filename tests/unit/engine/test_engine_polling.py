@@ -1,4 +1,4 @@
-"""Tasks that poll: each await of something done lets others go first, and on a virtual clock lets time go on."""
+"""Tasks that poll: each await of a completed operation runs other tasks first, and on a virtual clock advances time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def poll(loop: Loop, event: Event) -> tuple[int, int]:
     return loop.now(), polls
 
 
-def test_a_poller_sees_what_happens_when_it_happens(loop: Loop) -> None:
+def test_a_poller_sees_an_event_when_it_happens(loop: Loop) -> None:
     event = Event("there")
     loop.at(10, lambda _: None)
     loop.at(1_000_000_000, lambda _: event.set())
@@ -63,7 +63,7 @@ def test_each_poll_takes_its_time_and_no_more_whatever_is_to_come(loop: Loop, po
 
 
 @pytest.mark.parametrize("target", [1_000_000, 50_000_000, 60_000_000_000])
-def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, target: int) -> None:
+def test_a_poller_that_waits_for_a_time_returns_soon_after_it(loop: Loop, target: int) -> None:
     polls = 0
 
     async def watches() -> int:
@@ -78,7 +78,7 @@ def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, targe
     assert polls < 100_000
 
 
-def test_a_poller_sees_what_was_sent_behind_its_back_within_one_poll(loop: Loop) -> None:
+def test_a_poller_sees_an_unannounced_frame_within_one_poll(loop: Loop) -> None:
     """Another task polls until a time and then acts, which no heap entry announces."""
     event = Event("there")
     trigger_time = 0
@@ -104,7 +104,7 @@ def test_any_number_of_pollers_do_not_hold_up_time(loop: Loop) -> None:
     assert [task.result()[0] for task in tasks] == [1_000 * (number + 1) for number in range(50)]
 
 
-def test_a_poller_sees_at_once_what_another_task_does_behind_it(loop: Loop) -> None:
+def test_a_poller_sees_another_tasks_event_at_once(loop: Loop) -> None:
     event = Event("there")
 
     async def other_task() -> None:
@@ -152,7 +152,7 @@ def test_pollers_of_each_other_agree_though_nothing_else_happens(loop: Loop, ste
     assert loop.complete(poll(loop, event))[0] == steps * POLL_TIME
 
 
-def test_a_poller_for_what_never_comes_is_named(loop: Loop) -> None:
+def test_a_poller_for_an_event_that_never_happens_is_named(loop: Loop) -> None:
     loop.spawn(poll(loop, Event("never")), "poller")
     loop.spawn(poll(loop, Event("never")), "another")
     loop.at(1_000, lambda _: None)
@@ -160,7 +160,7 @@ def test_a_poller_for_what_never_comes_is_named(loop: Loop) -> None:
         loop.run()
 
 
-def test_a_poller_goes_on_in_a_later_run(loop: Loop) -> None:
+def test_a_poller_continues_in_a_later_run(loop: Loop) -> None:
     event = Event("late")
     task = loop.spawn(poll(loop, event), "poller")
     with pytest.raises(DeadlockError):
@@ -178,7 +178,7 @@ def wall() -> Iterator[Loop]:
 
 
 @pytest.mark.parametrize("clock", ["loop", "wall"])
-def test_a_poller_is_interrupted_when_its_time_is_over(clock: str, request: pytest.FixtureRequest) -> None:
+def test_a_poller_is_interrupted_at_its_deadline(clock: str, request: pytest.FixtureRequest) -> None:
     loop: Loop = request.getfixturevalue(clock)
 
     async def main() -> int:

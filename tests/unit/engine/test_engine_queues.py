@@ -36,7 +36,7 @@ def test_the_first_waiter_gets_the_first_item() -> None:
     assert received == [("a", "first"), ("b", "second"), ("c", "third")]
 
 
-def test_nobody_steps_in_between_a_putter_and_the_getter_that_waited() -> None:
+def test_no_task_runs_between_a_putter_and_the_waiting_getter() -> None:
     loop, queue, received = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
 
     async def gets(name: str) -> None:
@@ -73,7 +73,7 @@ def test_a_full_queue_makes_putters_wait_and_takes_them_in_their_order() -> None
     assert accepted == [("a", 0), ("b", 0), ("c", 10), ("d", 20)]
 
 
-def test_without_waiting_an_item_is_refused_when_there_is_no_room_and_missed_when_there_is_none() -> None:
+def test_without_waiting_a_full_queue_refuses_and_an_empty_one_returns_nothing() -> None:
     queue: Queue[int] = Queue("ring", 1)
     assert queue.offer(1)
     assert not queue.offer(2)

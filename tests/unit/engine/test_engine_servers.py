@@ -1,4 +1,4 @@
-"""Busy resources: ends of jobs and utilisation, against a simulation that is too simple to be wrong."""
+"""Busy resources: ends of jobs and utilisation, against an obviously correct simulation."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_the_words_are_the_draws_that_fates_are_made_of() -> None:
 
 
 @given(seed=st.integers(0, 2**64 - 1), name=st.text(max_size=20))
-def test_a_source_hangs_on_seed_and_name_alone(seed: int, name: str) -> None:
+def test_a_source_depends_only_on_seed_and_name(seed: int, name: str) -> None:
     first = source(seed, name)
     other_source = source(seed, name + "'")
     first_words = [first.word() for _ in range(3)]
@@ -90,7 +90,7 @@ def test_numbers_below_a_bound_come_equally_often() -> None:
     assert sum((count - expected) ** 2 / expected for count in counts) < 47.5
 
 
-def test_the_means_of_uniform_and_exponential_draws_are_what_was_asked_for() -> None:
+def test_the_means_of_uniform_and_exponential_draws_are_as_configured() -> None:
     """A mean of n draws lies within 4.9 standard errors but once in 1e6."""
     stream, n = source(2, "arrivals"), 20_000
     uniform = [stream.uniform(-3.0, 5.0) for _ in range(n)]
@@ -102,7 +102,7 @@ def test_the_means_of_uniform_and_exponential_draws_are_what_was_asked_for() -> 
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(), max_size=30))
-def test_shuffling_keeps_what_there_is_and_a_sample_is_some_of_it(start: int, items: list[int]) -> None:
+def test_shuffling_permutes_and_a_sample_is_a_subset(start: int, items: list[int]) -> None:
     stream = Source(start)
     shuffled = list(items)
     stream.shuffle(shuffled)

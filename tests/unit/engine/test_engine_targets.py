@@ -30,7 +30,7 @@ def test_both_models_end_at_the_same_time(pair: tuple[Callable[[int], int], Call
     assert ours(2_000) == theirs(2_000) > 0
 
 
-def test_a_chain_takes_what_its_slowest_server_and_the_way_to_its_end_take() -> None:
+def test_a_chain_takes_the_time_of_its_slowest_server_and_the_path_behind_it() -> None:
     """Each customer passes once: the last server is the slowest and is busy without a pause once the first has come."""
     costs = [models.COST + index for index in range(models.SERVERS)]
     assert models.servers(models.CONCURRENCY * models.SERVERS) == sum(costs) + (models.CONCURRENCY - 1) * max(costs)

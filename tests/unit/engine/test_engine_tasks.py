@@ -18,7 +18,7 @@ def loop() -> Loop:
     return Loop(VirtualClock())
 
 
-def test_a_task_sleeps_for_exactly_as_long_as_it_says_and_gives_its_result(loop: Loop) -> None:
+def test_a_task_sleeps_exactly_as_long_as_requested_and_returns_its_result(loop: Loop) -> None:
     async def main() -> list[int]:
         times = [loop.now()]
         await loop.sleep(7)
@@ -60,7 +60,7 @@ def test_woken_tasks_run_in_the_order_of_waking_before_the_next_callback_of_the_
     assert log == ["set", "a", "b", "next"]
 
 
-def test_sleeping_for_zero_time_runs_all_other_due_work_first(loop: Loop) -> None:
+def test_sleeping_for_zero_time_runs_all_other_due_tasks_first(loop: Loop) -> None:
     log = list[str]()
 
     async def yields() -> None:
@@ -140,7 +140,7 @@ def test_an_unawaited_error_ends_the_run_with_the_tasks_name_and_the_location(lo
     assert caught.value.__notes__ == ["in task 'firmware of n3' at 12 ns"]
     assert "fails" in [entry.name for entry in caught.traceback]
     assert task.done
-    loop.run()  # the others can go on
+    loop.run()  # the others can continue
     assert loop.now() == 20
 
 
@@ -465,7 +465,7 @@ def test_cancelling_a_task_within_a_timeout_is_not_a_timeout(loop: Loop) -> None
 # Deadlocks
 
 
-def test_a_deadlock_lists_the_tasks_and_what_they_wait_for(loop: Loop) -> None:
+def test_a_deadlock_lists_the_tasks_and_their_pending_operations(loop: Loop) -> None:
     queue: Queue[int] = Queue("requests")
     full_queue: Queue[int] = Queue("replies", 1)
     full_queue.offer(1)

@@ -13,7 +13,7 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.tracebacks import program_line
 
 
-class Jumping:
+class VirtualWaiter:
     """Waiter on a virtual clock: descriptors become ready at given times, and waiting advances the clock."""
 
     def __init__(self, *ready: tuple[int, int]) -> None:
@@ -32,7 +32,7 @@ class Jumping:
             descriptors = [descriptor for time, descriptor in self.ready if time <= self.time]
             self.ready = [entry for entry in self.ready if entry[0] > self.time]
             return [descriptor for descriptor in descriptors if descriptor in self.watched]
-        assert deadline is not None, "it would wait for ever"
+        assert deadline is not None, "it would wait forever"
         self.time = max(self.time, deadline)
         return []
 
@@ -44,7 +44,7 @@ class Jumping:
 
 
 def test_timers_are_called_in_the_order_of_their_times_equal_ones_as_they_were_set() -> None:
-    loop, called = Loop(Jumping()), list[tuple[str, int]]()
+    loop, called = Loop(VirtualWaiter()), list[tuple[str, int]]()
     for name, time in (("late", 30), ("first of two", 20), ("second of two", 20), ("early", 10)):
         loop.at(time, lambda now, name=name: called.append((name, now)))  # type: ignore[misc]
     loop.at(30, lambda _: loop.stop())
@@ -53,7 +53,7 @@ def test_timers_are_called_in_the_order_of_their_times_equal_ones_as_they_were_s
 
 
 def test_a_timer_that_is_set_again_is_called_once_at_its_last_time() -> None:
-    loop, called = Loop(Jumping()), list[int]()
+    loop, called = Loop(VirtualWaiter()), list[int]()
     timer = loop.timer(called.append)
     for time in (50, 10, 40, 10, 20):
         timer.set(time)
@@ -63,8 +63,8 @@ def test_a_timer_that_is_set_again_is_called_once_at_its_last_time() -> None:
     assert timer.when is None
 
 
-def test_a_timer_that_is_taken_back_is_not_called_and_nobody_waits_for_it() -> None:
-    waiter = Jumping()
+def test_a_cancelled_timer_is_not_called_and_keeps_no_task_waiting() -> None:
+    waiter = VirtualWaiter()
     loop = Loop(waiter)
     timer = loop.timer(lambda _: loop.stop())
     timer.set(10)
@@ -75,7 +75,7 @@ def test_a_timer_that_is_taken_back_is_not_called_and_nobody_waits_for_it() -> N
 
 
 def test_a_timer_set_from_its_own_callback_comes_again() -> None:
-    loop, called = Loop(Jumping()), list[int]()
+    loop, called = Loop(VirtualWaiter()), list[int]()
 
     def tick(now: int) -> None:
         called.append(now)
@@ -91,7 +91,7 @@ def test_a_timer_set_from_its_own_callback_comes_again() -> None:
 
 
 def test_a_timer_for_a_time_that_has_passed_is_called_in_the_same_turn() -> None:
-    loop, called = Loop(Jumping()), list[int]()
+    loop, called = Loop(VirtualWaiter()), list[int]()
 
     def on_timer(now: int) -> None:
         called.append(now)
@@ -103,7 +103,7 @@ def test_a_timer_for_a_time_that_has_passed_is_called_in_the_same_turn() -> None
 
 
 def test_ready_descriptors_are_handled_before_due_timers() -> None:
-    waiter = Jumping((10, 7))
+    waiter = VirtualWaiter((10, 7))
     loop, called = Loop(waiter), list[str]()
     loop.at(10, lambda _: called.append("timer"))
     loop.watch(7, lambda _: called.append("descriptor"))
@@ -112,7 +112,7 @@ def test_ready_descriptors_are_handled_before_due_timers() -> None:
 
 
 def test_a_descriptor_that_another_callback_has_unwatched_is_not_called() -> None:
-    waiter = Jumping((10, 7), (10, 8))
+    waiter = VirtualWaiter((10, 7), (10, 8))
     loop, called = Loop(waiter), list[int]()
 
     def first(_: int) -> None:
@@ -127,7 +127,7 @@ def test_a_descriptor_that_another_callback_has_unwatched_is_not_called() -> Non
 
 
 def test_no_wait_exceeds_the_earliest_timer() -> None:
-    waiter = Jumping((5, 7))
+    waiter = VirtualWaiter((5, 7))
     loop = Loop(waiter)
     loop.watch(7, lambda now: loop.at(now + 1, lambda _: loop.stop()))
     loop.at(100, lambda _: loop.stop())
@@ -153,7 +153,7 @@ def test_timers_expire_in_the_order_of_times_and_of_setting(
         elif entry not in expected or expected[entry][0] != time:
             expected[entry] = (time, n, action)
     in_order = [(action, time) for time, _, action in sorted(expected.values())]
-    for waiter in (VirtualClock(), Jumping()):
+    for waiter in (VirtualClock(), VirtualWaiter()):
         loop, called = Loop(waiter), list[tuple[str, int]]()
         timers = {
             name: loop.timer(lambda now, name=name, called=called: called.append((name, now)))  # type: ignore[misc]
@@ -176,7 +176,7 @@ def line_of_program(loop: Loop) -> str:
     return program_line(loop.task_frames(sys._getframe(1))).rpartition(" ")[2]
 
 
-def test_the_stack_of_a_task_is_told_while_it_runs_and_not_beside_it() -> None:
+def test_the_stack_of_a_task_is_available_only_while_it_runs() -> None:
     loop = Loop(VirtualClock())
     stacks: list[tuple[str, str]] = []
 
@@ -214,7 +214,7 @@ def test_the_stack_of_a_task_is_told_while_it_runs_and_not_beside_it() -> None:
     ]
 
 
-def test_an_error_that_ends_the_run_leaves_no_task_running() -> None:
+def test_an_error_that_ends_the_run_cancels_all_tasks() -> None:
     loop = Loop(VirtualClock())
 
     async def failing() -> None:

@@ -23,7 +23,7 @@ def error_of(program: str, path: str) -> BaseException:
     return caught.value.with_traceback(caught.value.__traceback__.tb_next if caught.value.__traceback__ else None)
 
 
-def test_a_programs_own_lines_and_what_they_call_are_shown() -> None:
+def test_a_programs_own_lines_and_their_calls_are_shown() -> None:
     text = program_traceback(error_of("units.parse_rate('fast')", "/home/me/work.py"))
     assert text.splitlines()[1] == '  File "/home/me/work.py", line 1, in <module>'
     assert "units.py" in text
@@ -31,7 +31,7 @@ def test_a_programs_own_lines_and_what_they_call_are_shown() -> None:
 
 
 @pytest.mark.parametrize("line_of_ours", [units.__file__, "testbed/engine/tasks.py"], ids=["interpreted", "compiled"])
-def test_what_runs_a_program_is_left_out_but_in_the_log(line_of_ours: str) -> None:
+def test_internal_frames_are_omitted_except_in_the_log(line_of_ours: str) -> None:
     names: dict[str, Callable[[], None]] = {}
     exec(compile("def work():\n  return 1 / 0", "/home/me/work.py", "exec"), names)
     exec(compile("def run():\n  work()", line_of_ours, "exec"), names)
@@ -67,7 +67,7 @@ def test_the_traceback_of_a_wrong_argument_or_a_missing_name_ends_with_the_progr
     assert sentence in text[-1]
 
 
-def test_an_mpi_error_that_another_task_awaits_shows_the_programs_line_once_and_nothing_of_ours() -> None:
+def test_an_mpi_error_that_another_task_awaits_shows_the_programs_line_once_and_no_internal_frame() -> None:
     script = """
 def notice():
   try:
@@ -98,13 +98,13 @@ def test_a_shipped_workload_is_a_program() -> None:
     assert f'  File "{path}", line 1, in <module>' in program_traceback(error_of("1 / 0", path))
 
 
-def test_an_error_of_ours_that_no_program_has_to_do_with_is_its_sentence() -> None:
+def test_an_error_outside_any_program_is_one_sentence() -> None:
     error = error_of("units.parse_rate('fast')", units.__file__)
     assert isinstance(error, TestbedError)
     assert program_traceback(error) == str(error)
 
 
-def test_a_mistake_of_ours_is_shown_whole() -> None:
+def test_an_internal_error_is_shown_with_its_complete_traceback() -> None:
     text = program_traceback(error_of("1 / 0", units.__file__))
     assert text.startswith("Traceback (most recent call last):\n")
     assert units.__file__ in text

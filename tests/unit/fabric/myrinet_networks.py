@@ -91,7 +91,7 @@ def frame(steps: Sequence[int], size: int = 0, mark: int = 0) -> bytes:
 
 
 def mark_of(arrived: bytes) -> int:
-    """Return the mark of a frame whose route is used up."""
+    """Return the mark of a frame whose route is consumed."""
     return int.from_bytes(arrived[16:20], "big")
 
 

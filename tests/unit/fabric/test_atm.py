@@ -119,7 +119,7 @@ def test_back_to_back_cells_leave_at_the_rate_to_the_fraction_of_a_nanosecond() 
     assert [number for _, number in star.came[1]] == list(range(count))
 
 
-def test_a_nics_full_output_takes_no_cell_and_says_when_it_does() -> None:
+def test_a_nics_full_output_rejects_cells_and_announces_free_space() -> None:
     star = Star(2, hardware=replace(HARDWARE, fifo=4))
     notified: list[int] = []
     star.up[0].on_space = notified.append
@@ -133,7 +133,7 @@ def test_a_nics_full_output_takes_no_cell_and_says_when_it_does() -> None:
     assert [number for _, number in star.came[1]] == [0, 1, 2, 3, 4, 99]
 
 
-def test_a_switchs_full_output_buffer_loses_whole_cells_and_counts_them() -> None:
+def test_a_switchs_full_output_buffer_drops_cells_and_counts_them() -> None:
     senders, cells, buffer = 8, 50, 10
     star = Star(senders + 1, hardware=replace(HARDWARE, buffer=buffer, fifo=cells))
     for source in range(senders):
@@ -163,7 +163,7 @@ def test_queue_frames_of_a_link_replaces_both_buffers() -> None:
         (b"", BAD_HEADER),
     ],
 )
-def test_a_switch_discards_what_it_cannot_forward(cell: bytes, cause: str) -> None:
+def test_a_switch_discards_frames_that_it_cannot_forward(cell: bytes, cause: str) -> None:
     star = Star(2)
     assert star.up[0].offer(0, HEAD + cell)
     star.run()
@@ -171,7 +171,7 @@ def test_a_switch_discards_what_it_cannot_forward(cell: bytes, cause: str) -> No
     assert {name: count for name, count in star.network.switches["s1"].items() if count} == {cause: 1}
 
 
-def test_a_circuit_to_a_port_whose_cable_is_gone_leads_nowhere() -> None:
+def test_a_circuit_to_a_port_without_a_cable_drops_its_cells() -> None:
     star = Star(3)
     star.down[2].leave()
     star.send(0, 0, 2)
@@ -251,6 +251,6 @@ def test_no_cell_is_gained_or_lost_without_a_count(seed: object, nodes: int, buf
     assert sum(map(len, star.came)) == sum(channel.entrance.counters.delivered for channel in star.down)
 
 
-def test_cells_of_one_frame_are_that_frame_where_there_is_one() -> None:
+def test_an_ethernet_frame_is_its_only_cell() -> None:
     frame = Star(2).frame(0, 1)
     assert list(cells_of(frame)) == [frame]

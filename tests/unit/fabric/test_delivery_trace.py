@@ -42,7 +42,7 @@ def test_a_large_frame_takes_several_opportunities() -> None:
     assert dues(traced(), [(0, 4000), (0, 512), (0, 1)]) == [3, 3, 10]
 
 
-def test_an_opportunity_that_nobody_waited_for_is_gone() -> None:
+def test_an_unused_opportunity_expires() -> None:
     assert dues(traced(), [(3, 100), (11, 100), (12, 100), (13, 100)]) == [10, 13, 13, 20]
 
 
@@ -50,7 +50,7 @@ def test_the_delay_comes_on_top() -> None:
     assert dues(traced(delay=5 * MILLISECOND), [(0, 100)]) == [6]
 
 
-def test_the_queue_holds_what_waits_and_drops_the_rest() -> None:
+def test_the_queue_holds_its_limit_and_drops_the_rest() -> None:
     wire = traced(queue=3008)
     assert [wire.offer(0, numbered(n, 1504)) for n in range(3)] == [Outcome.ACCEPTED] * 2 + [Outcome.QUEUE]
     assert wire.queued(0) == (3008, 2)

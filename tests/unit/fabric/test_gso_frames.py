@@ -1,4 +1,4 @@
-"""GSO frames of several segments: where they may stay whole, and that they count as their segments."""
+"""GSO frames of several segments: where they may stay unsegmented, and that they count as their segments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_gso_frame_arrives_unsegmented_after_the_delay_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("impairment", [Impairment(), Impairment(delay=MILLISECOND)], ids=["nothing", "delay"])
-def test_where_all_frames_are_alike_pieces_may_stay(impairment: Impairment) -> None:
+def test_where_all_frames_have_equal_fates_gso_frames_may_stay(impairment: Impairment) -> None:
     assert direction(impairment).carries_gso
     assert direction(impairment, rules=RuleSet(standard_fields())).carries_gso
 

@@ -76,7 +76,7 @@ def test_delay_is_after_the_last_bit() -> None:
         (Impairment(cell_size=48, cell_overhead=5, overhead=8), 1500, 32 * 53),
     ],
 )
-def test_a_frame_takes_its_overhead_and_whole_cells_of_the_rate(
+def test_a_frame_takes_its_overhead_and_an_integer_number_of_cells_of_the_rate(
     impairment: Impairment, size: int, expected: int
 ) -> None:
     assert wire_size(impairment, size) == expected
@@ -128,20 +128,20 @@ def test_the_queue_follows_from_the_bandwidth_delay_product(rate: int, delay: in
     assert direction(Impairment(rate=rate, delay=delay)).queue == (expected, 0)
 
 
-def test_what_is_under_way_is_never_too_much() -> None:
+def test_frames_in_flight_never_exceed_the_limit() -> None:
     # 100,000 frames/s for 200 ms are 20,000 frames between the ends: a limit of 1000 would lose most.
     schedule = [(index * 10 * MICROSECOND, numbered(index)) for index in range(20_000)]
     delivered = carried(Impairment(delay=200 * MILLISECOND, rate=10**9), schedule)
     assert len(delivered) == len(schedule)
 
 
-def test_a_change_applies_to_what_is_offered_later_and_order_is_kept() -> None:
+def test_a_change_applies_to_later_frames_and_keeps_order() -> None:
     wire = direction(Impairment(rate=10**6, delay=10 * MILLISECOND))
     outcomes = [wire.offer(0, frame) for _, frame in burst(3, 125)]
     assert not any(outcome.dropped for outcome in outcomes)
     wire.change(1, Impairment(rate=10**9, delay=MILLISECOND))
     wire.offer(1, numbered(3, 125))
-    # Three frames of 1 ms each keep their schedule; the fourth goes behind them at the new rate, but never overtakes.
+    # Three frames of 1 ms each keep their schedule; the fourth follows them at the new rate, but never overtakes.
     assert [(due, number_of(frame)) for due, frame in run_schedule(wire, [])] == [
         (11 * MILLISECOND, 0), (12 * MILLISECOND, 1), (13 * MILLISECOND, 2), (13 * MILLISECOND, 3),
     ]  # fmt: skip
@@ -279,7 +279,7 @@ def test_nothing_is_lost_without_being_counted(
     st.integers(0, MILLISECOND),
     st.lists(st.tuples(st.just(0) | st.integers(0, 2 * MILLISECOND), st.integers(18, 1500)), max_size=40),
 )
-def test_the_short_way_for_rate_and_delay_says_the_same_as_the_long_one(
+def test_the_short_form_for_rate_and_delay_equals_the_long_one(
     rate: int, delay: int, frames: list[tuple[int, int]]
 ) -> None:
     impairment = Impairment(rate=rate, delay=delay, queue=4000)
@@ -301,7 +301,7 @@ def test_the_short_way_for_rate_and_delay_says_the_same_as_the_long_one(
         max_size=80,
     )
 )
-def test_a_queue_has_room_for_what_fits_beside_the_frames_that_wait(steps: list[tuple[int, int]]) -> None:
+def test_a_queue_accepts_what_fits_next_to_the_waiting_frames(steps: list[tuple[int, int]]) -> None:
     """The bound holds across changes of the rate: a frame occupies the queue until its first bit is sent."""
     limit, rate, free_at, now = 4_000, 10**10, Fraction(0), 0
     wire = direction(Impairment(rate=rate, queue=limit))

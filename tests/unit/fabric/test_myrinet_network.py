@@ -61,7 +61,7 @@ def test_every_cable_adds_its_delay_and_the_slowest_link_its_rate() -> None:
     net.send(0, "n11", sent)
     net.run()
     ((time, _),) = net.came["n32"]
-    slowest = wire_time(sent[:-1], 100_000_000)  # one byte of the route is gone there
+    slowest = wire_time(sent[:-1], 100_000_000)  # one byte of the route has been consumed there
     assert 0 <= time - (slowest + 2_000 + 3 * HOP) < wire_time(HEAD + b"1") + 3
 
 
@@ -90,7 +90,7 @@ def test_a_route_that_is_not_used_up_is_left_to_the_nic() -> None:
 @pytest.mark.parametrize(
     ("steps", "cause"), [([], "route_used_up"), ([7], "no_port"), ([-2], "no_port"), ([5], "no_cable")]
 )
-def test_a_frame_that_leads_nowhere_is_counted_and_holds_nothing(steps: list[int], cause: str) -> None:
+def test_a_frame_to_an_unconnected_port_is_counted_and_blocks_nothing(steps: list[int], cause: str) -> None:
     net = MyrinetNetwork(star(4)[1:])
     net.send(0, "n2", frame(steps, 4000), frame([1], mark=1))
     net.run()
@@ -124,7 +124,7 @@ def test_a_blocked_frame_holds_its_links_until_its_end_fits_into_the_inputs_ahea
     assert len(net.came["n21"]) == 2
 
 
-def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> None:
+def test_a_link_holds_as_much_of_a_blocked_frame_as_the_input_and_the_cable() -> None:
     """A frame one byte longer than that holds the link, and one that just fits does not."""
     delay = 1_000
     window = SLACK + bytes_in(2 * delay, 1_280_000_000)
@@ -140,7 +140,7 @@ def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> 
         assert len(net.came["n3"]) == 2
 
 
-def test_a_nic_is_told_that_its_link_is_held_and_when_there_is_space_again() -> None:
+def test_a_nic_is_notified_when_its_link_is_blocked_and_when_it_has_space_again() -> None:
     net = MyrinetNetwork(star(2))
     channel = net.channels[("n1", 0), ("s", 1)]
     notified: list[int] = []
@@ -179,7 +179,7 @@ def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
     assert all(abs(order[:count].count(1) - order[:count].count(2)) <= 1 for count in range(40))
 
 
-def test_traffic_that_meets_nobody_is_not_held_up() -> None:
+def test_traffic_without_contention_is_not_delayed() -> None:
     net = MyrinetNetwork(star(4))
     net.send(0, "n1", frame([1], 8000))
     net.send(0, "n3", frame([1], 8000))
@@ -196,7 +196,7 @@ def ring(switches: int = 4) -> list[tuple[End, End]]:
     return ring_cables + [((f"n{index}", 0), (f"s{index}", 3)) for index in range(1, switches + 1)]
 
 
-def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_network_goes_on() -> None:
+def test_frames_that_circulate_are_truncated_after_the_timeout_and_the_network_recovers() -> None:
     """Three frames are truncated, and the fourth then finds its way free."""
     net = MyrinetNetwork(ring())
     for nic in (1, 2, 3, 4):
@@ -263,7 +263,7 @@ def test_a_frame_corrupted_on_one_link_stays_corrupted_over_three_switches() -> 
     assert len(net.log) == 40
 
 
-def test_a_cut_cable_loses_what_enters_and_frees_what_is_behind_it() -> None:
+def test_a_cut_cable_drops_arriving_frames_and_unblocks_those_behind_it() -> None:
     net = MyrinetNetwork(line(2))
     net.channels[("s1", 8), ("s2", 7)].entrance.is_cut = True
     net.send(0, "n11", frame(along(1, 1, 2), 4000), frame([1], 100, mark=5))
@@ -285,7 +285,7 @@ def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_tim
     assert all(channel.in_flight == 0 for channel in net.channels.values())
 
 
-def test_a_frame_that_is_doubled_comes_twice_one_behind_the_other() -> None:
+def test_a_duplicated_frame_arrives_twice_in_succession() -> None:
     net = MyrinetNetwork(star(2), {"n1:0--s:1": Impairment(duplicate=1.0)})
     net.send(0, "n1", frame([1], 100, mark=1), frame([1], 100, mark=2))
     net.run()
@@ -293,7 +293,7 @@ def test_a_frame_that_is_doubled_comes_twice_one_behind_the_other() -> None:
 
 
 @pytest.mark.parametrize("key", ["reorder", "jitter", "queue", "overhead"])
-def test_a_link_without_a_queue_that_keeps_order_refuses_what_needs_another(key: str) -> None:
+def test_an_ordered_link_without_a_queue_refuses_impairments_that_need_one(key: str) -> None:
     impairment = {"reorder": Impairment(delay=5, reorder=0.1), "jitter": Impairment(delay=5, jitter=1)}
     with pytest.raises(UnsupportedError, match=key):
         MyrinetNetwork(star(2), {"n1:0--s:1": impairment.get(key) or Impairment(**{key: 9000})})
@@ -345,7 +345,7 @@ delays = st.sampled_from([0, 0, 50, 3_000])
 
 
 @given(trees(), sendings, delays, st.sampled_from([1_280_000_000, 100_000_000]), st.sampled_from([20, 80, 500]))
-def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
+def test_in_any_tree_any_traffic_arrives_intact_and_in_order(
     tree: tuple[list[tuple[End, End]], dict[str, tuple[str, int]], dict[str, dict[str, int]]],
     sending: Sending,
     delay: int,
@@ -389,7 +389,7 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
         max_size=40,
     ),
 )
-def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switches: int, sending: Sending) -> None:
+def test_around_a_ring_every_frame_arrives_or_is_counted_and_none_stays(switches: int, sending: Sending) -> None:
     """Routes around the complete ring deadlock now and then."""
     net = MyrinetNetwork(ring(switches))
     for number, (time, nic, turns, size) in enumerate(sorted(sending), 1):

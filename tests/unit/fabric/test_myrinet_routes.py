@@ -32,7 +32,7 @@ def test_the_crc_is_the_polynomials_however_long_the_packet(data: bytes) -> None
     assert crc8(data) == crc_by_bits(data)
 
 
-def test_every_step_that_a_byte_can_say_is_read_as_it_was_written() -> None:
+def test_every_encodable_step_is_decoded_as_written() -> None:
     assert [delta(route_byte(ports)) for ports in range(-32, 32)] == list(range(-32, 32))
     assert route_byte(0) == 0x80
     assert route_byte(-1) == 0xBF

@@ -62,7 +62,7 @@ def options_of(block: bytes, offset: int) -> dict[int, bytes]:
     return options
 
 
-def test_every_block_says_its_length_twice_and_is_aligned() -> None:
+def test_every_block_has_its_length_twice_and_is_aligned() -> None:
     blocks = [pcapng.section_header("a test"), pcapng.statistics(0, 1, 2, 3, 4)]
     blocks += [
         pcapng.interface("x" * length, "y" * comment_length) for length in range(5) for comment_length in range(5)
@@ -77,7 +77,7 @@ def test_every_block_says_its_length_twice_and_is_aligned() -> None:
         assert block[4:8] == block[-4:] == len(block).to_bytes(4, "little")
 
 
-def test_the_statistics_block_has_the_times_and_what_was_dropped() -> None:
+def test_the_statistics_block_has_the_times_and_the_drops() -> None:
     block = pcapng.statistics(3, 1 << 33, (1 << 33) + 5, 1000, 17)
     kind, _, number, high, low = struct.unpack_from("<5I", block)
     assert (kind, number, high << 32 | low) == (5, 3, (1 << 33) + 5)

@@ -1,4 +1,4 @@
-"""STOP and GO: the frames of a NIC's outlet and their times; a lost word does not stop it for ever."""
+"""STOP and GO: the frames of a NIC's outlet and their times; a lost word does not stop it forever."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_no_frame_leaves_before_the_network_has_answered() -> None:
     assert line.frames() == numbered(1, 2)
 
 
-def test_it_tells_when_the_frames_that_waited_are_gone_and_not_before() -> None:
+def test_it_reports_the_departure_of_waiting_frames_only_when_they_have_left() -> None:
     line, log = Line(), []
     assert line.outlet.send(b"1")
     line.outlet.when_sent(lambda: log.append(1))
@@ -81,7 +81,7 @@ def test_it_tells_when_the_frames_that_waited_are_gone_and_not_before() -> None:
     assert not line.outlet.send(b"3")
 
 
-def test_after_half_a_window_it_asks_and_after_a_whole_one_it_waits() -> None:
+def test_it_requests_a_count_after_half_a_window_and_waits_after_a_full_one() -> None:
     line = Line()
     line.on_control_frame(GO, 0, 4)
     line.frames()
@@ -92,7 +92,7 @@ def test_after_half_a_window_it_asks_and_after_a_whole_one_it_waits() -> None:
     assert list(line.sent) == [ControlFrame(ASK, 4), *numbered(5, 6)]
 
 
-def test_stop_holds_back_what_comes_and_go_lets_it_leave_in_order() -> None:
+def test_stop_holds_frames_back_and_go_releases_them_in_order() -> None:
     line = Line()
     line.on_control_frame(GO, 0, 100)
     send(line, 1, 2)
@@ -105,7 +105,7 @@ def test_stop_holds_back_what_comes_and_go_lets_it_leave_in_order() -> None:
     assert line.frames() == numbered(3, 4, 5)
 
 
-def test_what_a_pulled_cable_refuses_takes_nothing_of_the_window() -> None:
+def test_frames_refused_by_an_unplugged_cable_use_no_window() -> None:
     line = Line()
     line.on_control_frame(GO, 0, 4)
     line.is_out = True
@@ -129,7 +129,7 @@ def test_a_lost_answer_is_made_up_by_the_next_one() -> None:
     assert not line.outlet.repeat_ask()
 
 
-def test_a_network_that_has_begun_anew_and_names_an_older_count_stops_until_asked() -> None:
+def test_a_restarted_network_that_names_an_older_count_stops_until_asked() -> None:
     line = Line()
     line.on_control_frame(GO, 0, 2)
     send(line, 1, 2, 3)
@@ -140,7 +140,7 @@ def test_a_network_that_has_begun_anew_and_names_an_older_count_stops_until_aske
     assert line.frames() == numbered(3)
 
 
-def test_only_whole_words_to_their_own_address_are_words() -> None:
+def test_only_complete_words_to_their_own_address_are_words() -> None:
     word = encode(ControlFrame(STOP, 7, 9), HEAD)
     assert decode(word) == ControlFrame(STOP, 7, 9)
     assert decode(bytes(6) + word[6:]) is None
@@ -151,7 +151,7 @@ def test_only_whole_words_to_their_own_address_are_words() -> None:
 
 
 @given(st.lists(st.sampled_from(["send", "network", "stop", "leak"]), max_size=300), st.integers(1, 9))
-def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order(steps: list[str], window: int) -> None:
+def test_at_most_one_window_is_in_flight_and_everything_arrives_in_order(steps: list[str], window: int) -> None:
     """The network answers in order, stops and resumes at random, and a cable leaks at times."""
     line = Line()
     sent, stopped, answered = 0, False, 0

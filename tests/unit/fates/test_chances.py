@@ -1,4 +1,4 @@
-"""Losses, corruption, duplication and reordering happen as often as asked, to the frames they should."""
+"""Losses, corruption, duplication and reordering happen at the configured rate, to the right frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = fate_hash.direction_key(1, LINK, "forward")
 
 
 @pytest.mark.parametrize(("probability", "samples"), [(0.01, 140_000), (0.3, 4_000), (0.9, 300)])
-def test_independent_losses_are_as_many_as_asked(probability: float, samples: int) -> None:
+def test_independent_losses_match_the_configured_rate(probability: float, samples: int) -> None:
     wire = direction(Impairment(loss=probability))
     frame = numbered(1)
     lost = sum(wire.offer(0, frame) is Outcome.LOSS for _ in range(samples))
@@ -121,7 +121,7 @@ def test_a_pattern_loses_the_directions_frames_of_those_numbers(pattern: str, lo
 
 
 @pytest.mark.parametrize("flips", [1, 3, 16])
-def test_corruption_flips_so_many_bits_anywhere_in_the_frame(flips: int) -> None:
+def test_corruption_flips_the_configured_number_of_bits_anywhere_in_the_frame(flips: int) -> None:
     frame_bytes, count = bytes(64), 4_000
     delivered, log = fates_of(
         Impairment(corrupt=1.0, corrupt_bits=flips), [(index, frame_bytes) for index in range(count)]
@@ -146,7 +146,7 @@ def changed(frame: bytes, positions: tuple[int, ...]) -> bytes:
     return number.to_bytes(len(frame), "big")
 
 
-def test_corruption_happens_as_often_as_asked_and_is_counted() -> None:
+def test_corruption_happens_at_the_configured_rate_and_is_counted() -> None:
     wire = direction(Impairment(corrupt=0.1))
     delivered = run_schedule(wire, [(index, numbered(0)) for index in range(14_000)])
     corrupted = sum(frame != numbered(0) for _, frame in delivered)
@@ -161,7 +161,7 @@ def test_a_copy_follows_its_original_over_the_wire_as_corrupt_as_it() -> None:
     assert delivered[0][1] == delivered[1][1] != frame
 
 
-def test_copies_are_as_many_as_asked_and_only_of_what_was_not_lost() -> None:
+def test_copies_match_the_configured_rate_and_exclude_lost_frames() -> None:
     wire = direction(Impairment(duplicate=0.2, loss=0.5))
     delivered = run_schedule(wire, [(index, numbered(index)) for index in range(24_000)])
     numbers = [number_of(frame) for _, frame in delivered]

@@ -45,7 +45,7 @@ jitter_file = "delays.txt"
 """
 
 
-def test_everything_that_can_be_said_reaches_the_model() -> None:
+def test_every_expressible_value_reaches_the_model() -> None:
     layout = resolve(parse(EVERYTHING, "c.toml"))
     assert layout.links[0].forward == Impairment(
         delay=2_000_000,
@@ -108,7 +108,7 @@ def test_a_wrong_value_or_a_contradiction_is_named(said: str, key: str, expected
     assert expected in caught.value.problems[0].expected
 
 
-def test_python_says_the_same_as_toml() -> None:
+def test_python_and_toml_give_equal_faults() -> None:
     description = Description.back_to_back(gemodel=["1%", 0.3], rules=["drop arp"], loss_pattern="3 every 10")
     forward = resolve(description).links[0].forward
     assert forward == Impairment(gemodel=(0.01, 0.3, 1.0, 0.0), rules=("drop arp",), loss_pattern="3 every 10")

@@ -1,4 +1,4 @@
-"""The text form of rules: which frames each means, and errors that point at the column."""
+"""The text form of rules: the frames that each matches, and errors that point at the column."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_an_action_is_a_fate(text: str, fate: Fate) -> None:
         ("drop " + "(" * 60 + "udp", "(", "more than 50 levels", ""),
     ],
 )
-def test_an_error_points_at_what_is_wrong(text: str, marked: str, what: str, suggestion: str) -> None:
+def test_an_error_points_at_the_wrong_character(text: str, marked: str, what: str, suggestion: str) -> None:
     with pytest.raises(RuleError) as caught:
         Rule.parse(text, standard_fields())
     error = caught.value
@@ -213,7 +213,7 @@ def test_an_error_points_at_what_is_wrong(text: str, marked: str, what: str, sug
     assert not suggestion or first.endswith(f"did you mean {suggestion!r}?")
 
 
-def test_a_link_that_is_not_there_is_an_error_where_the_links_are_known() -> None:
+def test_an_unknown_link_is_an_error_where_the_links_are_known() -> None:
     with pytest.raises(RuleError, match="no link is called 'n1:eth0--s1:2' — did you mean 'n1:eth0--s1:1'"):
         Rule.parse("drop link == n1:eth0--s1:2", standard_fields(), [LINK, "n2:eth0--s2:4"])
 

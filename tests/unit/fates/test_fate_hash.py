@@ -111,7 +111,9 @@ def test_streams_and_neighbouring_flows_are_independent() -> None:
 
 @settings(max_examples=50)
 @given(WORDS, st.integers(1, 10**6), st.integers(0, 40), st.integers(0, 10))
-def test_flipped_bits_are_as_many_as_asked_and_within_the_frame(start: int, n: int, flips: int, size: int) -> None:
+def test_flipped_bits_match_the_configured_number_and_stay_within_the_frame(
+    start: int, n: int, flips: int, size: int
+) -> None:
     positions = choose_bits(start, n, flips, size)
     assert len(set(positions)) == len(positions) == min(flips, size * 8)
     assert all(0 <= position < size * 8 for position in positions)

@@ -1,4 +1,4 @@
-"""A fate hangs on seed, link, direction, flow and number, and on nothing else."""
+"""A fate depends only on seed, link, direction, flow and number."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_other_nodes_links_and_directions_change_nothing() -> None:
     assert len({frozenset(fates) for fates in fates_by_direction.values()}) == 6
 
 
-def test_what_a_frame_carries_never_enters_so_that_a_retransmission_has_another_chance() -> None:
+def test_fates_ignore_a_frames_content_so_that_a_retransmission_has_another_chance() -> None:
     equal_frames = [(index, numbered(1)) for index in range(200)]
     different = [(index, numbered(index, 60 + index)) for index in range(200)]
     losses = Impairment(loss=0.3)
@@ -186,9 +186,9 @@ def test_losses_are_those_of_the_published_hash() -> None:
         (b"", Flow(0, 0, 0)),
     ],
 )
-def test_a_flow_is_ethertype_macs_and_what_the_protocol_names(frame: bytes, expected: Flow) -> None:
+def test_a_flow_is_the_ethertype_the_macs_and_the_protocols_key(frame: bytes, expected: Flow) -> None:
     assert flow_of(frame, {}) == expected
-    # The shortcut from bytes to a flow says the same: what comes second is found by it.
+    # The shortcut from bytes to a flow gives the same result: the second frame is found by it.
     _, log = fates_of(Impairment(loss=1.0), [(0, frame), (1, frame)])
     assert [(record.flow, record.n) for record in log] == [(expected, 1), (expected, 2)]
 
@@ -213,7 +213,7 @@ def test_a_protocol_names_the_fields_that_tell_its_flows_apart() -> None:
     assert [(record.flow.key, record.n) for record in log] == [((3, 9), 1), ((4, 0), 1), ((3, 9), 2)]
 
 
-def test_counting_begins_anew_where_what_decides_fates_is_set() -> None:
+def test_counting_begins_anew_when_the_fate_parameters_are_set() -> None:
     log: list[Record] = []
     wire = direction(Impairment(loss=1.0), log=log.append)
     run_schedule(wire, [(0, numbered(1)), (0, numbered(2))])
@@ -253,7 +253,7 @@ def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> N
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(KINDS), max_size=120), st.integers(0, 2**63 - 1))
-def test_the_short_way_for_losses_says_the_same_as_the_long_one(frames: list[bytes], seed: int) -> None:
+def test_the_short_form_for_losses_equals_the_long_one(frames: list[bytes], seed: int) -> None:
     schedule = list(enumerate(frames))
     _, fast_log = fates_of(Impairment(loss=0.3), schedule, seed=seed)
     assert fates_of(Impairment(loss=0.3, duplicate=1e-18), schedule, seed=seed)[1] == fast_log
@@ -269,7 +269,7 @@ def test_the_short_way_for_losses_says_the_same_as_the_long_one(frames: list[byt
     assert [(record.flow, record.n) for record in fast_log] == expected
 
 
-def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
+def test_a_flow_is_one_whatever_precedes_its_headers() -> None:
     """VLAN tags and IP options shift the headers, so each frame's offsets are found anew."""
     fields = standard_fields()
     fields.register("far", 0x88B5, {"kind": (30, 1)}, ("kind",))
@@ -299,7 +299,7 @@ def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
 
 
 def test_a_flow_is_one_whichever_of_its_frames_is_met_first() -> None:
-    """Frames with a tag, without, and with other bits beside the key give one flow, in any order."""
+    """Frames with a tag, without, and with other bits outside the key give one flow, in any order."""
     fields = standard_fields()
     fields.register("near", 0x88B5, {"kind": (1, 1, 0x0F)}, ("kind",))
     readers = fields.flow_readers()
@@ -320,7 +320,7 @@ def test_a_flow_is_one_whichever_of_its_frames_is_met_first() -> None:
                 assert flows_found[pair, flow].flow == flow
 
 
-def test_directions_that_share_a_classifier_count_apart_and_draw_apart() -> None:
+def test_directions_that_share_a_classifier_count_and_draw_separately() -> None:
     classifier = Classifier(standard_fields())
     schedule = [(now, KINDS[now % len(KINDS)]) for now in range(200)]
     separate = [fates_of(Impairment(loss=0.3), schedule, link=link)[1] for link in ("a--b", "b--c")]
@@ -336,7 +336,7 @@ def test_directions_that_share_a_classifier_count_apart_and_draw_apart() -> None
     assert separate[0] != separate[1]
 
 
-def test_flows_are_not_forgotten_when_the_shortcuts_to_them_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flows_outlive_their_cached_shortcuts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.fates.flows.MAX_CACHED", 2)
     _, log = fates_of(Impairment(loss=1.0), list(enumerate(KINDS * 3)))
     assert [record.n for record in log] == [n for n in (1, 2, 3) for _ in KINDS]

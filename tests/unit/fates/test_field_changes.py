@@ -1,5 +1,4 @@
-"""Rules that change a frame: the field gets its value, every check is recomputed or left as it is, and the log gives it
-again.
+"""Rules that change a frame: the field gets its value, every checksum is recomputed or unchanged, and the log replays it.
 
 Scapy says which checksums are right from IPv4 to TCP, each protocol's own codec whether its frames are.
 """
@@ -56,20 +55,20 @@ def arrives(rule: object, frame: bytes) -> bytes:
 # A protocol's own check
 
 
-def test_a_field_that_is_set_makes_a_valid_frame_that_says_something_else() -> None:
+def test_a_field_that_is_set_makes_a_valid_frame_with_another_content() -> None:
     before, after = (emp.unpack_message(frame) for frame in (EMP_MESSAGE, arrives("set emp.tag = 7", EMP_MESSAGE)))
     assert after == (*before[:11], 7, *before[12:])
     assert before[11] == 0x99
 
 
-def test_a_field_that_is_set_without_mending_makes_a_frame_that_a_receiver_discards() -> None:
+def test_a_field_set_without_correcting_the_check_makes_a_frame_that_a_receiver_discards() -> None:
     changed = arrives("set emp.tag = 7 keep-check", EMP_MESSAGE)
     with pytest.raises(MalformedError, match="check"):
         emp.unpack_message(changed)
     assert [offset for offset, (old, new) in enumerate(zip(EMP_MESSAGE, changed, strict=True)) if old != new] == [49]
 
 
-def test_the_frame_that_a_type_announces_is_the_one_whose_check_is_mended() -> None:
+def test_the_check_of_the_frame_that_a_type_announces_is_corrected() -> None:
     """An ACK has no message header: its check ends where its own header does."""
     assert emp.unpack_frame(arrives("set emp.frame = 3", EMP_ACK))[8] == 3
     ack = arrives("set emp.type = ACK, emp.tag = 3 emp.type == MESSAGE", EMP_MESSAGE)
@@ -84,7 +83,7 @@ def test_flags_and_enumerated_values_are_set_by_name_and_alone() -> None:
 
 
 @pytest.mark.parametrize("route", [b"", ROUTE])
-def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_mended_too(route: bytes) -> None:
+def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_corrected_too(route: bytes) -> None:
     changed = arrives("set am2.tag = 0x1234", add_envelope(AM2_PACKET, route))
     packet = remove_envelope(add_envelope(changed[:14] + changed[14 + len(route) : -1], b""))
     assert changed == add_envelope(packet, route), "the CRC-8 at its end is right"
@@ -94,12 +93,12 @@ def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_mended_too(
     assert unmended[-5:] == add_envelope(AM2_PACKET, route)[-5:]
 
 
-def test_a_tagged_frame_is_mended_as_one_without_a_tag() -> None:
+def test_the_checks_of_a_tagged_frame_are_corrected_as_without_a_tag() -> None:
     changed = arrives("set emp.tag = 7", tagged(EMP_MESSAGE, 5))
     assert changed == tagged(arrives("set emp.tag = 7", EMP_MESSAGE), 5)
 
 
-def test_a_broken_frame_is_neither_made_longer_nor_refused() -> None:
+def test_a_malformed_frame_is_neither_extended_nor_refused() -> None:
     for size in range(14, len(EMP_MESSAGE)):
         cut = EMP_MESSAGE[:size]
         assert [len(frame) for frame in offered("set eth.dst = 02:00:00:00:00:09", [cut])[0]] == [size]
@@ -155,7 +154,7 @@ def test_checksums_from_ip_to_tcp_are_those_that_scapy_computes(
     assert changed[len(frame) :] == bytes(padding)
 
 
-def test_a_sum_of_ones_and_a_sum_of_nothing_are_told_apart() -> None:
+def test_an_all_ones_sum_and_a_missing_sum_are_distinguished() -> None:
     """RFC 1071: of zeros the checksum is all ones; of what sums up to all ones it is zero."""
     assert internet_checksum(bytes(6)) == 0xFFFF
     assert internet_checksum(b"\xff\xff\0\0") == internet_checksum(b"\xff\xfe\0\x01") == 0
@@ -170,7 +169,7 @@ def test_an_absent_checksum_of_udp_stays_absent_and_a_fragments_stays_as_it_is()
     assert arrives("set udp.dport = 99", first)[40:42] == b"\x12\x34"
 
 
-def test_what_carries_no_check_is_set_as_well() -> None:
+def test_fields_without_a_check_are_set_too() -> None:
     frame = bytes(Ether() / ARP(op=1))
     changed = Ether(arrives("set arp.op = 2, arp.psrc = 10.0.0.9", frame))
     assert (changed[ARP].op, changed[ARP].psrc) == (2, "10.0.0.9")
@@ -179,7 +178,7 @@ def test_what_carries_no_check_is_set_as_well() -> None:
 # Corruption
 
 
-def test_corruption_within_a_field_stays_within_it_and_is_mended_if_that_is_asked_for() -> None:
+def test_corruption_within_a_field_stays_within_it_and_corrects_the_check_on_request() -> None:
     delivered, log = offered("corrupt 2 in emp.message mend-check", [EMP_MESSAGE] * 50)
     messages = {emp.unpack_message(frame)[6] for frame in delivered}
     assert all((message ^ 17).bit_count() == 2 for message in messages)
@@ -188,7 +187,7 @@ def test_corruption_within_a_field_stays_within_it_and_is_mended_if_that_is_aske
     assert all(26 * 8 <= position < 30 * 8 for record in log for position in record.fate.positions)
 
 
-def test_corruption_keeps_the_check_unless_mending_is_asked_for() -> None:
+def test_corruption_keeps_the_check_by_default() -> None:
     for rule in ("corrupt in emp.message", "corrupt in emp.message keep-check", "corrupt 3"):
         with pytest.raises(MalformedError):
             emp.unpack_message(arrives(rule, EMP_MESSAGE))
@@ -196,7 +195,7 @@ def test_corruption_keeps_the_check_unless_mending_is_asked_for() -> None:
     assert emp.unpack_message(changed)[2] == 1 ^ 0xFF
 
 
-def test_chance_does_not_corrupt_what_a_rule_has_changed() -> None:
+def test_corruption_by_chance_skips_frames_changed_by_a_rule() -> None:
     delivered, log = offered("set emp.tag = 7", [EMP_MESSAGE] * 20, Impairment(corrupt=1.0))
     assert {emp.unpack_message(frame)[11] for frame in delivered} == {7}
     assert {record.cause for record in log} == {"rule"}
@@ -244,7 +243,7 @@ def test_a_rule_in_python_sets_fields_and_leaves_out_those_that_a_frame_lacks() 
         ("set emp.tag = 7, emp.tag = 8", "emp.tag", "emp.tag is set twice"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused_where_it_stands(rule: str, marked: str, words: str) -> None:
+def test_an_impossible_change_is_refused_with_its_place(rule: str, marked: str, words: str) -> None:
     with pytest.raises(RuleError) as caught:
         offered(rule, [])
     assert words in str(caught.value)
@@ -285,14 +284,14 @@ def test_the_log_gives_the_same_bytes_again_without_the_rule(rule: str) -> None:
     assert sum(bool(record.fate.sets) for record in replay_log) == sum(bool(record.fate.sets) for record in log)
 
 
-def test_the_log_says_in_words_what_was_changed() -> None:
+def test_the_log_describes_the_changes_in_words() -> None:
     _, (record,) = offered("set emp.tag = 0x1234", [EMP_MESSAGE])
     assert record.describe().startswith("emp.tag set to 0x1234 and its checks mended by rule 'set emp.tag = 0x1234'")
     assert '"fate": {"sets": [["emp.tag", 4660]], "mend": true}' in record.to_line()
 
 
 @given(random=st.binary(max_size=90))
-def test_mending_random_bytes_neither_fails_nor_changes_their_length(random: bytes) -> None:
+def test_correcting_the_checks_of_random_bytes_neither_fails_nor_changes_their_length(random: bytes) -> None:
     for kind in (b"\x88\xb5", b"\x88\xb6\0\4", b"\x88\xb6\0\5", b"\x88\xb6\x81", b"\x08\0\x45", b"\x86\xdd\x60"):
         frame = N2 + N1 + kind + random
         assert len(mend_checks(known_fields(), frame)) == len(frame)

@@ -58,7 +58,7 @@ def value(frame: bytes, name: str, fields: Fields | None = None) -> int:
         (ethernet(b"\x65" + bytes(30), ethertype=0x0800), "udp.dport", -1),
     ],
 )
-def test_a_field_is_read_where_it_stands_or_is_not_there(frame: bytes, name: str, expected: int) -> None:
+def test_a_field_is_read_at_its_offset_or_is_absent(frame: bytes, name: str, expected: int) -> None:
     assert value(frame, name) == expected
 
 
@@ -117,6 +117,6 @@ def test_a_failed_registration_adds_no_fields(
     assert (fields.names(), fields.headers()) == before
 
 
-def test_an_unknown_field_is_answered_with_the_nearest() -> None:
+def test_an_unknown_field_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownFieldError, match=r"'ip\.scr' — did you mean 'ip\.src'"):
         standard_fields().reader("ip.scr")

@@ -1,4 +1,4 @@
-"""A log of fates replays them on the same frames of the same flows."""
+"""A fate log replays fates on the same frames of the same flows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_replay_may_have_another_seed_and_other_times() -> None:
     assert [frame for _, frame in delivered_again] == [frame for _, frame in delivered]
 
 
-def test_a_log_that_was_thinned_gives_what_is_left() -> None:
+def test_a_thinned_log_returns_the_remaining_records() -> None:
     schedule = [(index, numbered(index)) for index in range(100)]
     _, log = fates_of(Impairment(loss=0.2), schedule)
     thinned = log[::2]

@@ -51,12 +51,12 @@ def dropped_numbers(rules: RuleSet, frames: list[bytes], impairment: Impairment 
         ("drop udp", [2, 4, 6, 8, 10]),
     ],
 )
-def test_counting_counts_what_the_rest_of_the_rule_matches(rules: RuleSet, text: str, expected: list[int]) -> None:
+def test_counting_counts_matches_of_the_rest_of_the_rule(rules: RuleSet, text: str, expected: list[int]) -> None:
     rules.add(0, text)
     assert dropped_numbers(rules, [tcp(), udp()] * 5) == expected
 
 
-def test_counting_apart_for_each_value_of_a_field_or_each_flow(rules: RuleSet) -> None:
+def test_separate_counts_for_each_value_of_a_field_or_each_flow(rules: RuleSet) -> None:
     frames = [udp(destination=port) for port in (53, 54, 53, 53, 54, 55)]
     with rules.add(0, "drop nth(2, udp.dport)"):
         assert dropped_numbers(rules, frames) == [3, 5]
@@ -142,7 +142,7 @@ def test_a_time_window_counts_from_when_the_rule_was_added(rules: RuleSet) -> No
     assert [wire.offer(now, numbered(1)).dropped for now in times] == [False, False, True, True, False]
 
 
-def test_a_delayed_frame_is_overtaken_and_keeps_nobody_waiting(rules: RuleSet) -> None:
+def test_a_delayed_frame_is_overtaken_and_delays_no_other(rules: RuleSet) -> None:
     rules.add(0, "delay 1ms nth(1)")
     wire = direction(Impairment(delay=10), rules=rules)
     delivered = run_schedule(wire, [(index, numbered(index)) for index in range(3)])
@@ -161,7 +161,7 @@ def test_a_rule_that_corrupts_flips_exactly_its_bits_even_where_chance_would(rul
     assert len({frame for _, frame in delivered}) == 50
 
 
-def test_what_a_rule_passes_or_delays_can_still_be_lost(rules: RuleSet) -> None:
+def test_frames_that_a_rule_passes_or_delays_can_still_be_lost(rules: RuleSet) -> None:
     rules.add(0, "delay 1ms")
     wire = direction(Impairment(loss=1.0), rules=rules)
     assert wire.offer(0, numbered(1)) is Outcome.LOSS
@@ -196,7 +196,7 @@ def test_a_rule_can_be_made_of_parts(rules: RuleSet) -> None:
     assert len(run_schedule(direction(Impairment(), rules=rules), [(0, udp()), (0, tcp())])) == 3
 
 
-def test_rules_that_never_decided_are_told_at_the_end(rules: RuleSet) -> None:
+def test_rules_that_never_decided_are_reported_at_the_end(rules: RuleSet) -> None:
     rules.add(0, "drop tcp.dport == 5001 and nth(3)")
     with rules.add(0, "drop arp"):
         pass
@@ -208,7 +208,7 @@ def test_rules_that_never_decided_are_told_at_the_end(rules: RuleSet) -> None:
     ]
 
 
-def test_rules_that_come_and_go_a_thousand_times_leave_one_sentence(rules: RuleSet) -> None:
+def test_rules_added_and_removed_a_thousand_times_leave_one_sentence(rules: RuleSet) -> None:
     for _ in range(1000):
         rules.add(0, "drop arp").lift()
     assert rules.idle_rules() == ["the rule 'drop arp' has never matched a frame"]
@@ -220,7 +220,7 @@ def test_a_rule_that_is_none_adds_nothing(rules: RuleSet) -> None:
     assert (len(rules), rules.idle_rules()) == (0, [])
 
 
-def test_a_set_knows_the_links_there_are() -> None:
+def test_a_set_lists_its_links() -> None:
     with pytest.raises(RuleError, match="did you mean 'n1:eth0--s1:1'"):
         RuleSet(standard_fields(), [LINK]).add(0, "drop link == n1:eth0--s1:2")
 
@@ -228,7 +228,7 @@ def test_a_set_knows_the_links_there_are() -> None:
 @pytest.mark.parametrize(
     "broken", [lambda: delay(0), lambda: corrupt(0), lambda: Fate(delay=-1), lambda: Fate(flips=-1)]
 )
-def test_a_fate_that_cannot_be_is_refused(broken: object) -> None:
+def test_an_impossible_fate_is_refused(broken: object) -> None:
     with pytest.raises(ValueError, match=r"(delay|bits|flips) must be"):
         broken()  # type: ignore[operator]
 
@@ -244,7 +244,7 @@ def test_a_rules_fate_is_logged_with_its_text(rules: RuleSet) -> None:
 
 
 @pytest.mark.parametrize("impairment", [Impairment(), Impairment(delay=MILLISECOND, rate=10**9), Impairment(loss=1e-9)])
-def test_frames_count_before_the_first_rule_comes_and_after_the_last_has_gone(
+def test_frames_are_counted_before_the_first_rule_is_added_and_after_the_last_is_removed(
     rules: RuleSet, impairment: Impairment
 ) -> None:
     log: list[Record] = []

@@ -1,4 +1,4 @@
-"""Protocols that share an EtherType, told apart by the first bytes of their headers."""
+"""Protocols that share an EtherType, distinguished by the first bytes of their headers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
 
 
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\xbf\x80\x81"])
-def test_a_header_is_there_only_where_it_begins_as_its_protocol_says(route: bytes) -> None:
+def test_a_header_is_found_only_at_the_offset_that_its_protocol_defines(route: bytes) -> None:
     fields = shared()
     fields_found = {}
     for begins in (b"\0\4", b"\0\5", b"\0\6", b"\0"):
@@ -49,7 +49,7 @@ def test_a_header_is_there_only_where_it_begins_as_its_protocol_says(route: byte
 
 
 @pytest.mark.parametrize(("common", "unclaimed"), [((), ()), (("type",), (6,))])
-def test_flows_are_told_apart_by_what_begins_the_header_and_then_by_its_protocols_key(
+def test_flows_are_distinguished_by_the_headers_begin_and_then_by_their_protocols_key(
     common: tuple[str, ...], unclaimed: tuple[int, ...]
 ) -> None:
     readers = shared(common=common).flow_readers()
@@ -69,7 +69,7 @@ def test_flows_are_told_apart_by_what_begins_the_header_and_then_by_its_protocol
         )
     ),
 )
-def test_the_shortcuts_find_the_flow_that_the_fields_say(
+def test_the_shortcuts_find_the_flow_of_the_fields(
     routed: bool, common: tuple[str, ...], frames: list[tuple[bytes, bytes, bytes]]
 ) -> None:
     fields = shared(routed, common)
@@ -90,7 +90,7 @@ def test_a_rule_may_call_values_as_their_protocol_does_and_hits_no_other_protoco
     assert outcomes == ["accepted", "accepted", "accepted", "rule"]
 
 
-def test_a_value_that_has_no_such_name_is_an_error_with_the_names_that_there_are() -> None:
+def test_an_unknown_name_of_a_value_is_an_error_with_the_known_names() -> None:
     fields = shared()
     assert Rule.parse("drop mine.kind in (ACK, 1)", fields) is not None
     with pytest.raises(RuleError, match=re.escape("a number (mine.kind), or one of DATA, ACK — did you mean 'ACK'?")):
@@ -108,7 +108,7 @@ def test_a_value_that_has_no_such_name_is_an_error_with_the_names_that_there_are
         ({"begins": b"\0\7", "routed": False}, "one follows a source route, the other does not"),
     ],
 )
-def test_protocols_that_could_not_be_told_apart_are_refused(options: dict[str, object], reason: str) -> None:
+def test_indistinguishable_protocols_are_refused(options: dict[str, object], reason: str) -> None:
     fields = shared()
     with pytest.raises(ValueError, match=re.escape(reason)):
         fields.register("it", ETHERTYPE, {"a": (2, 1)}, **{"routed": True, **options})

@@ -1,1 +1,1 @@
-"""Unit tests of what talks to the Linux kernel."""
+"""Unit tests of the interface to the Linux kernel."""

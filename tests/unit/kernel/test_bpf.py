@@ -66,7 +66,7 @@ def test_all_entries_are_read_in_batches(table: bpf.Map, entries: int) -> None:
     assert dict(entries_read) == {number(key): number(key * 3, 16) for key in range(entries)}
 
 
-def test_a_full_table_says_so() -> None:
+def test_a_full_table_is_an_error() -> None:
     with bpf.make_map("hash", "small", 8, 8, 2) as small_map:
         for key in range(2):
             small_map.update(number(key), number(0))
@@ -75,7 +75,7 @@ def test_a_full_table_says_so() -> None:
         assert caught.value.errno == errno.E2BIG
 
 
-def test_sizes_that_are_not_the_maps_never_reach_the_kernel(table: bpf.Map) -> None:
+def test_sizes_that_differ_from_the_maps_never_reach_the_kernel(table: bpf.Map) -> None:
     with pytest.raises(ValueError, match="key"):
         table.lookup(b"1")
     with pytest.raises(ValueError, match="value"):
@@ -100,7 +100,7 @@ def test_a_program_and_its_maps_are_found_by_number() -> None:
         assert list(words_map.items()) == [(number(0, 4), number(5) + number(77))]
 
 
-def test_a_number_that_nobody_has_is_not_found() -> None:
+def test_an_unknown_number_is_not_found() -> None:
     with pytest.raises(FileNotFoundError, match="open the program"):
         bpf.program_by_id(2**31 - 1)
     with pytest.raises(FileNotFoundError, match="open the map"):
@@ -115,7 +115,7 @@ def test_a_run_returns_the_programs_result(result: int) -> None:
         assert run.duration < 1_000_000
 
 
-def test_a_refused_program_says_what_the_verifier_says() -> None:
+def test_a_rejected_program_is_reported_with_the_verifiers_message() -> None:
     program = Program()
     program.load(R0, R2, 0, 8)  # nothing was ever put there
     program.exit()
@@ -124,7 +124,7 @@ def test_a_refused_program_says_what_the_verifier_says() -> None:
     assert "R2 !read_ok" in caught.value.log
 
 
-def test_what_changes_the_kernel_is_announced_and_what_asks_is_not() -> None:
+def test_requests_that_change_the_kernel_are_announced_and_queries_are_not() -> None:
     changes: list[str] = []
     with (
         observed_by(changes.append),

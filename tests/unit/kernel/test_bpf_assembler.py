@@ -90,7 +90,7 @@ def test_labels_are_resolved_in_both_directions_over_wide_constants() -> None:
     assert [struct.unpack_from("=h", code, index * 8 + 2)[0] for index in (2, 3)] == [1, -4]
 
 
-def test_what_does_not_fit_is_an_error_and_not_another_program() -> None:
+def test_an_oversized_program_is_an_error_and_not_a_different_program() -> None:
     program = Program()
     with pytest.raises(ValueError, match="load it with `constant`"):
         program.mov(R1, 1 << 31)
@@ -206,7 +206,7 @@ def test_bytes_in_network_order_become_numbers(machine: Machine) -> None:
 
 
 @pytest.mark.requires("bpf")
-def test_atomic_operations_give_what_was_there(machine: Machine) -> None:
+def test_atomic_operations_return_the_previous_value(machine: Machine) -> None:
     def build(program: Program) -> None:
         program.store(R10, -8, 40, 8)
         program.mov(R2, 2)

@@ -288,7 +288,7 @@ def test_a_new_program_counts_frames_from_one_again_and_can_go_on_in_the_old_one
             assert third_program.counters().offered == 0
 
 
-def test_a_name_says_what_is_decided() -> None:
+def test_a_rules_name_contains_its_decision() -> None:
     impairments = [
         Impairment(loss=0.1),
         Impairment(loss=0.2),
@@ -309,7 +309,7 @@ def test_a_name_says_what_is_decided() -> None:
     assert all(len(name) < 64 for name in names)
 
 
-def test_what_cannot_be_decided_exactly_is_rejected_with_the_reason() -> None:
+def test_undecidable_impairments_are_rejected_with_the_reason() -> None:
     loss = Impairment(loss=0.1)
     assert refusal(loss, FIELDS) == ""
     assert refusal(Impairment(loss_pattern=", ".join(str(3 * n) for n in range(1, 1_002)))) == (

@@ -1,4 +1,4 @@
-"""The ladder: the datapath that a link gets, the reasons against others, and refusals."""
+"""Datapath selection: the datapath of a link, the reasons against others, and refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOSS = Impairment(loss=0.1)
 RATE = Impairment(rate=10**7)
 JITTER = Impairment(delay=MS, jitter=1000, distribution="normal")
 
-# For each feature that can be asked for, an impairment that asks for it (and for what it cannot be without).
+# For each feature, an impairment that requests it (and the features that it requires).
 ASKING: dict[str, Impairment] = {
     "delay": DELAY,
     "jitter": JITTER,
@@ -74,7 +74,7 @@ def refusal(
 # The table
 
 
-def test_the_table_says_something_of_every_feature_and_every_datapath() -> None:
+def test_the_table_has_an_entry_forevery_feature_and_every_datapath() -> None:
     assert set(ASKING) | PROPERTIES == set(NAMES) == set(TABLE)
     assert all(tuple(row) == LADDER for row in TABLE.values())
     assert set(datapaths._NETEM) == set(datapaths._TC) == set(NAMES)
@@ -90,7 +90,7 @@ def test_an_approximation_has_a_bound_and_everything_a_reason(name: str, datapat
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_an_impairment_is_judged_by_what_it_asks_for(name: str) -> None:
+def test_an_impairment_is_judged_by_its_keys(name: str) -> None:
     impairment = ASKING[name]
     assert list(contradictions(impairment, is_resolved=True)) == []
     for datapath in LADDER:
@@ -140,7 +140,7 @@ def test_features_of_netem_in_the_table_are_accepted_by_netem(name: str) -> None
     assert bool(netem.unsupported(impairment)) is absent
 
 
-# The ladder
+# Selection
 
 
 def test_a_link_without_impairment_is_direct() -> None:
@@ -179,7 +179,7 @@ def test_both_directions_count() -> None:
     assert choose(DELAY, ASKING["loss pattern"], ALL).datapath == "relay"
 
 
-def test_why_those_before_it_were_not_taken_is_said() -> None:
+def test_the_reasons_against_earlier_datapaths_are_reported() -> None:
     assert choose(DELAY, DELAY, WITHOUT_NETEM).notes == (
         "netem not taken: no netem",
         "tc not taken: delay: nothing in it can hold a frame for a time",
@@ -198,7 +198,7 @@ def test_a_long_list_is_cut() -> None:
 # Asked for by name
 
 
-def test_an_approximation_is_carried_when_asked_for_and_said() -> None:
+def test_an_approximation_is_used_on_request_and_reported() -> None:
     choice = choose(RATE, RATE, ALL, "tc")
     assert choice.datapath == "tc"
     assert [note.partition(" is approximate")[0] for note in choice.notes] == [
@@ -232,13 +232,13 @@ def test_features_that_the_machine_lacks_are_rejected_with_the_reason() -> None:
     assert refusal("tc", RATE, replace(ALL, tbf=False)).endswith("this machine does not have it")
 
 
-def test_tc_needs_only_what_is_asked_of_it() -> None:
+def test_tc_needs_only_the_requested_capabilities() -> None:
     assert chosen(LOSS, replace(ALL, tbf=False, size_table=False), "tc") == "tc"
     assert chosen(RATE, replace(ALL, bpf=False, size_table=False), "tc") == "tc"
     assert refusal("tc", ASKING["overhead"], replace(ALL, size_table=False))
 
 
-def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
+def test_the_classifier_can_refuse_impairments_that_it_generally_supports() -> None:
     def frame_too_long(impairment: Impairment) -> str:
         return "the pattern is too long" if impairment.loss_pattern else ""
 
@@ -248,7 +248,7 @@ def test_the_classifier_can_refuse_what_it_could_do_in_general() -> None:
     assert choose(LOSS, NOTHING, WITHOUT_NETEM, classifier_refusal=frame_too_long).datapath == "tc"
 
 
-def test_without_a_relay_a_link_that_needs_it_is_refused_with_everything_that_speaks_against_it() -> None:
+def test_without_a_relay_a_link_that_needs_it_is_refused_with_all_reasons() -> None:
     text = refusal(
         "auto", DELAY, replace(WITHOUT_NETEM, relay=False, reasons={"netem": "no netem", "relay": "no socket"})
     )
@@ -261,7 +261,7 @@ def test_without_a_relay_a_link_that_needs_it_is_refused_with_everything_that_sp
 # What this kernel's netem cannot do
 
 
-def test_a_netem_without_a_seed_leaves_nothing_to_chance_unless_asked_to() -> None:
+def test_a_netem_without_a_seed_is_chosen_for_no_random_impairment_unless_requested() -> None:
     seedless = replace(ALL, netem_seed=False, reasons={"netem_seed": "it takes no seed"})
     assert chosen(DELAY, seedless) == "netem"
     assert chosen(LOSS, seedless) == "tc"
@@ -269,7 +269,7 @@ def test_a_netem_without_a_seed_leaves_nothing_to_chance_unless_asked_to() -> No
     assert choice.notes == ("chance (loss) is approximate: it falls otherwise in every run: it takes no seed",)
 
 
-def test_a_netem_that_does_not_duplicate_beside_another_is_passed_by() -> None:
+def test_a_netem_without_duplication_next_to_another_is_skipped() -> None:
     single = replace(ALL, netem_duplicate=False, reasons={"netem_duplicate": "one at a time"})
     choice = choose(ASKING["duplicate"], NOTHING, single)
     assert (choice.datapath, choice.notes[0]) == ("relay", "netem not taken: one at a time")

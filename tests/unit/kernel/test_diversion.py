@@ -1,4 +1,4 @@
-"""Frames are taken aside, and put back, in the moment of the request."""
+"""Frames are diverted, and released, at the moment of the request."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def numbers(packet_socket: PacketSocket) -> list[int]:
     return [int.from_bytes(raw[14:18], "big") for _, raw in packet_socket.receive(0)]
 
 
-def test_what_comes_in_is_taken_from_request_to_request() -> None:
+def test_incoming_frames_are_diverted_between_divert_and_remove() -> None:
     def test(route: RouteSocket) -> None:
         sender, tap = open_socket("sender"), open_socket("tap")
         sender.send([frame(1)])
@@ -75,7 +75,7 @@ def test_what_comes_in_is_taken_from_request_to_request() -> None:
     run_in_namespace(test)
 
 
-def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
+def test_outgoing_frames_are_taken_except_those_with_the_mark() -> None:
     def test(route: RouteSocket) -> None:
         sender, putter, port, marked_socket = (
             open_socket("sender"),
@@ -111,7 +111,7 @@ def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> N
     run_in_namespace(test)
 
 
-def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
+def test_a_capture_records_reinjected_frames_once_and_outgoing_frames() -> None:
     def test(route: RouteSocket) -> None:
         ring = Ring(HERE, "port", 1 << 20)
         sender, putter, port = open_socket("sender"), open_socket("back", PORT), open_socket("port", PORT)
@@ -129,7 +129,7 @@ def test_a_capture_hears_what_is_put_back_once_and_what_leaves() -> None:
     run_in_namespace(test)
 
 
-def test_a_listener_at_the_tap_hears_what_is_put_back_and_what_the_switch_sends() -> None:
+def test_a_listener_at_the_tap_receives_reinjected_frames_and_those_of_the_switch() -> None:
     def test(route: RouteSocket) -> None:
         tap_reader = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
         sender, putter, port = open_socket("sender"), open_socket("back", PORT), open_socket("port")
@@ -176,7 +176,7 @@ def test_other_filters_are_no_diversions() -> None:
 
 
 @pytest.mark.parametrize(("index", "reason"), [(PORT, errno.ENOENT), (SENDER, errno.EINVAL)])
-def test_what_is_not_diverted_cannot_be_let_go(index: int, reason: int) -> None:
+def test_a_missing_diversion_cannot_be_removed(index: int, reason: int) -> None:
     def test(route: RouteSocket) -> None:
         with pytest.raises(RequestError) as raised:
             route.execute([diversion.remove(index, INGRESS)])

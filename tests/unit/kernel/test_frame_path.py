@@ -1,4 +1,4 @@
-"""Frame path: the interpreted and the native calls do the same, in what they return and in what goes wrong."""
+"""Frame path: the interpreted and the native calls return the same results and raise the same errors."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_failed_send_raises_the_kernels_reason() -> None:
     on_both(scenario)
 
 
-def test_a_frame_for_an_interface_without_carrier_fails_for_want_of_buffers() -> None:
+def test_a_frame_for_an_interface_without_carrier_fails_with_enobufs() -> None:
     """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once: tried till seen."""
 
     def scenario(path: ModuleType) -> None:
@@ -184,7 +184,7 @@ def test_a_frame_for_an_interface_without_carrier_fails_for_want_of_buffers() ->
     on_both(scenario)
 
 
-def test_an_interface_that_goes_down_has_no_frame_and_is_received_from_when_it_is_up_again() -> None:
+def test_an_interface_that_goes_down_has_no_frame_and_receives_again_when_it_is_up() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         set_link(netlink_messages.set_down, B)
@@ -277,7 +277,7 @@ def on_arena(path: ModuleType, device: str) -> tuple[interpreted_frames.Arena, s
     return path.Arena(), packet_socket
 
 
-def test_a_batch_that_fails_says_where_and_why() -> None:
+def test_a_failing_batch_reports_the_operation_and_the_reason() -> None:
     def scenario(path: ModuleType) -> None:
         arena, sender = on_arena(path, "a")
         too_long, fitting = frame(1, LONGEST + 5), frame(2, 60)
@@ -316,7 +316,7 @@ def test_nothing_is_received_of_an_interface_that_is_down_and_a_closed_socket_is
     on_both(scenario)
 
 
-def test_the_error_of_who_judges_unusual_frames_comes_out_and_its_view_ends() -> None:
+def test_an_error_of_the_frame_handler_is_raised_and_its_view_ends() -> None:
     def scenario(path: ModuleType) -> None:
         arena, receiver = on_arena(path, "b")
         sender = calls_on(path, "a")
@@ -390,7 +390,7 @@ def test_objects_are_freed_with_their_memory() -> None:
     on_both(scenario)
 
 
-def test_the_build_has_its_frame_path_and_sockets_use_it() -> None:
+def test_the_build_contains_its_frame_path_and_sockets_use_it() -> None:
     expected = {"compiled": "testbed.kernel.native_frames", "interpreted": "testbed.kernel.interpreted_frames"}
     assert frame_socket.FrameCalls.__module__ == packet_socket.Arena.__module__ == expected[build()]
     assert native_frames().FrameCalls.__module__ == expected["compiled"]

@@ -110,7 +110,7 @@ def test_headers_between_the_network_and_the_transport_count_in_every_length() -
     assert segments == expected
 
 
-def test_the_tag_that_the_kernel_took_out_is_back_and_what_is_left_to_do_is_behind_it() -> None:
+def test_a_tag_stripped_by_the_kernel_is_restored_and_the_pending_offloads_follow_it() -> None:
     packet = ETHERNET / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
     tagged = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
     assert offloaded_frame(built(packet), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
@@ -129,7 +129,7 @@ def test_the_tag_that_the_kernel_took_out_is_back_and_what_is_left_to_do_is_behi
         HEADER.pack(gso.NEEDS_CHECKSUM, 0, 54, 0, 253, 0),
     ],
 )
-def test_what_nobody_can_finish_is_nothing(header: bytes) -> None:
+def test_an_invalid_offload_header_gives_no_frame(header: bytes) -> None:
     frame = bytes(ETHERNET / ADDRESSES[4] / TCP() / Raw(bytes(200)))
     assert gso.gso_frame(header, frame) is None
 
@@ -138,14 +138,12 @@ def test_what_nobody_can_finish_is_nothing(header: bytes) -> None:
     frame=st.binary(min_size=14, max_size=300), kind=st.sampled_from([0, 1, 4, 5, 0x81, 0x84, 2]),
     size=st.integers(0, 400), start=st.integers(0, 400), offset=st.integers(0, 400),
 )  # fmt: skip
-def test_nothing_that_a_node_can_say_of_a_frame_is_an_error(
-    frame: bytes, kind: int, size: int, start: int, offset: int
-) -> None:
+def test_no_offload_header_of_a_node_is_an_error(frame: bytes, kind: int, size: int, start: int, offset: int) -> None:
     gso_frame = gso.gso_frame(HEADER.pack(gso.NEEDS_CHECKSUM, kind, 0, size, start, offset), frame)
     if gso_frame is not None:
         assert len(gso_frame.segment()) == gso_frame.segments
 
 
-def test_a_header_that_says_it_is_longer_than_the_frame_is_not_believed() -> None:
+def test_a_header_length_beyond_the_frame_is_not_trusted() -> None:
     frame = bytes(ETHERNET / ADDRESSES[4] / TCP(dataofs=15) / Raw(b""))
     assert gso.gso_frame(HEADER.pack(1, gso.TCP_OVER_IPV4, 54, 100, 34, 16), frame) is None

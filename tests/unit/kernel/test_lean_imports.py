@@ -36,7 +36,7 @@ def test_messages_need_little_of_it() -> None:
         ["import pyroute2", "pyroute2.netlink.rtnl", "found = pyroute2.IPRoute"],
     ],
 )
-def test_the_whole_package_can_be_imported(lines: list[str]) -> None:
+def test_the_complete_package_can_be_imported(lines: list[str]) -> None:
     before = "from testbed.kernel import netlink_messages as messages"
     text = "print(json.dumps([found.__name__, messages.ifinfmsg is sys.modules['pyroute2.netlink.rtnl.ifinfmsg'].ifinfmsg]))"
     assert after(before, *lines, text) == ["IPRoute", True]

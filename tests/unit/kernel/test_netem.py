@@ -35,7 +35,7 @@ def options(impairment: Impairment, **settings: object) -> Options:
 # The encoding
 
 
-def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
+def test_a_request_has_the_layout_of_the_kernels_header() -> None:
     request = netem.request(
         7, Options(latency=640, jitter=128, limit=5, loss=6, gap=1, duplicate=8, reorder=9, seed=10)
     )
@@ -105,7 +105,7 @@ def test_encoded_values_are_decoded(given: Options) -> None:
     assert netem.decode(payload(netem.request(7, given))) == given
 
 
-def test_what_the_kernel_reports_is_compared_without_what_it_does_not_report() -> None:
+def test_the_kernels_report_is_compared_without_the_attributes_that_it_omits() -> None:
     requested = options(Impairment(delay=1, jitter=1, rate=8, minimum_frame=60))
     assert requested.table
     assert requested.sizes is not None
@@ -195,12 +195,12 @@ def test_a_rate_is_the_nearest_in_bytes_and_never_unlimited(rate: int, expected:
 
 
 @pytest.mark.parametrize("delay", [MILLISECOND, 100 * MILLISECOND, 10**9])
-def test_without_a_rate_the_limit_is_beyond_what_an_interface_sends_during_the_delay(delay: int) -> None:
+def test_without_a_rate_the_limit_exceeds_the_frames_that_an_interface_sends_during_the_delay(delay: int) -> None:
     fastest = 20_000_000  # frames/s
     assert options(Impairment(delay=delay, jitter=delay)).limit > 2 * delay * fastest // 10**9
 
 
-def test_with_a_rate_the_limit_is_the_queue_the_frame_on_the_wire_and_those_under_way() -> None:
+def test_with_a_rate_the_limit_is_the_queue_the_frame_on_the_wire_and_those_in_flight() -> None:
     rate, frame = 1514 * 8 * 1000, 1514  # a full frame a millisecond
     assert options(Impairment(rate=rate, queue_frames=7)).limit == 7 + 1
     assert options(Impairment(rate=rate, queue_frames=7, delay=5 * MILLISECOND)).limit == 7 + 1 + 5
@@ -267,7 +267,7 @@ def test_options_that_netem_lacks_are_rejected(impairment: Impairment, said: str
     assert str(caught.value) == f"netem cannot do this: {said}"
 
 
-def test_all_that_cannot_be_told_is_said_at_once() -> None:
+def test_everything_undecidable_is_reported_at_once() -> None:
     assert netem.unsupported(Impairment(rules=("drop udp",), loss_pattern="5")) == [
         "it has no fault rules",
         "it loses by chance only, not by a pattern",

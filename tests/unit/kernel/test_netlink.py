@@ -1,4 +1,4 @@
-"""Batches of requests: what happens to the rest when one is refused, and when a batch is too large for one call."""
+"""Batches of requests: the remaining requests when one is refused, and batches that are too large for one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patching a shape's bytes gives what pyroute2 encodes, for every request that we send and any values."""
+"""Patching a shape's bytes gives what pyroute2 encodes, for every request that testbed sends and any values."""
 
 from __future__ import annotations
 

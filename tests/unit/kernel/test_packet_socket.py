@@ -68,7 +68,7 @@ def contents(packet_socket: PacketSocket, count: int) -> list[bytes]:
     return [frame for _, frame in receive_frames(packet_socket, count)]
 
 
-def test_frames_come_in_batches_in_their_order_and_whole() -> None:
+def test_frames_arrive_in_batches_in_order_and_complete() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         sent = [numbered(number, 64 + number * 7) for number in range(2 * BATCH + 10)]
         a.send(sent)
@@ -88,7 +88,7 @@ def test_frames_come_in_batches_in_their_order_and_whole() -> None:
 
 def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_was_read() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
-        while True:  # the kernel begins to stamp some time after it was first asked to
+        while True:  # the kernel begins to stamp some time after the first request
             a.send([numbered(0)])
             assert select.select([b], [], [], 30)[0]
             reading = time.monotonic_ns()
@@ -108,7 +108,7 @@ def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_w
     run_between(scenario)
 
 
-def test_no_frame_is_older_than_the_caller_says_nor_than_the_one_before_it() -> None:
+def test_time_stamps_are_raised_to_the_given_minimum_and_never_decrease() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         a.send([numbered(number) for number in range(5)])
         later = time.monotonic_ns() + 10**9
@@ -196,7 +196,7 @@ def test_gso_frames_are_forwarded_unsegmented(version: int) -> None:
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("flags", ["A", "FPA", "PACE"])
 @pytest.mark.parametrize("tag", [b"", TAG], ids=["plain", "tagged"])
-def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: bytes) -> None:
+def test_the_kernel_segments_frames_as_the_testbed_does(version: int, flags: str, tag: bytes) -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         offloads.allow("a", Offloads.NONE)
         sent = [
@@ -233,7 +233,7 @@ def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> N
     run_between(scenario)
 
 
-def test_an_unfinished_frame_gets_its_tag_back() -> None:
+def test_a_gso_frame_gets_its_tag_back() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         sent = [gso_frame(4, 60_000, tag=TAG), gso_frame(4, 100, tag=TAG)]
         a.send_offloaded(list(sent))
@@ -269,7 +269,7 @@ def test_a_socket_may_send_by_another_interface_than_it_listens_on() -> None:
     run_between(scenario)
 
 
-def test_a_socket_does_not_hear_frames_with_its_own_mark() -> None:
+def test_a_socket_does_not_receive_frames_with_its_own_mark() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         marked_socket, other_socket = (
             PacketSocket("a", a.arena, BUFFER, mark=7),
@@ -284,7 +284,7 @@ def test_a_socket_does_not_hear_frames_with_its_own_mark() -> None:
     run_between(scenario)
 
 
-def test_an_interface_takes_what_it_is_allowed() -> None:
+def test_an_interface_accepts_frames_up_to_its_mtu() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         default_offloads = offloads.active(a.fileno(), "a")
         for expected in (Offloads.NONE, Offloads.TCP, Offloads.ALL, Offloads.TCP, Offloads.NONE):
@@ -304,7 +304,7 @@ def test_an_interface_takes_what_it_is_allowed() -> None:
     run_between(scenario)
 
 
-# What goes wrong
+# Errors
 
 
 def test_unsent_frames_are_counted_by_reason() -> None:
@@ -357,7 +357,7 @@ def test_frames_for_which_there_was_no_room_are_counted() -> None:
     run_between(scenario)
 
 
-def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_sends() -> None:
+def test_a_socket_that_has_stopped_receiving_returns_its_pending_frames_and_still_sends() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         other_socket = PacketSocket("b", a.arena, BUFFER)
         a.send([numbered(1)])

@@ -1,4 +1,4 @@
-"""Our decoding of the kernel's tables agrees with pyroute2's decoding of the same bytes."""
+"""Testbed's decoding of the kernel's tables agrees with pyroute2's."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def decode_entries(layer: Any, entries: list[memoryview]) -> list[Any]:
     return messages
 
 
-def test_interfaces_are_decoded_alike(route: RecordedRun) -> None:
+def test_interfaces_are_decoded_identically(route: RecordedRun) -> None:
     decoded_fast = rtnl_dump.interfaces(route)
     by_pyroute2 = decode_entries(ifinfmsg, route.entries)
     assert len(decoded_fast) == len(by_pyroute2) == 7
@@ -108,7 +108,7 @@ def test_interfaces_are_decoded_alike(route: RecordedRun) -> None:
     assert (by_name["s1.9"].learning, by_name["s1.9"].flooding, by_name["s1.9"].up) == (False, True, False)
 
 
-def test_addresses_are_decoded_alike(route: RecordedRun) -> None:
+def test_addresses_are_decoded_identically(route: RecordedRun) -> None:
     decoded_fast = rtnl_dump.addresses(route)
     by_pyroute2: dict[int, set[str]] = {}
     for reference in decode_entries(ifaddrmsg, route.entries):
@@ -119,7 +119,7 @@ def test_addresses_are_decoded_alike(route: RecordedRun) -> None:
     assert {"10.9.0.1/16", "10.9.0.2/16", "fd00:9::1/64", "fe80::9/64"} <= decoded_fast[1003]  # and the kernel's own
 
 
-def test_static_routes_are_decoded_alike(route: RecordedRun) -> None:
+def test_static_routes_are_decoded_identically(route: RecordedRun) -> None:
     decoded_fast = rtnl_dump.static_routes(route)
     by_pyroute2 = {
         (f"{reference.get_attr('RTA_DST')}/{reference['dst_len']}", reference.get_attr("RTA_GATEWAY"))
@@ -129,7 +129,7 @@ def test_static_routes_are_decoded_alike(route: RecordedRun) -> None:
     assert decoded_fast == by_pyroute2 == {("10.10.0.0/16", "10.9.0.200"), ("fd00:10::/64", "fd00:9::200")}
 
 
-def test_forwarding_entries_are_decoded_alike(route: RecordedRun) -> None:
+def test_forwarding_entries_are_decoded_identically(route: RecordedRun) -> None:
     decoded_fast = rtnl_dump.forwarding(route)
     by_pyroute2 = {
         (reference.get_attr("NDA_MASTER"), reference.get_attr("NDA_LLADDR")): reference["ifindex"]

@@ -22,7 +22,7 @@ def payload(request: bytes, attribute: int = netlink.TCA_OPTIONS) -> bytes:
     return bytes(dict(attributes(memoryview(request)[HEADERS:]))[attribute])
 
 
-def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
+def test_a_request_has_the_layout_of_the_kernels_header() -> None:
     (request,) = shapers.requests(7, Options(rate=2**33, burst=3000, limit=9000))
     assert struct.unpack_from("=BxxxiII", request, 16) == (0, 7, 0x2_0000, 0xFFFF_FFFF)
     assert payload(request, netlink.TCA_KIND) == b"tbf\0"
@@ -50,13 +50,13 @@ def test_a_queue_in_bytes_again_replaces_the_fifo_of_frames() -> None:
     assert len(shapers.requests(7, Options(1000, 3000, 9000), Options(1000, 3000, 8000))) == 1
 
 
-def test_the_bucket_holds_the_largest_frame_and_what_comes_while_a_timer_is_late() -> None:
+def test_the_bucket_holds_the_largest_frame_and_arrivals_during_a_late_timer() -> None:
     assert shapers.options_of(Impairment(rate=8 * 10**6), mtu=MTU).burst == 1518 + 1000
     cells = Impairment(rate=8, cell_size=48, cell_overhead=5)
     assert shapers.options_of(cells, mtu=MTU).burst == 32 * 53
 
 
-def test_what_a_rate_comes_to() -> None:
+def test_the_options_of_a_rate() -> None:
     impairment = Impairment(rate=8_000_004, queue=50_000, minimum_frame=64, overhead=20)
     options = shapers.options_of(impairment, mtu=MTU)
     assert (options.rate, options.limit, options.in_frames) == (1_000_000, 50_000, False)
@@ -88,7 +88,7 @@ def report(rate: int, burst: int, limit: int) -> Options:
 
 
 @given(st.integers(1, 10**11), st.integers(10**6, 10**9), st.integers(1, 2**32 - 1))
-def test_a_report_matches_what_was_asked_for_and_nothing_else(rate: int, burst: int, limit: int) -> None:
+def test_a_report_matches_only_the_request(rate: int, burst: int, limit: int) -> None:
     requested = Options(rate, burst, limit)
     reported = report(rate, burst, limit)
     assert requested.matches(reported)

@@ -1,4 +1,4 @@
-"""Interruptions are not lost where Python itself can raise nothing, and how child processes end is told."""
+"""Interruptions are not lost where Python cannot raise, and the end of child processes is reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_interruption_while_a_process_is_forked_is_raised_right_afterwards(ho
         ("raise LookupError", "a child process failed; its output is above"),
     ],
 )
-def test_how_a_child_ended_that_gave_no_answer_is_told(statement: str, message: str) -> None:
+def test_the_end_of_a_child_without_an_answer_is_reported(statement: str, message: str) -> None:
     script = f"import os\nfrom testbed.kernel.children import in_child\ndef end():\n    {statement}\nin_child(end)\n"
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert completed.stderr.endswith(f"TestbedError: {message}\n")

@@ -43,12 +43,12 @@ def test_the_rise_is_counted_by_processor() -> None:
     assert softnet.risen({0: 10, 1: 5}, {0: 11, 1: 7}) == 3
 
 
-def test_one_that_goes_hides_no_rise_of_another_and_one_that_comes_is_counted() -> None:
+def test_an_ended_socket_hides_no_losses_of_another_and_a_new_one_is_counted() -> None:
     assert softnet.risen({0: 10, 1: 1_000}, {0: 12}) == 2
     assert softnet.risen({0: 10}, {0: 10, 1: 4}) == 4
 
 
-def test_a_counter_that_begins_again_at_its_end_has_risen() -> None:
+def test_a_counter_that_wraps_around_has_increased() -> None:
     assert softnet.risen({0: 0xFFFF_FFFE}, {0: 1}) == 3
 
 

@@ -45,7 +45,7 @@ def wait_for_ready(waiter: Waiter, reader: int) -> int:
 
 
 @pytest.mark.parametrize("margin", [0, 1_000, 10_000, 30_000, 100_000, MILLISECOND])
-def test_a_deadline_is_never_come_back_from_early(waiter: Waiter, margin: int) -> None:
+def test_a_wait_never_returns_before_its_deadline(waiter: Waiter, margin: int) -> None:
     for _ in range(50):
         deadline = waiter.now() + margin
         assert not waiter.wait(deadline)
@@ -71,7 +71,7 @@ def test_deadlines_that_have_come_keep_no_descriptor_waiting(
     assert list(waiter.wait(waiter.now() + margin)) == [reader]
 
 
-def test_a_deadline_that_is_moved_takes_its_alarm_with_it(waiter: Waiter, pipe: tuple[int, int]) -> None:
+def test_a_moved_deadline_moves_its_alarm(waiter: Waiter, pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")
@@ -92,7 +92,7 @@ def test_without_a_deadline_an_alarm_that_was_set_before_does_not_ring(waiter: W
     assert list(waiter.wait(None)) == [reader]
 
 
-def test_a_descriptor_that_is_watched_no_more_is_not_told(waiter: Waiter, pipe: tuple[int, int]) -> None:
+def test_an_unwatched_descriptor_is_not_reported(waiter: Waiter, pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")

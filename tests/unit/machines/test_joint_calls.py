@@ -29,7 +29,7 @@ def parse_answers(answers: io.BytesIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in answers.getvalue().splitlines()]
 
 
-def test_a_machine_says_where_it_is_and_goes_on_when_it_is_told(pipe: tuple[int, int]) -> None:
+def test_a_machine_reports_its_phase_and_continues_on_command(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     answers = io.BytesIO()
     os.write(writer, b"\n" + request(7, PROCEED))
@@ -38,7 +38,7 @@ def test_a_machine_says_where_it_is_and_goes_on_when_it_is_told(pipe: tuple[int,
     os.close(writer)
 
 
-def test_a_machine_ends_when_another_has_failed_or_the_controller_is_gone(pipe: tuple[int, int]) -> None:
+def test_a_machine_ends_when_another_has_failed_or_the_controller_has_ended(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     dialogue = Dialogue(RequestReader(reader), io.BytesIO(), 7)
     os.write(writer, b"\n\n")  # pulses

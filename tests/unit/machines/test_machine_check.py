@@ -14,13 +14,13 @@ ABLE = Ability("network namespaces", True, "made one", "everything", "")
 REPORT = MachineReport("lab1", "0.1.0", "3.12.3", "6.12.0", 8, 16 * 2**30, 1500, (ABLE,))
 
 
-def test_a_machine_that_is_as_its_file_says_has_no_problem() -> None:
+def test_a_machine_that_matches_its_file_has_no_problem() -> None:
     machine = Machine(name="lab1", cores=8, memory="16GiB", underlay="10.0.0.1", underlay_mtu=1500)
     assert list(contradictions(machine, REPORT)) == []
     assert list(contradictions(Machine(name="lab1"), REPORT)) == []
 
 
-def test_a_user_who_cannot_make_namespaces_is_told_why() -> None:
+def test_a_user_who_cannot_create_namespaces_gets_the_reason() -> None:
     unable = replace(ABLE, there=False, detail="user namespaces are forbidden (kernel.unprivileged_userns_clone is 0)")
     (sentence,) = contradictions(Machine(name="lab1"), replace(REPORT, abilities=(unable,)))
     assert sentence == (
@@ -28,5 +28,5 @@ def test_a_user_who_cannot_make_namespaces_is_told_why() -> None:
     )
 
 
-def test_a_report_survives_being_sent() -> None:
+def test_a_report_survives_serialization() -> None:
     assert MachineReport.from_json(json.loads(json.dumps(asdict(REPORT)))) == REPORT

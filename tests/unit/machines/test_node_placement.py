@@ -32,7 +32,7 @@ def sizes(placement: Placement) -> list[int]:
     return sorted(len(placement.on(machine)) for machine in set(placement.machine_of.values()))
 
 
-def test_cliques_stay_whole_and_their_thin_links_are_cut() -> None:
+def test_cliques_stay_together_and_their_light_links_are_cut() -> None:
     links = [(f"{c}{i}", f"{c}{j}", GIGABIT) for c in "xyz" for i in range(4) for j in range(i)]
     links += [("x0", "y0", GIGABIT // 10), ("y1", "z0", GIGABIT // 10)]
     random.Random(1).shuffle(links)

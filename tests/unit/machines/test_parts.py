@@ -116,7 +116,7 @@ def test_a_direction_is_impaired_where_it_arrives() -> None:
     assert layouts["a"].links[0] == pair(forward, backward).links[0]
 
 
-def test_the_datapath_adds_what_the_underlay_does_not_have() -> None:
+def test_the_datapath_adds_the_impairments_that_the_underlay_lacks() -> None:
     part = spread(pair(Impairment(delay=DELAY)))["a"]
     link = part.links[1].name
     decided_links = {carried.name: carried for carried in decide(part, (), "relay", Path()).orders.links}
@@ -138,13 +138,13 @@ def test_a_delay_below_the_underlays_is_refused_with_both_figures() -> None:
         spread(pair(Impairment(delay=30_000)))
 
 
-def test_an_underlay_with_too_small_an_mtu_is_refused_with_what_it_takes() -> None:
+def test_an_underlay_with_too_small_an_mtu_is_refused_with_the_required_one() -> None:
     network = Underlays(NETWORK.addresses, {"a": 1549, "b": 9000}, {("a", "b"): OWN})
     with pytest.raises(UnsupportedError, match=r"machine a: its underlay has the MTU 1,549, .* need 1,550.* to 1,499"):
         spread(pair(), network)
 
 
-def test_a_part_survives_being_sent() -> None:
+def test_a_part_survives_serialization() -> None:
     for part in spread(pair(Impairment(delay=DELAY))).values():
         assert from_json(json.loads(json.dumps(to_json(part)))) == part
 
@@ -158,7 +158,7 @@ def test_ids_depend_on_the_clusters_name() -> None:
     assert first.tunnels[0].vni != second.tunnels[0].vni
 
 
-def test_a_tunnel_is_plugged_into_a_switch_or_joined_to_a_node_and_goes_with_its_link() -> None:
+def test_a_tunnel_is_attached_to_a_switch_or_a_node_and_removed_with_its_link() -> None:
     layouts = spread(pair())
     at_switch, at_node = Kernel(), Kernel()
     operations = at_switch.converge(layouts["a"])

@@ -27,7 +27,7 @@ CHANGES = {"up", "down", "inject", "heal"}
 
 
 class FakeWorker:
-    """A worker whose replies are given, by call; an error is raised. calls: those made."""
+    """A worker with prepared replies, by call; an error is raised. calls: those made."""
 
     def __init__(self, machine: Machine, report: MachineReport = REPORT, **replies: object) -> None:
         self.machine = machine
@@ -91,7 +91,7 @@ def test_machines_that_can_carry_it_are_planned_without_a_change() -> None:
     assert not any(CHANGES & {*worker.calls} for worker in workers.values())
 
 
-def test_a_user_who_can_make_no_namespaces_there() -> None:
+def test_a_remote_user_who_cannot_create_namespaces() -> None:
     report = without(NAMESPACES, "user namespaces are forbidden")
     assert refusal(two_workers(FakeWorker(lab2(), report))) == (
         "machine lab2: it cannot make network namespaces: user namespaces are forbidden"
@@ -113,7 +113,7 @@ def test_links_to_another_machine_without_an_underlay() -> None:
     )
 
 
-def test_an_underlay_in_which_nobody_answers() -> None:
+def test_an_underlay_without_an_answer() -> None:
     workers = two_workers(FakeWorker(lab2()))
     workers["lab1"] = FakeWorker(workers["lab1"].machine, round_trips={"192.168.7.2": []})
     assert refusal(workers) == (

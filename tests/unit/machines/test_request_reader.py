@@ -1,4 +1,4 @@
-"""The lines of a worker's requests: whole ones, in order, until the controller has ended or is silent."""
+"""The lines of a worker's requests: complete ones, in order, until the controller has ended or is silent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(reader)
 
 
-def test_lines_come_whole_however_they_were_cut(pipe: tuple[int, int]) -> None:
+def test_lines_arrive_complete_however_they_are_split(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     lines = iter(RequestReader(reader))
     os.write(writer, b"one\n\ntw")
@@ -42,7 +42,7 @@ def test_silence_ends_the_requests_and_a_pulse_does_not(pipe: tuple[int, int]) -
     os.close(writer)
 
 
-def test_looking_after_the_controller_loses_no_request(pipe: tuple[int, int]) -> None:
+def test_watching_the_controller_loses_no_request(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     request_reader = RequestReader(reader)
     os.write(writer, b"next\n")

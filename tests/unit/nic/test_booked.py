@@ -28,7 +28,7 @@ def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
     assert server.reserve(150, 0) == 150
 
 
-def test_utilisation_counts_what_has_been_served_until_now() -> None:
+def test_utilisation_counts_the_service_until_now() -> None:
     server = BookableServer("bus", VirtualClock())
     server.reserve(0, 100)
     server.reserve(300, 100)
@@ -36,7 +36,7 @@ def test_utilisation_counts_what_has_been_served_until_now() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40), st.integers(0, 10)), max_size=60))
-def test_no_time_is_given_away_twice_and_none_is_left_that_would_have_done(jobs: list[tuple[int, int, int]]) -> None:
+def test_no_time_is_booked_twice_and_no_earlier_gap_would_have_sufficed(jobs: list[tuple[int, int, int]]) -> None:
     """A table of all nanoseconds is the reference. Time advances between jobs, and no job comes before the present."""
     clock = VirtualClock()
     server = BookableServer("bus", clock)

@@ -156,12 +156,12 @@ def record_events(
 
 
 @ANY
-def test_the_host_sees_what_it_is_given_when_the_firmware_has_returned(executor: Executor) -> None:
+def test_the_host_sees_its_completions_when_the_firmware_has_returned(executor: Executor) -> None:
     assert record_events(executor, {1: [10, 20]}, {}) == [("rung", 1), ("answered", 1), ("seen", 10), ("seen", 20)]
 
 
 @AT_ONCE
-def test_a_doorbell_within_a_completion_is_answered_at_once_and_what_it_gives_is_seen_last(executor: Executor) -> None:
+def test_a_doorbell_during_a_completion_is_handled_at_once_and_its_completions_come_last(executor: Executor) -> None:
     assert record_events(executor, {1: [10, 20], 2: [30]}, {10: [2]}) == [
         ("rung", 1), ("answered", 1), ("seen", 10), ("rung", 2), ("answered", 2), ("seen", 20), ("seen", 30),
     ]  # fmt: skip

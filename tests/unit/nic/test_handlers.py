@@ -6,7 +6,7 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.nic.priced import FETCHED, RECEIVED, RING, SENT, EventProcessor, FirmwareEvent
 
 
-class Watched:
+class RecordedHandlers:
     """Handlers, and when each of their events has begun and ended."""
 
     def __init__(self) -> None:
@@ -21,8 +21,8 @@ class Watched:
         return event
 
 
-def test_no_kind_of_event_keeps_another_waiting_for_ever() -> None:
-    handlers = Watched()
+def test_no_kind_of_event_keeps_another_waiting_forever() -> None:
+    handlers = RecordedHandlers()
     for number in range(10):
         handlers.add(RECEIVED, f"frame {number}", 10)
     handlers.add(FETCHED, "fetched", 10)
@@ -37,7 +37,7 @@ def test_no_kind_of_event_keeps_another_waiting_for_ever() -> None:
 
 
 def test_time_is_counted_that_it_is_busy_and_that_events_wait() -> None:
-    handlers = Watched()
+    handlers = RecordedHandlers()
     events = [handlers.add(RECEIVED, str(cost), cost) for cost in (10, 20, 30)]
     handlers.loop.run()
     server = handlers.handlers.server
@@ -46,7 +46,7 @@ def test_time_is_counted_that_it_is_busy_and_that_events_wait() -> None:
 
 
 def test_zero_cost_work_is_done_at_once_in_its_order() -> None:
-    handlers = Watched()
+    handlers = RecordedHandlers()
     handlers.add(RING, "free", 0)
     assert handlers.ended == [("free", 0)]
     handlers.add(RING, "first", 10)
@@ -57,7 +57,7 @@ def test_zero_cost_work_is_done_at_once_in_its_order() -> None:
 
 
 def test_an_event_that_comes_of_another_waits_for_its_turn() -> None:
-    handlers = Watched()
+    handlers = RecordedHandlers()
     handlers.handlers.add(0, RING, FirmwareEvent(10, lambda _: handlers.add(RING, "of the first", 10)))
     handlers.add(RECEIVED, "a frame", 10)
     handlers.loop.run()

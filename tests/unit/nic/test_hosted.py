@@ -43,8 +43,8 @@ def frame(size: int = 100, destination: bytes = OWN) -> bytes:
 
 
 class Machine:
-    """A host with one NIC, whose firmware and host library are scripts. left: when which frame has left. seen: when which
-    descriptor was seen. handled: when which frame's handler began, and on which core."""
+    """A host with one NIC, whose firmware and host library are scripts. left: departure times and frames. seen:
+    times and indexes of completions. handled: start times of frame handlers, and their cores."""
 
     deadline = None
 
@@ -80,7 +80,7 @@ class Machine:
         self.on_descriptor()
 
     def on_timer(self, now: int) -> None:
-        """None is set."""
+        """No timer is set."""
 
     def on_completion(self, index: int) -> bool:
         self.seen.append((self.clock.time, index))
@@ -190,21 +190,21 @@ def test_a_completion_waits_for_the_copy_engine_and_a_frame_does_not() -> None:
     assert machine.host.copying.busy == 8_000
 
 
-def test_a_program_that_catches_up_goes_on_when_its_core_has_done_what_it_spent() -> None:
+def test_a_program_that_catches_up_continues_when_its_core_has_done_the_work_so_far() -> None:
     machine = Machine()
-    went_on = []
+    continued = []
 
     async def spend() -> None:
-        assert machine.nic.caught_up().done, "nothing is spent yet"
+        assert machine.nic.caught_up().done, "no work has been charged yet"
         machine.nic.spend("header")
         assert machine.nic.reached == 700
         await machine.nic.caught_up()
-        went_on.append(machine.clock.time)
+        continued.append(machine.clock.time)
 
     machine.loop.spawn(spend(), "program")
     machine.loop.at(300, lambda now: machine.nic.receive(now, frame()))
     machine.loop.run()
-    assert went_on == [700], "what the kernel takes meanwhile comes after it"
+    assert continued == [700], "kernel work that arrives meanwhile follows it"
 
 
 def test_each_receive_queue_interrupts_a_core_of_its_own() -> None:
@@ -244,7 +244,7 @@ def test_a_frame_between_two_ranks_stays_in_the_kernel() -> None:
     assert machine.causes() == {LIBRARY: 500, TRAP: 300}
 
 
-def test_a_nic_has_no_core_that_its_node_has_not() -> None:
+def test_a_nic_has_no_core_beyond_those_of_its_node() -> None:
     with pytest.raises(ValueError, match="core must be 0 to 1, got 2"):
         Machine(cores=2).nic.bind(2)
 

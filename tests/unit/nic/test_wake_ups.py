@@ -53,7 +53,7 @@ class Waiting:
         return []
 
 
-def test_what_is_due_at_once_when_a_frame_has_left_is_done_then() -> None:
+def test_a_deadline_at_the_departure_of_a_frame_is_handled_then() -> None:
     waiting = Waiting()
     waiting.nic.send(bytes(60))
     waiting.nic.when_sent(waiting.on_sent)

@@ -1,4 +1,4 @@
-"""Layers of an invented protocol with field kinds that ours lack.
+"""Layers of an invented protocol with field kinds that the built-in ones lack.
 
 Both byte orders, signs, floats, addresses, optional fields, lengths given by other fields, numbers of three and eight
 bytes.

@@ -71,7 +71,7 @@ def test_links_between_the_same_two_elements_are_side_by_side() -> None:
     assert math.dist(curve_list[0], curve_list[2]) == pytest.approx(120.0)
 
 
-def test_a_horizontal_link_passes_above_what_is_between_its_ends() -> None:
+def test_a_horizontal_link_passes_above_elements_between_its_ends() -> None:
     graph = Graph([], ["s1", "s2", "s3"], [("s1", "s2"), ("s2", "s3"), ("s1", "s3")])
     positions = {"s1": (0.0, 0.0), "s2": (100.0, 0.0), "s3": (200.0, 0.0)}
     near, also_near, far = curves(graph, positions)

@@ -69,7 +69,7 @@ def next_layers(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[P
 
 
 def is_carried(module: ModuleType) -> bool:
-    """Tell whether a module's frames are carried in Myrinet's packets."""
+    """Return whether a module's frames are carried in Myrinet's packets."""
     return layers_of(module)[0] in [layer for _, layer in myrinet.Myrinet.payload_guess]
 
 
@@ -211,7 +211,7 @@ def plain(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_tshark_finds_in_every_field_of_every_layer_what_scapy_finds(tmp_path: Path, name: str) -> None:
+def test_tshark_and_scapy_find_equal_values_in_every_field_of_every_layer(tmp_path: Path, name: str) -> None:
     module = MODULES[name]
     frames_sent = list(frames(module, 7))
     expected = [fields_by_scapy(module, frame) for frame in frames_sent]
@@ -228,7 +228,7 @@ def test_tshark_finds_in_every_field_of_every_layer_what_scapy_finds(tmp_path: P
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_the_script(
+def test_a_frame_truncated_within_a_header_is_marked_and_raises_no_error_in_the_script(
     tmp_path: Path, name: str
 ) -> None:
     module = MODULES[name]
@@ -244,7 +244,7 @@ def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_t
 
 
 class Other(Packet):
-    """Frame of another protocol with EMP's EtherType, told apart by its first byte."""
+    """Frame of another protocol with EMP's EtherType, distinguished by its first byte."""
 
     fields_desc = [ByteEnumField("version", 9, {9: "OTHER"}), ShortField("value", 0)]  # noqa: RUF012
 
@@ -274,7 +274,7 @@ def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> No
     ]
 
 
-def test_a_packet_of_myrinets_is_told_of_by_who_stands_on_it_with_its_route_and_a_wrong_crc(tmp_path: Path) -> None:
+def test_a_myrinet_packet_is_described_by_its_protocol_with_its_route_and_a_wrong_crc(tmp_path: Path) -> None:
     am2, mapper = MODULES["am2"], MODULES["myrinet.mapper"]
     head = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
     nack = head / myrinet.Myrinet(source_route=b"\x81\xbf") / am2.AM2(kind=3, reason=1, channel=7, sequence=8)
@@ -296,7 +296,7 @@ def test_a_packet_of_myrinets_is_told_of_by_who_stands_on_it_with_its_route_and_
     ]
 
 
-def test_a_cell_is_told_of_by_the_protocol_of_its_circuit(tmp_path: Path) -> None:
+def test_a_cell_is_described_by_the_protocol_of_its_circuit(tmp_path: Path) -> None:
     """Wireshark has a protocol "atm" of its own: ours is called testbed_atm."""
     request = Ether() / atm.Cell(vci=33) / ssam.Ssam(kind=0, session=3, number=7, handler=0x12, length=6, data=b"hi")
     introduction = Ether() / atm.Cell(vpi=1, vci=34, clp=1) / ssam.Ssam(kind=2, handler=2, length=20)
@@ -362,7 +362,7 @@ class Wide(Packet):
     fields_desc = [IntField("size", 0), ConditionalField(ByteField("more", 0), lambda packet: packet.size > 7)]  # noqa: RUF012
 
 
-class Crooked(Packet):
+class ComputedLength(Packet):
     fields_desc = [ByteField("size", 0), StrLenField("text", b"", length_from=lambda packet: packet.size**2)]  # noqa: RUF012
 
 
@@ -371,12 +371,10 @@ class Crooked(Packet):
     [
         (Refused, "Refused.more: no dissector can be made for this field: it depends on more than its layer's fields"),
         (Wide, "Wide.more: no dissector can be made for this field: it depends on size, which has too many values"),
-        (Crooked, "Crooked.text: no dissector can be made for this field: its length is not a multiple"),
+        (ComputedLength, "ComputedLength.text: no dissector can be made for this field: its length is not a multiple"),
     ],
 )
-def test_what_hangs_on_something_that_cannot_be_told_is_refused_with_the_field_s_name(
-    layer: type[Packet], reason: str
-) -> None:
+def test_a_field_behind_one_of_unknown_size_is_refused_with_its_name(layer: type[Packet], reason: str) -> None:
     module = ModuleType(layer.__module__)
     bind_layers(Ether, layer, type=ETHERTYPE)
     try:
@@ -386,7 +384,7 @@ def test_what_hangs_on_something_that_cannot_be_told_is_refused_with_the_field_s
         split_layers(Ether, layer, type=ETHERTYPE)
 
 
-def test_a_protocol_of_which_no_dissector_can_be_made_keeps_nobody_from_the_others(
+def test_a_protocol_without_a_possible_dissector_does_not_prevent_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     modules = {"emp": MODULES["emp"], "other": ModuleType("other")}

@@ -15,7 +15,7 @@ from testbed.observe.format.event_format import Tail, format_event, kinds
 from testbed.runtime import event_log
 
 
-def test_an_injection_is_told_with_its_links_and_its_number() -> None:
+def test_an_injection_is_formatted_with_its_links_and_its_number() -> None:
     event = {
         "time": 5, "clock": 1, "event": "inject", "number": 2, "what": "loss 5% on n1", "links": ["a", "b", "c", "d", "e"],
         "down": [], "until": 0, "took": 0.0891,
@@ -25,7 +25,7 @@ def test_an_injection_is_told_with_its_links_and_its_number() -> None:
     assert line.what == "2: loss 5% on n1, in 89 ms"
 
 
-def test_a_relay_that_is_behind_says_by_how_much() -> None:
+def test_a_relay_that_is_behind_reports_its_lateness() -> None:
     event = {
         "event": "relay behind", "link": "n1--s1", "direction": "forward", "late": 3, "limit": 1_000_000,
         "worst": 2_400_000, "lost": 1,
@@ -34,7 +34,7 @@ def test_a_relay_that_is_behind_says_by_how_much() -> None:
     assert format_event(event).what == "forward: 3 frames more than 1 ms late (worst 2.4 ms), 1 lost"
 
 
-def test_a_link_that_changes_hands_says_what_it_cost() -> None:
+def test_a_link_that_changes_its_datapath_reports_the_cost() -> None:
     event = {"event": "replugged", "link": "n1--s1", "before": "direct", "after": "relay", "lost": 2, "early": 0}
     assert format_event(event).what == "from direct to relay, 2 frames lost"
 
@@ -50,7 +50,7 @@ def test_an_outage_has_its_cause_and_duration() -> None:
     assert format_event(restarted).what == "process 8, 12 ms after the other's end, 1 frame lost"
 
 
-def test_an_event_that_nobody_knows_is_told_fact_by_fact() -> None:
+def test_an_unknown_event_is_formatted_field_by_field() -> None:
     line = format_event({"time": 1, "event": "moon rises", "phase": "full", "over": ["n1", "n2"]})
     assert (line.kind, line.where, line.what) == ("moon rises", "", "phase full, over n1, n2")
 
@@ -62,7 +62,7 @@ def test_an_event_that_nobody_knows_is_told_fact_by_fact() -> None:
         st.one_of(st.integers(), st.text(), st.lists(st.integers()), st.none(), st.booleans()),
     ),
 )
-def test_another_versions_event_is_told_as_far_as_it_goes(kind: str, facts: dict[str, object]) -> None:
+def test_another_versions_event_is_formatted_as_far_as_possible(kind: str, facts: dict[str, object]) -> None:
     assert format_event({"event": kind, **facts}).kind == kind
 
 

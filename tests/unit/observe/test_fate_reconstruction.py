@@ -90,7 +90,7 @@ def capture(
 @pytest.mark.parametrize("gap", [100_000, 3_000_000], ids=["busy", "quiet"])
 @pytest.mark.parametrize("losses", LOSSES, ids=["loss", "bursts", "pattern", "both"])
 @given(seed=st.integers(0, 2**32), before=st.integers(0, 50))
-def test_every_frame_is_told_what_became_of_it_wherever_the_capture_begins(
+def test_the_fate_of_every_frame_is_reported_wherever_the_capture_begins(
     losses: Impairment, gap: int, seed: int, before: int
 ) -> None:
     chance = random.Random(seed)
@@ -105,7 +105,7 @@ def test_every_frame_is_told_what_became_of_it_wherever_the_capture_begins(
     assert reconstruction.undecided == 0
 
 
-def test_bursts_that_have_gone_on_for_long_are_taken_up_in_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_bursts_are_resumed_in_their_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fate_reconstruction, "MAX_STEPS", 10)
     losses, chance = LOSSES[1], random.Random(1)
     kernel = Kernel(losses)
@@ -148,7 +148,7 @@ def test_when_frames_were_not_heard_their_numbers_are_found_again() -> None:
     assert [reconstruction.decide(frame, now)[0] for frame, _ in captured] == [cause for _, cause in captured]
 
 
-def test_what_cannot_be_known_is_counted_and_not_made_up() -> None:
+def test_unknown_fates_are_counted_and_not_invented() -> None:
     reconstruction = FateReconstruction("l", "forward", 3, Impairment(loss=1.0))
     reconstruction.add(10**18, FRAMES[0])
     assert reconstruction.decide(FRAMES[0], 10**18) == ("", "")

@@ -1,4 +1,4 @@
-"""Filters are the conditions of rules, asked of frames in a file."""
+"""Filters are the conditions of rules, applied to frames in a file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_frames_of_which_a_condition_is_true_are_meant_and_times_begin_with_the_
 @pytest.mark.parametrize(
     ("text", "message"), [("link == x", "link"), ("emp and not direction == forward", "direction")]
 )
-def test_what_a_capture_does_not_say_is_not_asked_of_it(text: str, message: str) -> None:
+def test_a_filter_on_data_that_the_capture_lacks_is_refused(text: str, message: str) -> None:
     with pytest.raises(
         TestbedError, match=f"the filter tests the {message}, which the capture does not record for n1:eth0"
     ):

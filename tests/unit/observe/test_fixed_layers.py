@@ -22,7 +22,7 @@ ROUTES = st.sampled_from([b"", b"\x81", b"\xbf\x80"])
 @pytest.mark.parametrize(("package", "stack"), STACKS)
 @PER_STACK
 @given(data=st.data(), route=ROUTES, padding=st.sampled_from([b"", bytes(3), b"more than that" * 4]))
-def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
+def test_complete_frames_are_shown_identically_and_none_is_left_to_scapy(
     package: str, stack: str, data: st.DataObject, route: bytes, padding: bytes
 ) -> None:
     frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
@@ -35,7 +35,7 @@ def test_whole_frames_are_shown_alike_and_none_is_left_to_scapy(
 @pytest.mark.parametrize(("package", "stack"), STACKS)
 @PER_STACK
 @given(data=st.data(), cut=st.integers(0, 90), flips=st.lists(st.integers(0, 799), max_size=3))
-def test_broken_frames_are_shown_alike(
+def test_malformed_frames_are_shown_identically(
     package: str, stack: str, data: st.DataObject, cut: int, flips: list[int]
 ) -> None:
     frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
@@ -47,7 +47,7 @@ def test_broken_frames_are_shown_alike(
 
 
 @given(st.sampled_from([b"\x88\xb5", b"\x88\xb6", b"\x08\x00", b"\x00\x20"]), st.binary(max_size=90))
-def test_any_bytes_are_shown_alike(ethertype: bytes, rest: bytes) -> None:
+def test_any_bytes_are_shown_identically(ethertype: bytes, rest: bytes) -> None:
     raw = bytes(12) + ethertype + rest
     assert list(format_layers(raw)) == list(format_by_scapy(raw))
 
@@ -61,18 +61,18 @@ class Small(Packet):
     ]
 
 
-class Moody(Packet):
+class Conditional(Packet):
     fields_desc = [ByteField("kind", 0), ConditionalField(ByteField("more", 0), lambda packet: packet.kind)]  # noqa: RUF012
 
 
-class Stubborn(Packet):
+class Custom(Packet):
     fields_desc = [ByteField("kind", 0)]  # noqa: RUF012
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
         return s[:1], s[1:]
 
 
-@pytest.mark.parametrize(("layer", "is_fixed"), [(Small, True), (Moody, False), (Stubborn, False)])
+@pytest.mark.parametrize(("layer", "is_fixed"), [(Small, True), (Conditional, False), (Custom, False)])
 def test_a_layer_that_does_more_than_have_fields_is_left_to_scapy(layer: type[Packet], is_fixed: bool) -> None:
     fixed = FixedLayers({__name__})
     bind_layers(Ether, layer, type=0x9A9D)

@@ -1,4 +1,4 @@
-"""Frames of a protocol in words, as its codec says."""
+"""Frames of a protocol in words, by its codec."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of_emp() -> FrameFormatter:
     return formatter
 
 
-def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
+def test_every_registered_protocol_whose_codec_has_fields_is_described() -> None:
     assert {sharer.name for same_type in formatters().values() for sharer in same_type} >= {
         "am2",
         "emp",
@@ -42,7 +42,7 @@ def test_every_registered_protocol_whose_codec_has_fields_is_told_of() -> None:
     assert of_emp().kinds == emp.KINDS
 
 
-def test_a_kind_is_told_with_its_fields_its_flags_and_without_what_is_zero() -> None:
+def test_a_kind_is_listed_with_its_nonzero_fields_and_flags() -> None:
     describe = of_emp().format
     assert describe(first_frame(9, b"hello", 5)) == "EMP MESSAGE message 9 frame 0, node 0 to 1, tag 0x20, 5 of 5 bytes"
     last = emp.pack_frame(raw(B), raw(A), emp.TYPE_DATA, emp.FLAGS_LAST, 3, 1, 2, 9, 4, 0, b"more")
@@ -52,7 +52,7 @@ def test_a_kind_is_told_with_its_fields_its_flags_and_without_what_is_zero() -> 
     assert describe(restarted_ack) == "EMP ACK message 9 frame 4, RESTARTED"
 
 
-def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is_nothing() -> None:
+def test_frames_that_the_protocol_would_drop_are_malformed_and_foreign_ones_are_none() -> None:
     describe, frame = of_emp().format, data(9, 4, b"more")
     assert describe(frame[:-1] + b"X") == "EMP, broken (check)"
     assert describe(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"
@@ -62,7 +62,7 @@ def test_what_the_protocol_would_throw_away_is_broken_and_what_is_not_its_own_is
     assert describe(frame[:30]) == ""
 
 
-def test_a_protocol_that_says_nothing_of_it_is_told_by_all_its_fields() -> None:
+def test_a_protocol_without_a_description_is_described_by_all_its_fields() -> None:
     first, codec = teller()
     frame = codec.pack_order(bytes(6), bytes(6), 0x123, codec.FLAGS_LAST, 7, 0xABCD)
     assert first.format(frame) == "MADE credit 291, flags 2, kind ORDER, hash 7, raw 43981"
@@ -70,7 +70,7 @@ def test_a_protocol_that_says_nothing_of_it_is_told_by_all_its_fields() -> None:
     assert first.format(call).startswith("MADE credit 1, flags 0, kind CALL, hash 2, raw 3, address 4, call.id 5")
 
 
-def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> None:
+def test_bit_fields_flags_and_names_of_values_are_formatted_by_the_template() -> None:
     kind = Kind("data", "{kind} credit {credit:#x}[ {flags}][, raw {raw}] {{braces}}")
     first, codec = teller(KIND="kind", KINDS={9: kind})
     all_flags = codec.FLAGS_FIRST | codec.FLAGS_LAST
@@ -81,7 +81,7 @@ def test_bit_fields_flags_and_names_of_values_are_told_as_the_words_ask() -> Non
     assert first.format(codec.pack_reply(bytes(6), bytes(6), 0, 0, 7, 0, bytes(6), 1)).startswith("MADE ")
 
 
-def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes() -> None:
+def test_a_short_frame_of_a_codec_without_decoder_is_described_as_far_as_possible() -> None:
     codec = ModuleType("by_hand")
     vars(codec).update(ETHERTYPE=0x9A9C, FIELDS={"kind": (0, 1), "number": (2, 4)}, FLOW=("kind",), KIND="kind")
     codec.KINDS = {1: Kind("data", "HAND number {number}, again {number:#x}, kind {kind}")}  # type: ignore[attr-defined]

@@ -48,7 +48,7 @@ A, B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
         ),
     ],
 )
-def test_a_frame_says_what_it_is(frame: Packet, expected: str) -> None:
+def test_a_frame_is_described_by_its_type(frame: Packet, expected: str) -> None:
     raw = bytes(frame)
     assert label(raw) == f"{expected}, {len(raw)} bytes"
 

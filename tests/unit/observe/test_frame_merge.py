@@ -35,7 +35,7 @@ def test_frames_of_two_places_come_out_once_and_in_order(passed: list[tuple[int,
     assert all(merged_frame.entering == (merged_frame.point is N1) for merged_frame in given_out)
 
 
-def test_it_does_not_matter_whether_a_fate_is_told_before_or_after_its_frame() -> None:
+def test_a_fate_may_be_reported_before_or_after_its_frame() -> None:
     merge = FrameMerge(0)
     merge.add_fates([fates_of(20, b"b")])
     merge.add(N1, [(10, False, b"a"), (20, False, b"b"), (30, False, b"c")])
@@ -44,14 +44,14 @@ def test_it_does_not_matter_whether_a_fate_is_told_before_or_after_its_frame() -
     assert merge.unplaced == 0
 
 
-def test_pieces_of_one_frame_have_one_stamp_and_are_told_apart_by_content() -> None:
+def test_segments_of_one_frame_have_one_time_stamp_and_are_distinguished_by_content() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a"), (10, False, b"b"), (10, False, b"c")])
     merge.add_fates([fates_of(10, b"b")])
     assert [(frame.frame, frame.met) for frame in merge.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
 
 
-def test_frames_alike_at_one_time_are_not_told_of_twice() -> None:
+def test_identical_frames_at_one_time_are_listed_once() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a")] * 3)
     merge.add_fates([fates_of(10, b"a", "first"), fates_of(10, b"a", "second")])
@@ -79,7 +79,7 @@ def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() 
     assert merge.unplaced == 1
 
 
-def test_a_fate_is_told_at_its_own_direction_and_where_the_frame_enters() -> None:
+def test_a_fate_is_listed_at_its_direction_and_where_the_frame_enters() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a"), (20, True, b"a")])
     merge.add(N2, [(20, False, b"a")])
@@ -91,7 +91,7 @@ def test_a_fate_is_told_at_its_own_direction_and_where_the_frame_enters() -> Non
     ]
 
 
-def test_what_was_before_the_beginning_is_nobodys_business() -> None:
+def test_frames_before_the_capture_are_ignored() -> None:
     merge = FrameMerge(100)
     merge.add(N1, [(90, False, b"a"), (110, False, b"b")])
     merge.add_fates([fates_of(90, b"a")])
@@ -99,7 +99,7 @@ def test_what_was_before_the_beginning_is_nobodys_business() -> None:
     assert (merge.unplaced, merge.late) == (0, 0)
 
 
-def test_a_frame_that_comes_too_late_is_given_out_and_counted_and_so_is_a_fate_without_its_frame() -> None:
+def test_a_late_frame_and_a_fate_without_a_frame_are_released_and_counted() -> None:
     merge = FrameMerge(0)
     assert merge.release(5 * MAX_STAMP_DIFFERENCE) == []
     merge.add(N1, [(10, False, b"a")])

@@ -15,7 +15,7 @@ from tests.unit.observe.emp_captures import A, B, data, first_frame, raw
 ETHERTYPES = [b"\x08\x00", b"\x86\xdd", b"\x08\x06", b"\x88\xb5", b"\x88\xb6", b"\x81\x00", b"\x00\x26", b"\x88\xcc"]
 
 
-def test_each_layer_is_a_line_with_its_fields_and_what_none_explains_is_bytes() -> None:
+def test_each_layer_is_a_line_with_its_fields_and_unexplained_bytes_are_shown() -> None:
     frame = first_frame(9, bytes(range(40)), 40)
     ethernet, emp, message, payload = format_layers(frame)
     assert ethernet == f"Ethernet: dst {B}, src {A}, type 0x88b5"

@@ -15,7 +15,7 @@ HERE, THERE, UNSEEN = Direction(frames=5, dropped={"loss": 1}), Direction(frames
 
 
 def part(node: str, link: Link, *switches: str, events: tuple[FormattedEvent, ...] = ()) -> Snapshot:
-    """A part with one node, whose NIC is at the link between the machines."""
+    """A part with one node, whose NIC is on the link between the machines."""
     nic = Nic("eth0", "02:00:00:00:00:01", ("10.0.0.1/24",), link.name, UNSEEN, UNSEEN)
     nodes = (Node(node, "up", (nic,), (Program(5, "cat"),)),) if node else ()
     fault = Fault(1, "loss 5% on n1", (f"only on {node or 'a'}",))

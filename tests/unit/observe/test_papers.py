@@ -70,7 +70,7 @@ def test_a_paper_is_read() -> None:
     assert paper.unmatched[0].why == "an input"
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     problems = document_problems(
         GOOD.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', "")
     )
@@ -94,7 +94,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ("[run.latency]", "[run.later]", "expected the name of a run"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_an_error(replaced: str, mistake: str, message: str) -> None:
+def test_an_unresolved_name_is_an_error(replaced: str, mistake: str, message: str) -> None:
     assert any(message in problem for problem in document_problems(GOOD.replace(replaced, mistake)))
 
 
@@ -104,7 +104,7 @@ def test_more_than_three_rows_do_not_calibrate() -> None:
     assert any("expected at most 3" in problem for problem in document_problems(GOOD + more_rows))
 
 
-def test_emp_has_one_and_another_name_says_so() -> None:
+def test_emp_has_one_and_another_name_is_refused() -> None:
     assert paper_of("emp").title.startswith("EMP: Zero-copy")
     with pytest.raises(NotFoundError, match="did you mean 'emp'"):
         paper_of("em")
@@ -147,7 +147,7 @@ values = { single = 29.8 }
 """
 
 
-def test_a_figure_has_curves_with_the_points_of_rows_and_what_is_shown_has_its_place() -> None:
+def test_a_figure_has_curves_through_the_points_of_rows_with_labels() -> None:
     paper = parse(GOOD + DRAWN, "the paper")
     assert paper.figures[0].curves == (Curve("ours", "latency", {}, ("latency", "another")),)
     assert [(value.place, value.values) for value in paper.unmeasured] == [("table 2", {"single": 29.8})]
@@ -189,7 +189,7 @@ def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
         ('source = "section 3"\nrun = "contention"', 'source = "section 3"\nrun = "con"', "expected the name of a run"),
     ],
 )
-def test_a_relation_or_table_that_leads_nowhere_is_an_error(replaced: str, mistake: str, message: str) -> None:
+def test_an_unresolved_relation_or_table_is_an_error(replaced: str, mistake: str, message: str) -> None:
     assert replaced in RELATED
     assert any(message in problem for problem in document_problems(GOOD + RELATED.replace(replaced, mistake)))
 
@@ -214,11 +214,11 @@ ROWS: list[dict[str, Any]] = [
         ({"by": "clients", "span": (1, 1), "slope": True}, []),
     ],
 )
-def test_figures_are_taken_of_a_runs_rows(options: dict[str, Any], expected: list[float]) -> None:
+def test_figures_are_computed_from_a_runs_rows(options: dict[str, Any], expected: list[float]) -> None:
     assert figures(Figures("contention", "p50_ns", **options), ROWS) == pytest.approx(expected)
 
 
-def test_of_some_runs_a_paper_says_what_they_tell() -> None:
+def test_a_paper_restricted_to_runs_has_only_their_rows_and_tables() -> None:
     paper = parse(GOOD + RELATED, "the paper")
     latency = restrict(paper, ["latency"])
     assert (len(latency.rows), len(latency.shapes), latency.relations, latency.tables) == (2, 1, (), ())

@@ -36,7 +36,7 @@ def test_less_of_a_time_and_more_of_a_rate_is_better(key: str, sense: Sense) -> 
     assert sense_of(key) is sense
 
 
-def test_texts_and_what_a_workload_varies_are_points_and_what_came_of_it_is_none() -> None:
+def test_texts_and_varied_parameters_are_points_and_results_are_not() -> None:
     assert is_point("pattern", "one-way")
     assert is_point("anything", "text")
     assert is_point("size_bytes", 64)

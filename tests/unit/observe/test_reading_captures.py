@@ -71,7 +71,7 @@ def test_a_capture_truncated_anywhere_gives_its_complete_frames_and_reports_the_
 
 
 @given(st.binary(max_size=60), FRAMES, st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 255)), max_size=5))
-def test_whatever_bytes_there_are_nothing_but_a_broken_capture_is_told(
+def test_any_bytes_are_read_or_reported_as_a_damaged_capture(
     rubbish: bytes, frames: list[tuple[int, int, bytes, pcapng.Bound, str]], flips: list[tuple[int, int]]
 ) -> None:
     damaged_bytes = bytearray(capture(frames))
@@ -166,13 +166,13 @@ def test_sections_in_the_other_byte_order_simple_and_old_blocks_units_and_offset
         (6, struct.pack("<IIIII", 0, 1 << 31, 0, 0, 0), "a frame's time is after the year 2262"),
     ],
 )
-def test_a_block_that_is_no_frame_is_told(kind: int, body: bytes, message: str) -> None:
+def test_a_block_that_is_not_a_frame_is_reported(kind: int, body: bytes, message: str) -> None:
     intact = capture([(0, 5, b"x", "inbound", "")])
     with pytest.raises(BrokenCaptureError, match=f"it is damaged at byte {len(intact):,}: {message}"):
         read([intact, block("<", kind, body)])
 
 
-def test_frames_that_are_not_ethernets_are_left_out_and_counted() -> None:
+def test_frames_that_are_not_ethernet_are_skipped_and_counted() -> None:
     section = pcapng.section_header("a test")
     other_block = block("<", 1, struct.pack("<HHI", 113, 0, 0))
     reader = CaptureReader("it")
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_capture_is_reported(tmp_path: Path, content: bytes, m
         (Interface("eth0"), "inbound", ""),
     ],
 )
-def test_an_interface_knows_in_which_direction_of_its_link_a_frame_goes(
+def test_an_interface_knows_the_direction_of_a_frame_on_its_link(
     interface: Interface, bound: str, direction: str
 ) -> None:
     assert interface.direction_of(bound) == direction

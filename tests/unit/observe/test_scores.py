@@ -155,7 +155,7 @@ def test_a_system_without_predictions_has_dashes() -> None:
 
 
 @pytest.mark.parametrize("system", systems())
-def test_every_published_value_says_the_table_figure_or_section_it_stands_in(system: str) -> None:
+def test_every_published_value_names_its_table_figure_or_section(system: str) -> None:
     paper = paper_of(system)
     locations = [published.place for published in (*paper.rows, *paper.unmeasured)]
     assert locations

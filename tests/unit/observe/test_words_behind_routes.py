@@ -40,7 +40,7 @@ def emp_formatter(routed: bool) -> FrameFormatter:
 
 
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\x81\xbf\x80"])
-def test_a_frame_is_told_of_in_the_same_words_whatever_is_left_of_its_route(route: bytes) -> None:
+def test_a_frame_is_described_equally_with_any_rest_of_its_route(route: bytes) -> None:
     formatter = emp_formatter(routed=True)
     frame = FRAME[:ETHERNET_HEADER] + route + FRAME[ETHERNET_HEADER:]
     assert formatter.format(frame) == emp_formatter(routed=False).format(FRAME) != ""
@@ -63,7 +63,7 @@ def words(frame: bytes, facts: Mapping[str, object] | None = None) -> str:
     return formatter.format(frame)
 
 
-def test_protocols_that_share_an_ethertype_are_each_told_of_in_their_own_words() -> None:
+def test_protocols_that_share_an_ethertype_are_described_each_by_itself() -> None:
     assert words(add_envelope(ACK, b"")) == ACK_SAID
     assert words(add_envelope(HINT, b"")) == HINT_SAID
     assert words(add_envelope(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
@@ -78,17 +78,19 @@ def test_a_partial_route_and_a_wrong_crc_are_reported() -> None:
     assert words(bytes(damaged_frame)) == "MAPPER, broken (check), route +1, wrong CRC-8"
 
 
-def test_a_beginning_that_a_switch_has_left_of_a_frame_is_told_as_whose_it_is() -> None:
+def test_a_truncated_frame_is_described_by_its_protocol() -> None:
     assert words(ACK[:14] + b"\x81" + ACK[14:30] + b"\xff") == "AM2, broken (short), route +1, wrong CRC-8"
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x81", b"\0", b"\0\7what?", bytes(46)])
-def test_what_has_the_ethertype_and_no_right_crc_is_nobodys_unless_its_packet_type_is_claimed(rest: bytes) -> None:
+def test_a_frame_with_the_ethertype_and_a_wrong_crc_belongs_to_none_unless_its_packet_type_is_claimed(
+    rest: bytes,
+) -> None:
     wrong_frame = ACK[:14] + rest
     assert words(wrong_frame if rest != bytes(46) else wrong_frame + b"\1") == ""
 
 
-def test_a_packet_type_of_somebody_elses_is_told_of_as_its_package_says() -> None:
+def test_a_packages_packet_type_is_described_by_its_package() -> None:
     module = ModuleType("mine")
     kinds = {1: Kind("control", "MINE number {number}")}
     vars(module).update(ETHERTYPE=myrinet.ETHERTYPE, BEGINS=b"\0\7", ROUTED=True, KIND="kind", KINDS=kinds)
@@ -129,12 +131,12 @@ codec = importlib.import_module("outside.codec")
 frame = add_envelope(codec.pack_frame(bytes(6), bytes(6), 1, 42), bytes([0x81]))
 Rule.parse("drop outside.number == 42", known_fields())
 text, lacking = generate_dissector()
-told = [label(frame), *format_layers(frame), 'register_above("Myrinet", function(values)' in text, *lacking]
-print(json.dumps([told, sorted(map(str, known_fields().flow_fields()))]))
+formatted = [label(frame), *format_layers(frame), 'register_above("Myrinet", function(values)' in text, *lacking]
+print(json.dumps([formatted, sorted(map(str, known_fields().flow_fields()))]))
 """
 
 
-def test_a_package_of_somebody_elses_with_a_packet_type_of_its_own_is_as_good_as_ours(tmp_path: Path) -> None:
+def test_a_package_with_its_own_packet_type_is_equal_to_a_builtin_one(tmp_path: Path) -> None:
     package, metadata = tmp_path / "outside", tmp_path / "outside-1.dist-info"
     package.mkdir()
     metadata.mkdir()

@@ -1,4 +1,4 @@
-"""Random floods of the endpoint scheduler: how long an endpoint waits while others always have messages to send."""
+"""Random floods of the endpoint scheduler: an endpoint's waiting time while others always have messages to send."""
 
 from __future__ import annotations
 

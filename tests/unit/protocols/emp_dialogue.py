@@ -1,4 +1,4 @@
-"""EMP's frames in words, so that a test reads as a dialogue of NICs, and NICs that exchange them."""
+"""EMP's frames in words, so that a test reads as a dialogue, and NICs that exchange them."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def schedule(seed: int) -> Schedule:
 
 
 def run(seed: int) -> Schedule:
-    """Run the case of a seed to its end. AssertionError says what is wrong; a failed transfer is wrong, too."""
+    """Run the case of a seed to its end. Raises AssertionError for a violation; a failed transfer is one, too."""
     case = schedule(seed)
     try:
         case.run()

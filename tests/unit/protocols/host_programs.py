@@ -1,4 +1,4 @@
-"""Host programs on NICs that are joined by lists: coroutines that await completions, and frames that go between them."""
+"""Host programs on NICs that are joined by lists: coroutines that await completions, and the exchange of their frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Program = Coroutine[object, None, T]
 
 
 class StuckError(AssertionError):
-    """No program can go on, or not within the granted rounds; the message says what each waits for."""
+    """No program can continue, or not within the granted rounds; the message lists what each waits for."""
 
 
 def run(

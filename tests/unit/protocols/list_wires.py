@@ -85,7 +85,7 @@ class Wires:
         return frames
 
     def deliver(self, frame: bytes) -> None:
-        """A frame arrives where its destination says, or nowhere."""
+        """Deliver a frame to its destination, if it exists."""
         if frame[:6] in self.addresses:
             self.agents[self.addresses.index(frame[:6])].firmware.receive(self.now, frame)
 

@@ -1,4 +1,4 @@
-"""A network for mappers: it follows the wire format and little else, so that thousands of maps are made in seconds.
+"""A network for mappers: it models little more than the wire format, so that thousands of maps take seconds.
 
 Frames follow their source routes through anonymous switches, one hop a microsecond, and never wait. Whether a frame is lost,
 cut off or damaged is drawn for each hop from the network's seed. What is true of the network is asked of its cables.
@@ -108,7 +108,7 @@ class Myrinet:
     # Time.
 
     def run(self, duration: int, until: Callable[[], bool] = lambda: False) -> bool:
-        """Whether that has come true, within that time."""
+        """Return whether that has come true, within that time."""
         end = self.now + duration
         while self._events and self._events[0][0] <= end:
             self.now, _, number, frame = heapq.heappop(self._events)
@@ -235,7 +235,7 @@ class Myrinet:
             for port in range(self.ports):
                 peer = self._peers.get((name, port))
                 if peer is not None and isinstance(peer[0], int) and peer[0] not in self.mappers:
-                    peer = None  # a host that says nothing cannot be told from none
+                    peer = None  # a silent host cannot be distinguished from none
                 end = ends.get(port - base)
                 if isinstance(end, Port):
                     remote: Place | None = (attached_ports[end.switch][0], attached_ports[end.switch][1] + end.port)
@@ -266,7 +266,7 @@ class Myrinet:
         return True
 
     def mapped(self, numbers: Iterable[int]) -> bool:
-        """Tell whether one of these hosts leads with the right map, and all hold its routes."""
+        """Return whether one of these hosts leads with the right map, and all hold its routes."""
         group = sorted(numbers)
         leading = [number for number in group if self.mappers[number].leads]
         if len(leading) != 1 or any(self.mappers[number].leader != leading[0] for number in group):

@@ -1,4 +1,5 @@
-"""MPI's ranks on every kind of device: EMP, whose NICs match; AM-II, whose do not; and one whose messages are frames."""
+"""MPI's ranks on every kind of device: EMP, whose NICs match; AM-II, whose NICs do not; and one whose messages are
+frames."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchResult:
     """Results of the repeated searches for one mutant."""
 
     mutant: Mutant
@@ -79,8 +79,8 @@ def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_
     raise AssertionError(f"{max_cases} cases from seed {first_seed} on do not find that {mutant.mistake}")
 
 
-def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> Searched:
+def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> SearchResult:
     """Repeat the search SEARCHES times, each with `max_cases` other seeds."""
-    return Searched(
+    return SearchResult(
         mutant, tuple([find(mutant, trial, first_seed + search * max_cases, max_cases) for search in range(SEARCHES)])
     )

@@ -1,4 +1,4 @@
-"""Messages of Open-MX between the endpoints of a test, and what must be true of them.
+"""Messages of Open-MX between the endpoints of a test, and their invariants.
 
 Each message names its direction and number. Whatever happens, a direction's messages are received at most once, unchanged,
 and in order; what a send says has arrived has been received.

@@ -1,4 +1,4 @@
-"""Two of Open-MX's nodes joined by lists, with an endpoint each, and the wire between them in a test's hands."""
+"""Two of Open-MX's nodes joined by lists, with an endpoint each, and a wire that the test controls."""
 
 from __future__ import annotations
 

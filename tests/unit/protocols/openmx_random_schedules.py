@@ -1,5 +1,5 @@
 """Random schedules of Open-MX on list wires: several endpoints a node, frames lost, repeated, late and out of order,
-connections that end and begin again, nodes that restart.
+reconnections, and restarts of nodes.
 
 What must be true of the messages is `openmx_ledger`'s; and when frames are lost no more, everything ends.
 """
@@ -58,7 +58,7 @@ class Schedule:
         self.ends: list[Endpoint] = [
             self.library(end // self.per_node).open_endpoint(end % self.per_node) for end in range(2 * self.per_node)
         ]
-        self.lives = [0] * len(self.ends)
+        self.incarnations = [0] * len(self.ends)
         self.air: deque[bytes] = deque()
         self.old: deque[Late] = deque(maxlen=80)
         self.ledger = Ledger(LARGEST)
@@ -116,7 +116,9 @@ class Schedule:
                 self.old.append(Late(frame, connections))
 
     def connections(self) -> int:
-        return sum(agent.firmware.counter_values()["connections"] for agent in self.wires.agents) + 9 * sum(self.lives)
+        return sum(agent.firmware.counter_values()["connections"] for agent in self.wires.agents) + 9 * sum(
+            self.incarnations
+        )
 
     def deliver(self) -> None:
         chance = self.rng
@@ -144,11 +146,11 @@ class Schedule:
         self.loop_through_nic()
         for end in range(node * self.per_node, (node + 1) * self.per_node):
             self.ends[end] = self.library(node).open_endpoint(end % self.per_node)
-            self.lives[end] += 1
+            self.incarnations[end] += 1
 
     def heal(self) -> None:
-        """Lose nothing more, and receive everything. All talk to all once more: a disconnect tells the peer nothing, so that
-        only the next connection ends what it waits for."""
+        """Lose nothing more, and receive everything. All send to all once more: a disconnect does not notify the peer, so
+        that only the next connection ends what it waits for."""
         for direction in permutations(range(len(self.ends)), 2):
             self.send(direction)
         sent = self.ledger.sent
@@ -177,8 +179,8 @@ class Schedule:
         assert not [end for end in self.ends if end._zombies], "a zombie is left"
 
     def check(self) -> None:
-        # After a restart an acknowledgement of the former life may come: frames do not tell lives apart, sessions do as long
-        # as they differ.
+        # After a restart an acknowledgement of the previous incarnation may arrive: frames do not distinguish incarnations,
+        # sessions do as long as they differ.
         self.ledger.check(self.is_calm, lambda _: self.restarts)
 
 

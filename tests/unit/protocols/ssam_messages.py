@@ -11,5 +11,5 @@ def write(buffer: bytearray, offset: int, message: Message) -> None:
 
 
 def fields(message: Message | None) -> tuple[int, int, int, int, bytes] | None:
-    """Return a message's kind, session, number, handler and data; None: there is no message."""
+    """Return a message's kind, session, number, handler and data; None for a cell without a message."""
     return message and (message.kind, message.session, message.number, message.handler, message.data)

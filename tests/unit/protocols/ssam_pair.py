@@ -1,4 +1,4 @@
-"""Two nodes with SSAM and the fibre between them, in a test's hands."""
+"""Two nodes with SSAM and a fibre that the test controls."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class Pair:
                     node.device.on_timer(node.now)
 
     def start(self, work: Work, rounds: int) -> bool:
-        """Drive a program while the fibre carries cells, for so many rounds; return whether it has ended. Time passes only
-        when nothing moves."""
+        """Drive a program while the fibre carries cells, for a number of rounds; return whether it has ended. Time passes
+        only when nothing moves."""
         for _ in range(rounds):
             waits_for = self._waits
             if waits_for is None or waits_for.done:

@@ -1,4 +1,4 @@
-"""The frames of a protocol that does not exist: what EMP's do not have, so that codecs of it are known to be right.
+"""Frames of an invented protocol with features that EMP's frames lack, to test their codecs.
 
 Bits, flags beside bits, names that Python or the codec needs, one name in several layers, two layers bound to one, three
 layers above one another, and neither a length nor a check.

@@ -168,7 +168,7 @@ def test_a_packet_that_may_be_in_flight_is_not_withdrawn() -> None:
     with pytest.raises(ValueError, match="cannot be withdrawn"):
         table.withdraw(row)
     table.on_refusal(5, row.channel, 0, 0, row.stamp)
-    table.mark_resent(10, row)  # now it is under way again
+    table.mark_resent(10, row)  # now it is in flight again
     with pytest.raises(ValueError, match="cannot be withdrawn"):
         table.withdraw(row)
 
@@ -338,7 +338,7 @@ def disturb(settings: Settings, steps: list[tuple[str, int]], reorders: bool) ->
 
 
 def violation(pair: Pair) -> str:
-    """Return the violation that a pair at rest shows; empty if there is none."""
+    """Return the violation of an idle pair; empty without one."""
     if len(set(pair.accepted)) != len(pair.accepted):
         return "taken twice"
     if set(pair.accepted) & set(pair.undone):

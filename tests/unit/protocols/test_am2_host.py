@@ -56,7 +56,7 @@ class Host:
 
 
 def start_waiting(host: Host, endpoint: Endpoint) -> Callable[[], bool]:
-    """A task that waits for an event at that endpoint; whether it has gone on."""
+    """Start a task that waits for an event at an endpoint; return whether it has continued."""
     has_ended = []
 
     async def wait_for_event() -> None:
@@ -76,7 +76,7 @@ def start_waiting(host: Host, endpoint: Endpoint) -> Callable[[], bool]:
     return lambda: bool(has_ended)
 
 
-# What there is, and what is refused.
+# Endpoints, and refusals.
 
 
 def test_endpoints_are_numbered_in_the_order_of_their_allocation_and_the_last_one_is_refused() -> None:
@@ -244,7 +244,7 @@ def test_a_bulk_messages_copy_is_kept_until_its_page_shows_that_it_is_answered()
     assert frame[layout.SLOT_OFFSETS[0]] == layout.FREE
 
 
-def test_a_request_that_waits_for_a_credit_serves_its_whole_bundle_and_no_other() -> None:
+def test_a_request_that_waits_for_a_credit_serves_only_its_bundle() -> None:
     host = Host(Settings(credits=1, medium=1024, packet=1024))
     asker, sibling = host.endpoint(), host.endpoint()
     host.bundle = host.am.allocate_bundle()
@@ -372,9 +372,9 @@ def test_waiting_with_an_empty_event_mask_is_refused() -> None:
     host = Host()
     endpoint = host.endpoint()
     endpoint.event_mask = Events.NONE
-    with pytest.raises(ValueError, match="wait for ever"):
+    with pytest.raises(ValueError, match="wait forever"):
         endpoint.wait().send(None)
-    with pytest.raises(ValueError, match="wait for ever"):
+    with pytest.raises(ValueError, match="wait forever"):
         host.bundle.wait().send(None)
 
 
@@ -453,7 +453,7 @@ def test_a_reply_of_another_endpoint_is_a_stray() -> None:
 
 
 @pytest.mark.parametrize("gone_number", [REMOTE.node << layout.SUBJECT_BITS | layout.RESTARTED, GONE])
-def test_accepted_requests_to_a_gone_endpoint_are_returned_and_the_nic_returns_the_others(gone_number: int) -> None:
+def test_accepted_requests_to_a_dead_endpoint_are_returned_and_the_nic_returns_the_others(gone_number: int) -> None:
     host = Host()
     endpoint, replies = send_requests(host, 3)
     returned_messages: list[Returned] = []
@@ -492,14 +492,14 @@ def test_accepted_requests_are_determined_when_the_page_is_accessible() -> None:
 
 
 def test_a_reply_to_an_earlier_process_of_a_host_slot_is_a_stray() -> None:
-    lives = [Host(host_slot=HostSlot(0, 1, incarnation)) for incarnation in range(1, 1001)]
-    first_requests = sorted(send_requests(host, 1)[0].outbox.last_request for host in lives)
+    incarnations = [Host(host_slot=HostSlot(0, 1, incarnation)) for incarnation in range(1, 1001)]
+    first_requests = sorted(send_requests(host, 1)[0].outbox.last_request for host in incarnations)
     split_driver = [
         second - earlier
         for earlier, second in zip(first_requests, [*first_requests[1:], first_requests[0] + (1 << 32)], strict=True)
     ]
     assert min(split_driver) > 1_000_000
-    endpoint, replies = send_requests(lives[1], 2)
+    endpoint, replies = send_requests(incarnations[1], 2)
     for message in (1, 2):
-        reply(lives[1], endpoint, message)
+        reply(incarnations[1], endpoint, message)
     assert (replies, endpoint.inbox.stray_replies, endpoint.credits(0)) == ([], 2, 2)

@@ -1,4 +1,4 @@
-"""AM-II announces that an endpoint is gone to peers with pending requests, and repeats lost announcements."""
+"""AM-II announces a destroyed endpoint to peers with pending requests, and repeats lost announcements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def announced_endpoints(card: SingleNic) -> list[int]:
 
 
 def nic_with_freed_endpoints(card: SingleNic | None = None) -> SingleNic:
-    """Endpoints have been asked something, and are freed."""
+    """Free endpoints that have received requests."""
     card = card or SingleNic(QUICK)
     for channel, endpoint in enumerate((*FREED, OTHER)):
         card.create(endpoint)

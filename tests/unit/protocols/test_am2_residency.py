@@ -289,7 +289,7 @@ TOLD: dict[tuple[str, int], list[int]] = {
     **{(state, layout.DESTROY): [UNLOADED] for state in STATES[1:]},
     **{(state, reported): [] for state in STATES[1:] for reported in SAID},
 }
-"""In which state the host's kernel may say what, and what it is told for it."""
+"""Requests of the host's kernel by state, and the answers."""
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -301,7 +301,7 @@ def test_doorbells_that_are_invalid_in_a_state_are_only_counted(state: str, comm
     if state != "absent":
         card.create(4, load=state != "on the host")
     if state == "released":
-        card.request(4, 0, 1)  # or it would be gone at once
+        card.request(4, 0, 1)  # or it would be released at once
     if STATES.index(state) >= STATES.index("asked to leave"):
         card.ring(4, layout.UNLOAD)
     if state == "released":

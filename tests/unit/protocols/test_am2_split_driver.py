@@ -24,7 +24,7 @@ from tests.unit.protocols.am2_single_nic import TAG, SentMessage
 
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
 TIMEOUT = 50 * MILLISECOND
-"""For a host to release an endpoint whose frame is another's."""
+"""Requests to release an endpoint whose frame belongs to another one."""
 ADDRESS = 0x4000
 """Address of a host's data."""
 
@@ -264,7 +264,7 @@ def test_late_writes_of_a_host_are_sent_once_after_the_next_load() -> None:
     assert card.notifications[-1] == (second, RELEASE)
     lets_go(card, second)
     assert [(packet.origin, packet.message) for packet in card.take_packets()] == [(first, 100), (first, 101)]
-    card.ring(first, 0)  # a doorbell for what is under way already
+    card.ring(first, 0)  # a doorbell for a message already in flight
     assert card.take_packets() == []
     assert card.counter("invalid") == 0
 
@@ -330,7 +330,7 @@ def in_state(state: str) -> tuple[SharedNic, int, int]:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("ending", ["destroyed", "detached"])
-def test_the_frame_of_a_destroyed_endpoint_goes_to_a_waiting_one(state: str, ending: str) -> None:
+def test_the_frame_of_a_destroyed_endpoint_is_given_to_a_waiting_one(state: str, ending: str) -> None:
     card, first, second = in_state(state)
     if ending == "destroyed":
         card.ring(first, layout.DESTROY)
@@ -385,8 +385,8 @@ def test_the_memory_of_a_detached_host_is_released() -> None:
         card.answer(packet, REASON_OVERRUN)
 
 
-def test_messages_of_a_detached_host_are_not_resent_for_ever() -> None:
-    """The peer has no room, so its retransmissions would occupy the channel for ever."""
+def test_messages_of_a_detached_host_are_not_resent_forever() -> None:
+    """The peer has no room, so its retransmissions would occupy the channel forever."""
     card = shared_nic(channels=1)
     first, second = card.number(0), card.number(1)
     card.create(first)
@@ -667,9 +667,9 @@ class Kernels:
         self.card = SharedNic(Settings(frames=self.frames, stay=self.rng.choice([0, 2 * MILLISECOND])), 3)
         self.seen = 0  # of what was shown
         self.resident: set[int] = set()
-        self.wanted: set[int] = set()  # the host has said LOAD, and was not told LOADED yet
+        self.wanted: set[int] = set()  # LOAD was requested, and LOADED has not been reported
         self.unheard: list[tuple[int, int, int]] = []  # shown, and not seen by the host yet
-        self.packets: list[SentMessage] = []  # nobody has answered yet
+        self.packets: list[SentMessage] = []  # without an answer yet
         self.channel = 0
 
     def look(self) -> None:
@@ -721,7 +721,7 @@ class Kernels:
             and not is_bound
             and number not in [endpoint for _, endpoint, _ in self.unheard]
         ):
-            card.create(number, load=False)  # numbers are given out in turn: nothing is under way about it
+            card.create(number, load=False)  # numbers are assigned in turn: no request for it is pending
         elif action in (4, 5) and is_attached and not is_bound and NO_ENDPOINT in window.bound_endpoints:
             self.wanted.add(number)
             card.load(number)
@@ -753,7 +753,7 @@ class Kernels:
             card.answer(answered_packet, chance.choice([0, 0, REASON_OVERRUN]))
 
     def settle(self) -> None:
-        """Let all hosts act on their completions: no endpoint waits for ever."""
+        """Let all hosts act on their completions: no endpoint waits forever."""
         for _ in range(2_000):
             if not (self.wanted or self.unheard):
                 return

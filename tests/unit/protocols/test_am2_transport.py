@@ -1,4 +1,4 @@
-"""AM-II's transport: channels, answers, times, incarnations, and all that may come by a wire."""
+"""AM-II's transport: channels, answers, times, incarnations, and arbitrary received frames."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_packets_sent_before_the_peers_incarnation_is_known_are_resent_as_first_
     assert resent_packet.stamp > last.stamp
     assert card.notifications == []
     card.elapse(7 * MILLISECOND)
-    assert len(card.take_packets()) == 3  # all the retries that there are, after the times of a first sending
+    assert len(card.take_packets()) == 3  # the maximum number of retries, at the intervals of a first transmission
     card.elapse(4 * MILLISECOND)
     assert card.notifications == [(4, layout.ARRIVED_REPLIES)]
 

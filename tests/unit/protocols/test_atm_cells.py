@@ -46,7 +46,7 @@ def test_the_check_is_linear_in_the_header_as_a_crc_with_a_coset_is() -> None:
 
 
 @given(circuits, st.integers(0, 7), st.integers(0, 1), st.integers(0, 39))
-def test_a_header_says_its_circuit_and_a_flipped_bit_is_found(
+def test_a_header_contains_its_circuit_and_a_flipped_bit_is_detected(
     there: Circuit, payload_type: int, loss_priority: int, bit: int
 ) -> None:
     cell = header(there, payload_type, loss_priority) + bytes(PAYLOAD)

@@ -1,4 +1,4 @@
-"""EMP's announcements: a NIC whose host has gone notifies its peers, and repeats lost notifications."""
+"""EMP's announcements: a NIC whose host has ended notifies its peers, and repeats lost notifications."""
 
 from __future__ import annotations
 

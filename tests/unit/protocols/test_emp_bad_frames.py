@@ -1,4 +1,4 @@
-"""EMP drops and counts malformed frames, and its other transfers go on."""
+"""EMP drops and counts malformed frames, and its other transfers continue."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_garbage_is_dropped_and_counted(garbage: list[bytes]) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(VALID_FRAMES), st.integers(0, 8 * 60), st.booleans()), min_size=1, max_size=40)
 )
-def test_a_message_arrives_whole_amid_truncated_and_damaged_frames(bad: list[tuple[bytes, int, bool]]) -> None:
+def test_a_message_arrives_intact_despite_truncated_and_damaged_frames(bad: list[tuple[bytes, int, bool]]) -> None:
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(7000)
     receive = receiver.post_receive(0, 1, buffer)
@@ -146,7 +146,7 @@ def test_frames_from_unknown_and_for_other_nics_are_dropped() -> None:
     ("message", "frame", "counter"),
     [
         (0, 0, "late_acknowledgements"),
-        (0, 2**32 - 1, "late_acknowledgements"),  # how long a message was that is done, nobody knows
+        (0, 2**32 - 1, "late_acknowledgements"),  # the length of a completed message is unknown
         (2**32 - 1, 0, "late_acknowledgements"),
         (1, 6, "wrong_acknowledgements"),
         (1, 3, "wrong_acknowledgements"),
@@ -206,7 +206,7 @@ def test_frames_that_contradict_their_message_are_dropped() -> None:
     wires.deliver(header(wires, 1, 0, 0, b"a" * 10, total=30, last=False))
     wrong_frames = [
         data(wires, 1, 0, 0, 1, b"b" * 19, last=True),  # too short
-        data(wires, 1, 0, 0, 1, b"b" * 20),  # the last one, which does not say so
+        data(wires, 1, 0, 0, 1, b"b" * 20),  # the last one, without the flag LAST
         data(wires, 1, 0, 0, 2, b"b" * 20, last=True),  # behind the last one
         data(wires, 1, 0, 0, 0, b"b" * 20),  # a first one without the message's header
         data(wires, 1, 0, 0, 1, b"b" * 20, last=True, unit=4),

@@ -1,4 +1,4 @@
-"""Frames that begin like one that was looked at closely get no second look, and nothing bad comes in by that."""
+"""Frames that begin like an already validated one are not validated again, and no invalid frame is accepted by that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EMP's collections: when they are acknowledged, when they are sent again, and in what order frames may come."""
+"""EMP's collections: acknowledgements, retransmissions, and frames in any order."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_acknowledgement_is_the_header_of_the_last_frame_that_arrived() -> No
     assert receive.done
 
 
-def test_a_collection_is_resent_as_a_whole_after_its_timeout() -> None:
+def test_a_collection_is_resent_completely_after_its_timeout() -> None:
     wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
@@ -336,7 +336,7 @@ def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
     """New peers share one empty queue and one empty set of incoming messages."""
     wires, (first, second, third) = joined_nics(3, settings=Settings(unit=1, window=1))
     for tag in range(3):
-        first.post_send(1, tag, content(2 * FULL))  # to a window of one, and nobody receives yet
+        first.post_send(1, tag, content(2 * FULL))  # to a window of one, without a receive
     wires.exchange()
     message, buffer = content(3 * FULL), bytearray(3 * FULL)
     receive = third.post_receive(0, 9, buffer)

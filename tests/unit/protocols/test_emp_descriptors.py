@@ -88,7 +88,7 @@ def test_a_message_of_several_pages_takes_one_descriptor_if_none_are_consecutive
 @pytest.mark.parametrize("size", [1, PAGE + 5, 6 * PAGE + 5, 7 * PAGE + 5])
 @pytest.mark.parametrize("shorter", [1, 5, PAGE])
 def test_a_receive_shorter_than_its_message_is_filled_and_no_more(size: int, shorter: int) -> None:
-    """An error to the receiver, as MPI says; the sender is done; nothing is overrun."""
+    """An error to the receiver, as MPI requires; the send completes; no buffer is overrun."""
     capacity = max(0, size - shorter)
     surroundings = bytearray(b"\xee" * (capacity + 2 * PAGE))
     wires, (sender, receiver) = joined_nics()
@@ -282,7 +282,7 @@ def test_a_doorbell_for_a_descriptor_that_the_host_owns_changes_nothing() -> Non
 
 
 def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() -> None:
-    """The first transfer goes on; the host gets its completion once."""
+    """The first transfer continues; the host gets its completion once."""
     nic = BareNic()
     first, second = nic.memory.pin(memoryview(b"first")), nic.memory.pin(memoryview(b"second"))
     nic.descriptors.write(0, stat.SEND, first, 0, 1)
@@ -302,7 +302,7 @@ def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() 
     assert nic.firmware.counters.invalid == 2, "it was the host's again"
 
 
-def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
+def test_a_repeated_doorbell_starts_nothing() -> None:
     """A second doorbell is ignored during the transfer, after it, and after the host has seen the completion."""
     wires, (sender, receiver) = joined_nics()
     firmware, nic = wires.agents[0].firmware, wires.nics[0]

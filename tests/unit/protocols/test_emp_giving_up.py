@@ -1,4 +1,4 @@
-"""EMP's messages that are given up: when nothing was acknowledged for long enough, and not before."""
+"""EMP gives up messages after a time without an acknowledgement, and not earlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EMP's matching: which receive a message goes to, and that no order of receives keeps one from its message."""
+"""EMP's matching: the receive of a message, and that any order of receives finds its messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
 
 
-def test_a_message_goes_to_the_receive_with_its_tag_and_source() -> None:
+def test_a_message_matches_the_receive_with_its_tag_and_source() -> None:
     wires, hosts = joined_nics(3)
     for_other_tag = hosts[2].post_receive(0, 1, bytearray(10))
     for_other_source = hosts[2].post_receive(1, 2, bytearray(10))
@@ -119,7 +119,7 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
     for tag in reversed(range(len(sends))):
         buffer = bytearray(size)
         receive = receiver.post_receive(0, tag, buffer)
-        # Each window of messages that nobody receives costs a time-out, and then the wanted one's own must pass.
+        # Each window of unmatched messages costs a time-out, followed by that of the requested one.
         wires.elapse((len(sends) // window + 3) * longest)
         assert receive.done, (tag, wires.pending_work())
         assert bytes(buffer) == content(size, tag)
@@ -155,7 +155,7 @@ def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() ->
 
 
 def test_a_message_without_a_receive_does_not_block_later_messages() -> None:
-    """The long one fills the window; after one time-out the short one behind it goes."""
+    """The long one fills the window; after one time-out the short one behind it is sent."""
     wires, (sender, receiver) = joined_nics()
     expected = receiver.post_receive(0, 2, bytearray(1))
     long_send = sender.post_send(1, 1, bytes(200_000))
@@ -183,7 +183,7 @@ def test_a_receive_that_waits_because_too_few_headers_are_kept_is_reported() -> 
     assert "tag 2" not in " ".join(wires.pending_work())
 
 
-def test_a_message_to_oneself_needs_no_wire() -> None:
+def test_a_self_send_needs_no_wire() -> None:
     wires, (node, _) = joined_nics()
     buffer = bytearray(10_000)
     receive = node.post_receive(0, 1, buffer)
@@ -194,7 +194,7 @@ def test_a_message_to_oneself_needs_no_wire() -> None:
     assert wires.take(0) == []
 
 
-def test_a_message_to_oneself_waits_for_its_receive_as_any_other() -> None:
+def test_a_self_send_waits_for_its_receive_as_any_other() -> None:
     wires, (node, _) = joined_nics()
     send = node.post_send(0, 1, b"me")
     assert not send.done

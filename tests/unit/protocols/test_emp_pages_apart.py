@@ -1,4 +1,4 @@
-"""Non-contiguous pages of host memory are segments of their own, and their content arrives unchanged."""
+"""Non-contiguous pages of host memory are separate segments, and their content arrives unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EMP's host requests beside transfers: probe, matched probe, cancel."""
+"""EMP's host requests other than transfers: probe, matched probe, cancel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EMP's NIC in a process of its own, before a host attaches."""
+"""EMP's NIC in a separate process, before a host attaches."""
 
 from __future__ import annotations
 

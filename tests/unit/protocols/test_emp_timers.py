@@ -65,7 +65,7 @@ def test_views_of_a_scattered_message_are_its_bytes(lengths: list[int], begin: i
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 3])
-def test_pinned_memory_is_found_page_by_page_and_nothing_beside_it(size: int) -> None:
+def test_pinned_memory_is_found_page_by_page_and_only_there(size: int) -> None:
     memory = HostMemory()
     other_pages = memory.pin(memoryview(b"o" * PAGE))
     buffer = memoryview(bytearray(range(256)) * 200)[:size]

@@ -21,7 +21,7 @@ def explored(
     is_lost: Callable[[Probe], bool] = lambda _: False,
     answered: Callable[[Answer], Answer] = lambda answer: answer,
 ) -> tuple[Topology, list[Probe]]:
-    """The map, and the probes that were asked for."""
+    """Return the map, and the requested probes."""
     network = Myrinet(cables, leaders=[])
     exploration = explore(0, 8, lambda: lossy)
     probes: list[Probe] = []
@@ -47,7 +47,7 @@ def test_a_switch_without_hosts_that_two_cables_lead_to_is_one() -> None:
 
 def test_where_probes_are_lost_a_switch_is_known_again_though_one_of_its_ports_kept_silent() -> None:
     def is_lost(probe: Probe) -> bool:
-        """Tell whether the probe goes by c to d and on to the port of e."""
+        """Return whether the probe takes c to d and then the port of e."""
         return probe.route[:4] == (2, 1, 1, 0)
 
     assert (1, 1) in explored(DIAMOND)[0].routes  # d was first entered from b
@@ -75,7 +75,7 @@ def test_two_cables_at_one_port_are_a_contradiction() -> None:
         topology.attach(Port(0, 1), 8)
 
 
-def test_a_cable_to_a_switch_with_known_hosts_is_asked_for_one_of_them_only() -> None:
+def test_only_one_known_host_is_probed_on_a_cable_to_another_switch() -> None:
     """Both ends of the cable between b and c, when b's and c's hosts are known: up to the first, of 14 ports each."""
     hosts: list[tuple[str | int, str | int]] = [(0, "a"), (1, "b"), (2, "b"), (3, "b"), (4, "c")]
     topology, requested = explored(plug_cables([*hosts, ("a", "b"), ("a", "c"), ("b", "c")]))

@@ -98,7 +98,7 @@ def test_a_host_that_starts_again_gets_its_routes_again_and_others_keep_theirs()
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_a_host_that_goes_or_comes_is_removed_or_added_without_another_exploration(hosts: int) -> None:
+def test_a_host_that_leaves_or_joins_is_removed_or_added_without_another_exploration(hosts: int) -> None:
     network = Myrinet(ring(4, hosts), loss=0.01, seed=5)
     assert network.settle() is not None
     leader = network.mappers[0]
@@ -126,7 +126,7 @@ def test_a_short_silence_changes_no_map() -> None:
     assert network.mappers[2].counters.tables_installed == 1
 
 
-def test_a_mapper_that_finds_nobody_for_a_short_time_keeps_its_routes() -> None:
+def test_a_mapper_that_is_cut_off_for_a_short_time_keeps_its_routes() -> None:
     network = Myrinet(ring(4, 1), settings=Settings(patience=200 * MILLISECOND, stagger=1))
     assert network.settle() is not None
     cable = next(cable for cable in network.cables if 2 in (cable[0][0], cable[1][0]))
@@ -140,7 +140,7 @@ def test_a_mapper_that_finds_nobody_for_a_short_time_keeps_its_routes() -> None:
     assert network.mappers[2].counters.tables_installed <= installed + 1
 
 
-def test_a_switch_that_goes_with_its_only_host_or_a_host_at_another_port_is_a_reason_to_explore_again() -> None:
+def test_a_vanished_switch_or_a_moved_host_triggers_another_exploration() -> None:
     network = Myrinet(ring(4, 1))
     assert network.settle() is not None
     leader = network.mappers[0]
@@ -188,7 +188,7 @@ def test_mappers_that_may_not_lead_wait_for_one_that_may() -> None:
     assert leaderless.sent() == 0
 
 
-def test_a_nic_that_nothing_is_plugged_in_to_has_a_table_without_routes_until_something_is() -> None:
+def test_an_unconnected_nic_has_a_table_without_routes_until_it_is_connected() -> None:
     network = Myrinet([], hosts=[0, 1])
     assert network.settle() is not None
     assert network.tables[0].paths == {}
@@ -198,7 +198,7 @@ def test_a_nic_that_nothing_is_plugged_in_to_has_a_table_without_routes_until_so
 
 
 @pytest.mark.parametrize("hinting", [0, 2])
-def test_a_hint_from_a_transport_is_quicker_than_the_next_look(hinting: int) -> None:
+def test_a_hint_from_a_transport_is_faster_than_the_next_check(hinting: int) -> None:
     cables = ring(4, 2)
     network = Myrinet(cables, settings=Settings(watch=20 * SECOND, patience=100 * SECOND))
     assert network.settle() is not None
@@ -209,7 +209,7 @@ def test_a_hint_from_a_transport_is_quicker_than_the_next_look(hinting: int) -> 
     assert network.settle(1 * SECOND) is not None
 
 
-def test_what_is_unreachable_anyway_is_no_reason_to_look() -> None:
+def test_elements_unreachable_anyway_are_no_reason_to_explore() -> None:
     network = Myrinet(star(3), settings=Settings(watch=20 * SECOND, patience=100 * SECOND))
     assert network.settle() is not None
     network.hint(2, 77)
@@ -226,7 +226,7 @@ def test_a_network_is_explored_again_now_and_then() -> None:
     assert network.tables[0].epoch == 1
 
 
-def test_two_nics_of_one_number_are_told_of() -> None:
+def test_two_nics_with_one_number_are_reported() -> None:
     mapper = Alone(5)
     other_probe = add_envelope(codec.pack_frame(BROADCAST, address(6), codec.KIND_PROBE, 5, 5, 1, 1, 0, 0, 0, 0), b"")
     mapper.mapper.receive(0, other_probe)
@@ -234,7 +234,7 @@ def test_two_nics_of_one_number_are_told_of() -> None:
     assert not mapper.sent
 
 
-def test_a_probe_is_answered_by_the_way_that_it_came_and_says_which_routes_are_here() -> None:
+def test_a_probe_is_answered_on_its_return_route_and_reports_the_routes() -> None:
     mapper = Alone(5)
     mapper.mapper.receive(7, frame_of(codec.KIND_PROBE, 2, number=33, payload=bytes((0x83, 0xBF, 0x80))))
     frame = mapper.sent[0]
@@ -244,7 +244,7 @@ def test_a_probe_is_answered_by_the_way_that_it_came_and_says_which_routes_are_h
     assert mapper.mapper.leader == 2
 
 
-def test_a_worse_leader_is_told_of_the_better_one_and_the_better_one_of_it() -> None:
+def test_a_worse_leader_is_informed_of_the_better_one_and_the_better_one_of_it() -> None:
     mapper = Alone(5)
     mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
     mapper.mapper.receive(50 * MILLISECOND, frame_of(codec.KIND_PROBE, 4))
@@ -254,7 +254,7 @@ def test_a_worse_leader_is_told_of_the_better_one_and_the_better_one_of_it() -> 
     assert mapper.mapper.leader == 2
 
 
-def test_a_mapper_that_hears_a_worse_leader_leads_at_once() -> None:
+def test_a_mapper_that_learns_of_a_worse_leader_leads_at_once() -> None:
     mapper = Alone(5)
     mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
     assert mapper.mapper.leads
@@ -267,7 +267,7 @@ def test_a_mapper_that_leads_before_it_starts_does_not_begin_again() -> None:
     mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
     mapper.start(1)
     assert mapper.leads
-    for _ in range(100):  # while its probes are under way
+    for _ in range(100):  # while its probes are in flight
         assert mapper.deadline is not None
         now = mapper.deadline
         mapper.on_timer(now)
@@ -275,7 +275,7 @@ def test_a_mapper_that_leads_before_it_starts_does_not_begin_again() -> None:
     assert mapper.counters.elections == 1
 
 
-def test_a_mapper_that_hears_a_better_leader_before_it_starts_follows_it() -> None:
+def test_a_mapper_that_learns_of_a_better_leader_before_it_starts_follows_it() -> None:
     alone = Alone(2, starts=False)
     alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 1))
     alone.mapper.start(1)
@@ -416,7 +416,7 @@ def test_invalid_frames_are_dropped_and_counted(frame: bytes, counter: str) -> N
         max_size=20,
     )
 )
-def test_no_frame_upsets_a_mapper(letters: list[tuple[int, int, int, int, int, int, bytes]]) -> None:
+def test_no_frame_disturbs_a_mapper(letters: list[tuple[int, int, int, int, int, int, bytes]]) -> None:
     mapper = Alone(5)
     for now, (kind, source, leader, epoch, part, parts, payload) in enumerate(letters):
         fields = {"leader": leader, "number": now, "epoch": epoch, "author": source, "part": part, "parts": parts}

@@ -143,7 +143,7 @@ def test_a_network_is_mapped_by_no_more_probes_a_second_than_is_set() -> None:
         assert sent_times[last] - sent_times[first] >= (last - first + 1 - settings.burst) * settings.interval
 
 
-def test_looking_after_a_network_in_which_nothing_happens_is_cheap(record_property: Note) -> None:
+def test_supervising_an_idle_network_is_cheap(record_property: Note) -> None:
     network = Myrinet(berkeley_now())
     assert network.settle() is not None
     leader = network.mappers[0]

@@ -33,7 +33,7 @@ def map_network(network: Myrinet) -> Topology:
 
 
 def test_routes_once_around_a_ring_would_deadlock() -> None:
-    """The deadlock check of the other tests finds a deadlock where there is one."""
+    """The deadlock check of the other tests detects a deadlock."""
     ring_cables: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
     network = Myrinet([*ring_cables, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
     map_network(network)

@@ -50,7 +50,7 @@ class DaemonsNic(SingleNic):
         return entry[6], bytes(self.staging[start : start + entry[3]])
 
 
-def test_a_probe_packet_goes_out_as_the_daemon_has_written_it_and_its_slot_is_free() -> None:
+def test_a_probe_packet_leaves_as_written_by_the_daemon_and_its_slot_is_freed() -> None:
     card = DaemonsNic()
     card.put(layout.PROBE, PROBE)
     assert card.sent == [PROBE]
@@ -69,7 +69,7 @@ def test_mappers_packets_are_passed_to_the_daemon_in_order_until_its_ring_is_ful
     assert card.counter("overruns") == 1
 
 
-def test_a_probe_packet_in_memory_that_is_not_mapped_goes_out_when_it_is() -> None:
+def test_a_probe_packet_in_unmapped_memory_leaves_once_it_is_mapped() -> None:
     card = DaemonsNic(mapped=False)
     card.put(layout.PROBE, PROBE)
     assert card.sent == []

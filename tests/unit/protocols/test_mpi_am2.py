@@ -133,7 +133,7 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
                 nodes.wires.deliver(frame)
     nodes.drop_all_frames(150 * MILLISECOND)
     assert failure(send) == ERR_PROC_FAILED
-    nodes.wires.elapse(SECOND)  # the other is told that it was begun anew with
+    nodes.wires.elapse(SECOND)  # the other learns of the new session
     assert failure(receipt) == ERR_PROC_FAILED
     assert not pending.done  # it was not this one that was lost
     nodes.send(0, 1, b"later", tag=5)
@@ -147,13 +147,13 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
 
 
 def test_slots_are_held_back_until_nothing_of_the_former_session_is_in_flight() -> None:
-    nodes = Nodes(2, replace(IMPATIENT, channels=256))  # so that there is one beside those of lost packets
+    nodes = Nodes(2, replace(IMPATIENT, channels=256))  # so that one is free in addition to those of lost packets
     nodes.exchange(0, 1)
     nodes.send(1, 0, b"doomed to be lost")
     nodes.advance(40 * MILLISECOND, lambda frame: b"doom" in frame)
     send, (receipt, _) = nodes.send(0, 1, LONG), nodes.receive(1, 0, len(LONG))
     nodes.advance(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
-    # The receiver has given up its own message, and said so; pieces of the long one are still to come.
+    # The receiver has given up its own message, and announced it; fragments of the long one are still missing.
     staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
     assert [failure(completion) for completion in (send, receipt)] == [ERR_PROC_FAILED] * 2
     assert (pair.own_session, pair.is_open) == ((1, 1), True)
@@ -258,7 +258,7 @@ def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited() -
     nodes.restart(1)
     nodes.wires.elapse(10 * SECOND)
     assert [completion.done for completion in sends] == [True] * 4 + [False] * 16
-    nodes.exchange(1, 0)  # from which the sender hears of it
+    nodes.exchange(1, 0)  # which notifies the sender
     assert [failure(completion) for completion in sends[4:]] == [ERR_PROC_FAILED] * 16
     nodes.exchange(0, 1)
 

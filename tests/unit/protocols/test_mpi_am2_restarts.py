@@ -32,19 +32,19 @@ rest = [
 steps = st.lists(st.one_of(send, send, send, send, rest[0], *rest), min_size=10, max_size=50)
 
 
-def content(source: int, life: int, number: int, size: int) -> bytes:
-    head = bytes([source, life]) + number.to_bytes(2) + size.to_bytes(4)
+def content(source: int, incarnation: int, number: int, size: int) -> bytes:
+    head = bytes([source, incarnation]) + number.to_bytes(2) + size.to_bytes(4)
     return head.ljust(size, bytes([number % 251]))
 
 
 class Trial:
-    """lives: number of each node's incarnation. receives: pending ones of each node with their buffers, in order of
+    """incarnations: number of each node's incarnation. receives: pending ones of each node with their buffers, in order of
     posting. heard: messages that others have received from each incarnation."""
 
     def __init__(self, allowed: int) -> None:
         settings = Settings(credits=allowed, retries=3, longest_timeout=20 * MILLISECOND)
         self.nodes = Nodes(COUNT, settings)
-        self.lives = [0] * COUNT
+        self.incarnations = [0] * COUNT
         self.numbers = 0
         self.sends: list[tuple[int, int, Completion[Envelope]]] = []
         self.receives: list[dict[int, tuple[ReceiveCompletion, bytearray]]] = [{} for _ in range(COUNT)]
@@ -69,9 +69,9 @@ class Trial:
                     assert failure(receipt) == ERR_PROC_FAILED
                     self.lost += 1
                     continue
-                life, number = buffer[1], int.from_bytes(buffer[2:4])
-                assert buffer[:size] == content(source, life, number, size)
-                messages = self.heard[node].setdefault((source, life), {})
+                incarnation, number = buffer[1], int.from_bytes(buffer[2:4])
+                assert buffer[:size] == content(source, incarnation, number, size)
+                messages = self.heard[node].setdefault((source, incarnation), {})
                 messages[key] = number
                 in_order = [messages[message_number] for message_number in sorted(messages)]
                 assert in_order == sorted(set(in_order)), "it came twice, or was overtaken"
@@ -82,8 +82,8 @@ class Trial:
         wires = self.nodes.wires
         if action == "send" and first != second:
             self.numbers += 1
-            data = content(first, self.lives[first], self.numbers, size)
-            self.sends.append((first, self.lives[first], self.nodes.send(first, second, data)))
+            data = content(first, self.incarnations[first], self.numbers, size)
+            self.sends.append((first, self.incarnations[first], self.nodes.send(first, second, data)))
         elif action == "go on":
             for _ in range(first):
                 for number in range(COUNT):
@@ -97,7 +97,7 @@ class Trial:
             self.nodes.advance(second * MILLISECOND, lambda frame: frame[:6] == wires.addresses[first])
         elif action == "restart":
             self.nodes.restart(first)
-            self.lives[first] += 1
+            self.incarnations[first] += 1
             self.receives[first] = {}
             self.heard[first] = {}
         self.take()
@@ -113,15 +113,15 @@ def test_lost_messages_are_reported_and_no_message_arrives_twice(all_steps: list
         trial.take()
     for index in range(COUNT):
         for peer in range(COUNT):
-            trial.nodes.send(index, peer, b"?", tag=98)  # of which nobody need hear
+            trial.nodes.send(index, peer, b"?", tag=98)  # which need not arrive
         trial.nodes.wires.elapse(SECOND)
     for index in range(COUNT):
         for peer in range(index):
             trial.nodes.exchange(index, peer)
             trial.nodes.exchange(peer, index)
     trial.take()
-    for node, life, completion in trial.sends:
-        if life == trial.lives[node]:
+    for node, incarnation, completion in trial.sends:
+        if incarnation == trial.incarnations[node]:
             assert completion.done
     for node in range(COUNT):
         endpoint = trial.nodes.endpoint(node)

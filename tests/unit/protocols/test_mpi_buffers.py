@@ -1,4 +1,4 @@
-"""Buffers that a program may pass, and the bytes that each denotes."""
+"""Valid buffers, and the bytes that each denotes."""
 
 from __future__ import annotations
 

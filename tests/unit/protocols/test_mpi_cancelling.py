@@ -59,7 +59,7 @@ def test_a_matched_receive_is_not_cancelled(ranks_of: type[Ranks]) -> None:
 
 
 def test_cancelled_receives_free_their_descriptors() -> None:
-    """More than there are descriptors for: some are the NIC's, and some have not been posted yet."""
+    """More than there are descriptors: some belong to the NIC, and some have not been posted."""
 
     async def program(comm: Comm) -> None:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Collective calls beside NumPy on one process: any number of ranks, root, count, type, operation and algorithm."""
+"""Collective calls compared with NumPy in one process: any number of ranks, root, count, type, operation and algorithm."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_alltoall_of_more_ranks_than_exchange_at_a_time(size: int) -> None:
     cube = np.arange(size * size).reshape(size, size)
 
     async def program(comm: Comm) -> Any:
-        comm.algorithms["Alltoall"] = "spread"
+        comm.algorithms["Alltoall"] = "scattered"
         result = np.zeros_like(cube[0])
         await comm.Alltoall(cube[comm.rank].copy(), result)
         assert np.array_equal(result, cube[:, comm.rank])
@@ -306,7 +306,7 @@ def test_no_retransmission_on_emp_if_ranks_enter_the_call_one_by_one(count: int)
 
     async def program(comm: Comm) -> None:
         for number in range(20):
-            for _ in range((7 * comm.rank + 3 * number) % 11):  # other ranks and the network go on meanwhile
+            for _ in range((7 * comm.rank + 3 * number) % 11):  # other ranks and the network continue meanwhile
                 await comm.Iprobe()
             total = np.zeros(count, "i")
             await comm.Allreduce(np.full(count, comm.rank, "i"), total)
@@ -500,9 +500,9 @@ def test_an_unknown_algorithm_is_rejected() -> None:
         with pytest.raises(MPIError, match="no algorithm 'fast'") as raised:
             comm.algorithms["Bcast"] = "fast"
         assert raised.value.Get_error_class() == ERR_ARG
-        comm.algorithms["Bcast"] = "parts"
+        comm.algorithms["Bcast"] = "scatter_allgather"
         copy = await comm.Dup()
-        assert copy.algorithms == {"Bcast": "parts"}
+        assert copy.algorithms == {"Bcast": "scatter_allgather"}
 
     run(2, program)
 

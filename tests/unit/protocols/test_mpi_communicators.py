@@ -1,4 +1,4 @@
-"""Communicators made from others: their ranks, their separate messages, and what they leave when freed."""
+"""Communicators made from others: their ranks, their separate messages, and their release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Derived datatypes: sizes and extents as MPI says, and messages that are not contiguous, moved by the NIC or copied."""
+"""Derived datatypes: sizes and extents as MPI defines them, and messages that are not contiguous, moved by the NIC or
+copied."""
 
 from __future__ import annotations
 

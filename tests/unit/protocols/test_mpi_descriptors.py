@@ -16,8 +16,8 @@ from protocols.mpi.mpi_errors import Envelope, MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 
 
-class Sparse:
-    """Endpoint with few descriptors, whose transfers complete at once or when a test says so."""
+class FewDescriptors:
+    """Endpoint with few descriptors, whose transfers complete at once or when a test completes them."""
 
     rank, size, contexts, max_tag, max_message_size = 0, 2, 2, 100, 1000
 
@@ -53,7 +53,7 @@ class Sparse:
 
 
 def test_transfers_that_wait_for_descriptors_begin_in_order() -> None:
-    endpoint = Sparse(2)
+    endpoint = FewDescriptors(2)
     device = Device(endpoint)
     sends = [device.send(1, 0, tag, memoryview(b"")) for tag in range(5)]
     assert endpoint.begun == [("send", 0), ("send", 1)]
@@ -68,11 +68,11 @@ def test_transfers_that_wait_for_descriptors_begin_in_order() -> None:
 
 
 def test_a_send_does_not_overtake_a_queued_send_although_a_descriptor_is_free() -> None:
-    endpoint = Sparse(1)
+    endpoint = FewDescriptors(1)
     device = Device(endpoint)
     for tag in (0, 1):
         device.send(1, 0, tag, memoryview(b""))
-    endpoint.free_descriptors += 1  # nobody has told the device
+    endpoint.free_descriptors += 1  # the device has not been notified
     device.send(1, 0, 2, memoryview(b""))
     endpoint.end()
     endpoint.end()
@@ -80,7 +80,7 @@ def test_a_send_does_not_overtake_a_queued_send_although_a_descriptor_is_free() 
 
 
 def test_ten_thousand_transfers_that_complete_at_once_do_not_grow_the_stack() -> None:
-    endpoint = Sparse(1)
+    endpoint = FewDescriptors(1)
     device = Device(endpoint)
     sends = [device.send(1, 0, 0, memoryview(b"")) for _ in range(10_000)]
     endpoint.at_once = True
@@ -89,7 +89,7 @@ def test_ten_thousand_transfers_that_complete_at_once_do_not_grow_the_stack() ->
 
 
 def test_a_callback_may_begin_transfers_while_others_are_queued() -> None:
-    endpoint = Sparse(1)
+    endpoint = FewDescriptors(1)
     device = Device(endpoint)
 
     def reply(tag: int) -> Callable[[Completion[Envelope]], object]:
@@ -103,7 +103,7 @@ def test_a_callback_may_begin_transfers_while_others_are_queued() -> None:
 
 
 def test_a_transfer_that_needs_more_descriptors_than_exist_fails() -> None:
-    device = Device(Sparse(0))
+    device = Device(FewDescriptors(0))
     for transfer in (device.send(1, 0, 0, memoryview(b"")), device.receive(-1, 0, -1, memoryview(b""))):
         with pytest.raises(MPIError, match="the NIC has too few descriptors") as raised:
             transfer.result()

@@ -74,7 +74,7 @@ def test_long_doubles_keep_every_bit() -> None:
     np.testing.assert_array_equal(back, values)
 
 
-def test_what_cannot_be_packed_is_refused() -> None:
+def test_unpackable_objects_are_refused() -> None:
     out = bytearray(4)
     for error_class, call in (
         (ERR_CONVERSION, lambda: MPI.LONG.Pack_external(NAME, array("l", [1 << 31]), out, 0)),

@@ -93,7 +93,7 @@ def test_an_early_message_is_lost_with_the_message_before() -> None:
     before = nodes.send(0, 1, b"here")
     gap = nodes.send(0, 1, b"gone")
     early_send = nodes.send(0, 1, b"next")
-    nodes.advance(SECOND, lambda frame: b"gone" in frame)  # however often it is sent
+    nodes.advance(SECOND, lambda frame: b"gone" in frame)  # whenever it is sent
     assert receipt.result().length == before.result().length == 4
     assert failure(gap) == failure(early_send) == ERR_PROC_FAILED
     receipt, _ = nodes.receive(1, 0, 4)
@@ -115,7 +115,7 @@ def test_the_next_call_to_the_rank_reports_a_lost_send_and_has_no_other_effect()
         comm.Isend(b"not sent", 1).send(None)
     assert raised.value.Get_error_class() == ERR_PROC_FAILED
     receipt, buffer = nodes.receive(1, 0, 4)
-    run_without_waiting(comm.Isend(b"sent", 1))  # it is told once
+    run_without_waiting(comm.Isend(b"sent", 1))  # it is reported once
     nodes.wires.elapse(SECOND)
     assert (receipt.result().length, buffer) == (4, b"sent")
 
@@ -219,7 +219,7 @@ def test_close_reports_unreported_and_later_losses() -> None:
     nodes.exchange(0, 1)
     run_without_waiting(comm.Send(b"the last", 1, 9))
     restart_node(nodes)
-    comm.lost_sends.finish()  # there is nothing left
+    comm.lost_sends.finish()  # none is left
     assert [sentence.partition(",")[0] for sentence in reports] == ["a send to rank 1"] * 2
     assert "tag 9, 8 bytes, was reported done, and has failed since: node 1" in reports[1]
 

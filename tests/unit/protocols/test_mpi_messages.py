@@ -163,7 +163,7 @@ def test_the_largest_tag_does_not_match_the_next_communicators_smallest_tag(rank
 
 
 @on_every_device
-def test_a_message_to_oneself(ranks_of: RanksOf) -> None:
+def test_a_self_send(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         buffer, status = bytearray(5000), Status()
         request = await comm.Irecv(buffer, comm.rank)
@@ -292,7 +292,7 @@ def test_a_buffer_of_none_sends_and_receives_empty_messages(ranks_of: RanksOf) -
 
 
 @on_every_device
-def test_there_are_128_communicators_or_more(ranks_of: RanksOf) -> None:
+def test_there_are_at_least_128_communicators(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
     limit = ranks.devices[0].contexts // 2
     assert limit >= 128

@@ -42,7 +42,7 @@ class Received:
 
 
 @dataclass
-class Seen:
+class RankRecord:
     """Record of one rank.
 
     sent: (destination, tag) by number. probed: when, for what, and the result. ended: whether all steps are done. got:
@@ -78,7 +78,7 @@ def trials(draw: st.DrawFn) -> tuple[int, list[list[Step]], float, int, int]:
     )  # fmt: skip
 
 
-def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm], object]:
+def program(steps: Sequence[Step], all_seen: Sequence[RankRecord]) -> Callable[[Comm], object]:
     """Perform the steps; then receive until no message is left, and cancel the receives that match none."""
 
     async def go(comm: Comm) -> None:
@@ -131,7 +131,7 @@ def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm],
     return go
 
 
-async def rest(comm: Comm, all_seen: Sequence[Seen], now: int) -> None:
+async def rest(comm: Comm, all_seen: Sequence[RankRecord], now: int) -> None:
     """Receive until all ranks' messages have been received, each rank taking those that no receive matches."""
     own_seen = all_seen[comm.rank]
     own_seen.ended = True
@@ -158,7 +158,7 @@ def fits(received: Received, source: int, tag: int) -> bool:
     return received.source in (ANY_SOURCE, source) and received.tag in (ANY_TAG, tag)
 
 
-def check(seen: Sequence[Seen]) -> None:
+def check(seen: Sequence[RankRecord]) -> None:
     for rank, own_seen in enumerate(seen):
         messages = {
             (source, number): tag
@@ -220,7 +220,7 @@ def test_random_programs_match_as_in_the_standard(
         if late_frames and rng.random() < 0.5:
             wires.deliver(late_frames.pop(0))
 
-    all_seen = [Seen() for _ in range(count)]
+    all_seen = [RankRecord() for _ in range(count)]
     programs = [program(own_steps, all_seen) for own_steps in steps]
     ranks.run(*programs, deliver=deliver)  # type: ignore[arg-type]
     check(all_seen)

@@ -1,4 +1,4 @@
-"""Pickled objects: those that one message holds, and those that go on in a second one."""
+"""Pickled objects: those that fit in one message, and those that need a second one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.protocols.host_programs import StuckError
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 LARGEST_IN_ONE = FIRST_SIZE - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)
-"""The most bytes of a `bytes` whose pickle goes in one message."""
+"""Maximum size of a `bytes` whose pickle fits in one message."""
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def _refuse(_: int) -> object:
     raise ValueError("not here")
 
 
-class Unwilling:
+class NotUnpicklable:
     """Pickles, and refuses to be unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[int]]:
@@ -242,7 +242,7 @@ class Unwilling:
 @on_every_device
 def test_an_object_that_cannot_be_unpickled_raises_in_the_wait(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
-        await comm.send(Unwilling(), 1)
+        await comm.send(NotUnpicklable(), 1)
         await comm.send("next", 1)
 
     async def receiver(comm: Comm) -> None:

@@ -1,4 +1,4 @@
-"""Persistent collective calls: started again with what the buffers have then, and in any order."""
+"""Persistent collective calls: started again with the buffers' present content, and in any order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 3
 
 
 @on_every_device
-def test_each_start_transfers_what_the_buffers_have_then(ranks_of: RanksOf) -> None:
+def test_each_start_transfers_the_buffers_present_content(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> list[tuple[float, int]]:
         word, total, seen = np.zeros(4), np.zeros(4), []
         announced = await comm.Bcast_init(word, root=1)
@@ -173,7 +173,7 @@ def test_a_freed_call_gives_its_context_back_once_it_is_complete() -> None:
     assert ranks.is_idle()
 
 
-def test_what_a_persistent_call_refuses() -> None:
+def test_errors_of_persistent_calls() -> None:
     async def program(comm: Comm) -> None:
         with pytest.raises(MPIError) as caught:
             await comm.Bcast_init(bytearray(1), root=comm.size)

@@ -1,4 +1,4 @@
-"""Random programs of two to four ranks, whose frames are lost, doubled and late: every message arrives once, as it was,
+"""Random programs of two to four ranks, whose frames are lost, duplicated and late: every message arrives once, unchanged,
 and none overtakes another."""
 
 from __future__ import annotations

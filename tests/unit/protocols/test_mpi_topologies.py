@@ -144,7 +144,7 @@ def test_a_duplicate_keeps_its_topology_and_exchanges_apart() -> None:
     assert Ranks(2).run(program, program) == [[1, 1], [0, 0]]
 
 
-def test_neighbours_whose_blocks_do_not_fit_are_told() -> None:
+def test_neighbours_whose_blocks_do_not_fit_are_reported() -> None:
     async def program(comm: Comm) -> int:
         pair = await comm.Create_dist_graph_adjacent([1 - comm.rank], [1 - comm.rank])
         with pytest.raises(MPIError, match="expects 4 bytes from rank") as raised:

@@ -27,7 +27,7 @@ TYPES = st.integers(0, 0x7FFF).map(lambda number: number.to_bytes(2, "big"))
 
 
 @given(ROUTES, TYPES, st.binary(max_size=40))
-def test_scapy_builds_and_reads_what_the_envelope_does(route: tuple[int, ...], kind: bytes, rest: bytes) -> None:
+def test_scapy_builds_and_parses_the_envelope(route: tuple[int, ...], kind: bytes, rest: bytes) -> None:
     frame = add_envelope(HEAD + kind + rest, route_bytes(route))
     packet = Ether(frame)
     number, crc = int.from_bytes(kind, "big"), frame[-1]
@@ -43,7 +43,7 @@ def test_scapy_builds_and_reads_what_the_envelope_does(route: tuple[int, ...], k
 
 
 @given(ROUTES, TYPES, st.binary(max_size=40), st.integers(0, 1 << 20))
-def test_a_damaged_bit_is_seen_by_both(route: tuple[int, ...], kind: bytes, rest: bytes, bit: int) -> None:
+def test_a_corrupted_bit_is_detected_by_both(route: tuple[int, ...], kind: bytes, rest: bytes, bit: int) -> None:
     frame = bytearray(add_envelope(HEAD + kind + rest, route_bytes(route)))
     bit %= 8 * (len(frame) - 14)
     frame[14 + (bit >> 3)] ^= 1 << (bit & 7)
@@ -69,25 +69,25 @@ def test_both_parsers_find_the_same_route_in_any_bytes(rest: bytes) -> None:
         assert crc8(rest) or len(rest) < 3 or rest[0] & 0x80
 
 
-class Mine(Packet):
-    """Layer of a protocol that is not ours."""
+class ExternalLayer(Packet):
+    """Layer of an external protocol."""
 
     fields_desc = [ByteField("kind", 0), IntField("number", 0)]  # noqa: RUF012
 
 
-def test_a_packet_type_of_somebody_elses_has_a_codec_fields_and_flows_beside_ours() -> None:
+def test_a_packages_packet_type_has_a_codec_fields_and_flows_next_to_the_builtin_ones() -> None:
     frames = ModuleType(__name__)
-    vars(frames).update(STACKS={"frame": (Ether, Myrinet, Mine)}, FLOW=("kind",))
+    vars(frames).update(STACKS={"frame": (Ether, Myrinet, ExternalLayer)}, FLOW=("kind",))
     codec = ModuleType("mine")
-    bind_layers(Myrinet, Mine, type=0x0007)
+    bind_layers(Myrinet, ExternalLayer, type=0x0007)
     try:
         exec(generate(frames, "the tests"), codec.__dict__)
         frame = codec.pack_frame(HEAD[:6], HEAD[6:12], 3, 77)
         assert add_envelope(frame, b"\x81") == bytes(
-            Ether(HEAD) / Myrinet(source_route=b"\x81") / Mine(kind=3, number=77)
+            Ether(HEAD) / Myrinet(source_route=b"\x81") / ExternalLayer(kind=3, number=77)
         )
     finally:
-        split_layers(Myrinet, Mine, type=0x0007)
+        split_layers(Myrinet, ExternalLayer, type=0x0007)
     assert codec.unpack_frame(frame) == (HEAD[:6], HEAD[6:12], 3, 77, b"")
     assert codec.BEGINS == b"\0\7"
     with pytest.raises(MalformedError, match="type"):
@@ -101,14 +101,14 @@ def test_a_packet_type_of_somebody_elses_has_a_codec_fields_and_flows_beside_our
     assert "crc8" not in " ".join(registered.names())
 
 
-def test_layers_that_do_not_say_whose_frame_it_is_get_no_codec() -> None:
+def test_layers_that_do_not_identify_their_frames_get_no_codec() -> None:
     frames = ModuleType(__name__)
-    vars(frames).update(STACKS={"one": (Ether, Myrinet, Mine), "two": (Ether, Mine)}, FLOW=())
-    bind_layers(Myrinet, Mine, type=0x0007)
-    bind_layers(Ether, Mine, type=0x88B6)
+    vars(frames).update(STACKS={"one": (Ether, Myrinet, ExternalLayer), "two": (Ether, ExternalLayer)}, FLOW=())
+    bind_layers(Myrinet, ExternalLayer, type=0x0007)
+    bind_layers(Ether, ExternalLayer, type=0x88B6)
     try:
         with pytest.raises(TypeError, match="all stacks must have equal values in the layers between"):
             generate(frames, "the tests")
     finally:
-        split_layers(Myrinet, Mine, type=0x0007)
-        split_layers(Ether, Mine, type=0x88B6)
+        split_layers(Myrinet, ExternalLayer, type=0x0007)
+        split_layers(Ether, ExternalLayer, type=0x88B6)

@@ -1,4 +1,4 @@
-"""`testbed protocol new` writes a package under a name of its own, or says why not and writes nothing."""
+"""`testbed protocol new` writes a package under a new name, or reports the reason and writes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_ethertype_is_free_or_the_one_that_is_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Pigeon", "2pigeons", "class", "carrier-pigeon", "../pigeon", "", "_pigeon", "täube"])
-def test_a_name_that_no_package_can_have_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_impossible_package_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match="a name that a Python package can have"):
         write_package(name, tmp_path / "new")
     assert not list(tmp_path.iterdir())
@@ -51,7 +51,7 @@ def test_a_name_that_no_package_can_have_is_refused(name: str, tmp_path: Path) -
     ("name", "reason"),
     [("emp", "protocol 'emp'"), ("atm", "'atm'"), ("json", "module 'json'"), ("pytest", "module 'pytest'")],
 )
-def test_a_name_that_is_taken_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+def test_a_name_in_use_is_refused(name: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match=reason):
         write_package(name, tmp_path / "new")
     assert not list(tmp_path.iterdir())

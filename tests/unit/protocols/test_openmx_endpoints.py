@@ -119,7 +119,7 @@ def test_impossible_addresses_and_endpoints_are_refused() -> None:
         assert caught.value.status is Status.NO_RESOURCES
 
 
-def test_a_disconnect_fails_what_is_under_way_and_another_connection_begins_anew() -> None:
+def test_a_disconnect_fails_transfers_in_progress_and_a_new_connection_starts_afresh() -> None:
     pair = EndpointPair(Settings(zombies=0))
     pair.lose = lambda _: True
     lost_send = pair.send(b"lost")
@@ -230,7 +230,7 @@ def test_contexts_have_queues_of_their_own_and_no_receive_may_leave_them_open() 
 
 @pytest.mark.parametrize("is_posted", [True, False], ids=["posted", "unexpected"])
 @pytest.mark.parametrize("size", SIZES)
-def test_messages_of_every_size_arrive_in_segments_or_whole(size: int, is_posted: bool) -> None:
+def test_messages_of_every_size_arrive_in_segments_or_in_one_frame(size: int, is_posted: bool) -> None:
     pair, data = EndpointPair(), pattern(size)
     cut = size // 3
     for synchronous in (False, True):
@@ -350,7 +350,7 @@ def test_an_endpoint_sends_to_itself(size: int, synchronous: bool) -> None:
     assert pair.sent == []
 
 
-def test_two_endpoints_of_a_node_talk_to_each_other() -> None:
+def test_two_endpoints_of_a_node_communicate() -> None:
     pair, data = EndpointPair(connects=False), pattern(50_000)
     remote = pair.library(0).open_endpoint(1)
     buffer = bytearray(50_000)
@@ -359,7 +359,7 @@ def test_two_endpoints_of_a_node_talk_to_each_other() -> None:
     assert bytes(buffer) == data
 
 
-def test_more_large_sends_than_there_are_regions_wait_for_one() -> None:
+def test_large_sends_beyond_the_number_of_regions_wait_for_one() -> None:
     pair, count, size = EndpointPair(), 300, 33_000
     sends = [pair.send(pattern(size), match) for match in range(count)]
     pair.deliver_frames()
@@ -370,7 +370,7 @@ def test_more_large_sends_than_there_are_regions_wait_for_one() -> None:
     assert {bytes(buffer) for buffer, _ in receives} == {pattern(size)}
 
 
-def test_more_pulls_than_may_be_under_way_wait() -> None:
+def test_pulls_beyond_the_limit_wait() -> None:
     pair, count, size = EndpointPair(), 70, 33_000
     pair.lose = lambda frame: frame[16] == 42
     receives = [pair.receive(size, match) for match in range(count)]
@@ -383,7 +383,7 @@ def test_more_pulls_than_may_be_under_way_wait() -> None:
     assert {bytes(buffer) for buffer, _ in receives} == {pattern(size)}
 
 
-def test_receives_that_wait_for_a_pull_end_when_the_sender_is_gone() -> None:
+def test_receives_that_wait_for_a_pull_fail_when_the_sender_has_ended() -> None:
     pair, count, size = EndpointPair(), 70, 33_000
     pair.lose = lambda frame: frame[16] == 42
     receives = [pair.receive(size, match)[1] for match in range(count)]
@@ -409,7 +409,7 @@ def test_a_rendezvous_of_a_lost_connection_matches_no_later_receive() -> None:
 
 
 @pytest.mark.parametrize("size", [20_000, 40_000])
-def test_a_claimed_message_whose_sender_is_gone_ends_its_receive(size: int) -> None:
+def test_a_claimed_message_of_a_dead_sender_fails_its_receive(size: int) -> None:
     pair = EndpointPair()
     pair.lose = lambda frame: frame[16] == 39 and frame[42] == 1
     pair.send(pattern(size))
@@ -626,7 +626,7 @@ def test_ibuffered_tells_whether_the_buffer_is_free() -> None:
     assert not pair.ends[0].ibuffered(large_send)
 
 
-def test_the_error_handler_hears_of_requests_that_fail() -> None:
+def test_the_error_handler_receives_failed_requests() -> None:
     pair = EndpointPair()
     statuses: list[Status] = []
     pair.ends[1].on_error = statuses.append
@@ -639,7 +639,7 @@ def test_the_error_handler_hears_of_requests_that_fail() -> None:
 # Closing.
 
 
-def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
+def test_close_fails_transfers_in_progress_and_releases_the_memory() -> None:
     pair = EndpointPair()
     pair.lose = lambda frame: frame[16] == 42
     (_, pulling), (_, posted_receive) = pair.receive(40_000, 1), pair.receive(5, 2)
@@ -659,7 +659,7 @@ def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
     assert pinned_count(pair) == 1
 
 
-def test_close_acknowledges_what_has_come() -> None:
+def test_close_acknowledges_received_messages() -> None:
     """The source's omx__flush_partners_to_ack."""
     pair = EndpointPair()
     statuses: list[Status] = []
@@ -707,7 +707,7 @@ def test_closing_ends_messages_that_wait_for_a_region_too() -> None:
     assert {request.result().status for request in sends} == {Status.ENDPOINT_CLOSED}
 
 
-def test_endpoints_of_one_nic_talk_by_its_loop_back() -> None:
+def test_endpoints_of_one_nic_communicate_by_loopback() -> None:
     """Messages are acknowledged before their sends return."""
     pair = EndpointPair(Settings(acknowledge=1), connects=False)
     first, second = pair.ends[0], pair.library(0).open_endpoint(1)

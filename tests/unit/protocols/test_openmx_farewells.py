@@ -1,4 +1,4 @@
-"""Open-MX's driver when its host has died: it tells the endpoints' partners, which may wait for messages only."""
+"""Open-MX's driver notifies the partners of a dead host's endpoints, which may only wait for messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def record_lost_connections(pair: EndpointPair, number: int) -> list[Status]:
 @pytest.mark.parametrize("first", [0, SEQNUM_MASK - 3])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_that_only_waits_learns_that_its_partners_host_has_died(victim: int, first: int) -> None:
-    """Node 0 has asked for the connection, and node 1 has answered. The first notices are lost."""
+    """Node 0 has requested the connection, and node 1 has answered. The first notices are lost."""
     settings = Settings(first_seqnum=first)
     pair = EndpointPair(settings)
     for _ in range(6):  # numbers advance beyond the wrap
@@ -90,7 +90,7 @@ def test_notices_end_when_the_partner_connects_to_the_next_host_and_a_late_one_e
     assert buffer == b"data"
 
 
-def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_message() -> None:
+def test_a_partner_that_missed_a_notice_is_notified_by_the_refusal_of_its_message() -> None:
     pair = EndpointPair()
     pair.lose = lambda frame: kind_of(frame) == "NACK_LIB"
     succeed(pair, 0, Settings())
@@ -103,7 +103,7 @@ def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_messa
     assert losses == [Status.ENDPOINT_CLOSED]
 
 
-def test_partners_of_a_closed_endpoint_are_not_told() -> None:
+def test_partners_of_a_closed_endpoint_are_not_notified() -> None:
     """The source tells them neither."""
     pair = EndpointPair()
     pair.ends[0].close()

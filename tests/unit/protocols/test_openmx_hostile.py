@@ -1,5 +1,5 @@
-"""Open-MX under random and changed frames, and its driver under random commands: nothing is raised, no memory but the
-ring and what is pinned is written, and afterwards messages arrive."""
+"""Open-MX under random and changed frames, and its driver under random commands: no exception is raised, only the ring and
+pinned memory are written, and afterwards messages arrive."""
 
 from __future__ import annotations
 

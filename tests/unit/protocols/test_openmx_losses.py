@@ -381,7 +381,7 @@ def test_a_pull_that_gives_up_ends_the_connection_and_its_sender_learns_it_once_
     assert [result.status for result in pair.finish(pair.send(b"data"), request)] == [Status.SUCCESS] * 2
 
 
-def test_a_connection_that_is_asked_for_again_is_given_up_like_the_first() -> None:
+def test_a_repeated_connection_request_is_given_up_like_the_first() -> None:
     pair = EndpointPair(Settings(resends=3, pull_timeout=TICK))
     _, request = pair.receive(40_000)
     pair.lose = lambda frame: kind_of(frame) in ("PULL_REPLY", "CONNECT")
@@ -402,7 +402,7 @@ def test_late_replies_of_an_earlier_pull_with_the_same_number_are_dropped() -> N
         return False
 
     pair.lose = keep_copy
-    numbers = pair.ends[1]._large._free_numbers  # all the same number, as if 64 pulls were under way
+    numbers = pair.ends[1]._large._free_numbers  # equal numbers, as if 64 pulls were in progress
     del numbers[1:]
     buffer, request = pair.receive(40_000)
     pair.send(b"\xaa" * 40_000)
@@ -613,7 +613,7 @@ def test_pull_replies_carry_the_magic_number_for_the_hash() -> None:
     assert magics == {5 ^ PULL_MAGIC}
 
 
-def test_late_copies_of_a_former_lifes_requests_do_not_let_a_message_arrive_twice() -> None:
+def test_late_copies_of_an_earlier_incarnations_requests_cause_no_duplicate_message() -> None:
     """Sequence numbers name four sessions: a connection that changed hands four times would take a copy for a new one."""
     late_pair = EndpointPair(connects=False)
     requests: list[bytes] = []

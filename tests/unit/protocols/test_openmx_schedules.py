@@ -39,7 +39,8 @@ def test_whatever_happens_messages_arrive_once_in_order_and_unchanged(
 
 
 def test_a_request_of_a_connection_that_is_over_begins_no_other_one() -> None:
-    """Both ends ask at once; one of the requests comes when that connection has ended, and another one is asked for."""
+    """Both ends connect at once; one of the requests arrives when that connection has ended, and another one is
+    requested."""
     trial(12_038)
 
 

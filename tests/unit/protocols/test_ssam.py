@@ -1,4 +1,4 @@
-"""SSAM between two nodes: windows, held replies, lost and repeated cells, restarts, and what handlers may not do."""
+"""SSAM between two nodes: windows, held replies, lost and repeated cells, restarts, and forbidden calls in handlers."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_duplicate_request_is_answered_by_the_held_answer_and_its_handler_does
 
 
 def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_on() -> None:
-    """Slots of answers are used again only for requests whose sender has all answers before."""
+    """Slots of answers are reused only for requests whose sender has received all earlier answers."""
     pair = Pair(settings=Settings(window=32))
     first = pair.nodes[0]
     for number in range(100):
@@ -409,7 +409,7 @@ def test_a_frame_of_several_cells_is_several_cells() -> None:
     assert second.counted == [b"open", b"\0", b"\1", b"\2"]
 
 
-def test_the_kernel_checks_what_a_process_names() -> None:
+def test_the_kernel_checks_the_memory_that_a_process_names() -> None:
     node = Node(0, Settings(connections=1))
     with pytest.raises(TrapError, match="connection 0: there are 0"):
         node.library.process.write(0, 0)
@@ -447,7 +447,7 @@ def test_a_process_has_connection_ids_of_its_own_and_can_send_on_no_other() -> N
 
 
 @given(st.lists(st.tuples(st.sampled_from(["cell", "read", "call"]), st.integers(1, 2)), max_size=60))
-def test_a_process_reads_what_comes_for_it_once_and_in_order_wherever_the_others_enter_the_kernel(
+def test_a_process_reads_its_messages_once_and_in_order_whenever_the_others_enter_the_kernel(
     steps: list[tuple[str, int]],
 ) -> None:
     """Node 1 sends to the first process, node 2 to the second. At each step a cell comes, or one of them is switched to and
@@ -538,7 +538,7 @@ def test_a_message_for_a_handler_that_is_not_set_is_counted_and_acknowledged() -
     assert pair.nodes[0].counters()["acknowledged"] == 1
 
 
-def test_an_introduction_says_both_identities() -> None:
+def test_an_introduction_contains_both_identities() -> None:
     pair = Pair()
     run(pair.nodes[0].library.request(1, COUNT))
     frames = list(pair.nodes[0].outgoing)

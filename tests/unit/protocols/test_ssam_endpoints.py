@@ -75,7 +75,7 @@ def test_a_request_has_nine_words(word_count: int) -> None:
             ends.run(ends.first.request(ends.place, 5, *words_sent))
 
 
-def test_data_beside_a_word_has_32_bytes_the_split_c_papers_payload() -> None:
+def test_data_in_a_single_cell_has_32_bytes_the_split_c_papers_payload() -> None:
     ends = Ends()
     assert ends.pair.nodes[0].library.medium_room(1) == 32
     ends.run(ends.first.request_medium(ends.place, DATA, bytes(range(32)), 9))
@@ -252,7 +252,7 @@ def test_a_message_without_an_error_handler_to_return_it_to_raises() -> None:
         ends.run(ends.first.request(ends.place, 99))
 
 
-def test_what_a_program_leaves_unhandled_is_counted_by_endpoint() -> None:
+def test_unhandled_messages_of_a_program_are_counted_by_endpoint() -> None:
     ends = Ends()
     ends.run(ends.first.request(ends.place, ASK, 1))
     with pytest.raises(StopIteration):

@@ -50,7 +50,7 @@ def cell_of(message: Message, circuit: Circuit = THERE) -> bytes:
 
 
 @given(messages)
-def test_rules_and_scapy_read_in_a_cell_what_the_host_has_written(message: Message) -> None:
+def test_rules_and_scapy_read_the_hosts_values_in_a_cell(message: Message) -> None:
     frame = cell_of(message)
     fields, located = known_fields(), locate(frame)
     values = {name: fields.reader(f"ssam.{name}")(frame, located) for name in FIELDS}
@@ -76,7 +76,7 @@ def test_the_fields_are_absent_in_a_cell_that_ends_before_them() -> None:
 
 
 @pytest.mark.parametrize("kind", WORDS)
-def test_a_cell_is_told_of_in_words_by_its_kind(kind: int) -> None:
+def test_a_cell_is_described_by_its_kind(kind: int) -> None:
     frame = cell_of(Message(kind, 3, 7, 0x1234, b"hi"))
     assert label(frame).endswith(f" {WORDS[kind]}, {ETHERNET + CELL} bytes")
     *_, atm, ssam = format_layers(frame)
@@ -93,7 +93,7 @@ def test_a_cell_is_told_of_in_words_by_its_kind(kind: int) -> None:
         (HEAD + header(THERE) + with_crc(bytes(46) + bytes((45 << 2, 0))), "check"),
     ],
 )
-def test_a_cell_that_is_no_message_is_told_of_as_a_cell(frame: bytes, reason: str) -> None:
+def test_a_cell_without_a_message_is_described_as_a_cell(frame: bytes, reason: str) -> None:
     assert f" ATM vpi 0, vci 33, pti 0, clp 0, hec {frame[ETHERNET + 4]}, no SSAM ({reason})," in label(frame)
 
 

@@ -1,4 +1,4 @@
-"""Exhaustive schedules of SSAM's endpoints: every fate that the first cells of an exchange can meet, then a perfect fibre.
+"""Exhaustive schedules of SSAM's endpoints: every fate of the first cells of an exchange, followed by a perfect fibre.
 
 A cell is passed, dropped, delivered twice, or held until behind the next one of its direction. Whatever happens, a request,
 a bulk message and a request behind it, all under way at once, are each handled once and answered once, and the bulk message
@@ -47,7 +47,7 @@ class Schedule:
         ends.pair.lose = self.meets
 
     def meets(self, frame: bytes) -> bool:
-        """Deliver what a fate delivers beside the cell; return whether the cell itself is not delivered."""
+        """Deliver the additional cells of a fate; return whether the cell itself is not delivered."""
         destination = ADDRESSES.index(frame[:6])
         fate = next(self._fates, "p")
         if fate == "h" and destination not in self._held:

@@ -1,4 +1,4 @@
-"""Ends of VIA's connections: each side learns of them, whatever is lost."""
+"""Ends of VIA's connections: each side is notified, whatever is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_lost_disconnect_comes_again_until_the_peer_has_answered(lost_count: i
     assert pair.wires.agents[0].firmware.counter_values()["endings_resent"] == lost_count
 
 
-def test_an_end_whose_answer_is_lost_is_told_and_answered_again() -> None:
+def test_a_disconnect_whose_answer_is_lost_is_repeated_and_answered_again() -> None:
     pair = NicPair()
     run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: None)
     pair.wires.deliver(pair.wires.take(0)[0])
@@ -47,7 +47,7 @@ def test_an_end_whose_answer_is_lost_is_told_and_answered_again() -> None:
 
 
 def test_a_peer_that_only_receives_learns_of_an_error_though_its_frame_is_lost() -> None:
-    """The second node's receive is too short for what the first sends; the first loses what it is told of it."""
+    """The second node's receive is too short for the first one's send; the notification to the first one is lost."""
     pair = NicPair()
     short_receive = Descriptor(data=(pair.memory[1].segment(0, 8),))
     pair.vis[1].post_receive(short_receive)
@@ -61,7 +61,7 @@ def test_a_peer_that_only_receives_learns_of_an_error_though_its_frame_is_lost()
     assert is_settled(pair)
 
 
-def test_the_cause_of_an_error_is_told_again_to_a_peer_that_sends_on() -> None:
+def test_the_cause_of_an_error_is_repeated_to_a_peer_that_continues_to_send() -> None:
     pair = NicPair(Settings(timeout=5 * MILLISECOND))
     target = pair.memory[1]
     send = Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, 8),), Segment(target.address, target.handle + 9))
@@ -97,7 +97,7 @@ def accepted_unheard(pair: NicPair, timeout: int = 0) -> Program[object]:
 
 
 @pytest.mark.parametrize("ending", ["withdrawn", "expired"])
-def test_a_server_whose_answer_is_lost_learns_that_its_client_has_gone(ending: str) -> None:
+def test_a_server_whose_answer_is_lost_is_notified_that_its_client_has_ended(ending: str) -> None:
     pair = NicPair(connects=False)
     client = accepted_unheard(pair, timeout=4 * MILLISECOND if ending == "expired" else 0)
     if ending == "withdrawn":
@@ -133,7 +133,7 @@ def test_an_answer_to_a_request_that_was_withdrawn_long_ago_ends_the_servers_con
     assert is_settled(pair)
 
 
-def test_a_client_whose_server_has_accepted_and_gone_is_refused() -> None:
+def test_a_client_whose_server_accepted_and_died_is_refused() -> None:
     pair = NicPair(connects=False)
     client = accepted_unheard(pair)
     run(pair.wires, pair.vis[1].disconnect())
@@ -175,7 +175,7 @@ def test_a_lost_rejection_is_repeated_for_the_request_that_comes_again() -> None
     assert caught.value.result is Result.REJECT
 
 
-def test_the_end_of_a_connection_to_a_peer_that_has_restarted_is_not_told() -> None:
+def test_the_end_of_a_connection_to_a_restarted_peer_is_not_announced() -> None:
     pair = NicPair()
     run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
     pair.wires.restart(1)
@@ -183,7 +183,7 @@ def test_the_end_of_a_connection_to_a_peer_that_has_restarted_is_not_told() -> N
     assert pair.wires.agents[0].firmware.deadline is None
 
 
-def test_a_peer_that_is_silent_is_told_no_longer_than_the_provider_waits() -> None:
+def test_a_silent_peer_is_notified_no_longer_than_the_provider_waits() -> None:
     pair = NicPair(Settings(give_up=100 * MILLISECOND))
     run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
     while pair.wires.tick():
@@ -192,7 +192,7 @@ def test_a_peer_that_is_silent_is_told_no_longer_than_the_provider_waits() -> No
 
 
 def test_an_error_right_behind_an_acceptance_leaves_the_vi_in_error() -> None:
-    """The program that has accepted goes on only when its VI has been lost: it must not take it for connected."""
+    """The accepting program continues only when its VI has been lost: it must not treat it as connected."""
     pair = NicPair(connects=False)
     client, server = pair.vis[0].connect_request(1, b"x"), pair.vis[1]
     completions: list[int] = []

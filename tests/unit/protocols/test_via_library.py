@@ -266,7 +266,7 @@ def test_a_protection_tag_in_use_is_not_destroyed_and_a_destroyed_one_gives_no_a
     assert result_of(pair, nic.destroy_ptag(other_ptag)) is Result.INVALID_PARAMETER
 
 
-def test_attributes_of_memory_change_what_peers_may_do() -> None:
+def test_attributes_of_memory_change_the_access_of_peers() -> None:
     pair = NicPair()
     target = pair.memory[1]
     assert pair.nics[1].query_memory(target) == MemoryAttributes(target.ptag, True, True)
@@ -484,7 +484,7 @@ def test_a_server_accepts_one_client_and_rejects_another() -> None:
     assert client.query().max_segments == 6
 
 
-def test_a_peer_request_is_asked_for_and_then_done() -> None:
+def test_a_peer_request_is_posted_and_then_completed() -> None:
     pair = NicPair(connects=False)
     first, second = pair.vis
     with pytest.raises(ViaError, match="INVALID_STATE"):
@@ -515,7 +515,7 @@ def test_a_connection_is_made_though_any_frame_of_it_is_lost(lost_number: int) -
 
 
 def test_peers_that_ask_each_other_before_they_know_their_incarnations_are_connected() -> None:
-    """Each request names an incarnation that its receiver does not have. What is said of that comes when the other's request
+    """Each request names an incarnation that its receiver does not have. The rejection arrives when the other's request
     has been answered, and does not end the connection."""
     pair = NicPair(connects=False, incarnation=7)
     for number, vi in enumerate(pair.vis):
@@ -549,7 +549,7 @@ def test_a_request_with_other_attributes_is_not_accepted(attribute: str) -> None
     assert caught.value.result is expected
 
 
-def test_a_request_to_nobody_ends_after_its_time() -> None:
+def test_a_request_to_a_missing_server_times_out() -> None:
     pair = NicPair(connects=False)
     assert result_of(pair, pair.vis[0].connect_peer(1, b"x", 20 * MILLISECOND)) is Result.TIMEOUT
     assert pair.wires.now == 20 * MILLISECOND
@@ -557,7 +557,7 @@ def test_a_request_to_nobody_ends_after_its_time() -> None:
     assert result_of(pair, pair.vis[0].connect_request(1, b"x" * 41)) is Result.INVALID_PARAMETER
 
 
-def test_a_peer_that_restarts_while_it_is_asked_is_asked_again_and_one_that_is_connected_is_lost() -> None:
+def test_a_peer_that_restarts_during_a_request_is_asked_again_and_a_connected_one_is_lost() -> None:
     pair = NicPair(connects=False)
     pair.vis[0].connect_peer_request(1, b"x")
     pair.wires.exchange()
@@ -572,7 +572,7 @@ def test_a_peer_that_restarts_while_it_is_asked_is_asked_again_and_one_that_is_c
     assert send.has_failed
 
 
-def test_a_frame_of_a_former_connection_is_none_of_the_new_ones() -> None:
+def test_a_frame_of_an_earlier_connection_does_not_belong_to_a_new_one() -> None:
     pair = NicPair()
     pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     old = pair.wires.take(0)
@@ -588,7 +588,7 @@ def test_a_frame_of_a_former_connection_is_none_of_the_new_ones() -> None:
     assert posted_receive.length == 3
 
 
-def test_a_doorbell_for_a_vi_that_there_is_not_is_reported() -> None:
+def test_a_doorbell_for_an_unknown_vi_is_reported() -> None:
     pair = NicPair()
     errors = errors_of(pair.nics[0])
     pair.vis[0].post_receive(Descriptor(data=()))
@@ -602,7 +602,7 @@ def test_a_doorbell_for_a_vi_that_there_is_not_is_reported() -> None:
 
 @pytest.mark.parametrize("bits", [17, 32, 62])
 def test_a_doorbell_for_a_number_that_no_vi_has_is_counted_and_harms_nothing(bits: int) -> None:
-    """Doorbells of a shared NIC are rung by processes that nobody trusts."""
+    """Doorbells of a shared NIC are rung by untrusted processes."""
     pair = NicPair()
     errors, firmware = errors_of(pair.nics[0]), pair.wires.agents[0].firmware
     firmware.on_doorbell(0, doorbell(Queue.SEND, 1 << bits, 9))

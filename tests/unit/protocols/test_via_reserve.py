@@ -1,5 +1,5 @@
-"""The receive descriptors of MPI over VIA that messages may not use: ranks that run out of credit in both directions, while
-one of them does not see its completions, go on when it does."""
+"""Reserved receive descriptors of MPI over VIA: ranks that run out of credit in both directions, while
+one of them does not see its completions, continue when it does."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MESSAGES = 40
 SIZE = 200
 
 
-class Stopping:
-    """Holds a NIC's completions back until its peer has sent all that it may."""
+class WithheldCompletions:
+    """Withholds a NIC's completions until its peer has used all its credit."""
 
     def __init__(self, wires: Wires, number: int) -> None:
         self._wires = wires
@@ -35,8 +35,8 @@ class Stopping:
         self._wires.exchange()
         if self._held:
             del self._nic.post_completion
-            held_frames, self._held = self._held, []
-            for index in held_frames:
+            held, self._held = self._held, []
+            for index in held:
                 self._nic.post_completion(index)
 
 
@@ -46,7 +46,7 @@ def run_exchange(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], i
     wires = Wires(plug(Settings(connect_all=1, depth=8, area=8_192, buffer=2_048)), 2)
     devices = [Device(ViaEndpoint(cast(ViaNic, agent.host))) for agent in wires.agents]
     run(wires, *(device.connect() for device in devices))
-    stopping = Stopping(wires, 1)
+    withheld = WithheldCompletions(wires, 1)
 
     async def exchange(device: Device) -> bool:
         comm, peer = Comm(device), 1 - device.rank
@@ -57,7 +57,7 @@ def run_exchange(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], i
             await request.Wait()
         return all(buffer == bytes([number]) * SIZE for number, buffer in enumerate(buffers))
 
-    results = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
+    results = run(wires, *(exchange(device) for device in devices), deliver=withheld.deliver)
     counters = [agent.firmware.counter_values() for agent in wires.agents]
     return results, sum(values["receive_queue_empty"] + values["connections_lost"] for values in counters)
 
@@ -66,8 +66,6 @@ def test_ranks_out_of_credit_in_both_directions_do_not_deadlock(monkeypatch: pyt
     assert run_exchange(rdma_pairs.RESERVE, monkeypatch) == ([True, True], 0)
 
 
-def test_without_the_reserve_they_deadlock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_reserve_they_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StuckError):
         run_exchange(0, monkeypatch)

@@ -1,4 +1,4 @@
-"""MPI over VIA where the NIC's slots are few: a rank has so many connections, and messages wait for slots."""
+"""MPI over VIA on a NIC with few slots: they limit a rank's connections, and messages wait for slots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ranks:
 
 
 async def send_error(comm: Comm, peer: int) -> str:
-    """Send to a peer; return the error, if there is one."""
+    """Send to a peer; return the error, if any."""
     try:
         await comm.Ssend(b"data", peer, 1)
     except MPIError as error:

@@ -1,4 +1,4 @@
-"""Modules of the plug-in's tests: all that inner runs of pytest import stays imported."""
+"""Modules of the plug-in's tests: modules imported by inner runs of pytest stay imported."""
 
 from __future__ import annotations
 

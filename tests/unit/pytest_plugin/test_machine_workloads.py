@@ -25,7 +25,7 @@ def test_a_function_or_class_at_the_top_of_a_file_is_found_there_again() -> None
     assert choose(workload_reference(RandomTraffic)).name == "RandomTraffic"
 
 
-def test_what_cannot_be_found_again_is_refused() -> None:
+def test_sources_that_cannot_be_found_again_are_refused() -> None:
     async def inner(_comm: Comm, _node: Node) -> None: ...
 
     for workload, name in ((inner, "inner"), (RandomTraffic(), "RandomTraffic")):
@@ -35,7 +35,7 @@ def test_what_cannot_be_found_again_is_refused() -> None:
             workload_reference(workload)
 
 
-def test_a_machines_file_is_beside_the_test() -> None:
+def test_a_machines_file_is_found_in_the_tests_directory() -> None:
     def check_number(**keys: object) -> Path | None:
         return read_markers([pytest.mark.cluster("star-2", **keys).mark], Path("/tests")).machines
 

@@ -43,7 +43,7 @@ def test_the_nearest_marker_that_names_a_cluster_begins_and_nearer_ones_add_to_i
     assert expected.links == {"n1": {"rate": "1mbit"}}
 
 
-def test_a_parameter_is_stronger_than_the_marker() -> None:
+def test_a_parameter_overrides_the_marker() -> None:
     layout = resolve(read_arguments(cluster("star-4", loss="1%"), source="star-2").description())
     assert (layout.name, layout.links[0].forward.loss) == ("star-2", 0.01)
 
@@ -54,7 +54,7 @@ def test_a_description_made_in_python_is_taken_as_it_is() -> None:
     assert read_arguments(cluster(star)).origin == ""
 
 
-def test_a_file_lies_beside_the_test(tmp_path: Path) -> None:
+def test_a_file_is_found_in_the_tests_directory(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text('[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\n')
     expected = read_arguments(cluster("two.toml", loss="5%"), base=tmp_path)
     assert resolve(expected.description()).links[0].backward.loss == 0.05
@@ -106,7 +106,7 @@ def test_later_overlays_lie_over_earlier_ones() -> None:
     assert {direction.rate for direction in (first.forward, first.backward, second.backward)} == {1_000_000_000}
 
 
-def test_a_requirement_that_is_not_met_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requirement_that_is_not_met_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     conditions = {"sunshine": lambda: "it rains", "air": lambda: ""}
     monkeypatch.setattr(requires_marker, "REQUIREMENTS", conditions)
     assert requires_marker.unmet_requirement(MarkerArguments(requires=("air",))) == ""

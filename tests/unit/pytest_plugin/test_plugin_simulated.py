@@ -20,7 +20,7 @@ PROGRAM = '''
 import pytest
 
 async def count(comm, node, *, until: int = 20):
-    """Rank 0 counts, everybody hears it."""
+    """Rank 0 counts, and every other rank receives the numbers."""
     heard = []
     for number in range(until):
         if comm.rank == 0:
@@ -52,7 +52,7 @@ def test_a_program_runs_on_the_cluster_that_the_marker_asks_for(suite: pytest.Py
         + """
 pytestmark = pytest.mark.cluster("star-3", loss="10%", delay="1ms", seed=4)
 
-def test_everybody_hears_everything(cluster):
+def test_every_node_receives_every_number(cluster):
     result = cluster.run(count, until=30)
     assert result.results["n2"] == result.results["n3"] == list(range(30))
     assert result.seed == 4
@@ -189,7 +189,7 @@ def test_artefacts_of_a_long_name_in_another_alphabet_are_kept(suite: pytest.Pyt
     assert name in (only(suite) / "report.txt").read_text()
 
 
-def test_what_happens_beside_the_programs_is_a_parameter(suite: pytest.Pytester) -> None:
+def test_faults_during_the_programs_are_a_parameter(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         PROGRAM
         + """
@@ -222,7 +222,7 @@ def test_words(cluster):
     )
 
 
-def test_a_scenario_in_a_file_is_looked_for_beside_the_test(suite: pytest.Pytester) -> None:
+def test_a_scenario_file_is_found_in_the_tests_directory(suite: pytest.Pytester) -> None:
     folder = suite.mkdir("deeper")
     (folder / "storm.toml").write_text('[[fault]]\nkind = "down"\non = "n2"\nat = "1ms"\nfor = "20ms"\n')
     (folder / "test_deeper.py").write_text(
@@ -271,7 +271,7 @@ def test_requirement(cluster): ...
     result.stdout.fnmatch_lines(["--testbed-strict: requires programs that are not installed: no-such-program"])
 
 
-def test_a_failing_test_leaves_one_folder_and_says_where(suite: pytest.Pytester) -> None:
+def test_a_failing_test_leaves_one_folder_and_prints_its_path(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         PROGRAM
         + """
@@ -306,7 +306,7 @@ def test_right(cluster):
     assert "1 failed" in completed.stdout
 
 
-def test_a_program_that_raises_is_told_with_its_node_and_without_our_own_frames(suite: pytest.Pytester) -> None:
+def test_a_program_that_raises_is_reported_with_its_node_and_without_internal_frames(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import pytest
@@ -356,12 +356,12 @@ def test_a_prompt_needs_the_terminal(suite: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["*--cli-on-error needs the terminal: run without -n"])
 
 
-def test_a_project_without_clusters_loads_nothing_of_ours(suite: pytest.Pytester) -> None:
+def test_a_project_without_clusters_loads_nothing_of_the_testbed(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import sys
 
-def test_here():
+def test_on_this_machine():
     assert [name for name in sys.modules if name.split(".")[0] in ("testbed", "protocols", "pyroute2")] == [
         "testbed", "testbed.pytest_plugin"
     ]
@@ -370,7 +370,7 @@ def test_here():
     suite.runpytest_subprocess().assert_outcomes(passed=1)
 
 
-def test_what_only_the_kernel_speaks_is_skipped_in_the_simulation_on_every_machine(suite: pytest.Pytester) -> None:
+def test_tests_of_kernel_only_protocols_are_skipped_in_the_simulation_on_every_machine(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import pytest

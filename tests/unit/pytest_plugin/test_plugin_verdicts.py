@@ -1,5 +1,5 @@
-"""A test that passes while its network is not as asked: it fails, is skipped, is expected to fail, or passes with the reason
-in its report. The verdicts are laid upon simulated runs here; tests/live/test_verdicts_of_tests_live.py has real ones."""
+"""A test that passes on a deviating network: it fails, is skipped, is expected to fail, or passes with the reason
+in its report. The verdicts are imposed on simulated runs here; tests/live/test_verdicts_of_tests_live.py has real ones."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_test_on_an_invalid_network_fails_and_one_on_a_degraded_network_passes
         ("ignore", {"passed": 3}),
     ],
 )
-def test_options_and_the_ini_file_say_what_becomes_of_it(
+def test_options_and_the_ini_file_decide_the_outcome(
     suite: pytest.Pytester, action: str, outcomes: dict[str, int]
 ) -> None:
     suite.makepyfile(EACH)
@@ -136,7 +136,7 @@ def test_runs(cluster, monkeypatch):
     result.stdout.fnmatch_lines(["the network was invalid: NIC lost on n1: 3 frames; the test's own assertions hold"])
 
 
-def test_a_test_that_fails_by_itself_is_told_as_it_is(suite: pytest.Pytester) -> None:
+def test_a_test_that_fails_by_itself_is_reported_as_usual(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """
@@ -146,7 +146,7 @@ def test_fails(cluster):
     assert 1 == 2
 
 @pytest.mark.cluster("star-2")
-def test_skips(cluster):
+def test_skips_the_test(cluster):
     found(cluster, Grade.INVALID)
     pytest.skip("of its own will")
 """
@@ -172,7 +172,7 @@ def test_a_strict_run_skips_nothing(suite: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(['on_invalid="skip" is set, but --testbed-strict turns skips into failures'])
 
 
-def test_what_cannot_be_said_is_a_sentence(suite: pytest.Pytester) -> None:
+def test_an_inexpressible_value_is_a_sentence(suite: pytest.Pytester) -> None:
     suite.makepyfile('import pytest\n@pytest.mark.cluster("star-2", on_invalid="pass")\ndef test_it(cluster): ...\n')
     result = run(suite)
     result.assert_outcomes(errors=1)

@@ -1,4 +1,4 @@
-"""The fixture's cluster: injections by tag into a simulated one, and names that it does not have."""
+"""The fixture's cluster: injections by tag into a simulated one, and unknown names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def losses(*overlays: Overlay) -> list[tuple[float, float]]:
     return [(link.forward.loss, link.backward.loss) for link in resolve(apply_overlays(STAR, overlays)).links]
 
 
-def test_a_tag_means_all_that_have_it_in_the_direction_of_each() -> None:
+def test_a_tag_selects_all_elements_that_have_it_in_the_direction_of_each() -> None:
     halves = Impairments(loss=0.5)
     assert losses(Overlay("@client", halves, "out")) == [(0.5, 0.0), (0.5, 0.0), (0.0, 0.0)]
     assert losses(Overlay("@slow", halves)) == [(0.0, 0.0), (0.0, 0.0), (0.5, 0.5)]
@@ -31,7 +31,7 @@ def test_the_tags_stay_with_the_cluster_that_is_laid_over() -> None:
     assert laid.links[2].tags == ("slow",)
 
 
-def test_one_that_nothing_has_is_told() -> None:
+def test_an_unused_tag_is_reported() -> None:
     with pytest.raises(NotFoundError, match="did you mean '@client'"):
         apply_overlays(STAR, [Overlay("@cleint", Impairments(loss=0.5))])
 

@@ -40,7 +40,7 @@ SHORT, MEDIUM, BULK = range(3)
 _TAKEN = 8
 
 
-class Nobody:
+class NullWire:
     """A wire that takes everything."""
 
     @staticmethod
@@ -225,7 +225,7 @@ class Cluster:
         self.delivered: set[Delivery] = set()
         self.split_driver = split_driver(settings, on_delivery=self.delivered.add)
         addresses = tuple(address_of(b"\x02\0\0\0\0\1", number) for number in range(nodes))
-        self.wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(addresses))
+        self.wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(addresses))
         self.violators: list[AttachedHost] = []
         self.functions = [
             Function(Adapter(number, addresses), self.wire, self.split_driver, self.violators)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def damaged_at_times(rng: random.Random, frame: bytes, mend: Callable[[bytes], bytes]) -> bytes:
-    """Return the frame, or, once in six times, one with another byte; half of those with a right check, by `mend`."""
+    """Return the frame, or, once in six times, one with a changed byte; half of those with a correct check, by `mend`."""
     if rng.randrange(6):
         return frame
     position = rng.randrange(14, len(frame))

@@ -1,4 +1,4 @@
-"""Logs of fates have a maximum size; their writer goes on beyond it."""
+"""Logs of fates have a maximum size; their writer continues beyond it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_message_with_a_lost_datagram_is_not_delivered_and_is_counted() -> Non
     assert assembly.incomplete == 0
 
 
-def test_beyond_the_maximum_the_oldest_incomplete_message_is_abandoned() -> None:
+def test_the_oldest_incomplete_message_beyond_the_maximum_is_abandoned() -> None:
     assembly = Assembly()
     first, second = datagrams(0, 7, 0, content_of(MAX_FRAGMENT + 1))
     assembly.add(0, first)

@@ -1,4 +1,4 @@
-"""Errors of a full disk name the file that could not be written; /dev/full plays the disk."""
+"""Errors of a full disk name the file that could not be written; /dev/full replaces the disk."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from testbed.runtime import event_log
         (event_log.FILE, event_log.FILE, lambda folder: event_log.record(folder, "up")),
     ],
 )
-def test_a_file_of_a_cluster(tmp_path: Path, written: str, name: str, write: Callable[[Path], None]) -> None:
+def test_an_error_of_a_clusters_file_names_it(
+    tmp_path: Path, written: str, name: str, write: Callable[[Path], None]
+) -> None:
     (tmp_path / written).symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left") as refused:
+    with pytest.raises(OSError, match="No space left") as raised:
         write(tmp_path)
-    assert reason_of(refused.value) == f"No space left on device: {tmp_path / name}"
+    assert reason_of(raised.value) == f"No space left on device: {tmp_path / name}"
 
 
 @pytest.mark.parametrize(
@@ -36,10 +38,10 @@ def test_a_file_of_a_cluster(tmp_path: Path, written: str, name: str, write: Cal
         ("dissector --output /dev/full", "the dissector cannot be written: No space left on device: /dev/full"),
     ],
 )
-def test_output_of_a_command(arguments: str, message: str) -> None:
+def test_an_error_of_a_commands_output_names_it(arguments: str, message: str) -> None:
     command = [sys.executable, "-c", "from testbed.cli.entry import main; main()", *arguments.split()]
     full = os.open("/dev/full", os.O_WRONLY)
-    ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    completed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     os.close(full)
-    assert ended.stderr.splitlines()[-1] == f"testbed: {message}"
-    assert ended.returncode == 1
+    assert completed.stderr.splitlines()[-1] == f"testbed: {message}"
+    assert completed.returncode == 1

@@ -1,4 +1,4 @@
-"""Driver of an inline NIC: how long it spins, and that timers run although frames arrive without end."""
+"""Driver of an inline NIC: its spinning, and timers under a continuous flood of frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of the last_times progress of programs, in memory that processes share."""
+"""Times of the last progress of programs, in memory shared by processes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Host processes that share AM-II's NICs, with few frames for many endpoints, on a network that loses frames: every request
-comes to its end, also where a host process dies in between, and nothing is left behind."""
+ends, also if a host process dies meanwhile, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def kill_host(cluster: Cluster, dead_host: Host) -> None:
 
 
 def poisoned_bytes(dead_host: Host) -> int:
-    """Return the number of bytes of the heap that `kill_host` wrote and nobody has changed."""
+    """Return the number of bytes of the heap that `kill_host` wrote and that are unchanged."""
     region = dead_host.attached.region
     assert bytes(region.descriptors) == b"\xee" * len(region.descriptors)
     return bytes(region.heap).count(0xEE)

@@ -1,5 +1,5 @@
-"""Firmware of two shared functions under hosts that write random bytes and random frames: it raises nothing, and
-reports which host to detach."""
+"""Firmware of two shared functions under hosts that write random bytes and random frames: it raises no exception, and
+reports the host to detach."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(
 SPLIT_DRIVER = split_driver(Settings(descriptors=DESCRIPTORS, give_up=50 * MILLISECOND))
 
 
-class Nobody:
+class NullWire:
     """A wire that takes everything."""
 
     @staticmethod
@@ -69,7 +69,7 @@ def a_descriptor(rng: random.Random, memory: memoryview, index: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
     rng = random.Random(seed)
-    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     violators: list[AttachedHost] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, SPLIT_DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
@@ -124,9 +124,9 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
         host.close()
 
 
-def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
+def test_a_self_send_of_any_length_is_sent_in_pieces() -> None:
     """The list names the same pages repeatedly: far more bytes than the heap has."""
-    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attach_host()
     function.attach(0, host, 0)
     count = HEAP // 20  # entries of ten bytes
@@ -142,7 +142,7 @@ def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None
 
 def test_a_message_in_too_many_pieces_is_refused() -> None:
     """Each piece costs the agent more memory than it costs the host."""
-    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     layout = Layout(64, SPLIT_DRIVER.descriptors, 1 << 16)
     memory = make_sealed("fuzz", layout.size)
     host = attach_host()

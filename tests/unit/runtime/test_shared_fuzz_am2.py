@@ -25,7 +25,7 @@ REQUESTS = 40
 TURNS = 6_000
 
 
-class Mad:
+class MisbehavingHost:
     """Host process that breaks the library's rules. obeys: it acts on completions."""
 
     def __init__(self, cluster: Cluster, node: int, *, obeys: bool) -> None:
@@ -139,14 +139,14 @@ class Mad:
             self.own.on_doorbell(self.cluster.now, (origin << layout.SUBJECT_BITS | slot) & ((1 << 64) - 1))
 
 
-def refuse(cluster: Cluster, mads: list[Mad]) -> int:
+def refuse(cluster: Cluster, hosts: list[MisbehavingHost]) -> int:
     """Detach the hosts that the firmware reports, as the agent does, and attach new ones; return their number."""
     violators = cluster.violators.copy()
     cluster.violators.clear()
     for suspect in violators:
-        (mad,) = [mad_host for mad_host in mads if mad_host.own is suspect]
-        cluster.functions[mad.node].detach(cluster.now, suspect, 2)
-        mad.begin()
+        (host,) = [misbehaving for misbehaving in hosts if misbehaving.own is suspect]
+        cluster.functions[host.node].detach(cluster.now, suspect, 2)
+        host.begin()
     return len(violators)
 
 
@@ -163,17 +163,17 @@ def test_arbitrary_writes_of_a_host_neither_break_the_firmware_nor_disturb_other
         for _ in range(2):
             host.talker()
         host.ring(10)
-    mads = [Mad(cluster, node, obeys=seed % 4 > 0) for node in range(2)]
+    hosts = [MisbehavingHost(cluster, node, obeys=seed % 4 > 0) for node in range(2)]
     for serial in range(REQUESTS):
         cluster.draw(serial)
     pending, refused_count = list(range(REQUESTS)), 0
     for turn in range(5 * TURNS):
         if turn % 3 == 0 and pending and cluster.fates[pending[0]].source.ask(pending[0], cluster.fates[pending[0]]):
             del pending[0]
-        rng.choice(mads).act()
+        rng.choice(hosts).act()
         cluster.turn()
-        refused_count += refuse(cluster, mads)
-        is_through = turn >= TURNS and (refused_count or mads[0].obeys)
+        refused_count += refuse(cluster, hosts)
+        is_through = turn >= TURNS and (refused_count or hosts[0].obeys)
         if is_through and not pending and not turn % 50 and all(fate.handled for fate in cluster.fates.values()):
             break
     assert not pending
@@ -181,10 +181,10 @@ def test_arbitrary_writes_of_a_host_neither_break_the_firmware_nor_disturb_other
         assert (fate.handled, fate.replied <= (serial % 3 > 0), fate.returned) == (1, True, None), serial
     counts = [cluster.nic(node).firmware.counter_values() for node in range(2)]
     totals = {name: sum(count[name] for count in counts) for name in counts[0]}
-    assert refused_count or mads[0].obeys
+    assert refused_count or hosts[0].obeys
     assert min(totals["invalid"], totals["loaded"], totals["returned"], totals["packets_sent"]) > 50, totals
     assert totals["corrupt"] or not cluster.bent
-    for mad in mads:
-        mad.own.close()
+    for host in hosts:
+        host.own.close()
     for host in cluster.hosts.copy():
         host.attached.close()

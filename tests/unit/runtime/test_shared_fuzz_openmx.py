@@ -1,5 +1,5 @@
 """Open-MX's drivers of two shared functions under hosts that write random commands, doorbells and flags of their receive
-rings, and under random frames: they raise nothing, and touch no memory but what a host has named."""
+rings, and under random frames: they raise no exception, and touch only memory that a host has named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.protocols.openmx_commands import OPS, command
 from tests.unit.protocols.openmx_pair import checked
-from tests.unit.runtime.am2_shared_cluster import Nobody, attached
+from tests.unit.runtime.am2_shared_cluster import NullWire, attached
 from tests.unit.runtime.damaged_frames import damaged_at_times
 
 SEEDS = 8
@@ -36,7 +36,7 @@ USUAL_OPS = [op for op in OPS if op not in (Op.CLOSE, Op.OPEN)]
 
 
 class Host:
-    """A host process of a function, whose ring of commands nobody else writes."""
+    """A host process of a function, the only writer of its ring of commands."""
 
     def __init__(self, rng: random.Random, peer: int) -> None:
         self.rng = rng
@@ -67,7 +67,7 @@ class Host:
             self.open(now)
         else:
             self.ring(now, self.random_command(), rng.randbytes(40))
-        for _ in range(4):  # it reads what has come, or says so, or says that slots are full
+        for _ in range(4):  # it reads received events, announces reading, or reports full slots
             self.heap[rng.randrange(MIN_ENTRIES)] = rng.randrange(4) == 0
 
     def random_command(self) -> Command:
@@ -100,7 +100,7 @@ class Host:
 def run_fuzz(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of both drivers."""
     rng = random.Random(seed)
-    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     violators: list[AttachedHost] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
@@ -143,7 +143,7 @@ def run_fuzz(seed: int) -> Counter[str]:
     return totals
 
 
-def test_nothing_that_hosts_and_peers_write_makes_the_driver_fail_or_touches_what_is_not_named() -> None:
+def test_no_input_of_hosts_and_peers_makes_the_driver_fail_or_touch_other_memory() -> None:
     totals = Counter[str]()
     for seed in range(SEEDS):
         totals.update(run_fuzz(seed))

@@ -1,5 +1,5 @@
 """VIA's firmware of two shared functions under hosts that write random commands, descriptors and doorbells, and under random
-frames: it raises nothing, and touches no memory but what a host has registered."""
+frames: it raises no exception, and touches only memory that a host has registered."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def run_fuzz(seed: int) -> Counter[str]:
     return totals
 
 
-def test_nothing_that_hosts_and_peers_write_makes_the_firmware_fail_or_touches_what_is_not_registered() -> None:
+def test_no_input_of_hosts_and_peers_makes_the_firmware_fail_or_touch_unregistered_memory() -> None:
     totals = Counter[str]()
     for seed in range(SEEDS):
         totals.update(run_fuzz(seed))

@@ -1,4 +1,4 @@
-"""Rings in shared memory: no entry is lost, no process sleeps for ever, and the other end may write anything."""
+"""Rings in shared memory: no entry is lost, no process sleeps forever, and the other end may write anything."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _exchange(reader: Reader, sleeps: bool, bell: int, count: int, callback: Cal
 
 @pytest.mark.parametrize(("sleeps", "other_sleeps", "window", "count"), [
     (True, True, 1, 30_000), (True, False, 1, 30_000), (True, True, 3, 60_000),
-    pytest.param(False, False, 1, 60_000, marks=pytest.mark.alone),  # beside others, every turn waits for a slice of theirs
+    pytest.param(False, False, 1, 60_000, marks=pytest.mark.alone),  # in parallel, every turn waits for a time slice
     pytest.param(False, False, 8, 200_000 if LONG else 60_000, marks=pytest.mark.alone),
 ])  # fmt: skip
 def test_no_wake_up_is_ever_lost_between_two_processes(

@@ -46,14 +46,14 @@ class Process:
         return verdicts
 
 
-def test_a_rule_counts_on_in_the_next_process(tmp_path: Path) -> None:
+def test_a_rule_continues_counting_in_the_next_process(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     assert Process(path, a="drop nth(5)").carry(1, 1, 1) == [False, False, False]
     assert Process(path, a="drop nth(5)").carry(1) == [False]
     assert Process(path, a="drop nth(5)").carry(1, 1) == [True, False]
 
 
-def test_what_is_counted_apart_counts_on_too(tmp_path: Path) -> None:
+def test_separate_counters_continue_too(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     text = "drop nth(2, eth.src)"
     assert Process(path, a=text).carry(1, 2, 3) == [False, False, False]
@@ -120,8 +120,8 @@ def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateSt
     ],
     ids=str,
 )
-def test_chance_counts_on_in_the_next_process(tmp_path: Path, impairment: Impairment) -> None:
-    """Each frame has the fate of an uninterrupted run, and the log says so."""
+def test_random_fates_continue_counting_in_the_next_process(tmp_path: Path, impairment: Impairment) -> None:
+    """Each frame has the fate of an uninterrupted run, and the log has it."""
     path = tmp_path / "tallies"
     complete_log: list[Record] = []
     partial_logs: list[Record] = []

@@ -1,4 +1,4 @@
-"""Messages on a TCP connection that ends in the middle of one."""
+"""Messages on a TCP connection that ends during a message."""
 
 from __future__ import annotations
 

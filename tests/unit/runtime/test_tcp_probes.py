@@ -1,4 +1,4 @@
-"""Probes over TCP for messages of a peer that is gone."""
+"""Probes over TCP for messages of a peer that has ended."""
 
 from __future__ import annotations
 

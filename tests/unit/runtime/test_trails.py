@@ -28,7 +28,7 @@ def test_a_program_without_output_has_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "n1.jsonl").exists()
 
 
-def test_a_program_that_is_started_again_goes_on_after_what_is_there(tmp_path: Path) -> None:
+def test_a_restarted_program_continues_after_the_existing_records(tmp_path: Path) -> None:
     for number in range(2):
         journal = UnbufferedLines(tmp_path / "n1.jsonl")
         journal.write({"n": number})
@@ -36,7 +36,7 @@ def test_a_program_that_is_started_again_goes_on_after_what_is_there(tmp_path: P
     assert [line["n"] for line in read(tmp_path / "n1.jsonl")] == [0, 1]
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_reported() -> None:
     journal = UnbufferedLines(Path("/dev/full"))
     with pytest.raises(UnwritableError, match="No space left"):
         journal.write({"n": 1})

@@ -63,7 +63,7 @@ def edits(description: Description) -> st.SearchStrategy[Description]:
         try:
             return draw(st.sampled_from(kinds))(draw, description)
         except DescriptionError:
-            # A link more or less can join or part segments whose static addresses then contradict each other.
+            # Adding or removing a link can join or split segments whose static addresses then conflict.
             return _change_mtu(draw, description)
 
     return edited()

@@ -40,7 +40,7 @@ def test_a_misspelt_key_of_a_link_gets_the_nearest_key() -> None:
     assert "did you mean 'delay'?" in str(problem)
 
 
-def test_a_listed_link_beside_the_generated_one_is_no_second_cable_by_accident() -> None:
+def test_a_listed_link_parallel_to_a_generated_one_is_refused() -> None:
     shape = 'name = "c"\n[generate]\nshape = "star"\nnodes = 2\n'
     problem = only_problem(shape + '[[link]]\nends = ["s1", "n2"]\nloss = "5%"')
     assert (problem.path, problem.found) == (
@@ -61,13 +61,13 @@ def test_a_listed_link_beside_the_generated_one_is_no_second_cable_by_accident()
         ("Localhost", "'localhost' for the node itself"),
     ],
 )
-def test_a_node_has_a_name_that_programs_take_for_no_other_host(name: str, expected: str) -> None:
+def test_a_nodes_name_resolves_to_no_other_host(name: str, expected: str) -> None:
     problem = only_problem(f'name = "c"\nnode = [{{name = "n1"}}, {{name = "{name}"}}, {{name = "0x1G"}}]\n')
     assert (problem.path, problem.found) == (f"node[2] ({name}).name", repr(name))
     assert expected in problem.expected
 
 
-def test_a_rate_of_0_says_how_no_limit_and_no_traffic_are_written() -> None:
+def test_a_rate_of_0_is_refused_with_the_ways_to_write_no_limit_and_no_traffic() -> None:
     problem = only_problem(STAR + '[[link]]\nends = ["n1", "s1"]\nrate = "0"\n')
     assert problem.path == "link[1].rate"
     assert "'unlimited'; where nothing is to pass, a loss of '100%'" in problem.expected
@@ -125,7 +125,7 @@ def test_unknown_keys_are_found_everywhere() -> None:
         ("datapath", '"kernel"', "auto, direct, netem, tc or relay"),
     ],
 )
-def test_a_wrong_value_of_a_link_says_what_it_expected(key: str, value: str, expected: str) -> None:
+def test_a_wrong_value_of_a_link_is_refused_with_the_expected_form(key: str, value: str, expected: str) -> None:
     problem = only_problem(STAR + f'[[link]]\nends = ["n1", "s1"]\n{key} = {value}')
     assert problem.path == f"link[1].{key}"
     assert expected in problem.expected
@@ -174,7 +174,7 @@ def test_two_links_do_not_share_a_port() -> None:
     assert all("link[1] is plugged in there" in problem.expected for problem in problems_found)
 
 
-def test_a_link_joins_two_different_things() -> None:
+def test_a_link_joins_two_different_elements() -> None:
     assert "two different" in only_problem(STAR + '[[link]]\nends = ["n1", "n1"]').expected
     assert only_problem(STAR + '[[link]]\nends = ["n1"]').expected == "two ends"
     assert only_problem(STAR + '[[link]]\nends = ["n1", "n2", "n3"]').expected == "two ends"
@@ -185,7 +185,7 @@ def test_a_port_of_a_switch_is_a_number_that_it_has(port: str) -> None:
     assert only_problem(STAR + f'[[link]]\nends = ["n1", "s1:{port}"]').expected == "a port of s1 from 1 to 1,023"
 
 
-def test_a_myrinet_switch_has_eight_ports_unless_it_says_more() -> None:
+def test_a_myrinet_switch_has_eight_ports_by_default() -> None:
     text = 'name = "c"\nnode = [' + ", ".join(f'{{name = "n{i}"}}' for i in range(1, 10)) + "]\n"
     links = "".join(f'[[link]]\nends = ["n{i}", "s"]\n' for i in range(1, 10))
     problem = only_problem(text + '[[switch]]\nname = "s"\nkind = "myrinet"\n' + links)
@@ -194,7 +194,7 @@ def test_a_myrinet_switch_has_eight_ports_unless_it_says_more() -> None:
     parse(text + '[[switch]]\nname = "s"\nkind = "myrinet"\nports = 16\n' + links, "x")
 
 
-def test_a_bridge_of_more_than_1023_ports_is_told_to_be_two() -> None:
+def test_a_bridge_of_more_than_1023_ports_is_refused_with_the_advice_to_use_two() -> None:
     for source in (
         '[generate]\nshape = "star"\nnodes = 1024',
         '[[node]]\nname = "n1"\n[[switch]]\nname = "s1"\nports = 2000',
@@ -259,7 +259,7 @@ def nic(*lines: str) -> str:
         ('name = "eth7"', "a link with the end 'n1:eth7'"),
     ],
 )  # fmt: skip
-def test_a_wrong_nic_says_what_it_expected(line: str, expected: str) -> None:
+def test_a_wrong_nic_is_refused_with_the_expected_form(line: str, expected: str) -> None:
     problem = only_problem(nic(line))
     assert expected in problem.expected
     assert ".nic[1]" in problem.path
@@ -285,7 +285,7 @@ def test_a_wrong_nic_says_what_it_expected(line: str, expected: str) -> None:
         ('private_directories = ["/run/x/"]', "absolute path"),
     ],
 )
-def test_a_wrong_node_says_what_it_expected(line: str, expected: str) -> None:
+def test_a_wrong_node_is_refused_with_the_expected_form(line: str, expected: str) -> None:
     problem = only_problem(f'name = "c"\n[[node]]\nname = "n1"\n{line}')
     assert expected in problem.expected
     assert problem.path.startswith("node[1] (n1).")
@@ -308,7 +308,7 @@ def test_a_wrong_node_says_what_it_expected(line: str, expected: str) -> None:
         ("defaults = 5", "a table"),
     ],
 )
-def test_a_wrong_heading_says_what_it_expected(line: str, expected: str) -> None:
+def test_a_wrong_heading_is_refused_with_the_expected_form(line: str, expected: str) -> None:
     problem = only_problem(line + STAR + "".join(f'[[link]]\nends = ["n{i}", "s1"]\n' for i in (1, 2, 3)))
     assert expected in problem.expected
 
@@ -332,7 +332,7 @@ def test_a_wrong_heading_says_what_it_expected(line: str, expected: str) -> None
         ('shape = "now"\nkind = "token-ring"', "generate.kind", "ethernet, myrinet or atm"),
     ],
 )
-def test_a_wrong_shape_says_what_it_expected(generate: str, path: str, expected: str) -> None:
+def test_a_wrong_shape_is_refused_with_the_expected_form(generate: str, path: str, expected: str) -> None:
     problems_found = problems(f'name = "c"\n[generate]\n{generate}')
     assert any(problem.path == path and expected in problem.expected for problem in problems_found), problems_found
 
@@ -356,7 +356,7 @@ SHAPE = 'name = "c"\n[generate]\nshape = '
          "at most 100,000 numbers of frames; a longer pattern repeats with 'every N'"),
     ],
 )  # fmt: skip
-def test_a_limit_is_allowed_and_what_is_beyond_it_says_which_it_is(
+def test_a_limit_is_allowed_and_a_value_beyond_it_is_refused_with_the_limit(
     text: str, largest: str, too_large: str, path: str, expected: str
 ) -> None:
     parse(text.replace("LIMIT", largest), "cluster.toml")
@@ -365,7 +365,7 @@ def test_a_limit_is_allowed_and_what_is_beyond_it_says_which_it_is(
     assert expected in problem.expected
 
 
-def test_a_switch_that_says_its_ports_has_no_more() -> None:
+def test_a_switch_with_listed_ports_has_no_others() -> None:
     links = "".join(f'[[link]]\nends = ["n{number}", "s1"]\n' for number in (1, 2, 3))
     nodes = 'name = "c"\nnode = [{name = "n1"}, {name = "n2"}, {name = "n3"}]\n'
     parse(nodes + 'switch = [{name = "s1", ports = 3}]\n' + links, "cluster.toml")
@@ -403,7 +403,7 @@ def test_mistakes_of_fields_and_between_parts_are_reported_together() -> None:
     assert "my-cluster" in {problem.suggestion for problem in problems_found}
 
 
-def test_what_follows_from_a_mistake_is_not_reported_again() -> None:
+def test_consequences_of_an_error_are_not_reported_again() -> None:
     problem = only_problem(STAR + '[[link]]\nends = ["n1", "s1"]\ndealy = "1ms"\njitter = "1us"')
     assert problem.suggestion == "delay"
 
@@ -469,7 +469,7 @@ def test_hostile_toml_is_an_error_not_a_crash() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
-def test_an_empty_file_is_told_that_a_cluster_needs_a_node(text: str, tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_since_a_cluster_needs_a_node(text: str, tmp_path: Path) -> None:
     file = tmp_path / "empty.toml"
     file.write_text(text)
     with pytest.raises(DescriptionError, match="at least one node") as caught:
@@ -516,13 +516,13 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
             load(source)
 
 
-def test_an_unreadable_file_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     file = tmp_path / "secret.toml"
     file.write_text("")
-    monkeypatch.setattr(Path, "open", refuse)  # root may read everything, so the kernel cannot be asked to refuse
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything, so the kernel would not refuse
     with pytest.raises(PermissionDeniedError, match="cannot be read"):
         load(file)
 
@@ -649,7 +649,7 @@ _PART = st.fixed_dictionaries({}, optional={
 
 @settings(max_examples=300)
 @given(_PART)
-def test_whatever_is_wrong_with_a_cluster_what_is_accepted_can_be_resolved(data: dict[str, object]) -> None:
+def test_whatever_is_wrong_with_a_cluster_an_accepted_one_can_be_resolved(data: dict[str, object]) -> None:
     outcome = parse_or_error({"name": "c", **data})
     if isinstance(outcome, Description):
         resolve(outcome)

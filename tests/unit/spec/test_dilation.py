@@ -17,7 +17,7 @@ from testbed.spec.scenario import slow_fault
 from testbed.spec.units import format_limit
 
 
-def test_times_grow_rates_shrink_and_what_counts_frames_stays() -> None:
+def test_times_grow_rates_shrink_and_counts_of_frames_stay() -> None:
     layout = resolve(Description.star(2, delay="10us", jitter="2us", rate="1gbit", loss="5%", queue="30KiB", seed=4))
     slowed = slow_layout(layout, 100)
     for before, after in zip(layout.links, slowed.links, strict=True):
@@ -98,7 +98,7 @@ def test_a_faults_delays_grow_and_its_rates_shrink_and_its_times_stay() -> None:
     assert (slowed_fault.begin, slowed_fault.to) == (fault.begin, fault.to)
 
 
-def test_rules_and_loads_are_slowed_and_what_is_no_quantity_of_links_stays() -> None:
+def test_rules_and_loads_are_slowed_and_other_quantities_stay() -> None:
     rule = slow_fault(Rule(rules="delay 2us ip", at="1ms"), 10)
     assert isinstance(rule, Rule)
     assert rule.rules == ("delay 20000ns ip",)

@@ -85,12 +85,12 @@ def test_all_mistakes_are_reported_in_the_order_of_the_keys() -> None:
         ("labels", {"a": 1}, "text"),
     ],
 )
-def test_no_value_is_converted_that_nobody_asked_to(key: str, value: object, expected: str) -> None:
+def test_no_value_is_converted_implicitly(key: str, value: object, expected: str) -> None:
     (problem,) = problems(**{"name": "a", key: value})
     assert problem.expected == expected
 
 
-def test_a_whole_number_is_a_number_and_an_iterator_a_list() -> None:
+def test_an_integer_is_a_number_and_an_iterator_a_list() -> None:
     complete = Whole(name="a", share=2, parts=(Part(size=size) for size in (2, 4)))  # type: ignore[arg-type]
     assert (complete.share, [part.size for part in complete.parts]) == (2.0, [2, 4])
 

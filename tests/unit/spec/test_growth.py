@@ -107,7 +107,7 @@ def test_the_work_for_a_plan_grows_with_its_operations(name: str) -> None:
     assert large_work / lengths[1] < GROWTH * small_work / lengths[0]
 
 
-def test_the_forwarding_table_of_a_switch_is_not_worked_out_before_somebody_asks() -> None:
+def test_the_forwarding_table_of_a_switch_is_computed_on_demand() -> None:
     layout = layout_of(DESCRIPTIONS["ring"](SMALL))
     table = layout.switches[0].forwarding
     assert work(lambda: len(table)) < 100
@@ -116,7 +116,7 @@ def test_the_forwarding_table_of_a_switch_is_not_worked_out_before_somebody_asks
     assert len(table) == len(dict(table)) == SMALL
 
 
-def test_names_in_tags_that_are_nowhere_are_not_all_compared_with_every_name() -> None:
+def test_unused_names_in_tags_are_not_all_compared_with_every_name() -> None:
     nodes = parse(DESCRIPTIONS["star"](SMALL), "growth").nodes
     wrong_names = [f"n{1000 + number}" for number in range(8 * SMALL)]
     _, _, problems = add_tags(nodes, (), {"tag": wrong_names})

@@ -1,4 +1,4 @@
-"""A layout as JSON and as a drawing, and what reading one costs."""
+"""A layout as JSON and as a drawing, and the cost of reading one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_any_layout_survives_json(description: Description) -> None:
     assert from_json(json.loads(json.dumps(to_json(layout)))) == layout
 
 
-def test_a_layout_with_everything_said_survives_json() -> None:
+def test_a_fully_specified_layout_survives_json() -> None:
     text = """
     name = "c"
     seed = 5
@@ -55,7 +55,7 @@ def test_a_layout_with_everything_said_survives_json() -> None:
     assert from_json(json.loads(json.dumps(to_json(layout)))) == layout
 
 
-def test_json_leaves_out_what_is_as_usual() -> None:
+def test_json_omits_defaults() -> None:
     data = to_json(resolve(Description.back_to_back()))
     assert data["links"] == [{"a": ["n1", "eth0"], "b": ["n2", "eth0"]}]
     assert sorted(data["nodes"][0]) == ["name", "nics"]
@@ -69,7 +69,7 @@ def test_a_drawing_has_every_node_switch_and_link_with_ports_and_impairments() -
     assert '"n2" -- "s1" [taillabel="eth0", headlabel="2", label="delay 10us, loss 1%"];' in dot
 
 
-def test_a_drawing_tells_directions_apart() -> None:
+def test_a_drawing_distinguishes_directions() -> None:
     text = 'name = "c"\nnode = [{name = "a"}, {name = "b"}]\n[[link]]\nends = ["a", "b"]\nforward = {loss = "1%"}'
     assert 'label="→ loss 1%"' in to_dot(resolve(parse(text, "x")))
 

@@ -1,4 +1,4 @@
-"""Resolution of the name or path that a user types into a description."""
+"""Resolution of a user's name or path to a description."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testbed.spec.loader import load, parse
 ONE_NODE = '[[node]]\nname = "n1"\n'
 
 
-def test_a_files_cluster_is_called_after_the_file_unless_it_says_a_name(tmp_path: Path) -> None:
+def test_a_files_cluster_is_named_after_the_file_unless_it_has_a_name(tmp_path: Path) -> None:
     file = tmp_path / "lab.toml"
     file.write_text(ONE_NODE)
     cluster = load(file)
@@ -38,21 +38,19 @@ def test_a_file_whose_name_cannot_be_a_clusters_needs_a_name(tmp_path: Path, ste
     assert load(file).description.name == example
 
 
-def test_a_text_that_says_no_name_needs_one() -> None:
+def test_a_text_without_a_name_needs_one() -> None:
     with pytest.raises(DescriptionError, match="expected the key 'name'"):
         parse(ONE_NODE, "x")
 
 
-def test_a_file_beside_the_user_goes_before_a_shipped_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_takes_precedence_over_a_shipped_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load("star-4").origin == "topology:star-4"
     Path("star-4").write_text(ONE_NODE)
     assert load("star-4").origin == str(tmp_path.resolve() / "star-4")
 
 
-def test_a_directory_of_the_same_name_is_not_in_the_way_of_a_topology(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_the_same_name_does_not_hide_a_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("star-4").mkdir()
     assert load("star-4").origin == "topology:star-4"
@@ -65,7 +63,7 @@ def test_the_origin_of_a_link_to_a_file_is_the_file(tmp_path: Path) -> None:
     assert load(tmp_path / "alias.toml").origin == str(file.resolve())
 
 
-def test_lines_that_end_as_on_windows_are_read(tmp_path: Path) -> None:
+def test_lines_with_crlf_are_read(tmp_path: Path) -> None:
     file = tmp_path / "dos.toml"
     file.write_bytes(b'name = "c"\r\n[[node]]\r\nname = "n1"\r\n')
     assert load(file).description.name == "c"

@@ -1,4 +1,4 @@
-"""Machines files: what they hold, and every mistake in them at once."""
+"""Machines files: their content, and all their mistakes at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_file_is_read_with_its_quantities_and_the_paths_of_its_keys(tmp_path: 
     assert (second.address, second.port, second.python) == (None, None, "python3")
 
 
-def test_the_schema_accepts_what_the_parser_accepts_and_refuses_what_it_refuses() -> None:
+def test_the_schema_and_the_parser_accept_the_same_files() -> None:
     jsonschema.validate(table_of(LAB, "lab.toml"), json_schema())
     for invalid in ({}, {"machine": []}, {"machine": [{"nam": "a"}]}, {"machine": [{"name": "a", "port": 0}]}):
         with pytest.raises(jsonschema.ValidationError):
@@ -54,7 +54,7 @@ def test_the_schema_accepts_what_the_parser_accepts_and_refuses_what_it_refuses(
             parse(invalid)
 
 
-def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
+def test_all_errors_are_reported_at_once_with_the_nearest_key() -> None:
     problems_found = problems(
         '[[machine]]\nname = "a"\nprot = 22\ncores = 0\n[[machine]]\nname = "b"\nunderlay = "10.0.0.1/24"\n'
     )
@@ -84,7 +84,7 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
         ("[[machines]]\nname = 'a'", "did you mean 'machine'?"),
     ],
 )
-def test_a_mistake_is_named(text: str, message: str) -> None:
+def test_a_mistake_is_reported_with_its_name(text: str, message: str) -> None:
     assert any(message in line for line in problems(text))
 
 

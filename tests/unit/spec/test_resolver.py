@@ -47,7 +47,7 @@ def test_a_star_is_numbered_from_one() -> None:
     assert {nic.mtu for nic in nics(layout).values()} == {1500}
 
 
-def test_nics_and_ports_get_the_next_free_number_and_keep_what_is_said() -> None:
+def test_nics_and_ports_get_the_next_free_number_and_keep_declared_ones() -> None:
     layout = resolved_layout(
         nodes("n1", "n2") + '[[switch]]\nname = "s1"\n' + links("n1 s1:2", "n1:eth0 n2", "n1 s1", "n2:ib0 s1", "n1 s1")
     )
@@ -57,7 +57,7 @@ def test_nics_and_ports_get_the_next_free_number_and_keep_what_is_said() -> None
     assert [nic.name for nic in layout.nodes[0].nics] == ["eth0", "eth1", "eth2", "eth3"]
 
 
-def test_a_declared_nic_of_another_name_takes_the_first_link_that_says_none() -> None:
+def test_a_declared_nic_with_another_name_takes_the_first_link_without_a_nic() -> None:
     layout = resolved_layout(
         '[[node]]\nname = "n1"\n[[node.nic]]\nname = "ib0"\nmtu = 4000\n[[node]]\nname = "n2"\n' + links("n1 n2")
     )
@@ -65,7 +65,7 @@ def test_a_declared_nic_of_another_name_takes_the_first_link_that_says_none() ->
     assert layout.nodes[0].nics[0].mtu == 4000
 
 
-def test_a_mac_hangs_on_the_names_alone() -> None:
+def test_a_mac_depends_only_on_the_names() -> None:
     in_star = nics(resolve(Description.star(2)))[End("n2", "eth0")].mac
     in_fat_tree = nics(resolve(Description.fat_tree(4, name="other")))[End("n2", "eth0")].mac
     assert in_star == in_fat_tree
@@ -98,7 +98,7 @@ def test_no_address_moves_when_another_node_is_renamed_or_leaves() -> None:
         assert all(after[name] == before[name] for name in other_names if name in before)
 
 
-def test_a_declared_address_goes_before_a_number_in_a_name() -> None:
+def test_a_declared_address_takes_precedence_over_a_number_in_a_name() -> None:
     layout = resolved_layout(
         '[[node]]\nname = "n1"\n[[node]]\nname = "boss"\n[[node.nic]]\naddresses = ["10.0.0.1/16"]\n' + links("n1 boss")
     )
@@ -168,7 +168,7 @@ def test_a_pool_with_too_few_addresses_is_an_error() -> None:
     assert len(resolved_layout('network = "10.0.0.0/29"\n[generate]\nshape = "star"\nnodes = 6\n').nodes) == 6
 
 
-def test_a_direction_is_stronger_than_the_link_and_the_link_than_the_defaults() -> None:
+def test_a_direction_overrides_its_link_and_a_link_the_defaults() -> None:
     layout = resolved_layout(
         """
         [defaults.link]
@@ -240,7 +240,7 @@ def test_an_edit_moves_nothing_of_the_others(description: Description, grown: ob
 
 
 @given(descriptions())
-def test_every_layout_keeps_what_was_said_and_repeats_nothing(description: Description) -> None:
+def test_every_layout_keeps_the_declared_values_and_repeats_nothing(description: Description) -> None:
     layout = resolve(description)
     assert resolve(description) == layout
     all_nics = nics(layout)

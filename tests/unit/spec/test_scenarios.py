@@ -83,7 +83,7 @@ def fault(**lines: str) -> str:
     return "[[fault]]\n" + "".join(f"{key.rstrip('_')} = {value}\n" for key, value in lines.items())
 
 
-def test_toml_and_python_say_the_same() -> None:
+def test_toml_and_python_give_equal_elements() -> None:
     from_toml = Scenario.from_toml(
         fault(kind='"impair"', on='"n1"', from_='"2s"', to='"4s"', loss='"5%"')
         + fault(kind='"flap"', on='["n1", "n2"]', at='"1s"', for_='"100ms"')
@@ -108,12 +108,12 @@ def test_a_file_gives_its_name_and_where_its_files_are(tmp_path: Path) -> None:
     assert scenario.faults[0].rate_trace == str(tmp_path / "lte.trace")
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no file"):
         Scenario.load(tmp_path / "nowhere.toml")
 
 
-def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name() -> None:
+def test_all_errors_are_reported_at_once_with_the_nearest_name() -> None:
     problems_found = problems(
         fault(kind='"impair"', on='"n1"', at='"2s"', dealy='"1ms"', loss='"5%"')
         + fault(kind='"flapp"', at='"1s"')
@@ -138,11 +138,14 @@ def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name() -> None:
         (fault(kind='"crash"', on='"n1"'), "fault[1]: expected the key 'at' or 'from': when it begins"),
         (
             fault(kind='"crash"', on='"n1"', at='"1s"', from_='"1s"'),
-            "fault[1].from: found 'from' beside 'at', expected",
+            "fault[1].from: found 'from' together with 'at', expected",
         ),
         (fault(kind='"crash"', on='"n1"', at='"2s"', to='"1s"'), "fault[1].to: found 1s, expected a time after 2s"),
         (fault(kind='"pause"', on='"n1"', at='"1s"'), "fault[1]: expected the key 'for' or 'to': pause has an end"),
-        (fault(kind='"down"', on='"n1"', at='"1s"', to='"2s"', for_='"1s"'), "fault[1].for: found 'for' beside 'to'"),
+        (
+            fault(kind='"down"', on='"n1"', at='"1s"', to='"2s"', for_='"1s"'),
+            "fault[1].for: found 'for' together with 'to'",
+        ),
         (
             fault(kind='"flap"', on='"n1"', at='"1s"', every='"1s"'),
             "fault[1]: expected the key 'for' as well as 'every'",
@@ -169,7 +172,7 @@ def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name() -> None:
         ("[random]\nkinds = ['pause']\nrate = 1\nlongest = '1ms'", "random.longest: found 1ms, expected at least 10ms"),
     ],
 )
-def test_what_does_not_fit_together_is_told_with_its_place(text: str, expected: str) -> None:
+def test_incompatible_elements_are_reported_with_their_place(text: str, expected: str) -> None:
     (problem,) = problems(text)
     assert problem.startswith(expected)
 
@@ -181,7 +184,7 @@ def test_errors_in_python_descriptions_are_reported() -> None:
         Crash(on="n1", at="soon")
 
 
-def test_a_broken_toml_file_is_told_with_its_line() -> None:
+def test_a_toml_syntax_error_is_reported_with_its_line() -> None:
     with pytest.raises(DescriptionError, match="line 2"):
         Scenario.from_toml("[[fault]]\nkind = \n")
 
@@ -201,7 +204,7 @@ def test_when_faults_come() -> None:
         Flap(on="n1", at=0, every="1us", for_="1us").times(SECOND)
 
 
-def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
+def test_the_schema_accepts_correct_files_and_refuses_others() -> None:
     schema = scenarios.json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
@@ -210,7 +213,7 @@ def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
         assert not validator.is_valid(table_of(text, "wrong"))
 
 
-def test_every_kind_has_words_for_it() -> None:
+def test_every_kind_has_a_summary() -> None:
     storm = Scenario.from_toml(STORM)
     assert storm.faults[0].what == "delay 2ms, rate 100mbit, loss 5% on n1 (out)"
     assert [fault.what for fault in storm.faults[2:5]] == [

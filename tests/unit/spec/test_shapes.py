@@ -1,5 +1,4 @@
-"""The builders and the shipped topologies: how many nodes, switches and links, and that they are one
-network."""
+"""The builders and the shipped topologies: numbers of nodes, switches and links, and connectivity."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ def test_the_now_has_100_hosts_on_40_switches_of_at_most_8_ports_in_three_subclu
     assert {switch.kind for switch in Description.now(kind="ethernet").switches} == {"ethernet"}
 
 
-def test_a_shape_has_switches_of_the_kind_that_is_asked_for_with_the_ports_that_it_needs() -> None:
+def test_a_shape_has_switches_of_the_requested_kind_with_the_required_ports() -> None:
     for small_shape in (Description.ring(4, kind="myrinet"), Description.dumbbell(3, 7, kind="myrinet")):
         assert {(switch.kind, switch.max_ports) for switch in small_shape.switches} == {("myrinet", 8)}
     (many_ports,) = Description.star(16, kind="myrinet").switches
@@ -179,7 +178,7 @@ def test_parts_given_in_python_equal_the_same_in_toml() -> None:
 
 
 @pytest.mark.parametrize(("name", "purpose"), topologies())
-def test_a_shipped_topology_says_in_its_first_line_what_it_is_for(name: str, purpose: str) -> None:
+def test_a_shipped_topology_states_its_purpose_in_its_first_line(name: str, purpose: str) -> None:
     loaded_cluster = load(name)
     assert loaded_cluster.origin == f"topology:{name}"
     assert loaded_cluster.description.name == name

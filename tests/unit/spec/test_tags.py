@@ -54,7 +54,7 @@ def description_problems(text: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_nodes_and_links_have_the_tags_that_they_say() -> None:
+def test_nodes_and_links_have_their_declared_tags() -> None:
     assert [node.tags for node in RACKS.nodes] == [("client", "rack1"), ("rack1",), ()]
     assert [link.tags for link in RACKS.links] == [(), (), ("slow", "rack1")]
     built = Description(
@@ -95,7 +95,7 @@ def test_an_invalid_tag_is_rejected_at_its_path() -> None:
     assert "did you mean 'tags'?" in description_problems('name = "x"\n[[node]]\nname = "n1"\ntag = ["a"]')[0]
 
 
-def test_a_table_tags_what_a_shape_has_made_and_what_is_listed() -> None:
+def test_a_table_tags_generated_and_listed_elements() -> None:
     text = """
     [generate]
     shape = "dumbbell"
@@ -166,7 +166,7 @@ def test_editors_know_tags() -> None:
 # Selecting
 
 
-def test_a_tag_means_the_nodes_and_links_that_have_it() -> None:
+def test_a_tag_selects_the_nodes_and_links_that_have_it() -> None:
     assert expand_tags(RACKS, ["@rack1"]) == ["n1", "n2", RACKS.links[2].name]
     assert expand_tags(RACKS, ["n2", "@rack1"]) == ["n2", "n1", RACKS.links[2].name]
     assert nodes_of(RACKS, ["@rack1"]) == ["n1", "n2"]
@@ -181,7 +181,7 @@ def test_where_one_node_is_wanted_a_tag_is_one_nodes() -> None:
         node_of(RACKS, "@rack1")
 
 
-def test_a_tag_that_nothing_has_is_told_with_the_nearest_or_with_all() -> None:
+def test_an_unused_tag_is_refused_with_the_nearest_or_with_all() -> None:
     with pytest.raises(NotFoundError, match="nothing in cluster racks has the tag 'rakc1'; did you mean '@rack1'"):
         nodes_of(RACKS, ["@rakc1"])
     with pytest.raises(NotFoundError, match="has the tag 'zzz'; there are client, rack1, slow"):

@@ -1,4 +1,4 @@
-"""Quantities as people and tc write them."""
+"""Quantities in the notation of users and of tc."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WHOLE = st.integers(0, units.LARGEST)
         ("5min", 300 * 10**9), ("1.5h", 5400 * 10**9), ("2H", 7200 * 10**9),
     ],
 )  # fmt: skip
-def test_a_duration_is_whole_nanoseconds(text: object, nanoseconds: int) -> None:
+def test_a_duration_is_an_integer_number_of_nanoseconds(text: object, nanoseconds: int) -> None:
     assert parse_duration(text) == nanoseconds
 
 
@@ -33,7 +33,7 @@ def test_a_duration_is_whole_nanoseconds(text: object, nanoseconds: int) -> None
         ("1mbps", 8 * 10**6), ("1bps", 8), ("1kibit", 1024), ("1mibps", 8 * 2**20), ("2tbit", 2 * 10**12), ("0", 0),
     ],
 )  # fmt: skip
-def test_a_rate_is_whole_bits_per_second_and_bps_are_bytes_as_in_tc(text: object, bits: int) -> None:
+def test_a_rate_is_an_integer_number_of_bits_per_second_and_bps_are_bytes_as_in_tc(text: object, bits: int) -> None:
     assert parse_rate(text) == bits
 
 
@@ -44,7 +44,7 @@ def test_a_rate_is_whole_bits_per_second_and_bps_are_bytes_as_in_tc(text: object
         ("1m", 2**20), ("2GB", 2**31), ("8b", 8), ("8kbit", 1024), ("1.5k", 1536),
     ],
 )  # fmt: skip
-def test_a_size_is_whole_bytes_and_k_is_1024_as_in_tc(text: object, size: int) -> None:
+def test_a_size_is_an_integer_number_of_bytes_and_k_is_1024_as_in_tc(text: object, size: int) -> None:
     assert parse_size(text) == size
 
 
@@ -69,7 +69,7 @@ def test_minutes_and_milliseconds_are_not_guessed_at(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", 0, "0mbit", 0.0])
-def test_a_limit_of_0_may_be_meant_as_none_or_as_nothing_that_passes_and_says_how_each_is_written(text: object) -> None:
+def test_a_limit_of_0_is_refused_with_the_ways_to_write_unlimited_and_blocked(text: object) -> None:
     with pytest.raises(UnitError, match="'unlimited'; where nothing is to pass, a loss of '100%'"):
         units.parse_limit(text)
 

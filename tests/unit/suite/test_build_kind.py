@@ -1,4 +1,4 @@
-"""Which build it is, compiled or interpreted, is said and recorded, and is what the modules that run are."""
+"""The kind of build, compiled or interpreted, is printed and recorded, and matches the loaded modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testbed.controller.runs.folders import run_environment
 from tests.unit.suite.test_compiled_sources import MODULES
 
 
-def test_the_build_is_what_its_modules_are() -> None:
+def test_the_build_kind_matches_its_modules() -> None:
     suffixes = {COMPILED: EXTENSION_SUFFIXES, INTERPRETED: SOURCE_SUFFIXES}[build()]
     files = [str(import_module(module[:-3].replace("/", ".")).__file__) for module in MODULES]
     assert not [file for file in files if not file.endswith(tuple(suffixes))]

@@ -103,7 +103,7 @@ def members(name: Name) -> dict[str, Arity]:
 
 
 def implements(name: Name, protocol: Name) -> bool:
-    """Whether a class has a Protocol's methods, with as many arguments, and its attributes."""
+    """Return whether a class has a Protocol's methods, with as many arguments, and its attributes."""
     own = members(name)
     for member, wanted in members(protocol).items():
         if member not in own:

@@ -1,4 +1,4 @@
-"""Measures of the source's layout that have been reached stay reached (`ci/house.py`)."""
+"""Achieved measures of the source's layout do not regress (`ci/house.py`)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_an_ordinary_user_is_told_all_missing_packages_at_once(tmp_path: Path) -
     ]
 
 
-def test_the_tests_ask_for_what_they_cannot_do_without_and_for_nothing_else(tmp_path: Path) -> None:
+def test_the_tests_require_exactly_what_they_need(tmp_path: Path) -> None:
     ended = run_with_programs(tmp_path, f"{REPOSITORY}/ci/test")
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [*NO_PYTHON, "run as root, then again: apt install python3 python3-venv"]

@@ -1,4 +1,4 @@
-"""The suite's own rules: its parts, and how much memory a process of it may take."""
+"""Rules of the suite: its parts, and the memory limit of its processes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_third_of_its_tests_is_interpreted_where_the_compiled_part_follows(sui
     assert third.count("::test_sum PASSED") == 1
 
 
-def test_a_file_of_the_other_part_that_is_asked_for_is_deselected(suite: Path) -> None:
+def test_a_requested_file_of_the_other_part_is_deselected(suite: Path) -> None:
     code, output, _ = run(suite, "tests/live/test_wires.py", part="beside")
     assert code == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "1 deselected" in output

@@ -1,4 +1,4 @@
-"""Workloads by name and by file, and what packages register."""
+"""Workloads by name, by file and by entry point."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OURS = {
 }
 
 
-def test_ours_are_registered_as_anybodys_are() -> None:
+def test_builtin_entries_are_registered_like_external_ones() -> None:
     assert set(registry.offered(registry.WORKLOADS)) >= OURS
     assert set(registry.offered(registry.PROTOCOLS)) >= {"emp", "tcp"}
     assert registry.load(registry.WORKLOADS, "pingpong") is PingPong
 
 
-def test_an_unknown_name_is_told_with_the_nearest_and_with_all() -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_and_with_all() -> None:
     with pytest.raises(
         NotFoundError, match=r"no workload is called 'pingpnog' — did you mean 'pingpong'\?; there are .*comb"
     ):
@@ -61,7 +61,7 @@ def test_the_first_package_on_the_path_counts_and_broken_files_do_not_matter(
         choose("pingpong")
 
 
-def test_a_file_of_ones_own_is_found_by_class_by_function_and_without_a_name(tmp_path: Path) -> None:
+def test_a_users_file_is_found_by_class_by_function_and_without_a_name(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(
         "from __future__ import annotations\n"
@@ -78,7 +78,7 @@ def test_a_file_of_ones_own_is_found_by_class_by_function_and_without_a_name(tmp
         choose(f"{file}:Owm")
 
 
-def test_a_file_that_is_not_there_or_raises_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_raises_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no file"):
         choose(f"{tmp_path}/none.py:X")
     (tmp_path / "raises.py").write_text("raise RuntimeError('at import')\n")
@@ -107,7 +107,7 @@ OURS_FIRST = "from testbed.mpi import MPI\n"
     ],
     ids=["exits", "syntax", "raises", "script: syntax", "script: nested", "script: no text"],
 )
-def test_a_file_that_cannot_be_imported_is_told_without_internal_frames(
+def test_a_file_that_cannot_be_imported_is_reported_without_internal_frames(
     tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "own.py").write_text(text)
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_imported_is_told_without_internal_frames(
     assert "lookup.py" not in str(raised.value)
 
 
-def test_a_script_of_mpi4py_and_a_file_of_neither_kind_are_told(tmp_path: Path) -> None:
+def test_an_mpi4py_script_and_a_file_of_neither_kind_are_reported(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
     with pytest.raises(TestbedError, match=r"theirs.py imports mpi4py: .* 'from testbed.mpi import MPI'$"):
         choose(str(tmp_path / "theirs.py"), {})

@@ -1,4 +1,4 @@
-"""NAS kernels: verification for any power of two of ranks, and a wrong result that it finds."""
+"""NAS kernels: verification for any power of two of ranks, and the detection of a wrong result."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_another_problem_fails(name: str) -> None:
         solve(name, OTHERS[name], 2)
 
 
-def test_a_random_number_is_reached_without_those_before_it() -> None:
+def test_a_random_number_is_computed_without_its_predecessors() -> None:
     state, numbers_drawn = 314_159_265, []
     for _ in range(3000):
         state = 5**13 * state % 2**46

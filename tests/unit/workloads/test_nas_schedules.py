@@ -42,7 +42,7 @@ def messages_of_ranks(size: int, program: Callable[[Comm], Program[Any]]) -> lis
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_schedule_sends_what_the_kernel_sends(name: str, size: int) -> None:
+def test_a_schedule_sends_the_frames_of_the_kernel(name: str, size: int) -> None:
     make, problem = KERNELS[name]
     operations = [0.0]
 

@@ -65,7 +65,7 @@ async def plain(comm: Comm, node: Node, *, count: int = 3, wait: Duration = 0) -
         ("limit", "none", None),
     ],
 )
-def test_a_text_becomes_the_value_that_it_says(name: str, text: str, value: object) -> None:
+def test_a_text_is_converted_to_its_value(name: str, text: str, value: object) -> None:
     values = checked(Everything, {name: text}, "it")
     assert values == {name: value}
     assert type(values[name]) is type(value)
@@ -76,7 +76,7 @@ def test_values_are_taken_as_they_are() -> None:
     assert asdict(Everything(**checked(Everything, settings, "it"))) == settings
 
 
-def test_all_mistakes_are_told_at_once_with_what_was_expected_and_the_nearest_name() -> None:
+def test_all_errors_are_reported_at_once_with_the_expected_value_and_the_nearest_name() -> None:
     with pytest.raises(DescriptionError) as caught:
         checked(Everything, {"cuont": "1", "wait": "10", "count": "x", "pattern": "tow", "quick": "perhaps"}, "it")
     message = str(caught.value)

@@ -1,4 +1,4 @@
-"""Postcard, which no package registers here, but for letters with the tags below."""
+"""Postcard without a registration, except for letters with the tags below."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Occurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimelineEvent:
     """The beginning or end of an occurrence."""
 
     when: int
@@ -71,15 +71,15 @@ def occurrences(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> 
     return sorted(result, key=lambda occurrence: occurrence.begin)
 
 
-def moments(occurrences: Iterable[Occurrence]) -> list[Moment]:
+def timeline_events(occurrences: Iterable[Occurrence]) -> list[TimelineEvent]:
     """Return the begins and ends of occurrences by time. At equal times, ends precede begins, except of the same
     occurrence."""
-    entries: list[tuple[int, int, int, Moment]] = []
+    entries: list[tuple[int, int, int, TimelineEvent]] = []
     for order, occurrence in enumerate(occurrences):
-        entries.append((occurrence.begin, 1, order, Moment(occurrence.begin, occurrence, True)))
+        entries.append((occurrence.begin, 1, order, TimelineEvent(occurrence.begin, occurrence, True)))
         if occurrence.end is not None:
             is_instantaneous = occurrence.end == occurrence.begin
             entries.append(
-                (occurrence.end, 2 if is_instantaneous else 0, order, Moment(occurrence.end, occurrence, False))
+                (occurrence.end, 2 if is_instantaneous else 0, order, TimelineEvent(occurrence.end, occurrence, False))
             )
-    return [moment for *_, moment in sorted(entries, key=lambda entry: entry[:3])]
+    return [event for *_, event in sorted(entries, key=lambda entry: entry[:3])]

@@ -1,4 +1,4 @@
-"""The product's command, from start to exit: wall time, and CPU time (user + system, with children it waited for)."""
+"""Run a command and measure its wall time and CPU time (user + system, including reaped children)."""
 
 import os
 import subprocess
@@ -12,21 +12,21 @@ from benchmarks.harness.contenders import ContenderError
 
 
 def command() -> list[str]:
-    """How the command is started: the installed script, or the module where nothing is installed."""
+    """Return the testbed command: the installed script, or the module without an installation."""
     script = Path(sys.executable).with_name("testbed")
     return [str(script)] if script.exists() else [sys.executable, "-m", "testbed.cli.main"]
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
-    """A command that ended well: wall and CPU seconds."""
+class CommandTimes:
+    """Times of a successful command, seconds."""
 
     wall: float
     cpu: float
 
 
-def run(command: Sequence[str], marker: str = "") -> Exit:
-    """Run a command to its end, its output thrown away; ContenderError with its last line when it fails."""
+def run(command: Sequence[str], marker: str = "") -> CommandTimes:
+    """Run a command and discard its output. Raises ContenderError with its last line if it fails."""
     environment = {**os.environ, **({"TESTBED_BENCH": marker} if marker else {})}
     start = time.monotonic()
     process = subprocess.Popen(
@@ -38,6 +38,6 @@ def run(command: Sequence[str], marker: str = "") -> Exit:
     assert process.stderr is not None
     with process.stderr:
         if process.returncode:
-            words = process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
-            raise ContenderError(f"{' '.join(command)}: exit code {process.returncode}: {words}")
-    return Exit(wall, usage.ru_utime + usage.ru_stime)
+            last_line = process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise ContenderError(f"{' '.join(command)}: exit code {process.returncode}: {last_line}")
+    return CommandTimes(wall, usage.ru_utime + usage.ru_stime)

@@ -1,4 +1,4 @@
-"""Summaries of messages, grouped by what their protocol says of its frames."""
+"""Summaries of messages, grouped by their protocol's description of its frames."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from testbed.observe.format.frame_format import make_formatters
 from tests.unit.observe.emp_captures import LINK, N1, N2, A, B, ack, capture, data, first_frame, raw
 from tests.unit.protocols import synthetic_frames
 
-Said = list[tuple[int, int, bytes, pcapng.Bound, str]]
+Record = list[tuple[int, int, bytes, pcapng.Bound, str]]
 NICS = {raw(A): "n1:eth0", raw(B): "n2:eth0"}
 
-LOSSY: Said = [
+LOSSY: Record = [
     (N1, 1_000, first_frame(7, b"abc", 6), "outbound", ""),
     (N1, 1_100, data(7, 1, b"def"), "outbound", "dropped by loss, frame 1 of flow x"),
     (N2, 2_000, first_frame(7, b"abc", 6), "inbound", ""),
@@ -35,7 +35,7 @@ LOSSY: Said = [
 ]
 
 
-def group_frames(reported_frames: Said, *, nics: bool = True) -> list[Message]:
+def group_frames(reported_frames: Record, *, nics: bool = True) -> list[Message]:
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
     messages.add(reader.feed(capture(reported_frames, nics=nics)))
@@ -58,7 +58,7 @@ def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
     assert summary(message) == "EMP, 6 bytes, 4 frames, 2 acknowledgements, 2 lost, 3 sent again, in 10.000 us"
 
 
-def test_its_timeline_begins_with_its_first_frame_and_says_what_each_met() -> None:
+def test_its_timeline_begins_with_its_first_frame_and_lists_each_fate() -> None:
     lines = Timelines(NICS).details(*group_frames(LOSSY))
     assert lines[0] == f"0.000001000  n1/n2/7  {summary(*group_frames(LOSSY))}"
     assert lines[1] == "  +0.000000000 n1:eth0 > EMP MESSAGE message 7 frame 0, node 0 to 1, tag 0x20, 3 of 6 bytes"
@@ -77,9 +77,9 @@ def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were
     assert Names({}).matches(f"{A}/7", message)
 
 
-def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_a_nic() -> None:
+def test_messages_of_one_id_are_distinguished_by_their_ends_and_by_incarnations_of_a_nic() -> None:
     reply_frame = first_frame(7, b"back", 4, source=B, destination=A, sender=9)
-    reported: Said = [
+    reported: Record = [
         (N1, 1, first_frame(7, b"abc", 3), "outbound", ""),
         (N2, 2, reply_frame, "outbound", ""),
         (N2, 3, ack(7, 0), "outbound", ""),
@@ -92,13 +92,13 @@ def test_messages_of_one_id_are_told_apart_by_their_ends_and_by_incarnations_of_
     assert [message.total for message in messages] == [3, 4, 3]
 
 
-def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> None:
+def test_a_malformed_frame_begins_no_message_but_belongs_to_one_that_it_names() -> None:
     first = first_frame(7, b"abc", 6)
     broken = first[:-1] + b"X"
     damaged_frame = data(8, 1, b"abc")[:-1] + b"X"
     reader = CaptureReader("it")
     messages = Messages(reader.nics, lambda _: True)
-    reported: Said = [
+    reported: Record = [
         (N1, 1, first, "outbound", "1 bit flipped by corrupt, frame 1 of flow x"),
         (N2, 2, broken, "inbound", ""),
         (N2, 3, damaged_frame, "inbound", ""),
@@ -126,7 +126,7 @@ def test_a_broken_frame_begins_no_message_but_belongs_to_one_that_it_names() -> 
         ("n1/n2/n3/7", False),
     ],
 )
-def test_a_message_is_meant_by_its_nodes_and_its_id(text: str, is_meant: bool) -> None:
+def test_a_message_is_identified_by_its_nodes_and_its_id(text: str, is_meant: bool) -> None:
     (message,) = group_frames(LOSSY)
     assert Names(NICS).matches(text, message) is is_meant
 
@@ -136,7 +136,7 @@ def test_a_nic_is_called_by_its_port_where_its_node_has_several() -> None:
     assert Names({**NICS, raw("02:00:00:00:00:03"): "n1:eth1"}).of(message) == "n1:eth0/n2/7"
 
 
-# A protocol whose later frames name a message by another number than its own.
+# A protocol whose later frames name a message by another number.
 
 KINDS = {
     9: Kind("control", "ORDER", message=("raw",), handles=(("region", "hash"),)),
