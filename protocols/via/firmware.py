@@ -16,7 +16,7 @@ from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import DmaMemory
 from protocols.core.peers import Peer, PeerEvents, Standing
-from protocols.via.card import COMPLETED, Card, Codec, Outgoing, Vi, ViolationError
+from protocols.via.card import COMPLETED, WRITABLE, Card, Codec, Outgoing, Vi, ViolationError
 from protocols.via.codec import (
     FLAGS_MISSING,
     STEP_ACCEPT,
@@ -276,7 +276,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         card = self._card
         status = Done.DONE | Done.COMPLETED_RECEIVE
         try:
-            card.span(vi.ptag, card.slots.read(slot).data)
+            card.span(vi.ptag, card.slots.read(slot).data, WRITABLE)
         except MalformedDescriptorError:
             self._refuse(slot, status | Done.FORMAT_ERROR)
         except ViolationError:
@@ -291,14 +291,14 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         card = self._card
         try:
             posted = card.slots.read(slot)
-            span = card.span(vi.ptag, posted.data)
+            operation = posted.control & OP_MASK
+            span = card.span(vi.ptag, posted.data, WRITABLE if operation == OP_RDMAREAD else 0)
         except MalformedDescriptorError:
             self._refuse(slot, Done.DONE | Done.FORMAT_ERROR)
             return
         except ViolationError:
             self._refuse(slot, Done.DONE | Done.PROTECTION_ERROR)
             return
-        operation = posted.control & OP_MASK
         kind = _KINDS.get(operation)
         is_read = kind == TYPE_RDMA_READ
         if kind is None or (is_read and (vi.reliability == UNRELIABLE or not self.settings.rdma_read)):

@@ -45,3 +45,13 @@ def test_nothing_is_lost_without_loss_or_at_a_reliable_level(tmp_path: Path, rel
     assert not failure
     assert report.passed, report.to_text()
     assert report.messages >= 120
+
+
+def test_frames_that_come_twice_are_taken_once_at_the_unreliable_level() -> None:
+    cluster = Cluster.star(2, delay="20us", rate="1gbit", duplicate="10%", seed=3)
+    result = testbed.run(
+        cluster, "random", protocol="via", mode="sim", firmware={"reliability": UNRELIABLE}, check=True,
+        settings={"messages": 60}, timeout=10,
+    )  # fmt: skip
+    assert result.checks is not None
+    assert sum(counters["duplicates"] for counters in result.counters.values()) > 10

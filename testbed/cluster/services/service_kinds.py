@@ -67,7 +67,9 @@ class RelayProcesses:
         return {int(key): process for key, process in _former(self._paths.directory, _RELAY).items()}
 
     def start(self, key: int) -> processes.Identity:
-        from testbed.runtime.relay.process import Process  # imports the relay's code, which most supervisors do not need
+        from testbed.runtime.relay.process import (
+            Process,
+        )  # imports the relay's code, which most supervisors do not need
 
         relay: list[Process] = []  # made in the child
         locks.make(self._lock(key))
