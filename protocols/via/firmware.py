@@ -250,9 +250,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             if vi.reliability != UNRELIABLE:
                 self._sender.on_acknowledgement(now, vi, sequence, bool(flags & FLAGS_MISSING))
         elif kind == TYPE_ERROR:
-            self._connections.lose(
-                vi, "error at the peer", AsyncError.CONN_LOST, total & STATUS_ERRORS, peer_cause=None
-            )
+            # The peer has the connection still if it was a frame with wrong numbers that it did not know: tell it.
+            self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & STATUS_ERRORS)
         else:
             self._receiver.on_data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:

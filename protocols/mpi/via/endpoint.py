@@ -192,7 +192,9 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         if (
             vi.state is ViState.ERROR or report.error is AsyncError.RECVQ_EMPTY
         ):  # a frame was dropped, at the unreliable level
-            self._end_connection(pair, f"has restarted or ended the connection ({report.error.name})")
+            is_ended = report.error is AsyncError.CONN_LOST
+            reason = "has restarted or ended the connection" if is_ended else "and this rank have lost their connection"
+            self._end_connection(pair, f"{reason} ({report.error.name})")
 
     def _end_connection(self, pair: Pair, reason: str) -> None:
         """End a connection: fail all transfers in progress."""
