@@ -50,6 +50,8 @@ _HEAD: Final = Struct("!HHIII")  # context, number of the part, tag, bytes of th
 _HEAD_SIZE: Final = _HEAD.size
 _ALIGNMENT: Final = 8
 _CELL: Final = 64
+MIN_TRANSFER: Final = _CELL
+"""Minimum bytes that a transfer must be able to have: a greeting, or a part of a message."""
 _CELLS: Final = 8
 """Credits that may be in flight."""
 _MASK: Final = 0xFFFF_FFFF
