@@ -48,6 +48,7 @@ from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
 from testbed.cluster.records.ownership import temporary_directory
+from testbed.controller.runs.changed_frames import errors_naming_changed_frames
 from testbed.controller.runs.execution import Companion, Execution, Plan, ProgressCallback, check_layout
 from testbed.controller.runs.folders import RepetitionFiles, RunFolder
 from testbed.controller.runs.lost_messages import undelivered_messages, unreceived_messages
@@ -233,7 +234,8 @@ class _Series:
             try:
                 for player in self.players:
                     player.seed = plan.seed
-                execution = self._execute(running, plan, files, outages)
+                with errors_naming_changed_frames(files.folder, folder.path):
+                    execution = self._execute(running, plan, files, outages)
             finally:
                 for player in self.players:
                     player.close()
