@@ -133,3 +133,25 @@ def test_ranks_that_wait_since_a_frame_of_via_was_changed_are_told_with_the_reas
     first, second = (line for line in str(caught.value).splitlines() if "waits for a receive" in line)
     assert "on n1 waits for a receive from rank 1, tag 1, 4 bytes (meanwhile, rank 1 has restarted or ended" in first
     assert f"on n2 waits for a receive from rank 0, tag 1, 4 bytes (meanwhile, rank 0 {why} (" in second
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind", "rule", "change"),
+    [
+        ("am2", "ethernet", "set am2.handler = 9 nth(1)", "am2.handler set to 0x9"),
+        ("ssam", "atm", "set ssam.handler = 0x4d504903 nth(2)", "ssam.handler set to 0x4d504903"),
+        ("via", "ethernet", "set via.vi = 9 via.type == RDMA_WRITE and nth(1)", "via.vi set to 0x9"),
+    ],
+    ids=["am2", "ssam", "via"],
+)
+def test_a_run_that_fails_behind_a_changed_frame_with_valid_checks_names_it(
+    protocol: str, kind: str, rule: str, change: str
+) -> None:
+    """AM-II's and SSAM's libraries raise an error, VIA's ranks wait: none of them can know why."""
+    with pytest.raises(TestbedError) as caught:
+        testbed.run(
+            Cluster.star(2, kind=kind, delay="10us", rules=[rule]), talk, protocol=protocol, mode="sim", timeout=5
+        )
+    last = str(caught.value).splitlines()[-1]
+    assert last.startswith("frames have been changed on their way, with valid checks: on n")
+    assert f"{change} and its checks mended by rule '{rule}', frame " in last

@@ -182,6 +182,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 vi.post_receive(descriptor)
             await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.connect_timeout or host.settings.give_up)
             pair.is_connected = True
+            self._limit_opening(pair)
             pair.greet()
         except (ViaError, MemoryError) as error:
             is_rejected = isinstance(error, ViaError) and error.result is Result.REJECT
@@ -189,6 +190,18 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             self._end_connection(pair, f"cannot be connected: {error}{remedy if is_rejected else ''}")
             if pair.vi is None:
                 self._allocated -= 1
+
+    def _limit_opening(self, pair: Pair) -> None:
+        """End a connection whose peer does not send its greeting within `connect_timeout`: it may have died. Raises
+        ViaError."""
+        timeout = self._host.settings.connect_timeout
+        if timeout and not pair.is_open:
+            cancel = self._host.alarm(timeout, partial(self._expire_opening, pair))
+            pair.opened.add_callback(lambda _: cancel())
+
+    def _expire_opening(self, pair: Pair) -> None:
+        if not pair.opened.done:
+            self._end_connection(pair, "cannot be connected: it has accepted, and is silent since")
 
     async def _register(self, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
         view = self._host.allocate(size)

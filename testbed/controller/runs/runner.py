@@ -48,10 +48,11 @@ from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
 from testbed.cluster.records.ownership import temporary_directory
+from testbed.controller.runs.changed_frames import errors_naming_changed_frames
 from testbed.controller.runs.execution import Companion, Execution, Plan, ProgressCallback, check_layout
 from testbed.controller.runs.folders import RepetitionFiles, RunFolder
 from testbed.controller.runs.lost_messages import undelivered_messages, unreceived_messages
-from testbed.controller.runs.profiles import node_profiles, profile_of, profile_values
+from testbed.controller.runs.profiles import described_profile, node_profiles, profile_of, profile_values
 from testbed.controller.runs.queue_options import live_queues, with_queues
 from testbed.controller.runs.run_options import DILATE, Codec, Mode, Nics, RunOptions, complete
 from testbed.controller.runs.run_recorder import RunRecorder, record_run
@@ -139,6 +140,8 @@ def run(
     if target.spread is not None:
         _refuse_on_machines(given, lookup_text(workload))
     profiles = node_profiles(target, given["profiles"], mode, nic_protocol, prices)
+    if mode == "live":
+        target = _with_cores(target, given["ranks_per_node"], nic_protocol)
     target = _place_ranks(target, given["ranks_per_node"], profiles, prices)
     _check_target(target, chosen, nic_protocol, mode, slow)
     ranks = ranks_of(target.layout)
@@ -231,7 +234,8 @@ class _Series:
             try:
                 for player in self.players:
                     player.seed = plan.seed
-                execution = self._execute(running, plan, files, outages)
+                with errors_naming_changed_frames(files.folder, folder.path):
+                    execution = self._execute(running, plan, files, outages)
             finally:
                 for player in self.players:
                     player.close()
@@ -322,6 +326,18 @@ def _prices(profile: str | Path | Profile | Mapping[str, Any], mode: Mode, proto
             f"profile {prices.name!r} needs --mode sim or --mode dilated: in live, NICs and hosts have no modelled cost"
         )
     return prices
+
+
+def _with_cores(target: RunTarget, per_node: int, protocol: Protocol) -> RunTarget:
+    """Return the target of a live run, in which a node with several ranks has the cores of its described profile, if the
+    description has no number of them."""
+    nodes = [
+        replace(node, cores=described_profile(target, node.name, node.profile, protocol).cores)
+        if node.profile and not node.cores and (node.ranks or per_node > 1)
+        else node
+        for node in target.layout.nodes
+    ]
+    return replace(target, layout=replace(target.layout, nodes=tuple(nodes)))
 
 
 def _place_ranks(target: RunTarget, per_node: int, profiles: Mapping[str, Profile], default: Profile) -> RunTarget:
