@@ -121,7 +121,10 @@ def _be_command(writer: int, arguments: Sequence[str], seconds: int) -> None:
         sys.argv = ["testbed", *arguments]
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
-        if arguments[0] in ("report", "study"):  # polars has threads, and processes of a study a tracker: forks have neither
+        if arguments[0] in (
+            "report",
+            "study",
+        ):  # polars has threads, and processes of a study a tracker: forks have neither
             program = "from testbed.cli.main import main; main()"
             os.execv(sys.executable, [sys.executable, "-c", program, *arguments])
         command.main()
