@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -94,9 +95,10 @@ def steps(page: Path, folder: Path) -> list[Step]:
     return actual
 
 
-def follow(page: Path, folder: Path) -> int:
-    """Do in a folder what a page says, in one shell, and take down what it leaves up. Returns how many commands and programs
-    ran. Raises AssertionError for one that fails, or does not print what the page shows."""
+def follow(page: Path, folder: Path, enter: Sequence[str] = ()) -> int:
+    """Do in a folder what a page says, in one shell, and take down what it leaves up. enter: command that runs the shell
+    elsewhere. Returns how many commands and programs ran. Raises AssertionError for one that fails, or does not print what
+    the page shows."""
     write_files(page, folder)
     todo = steps(page, folder)
     script = ["exec 2>&1"]
@@ -117,12 +119,12 @@ def follow(page: Path, folder: Path) -> int:
     environment = {**os.environ, "PATH": path, "COLUMNS": "160", "TESTBED": str(ROOT)}
     try:
         with (folder / ".printed").open("w+") as printed:  # a file: programs that go on in nodes would keep a pipe open
-            shell = ["bash", "-c", "\n".join(script)]
+            shell = [*enter, "bash", "-c", "\n".join(script)]
             subprocess.run(shell, cwd=folder, env=environment, stdout=printed, timeout=SECONDS, check=False)
             printed.seek(0)
             report = printed.read().split(f"\n{_MARK} ")[1:]
     finally:
-        subprocess.run(["testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False)
+        subprocess.run([*enter, "testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False)
     outputs, codes = report[::2], report[1::2]
     for step, output, code in zip(todo, outputs, codes, strict=False):
         _check(step, output.partition("\n")[2], int(code.removeprefix("= ")))
