@@ -124,7 +124,9 @@ def follow(page: Path, folder: Path, enter: Sequence[str] = ()) -> int:
             printed.seek(0)
             report = printed.read().split(f"\n{_MARK} ")[1:]
     finally:
-        subprocess.run([*enter, "testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False)
+        subprocess.run(
+            [*enter, "testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False
+        )
     outputs, codes = report[::2], report[1::2]
     for step, output, code in zip(todo, outputs, codes, strict=False):
         _check(step, output.partition("\n")[2], int(code.removeprefix("= ")))
