@@ -101,8 +101,8 @@ def _refuse_parts_elsewhere(name: str, present: Mapping[str, Any], addresses: Ma
         for remote, _, machine in part["tunnels"]:
             if machine not in addresses and remote not in addresses.values():
                 raise ConflictError(
-                    f"cluster {name} has nodes on machine {machine} ({remote}), which is not in the machines file: add it, or "
-                    "take the cluster down first"
+                    f"cluster {name} has nodes on machine {machine} ({remote}), which is not in the machines file: add it, "
+                    "or take the cluster down first"
                 )
 
 
