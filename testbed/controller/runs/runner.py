@@ -125,7 +125,7 @@ def run(
     seed, repeat, timeout, patience = given["seed"], given["repeat"], given["timeout"], given["patience"]
     output, history, firmware, on_progress = given["output"], given["history"], given["firmware"], given["on_progress"]
     chosen = choose(workload, given["settings"])
-    nic_protocol = _configure_firmware(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
+    nic_protocol = configured(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
     check = _resolve_check(given["check"], chosen, protocol, nic_protocol, history)
     shared = _are_shared(nics, mode, codec, protocol, nic_protocol)
     slow, prices = _slowdown(mode, given["dilate"], nic_protocol), _prices(given["profile"], mode, nic_protocol)
@@ -292,7 +292,6 @@ def _refuse_on_machines(given: RunOptions, form: str) -> None:
         f"mode {given['mode']}": given["mode"] != "live",
         "companions": bool(given["companions"]),
         "the codec scapy": given["codec"] != "generated",
-        "settings of firmware": bool(given["firmware"]),
         "a log of fates": given["fates"],
         "a workload without a name or file": not form,
     }
@@ -408,7 +407,7 @@ def _resolve_check_of_native(
     return False
 
 
-def _configure_firmware(
+def configured(
     protocol: Protocol, name: str, settings: Mapping[str, object] | None, codec: Codec, nics: Nics
 ) -> Protocol:
     """Return the protocol with the settings applied to its firmware. Raises UnsupportedError, and DescriptionError for
