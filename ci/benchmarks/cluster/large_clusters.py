@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.cluster.commands import CPU, WALL, ByCommand
 from benchmarks.cluster.floor import Floor
 from benchmarks.cluster.stars import BRING_UP
-from benchmarks.harness import command_line
+from benchmarks.harness import command_timing
 from benchmarks.harness.command_timing import run
 from benchmarks.harness.namespace_teardown import Observer
 from benchmarks.harness.rows import Row
@@ -40,7 +40,7 @@ DESCRIPTIONS = {
 def measure(floor: Floor | None, repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
     """`repeat` rounds, after one that is not counted; rows in seconds."""
     samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
-    testbed = command_line.command()
+    testbed = command_timing.command()
     with tempfile.TemporaryDirectory() as folder:
         for number, text in enumerate(DESCRIPTIONS.values()):
             Path(folder, f"{number}.toml").write_text(text)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.harness import command_line, session
+from benchmarks.harness import command_timing, session
 from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.harness.session import Session
@@ -47,7 +47,7 @@ def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]
         for width, height in SIZES:
             mine, its = pty.openpty()
             fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-            command = [*command_line.command(), "top", cluster.name]
+            command = [*command_timing.command(), "top", cluster.name]
             surroundings = {**os.environ, "TERM": "xterm-256color"}
             top = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=surroundings)
             threading.Thread(target=_drain, args=(mine,), daemon=True).start()
@@ -71,7 +71,7 @@ def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]
 def viewed(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
     """Measure `testbed top --web` with one page open, and, apart, Chromium, which draws without a graphics processor."""
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        command = [*command_line.command(), "top", cluster.name, "--web"]
+        command = [*command_timing.command(), "top", cluster.name, "--web"]
         server = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True)
         stack.callback(server.wait)
         stack.callback(server.terminate)
