@@ -58,7 +58,7 @@ def snapshot() -> Snapshot:
 
 
 class Machine:
-    """A snapshot to come back to."""
+    """A snapshot to restore."""
 
     def __init__(self) -> None:
         self.before = snapshot()

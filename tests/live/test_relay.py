@@ -498,7 +498,7 @@ def test_the_relay_that_is_started_again_counts_on() -> None:
 
 
 def test_a_relay_that_ended_on_purpose_leaves_no_counts() -> None:
-    """Declared rules have no number of their own, and begin at 1 when they come back."""
+    """Declared rules have no number, and count from 1 when they are added again."""
     impaired = impaired_star(rules=["drop icmp and nth(3)"])  # type: ignore[arg-type]
     with RunningCluster(Store(), up(resolve(impaired)).state) as cluster:
         for _ in range(2):

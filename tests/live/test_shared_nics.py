@@ -226,7 +226,7 @@ def test_a_peer_is_notified_of_a_hosts_death_although_half_of_all_frames_are_los
 
 
 def received_frames(running: Nodes, name: str) -> int:
-    """Frames that have come to a node's NIC."""
+    """Return the frames that a node's NIC has received."""
     return running.report(name)["taken"]
 
 

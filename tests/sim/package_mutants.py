@@ -76,7 +76,7 @@ MUTANTS: Final = (
         "            self._owned.remove(letter.index)\n",
     ),
     PackageMutant(
-        "fates", "a card that comes again is another one", "firmware.py",
+        "fates", "a repeated card is a new one", "firmware.py",
         "        if number == peer.expected:", "        if number in (peer.expected, peer.expected - 1):",
     ),
     PackageMutant(
