@@ -304,7 +304,7 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
         is_exactly_once(reported)
         assert all(entry["wrong"] == 0 for entry in reported.values())
         returned_by_rank = {rank: entry["returned"] for rank, entry in reported.items()}
-        assert {peer for returned in returned_by_rank.values() for peer, _ in returned} == {VICTIM}, on_returned
+        assert {peer for returned in returned_by_rank.values() for peer, _ in returned} == {VICTIM}, returned_by_rank
         # Twelve endpoints over seven frames: the minimum if each was resident once.
         least = PROCESSES * workload.endpoints - Settings().frames
         unloaded = {name: agent_counters(running, name)["unloaded"] for name in running.agents}

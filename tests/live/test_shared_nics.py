@@ -38,7 +38,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, what
-        time.sleep(0.01)  # between two looks
+        time.sleep(0.01)  # between two samples
 
 
 async def everybody(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> list[bool]:

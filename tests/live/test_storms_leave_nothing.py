@@ -41,7 +41,7 @@ def looked_at(what: str) -> Watch:
         watch = Watch(mark, 0)
         while process.poll() is None:
             watch.look()
-            time.sleep(0.05)  # between two looks
+            time.sleep(0.05)  # between two samples
     return watch
 
 

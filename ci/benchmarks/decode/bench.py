@@ -24,7 +24,7 @@ MODES = {
     "each message": ("--messages",),
     "by Scapy, all fields of all layers": ("-v",),
 }
-SCAPY_SLOWDOWN = 20  # Scapy is given fewer frames by this factor
+SCAPY_SLOWDOWN = 20  # factor by which Scapy decodes fewer frames
 RATE = 5_000  # frames per second that are appended to a growing file
 LAG, BUSY, IDLE = (
     f"lag behind a file that grows by {RATE:,} frames a second",
@@ -135,7 +135,7 @@ def _append_frames(write: Callable[[bytes], object], written: list[float], print
         text = b"".join([frame(number, time.time_ns()) for number in numbers])
         written += [time.monotonic()] * len(numbers)
         write(text)
-        time.sleep(_STEP)  # the pace
+        time.sleep(_STEP)  # at RATE
     deadline = time.monotonic() + 60
     while len(printed) < len(written):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""``ci/bench report``: how long the command takes for a run with very many rows, and how big the page is."""
+"""``ci/bench report``: duration of the command for a run with many rows, and size of the page."""
 
 import argparse
 import os

@@ -22,7 +22,7 @@ _TIMEOUT = 60.0  # s
 
 def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
     """Measure ``testbed run star-4 pingpong`` from its start, imports included, to the first receive in the histories
-    (a barrier's). One round does not count."""
+    (a barrier's). After one warm-up."""
     samples: list[float] = []
     for turn in range(repeat + 1):
         progress(f"first message: {turn} of {repeat}")
@@ -72,7 +72,7 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
         watch = Watch(mark, process.pid)
         while process.poll() is None:
             watch.look()
-            time.sleep(0.1)  # between two looks
+            time.sleep(0.1)  # between two samples
     if process.returncode not in (0, 8):
         raise ContenderError(f"testbed run ended with code {process.returncode}")
     return watch
