@@ -1,4 +1,4 @@
-"""A headless Chromium, told what to do over two pipes in its DevTools protocol: no port, no driver, no network.
+"""A headless Chromium, controlled with the DevTools protocol over two pipes: no port, no driver, no network.
 
 with Browser(Path("/tmp/profile")) as browser:
     browser.open(Path("report.html"))  # or an address of this machine's, "http://127.0.0.1:8080/"
@@ -32,15 +32,16 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """messages: warnings and errors of the console."""
+    """A running Chromium with one page. messages: what the page printed to the console, its uncaught exceptions and requests
+    to other servers."""
 
     def __init__(self, directory: Path, seconds: float = 60.0) -> None:
-        """directory: for its files; new. seconds: how long an answer may take."""
+        """Start Chromium. directory: new directory for its profile. seconds: time-out of each command."""
         self.messages: list[str] = []
         self._seconds = seconds
         self._number = 0
         self._left = b""
-        self._origin = "file:"  # where what a page asks for may come from
+        self._origin = "file:"  # requests of the page to other origins are reported
         self._events: list[dict[str, Any]] = []
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
@@ -73,8 +74,8 @@ class Browser:
         self.close()
 
     def close(self) -> None:
-        """End it; it and all that it has started."""
-        os.close(self._orders)  # at which it ends
+        """End Chromium and its child processes."""
+        os.close(self._orders)  # Chromium ends at the end of file
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -101,14 +102,14 @@ class Browser:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False
         )
-        self.appear(dark=dark)
+        self.emulate(dark=dark)
         self._events.clear()
         url = page.absolute().as_uri() if isinstance(page, Path) else page
         self._origin = "file:" if isinstance(page, Path) else "/".join(page.split("/")[:3])
         self.call("Page.navigate", url=url)
         self._until("Page.loadEventFired")
 
-    def appear(self, *, dark: bool = False, media: str = "") -> None:
+    def emulate(self, *, dark: bool = False, media: str = "") -> None:
         """Emulate a colour scheme, or a medium such as "print"."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
@@ -121,7 +122,7 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key: str, code: int) -> None:
-        """A key: press("Tab", 9)."""
+        """Press and release a key, such as `press("Tab", 9)`."""
         more = {"text": "\r"} if key == "Enter" else {}
         self.call(
             "Input.dispatchKeyEvent", type="keyDown" if more else "rawKeyDown", key=key, code=key,
@@ -130,7 +131,7 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
     def until(self, expression: str, seconds: float = 30.0) -> Any:
-        """Wait until a JavaScript expression is true in the page; return its value. It is tried every 20 ms."""
+        """Wait until a JavaScript expression is true in the page; return its value. It is evaluated every 20 ms."""
         look = (
             f"const value = (() => {{ try {{ return {expression} }} catch {{ return false }} }})();"
             f"if (value) resolve(value); else if (performance.now() > end) reject('not within {seconds} s');"
@@ -154,11 +155,11 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, **place, button="left", buttons=buttons, clickCount=count)
 
     def type(self, text: str) -> None:
-        """Type a text into what has the focus."""
+        """Type a text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        """Return a PNG of the visible part, or of the complete page."""
+        """Write a PNG of the visible part, or of the complete page, to a file."""
         more: dict[str, Any] = {}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
@@ -166,7 +167,7 @@ class Browser:
         file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **more)["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the protocol, and its answer."""
+        """Send a command of the DevTools protocol and return its result."""
         self._number += 1
         order: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if hasattr(self, "_session"):
@@ -183,14 +184,14 @@ class Browser:
                     raise BrowserError(f"{method}: {answer['error']}")
                 result: dict[str, Any] = answer["result"]
                 return result
-            self._heard(answer)
+            self._handle(answer)
 
     def _until(self, event: str) -> None:
         deadline = time.monotonic() + self._seconds
         while all(message.get("method") != event for message in self._events):
-            self._heard(self._next(deadline))
+            self._handle(self._next(deadline))
 
-    def _heard(self, event: dict[str, Any]) -> None:
+    def _handle(self, event: dict[str, Any]) -> None:
         self._events.append(event)
         report = event.get("params", {})
         match event.get("method"):
@@ -203,7 +204,7 @@ class Browser:
             case "Network.requestWillBeSent":
                 url = report["request"]["url"]
                 if not url.startswith((self._origin, self._origin.replace("http:", "ws:"), "data:", "about:")):
-                    self.messages.append(f"asked the network for {url}")
+                    self.messages.append(f"request to another origin: {url}")
 
     def _next(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._left:
@@ -220,7 +221,7 @@ class Browser:
 
 
 def _above_10(descriptor: int) -> int:
-    """Replace a descriptor by one that is in the way of no other."""
+    """Replace a descriptor by one above 9, so that the shell can redirect 3 and 4."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(descriptor)
     return moved

@@ -140,7 +140,7 @@ def _fields(layer: type[Packet]) -> str:
         size = "varies" if not drawn.bits else f"{drawn.bits} bits" if drawn.bits % 8 else str(drawn.bits // 8)
         rows.append((code(field.name), place, size, _values(field), cell(reported.get(field.name, ""))))
         at += 0 if is_behind(field) else drawn.bits
-    heads = ("field", "byte", "bytes", "values", "what it is")
+    heads = ("field", "byte", "bytes", "values", "description")
     filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
     return table([heads[column] for column in filled], [[row[column] for column in filled] for row in rows])
 

@@ -16,7 +16,7 @@ def topologies() -> str:
     """Clusters that come with testbed."""
     from testbed.spec.shipped import topologies as shipped
 
-    return table(("name", "what it is"), [(code(name), cell(purpose)) for name, purpose in shipped()])
+    return table(("name", "description"), [(code(name), cell(purpose)) for name, purpose in shipped()])
 
 
 def workloads() -> str:

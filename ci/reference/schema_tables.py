@@ -70,7 +70,7 @@ def documents() -> str:
             (code(key), cell(_type(field)), cell(field.get("description", "")))
             for key, field in _fields(schema["properties"])  # type: ignore[arg-type]
         ]
-        parts += [f"### {code(name)}\n", table(("field", "type", "what it is"), rows)]
+        parts += [f"### {code(name)}\n", table(("field", "type", "description"), rows)]
     return "\n".join(parts)
 
 
@@ -90,7 +90,7 @@ def _keys(schema: Schema, *, only: Any = None, without: Any = ()) -> str:
             continue
         default = "required" if key in required else _default(field)
         rows.append((code(key), cell(_type(field)), default, cell(field.get("description", ""))))
-    return table(("key", "type", "default", "what it is"), rows)
+    return table(("key", "type", "default", "description"), rows)
 
 
 def _default(field: Schema) -> str:
@@ -136,4 +136,4 @@ def _shapes(shapes: list[Schema]) -> str:
         ]
         named = shape["properties"]["shape"]["const"]
         rows.append((code(named), cell(shape.get("description", "")), "; ".join(keys)))
-    return table(("`shape`", "what it is", "keys"), rows)
+    return table(("`shape`", "description", "keys"), rows)

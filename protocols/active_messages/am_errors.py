@@ -76,7 +76,7 @@ class ReturnedError(ActiveMessageError):
         kind = "reply" if returned.is_reply else "request"
         node, endpoint = returned.destination
         super().__init__(
-            f"a {kind} to endpoint {endpoint} of node {node}, handler {returned.handler}, has come back: "
+            f"a {kind} to endpoint {endpoint} of node {node}, handler {returned.handler}, was returned: "
             f"{returned.status.words}"
         )
         self.returned = returned

@@ -7,7 +7,7 @@ inner call returns and the running loop continues, so that a long chain of such 
     self._outgoing = OutgoingQueue(self._post)
 
     self._outgoing.put(message)      # a program sends
-    self._outgoing.advance()         # credits have come back
+    self._outgoing.advance()         # credits have been returned
 """
 
 from __future__ import annotations

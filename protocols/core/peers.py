@@ -52,10 +52,10 @@ PEER: Final = StateTable(
     UNKNOWN,
     (
         Row(UNKNOWN, "presumed", "write to its first incarnation", KNOWN),
-        Row(UNKNOWN, "incarnation", "adopt it and resend what is under way", KNOWN),
+        Row(UNKNOWN, "incarnation", "adopt it and resend messages in flight", KNOWN),
         Row(UNKNOWN, "no incarnation", "drop", UNKNOWN, ("stale",)),
         Row(KNOWN, "same incarnation", "take", KNOWN),
-        Row(KNOWN, "later incarnation", "forget, adopt it and return what is under way", KNOWN, ("restarts",)),
+        Row(KNOWN, "later incarnation", "forget, adopt it and return messages in flight", KNOWN, ("restarts",)),
         Row(KNOWN, "earlier incarnation", "drop", KNOWN, ("stale",)),
         Row(KNOWN, "no incarnation", "drop", KNOWN, ("stale",)),
         Row(KNOWN, "meant for another incarnation", "drop and announce the own incarnation", KNOWN, ("stale",)),

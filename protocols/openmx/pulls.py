@@ -97,13 +97,13 @@ class Pulls:
     def forget(self, endpoint: DriverEndpoint) -> None:
         """End the pulls of a closed endpoint."""
         for pull in [pull for pull in self._pulls.values() if pull.endpoint is endpoint]:
-            self._forget(pull, "library ends it")
+            self._forget(pull, "ended by the library")
 
     def close(self, endpoint: DriverEndpoint, number: int) -> None:
         """End a pull that the library has abandoned."""
         pull = self._pull_of(endpoint, number)
         if pull is not None:
-            self._forget(pull, "library ends it")
+            self._forget(pull, "ended by the library")
 
     def expire(self, now: int, handle: int) -> None:
         """Retry a pull that made no progress for the time-out, or give up."""

@@ -16,7 +16,7 @@ SLOT: Final = StateTable(
         Row("sent", "reply", "run its handler", "free", ("replies",)),
         Row("sent", "acknowledgement", "free the slot", "free", ("acknowledged",)),
         Row("sent", "peer lost", "return the request to the program", "free", ("returned",)),
-        Row("free", "answer", "drop: it has come before", "free", ("old_answers",)),
+        Row("free", "answer", "drop: it is a duplicate", "free", ("old_answers",)),
     ),
 )
 """A slot of the window of requests to a peer (section 3.3.1)."""
@@ -40,9 +40,9 @@ CONNECTION: Final = StateTable(
     (
         Row("closed", "request", "introduce itself", "opening"),
         Row("closed", "introduction", "adopt the peer's incarnation and answer", "open"),
-        Row("opening", "introduction", "adopt the peer's incarnation and send what waits", "open"),
+        Row("opening", "introduction", "adopt the peer's incarnation and send queued messages", "open"),
         Row("opening", "time-out", "introduce itself again", "opening"),
-        Row("opening", "given up", "return what waits", "closed"),
+        Row("opening", "given up", "return queued messages", "closed"),
         Row("open", "given up", "return what has no answer", "open"),
         Row("open", "later incarnation", "return what has no answer and begin anew", "open", ("restarts",)),
         Row("open", "another session's cell", "drop it and introduce itself", "open", ("stale",)),

@@ -1,4 +1,4 @@
-"""A line: a bounded queue, a rate, a delay, and the order in which frames come out.
+"""A line: a bounded queue, a rate, a delay, and the order of departing frames.
 
 A frame leaves the queue when its first bit is sent. Its schedule is computed when it is put on the line, so that no event is
 needed until its delivery. Frames in flight keep their schedule when the line changes. Fates were decided before

@@ -198,7 +198,7 @@ _NETEM: Final[dict[str, Entry]] = {
     "delay": _exact("in nanoseconds; a frame leaves when the kernel's timer fires"),
     "jitter": _exact("drawn from the wire model's tables, which are of netem's kind"),
     "uniform jitter": _approximate(
-        "drawn from a table, since the kernel's own could not come back after another one",
+        "drawn from a table, since the kernel's own cannot be restored after another one",
         "in steps of 1/8192 of the jitter",
         lambda i: f"steps of {i.jitter / 8192:.3g} ns",
     ),
@@ -272,7 +272,7 @@ _LOSES: Final = _exact("a BPF program computes the wire model's fates")
 _SIZED: Final = _exact("a table says what a frame of each size counts")
 _TC_QUEUE: Final = _approximate(
     "the frame that waits for the bucket is in the queue, and a full bucket passes frames that would have to wait",
-    "longer or shorter by the bucket: what comes in 1 ms at the rate, and one frame",
+    "longer or shorter by the bucket: the bytes of 1 ms at the rate, and one frame",
     _bucket_size,
 )
 
@@ -286,7 +286,7 @@ _TC: Final[dict[str, Entry]] = {
     "jitter behind a rate": _NO_DELAY,
     "rate": _approximate(
         "a token bucket, which passes a burst at once",
-        "over a time t: the rate times t, and the bucket: what comes in 1 ms at the rate, and one frame",
+        "over a time t: the rate times t, and the bucket: the bytes of 1 ms at the rate, and one frame",
         _bucket_size,
     ),
     "rate in bits": _NETEM["rate in bits"],

@@ -129,7 +129,7 @@ def distribution_table(distribution: str, source: str = "", text: str = "") -> t
     """Return the table from which netem draws jitter: that of the wire model, in netem's own format.
 
     "uniform" has a table too, as fine as the kernel takes it: a discipline's table can be replaced but not removed, so that
-    the kernel's own uniform distribution could not come back. text: text of a table's file, read from source. Raises
+    the kernel's own uniform distribution could not be restored. text: text of a table's file, read from source. Raises
     BrokenFileError, and UnsupportedError for a table that is too long.
     """
     table = table_of(distribution, source, text)

@@ -80,7 +80,7 @@ class Ring:
             self._socket.setsockopt(SOL_PACKET, PACKET_RX_RING, request)
             self._memory = mmap.mmap(self._socket.fileno(), blocks * BLOCK)
             self.index: Final = self._index_now()
-            # Frames that the relay puts back into a switch come in on the port once more.
+            # Frames that the relay reinjects into a switch are received on the port again.
             attach_filter(self._socket, drop_reinserted(self.index))
             self._socket.bind((device, ETH_P_ALL))
         except BaseException:

@@ -46,7 +46,7 @@ class Environment(Protocol):
 class Torture(Native[ActiveMessages]):
     """over: how long requests are sent. endpoints: endpoints of each process. victim: the rank that is killed.
 
-    A process returns: sent, by rank; handled, with counts; came_back: by peer, with reasons; since: replies from others
+    A process returns: sent, by rank; handled, with counts; returned: by peer, with reasons; since: replies from others
     after the victim's last one; silent: ranks that have not said that they are done. An endpoint keeps its frame until
     its requests are acknowledged or returned: where there are fewer frames than endpoints, those that have asked the
     victim can take all frames, and the others' replies then come once it is known to be dead.
@@ -69,7 +69,7 @@ class Process:
         self._open: dict[RequestKey, tuple[int, Completion[bool]]] = {}  # by request: its destination
         self._sent: dict[int, list[RequestKey]] = {rank: [] for rank in self._others}
         self._handled: list[RequestKey] = []
-        self._came_back: list[tuple[int, str]] = []
+        self._returned_requests: list[tuple[int, str]] = []
         self._wrong = 0
         self._since = 0
         self._heard: set[tuple[int, EndpointName]] = set()
@@ -115,7 +115,7 @@ class Process:
         self._is_over = True
         del pump  # it ends with the run
         return {
-            "sent": self._sent, "handled": self._handled, "came_back": self._came_back, "wrong": self._wrong,
+            "sent": self._sent, "handled": self._handled, "returned": self._returned_requests, "wrong": self._wrong,
             "since": self._since, "faults": self._library.driver.faults,
             "silent": sorted(survivors - self._gone - self._byes),
         }  # fmt: skip
@@ -184,9 +184,9 @@ class Process:
         if returned.status in NOT_YET and not returned.is_reply and is_new:
             self._open.pop((rank, endpoint, number))[1].complete(False)
             return
-        self._came_back.append((peer, returned.status.name))
+        self._returned_requests.append((peer, returned.status.name))
         self._gone.add(peer)
-        # What it had taken and not answered comes back only if its NIC lives, or begins again.
+        # Its accepted and unanswered requests are returned only if its NIC survives, or restarts.
         for requested in [requested for requested, (other, _) in self._open.items() if other == peer]:
             self._open.pop(requested)[1].complete(False)
 

@@ -1,6 +1,6 @@
 """Measure a hundred node processes, from a parent as small as the command.
 
-Prints one JSON object: the seconds until all had begun, and each one's private bytes. The argument selects the
+Prints one JSON object: the seconds until all had started, and the private bytes of each. The argument selects the
 protocol: "echo" or "emp".
 """
 
@@ -27,7 +27,7 @@ async def idle(_endpoint: Host, node: ProgramNode) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Return the memory that a process shares with no other; the rest is its parent's."""
+    """Return the memory that a process shares with no other; the rest is shared with its parent."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 

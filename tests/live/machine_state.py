@@ -58,7 +58,7 @@ def snapshot() -> Snapshot:
 
 
 class Machine:
-    """A snapshot to come back to."""
+    """A snapshot to restore."""
 
     def __init__(self) -> None:
         self.before = snapshot()
@@ -70,7 +70,7 @@ class Machine:
         while difference := self.before.difference(snapshot()):
             self.spoilt = time.monotonic() >= until
             assert not self.spoilt, f"{what or 'the machine has changed'}:\n{difference}"
-            time.sleep(0.005)  # between two looks
+            time.sleep(0.005)  # between two samples
 
     def clear(self) -> None:
         """Remove what a failed test has left, so that later tests do not fail too."""
@@ -94,7 +94,7 @@ def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADL
     until = time.monotonic() + deadline
     while not condition():
         assert time.monotonic() < until, f"in {deadline} s it did not come true: {what}"
-        time.sleep(0.005)  # between two looks
+        time.sleep(0.005)  # between two samples
 
 
 def _mounts() -> frozenset[str]:

@@ -59,7 +59,7 @@ def mac(cluster: RunningCluster, node: str) -> bytes:
 
 
 def received(packet_socket: socket.socket) -> list[bytes]:
-    """Read all frames that have come in, without the node's own."""
+    """Read all received frames, without the node's own."""
     frames = []
     while True:
         try:
@@ -75,12 +75,12 @@ def received(packet_socket: socket.socket) -> list[bytes]:
 
 
 def note_times(packet_socket: socket.socket) -> None:
-    """Let the kernel note when each frame comes in, for `received_with_times`."""
+    """Enable the kernel's receive time stamps, for `received_with_times`."""
     packet_socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
 def received_with_times(packet_socket: socket.socket) -> list[tuple[int, bytes]]:
-    """Read all frames that have come in, without the node's own, each with the time that the kernel has noted, nanoseconds
+    """Read all received frames, without the node's own, each with the kernel's time stamp, nanoseconds
     of the system's clock."""
     frames = []
     while True:

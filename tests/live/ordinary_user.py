@@ -1,7 +1,7 @@
 """Run a function as an ordinary user, in a child process that gives up being root.
 
 The child is forked and has imported all that it uses: the interpreter and the packages may lie where an ordinary user cannot
-read them, and nothing has to be copied. What it asserts comes back as its exit code, its traceback on standard error.
+read them, and nothing has to be copied. A failed assertion becomes its exit code, with a traceback on standard error.
 """
 
 from __future__ import annotations

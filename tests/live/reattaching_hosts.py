@@ -74,7 +74,7 @@ class ReattachingHost(Process):
             try:
                 nic = Attachment(device, ETHERTYPE, split_driver(), function)
             except AttachError:  # no agent is running
-                time.sleep(0.002)  # between two looks
+                time.sleep(0.002)  # between two samples
                 continue
             driver = HostDriver(nic, nic.host)
             try:

@@ -303,8 +303,8 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
         reported = {rank: host.result() for rank, host in enumerate(hosts) if rank != VICTIM}
         is_exactly_once(reported)
         assert all(entry["wrong"] == 0 for entry in reported.values())
-        came_back = {rank: one["came_back"] for rank, one in reported.items()}
-        assert {peer for returned in came_back.values() for peer, _ in returned} == {VICTIM}, came_back
+        returned_by_rank = {rank: entry["returned"] for rank, entry in reported.items()}
+        assert {peer for returned in returned_by_rank.values() for peer, _ in returned} == {VICTIM}, returned_by_rank
         # Twelve endpoints over seven frames: the minimum if each was resident once.
         least = PROCESSES * workload.endpoints - Settings().frames
         unloaded = {name: agent_counters(running, name)["unloaded"] for name in running.agents}

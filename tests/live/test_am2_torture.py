@@ -46,7 +46,7 @@ def test_a_killed_node_and_a_flapping_link_affect_no_other(description: Cluster,
     is_exactly_once(results)
     for reported in results.values():
         assert reported["wrong"] == 0
-        assert reported["came_back"]
-        assert {tuple(entry) for entry in reported["came_back"]} == {(3, "UNREACHABLE")}
+        assert reported["returned"]
+        assert {tuple(entry) for entry in reported["returned"]} == {(3, "UNREACHABLE")}
         assert reported["since"]
         assert reported["faults"] > 12

@@ -28,7 +28,7 @@ LATE = "8ms"
 
 @dataclass(slots=True)
 class Wire:
-    """A link's two ends: frames go in at n1, and what comes out at n2 is noted with its time."""
+    """A link's two ends: frames enter at n1, and those that leave at n2 are recorded with their times."""
 
     cluster: RunningCluster
     nics: dict[str, socket.socket]

@@ -33,7 +33,7 @@ for _module in (
 
 @pytest.mark.usefixtures("registered")
 def test_udp_needs_no_root(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         lossy = Cluster.star(2, loss="10%", delay="100us", seed=4)  # which the relay carries, whoever it is
         (row,) = testbed.run(
             lossy, "pingpong", protocol="udp", settings={"sizes": "4", "retry": "5ms", "count": 100}
@@ -44,12 +44,12 @@ def test_udp_needs_no_root(home: Path) -> None:
         assert 0 < row["lost"] < row["count"]
         assert Store().names() == []
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 @pytest.mark.usefixtures("registered")
 def test_a_scenario_with_commands_needs_none_either(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         faults = (
             Pause(on="@client", at="100ms", for_="100ms"),
             Restart(on="n1", at="300ms"),
@@ -66,4 +66,4 @@ def test_a_scenario_with_commands_needs_none_either(home: Path) -> None:
         assert rows(folder)["n1"]["crashed"] == 1
         assert Store().names() == []
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

@@ -57,7 +57,7 @@ def counters(cluster: RunningCluster) -> list[dict[str, int]]:
         actual[:] = [counts["counters"] for counts in both]
         return not any(counts["held"] for counts in both)
 
-    eventually(settled, "nothing is under way")
+    eventually(settled, "no frame is in flight")
     return actual
 
 

@@ -25,7 +25,7 @@ for _module in ("testbed.observe.sniff.capture",):
 
 @pytest.mark.parametrize("lasting", [True, False])
 def test_an_ordinary_user_captures_lost_frames(home: Path, lasting: bool) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.back_to_back(loss="30%", delay="1ms").up("pair", keep=lasting) as cluster:
             with cluster.capture("n1", home / "x.pcapng") as capture:
                 _talk(cluster)
@@ -39,7 +39,7 @@ def test_an_ordinary_user_captures_lost_frames(home: Path, lasting: bool) -> Non
             assert sum(bool(met) for *_, met in read_capture(home / "x.pcapng")) == lost
         (home / "x.pcapng").unlink()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def _talk(cluster: RunningCluster) -> None:

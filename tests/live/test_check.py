@@ -359,12 +359,12 @@ def stop_under_load(relay: int, wire: str, device: str) -> None:
     started = count_arrived()
     until = time.monotonic() + 60 * SLOW
     while count_arrived() < started + 20 and time.monotonic() < until:
-        time.sleep(0.005)  # between two looks
+        time.sleep(0.005)  # between two samples
     os.kill(relay, signal.SIGSTOP)
     try:
         stopped, until = count_arrived(), time.monotonic() + 1
         while count_arrived() < stopped + 100 and time.monotonic() < until:
-            time.sleep(0.005)  # between two looks
+            time.sleep(0.005)  # between two samples
         time.sleep(0.2)  # the fault itself
     finally:
         os.kill(relay, signal.SIGCONT)

@@ -32,7 +32,7 @@ for _module in ("testbed.controller.probing.measurement",):
 def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
     layout = resolve(Cluster.star(2))
 
-    def story() -> None:
+    def body() -> None:
         store = Store()
         bring_up(store, layout, name="star", origin="a test", lasting=lasting)
         fault_injection.inject(store, "star", "n1", {"delay": 20_000_000, "loss": 0.3})
@@ -54,13 +54,13 @@ def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
         assert verdict("star", before).grade is Grade.INVALID
         removal.down(store, "star")
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_an_ordinary_user_checks_links_at_switches_with_routes(home: Path) -> None:
     layout = resolve(Cluster.ring(3, kind="myrinet"))
 
-    def story() -> None:
+    def body() -> None:
         store = Store()
         bring_up(store, layout, name="ring", origin="a test", lasting=False)
         fault_injection.inject(store, "ring", "n1", {"delay": 20_000_000})
@@ -70,4 +70,4 @@ def test_an_ordinary_user_checks_links_at_switches_with_routes(home: Path) -> No
         assert earliest.measured >= 40_000_000 - 50_000
         removal.down(store, "ring")
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

@@ -402,7 +402,7 @@ def links() -> list[dict[str, Any]]:
     return actual
 
 
-# Faults: what is injected, what it comes to, and what is refused
+# Faults: injections, their sum, and refusals
 
 
 @pytest.mark.usefixtures("star")

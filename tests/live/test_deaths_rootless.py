@@ -75,7 +75,7 @@ def assert_says(pid: int, act: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("remove", ["down", "gc", "up"])
 def test_the_death_of_the_holder_ends_the_cluster_and_every_command_reports_it(home: Path, remove: str) -> None:
-    def story() -> None:
+    def body() -> None:
         cluster = up()
         ping(cluster, "n1", "n2")
         relay, supervisor = processes.identity(relay_pid(cluster)), supervisor_of(cluster)
@@ -95,11 +95,11 @@ def test_the_death_of_the_holder_ends_the_cluster_and_every_command_reports_it(h
             removal.down(Store(), NAME)
         assert not Store().root.exists()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         cluster = up()
         run_folder = home / "run"
         pid = os.fork()
@@ -116,7 +116,7 @@ def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
         removal.down(Store(), NAME)
         subprocess.run(["rm", "-r", str(run_folder)], check=True)
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 @pytest.mark.requires("user-python")
@@ -125,7 +125,7 @@ def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
 ) -> None:
     monkeypatch.setattr(sys, "executable", ordinary_users_python())
 
-    def story() -> None:
+    def body() -> None:
         cluster = up()
         relay, first = relay_pid(cluster), supervisor_of(cluster)
         os.kill(first.pid, signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
         removal.down(Store(), NAME)
         assert not Store().root.exists()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_without_a_supervisor_the_relay_continues_and_reports_the_reason(
@@ -146,7 +146,7 @@ def test_without_a_supervisor_the_relay_continues_and_reports_the_reason(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python3")
 
-    def story() -> None:
+    def body() -> None:
         cluster = up()
         os.kill(supervisor_of(cluster).pid, signal.SIGKILL)
         eventually(lambda: len(events_of(cluster, "supervisor not restarted")) == 1, "it says why")
@@ -158,4 +158,4 @@ def test_without_a_supervisor_the_relay_continues_and_reports_the_reason(
         assert status(cluster.state).missing == ()
         removal.down(Store(), NAME)
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

@@ -34,7 +34,7 @@ LENGTH = slice(34, 36)
 """Place of the payload's length in a frame."""
 CHECK = slice(38, 42)
 BAD = ["malformed", "corrupt", "strangers", "restarts", "given_up", "wrong_acknowledgements"]
-"""Counts of what no good frame is, nor one that has come before."""
+"""Counters that no valid and new frame increments."""
 SIZE = 4_000
 """Bytes of a message of three frames."""
 

@@ -29,7 +29,7 @@ for _module in (
 
 @pytest.mark.usefixtures("registered")
 def test_workloads_run_on_nics_and_on_sockets(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         for protocol in ("emp", "tcp"):
             lossy = Cluster.star(3, delay="1ms", loss="2%", seed=4)
             result = testbed.run(
@@ -48,16 +48,16 @@ def test_workloads_run_on_nics_and_on_sockets(home: Path) -> None:
             )
         assert Store().names() == []
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 @pytest.mark.usefixtures("registered")
 def test_commands_run(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         result = run_commands(
             Cluster.star(2), [("n1", "id -u"), ("n2", "cat /proc/sys/kernel/hostname")], output=home.parent / "run"
         )
         assert [command.log.read_text() for command in result.commands] == ["0\n", "n2\n"]
         assert Store().names() == []
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

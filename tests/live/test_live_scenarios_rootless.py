@@ -23,7 +23,7 @@ for _module in ("testbed.controller.checkers.runs", "testbed.controller.scenario
 
 @pytest.mark.usefixtures("registered")
 def test_faults_on_links_and_nodes_happen_without_root(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         faults = (
             Partition(shape="isolated", node="n2", from_="100ms", to="300ms"),
             Flap(on="n2", at="700ms", for_="100ms"),
@@ -42,4 +42,4 @@ def test_faults_on_links_and_nodes_happen_without_root(home: Path) -> None:
         assert ends(folder) == {"fault[1]": {"processes": 1}}
         assert Store().names() == []
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

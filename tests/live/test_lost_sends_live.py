@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from testbed.controller.runs.run_options import Nics
-from tests.sim.test_lost_sends import BOTH, check_lost_messages, check_unmatched_send
+from tests.sim.test_lost_sends import BOTH_PROTOCOLS, check_lost_messages, check_unmatched_send
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
-@BOTH
+@BOTH_PROTOCOLS
 @pytest.mark.parametrize("nics", ["inline", "shared"])
 def test_a_returned_message_is_reported_by_its_request_the_history_and_the_checkers(
     tmp_path: Path, protocol: str, nics: Nics

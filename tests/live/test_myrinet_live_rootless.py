@@ -14,11 +14,11 @@ from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine")]
 
-import_module("testbed.controller.runs.live_execution")  # before a child loses the right to read it
+import_module("testbed.controller.runs.live_execution")  # the unprivileged child cannot read the source
 
 
 def test_two_senders_that_flood_a_narrow_output_lose_nothing(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         count = 1000
         with crossbar_cluster("n2 s1:2", "n3 s1:3", "n1 s1:1", rate="2mbit").up() as cluster:
             programs: dict[str, Program] = {f"n{number}": partial(flood, count=count, size=100) for number in (2, 3)}
@@ -30,4 +30,4 @@ def test_two_senders_that_flood_a_narrow_output_lose_nothing(home: Path) -> None
             links = relay_report(cluster)["links"]
             assert all(links[f"n{number}:eth0--s1:{number}"]["forward"]["stops"] for number in (2, 3))
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

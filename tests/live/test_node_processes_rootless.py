@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("m
 
 
 def test_programs_communicate_in_a_held_cluster(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
                 outcome = run.wait(TIMEOUT)
@@ -45,7 +45,7 @@ def test_programs_communicate_in_a_held_cluster(home: Path) -> None:
                 Grade.TRUSTED
             }
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_programs_communicate_through_a_relay_in_a_lasting_cluster(home: Path) -> None:
@@ -57,7 +57,7 @@ def test_programs_communicate_through_a_relay_in_a_lasting_cluster(home: Path) -
     async def receive(endpoint: emp.Endpoint, node: ProgramNode) -> int:
         return (await endpoint.receive(node.numbers["n1"], 1, bytearray(20_000))).length
 
-    def story() -> None:
+    def body() -> None:
         store, layout = Store(), resolve(Cluster.star(2, delay="1ms", loss="5%", seed=3))
         bring_up(store, layout, name="star", origin="a test", lasting=True)
         cluster = RunningCluster.attach("star")
@@ -66,11 +66,11 @@ def test_programs_communicate_through_a_relay_in_a_lasting_cluster(home: Path) -
                 assert run.wait(TIMEOUT).results["n2"] == 20_000
         removal.down(store, "star")
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_offloads_are_restored_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:
                 assert not offloads_on_inside(cluster, "n1")
@@ -84,7 +84,7 @@ def test_offloads_are_restored_when_a_run_ends_and_when_its_parent_is_killed(hom
             events = [event["event"] for event in event_log.read(Store().directory(cluster.name))]
             assert "offloads left off" not in events
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_a_flood_that_overflows_a_users_smaller_buffers_is_reported(home: Path, tmp_path: Path) -> None:
@@ -100,21 +100,21 @@ def test_a_flood_that_overflows_a_users_smaller_buffers_is_reported(home: Path, 
         while not over.exists():
             time.sleep(0.001)  # a program that keeps its NIC from working
 
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": asleep}) as run:
                 outcome = run.wait(TIMEOUT)
             assert outcome.verdict.grade is Grade.INVALID
             assert f"NIC lost on n2: {outcome.reports['n2'].dropped} frames" in outcome.invalid
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_next_one_is_refused(home: Path) -> None:
     async def wait(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(60_000_000_000)
 
-    def story() -> None:
+    def body() -> None:
         store = Store()
         bring_up(store, resolve(Cluster.star(2)), name="star", origin="a test", lasting=True)
         cluster = RunningCluster.attach("star")
@@ -131,7 +131,7 @@ def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_
             pass
         removal.down(store, "star")
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def offloads_on_inside(cluster: RunningCluster, node: str) -> bool | None:
@@ -140,7 +140,7 @@ def offloads_on_inside(cluster: RunningCluster, node: str) -> bool | None:
 
 
 def test_deaths_and_pending_operations_are_reported(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": idle}) as run:
                 assert stuck(run, 0.5).waiting["n1"][0].startswith("the program waits for a message")
@@ -153,7 +153,7 @@ def test_deaths_and_pending_operations_are_reported(home: Path) -> None:
                 with pytest.raises(NodeDiedError, match="n1"):
                     run.wait(TIMEOUT)
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_the_runs_end_with_the_users_process(home: Path) -> None:

@@ -205,14 +205,14 @@ def test_as_root(cluster): ...
         pytest.main([str(path), "-p", "no:cacheprovider", "-p", "no:faulthandler", ignoring], plugins=[actual])
         return actual.found
 
-    def story() -> None:
+    def body() -> None:
         passed, skipped = outcomes()
         assert passed == "passed "
         assert "requires root: not run as root with its capabilities" in skipped
 
     assert outcomes() == ["passed ", "passed "]
     requires_marker.missing_reason.cache_clear()
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 @pytest.mark.timeout(300)

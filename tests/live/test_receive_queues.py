@@ -68,7 +68,7 @@ def test_workers_without_a_function_pass_packets_on(tmp_path: Path) -> None:
     logs = {log.name: log.read_text() for log in (tmp_path / "run" / "logs").glob("*.nic*.log")}
     assert logs == {f"{node}.nic{worker}.log": "" for node in ("n1", "n2") for worker in ("", "1", "2")}
     counts = result.counters["n1"]
-    assert counts["recv_pull_reply"] > 1_000, "each came by another worker"
+    assert counts["recv_pull_reply"] > 1_000, "each arrived at another worker"
     assert counts["worker_taken"] < counts["recv_pull_reply"]
 
 

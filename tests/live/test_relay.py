@@ -446,7 +446,7 @@ def test_an_injection_killed_after_any_change_leaves_a_cluster_that_the_next_com
 
 @pytest.mark.requires("userns")
 def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.PathLike[str]) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             fault = cluster.inject("n1", delay="3ms")
             first = cluster.inject("n1", rules=["drop icmp and nth(1)"], direction="out")
@@ -466,7 +466,7 @@ def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.Path
             assert relayed_links(cluster) == {}
             ping(cluster, "n1", "n2")
 
-    wait_for_success(as_user(home, story))  # type: ignore[arg-type]
+    wait_for_success(as_user(home, body))  # type: ignore[arg-type]
 
 
 def test_the_relay_that_is_started_again_counts_on() -> None:
@@ -498,7 +498,7 @@ def test_the_relay_that_is_started_again_counts_on() -> None:
 
 
 def test_a_relay_that_ended_on_purpose_leaves_no_counts() -> None:
-    """Declared rules have no number of their own, and begin at 1 when they come back."""
+    """Declared rules have no number, and count from 1 when they are added again."""
     impaired = impaired_star(rules=["drop icmp and nth(3)"])  # type: ignore[arg-type]
     with RunningCluster(Store(), up(resolve(impaired)).state) as cluster:
         for _ in range(2):

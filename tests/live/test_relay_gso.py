@@ -296,7 +296,7 @@ def test_gso_frames_on_a_link_with_fates_are_segmented_without_loss() -> None:
 
 @pytest.mark.requires("userns")
 def test_an_ordinary_users_relay_carries_pieces_too(home: os.PathLike[str]) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             cluster.inject("all", delay="1ms")
             server = cluster["n2"].popen(["python3", "-c", SERVER])
@@ -306,4 +306,4 @@ def test_an_ordinary_users_relay_carries_pieces_too(home: os.PathLike[str]) -> N
             assert gso_frames(cluster)
             assert not any(any(direction["emulator"].values()) for direction in directions(cluster))
 
-    wait_for_success(as_user(home, story))  # type: ignore[arg-type]
+    wait_for_success(as_user(home, body))  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ def test_a_link_switches_between_tc_and_the_relay_without_losing_a_frame(shape: 
 @pytest.mark.requires("userns")
 @pytest.mark.parametrize("shape", ["star", "back-to-back"] if LONG else ["star"])
 def test_an_ordinary_users_link_switches_between_cables_and_tc_without_losing_a_frame(home: Path, shape: str) -> None:
-    def story() -> None:
+    def body() -> None:
         make, target = SHAPES[shape]
         with make().up("replugged", datapath="tc") as cluster:
             echoes = ["ping", "-n", "-q", "-i0.002", "-c1000", cluster["n2"].address or ""]
@@ -162,7 +162,7 @@ def test_an_ordinary_users_link_switches_between_cables_and_tc_without_losing_a_
             output, _ = program.communicate(timeout=60)
             assert "1000 packets transmitted, 1000 received" in output, output
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 @pytest.mark.usefixtures("machine")

@@ -34,7 +34,7 @@ def up(nodes: int) -> ApplyResult:
 
 
 def test_an_ordinary_user_brings_a_cluster_up_uses_changes_and_removes_it(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         assert len(up(2).operations) == 10
         cluster = RunningCluster.attach()
         assert cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", "n2"]).returncode == 0
@@ -51,7 +51,7 @@ def test_an_ordinary_user_brings_a_cluster_up_uses_changes_and_removes_it(home: 
             RunningCluster.attach("star")
         assert not Store().root.exists()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_later_processes_of_the_user_enter_the_cluster_that_an_earlier_one_made(home: Path) -> None:
@@ -72,7 +72,7 @@ def test_later_processes_of_the_user_enter_the_cluster_that_an_earlier_one_made(
 
 
 def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         state = up(2).state
         assert state.holder is not None
         processes.end(state.holder)
@@ -80,7 +80,7 @@ def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
         assert len(up(2).operations) == 10
         RunningCluster.attach().down()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_a_cluster_of_another_pid_namespace_is_neither_used_nor_removed(home: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_cluster_of_another_pid_namespace_is_neither_used_nor_removed(home: Pa
 
 
 def test_a_held_cluster_ends_with_its_block(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             cluster["n2"].run(["ping", "-n", "-q", "-c1", "-W5", "n1"])
             holder = cluster.state.holder
@@ -126,7 +126,7 @@ def test_a_held_cluster_ends_with_its_block(home: Path) -> None:
         assert not holder.is_alive
         assert not Store().root.exists()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> None:
@@ -153,17 +153,17 @@ def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> Non
 
 
 def test_the_directory_of_an_ordinary_users_clusters_is_private(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         os.umask(0)
         up(2)
         assert stat.S_IMODE(Store().root.stat().st_mode) == 0o700
         RunningCluster.attach().down()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_a_directory_of_clusters_that_others_can_write_is_refused(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         root = Store().root
         root.mkdir()
         root.chmod(0o777)
@@ -171,18 +171,18 @@ def test_a_directory_of_clusters_that_others_can_write_is_refused(home: Path) ->
             up(2)
         root.rmdir()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_a_directory_of_clusters_that_another_user_made_is_refused(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         with pytest.raises(PermissionDeniedError, match=f"^{Store().root} belongs to another user$"):
             up(2)
 
     theirs = home / "netns-testbed"
     theirs.mkdir(mode=0o755)
     try:
-        wait_for_success(as_user(home, story))
+        wait_for_success(as_user(home, body))
     finally:
         theirs.rmdir()
 
@@ -190,17 +190,17 @@ def test_a_directory_of_clusters_that_another_user_made_is_refused(home: Path) -
 def test_the_machines_root_namespace_gets_no_interface(home: Path) -> None:
     before = subprocess.run(["ip", "-j", "link"], capture_output=True, check=True).stdout
 
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up():
             assert subprocess.run(["ip", "-j", "link"], capture_output=True, check=True).stdout == before
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_the_setting_that_forbids_user_namespaces_is_named(home: Path) -> None:
     """user.max_user_namespaces is counted per user namespace: in one of our own it can be forbidden to ourselves."""
 
-    def story() -> None:
+    def body() -> None:
         userns.become_namespace_root()
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         is_never_root = pytest.MonkeyPatch()
@@ -212,4 +212,4 @@ def test_the_setting_that_forbids_user_namespaces_is_named(home: Path) -> None:
             "run as root, or have root run 'sysctl -w user.max_user_namespaces=15000'"
         )
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

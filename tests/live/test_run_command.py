@@ -139,7 +139,7 @@ def test_an_interruption_at_any_moment_leaves_only_the_measurements(tmp_path: Pa
     while not expected.exists() or (event == "rows.jsonl" and not expected.stat().st_size):
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline
-        time.sleep(0.001)  # between two looks
+        time.sleep(0.001)  # between two samples
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130

@@ -247,7 +247,7 @@ def somebody(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.mark.requires("userns", "postgresql")
 def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             config = cluster.ssh()
             assert ssh(config, "n1", "hostname; whoami").stdout == "n1\npostgres\n"
@@ -262,18 +262,18 @@ def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
             assert cluster.ssh() == config
             assert (config.parent / "n1.pid").read_text() == before
 
-    wait_for_success(as_user(somebody, story))
+    wait_for_success(as_user(somebody, body))
 
 
 @pytest.mark.requires("userns")
 def test_a_user_without_a_name_gets_the_reason_from_sshd(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         with Cluster.star(2).up() as cluster:
             with pytest.raises(UnsupportedError, match=f"user {os.getuid()} has no name"):
                 cluster.ssh()
             assert not Store().ssh_directory(cluster.name).exists()
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))
 
 
 def test_the_machine_gets_no_interface(star: RunningCluster) -> None:

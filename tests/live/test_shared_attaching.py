@@ -145,7 +145,7 @@ def test_an_agent_that_dies_is_restarted_and_its_scripts_are_notified(protocol: 
         deadline = time.monotonic() + TIMEOUT
         while "NIC agent restarted" not in [event["event"] for event in event_log.read(directory)]:
             assert time.monotonic() < deadline, "nobody has started it again"
-            time.sleep(0.01)  # between two looks
+            time.sleep(0.01)  # between two samples
         assert agent_of(cluster, "n1") != first
         other.kill()
         other.communicate()

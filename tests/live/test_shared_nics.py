@@ -38,7 +38,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, what
-        time.sleep(0.01)  # between two looks
+        time.sleep(0.01)  # between two samples
 
 
 async def everybody(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> list[bool]:
@@ -226,7 +226,7 @@ def test_a_peer_is_notified_of_a_hosts_death_although_half_of_all_frames_are_los
 
 
 def received_frames(running: Nodes, name: str) -> int:
-    """Frames that have come to a node's NIC."""
+    """Return the frames that a node's NIC has received."""
     return running.report(name)["taken"]
 
 

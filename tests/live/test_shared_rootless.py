@@ -24,7 +24,7 @@ for _module in (
 
 @pytest.mark.usefixtures("registered")
 def test_a_run_has_shared_nics_and_nics_stay_shared_for_scripts(home: Path) -> None:
-    def story() -> None:
+    def body() -> None:
         result = testbed.run(Cluster.star(2), "random", nics="shared", settings={"messages": 30})
         assert sum(row["received"] for row in result.results.values()) == 2 * 30
         with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
@@ -32,4 +32,4 @@ def test_a_run_has_shared_nics_and_nics_stay_shared_for_scripts(home: Path) -> N
             assert f"@testbed/nic/{cluster['n1'].layout.nics[0].name}/agent" in output
         assert Store().names() == []
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

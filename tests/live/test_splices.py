@@ -373,7 +373,7 @@ def stream(
             nics[source].send(node_sockets.numbered_frame(destination, own, number))
             sent.append(number)
             number += 1
-            time.sleep(0.0001)  # the pace
+            time.sleep(0.0001)  # pacing
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()

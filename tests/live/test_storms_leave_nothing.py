@@ -1,5 +1,5 @@
-"""A small storm is watched as ``ci/bench runs`` watches a large one: nothing grows, nothing is left. An artificial leak is
-found, in memory and in descriptors."""
+"""A small storm is monitored like the large one of ``ci/bench runs``: nothing grows, nothing is left. An artificial leak of
+memory and descriptors is found."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ import ctypes, os, sys, time
 ctypes.CDLL(None).prctl(15, b"node n1", 0, 0, 0)  # PR_SET_NAME
 kept = []
 print("ready", flush=True)
-for turn in range(80):
+for _ in range(80):
     if sys.argv[1] == "leaks":
         kept.append((bytearray(os.urandom(64_000)), os.open("/dev/null", os.O_RDONLY)))
-    time.sleep(0.05)  # how fast it leaks
+    time.sleep(0.05)  # interval of the leaks
 """
 
 
-def looked_at(what: str) -> Watch:
-    """A process that leaks 64 kB and a descriptor every 50 ms, or does not."""
+def watched_process(behaviour: str) -> Watch:
+    """Watch a process until it ends. "leaks": it leaks 64 kB and a descriptor every 50 ms; "sleeps": it does not."""
     mark = f"leak-{os.getpid()}-{time.monotonic_ns()}"
     with subprocess.Popen(
-        [sys.executable, "-c", LEAKING, what], env={**os.environ, MARK: mark}, stdout=subprocess.PIPE
+        [sys.executable, "-c", LEAKING, behaviour], env={**os.environ, MARK: mark}, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         watch = Watch(mark, 0)
         while process.poll() is None:
             watch.look()
-            time.sleep(0.05)  # between two looks
+            time.sleep(0.05)  # between two samples
     return watch
 
 
 def test_an_artificial_leak_is_found() -> None:
-    memory, descriptors = gained(looked_at("leaks"))["node processes"]
+    memory, descriptors = gained(watched_process("leaks"))["node processes"]
     assert memory.least > STEADY
     assert descriptors > 0
 
 
 def test_a_process_that_does_not_leak_is_not_suspected() -> None:
-    memory, descriptors = gained(looked_at("sleeps"))["node processes"]
+    memory, descriptors = gained(watched_process("sleeps"))["node processes"]
     assert (memory.least, descriptors) == (0, 0)
 
 

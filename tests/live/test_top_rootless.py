@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.requires("root", "userns", "ping"), pytest.mark.usefix
 
 @pytest.mark.parametrize("lasting", [True, False])
 def test_an_ordinary_user_sees_frames_drops_and_programs(home: Path, lasting: bool) -> None:
-    def story() -> None:
+    def body() -> None:
         opened = set(os.listdir("/proc/self/fd"))
         gathering = SnapshotSampler(Store(), "pair")
         with Cluster.back_to_back(loss="100%", delay="1ms").up("pair", keep=lasting) as cluster:
@@ -40,4 +40,4 @@ def test_an_ordinary_user_sees_frames_drops_and_programs(home: Path, lasting: bo
         gathering.close()
         assert set(os.listdir("/proc/self/fd")) == opened
 
-    wait_for_success(as_user(home, story))
+    wait_for_success(as_user(home, body))

@@ -191,7 +191,7 @@ def test_words_can_be_read_in_light_and_dark(page: Browser, star: RunningCluster
     page.until("document.querySelector('#details .buttons')")
     colours = []
     for dark in (False, True):
-        page.appear(dark=dark)
+        page.emulate(dark=dark)
         colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         assert page.evaluate(contrasts(WORDS)) == []
         press(page, "i")

@@ -103,7 +103,7 @@ class Traffic:
                 except OSError:  # the NIC's link is down
                     number -= 1
                 next_time += GAP
-                time.sleep(max(0, next_time - time.monotonic_ns()) / 1e9)  # the pace
+                time.sleep(max(0, next_time - time.monotonic_ns()) / 1e9)  # at RATE
             report(number)
 
         return send

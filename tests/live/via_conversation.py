@@ -65,7 +65,7 @@ async def _refused(nic: ViaNic, vi: Vi, other: int, node: Node) -> str:
 async def _talk(nic: ViaNic, node: Node, ptag: int, other: int, kind: str) -> list[str]:
     """One connection with another node: tell where memory is, then write there and send in turn. Both sides disconnect.
 
-    What the other tells has a buffer of its own: its messages may come before this program goes on."""
+    The other side's announcement has a separate buffer: its messages may arrive before this program continues."""
     area, outgoing, inbox = nic.allocate(LARGEST * len(SIZES)), nic.allocate(LARGEST), nic.allocate(LARGEST)
     place = nic.allocate(_PLACE.size)
     memory = await nic.register(area, ptag, rdma_write=True)

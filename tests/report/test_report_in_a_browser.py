@@ -83,22 +83,22 @@ def test_the_skip_link_leads_to_the_verdict(open_report: Browser) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_can_be_read_in_light_and_in_dark(open_report: Browser, dark: bool) -> None:
-    open_report.appear(dark=dark)
+    open_report.emulate(dark=dark)
     open_report.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert open_report.evaluate(contrasts(WORDS)) == []
 
 
 def test_light_and_dark_are_not_the_same(open_report: Browser, tmp_path: Path) -> None:
     for dark in (False, True):
-        open_report.appear(dark=dark)
+        open_report.emulate(dark=dark)
         open_report.screenshot(tmp_path / f"{dark}.png")
     light_picture, dark_picture = (tmp_path / "False.png").read_bytes(), (tmp_path / "True.png").read_bytes()
     assert struct.unpack(">II", light_picture[16:24]) == struct.unpack(">II", dark_picture[16:24]) == (1200, 900)
     assert light_picture != dark_picture
     background = "getComputedStyle(document.body).backgroundColor"
-    open_report.appear()
+    open_report.emulate()
     assert open_report.evaluate(background) == "rgb(251, 250, 248)"
-    open_report.appear(dark=True)
+    open_report.emulate(dark=True)
     assert open_report.evaluate(background) == "rgb(20, 23, 27)"
 
 
@@ -120,9 +120,9 @@ def test_words_of_a_plot_do_not_stand_on_each_other(open_report: Browser) -> Non
 
 
 def test_print_truncates_nothing_and_omits_screen_controls(open_report: Browser) -> None:
-    open_report.appear(media="print")
+    open_report.emulate(media="print")
     assert open_report.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
     assert open_report.evaluate(
         "[...document.querySelectorAll('.scrolls')].every(one => getComputedStyle(one).overflowX == 'visible')"
     )
-    open_report.appear()
+    open_report.emulate()

@@ -45,7 +45,7 @@ DIRECTIONS: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Frames that came to one direction of a link, in order, and those that left it. Times in nanoseconds since
+    """Frames that entered one direction of a link, in order, and those that left it. Times in nanoseconds since
     the first frame came, or was to come."""
 
     offered: Stamped
@@ -114,7 +114,7 @@ class Line:
 
     def carry_through_change(self, schedule: Schedule, index: int, after: Impairment) -> tuple[Run, range]:
         """Send frames forward and change the impairment while they come, not before the frame at `index` has. Which places
-        of the change agree with when it was made: how many frames had come by then."""
+        of the change agree with its time: the number of frames that had arrived by then."""
         raise NotImplementedError
 
     def expected(self, run: Run, direction: DirectionName = "forward") -> Oracle:

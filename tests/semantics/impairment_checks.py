@@ -136,7 +136,7 @@ def check_fates(line: Line, run: Run, direction: str = "forward") -> None:
 
 
 def check_times(line: Line, arrived: Stamped, deadlines: Sequence[int]) -> None:
-    """No frame came out before it was due, and a quarter of them hardly later: exactly then in virtual time."""
+    """Check that no frame left early, and that a quarter of them were hardly late; in virtual time, that none was late."""
     assert len(arrived) == len(deadlines)
     lateness = [time - deadline for (time, _), deadline in zip(arrived, deadlines, strict=True)]
     if line.virtual:

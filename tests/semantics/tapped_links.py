@@ -39,7 +39,7 @@ _NEAR = 200_000  # ns before a frame's time from which on the sender watches the
 
 
 class Tap:
-    """All frames that come in on an interface, with when they did, in wall-clock nanoseconds."""
+    """Receive all frames of an interface, with their times, wall-clock nanoseconds."""
 
     def __init__(self, packet_socket: socket.socket) -> None:
         self.socket = packet_socket

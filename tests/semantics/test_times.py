@@ -222,7 +222,7 @@ def test_a_trace_of_opportunities_is_the_rate(line: Line) -> None:
     """The trace gives one opportunity after 10 ms and two after 20 ms; its phase is unknown to the test."""
     run = line.carry(paced(30, size=1504))
     assert run.frames == [frame for _, frame in run.offered]
-    first = (0, 10, 10, 20, 30, 30), (0, 0, 10, 20, 20, 30), (0, 10, 20, 20, 30, 40)  # where in the trace we came in
+    first = (0, 10, 10, 20, 30, 30), (0, 0, 10, 20, 20, 30), (0, 10, 20, 20, 30, 40)  # entry points into the trace
     for pattern in first:
         period = pattern[3]
         deadlines = [(pattern[index % 3] + index // 3 * period) * MILLISECOND for index in range(30)]
@@ -266,8 +266,8 @@ def check_burst(line: Line, run: Run, feature: str, frames: int, size: int) -> N
         slack = -(-bucket(line) // size)
         assert frames - slack <= len(run.frames) <= frames + slack
     else:
-        # netem counts frames, of which fewer bytes fit when they are small. And those under way: a burst finds more room
-        # than the queue's.
+        # netem counts frames, of which fewer bytes fit when they are small. It includes those in flight: a burst finds more
+        # room than the queue's.
         assert len(run.frames) <= frames + frames_under_way(line)
 
 

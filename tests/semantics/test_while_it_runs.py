@@ -41,7 +41,7 @@ def check_changed_once(line: Line, run: Run, change_range: range, before: Impair
         index for index in change_range if line.expected_through_change(run, index, before).frames == run.frames
     }
     assert possible_indices, (
-        f"no change between the frames {change_range.start} and {change_range.stop} explains what came out"
+        f"no change between the frames {change_range.start} and {change_range.stop} explains the received frames"
     )
 
 

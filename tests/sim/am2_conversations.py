@@ -80,7 +80,7 @@ class ConversingEndpoint:
         self.max_medium = endpoint.library.max_medium
         endpoint.tag = TAG
         endpoint.segment = bytearray(ROOM * (PLACES * len(all_names) + 1))
-        endpoint.error_handler = self.came_back
+        endpoint.error_handler = self.on_returned
         for number, handler in (SHORT, self.short), (MEDIUM, self.data), (BULK, self.data), (ANSWER, self.answer):
             endpoint.set_handler(number, handler)
         own_name = endpoint.name
@@ -120,7 +120,7 @@ class ConversingEndpoint:
         self.writing.pop(serial, None)
         assert token.is_reply
 
-    def came_back(self, message: Returned) -> None:
+    def on_returned(self, message: Returned) -> None:
         if message.is_reply:
             self.notes.replies_returned += 1
             return

@@ -16,7 +16,7 @@ from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Case, Reques
 from tests.sim.am2_swarm_ledger import Ledger
 
 TIMEOUT: Final = 2 * SECOND
-"""Virtual time after which an exchange is taken to have come to a halt."""
+"""Virtual time after which an exchange counts as stalled."""
 PACKET: Final = 512
 _SETTINGS: Final = {
     "channels": 2, "sequences": 1 << 16, "scan": MILLISECOND // 5, "timeout": MILLISECOND,

@@ -69,7 +69,7 @@ class _ResidencyWatch:
         change, self._change = self._change, None
         if change is not None:
             after = state_of(change.residency, change.endpoint)
-            self._watch.saw(ENDPOINT, change.state, change.event, after)
+            self._watch.record(ENDPOINT, change.state, change.event, after)
 
     def _begin(self, residency: Residency, endpoint: NicEndpoint, event: str, state: str = "") -> None:
         self._settle()
@@ -99,7 +99,7 @@ class _ResidencyWatch:
             if subject == layout.CREATE and endpoint is None:
                 on_doorbell(residency, now, number, subject)
                 if (created := endpoints.get(number)) is not None:
-                    self._watch.saw(ENDPOINT, ABSENT, "host creates it", state_of(residency, created))
+                    self._watch.record(ENDPOINT, ABSENT, "host creates it", state_of(residency, created))
                 return
             if endpoint is not None and subject in events and self._is_effective(residency, endpoint, subject):
                 self._begin(residency, endpoint, events[subject])
@@ -154,7 +154,7 @@ class _ResidencyWatch:
             if endpoint.page is not None:
                 self._settle()
                 residency = self._residencies[sender._card]
-                self._watch.saw(ENDPOINT, EVICTION_PENDING, "time to leave", state_of(residency, endpoint))
+                self._watch.record(ENDPOINT, EVICTION_PENDING, "time to leave", state_of(residency, endpoint))
             stop_sending(sender, endpoint)
 
         def watched_save(endpoint: NicEndpoint, page: memoryview) -> None:
@@ -174,7 +174,7 @@ class _ResidencyWatch:
         """Record that the NIC has stopped waiting for a host's release, for which it calls no method."""
         if endpoint in self._releasing and endpoint.is_released:
             del self._releasing[endpoint]
-            self._watch.saw(ENDPOINT, RELEASING, "host takes too long", DRAINING)
+            self._watch.record(ENDPOINT, RELEASING, "host takes too long", DRAINING)
 
     def _residency_of(self, endpoint: NicEndpoint) -> Residency:
         return next(
@@ -197,7 +197,7 @@ class _ResidencyWatch:
             reason = deliver(receiver, peer, body)
             is_refused = reason == REASON_NOT_RESIDENT
             assert is_refused != (before in (RESIDENT, EVICTION_PENDING)), f"{endpoint.number} is {before}: {reason}"
-            self._watch.saw(ENDPOINT, before, "message", before)
+            self._watch.record(ENDPOINT, before, "message", before)
             return reason
 
         self._patch.setattr(Receiver, "deliver", watched_deliver)

@@ -35,7 +35,7 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         before = sending_state(self.free_rows[0]) if self.free_rows else ""
         row = original_begin(self, now, packet)
         if row is not None:
-            watch.saw(table, before, "packet to send", sending_state(row))
+            watch.record(table, before, "packet to send", sending_state(row))
         return row
 
     patch.setattr(SendTable, "begin", watched_begin)
@@ -50,7 +50,7 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
             before = sending_state(rows[channel]) if channel < len(rows) else ""
             result = method(self, now, channel, generation, sequence, stamp)
             if before:
-                watch.saw(table, before, late_event if result is None else event, sending_state(rows[channel]))
+                watch.record(table, before, late_event if result is None else event, sending_state(rows[channel]))
             return result
 
         patch.setattr(SendTable, name, observed)
@@ -66,7 +66,7 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
             assert isinstance(row, SendRow)
             before = sending_state(row)
             result = method(self, *arguments)
-            watch.saw(table, before, event, sending_state(row))
+            watch.record(table, before, event, sending_state(row))
             return result
 
         patch.setattr(SendTable, name, observed)
@@ -90,18 +90,20 @@ def _watch_receiving(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         former_generation = row.generation
         packet_class = classify(self, channel, generation, sequence, stamp)
         is_new = before == states.UNUSED or row.generation != former_generation
-        watch.saw(table, before, "new generation" if is_new else events[packet_class], receiving_state(self, channel))
+        watch.record(
+            table, before, "new generation" if is_new else events[packet_class], receiving_state(self, channel)
+        )
         return packet_class
 
     def watched_advance(self: ReceiveTable, channel: int, answer: int = 0) -> None:
         before = receiving_state(self, channel)
         advance(self, channel, answer)
-        watch.saw(table, before, "packet accepted", receiving_state(self, channel))
+        watch.record(table, before, "packet accepted", receiving_state(self, channel))
 
     def watched_refuse(self: ReceiveTable, channel: int, stamp: int) -> None:
         before = receiving_state(self, channel)
         refuse(self, channel, stamp)
-        watch.saw(table, before, "packet refused", receiving_state(self, channel))
+        watch.record(table, before, "packet refused", receiving_state(self, channel))
 
     patch.setattr(ReceiveTable, "classify", watched_classify)
     patch.setattr(ReceiveTable, "advance", watched_advance)

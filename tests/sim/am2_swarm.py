@@ -1,7 +1,7 @@
 """The swarm of AM-II: random cases in the simulator, each first under faults, then on a healed network.
 
 In every case there are more endpoints than frames, so that they are paged while they talk. While the faults last nothing
-wrong may happen; once they are over everything must come to its end: every request handled once and replied to, or back
+wrong may happen; once they are over everything must end: every request handled once and replied to, or back
 at its sender with a reason that is true; all credits back, no channel and no slot in use.
 
     python -m tests.sim.am2_swarm 4711        run one case again, and shrink it if it fails

@@ -1,6 +1,6 @@
 """Ledger of a swarm case of AM-II, kept outside all NICs: the fate of every request, and the fates that are violations.
 
-Each request is handled once and replied to once, or it comes back to its sender, with a reason that is true. Where a NIC has
+Each request is handled once and replied to once, or it is returned to its sender with a true reason. Where a NIC has
 taken another one for unreachable, or has restarted, that cannot be: there the truth is looked up, and counted. But no
 request is ever delivered or handled twice, nor by two incarnations of a NIC.
 """
@@ -120,12 +120,12 @@ class Ledger:
         if fate.handled:
             raise Violation(f"{describe_fate(serial, fate)} is handled twice")
         if fate.returned not in (None, Status.UNREACHABLE):
-            raise Violation(f"{describe_fate(serial, fate)} is handled, and has come back")
+            raise Violation(f"{describe_fate(serial, fate)} is handled, and was returned")
         fate.handled.append(self.incarnations[receiver[0]])
         if fate.request.answer == NOTHING:
             talker = None if fate.void else self.talkers.get((fate.request.source, fate.request.origin))
             if talker is not None:
-                talker.ended(serial)
+                talker.end(serial)
         return fate
 
     def is_replied(self, serial: int) -> RequestFate:
@@ -135,26 +135,26 @@ class Ledger:
         if fate.replied > 1 or not fate.handled:
             raise Violation(f"{describe_fate(serial, fate)} is replied to for the {fate.replied}. time")
         if fate.returned is not None:
-            raise Violation(f"{describe_fate(serial, fate)} is replied to, and has come back")
+            raise Violation(f"{describe_fate(serial, fate)} is replied to, and was returned")
         return fate
 
-    def comes_back(self, serial: int, status: Status) -> None:
+    def on_request_returned(self, serial: int, status: Status) -> None:
         """A request does."""
         fate = self.fates[serial]
         if fate.returned is not None or fate.replied:
-            raise Violation(f"{describe_fate(serial, fate)} comes back: {status.name}")
+            raise Violation(f"{describe_fate(serial, fate)} is returned: {status.name}")
         fate.returned = status
         if status is Status.UNREACHABLE:
-            self.unclear["came back, delivered" if fate.delivered else "came back, not delivered"] += 1
+            self.unclear["returned, delivered" if fate.delivered else "returned, not delivered"] += 1
         self._may_come_back(serial, fate, status)
 
-    def reply_comes_back(self, serial: int, status: Status) -> None:
+    def on_reply_returned(self, serial: int, status: Status) -> None:
         """Record a returned reply: the requester may never learn of it."""
         fate = self.fates[serial]
         origin = (fate.request.source, fate.request.origin)
         if not (self.case.may_lose_touch or origin in self.freed):
-            raise Violation(f"{describe_fate(serial, fate)}: its reply comes back: {status.name}")
-        self.unclear["replies came back"] += 1
+            raise Violation(f"{describe_fate(serial, fate)}: its reply is returned: {status.name}")
+        self.unclear["replies returned"] += 1
         self._excuse(serial, fate)
 
     def _may_come_back(self, serial: int, fate: RequestFate, status: Status) -> None:
@@ -173,7 +173,7 @@ class Ledger:
             else:
                 true &= bool(fate.request.wrong) and status is _COMES_BACK[fate.request.wrong]
         if not true:
-            raise Violation(f"{describe_fate(serial, fate)} comes back: {status.name}")
+            raise Violation(f"{describe_fate(serial, fate)} is returned: {status.name}")
 
     # What has an end there.
 

@@ -28,16 +28,16 @@ NO_ENDPOINT: Final = 60_000
 """Number of an endpoint that does not exist."""
 WRONG_TAG: Final = 0xBAD
 GUARD: Final = 64
-"""Bytes behind a segment's data, which nothing may touch."""
+"""Guard bytes behind a segment's data, which must not change."""
 
-Place = tuple[int, int, str]
+Target = tuple[int, int, str]
 """A node, its endpoint, and what is wrong with the translation."""
-Lead = tuple[int, int]
-"""A place of the translation table, and how often that was mapped: all credits are there again then."""
+Mapping = tuple[int, int]
+"""An entry of the translation table, and the number of its mappings: each new mapping has all credits."""
 
 
 def words(serial: int, count: int) -> tuple[int, ...]:
-    """A short message's, behind its serial number."""
+    """Return the words of a short message that follow its serial number."""
     return tuple([serial * 1_000_003 + number & 0xFFFF_FFFF for number in range(count)])
 
 
@@ -53,17 +53,17 @@ class SwarmEndpoint:
         self.world: Final = ledger
         self.incarnation: Final = ledger.incarnations[self.name[0]]
         self.rng: Final = source(ledger.case.seed, f"endpoint {self.name}, life {self.incarnation}")
-        self.open: Final[dict[int, Lead]] = {}
-        self.lost: Final[Counter[Lead]] = Counter()
+        self.open: Final[dict[int, Mapping]] = {}
+        self.lost: Final[Counter[Mapping]] = Counter()
         self.has_sent = False
         self.version = 0
         self.handled = 0
-        self._places: dict[Place, int] = {}
+        self._places: dict[Target, int] = {}
         self._mapped: Counter[int] = Counter()
         self._mine: set[int] = set()
         endpoint = self.endpoint
         endpoint.segment = bytearray(ledger.rooms[self.name] + GUARD)
-        endpoint.error_handler = self.came_back
+        endpoint.error_handler = self.on_returned
         for number, handler in (
             (WORDS, self.words),
             (DATA, self.data),
@@ -142,30 +142,30 @@ class SwarmEndpoint:
             raise Violation(f"the reply to request {serial} came from {token.source}")
         if serial % 8 == 0:
             self._break_rules(token)
-        self.ended(serial)
+        self.end(serial)
         return request
 
-    def came_back(self, message: Returned) -> None:
+    def on_returned(self, message: Returned) -> None:
         if message.is_reply:
-            is_the_librarys = not message.handler
-            if is_the_librarys and message.arguments[:2] != (Status.BAD_HANDLER, UNSET_HANDLER):
-                raise Violation(f"the library's own reply comes back: {message.arguments}")
-            self.world.reply_comes_back(message.arguments[2 if is_the_librarys else 0], message.status)
+            is_of_library = not message.handler
+            if is_of_library and message.arguments[:2] != (Status.BAD_HANDLER, UNSET_HANDLER):
+                raise Violation(f"the library's own reply is returned: {message.arguments}")
+            self.world.on_reply_returned(message.arguments[2 if is_of_library else 0], message.status)
             return
         serial = message.arguments[0]
         if serial not in self._mine:
-            raise Violation(f"request {serial} comes back, which this incarnation has not sent")
-        self.world.comes_back(serial, message.status)
-        self.ended(serial)
+            raise Violation(f"request {serial} is returned, which this incarnation has not sent")
+        self.world.on_request_returned(serial, message.status)
+        self.end(serial)
 
-    def ended(self, serial: int) -> None:
+    def end(self, serial: int) -> None:
         self.open.pop(serial, None)
 
     def excuse(self, serial: int) -> None:
         """Give up a request whose end may never be known, and the credit that it holds."""
-        lead = self.open.pop(serial, None)
-        if lead is not None:
-            self.lost[lead] += 1
+        mapping = self.open.pop(serial, None)
+        if mapping is not None:
+            self.lost[mapping] += 1
             self.endpoint.wake()
 
     # Programs.
@@ -193,9 +193,9 @@ class SwarmEndpoint:
                 await node.sleep(rng.below(300 * MICROSECOND))
             while not fate.is_sent:
                 index = self._place(request)
-                is_waiting = self._lead(index) in self.open.values()
+                is_waiting = self._mapping(index) in self.open.values()
                 if self._has_lost(index) and not self.endpoint.credits(index) and not is_waiting:
-                    break  # no credit will ever come back
+                    break  # no credit will ever return
                 if self._try(am, index, serial, request):
                     fate.is_sent = True
                 else:
@@ -204,7 +204,7 @@ class SwarmEndpoint:
 
     def _has_lost(self, index: int) -> bool:
         """Return whether the destination may have lost credits for good."""
-        return bool(self.lost[self._lead(index)])
+        return bool(self.lost[self._mapping(index)])
 
     def _try(self, am: ActiveMessages, index: int, serial: int, request: Request) -> bool:
         endpoint, ledger = self.endpoint, self.world
@@ -226,18 +226,18 @@ class SwarmEndpoint:
         if not is_sent:
             ledger.does_not_send(number)
             return False
-        self.open[serial] = lead = self._lead(index)
+        self.open[serial] = mapping = self._mapping(index)
         maximum = endpoint.library.settings.credits
         has_its_credits = (
             ledger.incarnations[request.sink] == 1 and (request.sink, request.endpoint) not in ledger.freed
         )
-        if has_its_credits and sum(other_lead == lead for other_lead in self.open.values()) > maximum:
+        if has_its_credits and sum(other == mapping for other in self.open.values()) > maximum:
             raise Violation(
-                f"endpoint {self.name} has {list(self.open)} under way, and {maximum} credits for each other one"
+                f"endpoint {self.name} has {list(self.open)} in flight, and {maximum} credits for each destination"
             )
         return True
 
-    def _lead(self, index: int) -> Lead:
+    def _mapping(self, index: int) -> Mapping:
         return index, self._mapped[index]
 
     def _place(self, request: Request) -> int:
@@ -266,7 +266,7 @@ class SwarmEndpoint:
         if self.open:
             sentences.append(f"waits for the ends of requests {list(self.open)}")
         if not endpoint.is_empty:
-            sentences.append("has messages that are not handled")
+            sentences.append("has unhandled messages")
         for index in self._places.values():
             if endpoint.credits(index) != endpoint.library.settings.credits and not self._has_lost(index):
                 translation = endpoint.translation(index)
@@ -281,7 +281,7 @@ class SwarmEndpoint:
             sentences.append(f"has slots {busy_slots} that are not free")
         segment = endpoint.segment
         if segment is None or any(segment[-GUARD:]):
-            sentences.append("has been written to behind its segment's data")
+            sentences.append("has changed guard bytes behind its segment's data")
         return [f"endpoint {self.name} {sentence}" for sentence in sentences]
 
 

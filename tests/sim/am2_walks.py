@@ -118,10 +118,10 @@ class _Hosts:
         self.copy_out()
 
     def is_bound(self, number: int) -> bool:
-        return number in self.card.windows[self.card.place(number)].bound_endpoints
+        return number in self.card.windows[self.card.host_of(number)].bound_endpoints
 
     def load(self, number: int) -> None:
-        if not self.is_bound(number) and NO_ENDPOINT in self.card.windows[self.card.place(number)].bound_endpoints:
+        if not self.is_bound(number) and NO_ENDPOINT in self.card.windows[self.card.host_of(number)].bound_endpoints:
             self.card.load(number)
 
     def unload(self, number: int) -> None:
@@ -147,7 +147,7 @@ class _Hosts:
 
     def destroy(self, number: int) -> None:
         self.created.discard(number)
-        window = self.card.windows[self.card.place(number)]
+        window = self.card.windows[self.card.host_of(number)]
         self.card.ring(number, layout.DESTROY)
         if self.is_bound(number):
             window.bind(window.bound_endpoints.index(number), NO_ENDPOINT)

@@ -60,7 +60,7 @@ class _ReceiveWatch:
         self._watch_hosts()
 
     def _saw(self, before: str, event: str, after: str) -> None:
-        self._watch.saw(RECEIVE_MESSAGE, before, event, after)
+        self._watch.record(RECEIVE_MESSAGE, before, event, after)
 
     def _begin(self, receiver: Receiver, peer: Peer, message_id: int) -> _Frame:
         counters = receiver._card.counters

@@ -40,7 +40,7 @@ class _SendWatch:
         self._watch_ends()
 
     def _saw(self, before: str, event: str, after: str) -> None:
-        self._watch.saw(SEND_MESSAGE, before, event, after)
+        self._watch.record(SEND_MESSAGE, before, event, after)
 
     def _watch_causes(self) -> None:
         for name, cause in (("on_timer", "timeout"), ("on_peer_introduced", "peer introduced")):

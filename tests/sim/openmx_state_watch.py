@@ -22,7 +22,7 @@ def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     def watched_step(firmware: Firmware, endpoint: DriverEndpoint, event: str) -> None:
         before = endpoint.state
         step(firmware, endpoint, event)
-        watch.saw(states.ENDPOINT, before, event, endpoint.state)
+        watch.record(states.ENDPOINT, before, event, endpoint.state)
 
     def watched_hand_over(
         firmware: Firmware, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b""
@@ -31,7 +31,7 @@ def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         hand_over(firmware, endpoint, event, data)
         if firmware.counters.unexp_eventq_full == dropped:
             kind = "connection request" if event.kind == TYPE_CONNECT else "message"
-            watch.saw(states.ENDPOINT, endpoint.state, kind, endpoint.state)
+            watch.record(states.ENDPOINT, endpoint.state, kind, endpoint.state)
 
     patch.setattr(Firmware, "_step", watched_step)
     patch.setattr(Firmware, "_deliver", watched_hand_over)
@@ -44,7 +44,7 @@ def watch_pulls(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     def observed(pulls: Pulls, pull: Pull, event: str) -> None:
         before = pull.state
         step(pulls, pull, event)
-        watch.saw(states.PULL, before, event, pull.state)
+        watch.record(states.PULL, before, event, pull.state)
 
     patch.setattr(Pulls, "_step", observed)
 
@@ -56,6 +56,6 @@ def watch_partners(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     def observed(partner: Partner, event: str) -> None:
         before = partner.state
         step(partner, event)
-        watch.saw(states.PARTNER, before, event, partner.state)
+        watch.record(states.PARTNER, before, event, partner.state)
 
     patch.setattr(Partner, "_step", observed)

@@ -241,7 +241,7 @@ class Run:
 
 @contextmanager
 def steered() -> Iterator[None]:
-    """See to it that all frames that come to an endpoint from the wire are handled by the same core. Raises Violation."""
+    """Check that all frames for an endpoint from the wire are handled by the same core. Raises Violation."""
     look_up, softirq = Driver.look_up, HostedNic._softirq
     cores: dict[DriverEndpoint, int] = {}
     is_from_wire = False

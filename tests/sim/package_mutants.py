@@ -93,11 +93,11 @@ MUTANTS: Final = (
         "        self._parts.pop(peer, None)\n", "",
     ),
     PackageMutant(
-        "restarts", "synchronous messages to a peer that has restarted wait for ever", "host.py",
+        "restarts", "synchronous messages to a peer that has restarted wait forever", "host.py",
         "        self.matching.fail_transfers(peer, _restarted(peer), sends=())\n", "",
     ),
     PackageMutant(
-        "restarts", "cards of a former life are taken for the new one's", "firmware.py",
+        "restarts", "cards of a former incarnation are taken for the new one's", "firmware.py",
         "        if standing is not Standing.CURRENT:", "        if standing is not Standing.CURRENT and kind != KIND_CARD:",
     ),
     PackageMutant(
@@ -116,7 +116,7 @@ MUTANTS: Final = (
         "        if returned.outcome == Outcome.DONE:\n            self._give_place(index)\n",
     ),
     PackageMutant(
-        "fates", "a card that comes again is another one", "firmware.py",
+        "fates", "a repeated card is a new one", "firmware.py",
         "        if number == peer.expected:", "        if number in (peer.expected, peer.expected - 1):",
     ),
     PackageMutant(

@@ -22,7 +22,7 @@ def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         is_new = number not in peers.known
         found_peer = peer(peers, number)
         if is_new and found_peer.incarnation:
-            watch.saw(PEER, UNKNOWN, "presumed", state_of(found_peer))
+            watch.record(PEER, UNKNOWN, "presumed", state_of(found_peer))
         return found_peer
 
     def watched_admit(
@@ -38,7 +38,7 @@ def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
             event = "same incarnation"
         else:
             event = "later incarnation" if is_last else "earlier incarnation"
-        watch.saw(PEER, before, event, state_of(peer))
+        watch.record(PEER, before, event, state_of(peer))
         return is_last
 
     def watched_classify(
@@ -46,7 +46,7 @@ def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     ) -> Standing:
         standing = classify(peers, now, peer, incarnation, addressee, events)
         if standing is Standing.MISDIRECTED:
-            watch.saw(PEER, state_of(peer), "meant for another incarnation", state_of(peer))
+            watch.record(PEER, state_of(peer), "meant for another incarnation", state_of(peer))
         return standing
 
     patch.setattr(Peers, "peer", watched_peer)

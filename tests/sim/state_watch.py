@@ -20,7 +20,7 @@ class Watch:
         self.row_counts: Counter[Row] = Counter()
         self.unknown: Counter[tuple[str, str, str, str]] = Counter()
 
-    def saw(self, table: StateTable, state: str, event: str, next_state: str) -> None:
+    def record(self, table: StateTable, state: str, event: str, next_state: str) -> None:
         try:
             row = table.row(state, event)
         except KeyError:

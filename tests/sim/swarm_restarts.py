@@ -1,6 +1,6 @@
 """The swarm's second kind of case: NICs restart during the traffic, and messages are given up.
 
-Then not everything can arrive: a message that was under way may be returned to its sender, whether it had arrived or not.
+Then not everything can arrive: a message in flight may be returned to its sender, whether it has arrived or not.
 What must hold: nothing arrives twice, not at two incarnations of a NIC either, what arrives is right, whatever is posted
 ends (with its message, or with an error) or waits for a message that was never received, and once all is calm every node can
 talk to every other: as they are, where nothing is given up; where messages may be, once all NICs have started again.
@@ -63,7 +63,7 @@ async def receive_some(endpoint: Matching, node: SimNode, case: Case, taken_numb
         if number >= CALM_TAG:
             attempt = (envelope.source, number - CALM_TAG)
             if bytes(buffer[: envelope.length]) != bytes([envelope.source] * 8) or attempt in calm:
-                raise Violation(f"{node.name}: {envelope.source}'s message is another one, or came twice")
+                raise Violation(f"{node.name}: {envelope.source}'s message is a different one, or was received twice")
             calm.add(attempt)
             continue
         message = case.messages[number]
@@ -72,7 +72,7 @@ async def receive_some(endpoint: Matching, node: SimNode, case: Case, taken_numb
         if bytes(buffer[: envelope.length]) != payload(number, message.size):
             raise Violation(f"{node.name}: message {number} came with other bytes")
         if number in taken_numbers:
-            raise Violation(f"{node.name}: message {number} came twice")
+            raise Violation(f"{node.name}: message {number} was received twice")
         taken_numbers.append(number)
 
 

@@ -40,7 +40,7 @@ class Pair:
         self.returned: list[Returned] = []
         self.data: list[bytes] = []
         self.answers: list[int] = []
-        self.asker.error_handler = self.came_back
+        self.asker.error_handler = self.on_returned
         self.asker.set_handler(2, lambda _, word: self.answers.append(word))
         self.asked.set_handler(1, lambda token, word: token.reply(2, word + 1))
         self.link = self.simulation.layout.links[0].name
@@ -53,7 +53,7 @@ class Pair:
         self.delivered.append(delivery)
         self.back.is_cut |= self.deafens
 
-    def came_back(self, returned: Returned) -> None:
+    def on_returned(self, returned: Returned) -> None:
         self.returned.append(returned)
         self.data.append(bytes(returned.data))
 
@@ -465,7 +465,7 @@ def test_without_an_error_handler_poll_raises_returned_error() -> None:
     pair = Pair()
     pair.asker.error_handler = None
     pair.asker.map(0, EndpointName(1, 9), TAG)
-    with pytest.raises(ReturnedError, match="endpoint 9 of node 1, handler 1, has come back: bad endpoint"):
+    with pytest.raises(ReturnedError, match="endpoint 9 of node 1, handler 1, was returned: bad endpoint"):
         pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
 
 

@@ -34,9 +34,10 @@ MIN_SELDOM = 1 if LONG else 0
 SELDOM = {
     label(PARTNER, PARTNER.row(CONNECTING, "answer with a used session")),
     label(PULL, PULL.row(RETRIED, "refused")),
-    label(PULL, PULL.row(RETRIED, "library ends it")),
+    label(PULL, PULL.row(RETRIED, "ended by the library")),
 }
-"""Rows that a hundred cases do not take: both ends ask at once, or a connection ends while a pull's block comes again."""
+"""Rows that a hundred cases do not take: both ends connect at once, or a connection ends while a pull's block is
+repeated."""
 WATCHING = (watch_endpoints, watch_pulls, watch_partners)
 
 

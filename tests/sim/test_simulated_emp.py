@@ -29,7 +29,7 @@ async def send(endpoint: Endpoint, node: SimNode, destinations: Sequence[int], s
 
 
 async def receive(endpoint: Endpoint, node: SimNode, sources: Sequence[int], size: int) -> list[ReceiveResult]:  # noqa: ARG001
-    """A message from each of these."""
+    """Receive a message from each source."""
     buffers = [bytearray(size) for _ in sources]
     receives = [endpoint.post_receive(peer, peer, buffer) for peer, buffer in zip(sources, buffers, strict=True)]
     results = [await receive for receive in receives]

@@ -99,7 +99,7 @@ def test_a_switch_with_small_buffers_loses_cells_of_eight_senders_and_every_mess
     incast = Incast(8)
     incast.run(queue_frames=16)
     assert incast.switch[FULL] > 0
-    assert incast.total("overruns") == 0, "256 cells at most are under way"
+    assert incast.total("overruns") == 0, "at most 256 cells are in flight"
     assert incast.total("resent") + incast.total("hurried") > 0
     assert not incast.lost
     assert set(incast.handled.values()) == {1}

@@ -1,7 +1,7 @@
 """The swarm's cases of VIA's connections: clients and servers, peers, rejections, requests that are withdrawn or expire,
 with one or two ranks on a node, also between VIs of one NIC.
 
-Whatever is lost, both sides come to an end: whoever is connected either receives what its peer sends, or learns that the
+Whatever is lost, both sides terminate: a connected side either receives the peer's messages, or learns that the
 peer has gone. Where no side gives up, both receive. Nobody receives from a peer that has not been connected.
 
     python -m tests.sim.via_connection_swarm 4711

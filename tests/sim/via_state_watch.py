@@ -26,12 +26,12 @@ def watch_vis(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     def watched_step(card: Card, event: str) -> None:
         before = card.state
         step(card, event)
-        watch.saw(NIC, before, event, card.state)
+        watch.record(NIC, before, event, card.state)
 
     def watched_step_vi(card: Card, vi: Vi, event: str) -> None:
         before = vi.state
         step_vi(card, vi, event)
-        watch.saw(VI, before, event, vi.state)
+        watch.record(VI, before, event, vi.state)
 
     patch.setattr(Card, "step", watched_step)
     patch.setattr(Card, "step_vi", watched_step_vi)
@@ -50,7 +50,7 @@ class _QueueWatch:
         self._watch_ends()
 
     def _saw(self, before: str, event: str, after: str) -> None:
-        self._watch.saw(SEND_QUEUE, before, event, after)
+        self._watch.record(SEND_QUEUE, before, event, after)
 
     def _watch_frames(self) -> None:
         frame, resend, on_timer = Sender._frame, Sender._resend, Sender.on_timer

@@ -99,7 +99,7 @@ class SplicedLink:
         deadline = time.monotonic() + TIMEOUT
         while (qdisc := self.qdisc()).queued > held:
             assert time.monotonic() < deadline, f"{qdisc.queued} frames are still held after {TIMEOUT} s"
-            time.sleep(0.01)  # between two looks
+            time.sleep(0.01)  # between two samples
         frames: list[bytes] = []
         while self._taken + len(frames) < qdisc.frames:
             try:
@@ -107,7 +107,7 @@ class SplicedLink:
             except BlockingIOError:
                 missing_count = qdisc.frames - self._taken - len(frames)
                 assert time.monotonic() < deadline, f"{missing_count} frames have left and not arrived"
-                time.sleep(0.01)  # between two looks
+                time.sleep(0.01)  # between two samples
         self._taken += len(frames)
         return frames
 

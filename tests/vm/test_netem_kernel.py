@@ -174,7 +174,7 @@ def test_a_change_keeps_the_frames_in_flight_and_the_counters(splice: SplicedLin
     splice.offer(50)
     assert splice.qdisc().queued == 50
     splice.set(options(Impairment(delay=1, corrupt=1e-12)))
-    assert splice.qdisc().queued == 50, "a change let go of the frames under way"
+    assert splice.qdisc().queued == 50, "a change dropped the frames in flight"
     splice.offer(20)
     assert numbers(splice.arrived(held=50)) == list(range(1, 21))  # they overtake those that keep their time
     assert splice.qdisc().frames == 20

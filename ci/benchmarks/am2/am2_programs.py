@@ -16,13 +16,13 @@ LARGE = 1 << 20  # bytes of a bulk message
 _TAG = 7
 _WORDS = (1, 2, 3, 4)
 _ASK, _ANSWER, _FILL, _FILLED, _END = range(1, 6)
-_AGAIN = 10_000_000  # ns until it is tried again whether the other node has its endpoint
+_AGAIN = 10_000_000  # ns between attempts to reach the other node's endpoint
 
 Program = Callable[..., Coroutine[Any, None, object]]
 
 
 class Asking:
-    """The endpoint of the node that asks."""
+    """Endpoint of the requesting node."""
 
     def __init__(self, am: ActiveMessages, peer: int) -> None:
         self.endpoint = endpoint = am.allocate_bundle().allocate_endpoint()
@@ -84,7 +84,7 @@ async def am_ping(am: ActiveMessages, node: ProgramNode, *, count: int) -> Quant
 
 
 async def am_rate(am: ActiveMessages, node: ProgramNode, *, count: int) -> float:
-    """Measure requests of four words, each answered, with all credits in use; requests/s."""
+    """Return requests/s: requests of four words with replies, with all credits in use."""
     asking = Asking(am, node.numbers[PONG])
     await asking.begin(node)
     start = time.monotonic_ns()
@@ -98,7 +98,7 @@ async def am_rate(am: ActiveMessages, node: ProgramNode, *, count: int) -> float
 
 
 async def am_source(am: ActiveMessages, node: ProgramNode, *, count: int) -> float:
-    """Measure bulk messages of 1 MiB with all credits in use; bit/s, until the last is answered."""
+    """Return bit/s of bulk messages of 1 MiB with all credits in use, until the last reply."""
     asking, data = Asking(am, node.numbers[PONG]), bytes(LARGE)
     await asking.begin(node)
     start = time.monotonic_ns()

@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 
 
 class Nodes:
-    """The process that has the nodes; ended with them when it is closed."""
+    """Client of the process that runs the nodes; `close` ends both."""
 
     def __init__(self) -> None:
         home = Path(__file__).parents[1]
@@ -101,7 +101,7 @@ def bulk(nodes: Nodes, traffic: Traffic, repeat: int, count: int, seconds: float
 def _one_way(
     nodes: Nodes, kind: str, what: str, repeat: int, count: int, progress: Progress
 ) -> tuple[tuple[float, ...], int]:
-    """Samples, and how many packets were sent again."""
+    """Return samples, and the number of retransmitted packets."""
     samples, resent = [], 0
     for turn in range(repeat + 1):
         progress(f"{what}: {f'{turn} of {repeat}' if turn else 'warm-up'}")

@@ -1,4 +1,4 @@
-"""``ci/bench cluster``: stars against the floor, the commands, running in a node, idle nodes, thousands of nodes."""
+"""``ci/bench cluster``: stars against the floor, the commands, programs in a node, idle nodes, thousands of nodes."""
 
 import argparse
 import contextlib

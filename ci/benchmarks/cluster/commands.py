@@ -1,4 +1,4 @@
-"""The product's commands on a star: wall and CPU time of each, and a star that the command brings up."""
+"""Wall and CPU time of testbed's commands on a star, and a star that the command brings up."""
 
 import os
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """Cost of an idle node: kernel memory, state, processes. Measured on a star that the command brought up.
 
 Memory is taken from /proc/meminfo before and after: the fall of MemAvailable, and separately the growth of
-Slab + Percpu + KernelStack + PageTables, which no page cache and no process blurs.
+Slab + Percpu + KernelStack + PageTables, which page cache and processes do not affect.
 """
 
 import os
@@ -30,7 +30,7 @@ def memory() -> dict[str, int]:
 
 
 def state_bytes(cluster: str) -> int:
-    """The sizes of all files below /run that carry the cluster's name in their path, namespaces left out."""
+    """Return the total size of files below /run with the cluster's name in their path, without namespaces."""
     total = 0
     for directory, directories, files in os.walk("/run"):
         if Path(directory) == Path("/run"):
@@ -41,7 +41,7 @@ def state_bytes(cluster: str) -> int:
 
 
 def processes(cluster: str, marker: str) -> tuple[int, int]:
-    """How many processes descend from the command that was given `marker`; how many are in the namespaces."""
+    """Return the number of processes that descend from the command with `marker`, and of those in the namespaces."""
     expected = f"TESTBED_BENCH={marker}".encode()
     inside = {os.stat(path).st_ino for path in named_namespaces(cluster)}
     descended = within = 0

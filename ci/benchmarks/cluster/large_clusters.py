@@ -1,5 +1,5 @@
-"""Clusters of thousands: a description of 10,000 nodes checked, and a star of 1,000 brought up by the command and by the
-floor in turn."""
+"""Clusters of thousands of nodes: validation of a description of 10,000, and bring-up of a star of 1,000 by the command and
+by the floor in turn."""
 
 import os
 import tempfile
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.cluster.commands import CPU, WALL, ByCommand
 from benchmarks.cluster.floor import Floor
 from benchmarks.cluster.stars import BRING_UP
-from benchmarks.harness import command_line
+from benchmarks.harness import command_timing
 from benchmarks.harness.command_timing import run
 from benchmarks.harness.namespace_teardown import Observer
 from benchmarks.harness.rows import Row
@@ -21,7 +21,7 @@ UP = f"testbed up star-{HOSTS}"
 
 
 def written(nodes: int, racks: int = 10) -> str:
-    """A description without a shape: hosts on switches in a row."""
+    """Write a description without a shape: hosts on switches in a row."""
     parts = [f'name = "written-{nodes}"']
     parts += [f'[[node]]\nname = "host-{number}"' for number in range(nodes)]
     parts += [f'[[switch]]\nname = "rack-{number}"' for number in range(racks)]
@@ -38,9 +38,9 @@ DESCRIPTIONS = {
 
 
 def measure(floor: Floor | None, repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
-    """`repeat` rounds, after one that is not counted; rows in seconds."""
+    """Measure `repeat` rounds after a warm-up; rows in seconds."""
     samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
-    testbed = command_line.command()
+    testbed = command_timing.command()
     with tempfile.TemporaryDirectory() as folder:
         for number, text in enumerate(DESCRIPTIONS.values()):
             Path(folder, f"{number}.toml").write_text(text)

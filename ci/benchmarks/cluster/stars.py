@@ -12,7 +12,7 @@ BRING_UP, TEAR_DOWN, SETTLED = "bring-up", "tear-down", "settled tear-down"
 
 
 class FailedError(Exception):
-    """A contender could not make or unmake its star."""
+    """A contender could not bring its star up or down."""
 
     def __init__(self, contender: Contender, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -20,7 +20,7 @@ class FailedError(Exception):
 
 
 def cluster_name(contender: Contender) -> str:
-    """A name that nothing else on the machine has."""
+    """Return a cluster name that is unique on the machine."""
     return f"bench-{''.join(filter(str.isalnum, contender.name))}-{os.getpid()}"
 
 
@@ -31,7 +31,7 @@ def measure(
     observer: Observer,
     progress: Callable[[str], None],
 ) -> list[Row]:
-    """`repeat` rounds of every contender, after one that is not counted; rows in seconds."""
+    """Measure `repeat` rounds of every contender after a warm-up; rows in seconds."""
     samples: dict[tuple[str, str], list[float]] = defaultdict(list)
     contenders = list(contenders)
     for turn in range(repeat + 1):

@@ -1,4 +1,4 @@
-"""The rows of stars as a table for the terminal."""
+"""Rows of stars as a table for the terminal."""
 
 from collections.abc import Sequence
 

@@ -11,7 +11,7 @@ from benchmarks.harness.targets import Target
 
 FLOOR, PRODUCT = "floor", "testbed"
 RATIO_LIMIT, RATIO_FROM = 2.0, 100  # times the floor, from this many hosts on
-FLATNESS_LIMIT, FLATNESS_SIZES = 0.20, (50, 500)  # greatest ratio over least, less one
+FLATNESS_LIMIT, FLATNESS_SIZES = 0.20, (50, 500)  # (largest ratio / smallest) - 1
 VALIDATE_LIMIT = 3.0  # s
 LARGE_RATIO, LARGE_LIMIT = 1.25, 0.5  # times the floor, and s above that
 RUN_LIMIT = 3.0  # times ip netns exec
@@ -19,7 +19,7 @@ RUN_LIMIT = 3.0  # times ip netns exec
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A contender against the floor: the ratio of the medians, the least and greatest of any one round."""
+    """A contender relative to the floor: the ratio of the medians, and the minimum and maximum over the rounds."""
 
     contender: str
     measure: str
@@ -60,7 +60,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         return next((row.median for row in rows if (row.contender, row.measure) == expected), None)
 
     def above_floor() -> float | None:
-        """How long the command takes beyond its share of the floor, by the rounds' median."""
+        """Return the seconds by which the command exceeds its allowed multiple of the floor, median over the rounds."""
         rounds = {row.contender: row.samples for row in rows if row.subject == "large" and row.measure != commands.CPU}
         turns = zip(rounds.get(large_clusters.UP, ()), rounds.get(large_clusters.REFERENCE, ()), strict=False)
         return statistics.median(found) if (found := [ours - LARGE_RATIO * least for ours, least in turns]) else None

@@ -1,5 +1,5 @@
-"""Measurements of collective calls, and their rows. Ours are those of the workload `imb`; Open MPI's are taken in the same
-way by `collectives.c`."""
+"""Measurements of collective calls, and their rows. Those of testbed are from the workload `imb`; Open MPI's are taken in
+the same way by `collectives.c`."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ LINKS = {"delay": "5us", "rate": "1gbit"}
 TIMEOUT = 600.0  # s for a repetition of one contender
 _SAMPLE = 1  # s
 _TURNS = 2  # in the simulation
-_PERIOD = 100_000_000_000  # ns of virtual time, longer than any call
+_PERIOD = 100_000_000_000  # ns of virtual time, more than any call takes
 
 Line = Mapping[str, Any]
 Progress = Callable[[str], None]
@@ -93,8 +93,8 @@ def barriers(contender: str, ranks: int, progress: Progress) -> list[Row]:
 
 
 async def calls(comm: Comm, node: Node, *, call: str, size: int) -> list[int]:
-    """Make calls that all ranks begin at once, since virtual time is the same on all nodes. Returns their nanoseconds
-    but for the first one, which may connect."""
+    """Make calls that all ranks start at the same virtual time. Returns their nanoseconds, without the first one, which may
+    connect."""
     made, times = BENCHMARKS[call](comm, size), []
     for number in range(_TURNS + 1):
         await node.sleep(_PERIOD - node.now() % _PERIOD)

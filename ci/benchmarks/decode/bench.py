@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.harness import command_line, session
+from benchmarks.harness import command_timing, session
 from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.harness.session import Session
@@ -24,7 +24,7 @@ MODES = {
     "each message": ("--messages",),
     "by Scapy, all fields of all layers": ("-v",),
 }
-SCAPY_SLOWDOWN = 20  # Scapy is given fewer frames by this factor
+SCAPY_SLOWDOWN = 20  # factor by which Scapy decodes fewer frames
 RATE = 5_000  # frames per second that are appended to a growing file
 LAG, BUSY, IDLE = (
     f"lag behind a file that grows by {RATE:,} frames a second",
@@ -79,7 +79,7 @@ def rate(directory: Path, frames: int, repeat: int, progress: Callable[[str], No
         progress(f"rate: {turn} of {repeat}")
         for mode, options in MODES.items():
             count = frames // SCAPY_SLOWDOWN if "-v" in options else frames
-            cpu = command_line.run([*command_line.command(), "decode", str(paths[count]), *options]).cpu
+            cpu = command_timing.run([*command_timing.command(), "decode", str(paths[count]), *options]).cpu
             if turn:
                 samples[mode].append(count / cpu)
     for mode, values in samples.items():
@@ -91,7 +91,7 @@ def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> It
     path = directory / "grows.pcapng"
     path.write_bytes(capture_head())
     printed: list[float] = []
-    command = [*command_line.command(), "decode", str(path), "--follow"]
+    command = [*command_timing.command(), "decode", str(path), "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         stdout = process.stdout
         assert stdout is not None
@@ -135,7 +135,7 @@ def _append_frames(write: Callable[[bytes], object], written: list[float], print
         text = b"".join([frame(number, time.time_ns()) for number in numbers])
         written += [time.monotonic()] * len(numbers)
         write(text)
-        time.sleep(_STEP)  # the pace
+        time.sleep(_STEP)  # at RATE
     deadline = time.monotonic() + 60
     while len(printed) < len(written):
         if time.monotonic() > deadline:

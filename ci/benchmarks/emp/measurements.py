@@ -29,7 +29,7 @@ Progress = Callable[[str], None]
 
 
 class Nodes:
-    """The process that has the nodes; ended with them when it is closed."""
+    """Client of the process that runs the nodes; `close` ends both."""
 
     def __init__(self) -> None:
         home = Path(__file__).parents[1]
@@ -59,8 +59,8 @@ class Nodes:
 def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Measure in turn round trips of 4 bytes of EMP, of an equal frame between packet sockets, and of 8 bytes of TCP.
 
-    When blocking, EMP polls before it sleeps (`Patience`), and the others sleep at once; each is measured the other
-    way, too.
+    When blocking, EMP polls before it sleeps (`Patience`), and the others sleep at once; each is also measured with the
+    other strategy.
     """
     spin, poll = waiting == SPINNING, Patience.SPIN
     samples_by_key: dict[tuple[str, str], list[float]] = {}
@@ -139,7 +139,7 @@ def measure_messages(nodes: Nodes, messages: int, progress: Progress) -> Iterato
 
 
 def many(nodes: Nodes, count: int, repeat: int, progress: Progress) -> Iterator[Row]:
-    """Node processes of a star, all at once."""
+    """Measure the node processes of a star, all at once."""
     samples_by_key: dict[tuple[str, str], list[float]] = {}
     for turn in range(repeat + 1):
         progress(f"{count} node processes: {f'{turn} of {repeat}' if turn else 'warm-up'}")

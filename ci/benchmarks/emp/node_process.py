@@ -1,4 +1,4 @@
-"""Warm process of the product: runs on two nodes on one pair of interfaces.
+"""Long-lived process that runs programs on two nodes with one pair of interfaces.
 
 Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for the client.
 """
@@ -22,7 +22,7 @@ from testbed.runtime.nodes.run_orders import ProgramNode
 
 TIMEOUT = 3600.0  # s
 PROGRESS_TIMEOUT = 60.0  # s without progress
-SPIN = 10_000_000_000  # ns: forever
+SPIN = 10_000_000_000  # ns: never sleep
 
 
 class Nodes:
@@ -42,7 +42,7 @@ class Nodes:
         }
 
     def run(self, kind: str, count: int, spin: bool, poll: int, cpus: list[int]) -> dict[str, Any]:
-        """Run `programs` once; return both results and what made the run invalid.
+        """Run `programs` once; return both results, and the reason if the run is invalid.
 
         spin: never sleep. poll: otherwise, nanoseconds to poll before sleeping.
         """
@@ -61,7 +61,7 @@ class Nodes:
         return {"results": dict(outcome.results), "invalid": outcome.invalid, "resent": resent}
 
     def many(self, nodes: int) -> dict[str, Any]:
-        """Seconds until the processes of a star's nodes listen, and bytes that each has for itself."""
+        """Return the seconds until the processes of a star's nodes listen, and the private bytes of each."""
         with Cluster.star(nodes).up() as cluster:
             start = time.monotonic()
             with agents(cluster, plug(), ETHERTYPE, {node.name: idle for node in cluster}, spin=0) as run:

@@ -6,7 +6,7 @@ switch on its way. Random peers are the costly case: most frames are the first o
 
 A machine's speed varies from minute to minute. So SimPy is measured before and after each simulation, and the rows also
 have the result scaled to a machine on which SimPy reaches REFERENCE: these figures are comparable between machines. The
-unscaled figure is what a user of this machine gets.
+unscaled figure applies to this machine.
 """
 
 import gc
@@ -82,7 +82,7 @@ Message = tuple[int, int]
 
 
 def _content(size: int) -> bytes:
-    return (bytes(range(251)) * (size // 251 + 1))[:size]  # no place in a frame has always the same
+    return (bytes(range(251)) * (size // 251 + 1))[:size]  # no offset of a frame has a constant value
 
 
 async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], content: bytes) -> None:  # noqa: ARG001
@@ -150,8 +150,8 @@ def simulate(setting: Setting) -> Run:
 
 
 def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Callable[[], float]) -> Iterator[Row]:
-    """Rows of rates for each setting. large: first the largest, once, with the memory taken by then. simpy: its time-outs
-    per second of CPU time, now."""
+    """Yield rows of rates for each setting. large: measure the largest first, once, with its memory. simpy: returns SimPy's
+    present time-outs per second of CPU time."""
     for setting in (*LARGEST, *SETTINGS) if large else SETTINGS:
         turns = 1 if setting in LARGEST else repeat
         runs, scales = [], []

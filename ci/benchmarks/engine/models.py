@@ -1,6 +1,6 @@
 """Small models, each for the engine and for SimPy. Each runs to its end and returns its last time, in ns.
 
-Where SimPy has a cheaper idiom it is used: a put into a store without a bound is not waited for.
+SimPy's cheapest idiom is used: a put into an unbounded store is not awaited.
 """
 
 from collections.abc import Generator
@@ -112,7 +112,7 @@ def stores(count: int) -> int:
 
 
 def servers(count: int) -> int:
-    """Tasks whose jobs pass a chain of servers, slower ones behind faster ones. count: total number of jobs."""
+    """Tasks whose jobs pass a chain of servers, faster ones first. count: total number of jobs."""
     loop = Loop(VirtualClock())
     chain = [Server(f"server {number}", loop) for number in range(SERVERS)]
 

@@ -1,4 +1,4 @@
-"""C programs that belong to the benchmarks, compiled where they are needed."""
+"""C programs of the benchmarks, compiled on demand."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ COMPILE = ("cc", "-O2", "-Wall", "-Wextra")
 
 
 def compiled(source: Path, directory: Path) -> Path:
-    """Return the program of a source file, built in `directory`. Raises ContenderError if the compiler is missing or
+    """Compile a source file in `directory`; return the program. Raises ContenderError if the compiler is missing or
     fails."""
     if shutil.which(COMPILE[0]) is None:
         raise ContenderError(f"{source.stem} needs a C compiler: apt-get install gcc libc6-dev")

@@ -30,7 +30,7 @@ class Timed:
 
 
 class Contender(Protocol):
-    """Brings a star up and takes it down, one at a time."""
+    """Brings up and takes down one star at a time."""
 
     name: str
     settings: dict[str, Any]
@@ -47,7 +47,7 @@ class Contender(Protocol):
 
 
 def named_namespaces(cluster: str) -> list[str]:
-    """The namespaces of a cluster that have names: its wire namespace's and its nodes'."""
+    """Return the named namespaces of a cluster: the wire namespace and the nodes'."""
     names = os.listdir(NAMES) if NAMES.is_dir() else []
     return sorted(str(NAMES / name) for name in names if name.partition(".")[0] == cluster)
 
@@ -55,7 +55,7 @@ def named_namespaces(cluster: str) -> list[str]:
 class LineProcess:
     """Process that takes commands as lines on standard input and answers each by one line of JSON.
 
-    It is in a session of its own, so that Ctrl-C reaches the benchmark alone, which then ends its input.
+    It is in a separate session, so that only the benchmark receives Ctrl-C, and then closes its input.
     """
 
     def __init__(self, what: str, command: Sequence[str]) -> None:

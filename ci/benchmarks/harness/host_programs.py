@@ -17,7 +17,7 @@ from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.run_orders import ProgramNode
 
 PING, PONG = "n1", "n2"
-MESSAGE = 4  # bytes of a round trip's
+MESSAGE = 4  # bytes of a round trip's message
 LARGE = 1 << 20  # bytes of a stream's message
 FRAME = 1514  # bytes on the wire, with the Ethernet header
 RAW = 0x88B6  # IEEE 802 local experimental EtherType 2
@@ -32,7 +32,7 @@ Quantiles = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two nodes, as a program on bare sockets sees them. spin: never sleep. poll: otherwise, nanoseconds to poll
+    """Two nodes, for programs on packet sockets. spin: never sleep. poll: otherwise, nanoseconds to poll
     before sleeping."""
 
     devices: dict[str, str]
@@ -42,7 +42,7 @@ class Pair:
 
 
 def quantiles(samples: list[int], cpu: int) -> Quantiles:
-    """Quantiles of round trips in ns without their warm-up, and the processor time of each."""
+    """Return quantiles of round trips in ns without the warm-up, and the CPU time of each."""
     ordered = sorted(samples)
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     results = {name: float(ordered[int(len(ordered) * share)]) for name, share in shares.items()}
@@ -86,9 +86,9 @@ async def emp_pong(endpoint: Endpoint, node: ProgramNode, *, count: int) -> None
 
 
 async def emp_source(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> float:
-    """Bit/s, from the first post to the last acknowledgement."""
+    """Return bit/s, from the first post to the last acknowledgement."""
     peer, data = node.numbers[PONG], bytes(LARGE)
-    await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
+    await endpoint.receive(peer, 2, bytearray(MESSAGE))  # the receiver is ready
     start = time.monotonic_ns()
     under_way: list[Completion[Any]] = []
     for _ in range(messages):
@@ -112,9 +112,10 @@ async def emp_sink(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> N
 
 
 async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> float:
-    """Send numbered messages, as many at once as possible; messages/s, from the first post to the last acknowledgement."""
+    """Send numbered messages, as many at once as possible; return messages/s, from the first post to the last
+    acknowledgement."""
     peer = node.numbers[PONG]
-    await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
+    await endpoint.receive(peer, 2, bytearray(MESSAGE))  # the receiver is ready
     start = time.monotonic_ns()
     under_way: deque[Completion[Any]] = deque()
     for number in range(messages):
@@ -127,7 +128,7 @@ async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
 
 
 async def emp_checker(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> int:
-    """How many messages were not the next one."""
+    """Return the number of messages out of sequence."""
     peer, wrong = node.numbers[PING], 0
     buffers = [bytearray(MESSAGE) for _ in range(min(_COUNTING, messages))]
     posted = deque(endpoint.post_receive(peer, 1, buffer) for buffer in buffers)
@@ -145,7 +146,7 @@ async def emp_checker(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
 
 
 def _opened(node: ProgramNode, pair: Pair, peer: str) -> tuple[socket.socket, bytes]:
-    """The node's socket, and the header of a frame to the peer."""
+    """Open the node's socket; return it, and the header of a frame to the peer."""
     wire = FrameSocket(pair.devices[node.name], RAW, _MTU)
     return wire.socket, pair.macs[peer] + pair.macs[node.name] + RAW.to_bytes(2, "big")
 
@@ -183,7 +184,7 @@ _AGAIN = 0.001  # s
 
 
 def _call(wire: socket.socket, header: bytes) -> None:
-    """Begin with a peer that answers, whenever it listens."""
+    """Start with a peer that answers, once it listens."""
     while True:
         wire.send(header + _HELLO)
         if select.select([wire], [], [], _AGAIN)[0]:
@@ -193,7 +194,7 @@ def _call(wire: socket.socket, header: bytes) -> None:
 
 
 def _answer(wire: socket.socket, header: bytes) -> None:
-    """Begin with a peer that calls. All that it has called before it starts has been read then."""
+    """Start with a peer that calls. Its calls before the start have been read when this returns."""
     wire.recv(_MTU)
     wire.send(header + _HELLO)
     while wire.recv(_MTU)[len(header) : len(header) + 1] != _START:

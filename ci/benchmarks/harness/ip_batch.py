@@ -1,6 +1,5 @@
-"""A star made by iproute2: one ``ip -batch`` makes the namespaces, one works in each of them.
-
-It writes no sysctls and no aliases: it does less than the product and the floor.
+"""A star made by iproute2: one ``ip -batch`` creates the namespaces, and one more runs in each of them. It sets no sysctls
+and no aliases, so it does less than testbed and the floor.
 """
 
 import contextlib

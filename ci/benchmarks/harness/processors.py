@@ -7,4 +7,4 @@ _OURS = sorted(os.sched_getaffinity(0))
 SENDER = _OURS[0]
 RELAY = RECEIVER = _OURS[-1]
 ANYWHERE = -1
-"""Wherever the kernel puts it."""
+"""Any processor."""

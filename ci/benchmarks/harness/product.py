@@ -1,4 +1,4 @@
-"""The product as a contender: its Python API in a warm process."""
+"""Testbed as a contender: its Python API in a long-lived process."""
 
 import os
 import sys
@@ -11,7 +11,8 @@ PROCESS = Path(__file__).with_name("product_process.py")
 
 
 class Product:
-    """``Cluster.star(n).up()`` and ``down()``. `keep`: held by names as by the command, or by descriptors."""
+    """``Cluster.star(n).up()`` and ``down()``. keep: hold namespaces by names, as the command does, instead of by
+    descriptors."""
 
     def __init__(self, keep: bool = True) -> None:
         self.name = "testbed" if keep else "testbed with"
@@ -40,7 +41,7 @@ class Product:
 
 
 def _held_by(process: int) -> list[str]:
-    """The network namespaces that a process and its children hold by descriptors, each once, not our own."""
+    """Return the network namespaces that a process and its children hold by descriptors, without our own."""
     results = {os.readlink("/proc/self/ns/net"): ""}
     for owner in [process, *_children(process)]:
         directory = Path(f"/proc/{owner}/fd")

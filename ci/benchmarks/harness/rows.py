@@ -18,9 +18,9 @@ DISTRIBUTIONS = ("netns-testbed", "pyroute2", "click", "rich", "simpy")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Measured quantity of one contender. `hosts` is the number of nodes, 0 where there is none.
+    """Measured quantity of one contender. `hosts` is the number of nodes, 0 if not applicable.
 
-    `samples` are in `unit`, in the order in which they were taken; `settings` says how.
+    `samples` are in `unit`, in the order in which they were taken; `settings`: conditions of the measurement.
     """
 
     subject: str  # "star", "command", "run in a node", "footprint"

@@ -19,7 +19,7 @@ FRAME = 1500  # bytes of an IP packet
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where a node is reached: path of its network namespace, IP address, and MAC address of its NIC."""
+    """Addresses of a node: path of its network namespace, IP address, and MAC address of its NIC."""
 
     namespace: str
     address: str

@@ -1,4 +1,4 @@
-"""Warm process of the product, which brings clusters up, injects and reads the relay's report on request.
+"""Long-lived process that brings clusters up, injects, and reads the relay's report on request.
 
 Requests and answers are lines of JSON; see `contenders.LineProcess`, and `clusters` for the client. Clusters end with
 this process at the latest.

@@ -19,7 +19,7 @@ INTERVAL, IDLE = 0.05, 0.1  # s between readings of its CPU time, and the share 
 
 
 class Clusters:
-    """The process that has the clusters; ended with all of them when it is closed."""
+    """Client of the process that runs the clusters; `close` ends both."""
 
     def __init__(self) -> None:
         self._process = LineProcess("the product", [sys.executable, str(PROCESS)])
@@ -32,7 +32,7 @@ class Clusters:
     def up(
         self, shape: str = "back-to-back", nodes: int = 2, datapath: str = "auto", **keys: object
     ) -> Iterator["Running"]:
-        """A cluster until the end of the block. shape: "back-to-back" or "star". keys: keys of all its links."""
+        """Context manager: a cluster. shape: "back-to-back" or "star". keys: keys of all its links."""
         name = f"bench-links-{os.getpid()}-{next(self._numbers)}"
         answer = self.ask("up", name=name, shape=shape, nodes=nodes, keys=keys, datapath=datapath)
         try:
@@ -45,7 +45,7 @@ class Clusters:
 
 
 class Running:
-    """A cluster that is up."""
+    """A running cluster."""
 
     def __init__(self, clusters: Clusters, name: str, answer: Mapping[str, Any]) -> None:
         self.name = name
@@ -54,13 +54,13 @@ class Running:
         self._clusters = clusters
 
     def inject(self, target: str = "all", rules: Sequence[str] = (), **keys: object) -> float:
-        """Seconds that it took."""
+        """Return the duration, seconds."""
         answer = self._clusters.ask("inject", name=self.name, target=target, keys=keys, rules=list(rules))
         self.datapaths = answer["datapaths"]
         return float(answer["seconds"])
 
     def heal(self) -> float:
-        """Seconds that it took."""
+        """Return the duration, seconds."""
         self.datapaths = {}
         return float(self._clusters.ask("heal", name=self.name)["seconds"])
 
@@ -69,7 +69,7 @@ class Running:
 
 
 class Relay:
-    """A relay's report of itself."""
+    """Client of a relay's report."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         self._pids: list[int] = [process["pid"] for process in report["processes"]]
@@ -77,11 +77,11 @@ class Relay:
         self._directions = [direction for link in report["links"].values() for direction in link.values()]
 
     def cpu(self) -> float:
-        """Seconds of processor time that its processes have used until now."""
+        """Return the CPU time of its processes, seconds."""
         return sum(time.clock_gettime(~pid << 3 | 2) for pid in self._pids)  # CLOCK_PROCESS_CPUTIME_ID of others
 
     def wait(self) -> float:
-        """Wait until it has nothing more to do, without asking it, which would cost it time; its processor time then."""
+        """Wait until it is idle, without requests, which would cost it CPU time; return its CPU time."""
         deadline = time.monotonic() + TIMEOUT
         used = self.cpu()
         while time.monotonic() < deadline:
@@ -97,7 +97,7 @@ class Relay:
             os.sched_setaffinity(pid, {cpu})
 
     def counter(self, name: str) -> int:
-        """Frames, over all links and directions."""
+        """Return the sum of a counter over all links and directions."""
         return sum(direction["counters"].get(name, 0) for direction in self._directions)
 
     @property
@@ -114,5 +114,5 @@ class Relay:
 
     @property
     def worst(self) -> float:
-        """Seconds by which the latest frame was late."""
+        """Return the maximum lateness of a frame, seconds."""
         return max((direction["lateness"]["worst"] for direction in self._directions), default=0) / 1e9

@@ -1,4 +1,4 @@
-"""Time until an impairment is in force: from the call of the API to its return."""
+"""Time until an impairment is applied: from the call of the API to its return."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,7 +12,7 @@ TESTBED = "testbed"
 
 
 def measure(clusters: Clusters, sizes: Sequence[int], repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Measure injections on stars of these sizes."""
+    """Measure injections on stars of the given sizes."""
     for nodes in sizes:
         samples_by_key: dict[str, list[float]] = {}
         with clusters.up("star", nodes) as cluster:

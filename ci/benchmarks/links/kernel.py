@@ -1,6 +1,6 @@
 """Cost of the kernel's own datapaths: the sender's processor time per frame, at full speed.
 
-All processing of a frame runs on its sender's processor, so this time tells the datapaths apart.
+All processing of a frame runs on its sender's processor, so this time distinguishes the datapaths.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ RATE = 200_000  # frames per requested second
 BATCH = 32
 PER_FRAME = "sender's CPU per frame"
 DIRECT, JOINED, LOSS = "one pair", "two pairs, redirected", "two pairs, redirected, loss by tc"
-MIN_LOSS = 1e-9  # decided for every frame, and as good as never lost
+MIN_LOSS = 1e-9  # a decision for every frame, and practically no loss
 
 
 def measure(

@@ -1,4 +1,5 @@
-"""Lateness of a delayed frame, seen from outside: its receive time in the kernel, less its send time and the delay."""
+"""Lateness of a delayed frame, measured outside the relay: its receive time in the kernel minus its send time and the
+delay."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Frames through one of Myrinet's crossbars in the relay: how many, what each costs the relay, and round trips."""
+"""Frames through a Myrinet crossbar in the relay: rate, CPU time per frame, and round trips."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ ROUND_TRIP, FLOOD, COST = "round trip", "frames of {} bytes", "relay's processor
 
 
 class Firmware:
-    """Firmware that sends what its host asks for, counts received frames and returns them if asked to."""
+    """Firmware that sends on its host's request, counts received frames, and echoes them on request."""
 
     deadline: int | None = None
 
@@ -90,7 +90,7 @@ def plug(adapter: Adapter, nic: Nic) -> Agent:
 
 
 async def trips(host: Host, _node: ProgramNode) -> float:
-    """The median of round trips, in nanoseconds."""
+    """Return the median round trip, nanoseconds."""
     took = []
     for number in range(1, TRIPS + 1):
         start = time.monotonic_ns()

@@ -32,7 +32,7 @@ class Trial:
 
     sent: int
     rate: float  # frames/s that the sender reached
-    seconds: float  # that it took
+    seconds: float  # seconds
     offered: int
     lost: int
     cpu: float  # seconds of the relay, without those in which it waited for deadlines
@@ -62,7 +62,7 @@ def trial(
 def capacity(
     clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Rate, delay, 1 % loss and one rule on one link."""
+    """Measure one link with rate, delay, 1 % loss and one rule."""
     saturated, clean, cost = [], [], []
     with clusters.up(**IMPAIRMENTS) as cluster:
         cluster.inject(rules=[RULE])
@@ -90,7 +90,7 @@ def capacity(
 
 
 def highest(attempt: Callable[[float], Trial]) -> Trial | None:
-    """The trial at the highest rate at which nothing vanishes: upwards or downwards in steps, then between the last two."""
+    """Return the trial at the highest rate without loss: search upwards or downwards in steps, then between the last two."""
     best: Trial | None = None
     low, high, rate = 0.0, 0.0, float(START)
     while rate > MIN:
@@ -106,7 +106,7 @@ def highest(attempt: Callable[[float], Trial]) -> Trial | None:
 
 
 def _clean(trial: Trial, rate: float) -> bool:
-    """Return whether a trial was sustained: no frame lost, sent at the rate meant (a delayed sender offers less), and no
+    """Return whether a trial was sustained: no frame lost, sent at the requested rate (a delayed sender offers less), and no
     more processor time of the relay than time passed."""
     complete = not trial.lost and trial.offered >= trial.sent
     return complete and trial.cpu <= trial.seconds and trial.rate > 0.95 * rate

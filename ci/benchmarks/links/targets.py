@@ -30,7 +30,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         results = [first / second for first, second in pairs]
         return statistics.median(results) if results else None
 
-    def apart(measure: str) -> float | None:
+    def difference_to_ip(measure: str) -> float | None:
         ratio = relative("unimpaired", throughput.TESTBED, throughput.BY_IP, measure)
         if ratio is None:
             return None
@@ -65,8 +65,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         ),
         Target("lateness at 10,000 frames/s, p50", LATE_P50, "s", late("p50"), strict=True),
         Target("lateness at 10,000 frames/s, p99", LATE_P99, "s", late("p99"), strict=True),
-        Target("unimpaired: TCP below ip's by", UNIMPAIRED, "1", apart(throughput.TCP)),
-        Target("unimpaired: round trip above ip's by", UNIMPAIRED, "1", apart(throughput.ROUND_TRIP)),
+        Target("unimpaired: TCP below ip's by", UNIMPAIRED, "1", difference_to_ip(throughput.TCP)),
+        Target("unimpaired: round trip above ip's by", UNIMPAIRED, "1", difference_to_ip(throughput.ROUND_TRIP)),
         Target(
             "demo ring on an idle machine: share of runs that are trusted",
             TRUSTED,

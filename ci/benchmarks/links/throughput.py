@@ -95,7 +95,7 @@ def against_ip(
 
 @contextlib.contextmanager
 def _by_ip(directory: Path, name: str) -> Iterator[tuple[NodeAddress, NodeAddress]]:
-    """Two nodes on a bridge, as `ip_batch` makes them."""
+    """Context manager: two nodes on a bridge, made by `ip_batch`."""
     with contextlib.closing(IpBatch(directory)) as batch:
         batch.up(name, 2)
         results = []

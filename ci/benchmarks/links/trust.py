@@ -1,5 +1,5 @@
-"""The verdict of the demo's ring of Myrinet switches: in how many runs of an otherwise idle machine it is trusted, and what
-the others met."""
+"""The verdict of the demo's ring of Myrinet switches: the share of trusted runs on an otherwise idle machine, and the
+findings of the others."""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -9,12 +9,12 @@ from benchmarks.harness.rows import REPOSITORY, Row
 from testbed import Grade, RunResult
 
 RING = REPOSITORY / "ci" / "ring.toml"
-SETTINGS = {"messages": 300, "over": "4s"}  # as ci/demo has it
+SETTINGS = {"messages": 300, "over": "4s"}  # as in ci/demo
 TRUSTED, LATENESS = "share of runs that are trusted", "lateness of the relay, p99"
 
 
 def measure(runs: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Each run on a cluster of its own."""
+    """Measure runs, each on a separate cluster."""
     samples: dict[tuple[str, str], list[float]] = {}
     met = []
     for number in range(1, runs + 1):

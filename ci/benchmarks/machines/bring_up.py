@@ -45,7 +45,7 @@ def shapes(nodes: int) -> dict[str, Layout]:
 def measure(
     machines: Lab, nodes: int, repeat: int, observer: Observer, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """`repeat` rounds of every shape and contender, after one that is not counted; rows in seconds. Connection set-up
+    """Measure `repeat` rounds of every shape and contender after a warm-up; rows in seconds. Connection set-up
     includes the start of the workers' interpreters, with their imports."""
     samples: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for turn in range(repeat + 1):
@@ -63,7 +63,7 @@ def measure(
 def _brought_up(machines: Lab, file: str, layout: Layout, observer: Observer) -> Iterator[tuple[str, float]]:
     start = time.monotonic()
     with machines.workers(file) as running:
-        call_each(running, "clock")  # their interpreters have started when they answer
+        call_each(running, "clock")  # wait until the workers' interpreters have started
         connected = time.monotonic()
         plan = spread.plan_spread(running, layout, _NAME, Constraints())
         placed = time.monotonic()
@@ -81,7 +81,7 @@ def _brought_up(machines: Lab, file: str, layout: Layout, observer: Observer) ->
 def _check_namespaces(machines: Lab, plan: spread.SpreadPlan) -> None:
     for machine, part in plan.parts.items():
         result = len(machines.namespaces(machine))
-        if result != len(part.nodes) + 1:  # that of the links, too
+        if result != len(part.nodes) + 1:  # including the namespace of the links
             raise ContenderError(f"machine {machine} has {result} namespaces for {len(part.nodes)} nodes")
 
 

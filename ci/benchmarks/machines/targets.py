@@ -23,7 +23,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         results = [first / second for first, second in pairs]
         return statistics.median(results) if results else None
 
-    def apart(measure: str) -> float | None:
+    def loss_against_bare(measure: str) -> float | None:
         ratio = relative(tunnels.SUBJECT, tunnels.TESTBED, tunnels.BARE, measure)
         if ratio is None:
             return None
@@ -32,12 +32,12 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     results = []
     for shape in dict.fromkeys(row.subject for row in rows if row.measure == bring_up.BRING_UP):
         nodes = next(row.hosts for row in rows if row.subject == shape)
-        over = relative(shape, bring_up.THREE, bring_up.ONE, bring_up.BRING_UP)
-        results.append(Target(f"{shape} of {nodes}: bring-up over three machines to that on one", BRING_UP, "1", over))
+        ratio = relative(shape, bring_up.THREE, bring_up.ONE, bring_up.BRING_UP)
+        results.append(Target(f"{shape} of {nodes}: bring-up over three machines to that on one", BRING_UP, "1", ratio))
     for phase in bring_up.PHASES:
         counted = samples("messages", bring_up.THREE, bring_up.MESSAGES.format(phase))
         measured = counted[0] if counted else None
         results.append(Target(f"control messages per node: {phase}", MESSAGES, "1", measured))
     for measure in (tunnels.TCP, tunnels.ROUND_TRIP):
-        results.append(Target(f"{measure}, from a bare VXLAN's", TUNNEL, "1", apart(measure)))
+        results.append(Target(f"{measure}, from a bare VXLAN's", TUNNEL, "1", loss_against_bare(measure)))
     return results

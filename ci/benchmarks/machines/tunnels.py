@@ -1,7 +1,7 @@
 """An unimpaired link between two nodes on different machines, compared with a VXLAN that ends in the nodes.
 
 The bare VXLAN is measured twice: its distance from itself is the machine's resolution. A third one leads to the node by a
-bridge and a veth pair, as testing tools wire it by hand: that is what a node's own interface costs.
+bridge and a veth pair, as testing tools wire it by hand: which shows the cost of a node's own interface.
 """
 
 from collections import defaultdict
@@ -60,7 +60,7 @@ def measure(
 
 @contextmanager
 def _ours(machines: Lab) -> Iterator[tuple[NodeAddress, NodeAddress]]:
-    """The nodes of a cluster of two, one on each machine."""
+    """Context manager: the nodes of a cluster of two, one on each machine."""
     layout = resolve(Description.back_to_back())
     pins = Constraints({node: machine for machine, node in _PLACES.items()})
     with machines.workers("lab.toml") as running:
@@ -79,8 +79,8 @@ def _ours(machines: Lab) -> Iterator[tuple[NodeAddress, NodeAddress]]:
 
 @contextmanager
 def _by_ip(machines: Lab, kind: str, vni: int) -> Iterator[tuple[NodeAddress, NodeAddress]]:
-    """Two namespaces with a VXLAN of equal settings, made by `ip`: with the VXLAN itself in them ("bare"), or a veth pair
-    whose other end is on a bridge with it ("bridged")."""
+    """Context manager: two namespaces with a VXLAN of equal settings, made by `ip`: with the VXLAN itself in them ("bare"),
+    or a veth pair whose other end is on a bridge with it ("bridged")."""
     addresses = {"a": f"10.{vni}.0.1", "b": f"10.{vni}.0.2"}
     with ExitStack() as stack:
         results = []

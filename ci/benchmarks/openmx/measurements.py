@@ -30,8 +30,8 @@ POLICIES = {
 """Receive queues and their distribution of frames, by policy."""
 RANKS = 4  # of each node
 TIMEOUT, PROGRESS_TIMEOUT = 3600.0, 60.0  # s
-SPIN = 10_000_000_000  # ns: forever
-_SLOWEST = 200  # numbered messages a second, on a machine that has other work
+SPIN = 10_000_000_000  # ns: never sleep
+_SLOWEST = 200  # numbered messages per second on a busy machine
 _RESEND = Settings(resend=1)
 
 Progress = Callable[[str], None]
@@ -55,7 +55,7 @@ def _run(cluster: RunningCluster, protocol: Protocol, kind: str, count: int) -> 
 
 
 def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Round trips of 4 bytes between the same interfaces, spinning, by each system's own calls."""
+    """Measure round trips of 4 bytes between the same interfaces, spinning, by each system's own calls."""
     samples_by_key: dict[tuple[str, str], list[float]] = {}
     contenders = {EMP: (EMP_PROTOCOL, "emp trip"), MX: (MX_PROTOCOL, "mx trip")}
     with _direct().up() as cluster:
@@ -73,7 +73,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
 
 
 def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
-    """One-way streams of the same number of bytes, spinning."""
+    """Measure one-way streams of equal size, spinning."""
     samples_by_key: dict[str, list[float]] = {EMP: [], MX: []}
     with _direct().up() as cluster:
         for turn in range(repeat + 1):
@@ -93,7 +93,7 @@ def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
 
 
 def all_to_all(repeat: int, progress: Progress) -> Iterator[Row]:
-    """IMB's Alltoall on two nodes of several ranks, by receive policy."""
+    """Measure IMB's Alltoall on two nodes of several ranks, by receive policy."""
     samples_by_key: dict[tuple[str, int], list[float]] = {}
     for turn in range(repeat):
         for policy, (queues, steering) in POLICIES.items():
@@ -110,7 +110,7 @@ def all_to_all(repeat: int, progress: Progress) -> Iterator[Row]:
 
 
 def numbered(messages: int, progress: Progress) -> Iterator[Row]:
-    """Numbered messages through a link that loses 1 % of the frames in each direction."""
+    """Measure numbered messages through a link that loses 1 % of the frames in each direction."""
     progress(f"{messages:,} numbered messages")
     chosen = programs("mx count", messages)
     with Cluster.back_to_back(loss="1%").up() as cluster:

@@ -60,9 +60,9 @@ async def mx_pong(library: Library, node: ProgramNode, *, count: int) -> None:
 
 
 async def mx_source(library: Library, node: ProgramNode, *, messages: int) -> float:
-    """Bit/s, from the first send to the last that has been pulled."""
+    """Return bit/s, from the first send to the last pulled message."""
     endpoint, remote = await _connected(library, node.numbers[PONG])
-    await endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)  # it is ready
+    await endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)  # the receiver is ready
     data, under_way = bytes(LARGE), deque[Request]()
     start = time.monotonic_ns()
     for _ in range(messages):
@@ -85,7 +85,7 @@ async def mx_sink(library: Library, node: ProgramNode, *, messages: int) -> None
 
 
 async def mx_counter(library: Library, node: ProgramNode, *, messages: int) -> float:
-    """Send numbered messages, some at once; then one that is the end. Messages/s."""
+    """Send numbered messages, several at once, and then an end marker; return messages/s."""
     endpoint, remote = await _connected(library, node.numbers[PONG])
     credit, under_way = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True), _NUMBERED
     start = time.monotonic_ns()
@@ -97,7 +97,7 @@ async def mx_counter(library: Library, node: ProgramNode, *, messages: int) -> f
         content = number if number < messages else _END
         endpoint.isend([content.to_bytes(MESSAGE, "big")], remote, _DATA, forget=True)
         under_way -= 1
-    while int.from_bytes(await _credit(credit), "big") != _END:  # the receiver has all
+    while int.from_bytes(await _credit(credit), "big") != _END:  # the receiver has received all
         credit = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)
     return messages * 1e9 / (time.monotonic_ns() - start)
 
@@ -108,7 +108,7 @@ async def _credit(credit: Request) -> memoryview:
 
 
 async def mx_checker(library: Library, node: ProgramNode, *, messages: int) -> int:
-    """How many messages were not the next one, with the end's behind the last."""
+    """Return the number of messages out of sequence, including the end marker."""
     endpoint, remote = await _connected(library, node.numbers[PING])
     wrong, half, buffer = 0, _NUMBERED // 2, bytearray(MESSAGE)
     for number in range(messages + 1):

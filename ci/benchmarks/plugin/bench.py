@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def of_tests(directory: Path, tests: int) -> Iterator[Row]:
-    """Measure one pytest run with tests of all kinds in turn; the first turn has the imports."""
+    """Measure one pytest run with tests of all kinds in turn; the first repetition includes the imports."""
     functions = [
         f"{'@' + decorator if decorator else ''}\ndef test_{place}({'cluster' if decorator else ''}): pass\n"
         for place, decorator in enumerate(KINDS.values())
@@ -83,7 +83,7 @@ def idle(directory: Path, repeat: int, progress: Callable[[str], None]) -> Itera
 
 
 def _of_children() -> float:
-    """Seconds of processor time that ended children have used."""
+    """Return the CPU time of ended children, seconds."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,4 +1,4 @@
-"""``ci/bench report``: how long the command takes for a run with very many rows, and how big the page is."""
+"""``ci/bench report``: duration of the command for a run with many rows, and size of the page."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.harness import command_line, session
+from benchmarks.harness import command_timing, session
 from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.harness.session import Session
 from benchmarks.harness.targets import Target
@@ -59,7 +59,7 @@ def _reports(subject: str, folder: Path, nodes: int, repeat: int, settings: dict
     seconds, memory = [], []
     for _ in range(repeat):
         start = time.monotonic()
-        command = [*command_line.command(), "report", str(folder), "-o", str(page)]
+        command = [*command_timing.command(), "report", str(folder), "-o", str(page)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""Folders of big runs, in the form that `testbed run` gives them; their rows and messages are made up, with a seed."""
+"""Folders of big runs in the format of `testbed run`; their rows and messages are drawn from a seed."""
 
 import json
 import random
@@ -16,7 +16,7 @@ _VERDICT = {"grade": "trusted", "seconds": 60.0, "notes": [], "findings": []}
 
 
 def with_rows(path: Path, nodes: int, rows: int) -> Path:
-    """A row for each message."""
+    """Write a run with a row for each message."""
     folder = _begun(path, nodes)
     with (path / "rows.jsonl").open("w") as file:
         file.writelines(_rows(nodes, rows))
@@ -25,7 +25,7 @@ def with_rows(path: Path, nodes: int, rows: int) -> Path:
 
 
 def with_histories(path: Path, nodes: int, messages: int) -> Path:
-    """Four events of each message, in the histories of its sender and its receiver."""
+    """Write a run with four events of each message, in the histories of its sender and its receiver."""
     folder = _begun(path, nodes)
     histories: list[list[tuple[int, str]]] = [[] for _ in range(nodes)]
     numbers = [0] * nodes

@@ -1,4 +1,4 @@
-"""``ci/bench runs``: a run's first message, the controller's cost, and a storm on many nodes that must leave nothing."""
+"""``ci/bench runs``: a run's first message, the controller's cost, and a storm on many nodes, which must not leak."""
 
 import argparse
 from collections.abc import Callable, Iterable

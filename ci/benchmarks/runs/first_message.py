@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.harness import command_line
+from benchmarks.harness import command_timing
 from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.rows import Row
 from benchmarks.runs import process_watch
@@ -22,7 +22,7 @@ _TIMEOUT = 60.0  # s
 
 def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
     """Measure ``testbed run star-4 pingpong`` from its start, imports included, to the first receive in the histories
-    (a barrier's). One round does not count."""
+    (a barrier's). After one warm-up."""
     samples: list[float] = []
     for turn in range(repeat + 1):
         progress(f"first message: {turn} of {repeat}")
@@ -34,7 +34,7 @@ def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row
             if turn:
                 samples.append((_first_received(Path(directory, "run")) - start) / 1e9)
     yield Row(
-        "first", "testbed", FIRST, NODES, "s", tuple(samples), {"repeat": repeat, "command": command_line.command()}
+        "first", "testbed", FIRST, NODES, "s", tuple(samples), {"repeat": repeat, "command": command_timing.command()}
     )
 
 
@@ -45,7 +45,7 @@ def _first_received(folder: Path) -> int:
 
 
 def _command(directory: str, *arguments: str) -> None:
-    command = [*command_line.command(), "run", *arguments, "--output", f"{directory}/run"]
+    command = [*command_timing.command(), "run", *arguments, "--output", f"{directory}/run"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     if done.returncode not in (0, 8):  # a busy machine degrades a run
         raise ContenderError(f"testbed run ended with code {done.returncode}: {done.stderr.strip()[:200]}")
@@ -66,13 +66,13 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
     mark = f"controller-{os.getpid()}-{time.monotonic_ns()}"
     settings = ["--set", f"messages={round(20 * seconds)}", "--set", f"over={seconds}s"]
     limits = ["--no-check", "--timeout", str(10 * seconds + 60), "--output", f"{directory}/run"]
-    command = [*command_line.command(), "run", f"star-{nodes}", "random", *settings, *limits]
+    command = [*command_timing.command(), "run", f"star-{nodes}", "random", *settings, *limits]
     environment = {**os.environ, MARK: mark}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         watch = Watch(mark, process.pid)
         while process.poll() is None:
             watch.look()
-            time.sleep(0.1)  # between two looks
+            time.sleep(0.1)  # between two samples
     if process.returncode not in (0, 8):
         raise ContenderError(f"testbed run ended with code {process.returncode}")
     return watch

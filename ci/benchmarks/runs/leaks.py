@@ -14,16 +14,17 @@ from dataclasses import dataclass
 MIN = 15
 """Samples of the second half from which on the interval has two ends."""
 
-_LEVEL = 4.89  # standard deviations, two-sided, of one in a million
-_WARM = 0.5  # the share of the time that counts for nothing
+_LEVEL = 4.89  # standard deviations: one in a million, two-sided
+_WARM = 0.5  # share of the time that is ignored as warm-up
 
 Sample = tuple[float, float]
-"""When, in seconds; and how much."""
+"""Samples: times in seconds, and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth in the second half of a watch: by the slope, and the ends of its interval. seconds: length of that half."""
+    """Growth in the second half of an observation: by the slope, and the ends of its interval. seconds: length of that
+    half."""
 
     gained: float
     least: float
@@ -54,9 +55,8 @@ def second_half(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def more_at_least(samples: Sequence[Sample]) -> float:
-    """Return the minimum of the last third minus that of the third before.
-
-    Meant for counts such as descriptors, which are open for a moment or forever.
+    """Return the minimum of the last third minus that of the third before, for counts of objects such as descriptors, which
+    are either short-lived or leaked.
     """
     start, ended = samples[0][0], samples[-1][0]
     first, second = start + (ended - start) / 3, start + 2 * (ended - start) / 3

@@ -24,7 +24,7 @@ _KINDS = {
     "testbed-holder": "namespace holder",
 }  # fmt: skip
 SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h
-_MOSTLY = 0.8  # of the looks; what a moment's work is given to comes and goes
+_MOSTLY = 0.8  # of the samples; short-lived processes are ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class Watch:
         self.rounds: Rounds = []
 
     def look(self) -> None:
-        """Once, at all that are there."""
+        """Sample all processes once."""
         self.rounds.append((time.monotonic(), list(self._looks())))
 
     @property
     def networks(self) -> set[int]:
-        """Cookies of the network namespaces in which they were."""
+        """Return the cookies of their network namespaces."""
         return set(self._networks.values())
 
     def pids(self) -> set[int]:
-        """The processes that are there, and have not ended."""
+        """Return the pids of the running processes."""
         return set(self._marked())
 
     def _marked(self) -> Iterator[int]:
@@ -71,13 +71,13 @@ class Watch:
                 continue
             with contextlib.suppress(OSError):
                 pid, folder = int(entry), Path("/proc", entry)
-                known = pid, os.stat(folder).st_ino  # another process of that number has another
+                known = pid, os.stat(folder).st_ino  # a reused pid has another environment
                 if known in self._strangers:
                     continue
                 environment = (folder / "environ").read_bytes()
                 if self._wanted in environment.split(b"\0"):
                     yield pid
-                elif environment:  # it is empty while a program is being executed
+                elif environment:  # the environment is empty during exec
                     self._strangers.add(known)
 
     def _looks(self) -> Iterator[Look]:
@@ -92,8 +92,7 @@ class Watch:
     def kinds(self) -> dict[str, Rounds]:
         """Return samples by kind of process, of the time during which nodes ran.
 
-        Only kinds count that were there for nearly all of it, and only samples with the most frequent number of
-        processes.
+        Includes only kinds that ran nearly all of that time, and only samples with the most frequent number of processes.
         """
         at_work = [place for place, (_, looks) in enumerate(self.rounds) if any(look.kind == NODES for look in looks)]
         rounds = self.rounds[at_work[0] : at_work[-1] + 1] if at_work else []
@@ -125,7 +124,7 @@ def _kind(pid: int) -> str:
 
 
 def own(pid: int) -> int:
-    """Return bytes of memory that is no file's, resident or swapped out.
+    """Return bytes of anonymous memory, resident or swapped out.
 
     Pages shared with the parent count: a process that writes to one copies it, which is no growth.
     """
@@ -142,5 +141,5 @@ def network_cookie(path: str) -> int:
 
 
 def cpu(pid: int) -> float:
-    """Seconds of processor time that a process of one thread has used."""
+    """Return the CPU time of a process with one thread, seconds."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9

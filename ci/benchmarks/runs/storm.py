@@ -28,7 +28,7 @@ _TIMEOUT_FACTOR = 10  # times the duration of the traffic, for a machine that do
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """nodes: that send `messages` in all, spread over `seconds`. every: seconds between two samples."""
+    """nodes: send a total of `messages`, spread over `seconds`. every: seconds between two samples."""
 
     nodes: int
     messages: int
@@ -48,7 +48,7 @@ class Watched:
 
 
 def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lambda _: None) -> Watched:
-    """ContenderError with its first lines where the run fails."""
+    """Raises ContenderError with the run's first lines if it fails."""
     before = machine()
     mark = f"storm-{os.getpid()}-{time.monotonic_ns()}"
     requested = {
@@ -65,7 +65,7 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
         while process.poll() is None:
             watch.look()
             progress(f"storm: {time.monotonic() - start:.0f} s")
-            time.sleep(storm.every)  # between two looks
+            time.sleep(storm.every)  # between two samples
         output, wrong = process.communicate()
     finally:
         process.kill()
@@ -98,7 +98,7 @@ def _left(watch: Watch, before: Machine) -> list[str]:
     """Return the leftovers once processes have had time to end by themselves."""
     until = time.monotonic() + _SETTLES
     while (result := remains(watch, before)) and time.monotonic() < until:
-        time.sleep(0.05)  # between two looks
+        time.sleep(0.05)  # between two samples
     return result
 
 
@@ -160,7 +160,9 @@ def rows(storm: Storm, found: Watched) -> Iterator[Row]:
         MESSAGES, "1", result["received"], sent=result["sent"], grade=result["grade"], findings=result["findings"]
     )
     yield row(TOOK, "s", result["took"])
-    yield row(WRONG, "1", result["sent"] - result["received"])  # twice, or out of order, and the run had failed
+    yield row(
+        WRONG, "1", result["sent"] - result["received"]
+    )  # duplicated or reordered messages would have failed the run
     yield row(LEFT, "1", len(found.left), what=found.left)
     for kind, (memory, more) in sorted(gained(found.watch).items()):
         reported = {"gained": memory.gained, "most": memory.most, "span": memory.seconds, "samples": memory.samples}

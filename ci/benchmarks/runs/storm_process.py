@@ -13,7 +13,7 @@ from testbed.errors import TestbedError
 from testbed.spec.fault_models import Flap
 
 _FLAPS = (("n2", 80, 80), ("n3", 120, 120))
-"""Cables that are pulled out: node, then first time and period in ms per second of the storm."""
+"""Cables that are unplugged: node, then first time and period in ms per second of the storm."""
 
 
 def storm(requested: dict[str, Any]) -> dict[str, Any]:

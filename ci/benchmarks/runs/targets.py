@@ -1,6 +1,6 @@
 """Targets of runs, computed from the rows.
 
-A kind of process may grow in the second half of a storm by the free lists that a warm one fills, and a node process
+A kind of process may grow in the second half of a storm by free lists of its allocator, and a node process
 also by the send times that the workload keeps of each message.
 """
 

@@ -1,4 +1,4 @@
-"""Host -> agent -> host alone: a firmware that gives every descriptor back at once, on the agent's own loop."""
+"""Host -> agent -> host alone: firmware that returns every descriptor at once, on the agent's loop."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from testbed.runtime.shared.attachment import Attachment, HostDriver
 
 _ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
 _ENTRIES = 64
-SPIN = 10_000_000_000  # ns: forever
+SPIN = 10_000_000_000  # ns: never sleep
 
 
 class GivesBack:

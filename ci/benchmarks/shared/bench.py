@@ -32,12 +32,12 @@ def run(options: argparse.Namespace, session: Session) -> None:
     repeat, count, hosts, progress = int(options.repeat), int(options.count), int(options.hosts), session.progress
     loss = float(options.loss.removesuffix("%")) / 100
     measures: dict[str, Callable[[], Iterable[Row]]] = {
-        "alone": lambda: measurements.alones(repeat, count, progress),
+        "alone": lambda: measurements.agent_trips(repeat, count, progress),
         SPINNING: lambda: measurements.trips(Traffic(session.directory), SPINNING, repeat, count, progress),
         BLOCKING: lambda: measurements.trips(Traffic(session.directory), BLOCKING, repeat, count // 4, progress),
         "hosts": lambda: measurements.costs(hosts, progress),
         "fair": lambda: measurements.fairness(hosts, float(options.seconds), progress),
-        "torture": lambda: measurements.tortured(int(options.messages), loss, float(options.every), progress),
+        "torture": lambda: measurements.torture(int(options.messages), loss, float(options.every), progress),
     }
     session.each(options.subjects, measures)
     session.report("shared NICs", targets, "hosts")

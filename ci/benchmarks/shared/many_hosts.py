@@ -133,13 +133,13 @@ def _private(pid: int) -> int:
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of processor time until now."""
+    """Return the CPU time so far, seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def fair(hosts: int, seconds: float) -> list[int]:
-    """Return how many messages of each of `hosts` processes arrive when all send at once."""
+    """Return the number of messages that arrive from each of `hosts` processes when all send at once."""
     sink = hosts  # its number
 
     async def flood(endpoint: Endpoint, _driver: HostDriver) -> None:
@@ -161,7 +161,7 @@ def fair(hosts: int, seconds: float) -> list[int]:
             counts[received.source] += 1
             posted.append((buffer, endpoint.post_receive(ANY_SOURCE, ANY_TAG, buffer)))
             if not start:
-                if min(counts[:hosts]):  # everybody has begun
+                if min(counts[:hosts]):  # all have started
                     start, counts = driver.now(), [0] * endpoint.size
             elif driver.now() - start > seconds * 1e9:
                 return counts[:hosts]
@@ -185,7 +185,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
     """Exchange numbered messages between pairs of host processes over loss, while one process of the last pair is
     killed and restarted.
 
-    messages: in all, of the pairs that are not killed. every: seconds between kills. Returns the numbers of messages,
+    messages: total of the pairs that are not killed. every: seconds between kills. Returns the numbers of messages,
     of messages out of sequence and of kills, and seconds.
     """
     share = messages // (2 * (hosts - 1))
@@ -257,7 +257,7 @@ async def _send(endpoint: Endpoint, peer: int, count: int) -> None:
 
 
 async def _check(endpoint: Endpoint, peer: int, count: int) -> int:
-    """How many messages were not the next one."""
+    """Return the number of messages out of sequence."""
     wrong, buffers = 0, [bytearray(4) for _ in range(min(32, count))]
     posted = deque(endpoint.post_receive(peer, 1, buffer) for buffer in buffers)
     for number in range(count):

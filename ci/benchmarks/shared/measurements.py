@@ -21,7 +21,7 @@ SPINNING, BLOCKING, ONE = "spinning", "blocking", "one processor"
 TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
 ATTACH, IN_AGENT, IN_HOST, IDLE = "to attach", "memory of the agent", "memory of its own", "CPU while idle"
 JAIN, MIN_SHARE, RATE = "Jain's index", "least of the mean", "messages of 64 bytes"
-WRONG, KILLS, COUNTED = "lost, twice or out of order", "host processes killed", "messages that count"
+WRONG, KILLS, COUNTED = "lost, duplicated or out of order", "host processes killed", "numbered messages"
 
 _SHARES = ("min", "p90", "p99", "p99.9")
 _TIMEOUT = 600.0  # s
@@ -29,8 +29,8 @@ _TIMEOUT = 600.0  # s
 Progress = Callable[[str], None]
 
 
-def alones(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Host -> agent -> host without a wire."""
+def agent_trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
+    """Measure host -> agent -> host without a wire."""
     cases = {
         SPINNING: (True, (SENDER, RECEIVER), count),
         BLOCKING: (False, (SENDER, RECEIVER), count // 4),
@@ -45,7 +45,7 @@ def alones(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
                 for share in ("p50", *_SHARES):
                     samples_by_key.setdefault((name, share), []).append(trip[share] / 1e9)
     for (name, share), samples in samples_by_key.items():
-        settings = {"count": cases[name][2], "processors": cases[name][1], "firmware": "gives back"}
+        settings = {"count": cases[name][2], "processors": cases[name][1], "firmware": "returns descriptors"}
         yield Row("alone", name, TRIP_SHARE.format(share), 1, "s", tuple(samples), settings)
 
 
@@ -82,7 +82,7 @@ def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Pro
 
 
 def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[str, float]:
-    """CPU: of the host process and, where it is another, of its agent."""
+    """Run the round trips once; return rank PING's results. cpu: of the host process and its agent."""
     chosen = programs("emp trip", Pair({}, {}, spin), count)
     budget = agent_round_trips.SPIN if spin else 0
     cpus = {PING: SENDER, PONG: RECEIVER}
@@ -96,7 +96,7 @@ def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[
 
 def costs(hosts: int, progress: Progress) -> Iterator[Row]:
     """Measure the cost of each attached, idle host process."""
-    progress(f"{hosts} host processes that do nothing")
+    progress(f"{hosts} idle host processes")
     result = many_hosts.cost(hosts)
     for measure, value, unit in (
         (ATTACH, result.attach, "s"), (IN_AGENT, result.agent, "B"), (IN_HOST, result.own, "B"), (IDLE, result.idle, ""),
@@ -114,9 +114,9 @@ def fairness(hosts: int, seconds: float, progress: Progress) -> Iterator[Row]:
     yield Row("fair", SHARED, RATE, hosts, "/s", (sum(counts) / seconds,), settings)
 
 
-def tortured(messages: int, loss: float, every: float, progress: Progress) -> Iterator[Row]:
-    """Three host processes on either node, one of them killed all the time."""
-    progress(f"{messages} messages that count, while host processes are killed")
+def torture(messages: int, loss: float, every: float, progress: Progress) -> Iterator[Row]:
+    """Measure losses with three host processes on either node, one of which is killed repeatedly."""
+    progress(f"{messages} numbered messages, while host processes are killed")
     result = many_hosts.torture(messages, 3, loss, every)
     settings = {"loss": loss, "seconds between kills": every, "host processes of a node": 3, **result}
     for measure, name, unit in ((COUNTED, "messages", ""), (WRONG, "wrong", ""), (KILLS, "kills", "")):

@@ -1,4 +1,4 @@
-"""Agents and host processes of shared NICs, forked from the benchmark, which gets their results."""
+"""Agents and host processes of shared NICs, forked by the benchmark, which collects their results."""
 
 import contextlib
 import multiprocessing.connection

@@ -24,7 +24,7 @@ TRIP, CPU = "round trip, p50", "CPU per round trip, one side"
 RATE, COST = "through two links and a switch", "relay's CPU for each"
 SIMULATED = f"in the simulation, {NODES} nodes"
 TIMEOUT = 600.0  # s
-SPIN = 10_000_000_000  # ns: forever
+SPIN = 10_000_000_000  # ns: never sleep
 
 Progress = Callable[[str], None]
 
@@ -73,7 +73,7 @@ def _trip(cluster: RunningCluster, kind: str, count: int, *, spin: bool) -> Mapp
 
 
 def relay(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Measure in turn frames through an Ethernet switch whose links the relay has, and cells through an ATM switch: equally
+    """Measure in turn frames through an Ethernet switch whose links are relayed, and cells through an ATM switch: equally
     long ones, from one node to the other."""
     star = {
         kind: Cluster.star(2, kind=kind, delay="1us").model_copy(update={"name": kind}) for kind in ("ethernet", "atm")
@@ -95,7 +95,7 @@ def relay(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
 
 
 def simulation(repeat: int, progress: Progress) -> Iterator[Row]:
-    """Measure in turn EMP's frames and SSAM's cells, each sent by a NIC and counted once, a second of CPU time."""
+    """Measure in turn EMP's frames and SSAM's cells, each sent by a NIC and counted once, per second of CPU time."""
     samples_by_key: dict[str, list[float]] = {EMP: [], SSAM: []}
     for turn in range(repeat):
         progress(f"{SIMULATION}: {turn + 1} of {repeat}")

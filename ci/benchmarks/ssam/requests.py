@@ -1,5 +1,6 @@
-"""Very many random requests on live ATM that loses 1 % of the cells on every link: each is handled once and answered once.
-The programs verify it by numbers and contents, without histories, whose memory grows with the requests."""
+"""Soak test of SSAM: random requests on live ATM that loses 1 % of the cells on every link. Each is handled once and
+answered once. The programs verify sequence numbers and contents and keep no histories, since a history's memory grows with
+the number of requests."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,11 +20,11 @@ CONTENDER = "SSAM, inline"
 NODES = 4
 LARGEST = 20
 """Bytes of data: a message of one cell."""
-_SLOWEST = 20  # requests a second of each node, on a machine that has other work
+_SLOWEST = 20  # requests per second and node on a busy machine
 
 
 def measure(requests: int, directory: Path) -> Iterator[Row]:
-    """requests: in all."""
+    """requests: total."""
     settings = {"requests": -(-requests // NODES), "endpoints": 1, "largest": LARGEST}
     cluster = Cluster.star(NODES, kind="atm", loss="1%")
     try:

@@ -12,19 +12,19 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
 
 NODES = 16
-EMP_MESSAGES, REQUESTS = 500, 1_000  # of each node; both take about as long
+EMP_MESSAGES, REQUESTS = 500, 1_000  # of each node; both take about equally long
 SECOND = 1_000_000_000
 COUNT = 1
 EMP = Setting("star", NODES, "0%", EMP_MESSAGES, 1_000)
 
 
 def emp_frames() -> float:
-    """Frames/s of CPU time."""
+    """Return frames per second of CPU time."""
     return simulate(EMP).rate
 
 
 def ssam_cells() -> float:
-    """Cells/s of CPU time: a request of 40 bytes and its acknowledgement are two."""
+    """Return cells per second of CPU time: a request of 40 bytes and its acknowledgement are two."""
     cluster = Description.star(NODES, kind="atm", rate="10gbit", delay="1us")
     with Simulation(cluster, plug()) as simulation:
         handled = [0]

@@ -1,4 +1,4 @@
-"""Targets of SSAM, computed from the rows. Ratios are medians of those of single turns."""
+"""Targets of SSAM, computed from the rows. A ratio is the median over the repetitions."""
 
 import statistics
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
 
 
 def table(title: str, rows: list[Row], stacks: tuple[str, ...], measure: str, cell: Callable[[Row], str]) -> Table:
-    """Sizes by stacks: medians of the turns' medians."""
+    """Sizes by stacks: medians of the repetitions' medians."""
     shown = Table(title=title)
     shown.add_column("bytes", justify="right")
     for stack in stacks:

@@ -27,7 +27,7 @@ from testbed.workloads.script import script
 
 SCRIPT = REPOSITORY / "tests" / "live" / "applications" / "round_trips.py"
 SOURCE = Path(__file__).with_name("round_trips.c")
-SYSTEM_PYTHON = "/usr/bin/python3"  # it has the mpi4py that was built for the system's MPI
+SYSTEM_PYTHON = "/usr/bin/python3"  # the Python with the mpi4py of the system's MPI
 
 C, MPI4PY, EMP = "Open MPI on TCP, C", "Open MPI on TCP, mpi4py", "testbed's MPI on EMP"
 EMP_SLEEPS, TCP_SLEEPS = "testbed's MPI on EMP, sleeps", "testbed's MPI on TCP, sleeps"
@@ -39,8 +39,8 @@ MPIRUN = [
     *("mpirun", "--allow-run-as-root", "--host", "n1,n2", "-np", "2", "--bind-to", "none"),
     *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0"),
 ]
-TIMEOUT = 300.0  # s for a turn of one stack
-SPIN = 10_000_000_000  # ns: forever
+TIMEOUT = 300.0  # s for a repetition of one stack
+SPIN = 10_000_000_000  # ns: never sleep
 
 Lines = list[dict[str, int]]
 Progress = Callable[[str], None]
@@ -48,7 +48,7 @@ Progress = Callable[[str], None]
 
 @contextmanager
 def two_nodes() -> Iterator[RunningCluster]:
-    """Two nodes on one pair of interfaces, each on its own processor, with an sshd."""
+    """Context manager: two nodes on one pair of interfaces, each on its own processor, with an sshd."""
     described = Cluster.back_to_back()
     links = tuple(link.model_copy(update={"datapath": "direct"}) for link in described.links)
     processors = zip(described.nodes, (SENDER, RECEIVER), strict=True)
@@ -61,7 +61,7 @@ def two_nodes() -> Iterator[RunningCluster]:
 def round_trips(
     cluster: RunningCluster, directory: Path, sizes: Sequence[int], count: int, repeat: int, progress: Progress
 ) -> Iterator[Row]:
-    """Measure every stack that this machine has, in turn."""
+    """Measure every installed stack in turn."""
     arguments = [str(count), *map(str, sizes)]
     stacks: dict[str, Callable[[], Lines]] = {
         C: partial(_open_mpi, cluster, [_compiled(directory)], arguments),

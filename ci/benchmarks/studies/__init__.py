@@ -1,1 +1,1 @@
-"""Studies: the benchmark of many runs side by side."""
+"""``ci/bench study``: many runs in parallel."""

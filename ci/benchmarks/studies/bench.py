@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.harness import command_line, session
+from benchmarks.harness import command_timing, session
 from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.harness.session import Session
@@ -50,7 +50,7 @@ def measure(runs: int, repeat: int) -> Iterator[Row]:
                 folder = Path(place) / f"{number}-{width}"
                 start = time.monotonic()
                 done = subprocess.run(
-                    [*command_line.command(), "study", study, "--workers", str(width), "--output", folder],
+                    [*command_timing.command(), "study", study, "--workers", str(width), "--output", folder],
                     capture_output=True, text=True, check=False,
                 )  # fmt: skip
                 seconds = time.monotonic() - start

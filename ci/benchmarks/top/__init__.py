@@ -1,1 +1,1 @@
-"""``ci/bench top``: what the live screen costs."""
+"""``ci/bench top``: CPU time of the live screen."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.harness import command_line, session
+from benchmarks.harness import command_timing, session
 from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.harness.session import Session
@@ -30,9 +30,9 @@ LIMIT = 0.03  # of a processor
 WEB_LIMIT = 0.05  # with one page open
 WEB, PAGE = "testbed top --web", "its page in Chromium"
 TOP, CPU = "testbed top", "CPU, one sample per second"
-PANELS = {"nodes": "1", "links": "2"}  # and the keys that show them
+PANELS = {"nodes": "1", "links": "2"}  # by key
 SIZES = ((80, 24), (200, 50))
-_SETTLE = 3.0  # s from its start until it has imported all and shown what there is
+_SETTLE = 3.0  # s from its start until it has imported everything and shown the cluster
 KINDS = ("unimpaired", "by relay, busy")
 
 
@@ -47,13 +47,13 @@ def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]
         for width, height in SIZES:
             mine, its = pty.openpty()
             fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-            command = [*command_line.command(), "top", cluster.name]
+            command = [*command_timing.command(), "top", cluster.name]
             surroundings = {**os.environ, "TERM": "xterm-256color"}
             top = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=surroundings)
             threading.Thread(target=_drain, args=(mine,), daemon=True).start()
             try:
                 os.write(mine, key.encode())
-                time.sleep(_SETTLE)  # what it takes to begin is not what is measured
+                time.sleep(_SETTLE)  # the start is not measured
                 before, start = _used(top.pid), time.monotonic()
                 time.sleep(seconds)  # the span that is measured
                 share = (_used(top.pid) - before) / (time.monotonic() - start)
@@ -69,9 +69,9 @@ def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]
 
 
 def viewed(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
-    """Measure `testbed top --web` with one page open, and, apart, Chromium, which draws without a graphics processor."""
+    """Measure `testbed top --web` with one page open, and, separately, Chromium, which renders without a GPU."""
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        command = [*command_line.command(), "top", cluster.name, "--web"]
+        command = [*command_timing.command(), "top", cluster.name, "--web"]
         server = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True)
         stack.callback(server.wait)
         stack.callback(server.terminate)
@@ -80,7 +80,7 @@ def viewed(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
         browser = stack.enter_context(Browser(Path(place) / "profile"))
         browser.open(address, 1440, 900)
         browser.until(f"document.querySelectorAll('.node').length === {NODES}")
-        time.sleep(_SETTLE)  # what it takes to begin is not what is measured
+        time.sleep(_SETTLE)  # the start is not measured
         before, drawn, start = _used(server.pid), browser.processor_time(), time.monotonic()
         time.sleep(seconds)  # the span that is measured
         span = time.monotonic() - start
@@ -104,7 +104,7 @@ def _used(pid: int) -> float:
 
 
 def measure(kind: str, seconds: float) -> Iterator[Row]:
-    """Measure idle or busy: then every link is impaired, every node runs a program, and ten of them send."""
+    """Measure an idle or a busy cluster: with impaired links, a program in every node, and ten senders."""
     busy = kind != KINDS[0]
     with ExitStack() as stack:
         description = Cluster.star(NODES, delay="1ms", loss="1%") if busy else Cluster.star(NODES)

@@ -23,12 +23,12 @@ ONE_WAY = f"one way, messages of {LARGE >> 20} MiB"
 SIMULATED = f"frames in the simulation, {NODES} nodes"
 SENT, WRONG, RATE, RESENT = "sent", "lost, twice or out of order", "received", "frames sent again"
 TIMEOUT, PROGRESS_TIMEOUT = 3600.0, 60.0  # s
-_SLOWEST = 200  # numbered messages a second, on a machine that has other work
-SPIN = 10_000_000_000  # ns: forever
+_SLOWEST = 200  # numbered messages per second on a busy machine
+SPIN = 10_000_000_000  # ns: never sleep
 
 Progress = Callable[[str], None]
 Measured = tuple[dict[str, Any], int]
-"""Results by node, and frames that were sent again."""
+"""Results by node, and number of retransmitted frames."""
 
 
 def _direct() -> Cluster:
@@ -52,7 +52,7 @@ def _run(
 
 
 def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Round trips of 4 bytes between the same interfaces, spinning: EMP's own, and MPI's on EMP and on VIA."""
+    """Measure round trips of 4 bytes between the same interfaces, spinning: EMP's own, and MPI's on EMP and on VIA."""
     samples_by_key: dict[tuple[str, str], list[float]] = {}
     contenders = {
         EMP: (EMP_PROTOCOL, "emp trip"), MPI_EMP: (EMP_PROTOCOL, "mpi trip"), MPI_VIA: (VIA_PROTOCOL, "mpi trip"),
@@ -72,7 +72,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
 
 
 def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
-    """One-way streams of EMP and of a VI of the reliable provider, spinning."""
+    """Measure one-way streams of EMP and of a VI of the reliable provider, spinning."""
     samples_by_key: dict[str, list[float]] = {EMP: [], VIA: []}
     resent = dict.fromkeys(samples_by_key, 0)
     with _direct().up() as cluster:
@@ -92,7 +92,7 @@ def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
 
 
 def simulation(repeat: int, progress: Progress) -> Iterator[Row]:
-    """Frames of EMP and of VIA, each sent by a NIC and counted once, a second of CPU time."""
+    """Frames of EMP and of VIA, each sent by a NIC and counted once, per second of CPU time."""
     samples_by_key: dict[str, list[float]] = {EMP: [], VIA: []}
     for turn in range(repeat):
         progress(f"{SIMULATION}: {turn + 1} of {repeat}")
@@ -103,7 +103,8 @@ def simulation(repeat: int, progress: Progress) -> Iterator[Row]:
 
 
 def numbered(messages: int, progress: Progress) -> Iterator[Row]:
-    """Numbered messages through a VI of the reliable provider, whose link loses 1 % of the frames in each direction."""
+    """Measure numbered messages through a VI of the reliable provider, whose link loses 1 % of the frames in each
+    direction."""
     progress(f"{messages:,} numbered messages")
     with Cluster.back_to_back(loss="1%").up() as cluster:
         timeout = 120 + messages / _SLOWEST

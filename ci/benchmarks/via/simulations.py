@@ -21,12 +21,12 @@ CONTENT = (bytes(range(251)) * (SETTING.size // 251 + 1))[: SETTING.size]
 
 
 def emp_frames() -> float:
-    """Frames/s of CPU time."""
+    """Return frames per second of CPU time."""
     return simulate(SETTING).rate
 
 
 def via_frames() -> float:
-    """Frames/s of CPU time, when all are connected."""
+    """Return frames per second of CPU time, once all are connected."""
     plans = []
     for number in range(NODES):
         chance = source(1, f"n{number + 1}")
@@ -56,7 +56,7 @@ def via_frames() -> float:
 
 
 class Host:
-    """A node's VIs. due: messages that have not come, by peer."""
+    """A node's VIs. due: missing messages, by peer."""
 
     def __init__(self, nic: ViaNic, due: Counter[int]) -> None:
         self.due = +due
@@ -68,7 +68,7 @@ class Host:
         self._buffers: dict[Vi, deque[memoryview]] = {}
 
     async def connect(self, _nic: object, _node: SimNode) -> None:
-        """Connect to all others, with a receive for each message that is due."""
+        """Connect to all others, with a receive for each expected message."""
         nic = self._nic
         self._ptag = await nic.create_ptag()
         for peer in range(nic.size):

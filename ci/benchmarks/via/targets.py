@@ -1,4 +1,4 @@
-"""Targets of VIA, computed from the rows. Ratios are medians of those of single turns."""
+"""Targets of VIA, computed from the rows. A ratio is the median over the repetitions."""
 
 import statistics
 from collections.abc import Sequence

@@ -67,7 +67,7 @@ async def mpi_pong(endpoint: Any, node: ProgramNode, *, count: int, device: Call
 
 
 class Channel:
-    """A connected VI with registered memory. size: bytes of a message. receives: how many are posted, and posted again."""
+    """A connected VI with registered memory. size: bytes of a message. receives: number of posted receives."""
 
     def __init__(self, nic: ViaNic, vi: Vi, size: int, receives: int) -> None:
         self.vi = vi
@@ -93,7 +93,7 @@ class Channel:
         return channel, outgoing, registered
 
     async def receive(self) -> memoryview:
-        """The next message, until `post_again`."""
+        """Return the next message, which is valid until `post_again`."""
         await self.vi.receive_queue.wait()
         descriptor, view = self.posted[0]
         if descriptor.has_failed:
@@ -107,9 +107,9 @@ class Channel:
 
 
 async def via_source(nic: ViaNic, node: ProgramNode, *, messages: int) -> float:
-    """Bit/s, from the first post to the last completion."""
+    """Return bit/s, from the first post to the last completion."""
     channel, _, memory = await Channel.connect(nic, node.numbers[PONG], MESSAGE, _CREDITS)
-    await channel.receive()  # it is ready
+    await channel.receive()  # the receiver is ready
     channel.post_again()
     start, credit, queue = time.monotonic_ns(), _LARGE_POSTED, channel.vi.send_queue
     for number in range(messages):
@@ -144,7 +144,7 @@ def _numbered(memory: Memory, view: memoryview, number: int, content: int) -> De
 
 
 async def via_counter(nic: ViaNic, node: ProgramNode, *, messages: int) -> float:
-    """Send numbered messages, as many at once as there are receives for; then one that is the end. Messages/s, from the
+    """Send numbered messages, as many at once as there are receives, and then an end marker; return messages/s, from the
     first post to the last completion."""
     channel, view, memory = await Channel.connect(nic, node.numbers[PONG], MESSAGE, _CREDITS)
     vi, credit, under_way = channel.vi, _POSTED, 0
@@ -166,7 +166,7 @@ async def via_counter(nic: ViaNic, node: ProgramNode, *, messages: int) -> float
 
 
 async def via_checker(nic: ViaNic, node: ProgramNode, *, messages: int) -> int:
-    """How many messages were not the next one, with the end's behind the last."""
+    """Return the number of messages out of sequence, including the end marker."""
     channel, view, memory = await Channel.connect(nic, node.numbers[PING], MESSAGE, _POSTED)
     wrong, half = 0, _POSTED // 2
     view[:MESSAGE] = half.to_bytes(MESSAGE, "big")

@@ -19,8 +19,8 @@ from protocols.myrinet.envelope import Route
 from protocols.myrinet.mapper.counters import Counters
 from protocols.myrinet.mapper.settings import Settings
 
-_BELIEF: Final = 1e-5
-"""Approximate probability that a connected port is considered silent."""
+_FALSE_SILENCE: Final = 1e-5
+"""Approximate probability that a connected port is mistaken for a silent one."""
 _REMEMBERED: Final = 1024
 """Number of recent probes whose late answers are recognised."""
 _PRIOR: Final = (1, 100)
@@ -118,8 +118,8 @@ class _AnswerTimeout:
 
     __slots__ = ("_last", "_maximum", "_minimum")
 
-    def __init__(self, least: int, most: int) -> None:
-        self._minimum, self._maximum = least, most
+    def __init__(self, minimum: int, maximum: int) -> None:
+        self._minimum, self._maximum = minimum, maximum
         self._last: deque[int] = deque(maxlen=64)
 
     @property
@@ -177,10 +177,10 @@ class Prober:
         """Return the number of tries for a probe."""
         settings, lost = self._settings, self._lost / self._cables
         if lost >= 1:
-            return settings.most
+            return settings.max_tries
         loss = 1 - (1 - lost) ** probe.cables
-        tries = log(_BELIEF) / log(loss) if loss < 1 else settings.most
-        return min(max(ceil(tries), settings.least), settings.most)
+        tries = log(_FALSE_SILENCE) / log(loss) if loss < 1 else settings.max_tries
+        return min(max(ceil(tries), settings.min_tries), settings.max_tries)
 
     @property
     def deadline(self) -> int | None:

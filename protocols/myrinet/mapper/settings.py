@@ -19,7 +19,7 @@ class Settings:
 
     ports: maximum ports of a switch, so that deltas are from 1 - ports to ports - 1 (8: the 8-port crossbars of the
     Berkeley NOW). timeout: time after which an unanswered probe counts as lost; increased where answers take longer, up
-    to longest_timeout. least, most: minimum and maximum number of tries; the number depends on the measured loss.
+    to longest_timeout. min_tries, max_tries: minimum and maximum number of tries; the number depends on the measured loss.
     interval: average time between two frames, which limits the load on the network. burst: maximum frames without an
     interval. window: maximum unanswered probes. watch: time between two checks of the map. slices: number of checks in
     which every silent port is probed once. refresh: time between explorations of an unchanged network; 0: never.
@@ -32,8 +32,8 @@ class Settings:
     ports: int = 8
     timeout: int = 5 * MILLISECOND
     longest_timeout: int = 250 * MILLISECOND
-    least: int = 3
-    most: int = 32
+    min_tries: int = 3
+    max_tries: int = 32
     interval: int = 20 * MICROSECOND
     burst: int = 32
     window: int = 256
@@ -52,8 +52,10 @@ class Settings:
             raise ValueError(f"ports = {self.ports}: 2 to {MAX_PORTS}")
         if self.longest_timeout < self.timeout:
             raise ValueError(f"longest_timeout must be {self.timeout} ns (timeout) or more, got {self.longest_timeout}")
-        if not 1 <= self.least <= self.most:
-            raise ValueError(f"least = {self.least}, most = {self.most}: 1 or more, the first not above the second")
+        if not 1 <= self.min_tries <= self.max_tries:
+            raise ValueError(
+                f"min_tries = {self.min_tries}, max_tries = {self.max_tries}: 1 or more, and min_tries at most max_tries"
+            )
         for name in ("timeout", "interval", "burst", "window", "watch", "slices", "patience", "stagger", "parts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: 1 or more")

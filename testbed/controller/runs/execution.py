@@ -67,7 +67,7 @@ class Companion(Protocol):
 
 @runtime_checkable
 class Closable(Protocol):
-    """A companion that is closed when the programs have ended, before the network comes to rest."""
+    """A companion that is closed when the programs have ended, before the network is idle."""
 
     def close(self) -> None: ...
 

@@ -2,7 +2,7 @@
 
 A card goes to a peer only when the one before it has its receipt, and is sent again while there is none. So a receiver
 expects one number; a card with the number before that has lost its receipt. A card for which the host has given no memory
-gets no receipt, and so comes again. Frames name the incarnations of both NICs: with `protocols.core.peers`, a NIC that has
+gets no receipt, and so is resent. Frames name the incarnations of both NICs: with `protocols.core.peers`, a NIC that has
 restarted is noticed, and nothing of its former life is taken for the new one's.
 """
 

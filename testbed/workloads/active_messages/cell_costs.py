@@ -10,7 +10,7 @@ from protocols.ssam.sba100 import BATCH, CONTROL_SLOT
 from testbed.workloads.form import Native, Node
 from testbed.workloads.quantiles import quantiles
 
-_ASK, _ANSWER, _COUNT, _END = range(0x636F_7300, 0x636F_7304)
+_REQUEST, _REPLY, _COUNT, _END = range(0x636F_7300, 0x636F_7304)
 _BATCH_TIME: Final = 1_000_000
 """Nanoseconds for a batch of requests and its answers, on the slower machine of the paper."""
 
@@ -93,16 +93,16 @@ class _Exchange:
         self._has_ended = False
         self.reply_count = 0
         self.request_count = 0
-        library.set_handler(_ASK, self._ask)
-        library.set_handler(_ANSWER, self._answer)
+        library.set_handler(_REQUEST, self._on_request)
+        library.set_handler(_REPLY, self._on_reply)
         library.set_handler(_COUNT, self._count)
         library.set_handler(_END, self._end)
 
-    def _ask(self, _: int, data: bytes) -> Reply:
+    def _on_request(self, _: int, data: bytes) -> Reply:
         self.request_count += 1
-        return Reply(_ANSWER, data)
+        return Reply(_REPLY, data)
 
-    def _answer(self, _: int, data: bytes) -> None:  # noqa: ARG002
+    def _on_reply(self, _: int, data: bytes) -> None:  # noqa: ARG002
         self.reply_count += 1
 
     def _count(self, _: int, data: bytes) -> None:  # noqa: ARG002
@@ -127,7 +127,7 @@ class _Exchange:
     async def trip(self, data: bytes) -> int:
         """Send a request and await its reply; return the time."""
         start_time, before = self._node.now(), self.reply_count
-        await self._library.request(self._peer, _ASK, data)
+        await self._library.request(self._peer, _REQUEST, data)
         while self.reply_count == before:
             await self._library.poll()
         return self._node.now() - start_time
@@ -142,7 +142,7 @@ class _Exchange:
 
     async def ask_batches(self) -> None:
         """Send a batch of requests with acknowledgements, and a batch with replies; measure the costs of both."""
-        for handler, answer in ((_COUNT, "handle acknowledgement"), (_ASK, "handle reply")):
+        for handler, answer in ((_COUNT, "handle acknowledgement"), (_REQUEST, "handle reply")):
             start_time = self._node.now()
             for _ in range(BATCH):
                 await self._library.request(self._peer, handler)

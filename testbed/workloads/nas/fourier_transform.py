@@ -42,7 +42,7 @@ class FourierTransform:
         decay = self._decay()
         for _ in range(self._problem.iterations):
             spectrum *= decay
-            await self._add_up(await self._inverse(spectrum))
+            await self._add_checksum(await self._inverse(spectrum))
 
     async def verify(self) -> float:
         """Return the last checksum's real part at rank 0, else 0. Raises VerificationError for a wrong checksum."""
@@ -58,16 +58,16 @@ class FourierTransform:
         """Transform planes of z to columns of the spectrum."""
         size = self._comm.size
         flat = np.fft.fft2(values).reshape(self._planes, size, self._columns)
-        received = await self._transposed(flat.transpose(1, 0, 2))
+        received = await self._transpose(flat.transpose(1, 0, 2))
         return np.fft.fft(received.reshape(-1, self._columns), axis=0)
 
     async def _inverse(self, spectrum: Array) -> Array:
         """Transform columns of the spectrum to planes of z."""
         nx, ny, _ = self._problem.shape
-        received = await self._transposed(np.fft.ifft(spectrum, axis=0))
+        received = await self._transpose(np.fft.ifft(spectrum, axis=0))
         return np.fft.ifft2(received.transpose(1, 0, 2).reshape(self._planes, ny, nx))
 
-    async def _transposed(self, values: Array) -> Array:
+    async def _transpose(self, values: Array) -> Array:
         """Send the k-th block to rank k; return the received blocks by rank, of planes and columns."""
         received = np.empty((self._comm.size, self._planes, self._columns), np.complex128)
         await self._comm.Alltoall(np.ascontiguousarray(values).data, received.data)
@@ -76,18 +76,18 @@ class FourierTransform:
     def _decay(self) -> Array:
         """Return the decay factors of this rank's part of the spectrum in a time step."""
         nx, ny, nz = self._problem.shape
-        place = np.arange(self._columns) + self._comm.rank * self._columns
-        plane = _squared(nx)[place % nx] + _squared(ny)[place // nx]
+        column = np.arange(self._columns) + self._comm.rank * self._columns
+        plane = _squared(nx)[column % nx] + _squared(ny)[column // nx]
         factors: Array = np.exp(-4 * _DIFFUSION * np.pi**2 * (_squared(nz)[:, None] + plane))
         return factors
 
-    async def _add_up(self, values: Array) -> None:
+    async def _add_checksum(self, values: Array) -> None:
         nx, ny, nz = self._problem.shape
         sample = np.arange(1, _SAMPLES + 1)
         x, y, z = sample % nx, 3 * sample % ny, 5 * sample % nz - self._comm.rank * self._planes
-        ours = (z >= 0) & (z < self._planes)
+        is_local = (z >= 0) & (z < self._planes)
         total = np.zeros(1, np.complex128)
-        await self._comm.Reduce(np.array([values[z[ours], y[ours], x[ours]].sum()]).data, total.data)
+        await self._comm.Reduce(np.array([values[z[is_local], y[is_local], x[is_local]].sum()]).data, total.data)
         if self._comm.rank == 0:
             self._sums.append(complex(total[0]))
 

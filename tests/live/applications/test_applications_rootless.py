@@ -30,20 +30,20 @@ for _module in (
 ):
     import_module(_module)
 
-STORIES = {
+SCENARIOS = {
     "iperf3": lambda cluster, _: test_iperf3.test_iperf3_measures_the_bottleneck_the_delay_and_the_losses(cluster),
     "http": test_http.test_a_request_takes_the_round_trips_and_the_time_outs_that_it_needs,
     "redis": test_redis.test_requests_one_by_one_wait_for_the_network_and_pipelined_ones_share_the_wait,
 }
 
 
-@pytest.mark.parametrize("application", STORIES)
+@pytest.mark.parametrize("application", SCENARIOS)
 def test_an_application_meets_the_same_network_without_root(home: Path, tmp_path: Path, application: str) -> None:
-    story: Callable[..., None] = STORIES[application]
+    scenario: Callable[..., None] = SCENARIOS[application]
 
     def report() -> None:
         with Cluster.star(2).up() as cluster:
-            story(cluster, tmp_path)
+            scenario(cluster, tmp_path)
 
     assert tmp_path.stat().st_mode & 0o007 == 0o007, f"a directory in which user {NOBODY} can write"
     wait_for_success(as_user(home, report))

@@ -39,7 +39,7 @@ def test_rounds_are_compared_one_by_one_and_the_upper_end_shows_their_scatter() 
 
 def test_polling_is_compared_with_the_cpu_time_that_it_saves() -> None:
     rows = [trips(m.EMP, 90e-6, measure=m.CPU), trips(m.AT_ONCE, 60e-6, measure=m.CPU)]
-    assert measured_value(rows, "processor time") == pytest.approx(1.5)
+    assert measured_value(rows, "CPU time") == pytest.approx(1.5)
 
 
 def test_unmeasured_values_are_missing() -> None:

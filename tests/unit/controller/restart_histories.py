@@ -246,7 +246,7 @@ def a_long_message_may_still_come_into_a_receive_that_was_begun_before_others() 
     assert history.judged(Ending.STUCK).failed == (LOST,)
 
 
-STORIES: tuple[Callable[[], None], ...] = (
+SCENARIOS: tuple[Callable[[], None], ...] = (
     a_sender_that_is_restarted_sends_the_same_again_and_one_of_both_comes,
     what_came_before_the_restart_is_not_taken_for_what_was_sent_after_it,
     a_message_between_the_two_says_which_of_them_came,

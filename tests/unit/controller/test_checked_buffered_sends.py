@@ -11,7 +11,7 @@ CRASHED = Circumstances(Ending.STUCK, disturbances=[Disturbance(CRASH, 0, nodes=
 
 
 def buffered_send(history: HistoryBuilder) -> int:
-    """A message of n1 to n2, for which a receive waits."""
+    """Begin a receive in n2 and a buffered send to it in n1; return the number of the send."""
     history.begin_receive(1, 0)
     number = history.begin_send(0, 1)
     history.add_event(0, "buffered", n=number)
@@ -23,7 +23,7 @@ def returned_send(history: HistoryBuilder) -> HistoryBuilder:
     return history
 
 
-def test_a_buffered_send_that_is_sent_is_one_as_others_are() -> None:
+def test_a_buffered_send_that_completes_is_checked_like_any_other() -> None:
     history = exchange_all(2, [Message(0, 1)])
     history.events["n1"].insert(1, {"clock_ns": 1, "what": "buffered", "n": 1})
     report = history.report()
@@ -31,13 +31,13 @@ def test_a_buffered_send_that_is_sent_is_one_as_others_are() -> None:
     assert not report.ambiguities
 
 
-def test_one_that_is_sent_and_waited_for_in_vain_is_lost() -> None:
+def test_a_buffered_message_that_is_sent_but_not_received_is_lost() -> None:
     history = HistoryBuilder(2)
     history.sent(0, buffered_send(history))
     assert history.report().failed == ("nothing lost",)
 
 
-def test_one_that_is_undelivered_is_not_lost_but_needs_a_fault_that_explains_it() -> None:
+def test_an_undelivered_message_is_not_lost_but_needs_a_fault_that_explains_it() -> None:
     report = returned_send(HistoryBuilder(2)).report()
     assert report.failed == ("errors",)
     assert "node 1 has restarted), and no fault excuses it" in report.checks["errors"].violations[0]
@@ -62,7 +62,7 @@ def test_an_undelivered_message_that_was_received_is_reported_as_delivered() -> 
     assert [ambiguity.outcome for ambiguity in report.ambiguities] == ["delivered"]
 
 
-def test_a_message_whose_sender_has_crashed_is_in_doubt_and_accuses_no_program() -> None:
+def test_a_message_whose_sender_has_crashed_is_in_doubt_and_fails_no_check() -> None:
     history = HistoryBuilder(2)
     buffered_send(history)
     report = history.report(CRASHED)
@@ -74,7 +74,7 @@ def test_a_message_whose_sender_has_crashed_is_in_doubt_and_accuses_no_program()
     )
 
 
-def test_one_of_a_former_life_is_in_doubt() -> None:
+def test_a_buffered_send_before_a_restart_is_in_doubt() -> None:
     history = HistoryBuilder(2)
     buffered_send(history)
     history.add_event(0, "send", n=1, peer=1, context=0, tag=1, bytes=8, digest="01")
@@ -83,7 +83,7 @@ def test_one_of_a_former_life_is_in_doubt() -> None:
     assert report.ambiguities[0].notification == "complete, and without a known delivery when its program was restarted"
 
 
-def test_a_message_received_without_its_sender_learning_it_is_no_doubt_and_blocks_nothing() -> None:
+def test_a_received_message_is_not_in_doubt_although_its_sender_does_not_know_it() -> None:
     history = HistoryBuilder(2)
     receive, send = history.begin_receive(1, 0), history.begin_send(0, 1)
     history.add_event(0, "buffered", n=send)
@@ -93,7 +93,7 @@ def test_a_message_received_without_its_sender_learning_it_is_no_doubt_and_block
     assert not report.ambiguities
 
 
-def test_one_for_which_a_receive_waits_for_long_makes_no_progress() -> None:
+def test_a_buffered_message_for_which_a_receive_waits_long_is_missing_progress() -> None:
     history = HistoryBuilder(2)
     buffered_send(history)
     assert history.report(Circumstances(Ending.STUCK)).failed == ("progress",)

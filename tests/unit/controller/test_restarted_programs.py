@@ -14,20 +14,20 @@ from testbed.controller.checkers.alignment import COMPLETE, EXCUSED, INCOMPLETE,
 from testbed.controller.checkers.histories import Receive, Send, histories_of, read_histories
 from testbed.runtime.journal import UnbufferedLines
 from tests.unit.controller.checker_mutants import MUTANTS
-from tests.unit.controller.restart_histories import STORIES, RestartHistory
+from tests.unit.controller.restart_histories import SCENARIOS, RestartHistory
 from tests.unit.protocols.mutants import Mutant, find
 
 CONTENTS = st.sampled_from(["00", "01"])
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_story(story: Callable[[], None]) -> None:
-    story()
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_scenario(scenario: Callable[[], None]) -> None:
+    scenario()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mistake_in_the_checkers_is_found(mutant: Mutant) -> None:
-    find(mutant, lambda number: STORIES[number](), 0, len(STORIES))
+    find(mutant, lambda number: SCENARIOS[number](), 0, len(SCENARIOS))
 
 
 def a_send(index: int, content: str) -> Send:

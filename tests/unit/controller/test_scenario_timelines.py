@@ -59,7 +59,7 @@ def test_ends_precede_begins_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
-def test_random_faults_are_the_same_for_the_same_seed_and_others_for_another(seed: int) -> None:
+def test_random_faults_depend_on_the_seed(seed: int) -> None:
     random_faults = RandomFaults(kinds=EVERY_KIND, rate=20.0)
     first = draw_faults(random_faults, STAR, seed, 10 * SECOND)
     assert first == draw_faults(random_faults, STAR, seed, 10 * SECOND)
@@ -70,7 +70,7 @@ def test_random_faults_are_the_same_for_the_same_seed_and_others_for_another(see
 
 
 @given(st.integers(0, 2**64 - 1), st.floats(0.1, 50), st.lists(st.sampled_from(EVERY_KIND), min_size=1, unique=True))
-def test_random_faults_are_sound_and_within_their_time(seed: int, rate: float, kinds: list[str]) -> None:
+def test_random_faults_are_valid_and_within_their_span(seed: int, rate: float, kinds: list[str]) -> None:
     random_faults = RandomFaults(kinds=kinds, rate=rate, from_="1s", to="4s", shortest="20ms", longest="50ms")
     faults = draw_faults(random_faults, STAR, seed, 10 * SECOND)
     check(Scenario(faults=faults), STAR, "sim")
@@ -117,27 +117,27 @@ def test_faults_that_occur_too_often_are_rejected() -> None:
 # Partitions
 
 
-def deaf(fault: Partition) -> dict[str, set[str]]:
+def unheard_by_node(fault: Partition) -> dict[str, set[str]]:
     return {name: set(unheard) for name, unheard in deaf_nodes(fault, STAR).items() if unheard}
 
 
 def test_groups_do_not_receive_each_others_frames_and_a_node_in_none_receives_all() -> None:
-    deaf_sets = deaf(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
+    deaf_sets = unheard_by_node(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
     assert deaf_sets == {"n1": {"n3"}, "n2": {"n3"}, "n3": {"n1", "n2"}}
 
 
-def test_halves_and_one_alone() -> None:
-    halves = deaf(Partition(shape="halves", at=0))
+def test_halves_and_an_isolated_node() -> None:
+    halves = unheard_by_node(Partition(shape="halves", at=0))
     assert halves["n1"] == {"n3", "n4", "n5"}
     assert halves["n5"] == {"n1", "n2"}
-    isolated = deaf(Partition(shape="isolated", node="n3", at=0))
+    isolated = unheard_by_node(Partition(shape="isolated", node="n3", at=0))
     assert isolated == {"n3": {"n1", "n2", "n4", "n5"}, **{name: {"n3"} for name in ("n1", "n2", "n4", "n5")}}
-    drawn_ones = {next(iter(deaf(Partition(shape="isolated", seed=seed, at=0))["n1"])) for seed in range(20)}
-    assert len(drawn_ones) > 2
+    drawn = {next(iter(unheard_by_node(Partition(shape="isolated", seed=seed, at=0))["n1"])) for seed in range(20)}
+    assert len(drawn) > 2
 
 
 def test_one_way_frames_of_the_first_group_are_lost() -> None:
-    assert deaf(Partition(groups=[["n1"], ["n2", "n3"]], one_way=True, at=0)) == {"n2": {"n1"}, "n3": {"n1"}}
+    assert unheard_by_node(Partition(groups=[["n1"], ["n2", "n3"]], one_way=True, at=0)) == {"n2": {"n1"}, "n3": {"n1"}}
 
 
 @given(st.integers(2, 40), st.none() | st.integers(0, 2**64 - 1))
@@ -153,10 +153,10 @@ def test_on_a_ring_every_node_receives_from_a_majority_and_no_two_from_the_same_
     assert len(set(heard.values())) == count or count == 2
 
 
-# What is named
+# Targets
 
 
-def test_several_targets_are_laid_on_once() -> None:
+def test_overlapping_targets_are_impaired_once() -> None:
     injection = injection_of(Impair(on=["n1", "n1--s1", "n2"], direction="", loss="1%", at=0), STAR)
     assert injection is not None
     assert [link for link, _ in injection.places] == ["n1:eth0--s1:1"] * 2 + ["n2:eth0--s1:2"] * 2
@@ -200,7 +200,7 @@ def test_a_feature_that_a_mode_lacks_is_rejected_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("fault", [Restart(on="n1", at=0), Reset(on="n1", at=0), Crash(on="n1", at=0, for_="1s")])
-def test_programs_over_the_kernels_tcp_do_not_start_again(fault: Fault) -> None:
+def test_programs_over_the_kernels_tcp_cannot_be_restarted(fault: Fault) -> None:
     with pytest.raises(UnsupportedError, match="cannot restore connections of the kernel"):
         check(Scenario(faults=[fault]), STAR, "live", over_kernel=True)
     check(Scenario(faults=[Crash(on="n1", at=0)]), STAR, "live", over_kernel=True)

@@ -40,16 +40,16 @@ ROUNDS = 150_000 if os.environ.get("TESTBED_LONG") else 10_000
 SMALLEST = 16
 """Bytes of the smallest Python object."""
 
-Story = Callable[[ModuleType], None]
+Scenario = Callable[[ModuleType], None]
 
 
-def on_both(scenario: Story) -> None:
-    """Run a story on each frame path, in a namespace of its own with a veth pair a-b."""
+def on_both(scenario: Scenario) -> None:
+    """Run a scenario on each frame path, in a new namespace with a veth pair a-b."""
     for path in frame_paths():
         in_child(partial(_inside, scenario, path))
 
 
-def _inside(scenario: Story, path: ModuleType) -> None:
+def _inside(scenario: Scenario, path: ModuleType) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNET)
     namespace = open_path("/proc/thread-self/ns/net")
     namespace.route.execute([netlink_messages.make_veth("a", A, MTU, namespace.descriptor, "b", B)])

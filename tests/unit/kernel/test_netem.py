@@ -139,7 +139,7 @@ def test_gilbert_elliotts_third_number_is_turned_round() -> None:
     assert options(Impairment(gemodel=(0.0, 1.0, 0.25, 0.5))).gemodel == (0, 2**32 - 1, 3 * 2**30 - 1, 2**31)
 
 
-# What an impairment comes to
+# Options of an impairment
 
 
 def test_an_impairment_in_netems_units() -> None:

@@ -81,7 +81,7 @@ def test_frames_arrive_in_batches_in_order_and_complete() -> None:
         assert b.receive(0) == []
         assert not b.is_full
         assert not b.update_statistics().lost
-        assert a.receive(0) == [], "what it sends itself does not come back"
+        assert a.receive(0) == [], "its own frames are not received"
 
     run_between(scenario)
 

@@ -177,20 +177,20 @@ def freed_early(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = [
-    Mutant("untold", "nobody is notified of an endpoint that is gone", not_announced),
-    Mutant("one bit", "sequence numbers are of one bit where links let frames overtake each other", one_bit),
-    Mutant("late refusal", "a refusal of an earlier sending is taken for one of the latest", late_refusal),
-    Mutant("credit kept", "a request that comes back does not bring its credit", credit_kept),
+    Mutant("not announced", "a destroyed endpoint is not announced", not_announced),
+    Mutant("one bit", "sequence numbers have one bit on links that reorder frames", one_bit),
+    Mutant("late refusal", "a refusal of an earlier transmission is taken for one of the latest", late_refusal),
+    Mutant("credit kept", "a returned request does not restore its credit", credit_kept),
     Mutant("old generation", "an answer of an earlier generation of a channel is taken for a packet's", old_generation),
-    Mutant("not answered again", "a packet that comes again is not answered again", not_answered_again),
+    Mutant("not answered again", "a duplicate packet is not answered again", not_answered_again),
     Mutant("not quiescent", "an endpoint leaves its frame while its packets are not answered", not_quiescent),
     Mutant("fragment twice", "a part of a bulk message counts twice", part_counted_twice),
     Mutant("any tag", "tags are not compared", any_tag),
-    Mutant("by name", "a reply is taken for one to any request to who replies", matched_by_name),
-    Mutant("two ends", "a request that was replied to comes back as well", two_ends),
-    Mutant("forgotten", "requests that are under way to a NIC that starts again are forgotten", forgotten),
-    Mutant("empty reply", "a request without a reply does not bring its credit", no_empty_reply),
-    Mutant("let go", "the frame of a freed endpoint is another's before the NIC knows", freed_early),
+    Mutant("by name", "a reply is matched to any request to the replier", matched_by_name),
+    Mutant("two ends", "a request that was replied to is returned as well", two_ends),
+    Mutant("forgotten", "requests in flight to a restarting NIC are forgotten", forgotten),
+    Mutant("empty reply", "a request without a reply does not restore its credit", no_empty_reply),
+    Mutant("let go", "the frame of a freed endpoint is reused before the NIC knows", freed_early),
     Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),
 ]
 
@@ -218,8 +218,8 @@ def all_of_its_node(patch: pytest.MonkeyPatch) -> None:
 
 
 NATIVE = [
-    Mutant("handled again", "the first entry of the ring is read twice where another is behind it", handled_again),
-    Mutant("by name", "a reply is taken for one to any request to who replies", matched_by_name),
+    Mutant("handled again", "the first entry of the ring is read twice if another follows it", handled_again),
+    Mutant("by name", "a reply is matched to any request to the replier", matched_by_name),
     Mutant("all of its node", "the end of an endpoint returns requests to all endpoints of its node", all_of_its_node),
 ]
 """Mistakes that MPI's calls do not show: it has one endpoint on each node, and no program sees its requests' replies."""
@@ -249,5 +249,5 @@ def not_behind_the_others(patch: pytest.MonkeyPatch) -> None:
 
 SCHEDULER_MUTANTS = [
     Mutant("never leaves", "the scheduler does not leave an endpoint that has something to send", never_leaves),
-    Mutant("first again", "an endpoint whose turn is over has the next one, too", not_behind_the_others),
+    Mutant("first again", "an endpoint whose turn has ended gets the next one, too", not_behind_the_others),
 ]

@@ -19,7 +19,7 @@ from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 
 HEAP = 1 << 19
 """Bytes of a host's heap."""
-_NOBODY = 0xFFFF_FFFF
+_NO_ENDPOINT_WORD = 0xFFFF_FFFF
 
 
 class Heap:
@@ -58,7 +58,7 @@ class Window:
 
     def bind(self, frame: int, endpoint: int) -> None:
         self.bound_endpoints[frame] = endpoint
-        word = _NOBODY if endpoint == NO_ENDPOINT else endpoint
+        word = _NO_ENDPOINT_WORD if endpoint == NO_ENDPOINT else endpoint
         address = self.frames * layout.SIZE + 4 * frame
         self.descriptors[address : address + 4] = word.to_bytes(4, sys.byteorder)
 
@@ -69,8 +69,8 @@ class Window:
 
 
 class SharedNic(SingleNic):
-    """The NIC of node 0 with `hosts` processes. notifications: to all processes. host_notifications: the same, each with
-    the slot of its host."""
+    """The NIC of node 0 with `hosts` processes. notifications: to all processes. host_notifications: the same notifications
+    with the slots of their hosts."""
 
     def __init__(self, settings: Settings | None = None, hosts: int = 2) -> None:
         super().__init__(settings)
@@ -87,7 +87,7 @@ class SharedNic(SingleNic):
     def number(self, host: int, endpoint: int = 0) -> int:
         return host * self.settings.numbers_per_host + endpoint
 
-    def place(self, endpoint: int) -> int:
+    def host_of(self, endpoint: int) -> int:
         return endpoint // self.settings.numbers_per_host
 
     # The hosts.
@@ -100,16 +100,16 @@ class SharedNic(SingleNic):
         return self.windows[host]
 
     def detach(self, host: int) -> Window:
-        """Detach a host process; return the window that it had."""
+        """Detach a host process; return its window."""
         window = self.windows.pop(host)
         self.nic.detach(self.now, host, 2)
         return window
 
     def ring(self, endpoint: int, subject: int) -> None:
-        self.windows[self.place(endpoint)].ring(self.now, endpoint << layout.SUBJECT_BITS | subject)
+        self.windows[self.host_of(endpoint)].ring(self.now, endpoint << layout.SUBJECT_BITS | subject)
 
     def create(self, endpoint: int, *, load: bool = True) -> None:
-        window = self.windows[self.place(endpoint)]
+        window = self.windows[self.host_of(endpoint)]
         window.pages[endpoint] = page = bytearray(layout.SIZE)
         with memoryview(page) as view:
             layout.set_tag(view, TAG)
@@ -119,19 +119,19 @@ class SharedNic(SingleNic):
 
     def load(self, endpoint: int) -> None:
         """Bind a frame to the endpoint and ring LOAD, as its host does."""
-        window = self.windows[self.place(endpoint)]
+        window = self.windows[self.host_of(endpoint)]
         window.bind(window.bound_endpoints.index(NO_ENDPOINT), endpoint)
         window.page(endpoint)[:] = window.pages[endpoint]
         self.ring(endpoint, layout.LOAD)
 
     def copy_out(self, endpoint: int) -> None:
         """Copy the endpoint out of its frame, as its host does when the NIC has released it."""
-        window = self.windows[self.place(endpoint)]
+        window = self.windows[self.host_of(endpoint)]
         window.pages[endpoint] = bytearray(window.page(endpoint))
         window.bind(window.bound_endpoints.index(endpoint), NO_ENDPOINT)
 
     def page(self, endpoint: int) -> memoryview:
-        return self.windows[self.place(endpoint)].page(endpoint)
+        return self.windows[self.host_of(endpoint)].page(endpoint)
 
     def notifications_of(self, endpoint: int) -> list[int]:
         """Return the subjects of the notifications about an endpoint."""

@@ -25,11 +25,12 @@ STEPS = 400
 TIMEOUT = 4_000
 """Deadlines within which everything ends when frames are lost no more."""
 YOUNG = 2
-"""Connections begun since a frame was sent, up to which it may come again: sequence numbers tell four sessions apart."""
+"""Maximum number of connections since a frame was sent after which it may be repeated: sequence numbers distinguish four
+sessions."""
 
 
 class Late(NamedTuple):
-    """A frame that may come again. connections: begun until it was sent."""
+    """A frame that may be repeated. connections: number of connections when it was sent."""
 
     frame: bytes
     connections: int

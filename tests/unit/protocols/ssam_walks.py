@@ -1,7 +1,7 @@
 """Random walks of two nodes with SSAM: requests both ways while cells are lost, repeated and overrun the FIFOs.
 
 At the end the fibre is sound: every request must have been handled once and in order, and answered; every window must be
-free; and every cell that has come to an interface is accounted for.
+free; and every cell that has arrived at an interface is accounted for.
 """
 
 from __future__ import annotations
@@ -58,4 +58,4 @@ def trial(seed: int) -> None:
         assert free_slots == window, f"{free_slots} of {window} slots of node {index}'s window are free"
         counts = node.device.counter_values()
         cells = counts["cells_read"] + counts["overruns"] + counts["bad_headers"]
-        assert cells == arrived[index], f"{arrived[index]} cells came to node {index}, and {cells} are accounted for"
+        assert cells == arrived[index], f"{arrived[index]} cells arrived at node {index}, and {cells} are accounted for"

@@ -309,7 +309,7 @@ class Pair:
 
 
 def disturb(settings: Settings, steps: list[tuple[str, int]], reorders: bool) -> Pair:
-    """Perform `steps` (event, where) on a pair and let it come to rest."""
+    """Perform `steps` (event, where) on a pair until it is idle."""
     pair = Pair(settings)
     packets = 0
     for step, choice in steps:

@@ -127,9 +127,9 @@ def test_a_frame_without_an_incarnation_triggers_no_notices() -> None:
     assert card.take_packets() == []
 
 
-@pytest.mark.parametrize("when", ["under way", "given up", "tried"])
+@pytest.mark.parametrize("when", ["in flight", "given up", "tried"])
 def test_a_restarted_peer_gets_no_notices(when: str) -> None:
-    card = nic_with_freed_endpoints() if when == "under way" else nic_with_pending_notices()
+    card = nic_with_freed_endpoints() if when == "in flight" else nic_with_pending_notices()
     if when == "tried":
         next_notice(card)
     card.take_packets()

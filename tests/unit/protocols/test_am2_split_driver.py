@@ -437,7 +437,7 @@ def state_of(card: SharedNic, endpoint: int) -> tuple[object, ...]:
         counts,
         card.firmware.deadline,
         card.firmware.pending_work(),
-        bytes(card.windows[card.place(endpoint)].descriptors),
+        bytes(card.windows[card.host_of(endpoint)].descriptors),
     )
 
 
@@ -740,7 +740,7 @@ class Kernels:
             for leaving in [
                 leaving_endpoint
                 for leaving_endpoint in (*self.resident, *self.wanted)
-                if card.place(leaving_endpoint) == host
+                if card.host_of(leaving_endpoint) == host
             ]:
                 self.resident.discard(leaving)
                 self.wanted.discard(leaving)

@@ -246,7 +246,7 @@ def test_the_last_collection_may_come_before_all_others() -> None:
 @pytest.mark.parametrize("unit", [1, 2, 3, 4])
 @pytest.mark.parametrize("capacity", [0, 100, -100])
 def test_frames_may_be_reordered_from_any_frame_on(unit: int, capacity: int) -> None:
-    """The first one to five of five frames come in order, the others in every order; each is stored once.
+    """The first one to five of five frames arrive in order, the others in every order; each is stored once.
 
     The receive is as long as the message, longer or shorter.
     """

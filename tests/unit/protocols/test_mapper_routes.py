@@ -209,7 +209,8 @@ def test_a_pacer_passes_a_burst_and_then_the_mean_rate(steps: list[int], interva
 
 
 @pytest.mark.parametrize(
-    "settings", [{"ports": 1}, {"ports": 33}, {"least": 0}, {"least": 5, "most": 4}, {"window": 0}, {"chunk": 500}]
+    "settings",
+    [{"ports": 1}, {"ports": 33}, {"min_tries": 0}, {"min_tries": 5, "max_tries": 4}, {"window": 0}, {"chunk": 500}],
 )
 def test_an_invalid_setting_is_an_error(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"more|to"):

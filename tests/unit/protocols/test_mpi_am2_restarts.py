@@ -74,7 +74,7 @@ class Trial:
                 messages = self.heard[node].setdefault((source, incarnation), {})
                 messages[key] = number
                 in_order = [messages[message_number] for message_number in sorted(messages)]
-                assert in_order == sorted(set(in_order)), "it came twice, or was overtaken"
+                assert in_order == sorted(set(in_order)), "it arrived twice, or was overtaken"
                 self.got += 1
             self.post(node)
 

@@ -62,7 +62,7 @@ def test_an_object_up_to_the_first_size_is_one_message(size: int, messages: int)
 
 
 def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
-    """Else its data would be dropped, and come again after a time-out."""
+    """Otherwise its data would be dropped, and resent after a time-out."""
 
     async def sender(comm: Comm) -> None:
         for number in range(5):

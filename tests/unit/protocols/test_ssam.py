@@ -236,12 +236,12 @@ def test_requests_to_a_node_that_has_restarted_are_returned_and_the_next_ones_re
     run(pair.nodes[0].library.request(1, COUNT, b"before"))
     pair.settle()
     pair.lose = lambda _: True
-    run(pair.nodes[0].library.request(1, COUNT, b"under way"))
+    run(pair.nodes[0].library.request(1, COUNT, b"in flight"))
     pair.settle()
     pair.lose = lambda _: False
     pair.restart(1)
     pair.settle(time_outs=3)
-    assert [(message.node, message.data) for message in returned_messages] == [(1, b"under way")]
+    assert [(message.node, message.data) for message in returned_messages] == [(1, b"in flight")]
     run(pair.nodes[0].library.request(1, COUNT, b"after"))
     pair.settle()
     assert pair.nodes[1].counted == [b"after"]

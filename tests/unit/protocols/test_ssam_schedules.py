@@ -1,7 +1,7 @@
 """Exhaustive schedules of SSAM's endpoints: every fate of the first cells of an exchange, followed by a perfect fibre.
 
 A cell is passed, dropped, delivered twice, or held until behind the next one of its direction. Whatever happens, a request,
-a bulk message and a request behind it, all under way at once, are each handled once and answered once, and the bulk message
+a bulk message and a request behind it, all in flight at once, are each handled once and answered once, and the bulk message
 is whole.
 """
 
@@ -38,7 +38,7 @@ SCOPES = {"introductions": Scope(False, 0), "requests": Scope(True, 0), "answers
 
 
 class Schedule:
-    """The fates of cells, in the order in which they come to the end of the fibre."""
+    """The fates of cells, in the order of their arrival at the end of the fibre."""
 
     def __init__(self, ends: Ends, fates: str) -> None:
         self._nodes = ends.pair.nodes

@@ -35,7 +35,7 @@ async def count(comm, node, *, until: int = 20):
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A place for tests that has none of our settings."""
+    """A directory for tests without settings of this suite."""
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     return pytester
 

@@ -10,7 +10,7 @@ import pytest
 
 import_module(
     "testbed.pytest_plugin.cluster_life"
-)  # pytester forgets modules that its runs import; so they are imported once
+)  # pytester unloads modules that its runs import, unless they are imported before
 
 pytest_plugins = ["pytester"]
 
@@ -37,7 +37,7 @@ REASON = "relay gap: 7 ns (the relay died and was started again)"
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A place for tests that has none of our settings."""
+    """A directory for tests without settings of this suite."""
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     return pytester
 
@@ -93,7 +93,7 @@ def test_options_and_the_ini_file_decide_the_outcome(
     run(suite).assert_outcomes(**outcomes)
 
 
-def test_the_marker_is_stronger_than_the_option_and_markers_add_up(suite: pytest.Pytester) -> None:
+def test_the_marker_overrides_the_option_and_markers_add_up(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """
@@ -148,7 +148,7 @@ def test_fails(cluster):
 @pytest.mark.cluster("star-2")
 def test_skips_the_test(cluster):
     found(cluster, Grade.INVALID)
-    pytest.skip("of its own will")
+    pytest.skip("skipped by the test")
 """
     )
     result = run(suite, "-rfs")
@@ -158,7 +158,7 @@ def test_skips_the_test(cluster):
             "E *assert 1 == 2",
             f"the network during the test: invalid; {REASON}",
             "FAILED *::test_fails*",
-            "SKIPPED*own will",
+            "SKIPPED*skipped by the test",
         ]
     )
     (folder,) = (suite.path / "testbed-artefacts").iterdir()

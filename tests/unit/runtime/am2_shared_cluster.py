@@ -139,7 +139,7 @@ class Host:
         endpoint = self.bundle.allocate_endpoint()
         endpoint.tag = 1000 + endpoint.name.endpoint
         endpoint.segment = bytearray(SEGMENT)
-        endpoint.error_handler = self.came_back
+        endpoint.error_handler = self.on_returned
         endpoint.set_handler(WORDS, self.words)
         endpoint.set_handler(DATA, self.data)
         endpoint.set_handler(ANSWER, self.answer)
@@ -172,7 +172,7 @@ class Host:
     def _course(self, token: Token, serial: int) -> RequestFate:
         fate = self.cluster.fates[serial]
         fate.handled += 1
-        assert fate.endpoint == token.endpoint.name, f"request {serial} has come to {token.endpoint.name}"
+        assert fate.endpoint == token.endpoint.name, f"request {serial} has arrived at {token.endpoint.name}"
         assert fate.origin.name == token.source
         return fate
 
@@ -200,7 +200,7 @@ class Host:
         assert data == content(~serial, len(data)), f"the reply to request {serial} is not what was sent"
         self.answer(token, serial)
 
-    def came_back(self, message: Returned) -> None:
+    def on_returned(self, message: Returned) -> None:
         fate = self.cluster.fates[message.arguments[0]]
         if message.is_reply:
             fate.reply_returned = message.status

@@ -165,7 +165,7 @@ def is_over(cluster: Cluster, dead_host: Host, serial: int, fate: RequestFate) -
     elif fate.sink is dead_host and fate.source is not dead_host:
         node, endpoint = fate.origin.name
         was_delivered = Delivery(node, 1, endpoint, fate.number) in cluster.delivered
-        assert fate.replied or was_delivered or fate.returned is not None, f"request {serial} has come to no end"
+        assert fate.replied or was_delivered or fate.returned is not None, f"request {serial} has no end"
         if fate.handled:
             assert fate.returned in (None, Status.UNREACHABLE)
         elif not was_delivered:

@@ -17,7 +17,7 @@ from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
-from tests.unit.runtime.am2_shared_cluster import Nobody, attached
+from tests.unit.runtime.am2_shared_cluster import NullWire, attached
 from tests.unit.runtime.damaged_frames import damaged_at_times
 
 SEEDS = 12
@@ -107,7 +107,7 @@ def write(rng: random.Random, host: AttachedHost, slots: Slots) -> int:
 def run_fuzz(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of all firmware that they have had."""
     rng = random.Random(seed)
-    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     violators: list[AttachedHost] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
