@@ -192,14 +192,14 @@ def test_a_point_that_has_ended_when_another_ones_process_dies_is_not_repeated(t
         def open(self) -> Iterator[Executor]:
             yield Breaking()
 
-    study = steps(tmp_path, "[0, 1]")
+    study = counting_study(tmp_path, "[0, 1]")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), BreakingEngine())
     assert [outcomes[number].is_done for number in range(2)] == [True, False]
     assert tries(tmp_path) == ["0"]
 
 
 def test_with_one_worker_too_a_run_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
-    steps(tmp_path, "[0, 1, 2]", "deadly = 1")
+    counting_study(tmp_path, "[0, 1, 2]", "fatal = 1")
     command = [
         TESTBED,
         "study",
@@ -218,7 +218,7 @@ def test_with_one_worker_too_a_run_that_ends_its_process_fails_alone(tmp_path: P
 
 
 def test_a_folder_whose_points_another_process_computes_is_refused(tmp_path: Path) -> None:
-    study = steps(tmp_path, "[1]")
+    study = counting_study(tmp_path, "[1]")
     folder = new_folder(tmp_path / "out", study)
     with folder.locked(), pytest.raises(ConflictError, match=r"another process computes the points of .*/out: wait"):
         run_study(study, open_folder(tmp_path / "out")[0], SerialEngine())
@@ -227,7 +227,7 @@ def test_a_folder_whose_points_another_process_computes_is_refused(tmp_path: Pat
 
 
 def test_the_error_of_a_point_is_one_line_with_the_reason(tmp_path: Path) -> None:
-    steps(tmp_path, "[99]")
+    counting_study(tmp_path, "[99]")
     (tmp_path / "wrong.toml").write_text((tmp_path / "study.toml").read_text().replace("sim", "simm"))
     for file, line in (
         ("study.toml", "n1: ValueError: there is no number 99"),
