@@ -51,7 +51,7 @@ def program_traceback(error: BaseException) -> str:
     a program, gives only its message.
     """
     formatted = traceback.TracebackException.from_exception(error)
-    has_program_line = _trim_to_program(formatted)
+    has_program_line = _trim_to_program(formatted, error)
     if isinstance(error, FirmwareError) or (not has_program_line and isinstance(error, TestbedError)):
         return str(error)
     return "".join(formatted.format()).strip()
@@ -116,12 +116,15 @@ def format_frame(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
-def _trim_to_program(formatted: traceback.TracebackException) -> bool:
-    """Remove the frames before the program's first one, also in causes and contexts; return whether there is such a
-    frame."""
-    for cause in (formatted.__cause__, formatted.__context__):
-        if cause is not None:
-            _trim_to_program(cause)
+def _trim_to_program(formatted: traceback.TracebackException, error: BaseException) -> bool:
+    """Remove the frames of an error before the program's first one, also in causes and contexts; return whether there is
+    such a frame."""
+    for formatted_cause, cause in (
+        (formatted.__cause__, error.__cause__),
+        (formatted.__context__, error.__context__),
+    ):
+        if formatted_cause is not None and cause is not None:
+            _trim_to_program(formatted_cause, cause)
     files = [frame.filename for frame in formatted.stack]
     first = next((index for index, file in enumerate(files) if not _is_foreign(file)), None)
     if first is None:  # such as code that was typed into an interpreter
@@ -129,7 +132,7 @@ def _trim_to_program(formatted: traceback.TracebackException) -> bool:
     if first is None:
         return False
     del formatted.stack[:first]
-    if issubclass(formatted.exc_type, TypeError) or getattr(formatted.exc_type, "is_about_a_call", False):
+    if isinstance(error, TypeError) or getattr(error, "is_about_a_call", False):
         if formatted.__context__ is not None and all(
             _is_internal(frame.filename) for frame in formatted.__context__.stack
         ):

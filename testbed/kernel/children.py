@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
@@ -129,8 +130,13 @@ def signals_blocked() -> Iterator[None]:
 
 def fork() -> int:
     """Fork as `os.fork` does, with signals blocked: an exception raised by a signal handler in a callback of
-    `os.register_at_fork` (logging has one) would be lost."""
-    with signals_blocked():
+    `os.register_at_fork` (logging has one) would be lost.
+
+    Python warns if other threads run, since a lock that one holds stays locked in the child. The children of this package
+    take no lock that those threads know. If the warning was an error, the child would go on without its parent's knowledge.
+    """
+    with signals_blocked(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 

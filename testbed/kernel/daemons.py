@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from testbed.errors import TestbedError
 from testbed.kernel import processes, syscalls
 from testbed.kernel.changes import announce, remove_observers
-from testbed.kernel.children import signals_blocked
+from testbed.kernel.children import fork, signals_blocked
 
 _READY = b"ready"
 _MAX_DESCRIPTOR = 2**31 - 1  # os.closerange uses close_range(2), one system call
@@ -35,7 +35,7 @@ def start(
     child = 0
     try:
         with signals_blocked():  # until the child's pid is known
-            child = os.fork()
+            child = fork()
             if child == 0:
                 os.close(reader)
                 _run_daemon(name, {*keep, writer}, writer, prepare, serve, log, tag)

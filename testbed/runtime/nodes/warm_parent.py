@@ -30,6 +30,7 @@ from typing import Final
 from protocols.core.split_memory import SplitDriver
 from testbed.errors import KernelError, TestbedError, reason_of
 from testbed.kernel import daemons, namespaces, offloads, processes
+from testbed.kernel.children import fork
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.setns import enter_holder, is_inside
 from testbed.runtime import event_log
@@ -161,7 +162,7 @@ class _WarmParent:
     def _fork(self, number: int, name: str) -> int:
         """Fork a node process; return its pid. number: number of its placement."""
         self._starts[name] += 1
-        pid = os.fork()
+        pid = fork()
         if not pid:
             end = self._ends[name]
             for descriptor in self._open - {end.fileno()}:  # by number: touching each object would copy pages

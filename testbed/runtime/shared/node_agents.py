@@ -16,6 +16,7 @@ from typing import Final
 from protocols.core.firmware import Host
 from protocols.core.split_memory import SplitDriver
 from testbed.kernel import namespaces, syscalls
+from testbed.kernel.children import fork
 from testbed.kernel.daemons import write_output_to
 from testbed.runtime.nodes.run_orders import NodePlacement, RunOrders
 from testbed.runtime.shared.agent import NicConfig, SharedAgent
@@ -77,7 +78,7 @@ def fork_agent(
     for the agent's error.
     """
     reading, writing = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid:
         os.close(writing)
         return pid, reading

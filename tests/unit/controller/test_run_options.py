@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 import testbed
@@ -16,5 +18,5 @@ def test_an_unknown_option_is_a_type_error_that_lists_the_valid_ones() -> None:
 def test_every_option_has_a_default_and_is_documented() -> None:
     keys = RunOptions.__annotations__.keys() | PlainOptions.__annotations__.keys()
     assert DEFAULTS.keys() == keys
-    text = f"{PlainOptions.__doc__}{RunOptions.__doc__}"
-    assert [key for key in keys if f"\n    {key}: " not in text] == []
+    text = f"{inspect.getdoc(PlainOptions)}\n{inspect.getdoc(RunOptions)}"
+    assert [key for key in keys if f"\n{key}: " not in text] == []

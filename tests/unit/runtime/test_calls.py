@@ -15,6 +15,7 @@ import pytest
 
 from testbed.engine.loop import Loop
 from testbed.errors import KernelError, TestbedError
+from testbed.kernel.children import fork
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
 from testbed.runtime.background_calls import BackgroundCalls
@@ -28,7 +29,7 @@ def replies_to(
 ) -> list[object]:
     """Send requests; return each reply or error. The loop runs in a child process until it gets the request "stop"."""
     reader, writer = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             loop = Loop(Waiter())

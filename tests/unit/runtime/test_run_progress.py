@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from testbed.kernel.children import fork
 from testbed.runtime.nodes.run_progress import Progress
 
 
@@ -51,7 +52,7 @@ def test_an_answered_probe_is_no_progress() -> None:
 def test_the_time_of_each_program_is_visible_in_another_process(program: int) -> None:
     progress = Progress(1_000)
     wrapped_library = progress.wrap(program, Library())
-    child = os.fork()
+    child = fork()
     if not child:
         wrapped_library.on_completion(0)
         os._exit(0)

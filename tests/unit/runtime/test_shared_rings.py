@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.kernel.children import fork
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.processes import wait_for_end
 from testbed.runtime.shared.region import Layout, Region
@@ -188,7 +189,7 @@ def test_no_wake_up_is_ever_lost_between_two_processes(
     processes."""
     memory = region()
     bells = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
-    pid = os.fork()
+    pid = fork()
     if not pid:
         status = 1
         try:

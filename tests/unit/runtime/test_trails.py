@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from testbed.kernel.children import fork
 from testbed.runtime.journal import UnbufferedLines, UnwritableError, read
 
 
 def test_lines_written_by_a_killed_process_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "n1.jsonl"
-    child = os.fork()
+    child = fork()
     if not child:
         journal = UnbufferedLines(path)
         for number in range(100):
