@@ -70,7 +70,7 @@ class Distributor:
     def on_timer(self, now: int) -> None:
         for key in self._timers.expired(now):
             part_message, tries = self._in_flight.pop(key)
-            if tries < self._settings.most:
+            if tries < self._settings.max_tries:
                 self._queue.append((part_message, tries))
             else:
                 # If the host is up, the next check of the map shows which table it has.
