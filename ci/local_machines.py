@@ -67,7 +67,7 @@ class Lab:
             (self.folder / f"sshd_config-{name}").write_text(
                 f"HostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
                 "PermitRootLogin prohibit-password\nPasswordAuthentication no\nPidFile none\n"
-                f"SetEnv TMPDIR={temporary}\n"
+                f"SetEnv TMPDIR={temporary} PATH={Path(sys.executable).parent}:{os.defpath}\n"
             )
         kind, key = (self.folder / "host_key.pub").read_text().split()[:2]
         known = "".join(f"{self.address(name)} {kind} {key}\n" for name in NAMES)
@@ -169,6 +169,12 @@ class Lab:
             except OSError:  # it has ended
                 continue
         return [line for line in results if not line.startswith(("sh -c", "sleep", "sshd", "/usr/sbin/sshd"))]
+
+    def enter_desk(self) -> list[str]:
+        """A command that runs another one, which follows it, at the desk."""
+        namespace = self.cluster[self.nodes["desk"]].namespace
+        desk = ["unshare", "--mount", "sh", "-c", _AT_THE_DESK, "desk", "env", f"HOME={self.home}"]
+        return ["nsenter", f"--net={namespace}", *desk]
 
     @contextmanager
     def at_desk(self, *program: str, **streams: int) -> Iterator[subprocess.Popen[str]]:

@@ -25,6 +25,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "workloads": program_tables.workloads,
     "thresholds": program_tables.thresholds,
     "exit-codes": program_tables.exit_codes,
+    "licences": program_tables.licences,
     "rule-fields": program_tables.rule_fields,
     "pytest": program_tables.pytest_plugin,
     "python": program_tables.python_names,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import tomllib
 from dataclasses import MISSING
+from pathlib import Path
 
 from reference.markdown import cell, code, first_sentence, table
 
@@ -57,6 +59,20 @@ def thresholds() -> str:
         for name, row in LIMITS.items()
     ]
     return table(("finding", "deviation", "degraded above", "invalid above", "scaled by TESTBED_SLOW"), rows)
+
+
+def licences() -> str:
+    """Packages that an installation has, by licence, as `ci/licences.toml` records them."""
+    record = tomllib.loads((Path(__file__).parents[1] / "licences.toml").read_text())
+    packages = record["combinable"] | {name: package["licence"] for name, package in record["apart"].items()}
+    by_licence: dict[str, list[str]] = {}
+    for name, licence in sorted(packages.items()):
+        by_licence.setdefault(licence, []).append(name)
+    rows = [
+        (licence, ", ".join(names), "" if names[0] in record["combinable"] else "no")
+        for licence, names in sorted(by_licence.items())
+    ]
+    return table(("licence", "packages", "in one process with Scapy"), rows)
 
 
 def exit_codes() -> str:

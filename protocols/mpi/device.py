@@ -112,9 +112,10 @@ class ProbeResult(NamedTuple):
 
 class ReceiveCompletion(Completion[Envelope]):
     """A receive in progress. cancel: set by its endpoint; cancels the receive, which then completes with CANCELLED, unless
-    it has matched a message."""
+    it has matched a message. failure: why transfers with its source have failed since it was posted, for reports of stalls:
+    the message may have been one of them."""
 
-    __slots__ = ("_size", "_source", "_tag", "cancel")
+    __slots__ = ("_size", "_source", "_tag", "cancel", "failure")
 
     def __init__(self, source: int, tag: int, size: int) -> None:
         """source, tag: may be wildcards. size: bytes of its buffer."""
@@ -123,10 +124,12 @@ class ReceiveCompletion(Completion[Envelope]):
         self._tag = tag
         self._size = size
         self.cancel: Callable[[], object] | None = None
+        self.failure = ""
 
     @property
     def what(self) -> str:
-        return f"a receive from {_describe_source_and_tag(self._source, self._tag)}, {self._size} bytes"
+        failure = f" (meanwhile, {self.failure})" if self.failure else ""
+        return f"a receive from {_describe_source_and_tag(self._source, self._tag)}, {self._size} bytes{failure}"
 
 
 class ProbeCompletion(Completion[ProbeResult | None]):

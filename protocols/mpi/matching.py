@@ -220,13 +220,18 @@ class MatchingQueues:
         self, peer: int, error: MPIError, sends: Iterable[SendCompletion], arrivals: Iterable[Arrival] = ()
     ) -> None:
         """Fail the transfers in progress with a peer whose session has ended: sends to it, incoming messages from it, and
-        synchronous messages that it has not matched. Unmatched receives stay, for messages of the next session."""
+        synchronous messages that it has not matched. Unmatched receives stay, for messages of the next session, and name
+        the error in reports of stalls."""
         for completion in sends:
             completion.abandon(error)
         for arrival in arrivals:
             self.fail_arrival(arrival, error)
         for key in [key for key in self._unmatched if key[0] == peer]:
             self._unmatched.pop(key)[0].fail(error)
+        for posted in self._posted.values():
+            for receive in posted:
+                if receive.source in (peer, ANY_SOURCE):
+                    receive.completion.failure = str(error)
 
     def fail_receives(self, source: int, error: MPIError) -> None:
         """Fail the receives and probes that name this source, which will not send any more."""

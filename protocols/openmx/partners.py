@@ -214,8 +214,17 @@ class Partner:
         self._last_request = session, number
 
     def receive_answer(self, event: Event) -> None:
-        """Handle the answer to our connection request."""
+        """Handle the answer to our connection request. The answer to a late request of our former life, in a session that
+        the partner has begun since, reports that our connection has ended there."""
+        ahead = ((event.seqnum >> SEQNUM_BITS) - (self._next_send >> SEQNUM_BITS)) % SESSIONS
         if (
+            self.state == states.CONNECTED
+            and event.session != self._endpoint.session
+            and event.word == self.session
+            and 0 < ahead < SESSIONS - 1
+        ):
+            self.lose("refused", Status.BAD_SESSION)
+        elif (
             self.state != states.CONNECTING
             or event.session != self._endpoint.session
             or event.number != self._connect_seqnum

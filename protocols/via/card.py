@@ -30,6 +30,8 @@ RDMA_WRITE_ENABLED: Final = 1
 """Attribute of registered memory and of VIs: peers may write it by RDMA."""
 RDMA_READ_ENABLED: Final = 2
 """Attribute of registered memory and of VIs: peers may read it by RDMA."""
+WRITABLE: Final = 4
+"""Attribute of registered memory: the NIC may write it. The program's own memory may be read-only."""
 COMPLETED: Final = {
     TYPE_SEND: 0,
     TYPE_RDMA_WRITE: Done.COMPLETED_RDMA_WRITE,
@@ -79,7 +81,7 @@ class ViolationError(Exception):
 
 
 class Region:
-    """Registered memory. attributes: RDMA_WRITE_ENABLED, RDMA_READ_ENABLED."""
+    """Registered memory. attributes: RDMA_WRITE_ENABLED, RDMA_READ_ENABLED, WRITABLE."""
 
     __slots__ = ("address", "attributes", "ptag", "size")
 
@@ -290,9 +292,9 @@ class Card:
     # Memory.
 
     def reach(self, ptag: int, segment: Segment, length: int, access: int = 0) -> memoryview:
-        """Return a view of registered memory. access: RDMA_WRITE_ENABLED or RDMA_READ_ENABLED for an access by a peer.
-        Raises ViolationError unless the memory is registered with this protection tag, contains the segment, and
-        permits the access."""
+        """Return a view of registered memory. access: RDMA_WRITE_ENABLED or RDMA_READ_ENABLED for an access by a peer,
+        WRITABLE to receive. Raises ViolationError unless the memory is registered with this protection tag, contains the
+        segment, and permits the access."""
         address = segment.address
         region = self.regions.get(segment.handle)
         if (
@@ -309,9 +311,9 @@ class Card:
         except UnpinnedError as error:
             raise ViolationError from error
 
-    def span(self, ptag: int, segments: Sequence[Segment]) -> Scatter:
-        """Return the memory of a descriptor's segments. Raises ViolationError."""
-        return Scatter([self.reach(ptag, segment, segment.length) for segment in segments if segment.length])
+    def span(self, ptag: int, segments: Sequence[Segment], access: int = 0) -> Scatter:
+        """Return the memory of a descriptor's segments. access: as for `reach`. Raises ViolationError."""
+        return Scatter([self.reach(ptag, segment, segment.length, access) for segment in segments if segment.length])
 
     # Completions to the host.
 

@@ -7,7 +7,9 @@ and the answer is repeated. The first answer is final: a copy of a refused reque
 accepted when a server waits at last, since the peer has given it up. The end of a connection, and the withdrawal of a
 request, are resent until the peer answers (`pending_disconnects`).
 
-A peer-to-peer request is queued at the NIC until a VI requests a connection to that peer with the same discriminator. A
+A peer-to-peer request is queued at the NIC until a VI requests a connection to that peer with the same discriminator. The
+NIC with the lower number pairs the requests; the other one waits for its answer. Otherwise two NICs whose requests cross
+could pair several requests of one discriminator in different ways, each in the order in which it has received them. A
 client's request fails (VIP_NO_MATCH) if no server is waiting.
 """
 
@@ -74,8 +76,9 @@ class Connections:
         vi.connect_slot, vi.discriminator = slot, command.name
         vi.step = STEP_PEER_REQUEST if is_peer else STEP_REQUEST
         vi.expires = now + command.address if command.address else 0
+        is_pairing = is_peer and self._pairs_requests(peer)
         matching = next(
-            (number for number, request in self._requests.items() if is_peer and _matches(vi, request)), None
+            (number for number, request in self._requests.items() if is_pairing and _matches(vi, request)), None
         )
         if matching is not None:
             self._join(vi, "peer request came before", self._requests.pop(matching), matching)
@@ -116,7 +119,7 @@ class Connections:
     def accept(self, slot: int, vi: Vi, command: Command) -> None:
         """VipConnectAccept: connect a VI to a request."""
         request = self._requests.get(command.value)
-        if request is None:
+        if request is None or request.step == STEP_PEER_REQUEST:
             self._card.answer(slot, Result.INVALID_PARAMETER, command)
             return
         if request.reliability != vi.reliability:
@@ -168,7 +171,7 @@ class Connections:
             if answered[0] == session and answered[1] != STEP_ACCEPT:
                 self._answer(peer, vi, session, answered[1])
             return
-        for local in card.vis.values():
+        for local in card.vis.values() if self._pairs_requests(peer) else ():
             is_same_vi = peer.number == card.number and local.number == vi
             if local.state == PENDING and not is_same_vi and _matches(local, request):
                 self._join(local, "matching peer request", request)
@@ -193,7 +196,7 @@ class Connections:
         if vi.state == PENDING:
             if step == STEP_ACCEPT:
                 vi.peer_vi, vi.peer_session = from_vi, from_session
-                self._connected(vi, "accepted")
+                self._connected(vi, "accepted", self._take_request(vi))
             elif step in (STEP_REJECT, STEP_NO_MATCH):
                 self._fail(vi, "refused", Result.REJECT if step == STEP_REJECT else Result.NO_MATCH)
 
@@ -269,6 +272,22 @@ class Connections:
             if vi.state == PENDING and vi.peer is not None
         ]
 
+    def _pairs_requests(self, peer: Peer) -> bool:
+        """Whether this NIC pairs its peer-to-peer requests and those of this peer."""
+        return self._card.number <= peer.number
+
+    def _take_request(self, vi: Vi) -> int:
+        """Forget the request of the VI that has accepted this VI's, and later copies of it; return its number, 0 if it has
+        not come."""
+        assert vi.peer is not None
+        key = vi.peer, vi.peer_vi, vi.peer_session
+        self._note_answer((vi.peer.number, vi.peer_vi), vi.peer_session, STEP_ACCEPT)
+        for number, request in self._requests.items():
+            if (request.peer, request.vi, request.session) == key:
+                del self._requests[number]
+                return number
+        return 0
+
     def _join(self, vi: Vi, event: str, request: Request, number: int = 0) -> None:
         """Connect a VI to a request, and accept it. number: number of a queued request."""
         vi.begin(request.peer, request.vi, request.session)
@@ -312,9 +331,12 @@ class Connections:
 
     def _remember(self, request: Request, step: int) -> None:
         """Remember the answer to a request, for copies of it."""
-        answered, key = self._answered, (request.peer.number, request.vi)
+        self._note_answer((request.peer.number, request.vi), request.session, step)
+
+    def _note_answer(self, key: tuple[int, int], session: int, step: int) -> None:
+        answered = self._answered
         answered.pop(key, None)
-        answered[key] = request.session, step
+        answered[key] = session, step
         if len(answered) > self._card.settings.requests:
             del answered[next(iter(answered))]
 

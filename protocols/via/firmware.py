@@ -16,7 +16,7 @@ from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import DmaMemory
 from protocols.core.peers import Peer, PeerEvents, Standing
-from protocols.via.card import COMPLETED, Card, Codec, Outgoing, Vi, ViolationError
+from protocols.via.card import COMPLETED, WRITABLE, Card, Codec, Outgoing, Vi, ViolationError
 from protocols.via.codec import (
     FLAGS_MISSING,
     STEP_ACCEPT,
@@ -250,9 +250,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             if vi.reliability != UNRELIABLE:
                 self._sender.on_acknowledgement(now, vi, sequence, bool(flags & FLAGS_MISSING))
         elif kind == TYPE_ERROR:
-            self._connections.lose(
-                vi, "error at the peer", AsyncError.CONN_LOST, total & STATUS_ERRORS, peer_cause=None
-            )
+            # The peer has the connection still if it was a frame with wrong numbers that it did not know: tell it.
+            self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & STATUS_ERRORS)
         else:
             self._receiver.on_data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
@@ -276,7 +275,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         card = self._card
         status = Done.DONE | Done.COMPLETED_RECEIVE
         try:
-            card.span(vi.ptag, card.slots.read(slot).data)
+            card.span(vi.ptag, card.slots.read(slot).data, WRITABLE)
         except MalformedDescriptorError:
             self._refuse(slot, status | Done.FORMAT_ERROR)
         except ViolationError:
@@ -291,14 +290,14 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         card = self._card
         try:
             posted = card.slots.read(slot)
-            span = card.span(vi.ptag, posted.data)
+            operation = posted.control & OP_MASK
+            span = card.span(vi.ptag, posted.data, WRITABLE if operation == OP_RDMAREAD else 0)
         except MalformedDescriptorError:
             self._refuse(slot, Done.DONE | Done.FORMAT_ERROR)
             return
         except ViolationError:
             self._refuse(slot, Done.DONE | Done.PROTECTION_ERROR)
             return
-        operation = posted.control & OP_MASK
         kind = _KINDS.get(operation)
         is_read = kind == TYPE_RDMA_READ
         if kind is None or (is_read and (vi.reliability == UNRELIABLE or not self.settings.rdma_read)):

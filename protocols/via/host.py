@@ -6,6 +6,7 @@ raises ViaError with the specification's return code; a descriptor's own errors 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -16,7 +17,7 @@ from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.via import codec
 from protocols.via.attributes import ConnectionRequest, MemoryAttributes, NicAttributes, ViAttributes
-from protocols.via.card import Codec
+from protocols.via.card import WRITABLE, Codec
 from protocols.via.firmware import Firmware
 from protocols.via.kernel_agent import pack_attributes, pack_permissions
 from protocols.via.settings import Settings
@@ -36,6 +37,7 @@ from protocols.via.vipl_names import AsyncError, Reliability, Resource, Result, 
 from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue, check_discriminator
 
 _WORD: Final = 4
+_NUMBERS: Final = MAX_VIS - 1
 _REQUEST: Final = "a connection request"
 _ALARM: Final = "an alarm"
 _IDLE: Final = (_REQUEST, _ALARM)
@@ -139,14 +141,20 @@ class ViaNic(Host):
     async def register(
         self, buffer: memoryview, ptag: int, *, rdma_write: bool = False, rdma_read: bool = False
     ) -> Memory:
-        """VipRegisterMem: register memory. buffer: from `allocate`, if the NIC is in another process. rdma_write,
-        rdma_read: whether peers may write or read it by RDMA. Raises ViaError."""
+        """VipRegisterMem: register memory. buffer: contiguous bytes, or items of another type; from `allocate`, if the NIC
+        is in another process; if it is read-only, it can be sent only. rdma_write, rdma_read: whether peers may write or
+        read it by RDMA. Raises ViaError."""
         memory = self._memory
+        if not buffer.c_contiguous:
+            raise ViaError(Result.INVALID_PARAMETER, "memory must be contiguous")
+        buffer = buffer.cast("B")
+        if rdma_write and buffer.readonly:
+            raise ViaError(Result.INVALID_PARAMETER, "peers cannot write to read-only memory")
         if self._heap is not None and not self._heap.has(buffer):
             raise ViaError(Result.INVALID_PARAMETER, "memory of a shared NIC must come from `allocate`")
         address = memory.pin_page(buffer, 1)
         self._last_handle = handle = self._last_handle + 1
-        value = pack_permissions(rdma_write, rdma_read)
+        value = pack_permissions(rdma_write, rdma_read) | (0 if buffer.readonly else WRITABLE)
         try:
             await self.command(Command(Op.REGISTER, 0, handle, ptag, address, len(buffer), value))
         except ViaError:
@@ -192,7 +200,12 @@ class ViaNic(Host):
     ) -> Vi:
         """VipCreateVi. reliability, max_transfer: None for the provider's maximum. rdma_write, rdma_read: whether peers
         may access memory by RDMA through it. Raises ViaError."""
-        self._last_vi = number = self._last_vi + 1 & 0xFFFF
+        if len(self._vis) >= MAX_VIS:
+            raise ViaError(Result.ERROR_RESOURCE, f"all {MAX_VIS} VIs exist")
+        number = self._last_vi + 1 & _NUMBERS
+        while number in self._vis:
+            number = number + 1 & _NUMBERS
+        self._last_vi = number
         level = self.reliability if reliability is None else reliability
         size = self.settings.max_transfer if max_transfer is None else max_transfer
         vi = Vi(self, number, ViAttributes(level, size, ptag, rdma_write, rdma_read), send_cq, receive_cq)
@@ -327,26 +340,32 @@ class ViaNic(Host):
             raise ViaError(Result.ERROR_NAMESERVICE, "the name service is shut down")
 
     def _submit(self, command: Command, description: str) -> tuple[int, Completion[Command]]:
-        """Pass a command to the kernel agent; return its slot, -1 if all are in use, and its completion."""
+        """Pass a command to the kernel agent; return its slot, -1 if it fails at once, and its completion."""
         if self._error_slot < 0:
             self._await_error()
         answer: Completion[Command] = Completion("%s", description)
         if not self._free:
             answer.fail(ViaError(Result.ERROR_RESOURCE, f"all {self._slots.count} descriptors are posted"))
             return -1, answer
-        slot = self._free.pop()
+        slot = self._free[-1]
+        try:
+            self._slots.write_command(slot, command)
+        except struct.error as error:
+            answer.fail(ViaError(Result.INVALID_PARAMETER, f"a parameter of {Op(command.op).name.lower()}: {error}"))
+            return -1, answer
+        self._free.pop()
         self._commands[slot] = answer
-        self._write(slot, command)
+        self._ring(slot)
         return slot, answer
 
     def _await_error(self) -> None:
         """Post a command that the kernel agent completes with the next asynchronous error."""
         if self._error_slot < 0:
             self._error_slot = self._free.pop()
-        self._write(self._error_slot, Command(Op.NEXT_ERROR))
+        self._slots.write_command(self._error_slot, Command(Op.NEXT_ERROR))
+        self._ring(self._error_slot)
 
-    def _write(self, slot: int, command: Command) -> None:
-        self._slots.write_command(slot, command)
+    def _ring(self, slot: int) -> None:
         self._nic.ring_doorbell(doorbell(Queue.COMMAND, 0, slot), _WORD, 0)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from protocols.core.memory import UnpinnedError
 from protocols.via import states
-from protocols.via.card import RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, REGISTER, Card, Region, Vi
+from protocols.via.card import RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, REGISTER, WRITABLE, Card, Region, Vi
 from protocols.via.connections import Connections
 from protocols.via.vip_descriptors import MAX_VIS, Command, Op
 from protocols.via.vipl_names import Reliability, Result, ViState
@@ -169,7 +169,9 @@ class KernelAgent:
             card.memory.view(command.address, command.size)
         except UnpinnedError:
             return Result.INVALID_PARAMETER
-        return self._set_memory(command.number, Region(command.address, command.size, 0, 0), command)
+        return self._set_memory(
+            command.number, Region(command.address, command.size, 0, command.value & WRITABLE), command
+        )
 
     def _set_memory(self, number: int, region: Region, command: Command) -> Result:
         card = self._card
@@ -177,7 +179,10 @@ class KernelAgent:
             return Result.INVALID_PTAG
         if command.value & RDMA_READ_ENABLED and not self._can_read:
             return Result.INVALID_RDMAREAD
-        card.regions[number] = Region(region.address, region.size, command.ptag, command.value)
+        writable = region.attributes & WRITABLE
+        if command.value & RDMA_WRITE_ENABLED and not writable:
+            return Result.INVALID_PARAMETER
+        card.regions[number] = Region(region.address, region.size, command.ptag, command.value & ~WRITABLE | writable)
         return Result.SUCCESS
 
     @property

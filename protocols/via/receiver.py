@@ -11,7 +11,17 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.memory import Scatter
-from protocols.via.card import AGENT, RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, Card, Outgoing, Target, Vi, ViolationError
+from protocols.via.card import (
+    AGENT,
+    RDMA_READ_ENABLED,
+    RDMA_WRITE_ENABLED,
+    WRITABLE,
+    Card,
+    Outgoing,
+    Target,
+    Vi,
+    ViolationError,
+)
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, FLAGS_MISSING, TYPE_ACK, TYPE_RDMA_READ, TYPE_READ_REPLY
 from protocols.via.connections import Connections
 from protocols.via.sender import Sender
@@ -52,6 +62,10 @@ class Receiver:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
                 self._card.counters.malformed += 1
                 return
+            if sequence - vi.expected & _MASK >= _HALF:  # a copy, or late: a message arrives at most once (section 2.5)
+                self._card.counters.duplicates += 1
+                return
+            vi.expected = sequence + 1 & _MASK
             if offset and (vi.target is None or vi.target.message != message or vi.stored_bytes != offset):
                 self._card.counters.partial += 1
                 vi.target = None
@@ -140,7 +154,7 @@ class Receiver:
                     raise ViolationError
                 buffer: Scatter | memoryview = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
             else:
-                buffer = card.span(vi.ptag, card.slots.read(vi.receives[0]).data)
+                buffer = card.span(vi.ptag, card.slots.read(vi.receives[0]).data, WRITABLE)
         except (ViolationError, MalformedDescriptorError):
             self._refuse(vi, remote is not None, Done.RDMA_PROT_ERROR if remote is not None else Done.PROTECTION_ERROR)
             return None
@@ -196,7 +210,7 @@ class Receiver:
             card.counters.malformed += 1
             return False
         try:
-            buffer = card.span(vi.ptag, read.segments)
+            buffer = card.span(vi.ptag, read.segments, WRITABLE)
         except ViolationError:  # the memory has been deregistered meanwhile
             card.counters.violations += 1
             self._connections.lose(vi, "violation", AsyncError.COMP_PROT, Done.PROTECTION_ERROR)

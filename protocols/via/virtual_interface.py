@@ -93,8 +93,8 @@ class WorkQueue:
         if self._done:
             waiting.complete(self._done.popleft())
         else:
+            _limit(waiting, self._alarm, timeout, self._expire)  # first: it may fail
             self._waiting = waiting
-            _limit(waiting, self._alarm, timeout, self._expire)
         return waiting
 
     def notify(self, handler: Callable[[Descriptor], object]) -> None:
@@ -165,8 +165,7 @@ class CompletionQueue:
 
     def bind(self, queue: WorkQueue) -> None:
         """Bind a new VI's queue. Raises ViaError after `destroy`."""
-        if self._is_destroyed:
-            raise ViaError(Result.INVALID_PARAMETER, "the completion queue is destroyed")
+        self._check_not_destroyed()
         self._bound.add(queue)
 
     def unbind(self, queue: WorkQueue) -> None:
@@ -174,14 +173,18 @@ class CompletionQueue:
         self._bound.discard(queue)
 
     def destroy(self) -> None:
-        """VipDestroyCQ. Raises ViaError while a work queue is bound to it."""
+        """VipDestroyCQ: later calls fail. Raises ViaError while a work queue is bound to it, or a call waits for it."""
+        self._check_not_destroyed()
         if self._bound:
             raise ViaError(Result.ERROR_RESOURCE, f"{len(self._bound)} queues are bound to the completion queue")
+        if self._waiting is not None:
+            raise ViaError(Result.ERROR_RESOURCE, "a call waits for the completion queue")
         self._is_destroyed = True
         self._handlers.clear()
 
     def resize(self, entries: int) -> None:
         """VipResizeCQ. Raises ViaError if the new capacity is below the number of queued completions."""
+        self._check_not_destroyed()
         self.entries = _check_entries(entries, max(1, len(self._queue)))
 
     def done(self) -> WorkQueue | None:
@@ -190,19 +193,21 @@ class CompletionQueue:
 
     def wait(self, timeout: int = 0) -> Completion[WorkQueue]:
         """VipCQWait: wait for a completion. timeout: nanoseconds, after which it fails with VIP_TIMEOUT; 0: none."""
+        self._check_not_destroyed()
         if self._waiting is not None:
             raise ViaError(Result.INVALID_STATE, "another call waits for this completion queue already")
         waiting: Completion[WorkQueue] = Completion("a completion")
         if self._queue:
             waiting.complete(self._queue.popleft())
         else:
+            _limit(waiting, self._alarm, timeout, self._expire)  # first: it may fail
             self._waiting = waiting
-            _limit(waiting, self._alarm, timeout, self._expire)
         return waiting
 
     def notify(self, handler: Callable[[WorkQueue], object]) -> None:
         """VipCQNotify: dequeue the next completion, and pass it to the handler. Each call is for one completion;
         several handlers are served in order."""
+        self._check_not_destroyed()
         if self._queue:
             handler(self._queue.popleft())
         else:
@@ -224,6 +229,10 @@ class CompletionQueue:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.fail(ViaError(Result.TIMEOUT, "the completion queue is empty"))
+
+    def _check_not_destroyed(self) -> None:
+        if self._is_destroyed:
+            raise ViaError(Result.INVALID_PARAMETER, "the completion queue is destroyed")
 
 
 class Vi:
@@ -258,13 +267,13 @@ class Vi:
 
     async def connect_request(self, node: int, discriminator: bytes, timeout: int = 0) -> ViAttributes:
         """VipConnectRequest: connect to a waiting server at a node; return the attributes of its VI. timeout:
-        nanoseconds; 0: none. Raises ViaError."""
+        nanoseconds; 0: none. Raises ViaError, also if the VI is not idle."""
         await self._send_request(Op.CONNECT, node, discriminator, timeout)
         return self.attributes
 
     def connect_peer_request(self, node: int, discriminator: bytes, timeout: int = 0) -> None:
-        """VipConnectPeerRequest: start a peer-to-peer connection to a VI at a node. Arguments as for
-        `connect_request`."""
+        """VipConnectPeerRequest: start a peer-to-peer connection to a VI at a node. Arguments as for `connect_request`.
+        Raises ViaError if the VI is not idle."""
         self._peer_request = self._send_request(Op.CONNECT_PEER, node, discriminator, timeout)
 
     def connect_peer_done(self) -> ViAttributes | None:
@@ -289,7 +298,7 @@ class Vi:
     async def accept(self, request: ConnectionRequest) -> None:
         """VipConnectAccept: connect to the VI that has sent a request. Raises ViaError."""
         answer = self._nic.command(Command(Op.ACCEPT, vi=self.number, value=request.number))
-        answer.add_callback(self._on_answer)  # immediately: an error that ends the connection may follow
+        answer.add_callback(self._on_accepted)  # immediately: an error that ends the connection may follow
         await answer
 
     async def disconnect(self) -> None:
@@ -311,26 +320,30 @@ class Vi:
         self.attributes = attributes
 
     async def destroy(self) -> None:
-        """VipDestroyVi. Raises ViaError unless it is idle, and its queues are empty."""
+        """VipDestroyVi: completed descriptors that were not dequeued are dropped. Raises ViaError unless the VI is idle and
+        has no posted descriptors."""
         await self._nic.command(Command(Op.DESTROY_VI, vi=self.number))
         self._nic.forget(self)
 
     def _send_request(self, op: Op, node: int, discriminator: bytes, timeout: int) -> Completion[Command]:
         command = Command(op, vi=self.number, number=node, address=timeout, name=check_discriminator(discriminator))
-        if self.state is ViState.IDLE:
-            self.state = ViState.CONNECT_PENDING
+        if self.state is not ViState.IDLE:
+            raise ViaError(Result.INVALID_STATE, f"VI {self.number} is not idle")
+        self.state = ViState.CONNECT_PENDING
         answer = self._nic.command(command, f"a connection to node {node}")
         answer.add_callback(self._on_answer)
         return answer
 
     def _on_answer(self, answer: Completion[Command]) -> None:
+        self.state = ViState.IDLE
+        self._on_accepted(answer)
+
+    def _on_accepted(self, answer: Completion[Command]) -> None:
         try:
             self.joined = answer.result().value
         except ViaError:
-            if self.state is ViState.CONNECT_PENDING:
-                self.state = ViState.IDLE
-        else:
-            self.state = ViState.CONNECTED
+            return
+        self.state = ViState.CONNECTED
 
     def _request(self) -> Completion[Command]:
         if self._peer_request is None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 @click.option("--bind/--no-bind", default=True, help="Give each queue, and its programs, a processor.  [default: bind]")
 @click.option("--ranks-per-node", type=click.IntRange(1), default=1, metavar="N",
               help="Ranks on each node whose description does not set them.")  # fmt: skip
+@click.option("--firmware", multiple=True, metavar="KEY=VALUE", help="A setting of the protocol's NICs.")
 @click.option("--history", is_flag=True, help="Record each program's sends, receives and completions.")
 @click.option("--check/--no-check", default=None,
               help="Check the history for lost, duplicated or changed messages; default if useful.")  # fmt: skip
@@ -64,6 +65,7 @@ def run_command(
     cluster: str,
     workload: str,
     settings: tuple[str, ...],
+    firmware: tuple[str, ...],
     output: Path | None,
     as_json: bool,
     **options: Unpack[PlainOptions],
@@ -88,8 +90,8 @@ def run_command(
         _spread(running, cluster) as name,
     ):
         result = run(
-            SpreadCluster(name, running), workload, settings=pairs(settings), output=folder,
-            on_progress=on_progress, **options,
+            SpreadCluster(name, running), workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"),
+            output=folder, on_progress=on_progress, **options,
         )  # fmt: skip
     ctx.exit(print_result(result, folder, as_json))
 

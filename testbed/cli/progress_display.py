@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -64,8 +65,10 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
 
 @contextmanager
 def step_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager: show the number of steps done: as a bar in a terminal, otherwise as a line every second."""
+    """Context manager: show the number of steps done, and the remaining time: as a bar in a terminal, otherwise as a line
+    every second. Steps that are done at the first call belong to an earlier command."""
     started = reported = time.monotonic()
+    done_before: int | None = None
     with ExitStack() as stack:
         bars: list[Bar] = []
 
@@ -78,13 +81,16 @@ def step_progress(what: str) -> Iterator[Callable[[int, int], None]]:
         stack.callback(signal.setitimer, signal.ITIMER_REAL, *signal.setitimer(signal.ITIMER_REAL, _INTERVAL))
 
         def show(done: int, total: int) -> None:
-            nonlocal reported
+            nonlocal reported, done_before
+            if done_before is None:
+                done_before = done
             now = time.monotonic()
             if now - started < _INTERVAL:
                 return
             if not sys.stderr.isatty():
                 if now - reported >= _INTERVAL:
-                    echo(f"{what}: {done} of {total} done", err=True)
+                    remaining = _remaining(now - started, done - done_before, total - done)
+                    echo(f"{what}: {done} of {total} done{remaining}", err=True)
                     reported = now
                 return
             if not bars:
@@ -92,7 +98,12 @@ def step_progress(what: str) -> Iterator[Callable[[int, int], None]]:
                 from rich.progress import Progress as RichProgress
 
                 bars.append(stack.enter_context(RichProgress(console=Console(stderr=True), transient=True)))
-                bars[0].add_task(what, total=total)
+                bars[0].add_task(what, total=total, completed=done_before)
             bars[0].update(bars[0].task_ids[0], completed=done)
 
         yield show
+
+
+def _remaining(seconds: float, done: int, left: int) -> str:
+    """Return the remaining time as text. seconds: duration of the steps done."""
+    return f", about {timedelta(seconds=round(seconds / done * left))} left" if done and left else ""

@@ -23,6 +23,7 @@ _FAILED, _INVALID, _DEGRADED = 10, 9, 8
 _MAX_SHOWN = 60  # points
 _MAX_ERRORS = 20  # errors of points, and failed cases of a swarm
 _MAX_MEASURES = 5  # columns
+_MAX_LENGTH = 300  # characters of a point's error
 
 
 class _EngineOptions(TypedDict):
@@ -106,9 +107,9 @@ def study_command(
 def _engine(options: _EngineOptions) -> Engine:
     scheduler, width = options["scheduler"], options["workers"] or len(os.sched_getaffinity(0))
     if scheduler is None:
-        from testbed.controller.engines import ProcessEngine, SerialEngine
+        from testbed.controller.engines import ProcessEngine
 
-        return ProcessEngine(width) if width > 1 else SerialEngine()
+        return ProcessEngine(width)  # also with one worker: a run may end its process
     from testbed.studies.dask_engine import Certificates, DaskHere, DaskScheduler
 
     if scheduler == "here":
@@ -188,8 +189,7 @@ def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
         echo(f"and {len(outcomes) - len(shown):,} more in rows.jsonl")
     failed = [outcome for _, outcome in sorted(outcomes.items()) if not outcome.is_done]
     for outcome in failed[:_MAX_ERRORS]:
-        first_line = outcome.error.partition("\n")[0]
-        echo(f"point {outcome.point} failed, attempt {outcome.attempt}: {first_line}", err=True)
+        echo(f"point {outcome.point} failed, attempt {outcome.attempt}: {_sentence(outcome.error)}", err=True)
     cases = [row for _, outcome in sorted(outcomes.items()) for row in outcome.rows if "command" in row]
     for row in cases[:_MAX_ERRORS]:
         first_line = str(row["reason"]).partition("\n")[0]
@@ -199,6 +199,13 @@ def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
     if failed:
         more = f"and {len(failed) - _MAX_ERRORS:,} more; " if len(failed) > _MAX_ERRORS else ""
         echo(f"{more}points.jsonl has all errors in full", err=True)
+
+
+def _sentence(error: str) -> str:
+    """Return an error on one line: its problems, or what a program raised, without the traceback."""
+    where, traceback, raised = error.partition("Traceback (most recent call last):\n")
+    lines = [line for line in raised.splitlines() if not line.startswith(" ")] if traceback else error.splitlines()
+    return (where if traceback else "") + "; ".join(line.strip() for line in lines)[:_MAX_LENGTH]
 
 
 def _medians(outcome: Outcome) -> dict[str, float]:

@@ -3,8 +3,9 @@
 Indivisible groups stay on one machine: the ends of a link that is declared direct, and switches that exist only in a
 relay, with all their neighbours. The parts grow one machine after the other, each by the group with the strongest links
 to it (greedy graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for partitioning irregular
-graphs", SIAM J. Sci. Comput. 20, 1998), and are then refined by moves and exchanges that reduce the cut. If METIS is
-installed, its partition is refined in the same way, and the partition with the smaller cut is used.
+graphs", SIAM J. Sci. Comput. 20, 1998), and are then refined by moves and exchanges that reduce the cut. The same is
+done from a partition of clusters, each a group with its strongest neighbours (the paper's coarsening, in one step), and,
+if METIS is installed, from METIS's partition. The partition with the smallest cut is used.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from testbed.errors import UnsupportedError
-from testbed.spec.layout import Layout, Link
+from testbed.spec.layout import Layout
 from testbed.spec.units import format_size
 
 UNLIMITED: Final = 10_000_000_000
@@ -30,6 +31,10 @@ _METIS_SCALE: Final = 1000  # METIS needs integer weights
 
 _PORT: Final = 0.05
 """Load of a switch port in average nodes: an estimate, so that large fabrics are spread like nodes."""
+
+_CLUSTER_SHARES: Final = (1, 1 / 2, 1 / 4, 1 / 8)
+"""Maximum loads of clusters that are tried, relative to a machine's share: large ones are cut least, small ones fill
+machines evenly."""
 
 _PASSES: Final = 8  # refinement passes; most layouts need two
 
@@ -88,22 +93,28 @@ def place(layout: Layout, capacities: Mapping[str, Capacity], constraints: Const
         if a != b:
             groups[a].ties[b] += weights[link.name]
             groups[b].ties[a] += weights[link.name]
-    placements: list[Placement] = []
+    partitions: list[_Partition] = []
     refusals: list[UnsupportedError] = []
-    for suggestion in [{}, *filter(None, [_metis(groups, capacities)])]:
-        parts = _Partition(groups, capacities)
+    of_clusters = [_of_clusters(groups, capacities, share) for share in _CLUSTER_SHARES]
+    for suggestion in [{}, *filter(None, [*of_clusters, _metis(groups, capacities)])]:
         try:
-            parts.grow(suggestion)
+            partitions.append(_partition(groups, capacities, suggestion))
         except UnsupportedError as error:
             refusals.append(error)
-            continue
-        parts.refine()
-        placements.append(
-            placement_of(layout, {member: parts.machine_of[number] for member, number in group_of.items()})
-        )
-    if not placements:
+    if not partitions:
         raise refusals[0]
-    return min(placements, key=lambda placement: placement.rate)
+    machine_of = min(partitions, key=_Partition.cut).machine_of
+    return placement_of(layout, {member: machine_of[number] for member, number in group_of.items()})
+
+
+def _partition(
+    groups: Sequence[_Group], capacities: Mapping[str, Capacity], suggestion: Mapping[int, str]
+) -> _Partition:
+    """Place every group. suggestion: as in `_Partition.grow`. Raises UnsupportedError if the groups do not fit."""
+    partition = _Partition(groups, capacities)
+    partition.grow(suggestion)
+    partition.refine()
+    return partition
 
 
 def placement_of(layout: Layout, machine_of: Mapping[str, str]) -> Placement:
@@ -130,8 +141,9 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
             leader[name] = name = leader[leader[name]]
         return name
 
+    simulated = layout.simulated_switches().keys()
     for link in layout.links:
-        if _is_indivisible(link, layout):
+        if link.datapath == "direct" or simulated & {link.a.owner, link.b.owner}:
             leader[find_leader(link.b.owner)] = find_leader(link.a.owner)
     groups: dict[str, _Group] = {}
     for name in leader:
@@ -155,11 +167,6 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
     return list(groups.values())
 
 
-def _is_indivisible(link: Link, layout: Layout) -> bool:
-    """Whether both ends of a link must be on one machine."""
-    return link.datapath == "direct" or bool(layout.simulated_switches().keys() & {link.a.owner, link.b.owner})
-
-
 def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, float]:
     """Return the load of each node and switch in cores. Nodes without a CPU share divide the remaining cores equally. A
     switch counts as a fraction of an average node for each port, since forwarding also takes processor time."""
@@ -174,6 +181,67 @@ def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, flo
     loads = {name: share or default_share for name, share in declared.items()}
     average = sum(loads.values()) / len(loads) if loads else 0.0
     return loads | {switch.name: len(switch.ports) * _PORT * average for switch in layout.switches}
+
+
+def _of_clusters(groups: Sequence[_Group], capacities: Mapping[str, Capacity], share: float) -> dict[int, str]:
+    """Return a partition that divides few clusters of groups; empty if the clusters do not fit, or are the groups. share:
+    maximum load of a cluster, relative to the share of the machine with the fewest cores."""
+    cluster_of = _cluster_numbers(groups, capacities, share)
+    clusters = {number: _Group([]) for number in cluster_of}
+    if len(clusters) == len(groups):
+        return {}
+    numbers = {cluster: number for number, cluster in enumerate(clusters)}
+    for group, of in zip(groups, cluster_of, strict=True):
+        cluster = clusters[of]
+        cluster.allowed = cluster.allowed & group.allowed if cluster.members else group.allowed
+        cluster.members += group.members
+        cluster.load += group.load
+        cluster.declared += group.declared
+        cluster.memory += group.memory
+        for neighbour, weight in group.ties.items():
+            if (other := cluster_of[neighbour]) != of:
+                cluster.ties[numbers[other]] += weight
+    try:
+        partition = _partition([*clusters.values()], capacities, {})
+    except UnsupportedError:
+        return {}
+    return {group: partition.machine_of[numbers[cluster]] for group, cluster in enumerate(cluster_of)}
+
+
+def _cluster_numbers(groups: Sequence[_Group], capacities: Mapping[str, Capacity], share: float) -> list[int]:
+    """Return the cluster of each group, by the number of one of its groups. The groups with the fewest neighbours come
+    first: each joins its cluster with the one that it has the strongest links to. share: as of `_of_clusters`."""
+    leader = list(range(len(groups)))
+    load = [group.load for group in groups]
+    memory = [group.memory for group in groups]
+    allowed = [group.allowed for group in groups]
+    cores = [capacity.cores for capacity in capacities.values()]
+    max_load = sum(load) * min(cores) / sum(cores) * _SLACK * share
+    max_memory = min(capacity.memory for capacity in capacities.values())
+
+    def find_leader(number: int) -> int:
+        while leader[number] != number:
+            leader[number] = number = leader[leader[number]]
+        return number
+
+    for number in sorted(leader, key=lambda number: len(groups[number].ties)):
+        own = find_leader(number)
+        weights: dict[int, int] = {}
+        for neighbour, weight in groups[number].ties.items():
+            other = find_leader(neighbour)
+            weights[other] = weights.get(other, 0) + weight
+        weights.pop(own, None)
+        for other in sorted(weights, key=lambda other: (-weights[other], other)):
+            if (
+                load[own] + load[other] <= max_load
+                and memory[own] + memory[other] <= max_memory
+                and allowed[own] == allowed[other]
+            ):
+                leader[own] = other
+                load[other] += load[own]
+                memory[other] += memory[own]
+                break
+    return [find_leader(number) for number in leader]
 
 
 def has_metis() -> bool:
@@ -213,8 +281,10 @@ class _Partition:
     """A partition under construction.
 
     machine_of: group -> machine. used, declared, memory: load, declared cores and bytes of each machine's groups.
-    borders: (machine, neighbouring machine) -> groups of the first with links to the second. loose: group -> weight of
-    its links to groups that are not placed yet. target: machine -> its share of the load.
+    attraction: group -> weight of its links to each machine that has neighbours of it. borders: (machine, neighbouring
+    machine) -> groups of the first with links to the second, those first that a move to it would gain most. loose: group ->
+    weight of its links to groups that are not placed yet. far: heap of these weights and groups, with outdated entries.
+    target: machine -> its share of the load.
     """
 
     def __init__(self, groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> None:
@@ -227,8 +297,10 @@ class _Partition:
         self._memory = dict.fromkeys(capacities, 0)
         load = sum(group.load for group in groups)
         cores = sum(capacity.cores for capacity in capacities.values())
-        self._borders: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._attraction: list[dict[str, int]] = [{} for _ in groups]
+        self._borders: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         self._loose = [sum(group.ties.values()) for group in groups]
+        self._far: list[tuple[int, int]] = []
         self._target = {name: load * capacity.cores / cores for name, capacity in capacities.items()}
 
     def grow(self, suggestion: Mapping[int, str]) -> None:
@@ -241,35 +313,44 @@ class _Partition:
             if number not in self.machine_of and self._has_room(number, machine, self._target[machine] * _SLACK):
                 self._put(number, machine)
         if not suggestion:
+            pinned: dict[str, list[int]] = defaultdict(list)
+            for number, machine in self.machine_of.items():
+                pinned[machine].append(number)
+            self._far = [(self._loose[number], number) for number in self._left()]
+            heapify(self._far)
             for machine in list(self._capacities)[:-1]:
-                self._fill(machine)
+                self._fill(machine, pinned[machine])
         left = self._left()
         for number in sorted(left, key=lambda number: (-self._groups[number].declared, -self._groups[number].memory)):
             self._put_checked(number, self._best(number))
 
-    def _fill(self, machine: str) -> None:
+    def _fill(self, machine: str, pinned: Sequence[int]) -> None:
         """Grow a part until it has its share of the load. The next group is the one with the strongest links to the
-        part and the weakest links to groups that are not placed yet."""
+        part and the weakest links to groups that are not placed yet. pinned: the groups that the machine has."""
         ties: dict[int, int] = defaultdict(int)
-        for number, place in self.machine_of.items():
-            if place == machine:
-                for neighbour, weight in self._groups[number].ties.items():
-                    ties[neighbour] += weight
+        near: list[tuple[int, int]] = []  # groups with links to the part
+        too_large: list[tuple[int, int]] = []
 
-        def entry(number: int) -> tuple[int, int]:
-            return self._loose[number] - 2 * ties[number], number
-
-        candidates = [entry(number) for number in self._left()]
-        heapify(candidates)
-        while candidates and self._used[machine] < self._target[machine]:
-            number = candidates[0][1]
-            is_current = heappop(candidates) == entry(number) and number not in self.machine_of
-            if not is_current or not self._has_room(number, machine, self._target[machine] * _SLACK):
-                continue
-            self._put(number, machine)
+        def add_neighbours(number: int) -> None:
             for neighbour, weight in self._groups[number].ties.items():
                 ties[neighbour] += weight
-                heappush(candidates, entry(neighbour))
+                heappush(near, (self._loose[neighbour] - 2 * ties[neighbour], neighbour))
+
+        for number in pinned:
+            add_neighbours(number)
+        while (near or self._far) and self._used[machine] < self._target[machine]:
+            is_near = bool(near) and (not self._far or near[0] < self._far[0])
+            rank, number = heappop(near if is_near else self._far)
+            is_current = rank == self._loose[number] - (2 * ties[number] if is_near else 0)
+            if number in self.machine_of or not is_current:
+                continue
+            if self._has_room(number, machine, self._target[machine] * _SLACK):
+                self._put(number, machine)
+                add_neighbours(number)
+            elif not is_near:
+                too_large.append((rank, number))
+        for entry in too_large:
+            heappush(self._far, entry)
 
     def _left(self) -> list[int]:
         return [number for number in range(len(self._groups)) if number not in self.machine_of]
@@ -289,19 +370,11 @@ class _Partition:
         its share of the load."""
         fitting = [name for name in self._capacities if self._has_room(number, name, float("inf"))]
         balanced = [name for name in fitting if self._has_room(number, name, self._target[name] * _SLACK)]
-        attraction = self._attraction(number)
+        attraction = self._attraction[number]
         return max(
             balanced or fitting or self._groups[number].allowed,
             key=lambda name: (attraction.get(name, 0), self._target[name] - self._used[name]),
         )
-
-    def _attraction(self, number: int) -> dict[str, int]:
-        """Return the weight of a group's links to each machine that has neighbours of it."""
-        weights: dict[str, int] = {}
-        for neighbour, weight in self._groups[number].ties.items():
-            if (machine := self.machine_of.get(neighbour)) is not None:
-                weights[machine] = weights.get(machine, 0) + weight
-        return weights
 
     def _put_checked(self, number: int, machine: str) -> None:
         if not self._has_room(number, machine, float("inf")):
@@ -315,15 +388,37 @@ class _Partition:
 
     def _put(self, number: int, machine: str) -> None:
         self._count(number, machine, 1)
-        self.machine_of[number] = machine
+        self._set_machine(number, machine)
         for neighbour, weight in self._groups[number].ties.items():
             self._loose[neighbour] -= weight
+            if neighbour not in self.machine_of:
+                heappush(self._far, (self._loose[neighbour], neighbour))
+
+    def _set_machine(self, number: int, machine: str) -> None:
+        previous = self.machine_of.get(number)
+        self.machine_of[number] = machine
+        for neighbour, weight in self._groups[number].ties.items():
+            attraction = self._attraction[neighbour]
+            attraction[machine] = attraction.get(machine, 0) + weight
+            if previous is not None:
+                attraction[previous] -= weight
+                if not attraction[previous]:
+                    del attraction[previous]
 
     def _count(self, number: int, machine: str, sign: int) -> None:
         group = self._groups[number]
         self._used[machine] += sign * group.load
         self._declared[machine] += sign * group.declared
         self._memory[machine] += sign * group.memory
+
+    def cut(self) -> int:
+        """Return the weight of the links between machines, in both directions of counting: twice."""
+        return sum(
+            weight
+            for number, machine in self.machine_of.items()
+            for neighbour, weight in self._groups[number].ties.items()
+            if self.machine_of[neighbour] != machine
+        )
 
     def refine(self) -> None:
         """Move groups and exchange pairs as long as this reduces the cut."""
@@ -332,21 +427,27 @@ class _Partition:
             if not sum([self._improve(number) for number in range(len(self._groups))]):
                 return
 
+    def _gain(self, number: int, target: str) -> int:
+        """Return by how much a move to a machine reduces the cut."""
+        attraction = self._attraction[number]
+        return attraction.get(target, 0) - attraction.get(self.machine_of[number], 0)
+
     def _find_borders(self) -> None:
         self._borders.clear()
         for number, machine in self.machine_of.items():
-            for neighbour_machine in {self.machine_of[neighbour] for neighbour in self._groups[number].ties} - {
-                machine
-            }:
-                self._borders[machine, neighbour_machine].append(number)
+            for neighbour_machine in self._attraction[number]:
+                if neighbour_machine != machine:
+                    self._borders[machine, neighbour_machine].append((-self._gain(number, neighbour_machine), number))
+        for border in self._borders.values():
+            border.sort()
 
     def _improve(self, number: int) -> bool:
         """Move a group to a machine with stronger links to it, if necessary in exchange for another group."""
-        current, attraction = self.machine_of[number], self._attraction(number)
+        current, attraction = self.machine_of[number], self._attraction[number]
         if attraction.keys() <= {current}:
             return False
         for target in sorted(attraction, key=lambda name: (-attraction[name], self._order[name])):
-            gain = attraction[target] - attraction.get(current, 0)
+            gain = self._gain(number, target)
             if gain <= 0:
                 return False
             if self._try_moves({number: target}):
@@ -358,14 +459,11 @@ class _Partition:
 
     def _partners(self, number: int, target: str, gain: int) -> Iterator[int]:
         """Yield the groups on machine `target` for which a group can be exchanged with a smaller cut."""
-        current = self.machine_of[number]
-        for partner in self._borders[target, current]:
-            attraction = self._attraction(partner)
-            between = self._groups[number].ties.get(partner, 0)
-            if (
-                self.machine_of[partner] == target
-                and gain + attraction.get(current, 0) - attraction.get(target, 0) - 2 * between > 0
-            ):
+        current, ties = self.machine_of[number], self._groups[number].ties
+        for negative_gain, partner in self._borders[target, current]:
+            if gain <= negative_gain:  # at the beginning of the pass; the next pass has what has changed since
+                return
+            if self.machine_of[partner] == target and gain + self._gain(partner, current) > 2 * ties.get(partner, 0):
                 yield partner
 
     def _try_moves(self, moves: Mapping[int, str]) -> bool:
@@ -380,7 +478,8 @@ class _Partition:
             self._count(number, machine, 1)
             done[number] = machine
         if len(done) == len(moves):
-            self.machine_of.update(done)
+            for number, machine in done.items():
+                self._set_machine(number, machine)
             return True
         for number, machine in done.items():
             self._count(number, machine, -1)

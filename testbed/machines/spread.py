@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError
 from testbed.machines.machine_check import contradictions
 from testbed.machines.machine_report import MachineReport
 from testbed.machines.node_placement import Capacity, Constraints, Placement, place
@@ -55,7 +55,8 @@ def capacity(machine: Machine, report: MachineReport) -> Capacity:
 def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constraints) -> SpreadPlan:
     """Place a cluster, measure the networks that its links cross, and make the parts. Nothing is changed.
 
-    Raises UnsupportedError if the machines contradict their file, or cannot carry the cluster.
+    Raises UnsupportedError if the machines contradict their file, or cannot carry the cluster; ConflictError if it has a
+    part on another machine.
     """
     machines = {machine: worker.machine for machine, worker in running.items()}
     underlays = {machine: machine_entry.underlay or "" for machine, machine_entry in machines.items()}
@@ -69,6 +70,7 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     ]
     if contradictions_found:
         raise UnsupportedError("\n".join(contradictions_found))
+    _refuse_parts_elsewhere(name, present, underlays)
     capacities = {machine: capacity(machines[machine], report) for machine, report in reports.items()}
     placement = place(layout, capacities, _with_present_pinned(layout, present, constraints))
     crossed = pairs(layout, placement)
@@ -92,6 +94,18 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     return SpreadPlan(placement, measured, parts(layout, name, placement, network))
 
 
+def _refuse_parts_elsewhere(name: str, present: Mapping[str, Any], addresses: Mapping[str, str]) -> None:
+    """Check that a running cluster has no links to machines that are not in the file: their nodes would be made a second
+    time. Raises ConflictError."""
+    for part in present.values():
+        for remote, _, machine in part["tunnels"]:
+            if machine not in addresses and remote not in addresses.values():
+                raise ConflictError(
+                    f"cluster {name} has nodes on machine {machine} ({remote}), which is not in the machines file: add it, "
+                    "or take the cluster down first"
+                )
+
+
 def _with_present_pinned(layout: Layout, present: Mapping[str, Any], constraints: Constraints) -> Constraints:
     """Pin elements that are up to their machines, unless the constraints exclude it: moving a node would end its
     programs."""
@@ -111,7 +125,7 @@ def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -
     machine_at = {address: machine for machine, address in addresses.items()}
     delays: dict[Pair, int] = {}
     for machine, part in present.items():
-        for remote, delay in part["tunnels"]:
+        for remote, delay, _ in part["tunnels"]:
             if remote in machine_at:
                 delays[machine, machine_at[remote]] = delays[machine_at[remote], machine] = delay
     return delays
@@ -280,7 +294,7 @@ def collect(running: Workers) -> dict[str, list[dict[str, Any]]]:
     machine_at = {worker.machine.underlay: machine for machine, worker in running.items() if worker.machine.underlay}
     for machine, worker in running.items():
         for name in names[machine]:
-            remotes = {remote for remote, _ in worker.call("present", name=name)["tunnels"]}
+            remotes = {remote for remote, *_ in worker.call("present", name=name)["tunnels"]}
             peers = {machine_at.get(remote, "") for remote in remotes}
             if peers and "" not in peers and not any(name in names[peer] for peer in peers):
                 worker.call("down", name=name)

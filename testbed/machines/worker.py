@@ -48,7 +48,7 @@ def _survey(name: str, underlay: str) -> object:
 
 
 def _present(name: str) -> object:
-    """Return a cluster's nodes and switches on this machine, and the remote address and recorded delay of each
+    """Return a cluster's nodes and switches on this machine, and the remote address, recorded delay and machine of each
     tunnel."""
     state = Store().read(name)
     if state is None or state.abandoned:
@@ -56,7 +56,9 @@ def _present(name: str) -> object:
     layout = state.layout
     return {
         "owners": [*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)],
-        "tunnels": [[tunnel.remote, tunnel.delay] for tunnel in layout.part.tunnels] if layout.part is not None else [],
+        "tunnels": [[tunnel.remote, tunnel.delay, tunnel.machine] for tunnel in layout.part.tunnels]
+        if layout.part is not None
+        else [],
     }
 
 

@@ -38,6 +38,7 @@ Or a study is a swarm: random small clusters with faults, each of which must del
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,7 +231,7 @@ class _Reader:
         for name, path_of_value, value in self._flatten("latin.ranges", table.get("ranges", {}), depth=1):
             range_ = read_range(value, path_of_value)
             if isinstance(range_, Range):
-                if self._is_known(name, path_of_value):
+                if self._is_valid(name, path_of_value, range_.at(0)):
                     ranges[name] = range_
             else:
                 self.problems += range_
@@ -273,6 +274,12 @@ class _Reader:
                 self._unknown(path, key, (*OPTIONS, *GROUPS))
             else:
                 entries.append((key, below(path, key), value))
+        counts = Counter(name for name, _, _ in entries)
+        self.problems += [
+            Problem(path_of_value, "twice in this table", "one place for each parameter")
+            for name, path_of_value, _ in entries
+            if counts.pop(name, 0) > 1
+        ]
         return entries
 
     def _is_known(self, name: str, path_of_value: str) -> bool:
@@ -311,8 +318,17 @@ class _Reader:
         listed_points: Sequence[Parameters],
     ) -> None:
         """Find duplicate and missing parameters."""
-        for name in axes.keys() & ranges.keys():
-            self.problems.append(Problem(f"latin.ranges.{name}", "also in [grid]", "one place for each parameter"))
+        tables = {**dict.fromkeys(axes, "[grid]"), **dict.fromkeys(ranges, "[latin]")}
+        twice = [(f"latin.ranges.{name}", "[grid]") for name in ranges if name in axes]
+        twice += [
+            (f"{item('point', number)}.{name}", tables[name])
+            for number, point in enumerate(listed_points)
+            for name in point
+            if name in tables
+        ]
+        self.problems += [Problem(path, f"also in {table}", "one place for each parameter") for path, table in twice]
+        if len({repr(sorted(point.items())) for point in listed_points}) < len(listed_points):
+            self.problems.append(Problem("point", "two equal tables", "points that all differ"))
         set_parameters = {*common, *axes, *ranges}
         for name in _REQUIRED:
             if name not in set_parameters and not (listed_points and all(name in point for point in listed_points)):

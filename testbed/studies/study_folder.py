@@ -8,14 +8,17 @@ rows.parquet    like rows.jsonl, if polars is installed (extra `studies`)
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from testbed.controller.request_folders import begin, resume
-from testbed.errors import TestbedError, reason_of
+from testbed.errors import ConflictError, TestbedError, reason_of
 from testbed.runtime.journal import UnbufferedLines, UnwritableError, read, write_atomically
 from testbed.studies.designs import Parameters
 from testbed.studies.study_file import Study
@@ -51,6 +54,18 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._lines = UnbufferedLines(path / _POINTS)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for the block, so that no other process computes its points. Raises ConflictError."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise ConflictError(f"another process computes the points of {self.path}: wait for its end") from None
+        finally:
+            os.close(descriptor)
 
     def keep(self, outcome: Outcome) -> None:
         """Append the result of an attempt. Raises UnwritableError; earlier outcomes stay complete."""

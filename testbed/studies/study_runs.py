@@ -39,15 +39,16 @@ def run_study(
 
     retries: further attempts of a point that failed in namespaces, or whose process died; a simulated run would fail again.
     Raises UnsupportedError if a point needs more processors than the engine has, EngineError if the engine loses its
-    workers, UnwritableError. After an error or an interruption `folder` has all previous outcomes, and a later call
-    continues with the remaining points.
+    workers, UnwritableError, ConflictError if another process computes the study. After an error or an interruption
+    `folder` has all previous outcomes, and a later call continues with the remaining points.
     """
-    scheduler = _Scheduler(study, folder, engine, retries, progress)
-    try:
-        scheduler.run()
-    finally:
-        folder.close()
-    folder.finish(study, scheduler.outcomes)
+    with folder.locked():
+        scheduler = _Scheduler(study, folder, engine, retries, progress)
+        try:
+            scheduler.run()
+        finally:
+            folder.close()
+        folder.finish(study, scheduler.outcomes)
     return scheduler.outcomes
 
 
@@ -89,17 +90,18 @@ class _Scheduler:
             ended = wait(self._running, return_when=FIRST_COMPLETED).done
             cancelled = {future for future in ended if future.cancelled()}
             ended -= cancelled
-            if any(isinstance(future.exception(), BrokenExecutor) for future in ended):
-                self._handle_broken_executor()
-                return
-            for future in ended:
+            broken = {future for future in ended if isinstance(future.exception(), BrokenExecutor)}
+            for future in ended - broken:
                 number = self._running.pop(future)
                 self._free_processors += self._processors_of(number)
                 error = future.exception()
                 if error is None:
                     self._add_result(number, json.loads(future.result()))
                 else:  # of the executor; those of a run are in its result
-                    self._add_death(number, f"{type(error).__name__}: {error}")
+                    self._add_death(number, f"{type(error).__name__}: {error}".removesuffix(": "))
+            if broken:
+                self._handle_broken_executor()
+                return
             if cancelled:  # not by us: Dask's client does so when it loses its scheduler
                 raise EngineError("the connection to the scheduler of the workers is lost")
 

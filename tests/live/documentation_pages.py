@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -93,9 +94,10 @@ def steps(page: Path, folder: Path) -> list[Step]:
     return actual
 
 
-def follow(page: Path, folder: Path) -> int:
-    """Execute a page's commands in a folder, in one shell, and take down clusters that it leaves up. Returns how many
-    commands and programs ran. Raises AssertionError for one that fails, or does not print what the page shows."""
+def follow(page: Path, folder: Path, enter: Sequence[str] = ()) -> int:
+    """Execute a page's commands in a folder, in one shell, and take down clusters that it leaves up. enter: command that
+    runs the shell elsewhere. Returns how many commands and programs ran. Raises AssertionError for one that fails, or does
+    not print what the page shows."""
     write_files(page, folder)
     todo = steps(page, folder)
     script = ["exec 2>&1"]
@@ -115,15 +117,16 @@ def follow(page: Path, folder: Path) -> int:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "COLUMNS": "160", "TESTBED": str(ROOT)}
     try:
-        with (folder / ".printed").open(
-            "w+"
-        ) as printed:  # a file: programs that keep running in nodes would keep a pipe open
-            shell = ["bash", "-c", "\n".join(script)]
+        # A file: programs that keep running in nodes would keep a pipe open.
+        with (folder / ".printed").open("w+") as printed:
+            shell = [*enter, "bash", "-c", "\n".join(script)]
             subprocess.run(shell, cwd=folder, env=environment, stdout=printed, timeout=SECONDS, check=False)
             printed.seek(0)
             report = printed.read().split(f"\n{_MARK} ")[1:]
     finally:
-        subprocess.run(["testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False)
+        subprocess.run(
+            [*enter, "testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False
+        )
     outputs, codes = report[::2], report[1::2]
     for step, output, code in zip(todo, outputs, codes, strict=False):
         _check(step, output.partition("\n")[2], int(code.removeprefix("= ")))

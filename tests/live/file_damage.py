@@ -121,7 +121,8 @@ def _be_command(writer: int, arguments: Sequence[str], seconds: int) -> None:
         sys.argv = ["testbed", *arguments]
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
-        if arguments[0] == "report":  # it uses polars, whose threads do not survive a fork
+        # polars has threads, and processes of a study a tracker, which do not survive a fork.
+        if arguments[0] in ("report", "study"):
             program = "from testbed.cli.main import main; main()"
             os.execv(sys.executable, [sys.executable, "-c", program, *arguments])
         command.main()

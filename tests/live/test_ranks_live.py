@@ -43,7 +43,7 @@ async def tells_its_processor(comm: Comm, node: Node) -> tuple[int, list[int]]:
     return total, sorted(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize("protocol", ["emp", "am2"])
+@pytest.mark.parametrize("protocol", ["emp", "am2", "via"])
 def test_ranks_of_one_node_share_its_nic_and_a_single_one_has_it_inline(protocol: str, tmp_path: Path) -> None:
     result = testbed.run(
         Description.from_toml(MIXED), tells_its_processor, protocol=protocol, output=tmp_path / "run", timeout=60
@@ -84,6 +84,19 @@ def test_nodes_have_separate_processors_while_there_are_enough() -> None:
     actual = testbed.run(Description.from_toml(described[len(machine)]), tells_its_processor, timeout=60)
     assert actual.results["b"][1] == machine
     assert any("b: more cores are configured than this machine has processors" in note for note in actual.verdict.notes)
+
+
+@pytest.mark.parametrize("ranks", ["ranks = [0, 1]", ""])
+def test_a_node_without_a_number_of_cores_has_those_of_its_profile(ranks: str) -> None:
+    described = MIXED.replace("cores = 1\nranks = [0, 0]", f'profile = "lam-via-2000"\n{ranks}')
+    result = testbed.run(
+        Description.from_toml(described), tells_its_processor, protocol="via", ranks_per_node=2, timeout=60
+    )
+    machine = sorted(os.sched_getaffinity(0))
+    if len(machine) > 1:
+        assert [result.results[name][1] for name in ("a.0", "a.1")] == [machine[:1], machine[1:2]]
+    else:
+        assert any("more cores are configured" in note for note in result.verdict.notes)
 
 
 def test_unsupported_ranks_and_profiles_of_a_mode_are_rejected() -> None:

@@ -30,7 +30,7 @@ from testbed.controller.runs.runner import run
 from testbed.controller.runs.spread_execution import SpreadCluster
 from testbed.controller.spread_check import check
 from testbed.controller.verdict.verdicts import Grade
-from testbed.errors import NotFoundError, UnsupportedError
+from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.kernel import namespaces
 from testbed.machines import spread
 from testbed.machines.node_placement import Constraints
@@ -221,6 +221,14 @@ def test_every_message_arrives_once_across_machines_that_lose_frames(
     assert {path.stem for path in (tmp_path / "run" / "history").iterdir()} == {"n1", "n2", "n3"}
     measured = {(finding.what, finding.link) for finding in result.verdict.findings}
     assert {("underlay jitter", "a - b"), ("underlay loss", "a - b"), ("clock offset", "machine a")} <= measured
+
+
+def test_settings_of_firmware_hold_on_every_machine(running: spread.Workers) -> None:
+    inject(running, NAME, impair("n2", loss=1.0))
+    with pytest.raises(ProgramError, match=r"has acknowledged nothing within the time limit \(give_up\)"):
+        run(SpreadCluster(NAME, running), "random", protocol="emp", firmware={"give_up": 200_000_000}, timeout=20)
+    with pytest.raises(DescriptionError, match="did you mean 'give_up'"):
+        run(SpreadCluster(NAME, running), "random", protocol="emp", firmware={"giveup": 1})
 
 
 def test_ranks_of_nodes_on_two_machines_share_nics_with_two_receive_queues(running: spread.Workers) -> None:

@@ -224,6 +224,44 @@ def test_markup_in_names_events_and_runs_is_shown_as_text(page: Browser, star: R
         assert page.evaluate("document.querySelector('img')") is None
 
 
+def test_a_paused_view_shows_what_is_selected_as_it_was(page: Browser, star: RunningCluster) -> None:
+    page.click(element("n1"))
+    press(page, "p")
+    page.until("document.querySelector('#pause').getAttribute('aria-pressed') === 'true'")
+    star.inject("n2", loss="10%")
+    page.click(element("n2"))
+    page.until("document.querySelector('#details h2').textContent === 'n2'")
+    press(page, "2")
+    page.until("document.querySelectorAll('#panel tbody tr').length === 6")
+    assert page.evaluate("document.querySelector('#faults').children.length") == 0
+    press(page, "p")
+    page.until("document.querySelector('#faults').children.length === 1")
+
+
+def test_each_of_several_equal_events_is_shown_once(page: Browser, star: RunningCluster) -> None:
+    equal = "[...document.querySelectorAll('#events li')].filter(item => item.textContent.includes('equal')).length"
+    for _ in range(20):
+        event_log.record(Store().directory(star.name), "equal", where="n1", what="many in a millisecond")
+    page.until(f"{equal} === 20")
+    star.inject("n1", loss="1%")
+    page.until("document.querySelector('#events').textContent.includes('loss 1%')")
+    assert page.evaluate(equal) == 20
+
+
+def test_a_name_that_is_not_found_is_marked(page: Browser) -> None:
+    is_invalid = "document.querySelector('#find').getAttribute('aria-invalid')"
+    press(page, "/")
+    page.type("n33")
+    page.press("Enter", ENTER)
+    page.until(f"{is_invalid} === 'true'")
+    assert page.evaluate("document.querySelector('#selection').textContent") == "no element is named n33"
+    page.evaluate("document.querySelector('#find').select()")
+    page.type("n3")
+    page.until(f"{is_invalid} === 'false'")
+    page.press("Enter", ENTER)
+    page.until("document.querySelector('.node.selected')?.dataset.name === 'n3'")
+
+
 def test_a_run_appears_with_its_progress_and_opens_as_its_report(page: Browser, view: WebView, tmp_path: Path) -> None:
     press(page, "6")
     page.until("document.querySelector('.runs.empty')")

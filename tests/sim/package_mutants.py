@@ -39,6 +39,19 @@ MUTANTS: Final = (
         "arrive_complete(card.peer, card.context, card.tag", "arrive_complete(card.peer, 0, card.tag",
     ),
     PackageMutant(
+        "wildcards", "a receive that names its source goes before an older one of any source", "host.py",
+        "            self.matching.arrive_complete(card.peer, card.context",
+        "            self.matching._posted.get(card.context, []).sort(key=lambda receive: receive.source < 0)\n"
+        "            self.matching.arrive_complete(card.peer, card.context",
+    ),
+    PackageMutant(
+        "burst", "messages that wait for a descriptor wait for ever", "host.py",
+        "        self._outgoing.advance()\n", "",
+    ),
+    PackageMutant(
+        "burst", "the memory of a message stays pinned", "host.py", "        self._memory.unpin(address)\n", "",
+    ),
+    PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
         "    def on_completion(self, index: int) -> None:",
         "    def receive(self, source, context, tag, buffer, completion):\n"
@@ -74,6 +87,33 @@ MUTANTS: Final = (
         "restarts", "a message to a peer that has restarted is forgotten, and its sender is not told", "firmware.py",
         "            self._return(letter.index, Descriptor(peer.number, letter.arrived, outcome=Outcome.LOST))\n",
         "            self._owned.remove(letter.index)\n",
+    ),
+    PackageMutant(
+        "restarts", "the parts of a message whose sender has restarted begin its next one", "host.py",
+        "        self._parts.pop(peer, None)\n", "",
+    ),
+    PackageMutant(
+        "restarts", "synchronous messages to a peer that has restarted wait forever", "host.py",
+        "        self.matching.fail_transfers(peer, _restarted(peer), sends=())\n", "",
+    ),
+    PackageMutant(
+        "restarts", "cards of a former incarnation are taken for the new one's", "firmware.py",
+        "        if standing is not Standing.CURRENT:", "        if standing is not Standing.CURRENT and kind != KIND_CARD:",
+    ),
+    PackageMutant(
+        "restarts", "the descriptor of a message that is lost is never free again", "host.py",
+        "        self._free.append(index)\n",
+        "        if returned.outcome == Outcome.DONE:\n            self._free.append(index)\n",
+    ),
+    PackageMutant(
+        "restarts", "the memory of a message that is lost stays pinned", "host.py",
+        "        self._memory.unpin(address)\n",
+        "        if returned.outcome == Outcome.DONE:\n            self._memory.unpin(address)\n",
+    ),
+    PackageMutant(
+        "restarts", "memory for cards in which a restart was told is not given again", "host.py",
+        "        self._give_place(index)\n        if returned.outcome == Outcome.DONE:\n",
+        "        if returned.outcome == Outcome.DONE:\n            self._give_place(index)\n",
     ),
     PackageMutant(
         "fates", "a repeated card is a new one", "firmware.py",

@@ -15,6 +15,7 @@ from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Rule
 from testbed.spec.layout import Impairment
 from testbed.spec.scenario import Scenario
+from testbed.workloads.form import Comm, Node
 from tests.sim.changed_frames import SET_TAG, SET_TAG_UNMENDED, expected, tags
 from tests.sim.changed_frames import TAG as SENT
 from tests.sim.test_am2_errors import AWAY, TAG, Pair
@@ -87,3 +88,70 @@ def test_a_request_whose_endpoint_is_changed_on_the_way_comes_back_to_its_sender
     pair.run(lambda asker: asker.try_request(0, 1, 41))
     assert [message.status for message in pair.returned] == [Status.BAD_ENDPOINT]
     assert pair.delivered == []
+
+
+async def talk(comm: Comm, node: Node) -> str:  # noqa: ARG001
+    """Rank 0 sends and waits for the answer."""
+    buffer = bytearray(4)
+    if comm.rank == 0:
+        await comm.Send(b"ping", 1, 1)
+        await comm.Recv(buffer, 1, 1)
+    else:
+        await comm.Recv(buffer, 0, 1)
+        await comm.Send(b"pong", 0, 1)
+    return buffer.decode()
+
+
+@pytest.mark.parametrize("field", ["vi = 9", "session = 77"])
+def test_a_connection_request_of_via_whose_addressee_is_changed_is_as_good_as_before(field: str) -> None:
+    cluster = Cluster.star(2, delay="10us", rules=[f"set via.{field} via.type == CONNECT and nth(1)"])
+    result = testbed.run(cluster, talk, protocol="via", mode="sim", timeout=10)
+    assert result.results == {"n1": "pong", "n2": "ping"}
+
+
+@pytest.mark.parametrize("change", ["vi = 9 nth(2)", "session = 77 nth(2)", "from_session = 77 nth(1)"])
+def test_a_connection_of_via_with_a_changed_end_is_lost_at_both_sides(change: str) -> None:
+    field, count = change.rsplit(" ", 1)
+    cluster = Cluster.star(2, delay="10us", rules=[f"set via.{field} via.type == CONNECT and {count}"])
+    with pytest.raises(TestbedError, match=r"MPIError: rank \d has restarted or ended the connection"):
+        testbed.run(cluster, talk, protocol="via", mode="sim", timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ("vi = 9", "has restarted or ended the connection"),
+        ("session = 77", "has restarted or ended the connection"),
+        ("handle = 9", "and this rank have lost their connection"),
+    ],
+)
+def test_ranks_that_wait_since_a_frame_of_via_was_changed_are_told_with_the_reason(field: str, why: str) -> None:
+    """The message is lost with the connection. Both ranks wait for each other, and both know that it has ended."""
+    cluster = Cluster.star(2, delay="10us", rules=[f"set via.{field} via.type == RDMA_WRITE and nth(1)"])
+    with pytest.raises(TestbedError) as caught:
+        testbed.run(cluster, talk, protocol="via", mode="sim", timeout=10)
+    first, second = (line for line in str(caught.value).splitlines() if "waits for a receive" in line)
+    assert "on n1 waits for a receive from rank 1, tag 1, 4 bytes (meanwhile, rank 1 has restarted or ended" in first
+    assert f"on n2 waits for a receive from rank 0, tag 1, 4 bytes (meanwhile, rank 0 {why} (" in second
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind", "rule", "change"),
+    [
+        ("am2", "ethernet", "set am2.handler = 9 nth(1)", "am2.handler set to 0x9"),
+        ("ssam", "atm", "set ssam.handler = 0x4d504903 nth(2)", "ssam.handler set to 0x4d504903"),
+        ("via", "ethernet", "set via.vi = 9 via.type == RDMA_WRITE and nth(1)", "via.vi set to 0x9"),
+    ],
+    ids=["am2", "ssam", "via"],
+)
+def test_a_run_that_fails_behind_a_changed_frame_with_valid_checks_names_it(
+    protocol: str, kind: str, rule: str, change: str
+) -> None:
+    """AM-II's and SSAM's libraries raise an error, VIA's ranks wait: none of them can know why."""
+    with pytest.raises(TestbedError) as caught:
+        testbed.run(
+            Cluster.star(2, kind=kind, delay="10us", rules=[rule]), talk, protocol=protocol, mode="sim", timeout=5
+        )
+    last = str(caught.value).splitlines()[-1]
+    assert last.startswith("frames have been changed on their way, with valid checks: on n")
+    assert f"{change} and its checks mended by rule '{rule}', frame " in last

@@ -59,7 +59,7 @@ def test_the_packages_own_tests_pass_the_suite_among_them(parcel: Path) -> None:
 def test_a_broken_package_fails_the_check_that_names_its_defect(
     mutant: PackageMutant, parcel: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    name = f"mutan{MUTANTS.index(mutant)}"
+    name = f"muta{MUTANTS.index(mutant):02}"
     folder = copy_template(parcel, name, tmp_path)
     mutant.apply(folder / name)
     with on_path(folder):

@@ -17,7 +17,7 @@ from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
 from tests.sim.scapy_captures import read_capture
 
-PROTOCOLS = pytest.mark.parametrize("protocol", ["emp", "am2"])
+PROTOCOLS = pytest.mark.parametrize("protocol", ["emp", "am2", "via"])
 LOSSY = Description.star(3, loss="2%", delay="5us")
 CORES = """
 name = "pair"
@@ -67,7 +67,10 @@ def test_ranks_are_numbered_node_by_node_and_all_reach_each_other(protocol: str)
 @PROTOCOLS
 @pytest.mark.parametrize("profile", ["ideal", "the paper's"])
 def test_nothing_is_lost_or_out_of_order_between_ranks_under_loss(protocol: str, profile: str) -> None:
-    profile_name = {"ideal": "ideal", "the paper's": {"emp": "emp-2001", "am2": "now-1998"}[protocol]}[profile]
+    profile_name = {
+        "ideal": "ideal",
+        "the paper's": {"emp": "emp-2001", "am2": "now-1998", "via": "lam-via-2000"}[protocol],
+    }[profile]
     result = testbed.run(
         LOSSY, "random", protocol=protocol, mode="sim", ranks_per_node=3, check=True, profile=profile_name,
         settings={"messages": 60}, seed=11,
@@ -172,6 +175,9 @@ def test_a_runs_profile_of_a_node_overrides_its_description() -> None:
 def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
     with pytest.raises(NotFoundError, match="there is no such node"):
         testbed.run(LOSSY, everybody_greets, mode="sim", profiles={"n9": "emp-2001"})
+    wrong = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2000"'))
+    with pytest.raises(NotFoundError, match=r"profile of node b: unknown profile 'emp-2000' — did you mean 'emp-200"):
+        testbed.run(wrong, everybody_greets, mode="sim")
     with pytest.raises(UnsupportedError, match="1 to 64, got 65"):
         testbed.run(LOSSY, everybody_greets, mode="sim", ranks_per_node=65)
     with pytest.raises(UnsupportedError, match="cells"):

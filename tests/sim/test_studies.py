@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from testbed.studies.study_folder import new_folder, open_folder
 from testbed.studies.study_points import compute
 from testbed.studies.study_runs import run_study
 
+TESTBED = Path(sys.executable).with_name("testbed")
 POINTS = 20
 """Points of the study that is killed."""
 STUDY = """
@@ -127,9 +128,8 @@ ranges = { "link.delay" = { from = "1us", to = "1024us", scale = "log" }, "setti
 def test_a_killed_study_continues_and_repeats_nothing(tmp_path: Path) -> None:
     counting_study(tmp_path, str(list(range(POINTS))))
     directory = tmp_path / "out"
-    testbed_command = Path(sys.executable).with_name("testbed")
     process = subprocess.Popen(
-        [testbed_command, "study", tmp_path / "study.toml", "--output", directory, "--workers", "2"],
+        [TESTBED, "study", tmp_path / "study.toml", "--output", directory, "--workers", "2"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     deadline = time.monotonic() + 60
@@ -171,6 +171,71 @@ def test_a_point_whose_process_dies_once_is_done_the_second_time(tmp_path: Path)
     study = counting_study(tmp_path, "[0, 1, 2, 3]", "fatal = 2, kills = 1")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))
     assert all(outcome.is_done for outcome in outcomes.values())
+
+
+def test_a_point_that_has_ended_when_another_ones_process_dies_is_not_repeated(tmp_path: Path) -> None:
+    class Breaking(Executor):
+        """An executor that computes point 0, and breaks at the same time."""
+
+        def submit(self, function: Any, /, *arguments: Any, **_: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            if json.loads(arguments[0])["parameters"]["settings.number"] == 0:
+                future.set_result(function(*arguments))
+            else:
+                future.set_exception(BrokenExecutor())
+            return future
+
+    class BreakingEngine:
+        width = 2
+
+        @contextmanager
+        def open(self) -> Iterator[Executor]:
+            yield Breaking()
+
+    study = counting_study(tmp_path, "[0, 1]")
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), BreakingEngine())
+    assert [outcomes[number].is_done for number in range(2)] == [True, False]
+    assert tries(tmp_path) == ["0"]
+
+
+def test_with_one_worker_too_a_run_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
+    counting_study(tmp_path, "[0, 1, 2]", "fatal = 1")
+    command = [
+        TESTBED,
+        "study",
+        tmp_path / "study.toml",
+        "--output",
+        tmp_path / "out",
+        "--workers",
+        "1",
+        "--retries",
+        "0",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 10, ended.stderr
+    assert "point 1 failed, attempt 1: its process died" in ended.stderr
+    assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_folder_whose_points_another_process_computes_is_refused(tmp_path: Path) -> None:
+    study = counting_study(tmp_path, "[1]")
+    folder = new_folder(tmp_path / "out", study)
+    with folder.locked(), pytest.raises(ConflictError, match=r"another process computes the points of .*/out: wait"):
+        run_study(study, open_folder(tmp_path / "out")[0], SerialEngine())
+    assert not (tmp_path / "tries").exists()
+    assert run_study(study, folder, SerialEngine())[0].is_done
+
+
+def test_the_error_of_a_point_is_one_line_with_the_reason(tmp_path: Path) -> None:
+    counting_study(tmp_path, "[99]")
+    (tmp_path / "wrong.toml").write_text((tmp_path / "study.toml").read_text().replace("sim", "simm"))
+    for file, line in (
+        ("study.toml", "n1: ValueError: there is no number 99"),
+        ("wrong.toml", "the run: 1 problem; mode: found 'simm', expected sim, live or dilated"),
+    ):
+        output = tmp_path / f"of-{file}"
+        result = CliRunner().invoke(command, ["study", str(tmp_path / file), "--output", str(output), "--workers", "1"])
+        assert f"point 0 failed, attempt 1: {line}\n" in result.output
 
 
 class LosingEngine:
@@ -264,6 +329,19 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
             ["latin.points", "1 to 1,000,000", "more than '2us'"],
         ),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=0\n", ["resources.cores"]),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n'link.loss'=['0%']\nlink={loss=['1%']}\n",
+            ["grid.link.loss: found twice in this table"],
+        ),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1, 2]\n[[point]]\nseed=3\n[[point]]\nseed=3\n",
+            ["point[1].seed: found also in [grid]", "point: found two equal tables"],
+        ),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[latin]\npoints=2\n"
+            "ranges={protocol={from=1,to=2},seed={from=0.5,to=2}}\n",
+            ["latin.ranges.protocol: found 1", "latin.ranges.seed: found 0.5", "a value of type int"],
+        ),
         (
             "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n"
             + "".join(f"'settings.s{number}'={list(range(100))}\n" for number in range(8)),

@@ -12,6 +12,9 @@ from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.runs import read_reports
 from testbed.errors import TestbedError
 from testbed.observe.recorded import read_run
+from testbed.spec.fault_models import Rule
+from testbed.spec.scenario import Scenario
+from testbed.workloads.form import Comm, Node
 
 UNRELIABLE, RELIABLE = 1, (2, 4)
 
@@ -45,3 +48,48 @@ def test_nothing_is_lost_without_loss_or_at_a_reliable_level(tmp_path: Path, rel
     assert not failure
     assert report.passed, report.to_text()
     assert report.messages >= 120
+
+
+def test_frames_that_come_twice_are_taken_once_at_the_unreliable_level() -> None:
+    cluster = Cluster.star(2, delay="20us", rate="1gbit", duplicate="10%", seed=3)
+    result = testbed.run(
+        cluster, "random", protocol="via", mode="sim", firmware={"reliability": UNRELIABLE}, check=True,
+        settings={"messages": 60}, timeout=10,
+    )  # fmt: skip
+    assert result.checks is not None
+    assert sum(counters["duplicates"] for counters in result.counters.values()) > 10
+
+
+async def send_three(comm: Comm, node: Node) -> list[bytes]:  # noqa: ARG001
+    if comm.rank == 0:
+        for number in range(3):
+            await comm.Send(bytes([number + 1]) * 4, 1, number)
+        return []
+    buffers = [bytearray(4) for _ in range(3)]
+    for number, buffer in enumerate(buffers):
+        await comm.Recv(buffer, 0, number)
+    return [bytes(buffer) for buffer in buffers]
+
+
+@pytest.mark.parametrize("lost", ["RDMA_WRITE", "SEND"])
+def test_memory_that_no_message_was_written_to_is_not_taken_for_one(lost: str) -> None:
+    """Rank 1 is notified of a later message, or of one before the greeting, and reads where the lost one should be."""
+    rule = f"drop via.type == {lost} and nth(1)"
+    cluster = Cluster.back_to_back(delay="20us")
+    scenario = Scenario(name="lost", faults=[Rule(on="n1", direction="out", at=0, rules=[rule])])
+    with pytest.raises(TestbedError, match="rank 0 has sent a message that was lost"):
+        testbed.run(
+            cluster, send_three, protocol="via", mode="sim", firmware={"reliability": UNRELIABLE}, scenario=scenario,
+            timeout=10,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sender_whose_parts_were_lost_learns_it_from_the_answer_to_its_question(seed: int) -> None:
+    """The lost parts' descriptors are never counted: without that, it would ask again for ever."""
+    cluster = Cluster.star(2, delay="100us", reorder="5%", seed=seed)
+    with pytest.raises(TestbedError, match=r"rank \d has (sent a message that was lost|restarted or ended)"):
+        testbed.run(
+            cluster, "random", protocol="via", mode="sim", firmware={"reliability": UNRELIABLE},
+            settings={"messages": 50}, timeout=5,
+        )  # fmt: skip

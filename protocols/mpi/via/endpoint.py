@@ -21,7 +21,7 @@ from protocols.core.host_work import COPY
 from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
-from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
+from protocols.mpi.via.rdma_pairs import MIN_TRANSFER, LostPartError, Outgoing, Pair, Part
 from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import AsyncError, Result, ViaError, ViState
@@ -49,7 +49,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         self.max_message_size = 1 << 30
         self._host = host
         self._depth = min(host.settings.depth, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
-        self._max_connections = min(host.size - 1, (host.settings.slots - _COMMANDS) // (self._depth + 1))
+        self._max_connections = max(0, min(host.size - 1, (host.settings.slots - _COMMANDS) // (self._depth + 1)))
         self._allocated = 0  # connections that use slots, or will use them
         self._posted = 0  # connections whose receives are posted
         self._unopened: deque[Pair] = deque()  # connections that wait until lost ones are closed
@@ -68,9 +68,12 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         self._host.work.spend(MPI)
-        pair = self.pairs.get(destination) or self._connect(destination)
         outgoing = Outgoing(context, tag, data, completion)
-        pair.queue.append(outgoing)
+        pair = self.pairs.get(destination)
+        if pair is None:
+            pair = self._connect(destination, outgoing)
+        else:
+            pair.queue.append(outgoing)
         limit = self._host.settings.register_from
         if limit and len(data) >= limit and pair.is_open and self._has_room():
             outgoing.is_registering = True
@@ -135,14 +138,15 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 else:
                     await self._host.reject(request)
 
-    def _connect(self, peer: int) -> Pair:
+    def _connect(self, peer: int, *messages: Outgoing) -> Pair:
+        """Return the connection with a peer, which may fail at once. messages: the first messages of a new one."""
         pair = self.pairs.get(peer)
         if pair is not None:
             return pair
         settings = self._host.settings
-        self.pairs[peer] = pair = Pair(
-            peer, self._depth, settings.area, settings.buffer, self._host.work, self._has_room
-        )
+        buffer = min(settings.buffer, settings.max_transfer)
+        self.pairs[peer] = pair = Pair(peer, self._depth, settings.area, buffer, self._host.work, self._has_room)
+        pair.queue.extend(messages)
         if self._ptag:
             drive(self._open(pair))
         return pair
@@ -150,6 +154,12 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
     async def _open(self, pair: Pair) -> None:
         """Create a connection's VI and memory, and connect."""
         host, ptag = self._host, self._ptag
+        if host.settings.max_transfer < MIN_TRANSFER:
+            self._end_connection(
+                pair,
+                f"cannot be connected: max_transfer must be {MIN_TRANSFER} or more, got {host.settings.max_transfer}",
+            )
+            return
         if len(self.pairs) > self._max_connections:
             self._end_connection(
                 pair,
@@ -172,6 +182,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 vi.post_receive(descriptor)
             await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.connect_timeout or host.settings.give_up)
             pair.is_connected = True
+            self._limit_opening(pair)
             pair.greet()
         except (ViaError, MemoryError) as error:
             is_rejected = isinstance(error, ViaError) and error.result is Result.REJECT
@@ -179,6 +190,18 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             self._end_connection(pair, f"cannot be connected: {error}{remedy if is_rejected else ''}")
             if pair.vi is None:
                 self._allocated -= 1
+
+    def _limit_opening(self, pair: Pair) -> None:
+        """End a connection whose peer does not send its greeting within `connect_timeout`: it may have died. Raises
+        ViaError."""
+        timeout = self._host.settings.connect_timeout
+        if timeout and not pair.is_open:
+            cancel = self._host.alarm(timeout, partial(self._expire_opening, pair))
+            pair.opened.add_callback(lambda _: cancel())
+
+    def _expire_opening(self, pair: Pair) -> None:
+        if not pair.opened.done:
+            self._end_connection(pair, "cannot be connected: it has accepted, and is silent since")
 
     async def _register(self, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
         view = self._host.allocate(size)
@@ -192,7 +215,9 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         if (
             vi.state is ViState.ERROR or report.error is AsyncError.RECVQ_EMPTY
         ):  # a frame was dropped, at the unreliable level
-            self._end_connection(pair, f"has restarted or ended the connection ({report.error.name})")
+            is_ended = report.error is AsyncError.CONN_LOST
+            reason = "has restarted or ended the connection" if is_ended else "and this rank have lost their connection"
+            self._end_connection(pair, f"{reason} ({report.error.name})")
 
     def _end_connection(self, pair: Pair, reason: str) -> None:
         """End a connection: fail all transfers in progress."""

@@ -34,7 +34,7 @@ from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
 from protocols.via.vip_descriptors import Memory, Segment
-from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV
+from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV, Done
 from protocols.via.virtual_interface import Descriptor, Vi
 
 _BUFFERS: Final = 4
@@ -46,10 +46,14 @@ ASK: Final = 1 << 31
 """Immediate data of a question; lengths are smaller, and negated lengths greater."""
 _GREETING: Final = Struct("!QQII")  # addresses of area and credit cell, their handles
 _CREDIT: Final = Struct("!QQQ")  # totals: bytes freed, descriptors posted again, questions answered
-_HEAD: Final = Struct("!HHIII")  # context, number of the part, tag, bytes of the message, offset of the part
+_HEAD: Final = Struct("!HHIII")
+"""Context, number of the part, tag, bytes of the message, offset of the part. Numbers begin with 1, since memory without a
+part has 0."""
 _HEAD_SIZE: Final = _HEAD.size
 _ALIGNMENT: Final = 8
 _CELL: Final = 64
+MIN_TRANSFER: Final = _CELL
+"""Minimum bytes that a transfer must be able to have: a greeting, or a part of a message."""
 _CELLS: Final = 8
 """Credits that may be in flight."""
 _MASK: Final = 0xFFFF_FFFF
@@ -86,7 +90,7 @@ class Outgoing:
 
 
 class LostPartError(Exception):
-    """A part of a message is missing."""
+    """A part of a message, or a greeting, is missing."""
 
 
 class Pair:
@@ -115,6 +119,7 @@ class Pair:
         self._buffer_size = buffer
         self._threshold = (depth - RESERVE) // 4
         self._asked = 0  # questions sent
+        self._parts_before = 0  # parts sent before the last of them
         self._answered = 0  # questions answered by the peer
         self._answers = 0  # answers to the peer
         self._is_pumping = False
@@ -227,6 +232,7 @@ class Pair:
         is_asking = self._asked != self._answered
         if self.queue and self.is_open and self.desc_left <= self._threshold and not is_asking and self._may_post():
             self._asked += 1
+            self._parts_before = self.sent_parts
             self.released.append(None)
             self._post((), self._cell, ASK, None)
 
@@ -265,7 +271,7 @@ class Pair:
         view, memory = self.readable
         at = buffer * self._buffer_size
         total = len(outgoing.data)
-        _HEAD.pack_into(view, at, outgoing.context, self.sent_parts & _NUMBERS, outgoing.tag, total, begin)
+        _HEAD.pack_into(view, at, outgoing.context, self.sent_parts + 1 & _NUMBERS, outgoing.tag, total, begin)
         if outgoing.memory is None:
             view[at + _HEAD_SIZE : at + length] = data
             self._work.spend(COPY, length, self._work.core)
@@ -292,10 +298,11 @@ class Pair:
         """Handle a completed receive descriptor. on_part: called with a part of a message. Raises LostPartError."""
         immediate = descriptor.immediate
         if not self.is_open:
+            if descriptor.status & Done.IMMEDIATE:  # the greeting, which comes first, was lost
+                raise LostPartError
             self.on_greeting()
         elif not immediate:
-            credit: tuple[int, int, int] = _CREDIT.unpack_from(self.writable[0], self._area_size)
-            self.freed, self._reposted, self._answered = credit
+            self._on_credit()
         elif immediate != ASK:
             self._read_part(immediate, on_part)
         assert self.vi is not None
@@ -305,6 +312,16 @@ class Pair:
             self._owes_credit = True
         if self.consumed - self._credited >= self._area_size // 2:
             self._owes_credit = True
+
+    def _on_credit(self) -> None:
+        """Handle the peer's counts. Raises LostPartError if its answer to a question does not count all parts sent before:
+        at the unreliable level they are lost, and never counted."""
+        credit: tuple[int, int, int] = _CREDIT.unpack_from(self.writable[0], self._area_size)
+        self.freed, self._reposted, answered = credit
+        is_answer = answered != self._answered
+        self._answered = answered
+        if is_answer and answered == self._asked and self._reposted < self._parts_before:
+            raise LostPartError
 
     def _post_credit(self) -> None:
         """Send the counts of freed bytes of the area, and of descriptors posted again, to the peer."""
@@ -328,7 +345,7 @@ class Pair:
         area = self.writable[0]
         head: tuple[int, int, int, int, int] = _HEAD.unpack_from(area, begin)
         context, number, tag, total, offset = head
-        if number != self.received_parts & _NUMBERS:
+        if number != self.received_parts + 1 & _NUMBERS:
             raise LostPartError
         self.received_parts += 1
         on_part(self, Part(context, tag, total, offset, area[begin + _HEAD_SIZE : begin + length]))

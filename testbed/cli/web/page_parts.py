@@ -26,13 +26,14 @@ _NODE_WIDTHS: Final = (38.0, 96.0)  # least and greatest
 
 class Wishes(TypedDict, total=False):
     """Choices of a viewer. panel: the table below the picture, empty for none. sort: its order. reverse: reverses the order.
-    kind, name: the selected element."""
+    kind, name: the selected element. paused: keeps the snapshot that is shown."""
 
     panel: str
     sort: int
     reverse: bool
     kind: Literal["node", "switch", "link", ""]
     name: str
+    paused: bool
 
 
 def parts_of(snapshot: Snapshot | Absent, wishes: Wishes) -> Parts:

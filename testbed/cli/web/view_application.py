@@ -55,9 +55,10 @@ class Sampler(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Viewer:
-    """An open page. sent: the parts that were sent to it."""
+    """An open page. snapshot: the snapshot that it shows. sent: the parts that were sent to it."""
 
     wishes: Wishes = field(default_factory=lambda: Wishes())
+    snapshot: Snapshot | Absent = field(default_factory=lambda: Absent(""))
     sent: Parts = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -123,7 +124,10 @@ class View:
         while True:
             await viewer.changed.wait()
             viewer.changed.clear()
-            parts = {**self._common, "jobs": self.jobs.to_json(), **parts_of(self._snapshot, viewer.wishes)}
+            is_paused = viewer.wishes.get("paused", False)
+            if not is_paused or isinstance(self._snapshot, Absent) or isinstance(viewer.snapshot, Absent):
+                viewer.snapshot = self._snapshot
+            parts = {**self._common, "jobs": self.jobs.to_json(), **parts_of(viewer.snapshot, viewer.wishes)}
             changed_parts = {
                 name: part for name, part in parts.items() if name not in viewer.sent or viewer.sent[name] != part
             }

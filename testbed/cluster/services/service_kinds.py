@@ -67,7 +67,7 @@ class RelayProcesses:
         return {int(key): process for key, process in _former(self._paths.directory, _RELAY).items()}
 
     def start(self, key: int) -> processes.Identity:
-        from testbed.runtime.relay.process import Process  # imports the code of the relay, which few supervisors need
+        from testbed.runtime.relay.process import Process  # with the relay's code, which few supervisors need
 
         relay: list[Process] = []  # made in the child
         locks.make(self._lock(key))
@@ -107,7 +107,7 @@ class RelayProcesses:
     def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
         return {
             "lost": sum(max(0, count - at_death[name]) for name, count in at_restart.items() if name in at_death),
-            "also_lost": "those in the dead process and in its sockets",
+            "also_lost": "what the one that died held and what waited in its sockets",
             "counts": "go on",
         }
 

@@ -5,17 +5,19 @@ A comment above each check cites its requirement: MPI 4.1 for messages, the inte
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from protocols.core.firmware import FIRST
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Device, SendCompletion
-from protocols.mpi.mpi_errors import CANCELLED, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
-from testbed.controller.conformance.candidate import TIMEOUT, Candidate, converse
+from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
+from testbed.controller.conformance.candidate import Candidate, converse
 from testbed.controller.conformance.exchanges import GUARD, UNTOUCHED, reuse
-from testbed.controller.conformance.network_faults import MICROSECOND, MILLISECOND, SECOND
-from testbed.controller.conformance.trials import Violation, errors_as_violations
+from testbed.controller.conformance.network_faults import MILLISECOND, SECOND
+from testbed.controller.conformance.trials import Violation
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Nic, Node
@@ -24,11 +26,14 @@ from testbed.spec.model import Description
 MTUS: Final = (600, 1_500, 9_000)
 ETHERNET_MTU: Final = 1_500
 """MTU that every protocol must support."""
-RESTARTS: Final = (100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND)
-"""Virtual times of restarts. At 100 Mbit/s, 100,000 bytes take 8 ms. At the first time, at most the announcement of a long
-message has arrived; at the others, a part of its data."""
+BURST: Final = 1_000
+"""Messages that are sent at once: more than a NIC has descriptors."""
 SETTLED: Final = 50 * MILLISECOND
 """Virtual time after which all sent messages have arrived."""
+
+
+class Memory(bytearray):
+    """Memory of a message, to which there may be weak references."""
 
 
 class Buffer:
@@ -108,16 +113,23 @@ def self_sends(candidate: Candidate) -> None:
 
 
 def wildcards(candidate: Candidate) -> None:
+    envelopes = ((ANY_SOURCE, 7), (1, 7), (ANY_SOURCE, ANY_TAG), (1, 7), (1, ANY_TAG), (1, 7))
+    numbers = [bytes([number]) for number in range(len(envelopes))]
+
     def data(rank: int, tag: int) -> bytes:
         return content(rank * 10 + tag, 40 * rank + tag)
 
     async def sender(device: Device, node: SimNode) -> None:
         await node.sleep(SETTLED)
         in_other_context = send(device, 0, 2, b"another context", context=1)
-        await _wait_all([in_other_context, *[send(device, 0, tag, data(device.rank, tag)) for tag in (1, 2, 3)]])
+        sends = [send(device, 0, tag, data(device.rank, tag)) for tag in (1, 2, 3)]
+        if device.rank == 1:
+            sends += [send(device, 0, 7, number, context=2) for number in numbers]
+        await _wait_all([in_other_context, *sends])
 
     async def receiver(late: int, device: Device, node: SimNode) -> None:
         await node.sleep(late)
+        in_turn = [Buffer(device, source, tag, 1, context=2) for source, tag in envelopes]
         with_tag_2 = [Buffer(device, ANY_SOURCE, 2, 200) for _ in range(2)]
         if {(await buffer.completion).source for buffer in with_tag_2} != {1, 2}:
             raise Violation("two receives of any source, tag 2, did not get the two messages with that tag")
@@ -131,6 +143,8 @@ def wildcards(candidate: Candidate) -> None:
             await Buffer(device, ANY_SOURCE, ANY_TAG, 200).expect(2, tag, data(2, tag))
         for source in (2, 1):
             await Buffer(device, source, ANY_TAG, 15, context=1).expect(source, 2, b"another context")
+        for buffer, number in zip(in_turn, numbers, strict=True):  # receives that match one message match it in turn
+            await buffer.expect(1, 7, number)
 
     for late in (0, 2 * SETTLED):
         converse(candidate, Description.star(3), [partial(receiver, late), sender, sender])
@@ -233,6 +247,43 @@ def mtus(candidate: Candidate) -> str:
     return f"MTUs of {', '.join(supported)} bytes"
 
 
+# `MatchingEndpoint`: any number of transfers may be begun; those for which there is no room wait.
+
+
+def burst(candidate: Candidate) -> None:
+    """Begin more transfers at once than a NIC has descriptors, with receives before and after the sends. No memory of a
+    complete send may be in use."""
+    sizes = [40_000 if number % 200 == 199 else 1 + number % 50 for number in range(BURST)]
+    sizes = [min(size, candidate.max_message_size) for size in sizes]
+
+    async def sender(device: Device, node: SimNode) -> None:
+        for late in (0, 1):
+            memories = [Memory(content(number, size)) for number, size in enumerate(sizes)]
+            await node.sleep(SETTLED)
+            await _wait_all([device.send(1, 0, late, memoryview(memory)) for memory in memories])
+            references = [weakref.ref(memory) for memory in memories]
+            await Buffer(device, 1, 9, 0).expect(1, 9, b"")
+            del memories
+            check_released(references)
+
+    async def receiver(device: Device, node: SimNode) -> None:
+        for late in (0, 1):
+            await node.sleep(2 * late * SETTLED)
+            buffers = [Buffer(device, 0, late, size) for size in sizes]
+            for number, (buffer, size) in enumerate(zip(buffers, sizes, strict=True)):
+                await buffer.expect(0, late, content(number, size))
+            await send(device, 0, 9, b"")
+
+    converse(candidate, Description.star(2), [sender, receiver])
+
+
+def check_released(references: Sequence[weakref.ref[Memory]]) -> None:
+    """Raises Violation if memory of sends that have ended is still in use."""
+    gc.collect()
+    if in_use := sum(reference() is not None for reference in references):
+        raise Violation(f"the memory of {in_use} of {len(references):,} sends that have ended is still in use")
+
+
 # The firmware's interface: `on_timer` postpones or clears a deadline that has passed.
 
 
@@ -253,59 +304,6 @@ def deadlines(candidate: Candidate) -> None:
 
     for seconds in (1, 2):
         converse(candidate, Description.back_to_back(), [sender, receiver], change=partial(cut_for, seconds))
-
-
-# `MatchingEndpoint`: a transfer with a peer that has restarted fails with ERR_PROC_FAILED.
-
-
-def restarted_peers(candidate: Candidate) -> None:
-    """Restart the receiver of a message, before it posts a receive, or the sender. The peer's transfer must end."""
-    for size in candidate.sizes(100, 5_000, 100_000):
-        for moment in RESTARTS:
-            for restarting in (0, 1):
-                _restart_peer(candidate, content(size, size), moment, restarting)
-
-
-@errors_as_violations()
-def _restart_peer(candidate: Candidate, data: bytes, moment: int, restarting: int) -> None:
-    ends: list[str] = []
-
-    async def begin(_endpoint: object, node: SimNode, device: Device) -> None:
-        """Start transfers without waiting; the program of the restarting node, in each life."""
-        await device.connect()
-        if device.rank == 0:
-            send(device, 1, 5, data)
-        elif node.adapter.incarnation > FIRST:  # the message may have been in flight to this life
-            Buffer(device, 0, 5, len(data))
-            send(device, 0, 6, b"here again")
-
-    async def transfer(_endpoint: object, _node: SimNode, device: Device) -> None:
-        await device.connect()
-        try:
-            if device.rank == 0:
-                await send(device, 1, 5, data)
-            else:
-                await Buffer(device, 0, 5, len(data)).expect(0, 5, data)
-        except MPIError as error:
-            if error.Get_error_class() != ERR_PROC_FAILED:
-                raise Violation(f"a transfer with a restarted node failed with another error: {error}") from error
-        ends.append("ended")
-
-    with Simulation(
-        Description.back_to_back(delay="20us", rate="100mbit"), candidate.protocol.plug, seed=0
-    ) as simulation:
-        for number, node in enumerate(simulation.nodes.values()):
-            program = begin if number == restarting else transfer
-            simulation.spawn(node.name, program, candidate.protocol.device(node.endpoint))
-        simulation.run_until(moment)
-        restarted = simulation.restart(f"n{restarting + 1}")
-        simulation.spawn(restarted.name, begin, candidate.protocol.device(restarted.endpoint))
-        simulation.run_until(moment + TIMEOUT)
-    if not ends:
-        role = "receiver" if restarting else "sender"
-        raise Violation(
-            f"the transfer of {len(data)} bytes, whose {role} restarts after {moment / 1e6:g} ms, never ends"
-        )
 
 
 async def _wait_all(completions: list[SendCompletion]) -> None:

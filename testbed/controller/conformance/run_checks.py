@@ -15,8 +15,8 @@ from typing import Final
 from testbed.cluster.api import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.conformance.candidate import Candidate, NotApplicableError
-from testbed.controller.conformance.message_checks import restarted_peers
 from testbed.controller.conformance.parity import differing_flows, fates_by_flow, received_messages
+from testbed.controller.conformance.restart_checks import restarted_peers
 from testbed.controller.conformance.trials import Violation
 from testbed.controller.runs.run_options import Mode
 from testbed.controller.runs.runner import RunResult, run

@@ -95,6 +95,11 @@ CHECKS: Final = (
         _without_scope(message_checks.truncation),
     ),
     Check(
+        "burst",
+        "More messages at once than a NIC has descriptors arrive in order, and complete sends use no memory.",
+        _without_scope(message_checks.burst),
+    ),
+    Check(
         "mtu",
         "No frame is longer than the MTU, for several MTUs, and messages of all sizes near the MTU arrive.",
         _without_scope(message_checks.mtus),

@@ -15,6 +15,7 @@ from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
 from protocols.mpi.device import Device
+from protocols.mpi.mpi_errors import MPIError
 from testbed.controller.runs.folders import RepetitionFiles
 from testbed.controller.runs.lost_messages import record_message_counts, record_undelivered
 from testbed.controller.verdict.verdicts import Verdict
@@ -225,7 +226,7 @@ async def run_rank(
 ) -> object:
     """Run the workload on one rank, with the host library of its NIC. files: for its rows and history. starts: number of
     times that the program has been started, this one included. on_departures: registers a callback for crashed ranks.
-    Raises UnsupportedError for a protocol with too few contexts."""
+    Raises UnsupportedError for a protocol with too few contexts, TestbedError if it connects ranks first and that fails."""
     name = names[number]
     write_row = partial(_write_numbered, files) if files.number else files.rows.write
     history = UnbufferedLines(files.history / f"{name}.jsonl")
@@ -240,7 +241,10 @@ async def run_rank(
             number, "was restarted, and is not a member of the communicators of its former life"
         )
     on_departures(device.rank_failures.report)
-    await device.connect()
+    try:
+        await device.connect()
+    except MPIError as error:  # not of a call of the program
+        raise TestbedError(f"the connections before the program have failed: {error}") from error
     if plan.history:  # includes barriers: a protocol must deliver their messages, too
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
     node = Node(name, names, plan.seed, clock, Comm(device, 1), write_row, lossy=is_lossy(plan.protocol), starts=starts)

@@ -132,7 +132,7 @@ def run_part(
     from testbed.controller.runs.folders import RunFolder
     from testbed.controller.runs.live_execution import run_live
     from testbed.controller.runs.run_target import locked
-    from testbed.controller.runs.runner import protocol_of
+    from testbed.controller.runs.runner import configured, protocol_of
     from testbed.controller.scenarios.machine_reports import report_of
     from testbed.runtime import event_log, journal
     from testbed.runtime.shared.workers import queues_from_json
@@ -148,8 +148,12 @@ def run_part(
     with locked(store, name), temporary_directory("run") as directory:
         companions = (_StageBarrier(dialogue),) if player is None else (player, _StageBarrier(dialogue))
         workload = choose(_write_workload(asked["form"], source, directory), asked["settings"])
+        protocol = protocol_of(asked["protocol"], "live")
+        protocol = configured(
+            protocol, asked["protocol"], asked.get("firmware"), "generated", asked.get("nics", "inline")
+        )
         plan = Plan(
-            workload, protocol_of(asked["protocol"], "live"), seed, asked["timeout"], asked["patience"], history,
+            workload, protocol, seed, asked["timeout"], asked["patience"], history,
             companions=companions, ranks=tuple(Rank(**rank) for rank in ranks), ahead=ahead,
             shared=asked.get("nics") == "shared", queues=queues_from_json(queues),
         )  # fmt: skip

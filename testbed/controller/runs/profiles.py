@@ -86,9 +86,18 @@ def node_profiles(
         if name in given:
             resolved[name] = profile_of(given[name], protocol)
         elif described:
-            is_file = described.endswith(".toml") or "/" in described
-            resolved[name] = profile_of(target.base / described if is_file else described, protocol)
+            resolved[name] = described_profile(target, name, described, protocol)
     return {name: profile for name, profile in resolved.items() if profile != default}
+
+
+def described_profile(target: RunTarget, node: str, described: str, protocol: Protocol) -> Profile:
+    """Resolve the profile of a node in a description, whose files are relative to its folder. Raises the errors of
+    `profile_of`."""
+    is_file = described.endswith(".toml") or "/" in described
+    try:
+        return profile_of(target.base / described if is_file else described, protocol)
+    except NotFoundError as error:
+        raise NotFoundError(f"the profile of node {node}: {error}") from error
 
 
 def profile_values(profile: Profile) -> Mapping[str, object]:

@@ -48,10 +48,11 @@ from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
 from testbed.cluster.records.ownership import temporary_directory
+from testbed.controller.runs.changed_frames import errors_naming_changed_frames
 from testbed.controller.runs.execution import Companion, Execution, Plan, ProgressCallback, check_layout
 from testbed.controller.runs.folders import RepetitionFiles, RunFolder
 from testbed.controller.runs.lost_messages import undelivered_messages, unreceived_messages
-from testbed.controller.runs.profiles import node_profiles, profile_of, profile_values
+from testbed.controller.runs.profiles import described_profile, node_profiles, profile_of, profile_values
 from testbed.controller.runs.queue_options import live_queues, with_queues
 from testbed.controller.runs.run_options import DILATE, Codec, Mode, Nics, RunOptions, complete
 from testbed.controller.runs.run_recorder import RunRecorder, record_run
@@ -124,7 +125,7 @@ def run(
     seed, repeat, timeout, patience = given["seed"], given["repeat"], given["timeout"], given["patience"]
     output, history, firmware, on_progress = given["output"], given["history"], given["firmware"], given["on_progress"]
     chosen = choose(workload, given["settings"])
-    nic_protocol = _configure_firmware(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
+    nic_protocol = configured(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
     check = _resolve_check(given["check"], chosen, protocol, nic_protocol, history)
     shared = _are_shared(nics, mode, codec, protocol, nic_protocol)
     slow, prices = _slowdown(mode, given["dilate"], nic_protocol), _prices(given["profile"], mode, nic_protocol)
@@ -139,6 +140,8 @@ def run(
     if target.spread is not None:
         _refuse_on_machines(given, lookup_text(workload))
     profiles = node_profiles(target, given["profiles"], mode, nic_protocol, prices)
+    if mode == "live":
+        target = _with_cores(target, given["ranks_per_node"], nic_protocol)
     target = _place_ranks(target, given["ranks_per_node"], profiles, prices)
     _check_target(target, chosen, nic_protocol, mode, slow)
     ranks = ranks_of(target.layout)
@@ -231,7 +234,8 @@ class _Series:
             try:
                 for player in self.players:
                     player.seed = plan.seed
-                execution = self._execute(running, plan, files, outages)
+                with errors_naming_changed_frames(files.folder, folder.path):
+                    execution = self._execute(running, plan, files, outages)
             finally:
                 for player in self.players:
                     player.close()
@@ -288,7 +292,6 @@ def _refuse_on_machines(given: RunOptions, form: str) -> None:
         f"mode {given['mode']}": given["mode"] != "live",
         "companions": bool(given["companions"]),
         "the codec scapy": given["codec"] != "generated",
-        "settings of firmware": bool(given["firmware"]),
         "a log of fates": given["fates"],
         "a workload without a name or file": not form,
     }
@@ -322,6 +325,18 @@ def _prices(profile: str | Path | Profile | Mapping[str, Any], mode: Mode, proto
             f"profile {prices.name!r} needs --mode sim or --mode dilated: in live, NICs and hosts have no modelled cost"
         )
     return prices
+
+
+def _with_cores(target: RunTarget, per_node: int, protocol: Protocol) -> RunTarget:
+    """Return the target of a live run, in which a node with several ranks has the cores of its described profile, if the
+    description has no number of them."""
+    nodes = [
+        replace(node, cores=described_profile(target, node.name, node.profile, protocol).cores)
+        if node.profile and not node.cores and (node.ranks or per_node > 1)
+        else node
+        for node in target.layout.nodes
+    ]
+    return replace(target, layout=replace(target.layout, nodes=tuple(nodes)))
 
 
 def _place_ranks(target: RunTarget, per_node: int, profiles: Mapping[str, Profile], default: Profile) -> RunTarget:
@@ -392,7 +407,7 @@ def _resolve_check_of_native(
     return False
 
 
-def _configure_firmware(
+def configured(
     protocol: Protocol, name: str, settings: Mapping[str, object] | None, codec: Codec, nics: Nics
 ) -> Protocol:
     """Return the protocol with the settings applied to its firmware. Raises UnsupportedError, and DescriptionError for

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO, cast
@@ -53,6 +53,9 @@ _CLEANUP_TIMEOUT: Final = 1.0
 _ABANDON_TIMEOUT: Final = 0.2
 """Seconds of real time after which a program that still runs has caught the exception that cancels it, and is abandoned."""
 
+_MUCH_MEMORY: Final = 64 << 20
+"""Bytes of memory of a run after which its garbage is collected: a collection takes a fraction of such a run's time."""
+
 
 def simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> Execution:
     """Run the workload on all nodes, on a virtual clock. base: directory of the files that impairments name.
@@ -60,6 +63,28 @@ def simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> 
     Raises ProgramError with the node's name and a traceback; StalledError if programs wait forever, or for longer than
     plan.timeout of virtual time; RunTimeoutError after plan.timeout of real time.
     """
+    with _large_garbage_collected():
+        return _simulate(layout, base, plan, files)
+
+
+@contextlib.contextmanager
+def _large_garbage_collected() -> Iterator[None]:
+    """Collect garbage at the end if the run has left much memory. The objects of a simulation refer to each other, so that
+    only the collector frees them, by default after many more runs: large runs in one process would fill the memory."""
+    before = _resident_memory()
+    try:
+        yield
+    finally:
+        if _resident_memory() - before > _MUCH_MEMORY:
+            gc.collect()
+
+
+def _resident_memory() -> int:
+    """Return the bytes of this process in memory."""
+    return int(read_text(Path("/proc/self/statm")).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> Execution:
     names = plan.names
     rules = RuleSet(known_fields(), [link.name for link in layout.links]) if plan.companions else None
     if plan.history:

@@ -224,6 +224,27 @@ async def test_a_page_shows_that_the_cluster_is_down_and_up_again(tmp_path: Path
         assert socket.parts["absent"] == ""
 
 
+@in_loop
+async def test_a_paused_page_keeps_its_snapshot_and_is_told_that_the_cluster_has_gone(tmp_path: Path) -> None:
+    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+        await socket.message()
+        await socket.until("picture")
+        socket.send({"show": {"paused": True, "panel": "Nodes"}})
+        await socket.until("panel")
+        view.sampler.snapshot = replace(two_nodes(), faults=())
+        looks = len(view.sampler.looks)
+        while len(view.sampler.looks) < looks + 3:
+            await asyncio.sleep(0.001)  # the interval
+        socket.send({"show": {"paused": True, "panel": "Faults"}})
+        await socket.until("panel")
+        assert len(socket.parts["panel"]["rows"]) == len(socket.parts["faults"]) == 1
+        view.sampler.snapshot = Absent("pair has been taken down")
+        await socket.until("absent")
+        view.sampler.snapshot = replace(two_nodes(), faults=())
+        await socket.until("faults")
+        assert socket.parts["faults"] == []
+
+
 # What a page may ask for
 
 

@@ -6,9 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+
+from testbed.cli.main import testbed as command_line
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -48,11 +52,36 @@ def test_generated_files_exist(site: Path) -> None:
     emp = (site / "protocols" / "emp.html").read_text()
     assert '<td colspan="16">destination</td>' in emp
     assert emp.count('<figure class="states"') == 2
-    commands = (site / "reference" / "commands.html").read_text()
-    assert all(f">{command}<" in commands for command in ("up", "check-run", "inject", "reproduce"))
     assert "queue_frames" in (site / "reference" / "impairments.html").read_text()
     assert "NIC lost" in (site / "reference" / "verdicts.html").read_text()
     assert "testbed.RunningCluster" in (site / "reference" / "python.html").read_text()
+
+
+def options(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of a command and of all below it, each with an option; an empty one for the command itself."""
+    yield path, ""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            yield from ((path, name) for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--"))
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from options(below, f"{path}-{name}")
+
+
+def test_the_reference_has_every_command_with_every_option(site: Path) -> None:
+    commands = (site / "reference" / "commands.html").read_text()
+    identifiers = set(re.findall(r' id="([^"]+)"', commands))
+    expected = list(options(command_line, "testbed"))
+    assert len(expected) > 200
+    missing = [
+        f"{path} {option}"
+        for path, option in expected
+        if (f"cmdoption-{path}-{option[2:]}" if option else path) not in identifiers
+    ]
+    assert missing == []
 
 
 def test_a_link_to_a_missing_page_or_heading_fails_the_build(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -102,6 +103,34 @@ def test_indivisible_groups_stay_together() -> None:
 def test_the_same_input_gives_the_same_placement_and_a_thousand_nodes_take_no_time() -> None:
     star = resolve(Description.star(1000))
     assert place(star, THREE) == place(star, THREE)
+
+
+def racks(nodes: int, racks: int) -> Layout:
+    """Nodes on switches in a row; neighbouring numbers are on different switches."""
+    ports = tuple(range(-(-nodes // racks) + 2))
+    links = [Link(End(f"n{i}", "eth0"), End(f"s{i % racks}", f"{i // racks}")) for i in range(nodes)]
+    links += [Link(End(f"s{i}", "up"), End(f"s{i + 1}", "down")) for i in range(racks - 1)]
+    switches = tuple(Switch(f"s{i}", "ethernet", ports) for i in range(racks))
+    return Layout("racks", 1, tuple(Node(f"n{i}", ()) for i in range(nodes)), switches, tuple(links))
+
+
+@pytest.mark.parametrize("number", [3, 9, 30])
+def test_racks_are_not_divided_without_metis(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_placement, "has_metis", lambda: False)
+    placement = place(racks(300, number), THREE)
+    assert len(placement.cut) == 2
+    assert max(sizes(placement)) <= 1.1 * (300 + number) / 3
+
+
+def test_the_time_of_placement_grows_with_the_nodes() -> None:
+    """Racks of 100 nodes, each on its machine: with eight times the nodes it takes eight times as long, not 24 times."""
+    times = []
+    for number in (10, 80):
+        layout = racks(100 * number, number)
+        start = time.process_time()
+        assert len(place(layout, {f"m{i}": Capacity(16, 2**36) for i in range(number)}).cut) == number - 1
+        times.append(time.process_time() - start)
+    assert times[1] < 16 * times[0]
 
 
 def irregular(nodes: int, seed: int) -> Layout:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.errors import TestbedError, UnsupportedError
+from testbed.errors import ConflictError, TestbedError, UnsupportedError
 from testbed.kernel.capability_probe import Ability
 from testbed.machines import spread
 from testbed.machines.machine_report import MachineReport
@@ -88,6 +88,25 @@ def test_machines_that_can_carry_it_are_planned_without_a_change() -> None:
     assert {*spread_plan.parts} == {"lab1", "lab2"}
     assert spread_plan.placement.cut
     assert [worker.calls for worker in workers.values()] == [["survey", "round_trips"], ["survey"]]
+    assert not any(CHANGES & {*worker.calls} for worker in workers.values())
+
+
+@pytest.mark.parametrize(("remote", "machine", "is_refused"), [
+    ("192.168.7.3", "lab3", True), ("192.168.7.3", "lab2", False), ("192.168.7.2", "old-lab2", False),
+])  # fmt: skip
+def test_a_part_on_a_machine_that_is_not_in_the_file(remote: str, machine: str, is_refused: bool) -> None:
+    """A machine of the file may have another name or address than before."""
+    survey = {"report": asdict(REPORT), "present": {"owners": ["n1"], "tunnels": [[remote, 100_000, machine]]}}
+    workers = {
+        "lab1": FakeWorker(Machine(name="lab1", underlay="192.168.7.1"), survey=survey), "lab2": FakeWorker(lab2())
+    }  # fmt: skip
+    if not is_refused:
+        assert plan(workers).placement.machine_of["n1"] == "lab1"
+        return
+    with pytest.raises(
+        ConflictError, match=r"^cluster star has nodes on machine lab3 \(192\.168\.7\.3\), which is not"
+    ):
+        plan(workers)
     assert not any(CHANGES & {*worker.calls} for worker in workers.values())
 
 

@@ -156,3 +156,18 @@ def test_a_lost_frame_loses_its_message_at_the_unreliable_level_and_the_next_one
     assert receive.is_posted
     pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 16),)))
     assert (receive.length, receive.has_failed) == (16, False)
+
+
+@pytest.mark.parametrize("size", [8, 4096])
+def test_a_frame_that_comes_twice_is_taken_once_at_the_unreliable_level(size: int) -> None:
+    """Every level delivers at most once (section 2.5)."""
+    pair = NicPair(Settings(reliability=int(Reliability.UNRELIABLE)))
+    receives = [Descriptor(data=(pair.memory[1].segment(),)) for _ in range(2)]
+    for descriptor in receives:
+        pair.vis[1].post_receive(descriptor)
+    pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, size),)))
+    for frame in pair.wires.take(0):
+        pair.wires.deliver(frame)
+        pair.wires.deliver(frame)
+    assert [descriptor.is_posted for descriptor in receives] == [False, True]
+    assert receives[0].length == size

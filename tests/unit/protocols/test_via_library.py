@@ -11,7 +11,7 @@ from protocols.via import attributes, host, virtual_interface
 from protocols.via.attributes import MemoryAttributes
 from protocols.via.host import ViaNic
 from protocols.via.settings import Settings
-from protocols.via.vip_descriptors import Memory, Queue, Segment, doorbell
+from protocols.via.vip_descriptors import Queue, Segment, doorbell
 from protocols.via.vipl_names import (
     IMMEDIATE,
     OP_RDMAREAD,
@@ -27,8 +27,8 @@ from protocols.via.vipl_names import (
     ViState,
 )
 from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue
-from tests.unit.protocols.host_programs import Program, T, run
-from tests.unit.protocols.via_nics import NicPair
+from tests.unit.protocols.host_programs import run
+from tests.unit.protocols.via_nics import NicPair, receive, register_memory, result_of
 
 MILLISECOND = 1_000_000
 UNRELIABLE = Settings(reliability=1)
@@ -43,13 +43,6 @@ CALLS = [
 ]  # fmt: skip
 
 
-def result_of(pair: NicPair, program: Program[T]) -> Result:
-    """The code with which a call fails."""
-    with pytest.raises(ViaError) as caught:
-        run(pair.wires, program)
-    return caught.value.result
-
-
 def errors_of(nic: ViaNic) -> list[tuple[AsyncError, Resource]]:
     """The asynchronous errors that a NIC reports from now on."""
     errors: list[tuple[AsyncError, Resource]] = []
@@ -59,20 +52,6 @@ def errors_of(nic: ViaNic) -> list[tuple[AsyncError, Resource]]:
 
     nic.on_error = note
     return errors
-
-
-def register_memory(pair: NicPair, number: int, size: int = 64, *, write: bool = True, read: bool = False) -> Memory:
-    """Other memory of a node, with its VI's protection tag."""
-    nic, ptag = pair.nics[number], pair.memory[number].ptag
-    buffer = memoryview(bytearray(size))
-    return run(pair.wires, nic.register(buffer, ptag, rdma_write=write, rdma_read=read))[0]
-
-
-def receive(pair: NicPair, size: int = 4096) -> Descriptor:
-    """A receive that the second node has posted."""
-    descriptor = Descriptor(data=(pair.memory[1].segment(0, size),))
-    pair.vis[1].post_receive(descriptor)
-    return descriptor
 
 
 @pytest.mark.requires("interpreted")

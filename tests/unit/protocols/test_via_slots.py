@@ -116,3 +116,42 @@ def test_messages_to_all_ranks_at_once_wait_for_slots_and_arrive(register_from: 
         return all(buffer == bytes([rank, number] * (size // 2)) for (rank, number), buffer in buffers.items())
 
     assert run(ranks.wires, *(exchange(comm) for comm in ranks.comms)) == [True] * (CONNECTIONS + 1)
+
+
+def test_a_later_message_to_a_rank_beyond_the_slots_fails_too() -> None:
+    """The connection fails at once, with the message that needs it."""
+    ranks = Ranks()
+    run(ranks.wires, *(send_error(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
+        *(receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)))  # fmt: skip
+
+    async def send() -> None:
+        await ranks.comms[0].Send(b"data", SIZE - 1, 1)
+
+    with pytest.raises(MPIError, match="cannot be connected: the NIC's 64 descriptors suffice for 5 connections"):
+        run(ranks.wires, send())
+
+
+def test_slots_that_suffice_for_no_connection_are_told() -> None:
+    ranks = Ranks(2, slots=8)
+    [error] = run(ranks.wires, send_error(ranks.comms[0], 1))
+    assert "cannot be connected: the NIC's 8 descriptors suffice for 0 connections" in error
+
+
+def test_messages_are_sent_in_parts_no_longer_than_a_transfer_of_the_provider() -> None:
+    ranks = Ranks(2, max_transfer=64)
+    data, buffer = bytes(range(250)), bytearray(250)
+
+    async def send() -> None:
+        await ranks.comms[0].Send(data, 1, 1)
+
+    async def receive() -> None:
+        await ranks.comms[1].Recv(buffer, 0, 1)
+
+    run(ranks.wires, send(), receive())
+    assert bytes(buffer) == data
+
+
+def test_a_provider_with_shorter_transfers_than_mpi_needs_is_told() -> None:
+    ranks = Ranks(2, max_transfer=63)
+    [error] = run(ranks.wires, send_error(ranks.comms[0], 1))
+    assert "rank 1 cannot be connected: max_transfer must be 64 or more, got 63" in error

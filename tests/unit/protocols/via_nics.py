@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
 from protocols.core.firmware import FIRST
 from protocols.via.host import ViaNic, plug
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import Memory
-from protocols.via.vipl_names import Reliability
+from protocols.via.vipl_names import Reliability, Result, ViaError
 from protocols.via.virtual_interface import Descriptor, Vi
-from tests.unit.protocols.host_programs import run
+from tests.unit.protocols.host_programs import Program, T, run
 from tests.unit.protocols.list_wires import Wires
 
 
@@ -51,3 +53,24 @@ class NicPair:
         self.vis[0].post_send(descriptor)
         self.wires.exchange()
         return descriptor
+
+
+def result_of(pair: NicPair, *programs: Program[T]) -> Result:
+    """The code with which a call of a program fails."""
+    with pytest.raises(ViaError) as caught:
+        run(pair.wires, *programs)
+    return caught.value.result
+
+
+def register_memory(pair: NicPair, number: int, size: int = 64, *, write: bool = True, read: bool = False) -> Memory:
+    """Other memory of a node, with its VI's protection tag."""
+    nic, ptag = pair.nics[number], pair.memory[number].ptag
+    buffer = memoryview(bytearray(size))
+    return run(pair.wires, nic.register(buffer, ptag, rdma_write=write, rdma_read=read))[0]
+
+
+def receive(pair: NicPair, size: int = 4096) -> Descriptor:
+    """A receive that the second node has posted."""
+    descriptor = Descriptor(data=(pair.memory[1].segment(0, size),))
+    pair.vis[1].post_receive(descriptor)
+    return descriptor

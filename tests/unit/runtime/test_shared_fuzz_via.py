@@ -39,7 +39,7 @@ def right_commands(peer: int) -> list[Command]:
     """The first commands of a program: memory, and a VI that is connected."""
     return [
         Command(Op.CREATE_PTAG, ptag=1),
-        Command(Op.REGISTER, number=1, ptag=1, size=REGISTERED, value=3),
+        Command(Op.REGISTER, number=1, ptag=1, size=REGISTERED, value=7),
         Command(Op.CREATE_VI, vi=1, ptag=1, size=4_096, value=4 | 3 << 8),
         Command(Op.CONNECT_PEER, vi=1, number=peer, address=20 * MILLISECOND, name=b"x"),
     ]
@@ -64,7 +64,7 @@ def a_command(rng: random.Random) -> Command:
     address, size, value = (
         rng.choice([0, 0, 2_048]),
         rng.choice([1, 100, 2_048]),
-        rng.randrange(4),
+        rng.randrange(8),
     )
     if op in (Op.CREATE_VI, Op.SET_VI):
         size, value = rng.choice([1, 4_096]), rng.choice([1, 2, 4]) | 3 << 8

@@ -33,11 +33,15 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Make a list's items those of `rows`: items are kept by key, changed in place, added and removed. */
+/** Make a list's items those of `rows`: items are kept by key, changed in place, added and removed. Rows may have the same key. */
 export function keepItems(list, rows, keyOf, create, update) {
   const present = new Map([...list.children].map((item) => [item.dataset.key, item]));
+  const times = new Map();
   rows.forEach((row, index) => {
-    const key = String(keyOf(row));
+    const name = String(keyOf(row));
+    const before = times.get(name) ?? 0;
+    times.set(name, before + 1);
+    const key = before ? `${name} (${before})` : name;
     let item = present.get(key);
     present.delete(key);
     if (!item) {

@@ -10,10 +10,9 @@ const KIND_OF_TAB = { Nodes: "node", NICs: "node", Links: "link" };
 const THEMES = ["Auto", "Light", "Dark"];
 const RETRY = 1000; // ms until the next attempt to connect
 
-const wishes = { panel: "Nodes", sort: 0, reverse: false, kind: "", name: "" };
+const wishes = { panel: "Nodes", sort: 0, reverse: false, kind: "", name: "", paused: false };
 let parts = {};
 let socket = null;
-let paused = false;
 
 const send = (message) => socket?.readyState === WebSocket.OPEN && socket.send(JSON.stringify(message));
 const run = (command, values, name = "") => send({ command, values, name });
@@ -70,7 +69,7 @@ function show(fresh) {
     document.body.classList.toggle("absent", Boolean(parts.absent));
     notice(parts.absent || parts.head?.warning || "", Boolean(parts.absent));
   }
-  if (paused || parts.absent) return;
+  if (parts.absent) return;
   if (fresh.picture && fresh.picture !== picture.picture) {
     picture.draw(fresh.picture);
     picture.select(wishes.kind, wishes.name);
@@ -139,10 +138,10 @@ function sort(reverse) {
 }
 
 function pause() {
-  paused = !paused;
-  setAttribute(byId("pause"), "aria-pressed", paused);
-  setText(byId("pause"), paused ? "Paused" : "Pause");
-  if (!paused) show(parts);
+  wishes.paused = !wishes.paused;
+  setAttribute(byId("pause"), "aria-pressed", wishes.paused);
+  setText(byId("pause"), wishes.paused ? "Paused" : "Pause");
+  ask();
 }
 
 function setTheme(name) {
@@ -175,7 +174,11 @@ function move(dx, dy) {
 
 function find(name) {
   const found = ["node", "switch", "link"].find((kind) => picture.elements.has(`${kind} ${name}`));
-  if (!found) return;
+  setAttribute(byId("find"), "aria-invalid", Boolean(name) && !found);
+  if (!found) {
+    if (name) setText(byId("selection"), `no element is named ${name}`);
+    return;
+  }
   select(found, name);
   picture.show(found, name);
   byId("find").value = "";
@@ -230,6 +233,7 @@ byId("zoom-in").onclick = () => picture.zoomBy(1.3);
 byId("zoom-out").onclick = () => picture.zoomBy(1 / 1.3);
 byId("zoom-fit").onclick = () => picture.fit();
 byId("find").addEventListener("change", (event) => find(event.target.value.trim()));
+byId("find").addEventListener("input", (event) => setAttribute(event.target, "aria-invalid", false));
 
 setTheme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "Auto");
 showDetails(null, actions);

@@ -1,0 +1,290 @@
+"""Checks of messages between two nodes, one of which restarts, in the simulation.
+
+Whether a message that was under way at a restart has arrived is not known (`MatchingEndpoint`): its transfer ends, or fails
+with ERR_PROC_FAILED. No message arrives in part, in another life of its receiver than the one that asks for it, or after a
+message of a later life of its sender.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from protocols.core.completion import Completion
+from protocols.mpi.device import Device
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
+from testbed.controller.conformance.candidate import TIMEOUT, Candidate, Program
+from testbed.controller.conformance.exchanges import content
+from testbed.controller.conformance.message_checks import Buffer, Memory, check_released, send
+from testbed.controller.conformance.network_faults import MICROSECOND, MILLISECOND, SECOND
+from testbed.controller.conformance.trials import Violation, errors_as_violations
+from testbed.fabric.interface import Receive
+from testbed.sim.sim_direction import SimDirection
+from testbed.sim.sim_node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.model import Description
+
+RESTARTS: Final = (100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND)
+"""Virtual times of restarts. At 100 Mbit/s, 100,000 bytes take 8 ms. At the first time, at most the announcement of a long
+message has arrived; at the others, a part of its data."""
+LATE_FRAMES: Final = 5
+"""Number of the first frames of a life each of which is late, in turn."""
+FRAMES_BEFORE: Final = 3
+"""Maximum number of frames of the next life that arrive before a late one."""
+LATE_SIZE: Final = 5_000
+"""Size of messages with a late frame, bytes."""
+LIVES: Final = 100
+"""Restarts of a node to which messages are under way."""
+UNDER_WAY: Final = 8
+"""Messages that each of these restarts interrupts."""
+LAST_MESSAGES: Final = 100
+"""Messages to the last life."""
+
+
+def restarted_peers(candidate: Candidate) -> None:
+    """Restart the receiver of a message, before it posts a receive, and the sender, at several times; then the sender while
+    a frame is late, and the receiver often."""
+    for size in candidate.sizes(100, 5_000, 100_000):
+        for moment in RESTARTS:
+            for synchronous in (False, True):
+                _restart_receiver(candidate, size, moment, synchronous)
+            _restart_sender(candidate, size, moment)
+    if not candidate.protocol.needs_order:
+        for number in range(LATE_FRAMES):
+            for before in range(1, FRAMES_BEFORE + 1):
+                _restart_with_late_frame(candidate, min(LATE_SIZE, candidate.max_message_size), number, before)
+    _restart_often(candidate)
+
+
+@contextmanager
+def _pair(candidate: Candidate) -> Iterator[Simulation]:
+    """Yield a simulation of two nodes, n1 and n2. Errors of its NICs and host libraries are violations."""
+    with (
+        errors_as_violations(),
+        Simulation(Description.back_to_back(delay="20us", rate="100mbit"), candidate.protocol.plug, seed=0) as pair,
+    ):
+        yield pair
+
+
+def _start(candidate: Candidate, pair: Simulation, name: str, *programs: Program) -> Device:
+    """Start programs on the NIC that a node has now; return their device."""
+    device = candidate.protocol.device(pair.nodes[name].endpoint)
+    for program in programs:
+        pair.spawn(name, _connected, device, program)
+    return device
+
+
+async def _connected(_endpoint: object, node: SimNode, device: Device, program: Program) -> None:
+    await device.connect()
+    await program(device, node)
+
+
+async def _end_or_fail(transfer: Completion[Envelope]) -> bool:
+    """Wait for a transfer with a node that restarts; return whether it has not failed. Raises Violation for an error other
+    than ERR_PROC_FAILED."""
+    try:
+        await transfer
+    except MPIError as error:
+        if error.Get_error_class() != ERR_PROC_FAILED:
+            raise Violation(f"a transfer with a restarted node failed with another error: {error}") from error
+        return False
+    return True
+
+
+def _run_for(pair: Simulation, ended: Callable[[], bool], time: int, step: int) -> bool:
+    """Run until `ended` returns true, and for `time` at most; return whether it did. step: time between two calls."""
+    limit = pair.now() + time
+    while not ended() and pair.now() < limit:
+        pair.run_until(pair.now() + step)
+    return ended()
+
+
+def _restart_receiver(candidate: Candidate, size: int, moment: int, synchronous: bool) -> None:
+    """Restart the receiver of a message. Its send must end."""
+    data, ends = content(size, size), []
+
+    async def transfer(device: Device, _node: SimNode) -> None:
+        await _end_or_fail(send(device, 1, 5, data, synchronous=synchronous))
+        ends.append(True)
+
+    async def receive(device: Device, _node: SimNode) -> None:
+        Buffer(device, 0, 5, size)  # the message may have been in flight to this life
+        await send(device, 0, 6, b"here again")
+
+    with _pair(candidate) as pair:
+        _start(candidate, pair, "n1", transfer)
+        _start(candidate, pair, "n2")
+        pair.run_until(moment)
+        pair.restart("n2")
+        _start(candidate, pair, "n2", receive)
+        if not _run_for(pair, lambda: bool(ends), TIMEOUT, SECOND):
+            kind = "synchronous transfer" if synchronous else "transfer"
+            raise Violation(
+                f"the {kind} of {size} bytes, whose receiver restarts after {moment / 1e6:g} ms, never ends"
+            )
+
+
+class _Receiver:
+    """Program that receives messages until that of the sender's second life has come."""
+
+    def __init__(self, size: int) -> None:
+        self.messages: Final = [content(life, size) for life in (1, 2)]
+        self.has_ended = False
+
+    async def __call__(self, device: Device, _node: SimNode) -> None:
+        expected = list(self.messages)
+        while expected:
+            buffer = Buffer(device, 0, 5, len(expected[0]))
+            if await _end_or_fail(buffer.completion):
+                received = buffer.content
+                if received not in expected:
+                    once_more = " once more, or late" if received in self.messages else ""
+                    raise Violation(
+                        f"of the messages of two lives of their sender, {len(received)} bytes each, arrived"
+                        f"{once_more or ' neither, but a mixture'}"
+                    )
+                del expected[: expected.index(received) + 1]
+        self.has_ended = True
+
+
+def _restart_sender(candidate: Candidate, size: int, moment: int) -> None:
+    """Restart the sender of a message, whose next life sends another one."""
+    receiver = _Receiver(size)
+    with _pair(candidate) as pair:
+        _start(candidate, pair, "n2", receiver)
+        _start(candidate, pair, "n1", partial(_send_once, receiver.messages[0]))
+        pair.run_until(moment)
+        _send_anew(candidate, pair, receiver, f"after {moment / 1e6:g} ms")
+
+
+async def _send_once(data: bytes, device: Device, _node: SimNode) -> None:
+    await send(device, 1, 5, data)
+
+
+async def _send_until_received(data: bytes, device: Device, _node: SimNode) -> None:
+    """Send a message again as long as its transfer fails: a late frame of the former life may end a connection."""
+    while not await _end_or_fail(send(device, 1, 5, data, synchronous=True)):
+        pass
+
+
+def _send_anew(candidate: Candidate, pair: Simulation, receiver: _Receiver, when: str) -> None:
+    """Restart the sender, and wait until the message of its second life has arrived. Raises Violation."""
+    pair.restart("n1")
+    _start(candidate, pair, "n1", partial(_send_until_received, receiver.messages[1]))
+    if not _run_for(pair, lambda: receiver.has_ended, TIMEOUT, SECOND):
+        size = len(receiver.messages[0])
+        raise Violation(
+            f"the message of {size} bytes of a sender that restarts {when}, and sends it anew, never arrives"
+        )
+
+
+class _LateFrame:
+    """Receiver of one direction of a link. A frame is late: it arrives once `before` frames of the sender's next life have.
+    number: number of that frame, from 0."""
+
+    def __init__(self, receive: Receive, number: int, before: int) -> None:
+        self._receive = receive
+        self._frames_before_late = number
+        self._frames_of_next_life = before
+        self._late: bytes | None = None
+        self.has_restarted = False
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._late is not None
+
+    def take(self, now: int, frame: bytes) -> None:
+        if self._late is None and self._frames_before_late >= 0:
+            self._frames_before_late -= 1
+            if self._frames_before_late < 0:
+                self._late = frame
+                return
+        self._receive(now, frame)
+        if self.has_restarted and self._late is not None:
+            self._frames_of_next_life -= 1
+            if not self._frames_of_next_life:
+                late, self._late = self._late, None
+                self._receive(now, late)
+
+
+def _restart_with_late_frame(candidate: Candidate, size: int, number: int, before: int) -> None:
+    """Restart the sender of a message while a frame of it is under way, which arrives within its next message."""
+    receiver = _Receiver(size)
+    with _pair(candidate) as pair:
+        ((_, direction),) = [item for item in pair.network.link_directions.items() if item[0][1] == "forward"]
+        assert isinstance(direction, SimDirection), "the nodes have a plain cable"
+        late = _LateFrame(direction.receive, number, before)
+        direction.set_receiver(late.take)
+        _start(candidate, pair, "n2", receiver)
+        _start(candidate, pair, "n1", partial(_send_once, receiver.messages[0]))
+        if not _run_for(pair, lambda: late.is_under_way, SECOND, 10 * MICROSECOND):
+            return  # the message has fewer frames
+        late.has_restarted = True
+        _send_anew(candidate, pair, receiver, f"while its frame {number + 1} is under way")
+
+
+def _restart_often(candidate: Candidate) -> None:
+    """Restart a node to which messages are under way again and again. All of them end, and use no memory then;
+    its last life receives messages."""
+    ends, greetings = [0], [0]
+    references: list[weakref.ref[Memory]] = []
+
+    async def send_all(device: Device, _node: SimNode) -> None:
+        memories = [Memory(100) for _ in range(UNDER_WAY)]
+        references.extend(map(weakref.ref, memories))
+        for transfer in [device.send(1, 0, 3, memoryview(memory)) for memory in memories]:
+            await _end_or_fail(transfer)
+        ends[0] += 1
+
+    async def be_greeted(device: Device, _node: SimNode) -> None:
+        while not await _end_or_fail(Buffer(device, 1, 4, 5).completion):
+            pass
+        greetings[0] += 1
+
+    async def greet(device: Device, _node: SimNode) -> None:
+        await send(device, 0, 4, b"hello")
+
+    with _pair(candidate) as pair:
+        survivor = _start(candidate, pair, "n1", be_greeted)
+        last = _start(candidate, pair, "n2", greet)
+        (link,) = pair.layout.links
+        for life in range(LIVES + 1):
+            if life:
+                pair.cut(link.name)
+                for program in (send_all, be_greeted):
+                    pair.spawn("n1", _connected, survivor, program)
+                pair.run_until(pair.now() + MILLISECOND)
+                pair.restart("n2")
+                pair.mend(link.name)
+                last = _start(candidate, pair, "n2", greet)
+            if not _run_for(pair, lambda: ends[0] + greetings[0] == 2 * life + 1, TIMEOUT, MILLISECOND):  # noqa: B023
+                raise Violation(
+                    f"after {life} restarts of a node, transfers with it never end: {survivor.pending_work()[:3]}"
+                )
+        _exchange_at_last(pair, survivor, last)
+        check_released(references)
+
+
+def _exchange_at_last(pair: Simulation, survivor: Device, last: Device) -> None:
+    messages = [content(number, 100) for number in range(LAST_MESSAGES)]
+    received = [0]
+
+    async def receive_all(device: Device, _node: SimNode) -> None:
+        for data in messages:
+            await Buffer(device, 0, 8, len(data)).expect(0, 8, data)
+            received[0] += 1
+
+    async def send_all(device: Device, _node: SimNode) -> None:
+        for transfer in [send(device, 1, 8, data) for data in messages]:
+            await transfer
+
+    pair.spawn("n2", _connected, last, receive_all)
+    pair.spawn("n1", _connected, survivor, send_all)
+    if not _run_for(pair, lambda: received[0] == len(messages), TIMEOUT, MILLISECOND):
+        raise Violation(
+            f"after {LIVES} restarts of a node, {received[0]} of {len(messages)} messages to it arrive: "
+            f"{survivor.pending_work()[:3]}"
+        )
