@@ -71,7 +71,7 @@ def make_grid(dims: Sequence[int], periods: Sequence[bool] | bool | None, size: 
         periods = [bool(periods)] * len(dims)
     if len(periods) != len(dims) or any(extent < 1 for extent in dims):
         raise MPIError(
-            ERR_DIMS, f"dims must be 1 or more, and equally many as periods, got {list(dims)} and {list(periods)}"
+            ERR_DIMS, f"dims must be 1 or more, with one of periods for each, got {list(dims)} and {list(periods)}"
         )
     grid = Grid(tuple(dims), tuple(map(bool, periods)))
     if grid.size > size:

@@ -19,7 +19,7 @@ _HIDDEN = ("clock_ns", "rank")
 
 
 class _PlainConsole(Console):
-    """A console that leaves a closed pipe to the command, as other output does; rich's exits with 1."""
+    """A console that raises BrokenPipeError for a closed pipe, which the command handles; rich's console exits with 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -305,7 +305,7 @@ class Simulation:
             self._trace(link_direction.source.owner, "is cut off", link)
             link_direction.is_cut = True
 
-    def mend(self, link: str) -> None:
+    def restore(self, link: str) -> None:
         """Plug in a pulled cable."""
         for link_direction in self._link_directions(link):
             self._trace(link_direction.source.owner, "is no longer cut off", link)

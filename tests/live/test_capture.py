@@ -260,7 +260,7 @@ def _descriptors(cluster: RunningCluster, name: str) -> int:
     return sum(name in os.readlink(path) for path in folder.iterdir() if os.path.islink(path))
 
 
-def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_capture_with_an_error_message_and_a_readable_file(tmp_path: Path) -> None:
     with Cluster.back_to_back().up() as cluster, node_sockets.nic_sockets(cluster) as nics:
 
         def inside() -> tuple[str, int]:

@@ -439,7 +439,7 @@ def test_a_rule_that_matches_nothing_is_reported_and_does_not_lower_the_grade() 
         assert graded(verdict, Grade.INVALID) | graded(verdict, Grade.DEGRADED) == set()
 
 
-def test_a_usage_error_is_a_sentence() -> None:
+def test_a_usage_error_is_explained() -> None:
     with star() as cluster:
         with pytest.raises(NotFoundError, match="n9"):
             check(cluster, "n9")

@@ -191,13 +191,13 @@ def test_gc_removes_a_cluster_whose_owner_died_half_way(phase: str, machine: Mac
     ],
 )
 def test_an_unreadable_state_is_an_error_that_gc_and_down_repair(content: str, machine: Machine) -> None:
-    for mend in (gc, lambda: removal.down(Store(), NAME)):
+    for repair in (gc, lambda: removal.down(Store(), NAME)):
         cluster = made_by_another_process()
         (Store().directory(NAME) / "state.json").write_text(content)
         with pytest.raises(UnreadableStateError, match=r"state\.json cannot be understood"):
             up()
         processes = runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
-        mend()
+        repair()
         assert runaway_programs.have_ended(processes)
         machine.assert_unchanged()
 

@@ -80,7 +80,7 @@ WAYS = (lists, numbers, another_type, another_cluster, no_text, directory, fifo)
 
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize("spoil", WAYS)
-def test_a_damaged_state_is_a_sentence_and_keeps_no_other_cluster_from_view(spoil: Callable[[Path], None]) -> None:
+def test_a_damaged_state_is_reported_and_does_not_hide_other_clusters(spoil: Callable[[Path], None]) -> None:
     spoil(file())
     for arguments in (
         ("exec", "--name", DAMAGED, "n1", "true"),

@@ -76,7 +76,7 @@ def another_python(folder: Path, name: str, version: str) -> str:
     return str(program)
 
 
-def test_an_unusable_machine_is_reported_in_a_sentence_and_keeps_nothing(machines: Lab) -> None:
+def test_an_unusable_machine_is_reported_and_keeps_nothing(machines: Lab) -> None:
     local = machines.address("a")
     wrong = wrong_machines(machines)
     others = {name: {"address": local, "underlay": None, **keys} for name, keys in wrong.items()}

@@ -219,7 +219,7 @@ def test_a_partition_lets_no_cell_pass_and_requests_are_answered_when_it_is_heal
     assert "partition" in (up / "report.html").read_text()
 
 
-def test_shared_nics_are_refused_in_a_sentence(up: Path) -> None:  # noqa: ARG001
+def test_shared_nics_are_refused_with_an_explanation(up: Path) -> None:  # noqa: ARG001
     run = command("run", "star", "am-random", "--protocol", "ssam", "--nics", "shared")
     refused(run, 3, "NICs of protocol ssam cannot be shared")
     refused(command("nics", "star", "--protocol", "ssam"), 3, "protocol ssam has no NICs that could be shared")

@@ -63,7 +63,7 @@ def test_its_own_failure_comes_first(cluster):
     assert 'name="testbed-verdict" value="invalid: relay gap: ' in (suite.path / "junit.xml").read_text()
 
 
-def test_an_impossible_verdict_is_a_sentence(suite: pytest.Pytester) -> None:
+def test_an_impossible_verdict_is_explained(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """
@@ -81,7 +81,7 @@ def test_damages_its_state(cluster):
 damaged = []
 
 @pytest.fixture(autouse=True)
-def mended(cluster):
+def repaired_files(cluster):
     yield
     for path, whole in damaged:
         path.write_text(whole)

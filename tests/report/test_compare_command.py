@@ -198,7 +198,7 @@ def test_the_printed_output_of_reproduce_with_the_papers_values(tmp_path: Path) 
     assert_says(run_compare(file, "--against", "paper"), "was not written by this version's 'testbed reproduce")
 
 
-def test_a_missing_paper_or_row_is_reported_in_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_paper_or_row_is_explained(tmp_path: Path) -> None:
     assert_says(
         run_compare(write_run(tmp_path / "a", ping_pong_rows(), protocol="tcp"), "--against", "paper"),
         "tcp has no paper",

@@ -173,7 +173,7 @@ def test_as_many_runs_as_protocols_and_modes_have_one_page_in_which_each_looks_d
 
 
 @pytest.mark.parametrize("file", ["cluster.json", "events.jsonl", "rows.jsonl", "result.json"])
-def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> None:
+def test_a_missing_file_is_mentioned_on_the_page(tmp_path: Path, file: str) -> None:
     run = rich_run(tmp_path / "run")
     (run / file).unlink()
     assert f"{file.partition('.')[0]}" in page(tmp_path, run)

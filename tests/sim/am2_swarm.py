@@ -32,8 +32,8 @@ from tests.sim.unwrapped_errors import unwrapped
 
 TIMEOUT: Final = 2 * SECOND
 """Virtual time after the faults, in which a case must have ended."""
-PRICED: Final = Profile(
-    "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000,
+WITH_COSTS: Final = Profile(
+    "round numbers", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000,
     receive=2_000, ring=1_000, tick=500, send=1_500, transfer=200, show=300, fetch=800, fetch_rate=1_000_000_000, store=900,
     store_rate=1_000_000_000, receive_ring=64,
 )  # fmt: skip
@@ -109,7 +109,7 @@ class Run:
         run_cuts(simulation, links, cuts)
         simulation.run_until(max(case.until, simulation.now()))
         for link in links:
-            simulation.mend(link)
+            simulation.restore(link)
             simulation.change(link, DELAY_ONLY)
 
     def until_all_is_over(self, step: int, patience: int) -> None:
@@ -151,7 +151,7 @@ def run(case: Case) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
     ledger = Ledger(case)
     nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, on_delivery=ledger.on_delivery)
-    profile = replace(PRICED, doorbell=case.priced) if case.priced else IDEAL
+    profile = replace(WITH_COSTS, doorbell=case.priced) if case.priced else IDEAL
     with Simulation(case.layout(), nics, profile=profile, seed=case.seed) as simulation:
         try:
             swarm_run = Run(case, simulation, ledger)

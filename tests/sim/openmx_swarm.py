@@ -173,7 +173,7 @@ class Run:
         run_cuts(simulation, links, cuts)
         simulation.run_until(max(case.until, simulation.now()))
         for link in links:
-            simulation.mend(link)
+            simulation.restore(link)
             simulation.change(link, DELAY_ONLY)
 
     # The end.

@@ -162,7 +162,7 @@ def test_an_unanswered_request_is_returned_as_unreachable() -> None:
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
     assert pair.returned[0].status is Status.UNREACHABLE
     assert pair.delivered == []
-    pair.simulation.mend(pair.link)
+    pair.simulation.restore(pair.link)
     pair.returned.clear()
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 50))
     assert pair.answers == [51]
@@ -184,7 +184,7 @@ def test_requests_accepted_by_a_restarted_peer_are_returned_with_their_credits()
     pair.asker.map(0, AWAY, TAG)
     pair.asked.set_handler(1, lambda _, __: pair.simulation.cut(pair.link))
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.asked.is_empty and pair.delivered)
-    pair.simulation.mend(pair.link)
+    pair.simulation.restore(pair.link)
     pair.simulation.restart("n2")
     pair.asked = pair._endpoint("n2")
     pair.asked.tag = TAG
@@ -214,7 +214,7 @@ def test_requests_accepted_by_an_endpoint_freed_during_an_outage_are_returned_af
     pair.simulation.cut(pair.link)
     pair.asked.free()
     pair.elapse(50 * MILLISECOND)
-    pair.simulation.mend(pair.link)
+    pair.simulation.restore(pair.link)
     pair.elapse(50 * MILLISECOND)
     assert not pair.asker.handle()
     assert (pair.returned, pair.asker.credits(0)) == ([], 3)
@@ -402,7 +402,7 @@ def test_a_credit_lost_with_a_librarys_reply_returns_when_the_peer_restarts() ->
         for returned in returned_replies
     ] == [(Status.UNREACHABLE, True, 0, (Status.BAD_HANDLER, 99, 41, 42), 1)]
     assert (pair.asker.is_empty, pair.asker.credits(0)) == (True, 3)
-    pair.simulation.mend(pair.link)
+    pair.simulation.restore(pair.link)
     pair.simulation.restart("n2")
     pair.asked = pair._endpoint("n2")
     pair.asked.tag = TAG

@@ -16,8 +16,8 @@ from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
 from tests.sim.am2_conversations import Transcript, converse, firmware, total_counter
 
-PRICED = Profile(
-    "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=100,
+WITH_COSTS = Profile(
+    "round numbers", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=100,
     receive=2_000, ring=1_000, tick=500, send=1_500, transfer=200, show=300, fetch=800, fetch_rate=1_000_000_000, store=900,
     store_rate=1_000_000_000, receive_ring=64,
 )  # fmt: skip
@@ -31,7 +31,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+@pytest.mark.parametrize("profile", [IDEAL, WITH_COSTS], ids=["ideal", "with costs"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_request_is_handled_once_with_any_fault_of_links(fault: str, profile: Profile) -> None:
     notes = Transcript()

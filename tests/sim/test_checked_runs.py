@@ -153,7 +153,7 @@ class CutFirstSecond:
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:  # noqa: ARG002
         link = simulation.layout.links[0].name
         simulation.cut(link)
-        timer = simulation.loop.timer(lambda _: simulation.mend(link))
+        timer = simulation.loop.timer(lambda _: simulation.restore(link))
         timer.set(1_000_000_000)
 
     def live(self, cluster: object, run: object) -> Any:

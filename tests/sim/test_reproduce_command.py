@@ -179,7 +179,7 @@ def test_damaged_kept_rows_are_reported(tmp_path: Path, monkeypatch: pytest.Monk
         (("emp", "--output", "."), "exists and is not empty", 5),
     ],
 )
-def test_bad_requests_are_refused_in_a_sentence_and_leave_no_folder(
+def test_invalid_requests_are_refused_with_an_explanation_and_leave_no_folder(
     arguments: Sequence[str], sentence: str, code: int
 ) -> None:
     Path("a file").write_text("")

@@ -38,7 +38,7 @@ def test_a_request_whose_reply_is_lost_for_good_ends_when_its_program_abandons_i
     pair.elapse(TIMEOUT)
     handle_all(pair, pair.asked)
     assert statuses == [Status.UNREACHABLE]
-    pair.simulation.mend(pair.link)
+    pair.simulation.restore(pair.link)
     pair.elapse(TIMEOUT)
     assert pair.asker.is_empty, "nothing tells it"
     assert pair.asker.abandon(0) == 1

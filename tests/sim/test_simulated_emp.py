@@ -14,8 +14,8 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
 
-PRICED = Profile(
-    "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, doorbell=100, receive=2_000, ring=1_000,
+WITH_COSTS = Profile(
+    "round numbers", post=500, write_rate=1_000_000_000, translate=300, notice=200, doorbell=100, receive=2_000, ring=1_000,
     tick=500, send=1_500, transfer=200, show=300, fetch=800, fetch_rate=1_000_000_000, store=900,
     store_rate=1_000_000_000, receive_ring=64,
 )  # fmt: skip
@@ -41,7 +41,7 @@ def _content(peer: int, size: int) -> bytes:
     return bytes([(peer + index) & 0xFF for index in range(size)])
 
 
-@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+@pytest.mark.parametrize("profile", [IDEAL, WITH_COSTS], ids=["ideal", "with costs"])
 @pytest.mark.parametrize("size", [0, 1, 1_400, 20_000])
 def test_all_nodes_send_to_all_others_through_a_fat_tree_that_loses_frames(profile: Profile, size: int) -> None:
     cluster = Description.fat_tree(4, delay="2us", rate="1gbit", loss="2%", duplicate="1%", seed=size)

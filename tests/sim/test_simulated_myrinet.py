@@ -118,7 +118,7 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
         simulation.cut(MIDDLE)
         ring_all(simulation, [(1, 3), (1, 0)])
         simulation.run_until(3_000_000)
-        simulation.mend(MIDDLE)
+        simulation.restore(MIDDLE)
         ring_all(simulation, [(1, 3)])
         simulation.run_until(4_000_000)
         assert direction.lost == 1

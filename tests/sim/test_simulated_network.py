@@ -175,7 +175,7 @@ def test_a_cut_cable_drops_new_frames_and_delivers_those_in_flight() -> None:
         simulation.run_until(4_500)
         simulation.cut(link)
         simulation.run_until(7_500)
-        simulation.mend(link)
+        simulation.restore(link)
         simulation.run_until(100_000)
         assert simulation.network.link_directions[link, "forward"].lost == 3
     assert [time for time, _ in plug.endpoints[1].firmware.frames] == [

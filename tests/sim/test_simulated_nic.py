@@ -14,8 +14,8 @@ from testbed.spec.model import Description
 from tests.sim.echo_and_flood import EchoEndpoint, EchoFirmware, EchoPlug
 
 LINE = Description.back_to_back(delay="1us")
-PRICED = Profile(
-    "round figures", post=100, write_rate=8_000_000_000, translate=50, notice=30, doorbell=20, receive=300, ring=200,
+WITH_COSTS = Profile(
+    "round numbers", post=100, write_rate=8_000_000_000, translate=50, notice=30, doorbell=20, receive=300, ring=200,
     tick=10, send=400, transfer=60, show=70, fetch=500, fetch_rate=1_000_000_000, store=600, store_rate=2_000_000_000,
 )  # fmt: skip
 
@@ -36,7 +36,7 @@ async def ask_at_once(endpoint: EchoEndpoint, node: SimNode, peer: int, count: i
 
 
 def test_a_round_trip_is_the_sum_of_its_steps() -> None:
-    with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=WITH_COSTS) as simulation:
         task = simulation.spawn("n1", ask, 1, 1, 1000)
         simulation.run()
     post = 100 + 50 + 32  # the host: the descriptor's 32 bytes at a byte a nanosecond
@@ -49,7 +49,7 @@ def test_a_round_trip_is_the_sum_of_its_steps() -> None:
 
 
 def test_busy_time_is_counted() -> None:
-    with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=WITH_COSTS) as simulation:
         simulation.spawn("n1", ask, 1, 10, 1000)
         simulation.run()
         nic = simulation.nodes["n1"].nic
@@ -155,7 +155,7 @@ def test_dma_transactions_may_cost_more_than_the_hosts() -> None:
 
 
 def test_the_slowest_resource_sets_the_pace() -> None:
-    with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=WITH_COSTS) as simulation:
         task = simulation.spawn("n1", ask_at_once, 1, 100, 1000)
         simulation.run()
         assert task.result() == pytest.approx(100 * 8_500, rel=0.02)
@@ -193,13 +193,13 @@ def test_a_deadline_is_kept_to_the_nanosecond() -> None:
         simulation.cut(link)
         task = simulation.spawn("n1", ask, 1, 1, 100)
         simulation.run_until(120_000)
-        simulation.mend(link)
+        simulation.restore(link)
         simulation.run()
         assert task.result() == [150_000 + 2_000]
         assert plug.endpoints[0].firmware.resent == 3
 
 
-@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+@pytest.mark.parametrize("profile", [IDEAL, WITH_COSTS], ids=["ideal", "with costs"])
 def test_costs_of_the_profile_do_not_change_fates(profile: Profile) -> None:
     """A dialogue without timers has equal frames in equal order with and without prices."""
     plug = EchoPlug()
@@ -214,7 +214,7 @@ def test_costs_of_the_profile_do_not_change_fates(profile: Profile) -> None:
         assert [int.from_bytes(data[15:19], "big") for data in replies] == list(range(50))
 
 
-@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+@pytest.mark.parametrize("profile", [IDEAL, WITH_COSTS], ids=["ideal", "with costs"])
 def test_a_nic_that_starts_again_forgets_and_has_the_next_incarnation(profile: Profile) -> None:
     plug = EchoPlug(timeout=5_000_000)
     with Simulation(Description.back_to_back(delay="1ms"), plug, profile=profile) as simulation:
@@ -234,7 +234,7 @@ def test_a_nic_that_starts_again_forgets_and_has_the_next_incarnation(profile: P
         assert new.result()[0] >= 52_000_000
 
 
-@pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
+@pytest.mark.parametrize("profile", [IDEAL, WITH_COSTS], ids=["ideal", "with costs"])
 def test_a_host_that_reacts_to_a_completion_finds_the_firmware_idle(
     profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +293,7 @@ def test_a_run_that_takes_too_long_is_reported_and_can_continue() -> None:
         task = simulation.spawn("n1", ask, 1, 1, 100)
         with pytest.raises(StalledError, match="at 1010000 ns: 1010000 ns have passed"):
             simulation.run(timeout=1_010_000)
-        simulation.mend(link)
+        simulation.restore(link)
         simulation.run(timeout=1_000_000)
         assert task.result() == [1_052_000]
 

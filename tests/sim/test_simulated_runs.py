@@ -175,7 +175,7 @@ class Cut:
         rules.add(0, "drop every(10)")
         (link, *_) = simulation.layout.links
         simulation.loop.at(100_000, lambda _: (self.calls.append("cut"), simulation.cut(link.name)))
-        simulation.loop.at(9_000_000, lambda _: (self.calls.append("mended"), simulation.mend(link.name)))
+        simulation.loop.at(9_000_000, lambda _: (self.calls.append("restored"), simulation.restore(link.name)))
 
     def live(self, cluster: object, run: object) -> object:
         raise NotImplementedError
@@ -191,7 +191,7 @@ def test_an_activity_can_run_together_with_the_programs(tmp_path: Path) -> None:
         companions=[cut],  # type: ignore[list-item]  # it has what is used of one
         output=tmp_path / "run",
     )
-    assert cut.calls == ["cut", "mended"]
+    assert cut.calls == ["cut", "restored"]
     assert all(counters["collections_resent"] for counters in result.counters.values())
     causes: Mapping[str, int] = {}
     for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines():

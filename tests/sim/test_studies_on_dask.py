@@ -70,7 +70,7 @@ def outcomes(completed: subprocess.CompletedProcess[str]) -> list[str]:
     return [point["outcome"] for point in points]
 
 
-def test_dasks_workers_give_the_rows_of_our_own_and_none_of_them_imports_scapy(tmp_path: Path) -> None:
+def test_dask_workers_compute_the_same_rows_and_do_not_import_scapy(tmp_path: Path) -> None:
     on_own_workers = study(tmp_path, "--workers", "1", "--output", str(tmp_path / "ours"))
     assert outcomes(on_own_workers) == ["done"] * 4
     on_dask = study(tmp_path, "--scheduler", "here", "--workers", "2", "--output", str(tmp_path / "theirs"))
@@ -81,7 +81,7 @@ def test_dasks_workers_give_the_rows_of_our_own_and_none_of_them_imports_scapy(t
 
 
 @contextmanager
-def scheduler_elsewhere(place: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def remote_scheduler(place: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """A scheduler with two workers: its process, its address, and the options of its certificates."""
     files = [f"--tls-{name}={place / name}.pem" for name in ("ca", "cert", "key")]
     with subprocess.Popen(
@@ -97,7 +97,7 @@ def scheduler_elsewhere(place: Path) -> Iterator[tuple[subprocess.Popen[str], st
 
 
 def test_a_remote_scheduler_accepts_only_clients_with_the_certificate(tmp_path: Path) -> None:
-    with scheduler_elsewhere(tmp_path) as (_, address, files):
+    with remote_scheduler(tmp_path) as (_, address, files):
         completed = study(tmp_path, "--scheduler", address, *files, "--output", str(tmp_path / "out"))
         assert outcomes(completed) == ["done", "done", "failed", "failed"]
         without_tls = study(tmp_path, "--scheduler", address.replace("tls", "tcp"), *files)
@@ -110,7 +110,7 @@ def test_a_remote_scheduler_accepts_only_clients_with_the_certificate(tmp_path: 
 
 
 class VersionsClient:
-    """A client of workers with these versions of testbed, or errors of the question for it."""
+    """A client whose workers have these versions of testbed; an exception: the query of the version failed."""
 
     def __init__(self, versions: Mapping[str, str | Exception]) -> None:
         self.versions = versions
@@ -172,7 +172,7 @@ if LONG:
         (tmp_path / "steps.toml").write_text(STEPS.format(seconds=0.2, numbers=[0, *range(2, 40)]))
         out = tmp_path / "out"
         command = [TESTBED, "study", tmp_path / "steps.toml", "--output", out]
-        with scheduler_elsewhere(tmp_path) as (scheduler, address, files):
+        with remote_scheduler(tmp_path) as (scheduler, address, files):
             running = subprocess.Popen([*command, "--scheduler", address, *files], stderr=subprocess.PIPE, text=True)
             until = time.monotonic() + 60
             while not (out / "points.jsonl").exists() or (out / "points.jsonl").read_text().count("\n") < 3:
@@ -202,7 +202,7 @@ if LONG:
         ),
     ],
 )
-def test_an_impossible_request_is_a_sentence(options: list[str], code: int, sentence: str, tmp_path: Path) -> None:
+def test_an_impossible_request_is_explained(options: list[str], code: int, sentence: str, tmp_path: Path) -> None:
     completed = study(tmp_path, *options)
     assert completed.returncode == code
     assert sentence in completed.stderr

@@ -15,10 +15,10 @@ from benchmarks.harness.traffic import NodeAddress, Traffic
 AM2, EMP, TCP = "AM-II, inline", "EMP, inline", "kernel TCP, C"
 TRIPS, CROSSBAR, RATE, BULK = "round trips", "crossbar", "rate", "bulk"
 TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
-ASKED, STREAM, TCP_STREAM = (
-    "4-word requests, answered",
+REQUESTS, STREAM, TCP_STREAM = (
+    "4-word requests with replies",
     "1 MiB messages in 1500-byte frames",
-    "bytes, as fast as it goes",
+    "bytes, unlimited rate",
 )
 PAIR = "pair"
 _SHARES = ("min", "p90", "p99")
@@ -57,7 +57,7 @@ def trips(nodes: Nodes, traffic: Traffic, repeat: int, count: int, progress: Pro
     ends = nodes.addresses["n1"], nodes.addresses["n2"]
     resent: dict[str, int] = {AM2: 0, EMP: 0}
 
-    def agents(contender: str, kind: str) -> dict[str, float]:
+    def run_nodes(contender: str, kind: str) -> dict[str, float]:
         run = nodes.run(PAIR, kind, count, True)
         resent[contender] += run["resent"]
         trip: dict[str, float] = run["result"]
@@ -67,10 +67,10 @@ def trips(nodes: Nodes, traffic: Traffic, repeat: int, count: int, progress: Pro
         trip = traffic.round_trips(*ends, count, spin=True)
         return {**trip, "cpu": trip["cpu"] * 1e9 / count}
 
-    contenders = {AM2: lambda: agents(AM2, "am trip"), EMP: lambda: agents(EMP, "emp trip"), TCP: tcp}
+    contenders = {AM2: lambda: run_nodes(AM2, "am trip"), EMP: lambda: run_nodes(EMP, "emp trip"), TCP: tcp}
     settings = {"cluster": "two nodes, one pair of interfaces", "bytes": {AM2: 16, EMP: 4, TCP: 8}, "count": count}
     settings |= {"waiting": "spinning", "processors": [SENDER, RECEIVER], "resent": resent}
-    yield from _by_turns(TRIPS, contenders, repeat, progress, settings)
+    yield from _interleaved(TRIPS, contenders, repeat, progress, settings)
 
 
 def crossbar(nodes: Nodes, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
@@ -78,14 +78,14 @@ def crossbar(nodes: Nodes, repeat: int, count: int, progress: Progress) -> Itera
     than processors."""
     contenders = {AM2: lambda: dict[str, float](nodes.run(CROSSBAR, "am trip", count, False)["result"])}
     settings = {"cluster": "two nodes at a crossbar in the relay", "count": count, "waiting": "sleeping"}
-    yield from _by_turns(CROSSBAR, contenders, repeat, progress, settings)
+    yield from _interleaved(CROSSBAR, contenders, repeat, progress, settings)
 
 
 def rate(nodes: Nodes, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Measure requests of four words, four in flight."""
     samples, resent = _one_way(nodes, "am rate", RATE, repeat, count, progress)
     settings = {"cluster": "two nodes, one pair of interfaces", "count": count, "resent": resent}
-    yield Row(RATE, AM2, ASKED, 2, "/s", samples, settings)
+    yield Row(RATE, AM2, REQUESTS, 2, "/s", samples, settings)
 
 
 def bulk(nodes: Nodes, traffic: Traffic, repeat: int, count: int, seconds: float, progress: Progress) -> Iterator[Row]:
@@ -112,7 +112,7 @@ def _one_way(
     return tuple(samples), resent
 
 
-def _by_turns(
+def _interleaved(
     subject: str,
     contenders: Mapping[str, Callable[[], dict[str, float]]],
     repeat: int,

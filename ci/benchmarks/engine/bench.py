@@ -74,8 +74,8 @@ def _simpy(events: int) -> float:
 
 def ratio_table(session: Session) -> Table:
     table = Table(title="Rate relative to SimPy's, by repetition: median (minimum - maximum)")
-    table.add_column("what")
-    table.add_column("found", justify="right")
+    table.add_column("measure")
+    table.add_column("ratio", justify="right")
     for measured in PAIRS:
         if result := ratios(session.rows, measured):
             row = Row("ratio", ENGINE, measured, 0, "×", tuple(result), {})

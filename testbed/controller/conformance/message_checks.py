@@ -300,7 +300,7 @@ def deadlines(candidate: Candidate) -> None:
         (link,) = simulation.layout.links
         simulation.cut(link.name)
         simulation.run_until(simulation.now() + seconds * SECOND)
-        simulation.mend(link.name)
+        simulation.restore(link.name)
 
     for seconds in (1, 2):
         converse(candidate, Description.back_to_back(), [sender, receiver], change=partial(cut_for, seconds))

@@ -302,7 +302,7 @@ def run(case: Case, subject: Subject, timeout: int = TIMEOUT) -> Counter[str]:
         run_cuts(simulation, names, case.cuts)
         simulation.run_until(case.until)
         for name in names:
-            simulation.mend(name)
+            simulation.restore(name)
             simulation.change(name, DELAY_ONLY)
         try:
             simulation.run(timeout=timeout)

@@ -74,8 +74,8 @@ def draw_shape(chance: Source) -> tuple[str, int]:
 def draw_faults(
     chance: Source, layout: Layout, kinds: Collection[str] = KINDS
 ) -> tuple[tuple[Impairment, ...], tuple[Cut, ...], int]:
-    """Draw each link's impairment, cuts, and the end of all faults, virtual nanoseconds, from at least two kinds of
-    faults."""
+    """Draw at least two kinds of faults. Returns the impairment of each link, the cuts, and the time at which all faults
+    have ended, in virtual nanoseconds."""
     drawn = chance.sample(list(kinds), 2 + chance.below(3))
     until = chance.choice((2, 10, 50)) * MILLISECOND
     impairments = []
@@ -104,7 +104,7 @@ def run_cuts(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) 
     """Run the simulation until all cuts have ended. names: names of links, by number."""
     for when, _, name, change in sorted(
         [(cut.begin, 0, names[cut.link], simulation.cut) for cut in cuts]
-        + [(cut.end, 1, names[cut.link], simulation.mend) for cut in cuts],
+        + [(cut.end, 1, names[cut.link], simulation.restore) for cut in cuts],
         key=lambda entry: entry[:3],
     ):
         simulation.run_until(when)

@@ -258,7 +258,7 @@ def _restart_often(candidate: Candidate) -> None:
                     pair.spawn("n1", _connected, survivor, program)
                 pair.run_until(pair.now() + MILLISECOND)
                 pair.restart("n2")
-                pair.mend(link.name)
+                pair.restore(link.name)
                 last = _start(candidate, pair, "n2", greet)
             if not _run_for(pair, lambda: ends[0] + greetings[0] == 2 * life + 1, TIMEOUT, MILLISECOND):  # noqa: B023
                 raise Violation(

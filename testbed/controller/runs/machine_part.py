@@ -121,8 +121,8 @@ def run_part(
     asked: the run's request, as in its folder. seed: seed of the repetition. history: whether histories are written. ahead:
     nanoseconds by which the run's clock is ahead of this machine's. ranks: all ranks of the run, on all machines. queues:
     receive queues of shared NICs. source: text of the workload's file, if it has one. scenario: the scenario of which this
-    machine plays its part, see `SpreadScenario.request`. The reply has results, counters and the verdict, or the error that
-    ended the run; the programs' rows; the text of their files, by path; the report of the scenario's player; and the
+    machine injects its faults, see `SpreadScenario.request`. The reply has results, counters and the verdict, or the error
+    that ended the run; the programs' rows; the text of their files, by path; the report of the scenario's player; and the
     cluster's events during the run.
     """
     from testbed.cluster.records.ownership import temporary_directory

@@ -1,4 +1,5 @@
-"""A scenario of a run on several machines: each plays its part (see `machine_injector`); this module joins the reports."""
+"""A scenario of a run on several machines: each machine injects its faults (see `machine_injector`); this module joins the
+reports."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ Event = Mapping[str, Any]
 BEGINS, ENDS = "fault begins", "fault ends"
 
 
-def report_of(player: ScenarioPlayer, events: Sequence[Event], ahead: int) -> Mapping[str, object]:
-    """Return the report of a machine's player that is closed, for JSON. events: that it recorded. ahead: nanoseconds to add
-    to this machine's clock."""
+def report_of(player: ScenarioPlayer, events: Sequence[Event], clock_offset: int) -> Mapping[str, object]:
+    """Return the report of a machine's player that is closed, for JSON. events: that it recorded. clock_offset: nanoseconds
+    to add to this machine's clock."""
     disturbances = [
-        {**asdict(disturbance), "nodes": sorted(disturbance.nodes), "begin": disturbance.begin + ahead,
-         "end": disturbance.end if disturbance.end == FOREVER else disturbance.end + ahead}
+        {**asdict(disturbance), "nodes": sorted(disturbance.nodes), "begin": disturbance.begin + clock_offset,
+         "end": disturbance.end if disturbance.end == FOREVER else disturbance.end + clock_offset}
         for disturbance in player.disturbances()
     ]  # fmt: skip
-    events = [{**event, "clock": event["clock"] + ahead} for event in events]
+    events = [{**event, "clock": event["clock"] + clock_offset} for event in events]
     return {"events": events, "disturbances": disturbances, "remaining": player.remaining}
 
 
@@ -53,7 +54,7 @@ class SpreadScenario:
     def notes(self) -> list[str]:
         return [*shortened(self._without_effect), *self._remaining]
 
-    def is_new_note(self, note: str) -> bool:  # noqa: ARG002  the machines have left out what their players say themselves
+    def is_new_note(self, note: str) -> bool:  # noqa: ARG002  the players on the machines have filtered their notes
         return True
 
     def prepared(
@@ -67,7 +68,7 @@ class SpreadScenario:
         """Each machine's player closes itself."""
 
     def request(self, state: SpreadState) -> Mapping[str, object]:
-        """Return what each machine needs to play its part."""
+        """Return what each machine needs to inject its faults."""
         return {
             "toml": self._scenario.to_toml(),
             "seconds": self._seconds,

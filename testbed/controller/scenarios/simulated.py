@@ -94,7 +94,7 @@ class SimulatedInjector:
             if simulation.network.link_directions[link, direction].impairment != impairment:
                 simulation.change(link, impairment, direction, self._files)
         for name in injection.down:
-            (simulation.cut if is_down(self._links[name], self._injected) else simulation.mend)(name)
+            (simulation.cut if is_down(self._links[name], self._injected) else simulation.restore)(name)
 
     def _direction_counts(self, key: DirectionKey) -> Mapping[str, int]:
         link_direction = self._simulation.network.link_directions[key]

@@ -79,7 +79,7 @@ def test_an_error_names_its_point_and_results_before_it_have_come() -> None:
     assert caught.value.__notes__ == ["2"]
 
 
-def test_a_process_that_dies_is_an_error_in_a_sentence() -> None:
+def test_the_death_of_a_process_is_a_one_line_error() -> None:
     with pytest.raises(EngineError, match="died while it computed 7 or a point in parallel"):
         list(map_unordered(ProcessEngine(2), die, [7]))
 

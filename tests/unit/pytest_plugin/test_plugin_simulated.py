@@ -198,7 +198,7 @@ class Cut:
         directions = simulation.network.link_directions
         (link,) = [link for link, direction in directions if link.startswith("n2") and direction == "forward"]
         simulation.cut(link)
-        simulation.loop.at(50_000_000, lambda now: simulation.mend(link))
+        simulation.loop.at(50_000_000, lambda now: simulation.restore(link))
 
     def live(self, cluster, run): ...
 

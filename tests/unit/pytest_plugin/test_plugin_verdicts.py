@@ -172,7 +172,7 @@ def test_a_strict_run_skips_nothing(suite: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(['on_invalid="skip" is set, but --testbed-strict turns skips into failures'])
 
 
-def test_an_inexpressible_value_is_a_sentence(suite: pytest.Pytester) -> None:
+def test_an_inexpressible_value_is_explained(suite: pytest.Pytester) -> None:
     suite.makepyfile('import pytest\n@pytest.mark.cluster("star-2", on_invalid="pass")\ndef test_it(cluster): ...\n')
     result = run(suite)
     result.assert_outcomes(errors=1)

@@ -44,7 +44,7 @@ def impairments(draw: st.DrawFn) -> dict[str, object]:
 
 
 @st.composite
-def elaborate(draw: st.DrawFn) -> Description:
+def complete_descriptions(draw: st.DrawFn) -> Description:
     """Draw a cluster with every key set."""
     base = draw(descriptions(max_nodes=4))
     nodes = [
@@ -80,7 +80,7 @@ def elaborate(draw: st.DrawFn) -> Description:
     )
 
 
-@given(elaborate())
+@given(complete_descriptions())
 def test_a_description_survives_writing_and_reading(description: Description) -> None:
     text = to_toml(description)
     assert parse(text, "written") == description
@@ -113,7 +113,7 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(json_schema())
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_the_schema_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(json_schema())
 
 
