@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -76,10 +76,17 @@ def _broken_pipe_exits() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        null = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):  # the interpreter flushes them at its end
-            os.dup2(null, stream.fileno())
+        _discard_output()
         sys.exit(128 + signal.SIGPIPE)
+
+
+def _discard_output() -> None:
+    """Discard output that cannot be written: the interpreter would try again at its end, and report that."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+        os.dup2(null, stream.fileno())
 
 
 class _Commands(click.Group):
@@ -184,6 +191,7 @@ def main() -> None:
             f"testbed: {reason_of(error) if _has_working_directory() else 'the working directory was removed'}",
             err=True,
         )
+        _discard_output()
         sys.exit(1)
 
 

@@ -159,10 +159,11 @@ def test_a_class_with_a_method_that_would_be_generated_is_refused() -> None:
 
 def test_importing_a_class_compiles_nothing_and_its_first_instance_its_constructor_alone() -> None:
     program = """
+from __future__ import annotations
 import builtins, dataclasses
 from testbed.lazy_dataclass import dataclass
 run, compiled = builtins.exec, []
-builtins.exec = lambda *arguments: (compiled.append(arguments[0]), run(*arguments))
+builtins.exec = lambda *arguments, **named: (compiled.append(arguments[0]), run(*arguments, **named))
 
 @dataclass(frozen=True, slots=True)
 class Lazy:

@@ -86,6 +86,13 @@ def work(action: Callable[[], object]) -> int:
     return count
 
 
+def repeated_work(action: Callable[[], object]) -> int:
+    """The instructions that an action executes when it is executed again: from Python 3.12 on, the first execution of a
+    function with a trace function is not counted in full."""
+    work(action)
+    return work(action)
+
+
 def layout_of(text: str) -> Layout:
     return resolve(parse(text, "growth", name="growth"))
 
@@ -95,7 +102,7 @@ def test_the_work_for_a_layout_grows_with_its_size(name: str) -> None:
     describe = DESCRIPTIONS[name]
     texts = [describe(SMALL), describe(4 * SMALL)]
     sizes = [size(layout_of(text)) for text in texts]
-    small_work, large_work = (work(lambda text=text: layout_of(text)) for text in texts)  # type: ignore[misc]
+    small_work, large_work = (repeated_work(lambda text=text: layout_of(text)) for text in texts)  # type: ignore[misc]
     assert large_work / sizes[1] < GROWTH * small_work / sizes[0]
 
 
@@ -103,16 +110,23 @@ def test_the_work_for_a_layout_grows_with_its_size(name: str) -> None:
 def test_the_work_for_a_plan_grows_with_its_operations(name: str) -> None:
     layouts = [layout_of(DESCRIPTIONS[name](count)) for count in (SMALL, 4 * SMALL)]
     lengths = [len(plan(layout, ExistingState())) for layout in layouts]
-    small_work, large_work = (work(lambda layout=layout: plan(layout, ExistingState())) for layout in layouts)  # type: ignore[misc]
+    small_work, large_work = (repeated_work(lambda layout=layout: plan(layout, ExistingState())) for layout in layouts)  # type: ignore[misc]
     assert large_work / lengths[1] < GROWTH * small_work / lengths[0]
 
 
 def test_the_forwarding_table_of_a_switch_is_computed_on_demand() -> None:
-    layout = layout_of(DESCRIPTIONS["ring"](SMALL))
-    table = layout.switches[0].forwarding
-    assert work(lambda: len(table)) < 100
-    assert work(lambda: table[layout.nodes[-1].nics[0].mac]) > 100 * SMALL
-    assert work(lambda: table[layout.nodes[0].nics[0].mac]) < 100, "once"
+    for _ in range(2):  # see `repeated_work`
+        layout = layout_of(DESCRIPTIONS["ring"](SMALL))
+        table = layout.switches[0].forwarding
+        first, last = layout.nodes[0].nics[0].mac, layout.nodes[-1].nics[0].mac
+        of_size, of_first_use, of_next_use = (
+            work(lambda: len(table)),
+            work(lambda: table[last]),
+            work(lambda: table[first]),
+        )  # noqa: B023
+    assert of_size < 100
+    assert of_first_use > 100 * SMALL
+    assert of_next_use < 100
     assert len(table) == len(dict(table)) == SMALL
 
 
