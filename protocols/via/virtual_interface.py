@@ -237,8 +237,8 @@ class CompletionQueue:
 
 class Vi:
     """A virtual interface of a program. send_queue, receive_queue: its work queues. attributes: also those of the
-    connected VI, since a provider connects VIs with equal attributes only. joined: number of the peer's request that
-    the VI was connected to, 0 if its own request was accepted."""
+    connected VI, since a provider connects VIs with equal attributes only. joined: number of the request
+    of the VI that it is connected to, as `ViaNic.connect_wait` has returned it; 0 if that request was not queued here."""
 
     def __init__(
         self,
