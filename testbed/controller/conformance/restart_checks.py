@@ -1,8 +1,7 @@
 """Checks of messages between two nodes, one of which restarts, in the simulation.
 
 Whether a message that was under way at a restart has arrived is not known (`MatchingEndpoint`): its transfer ends, or fails
-with ERR_PROC_FAILED. No message arrives in part, in another life of its receiver than the one that asks for it, or after a
-message of a later life of its sender.
+with ERR_PROC_FAILED. No message arrives in part, twice, or after a message of a later life of its sender.
 """
 
 from __future__ import annotations
@@ -141,11 +140,8 @@ class _Receiver:
             if await _end_or_fail(buffer.completion):
                 received = buffer.content
                 if received not in expected:
-                    once_more = " once more, or late" if received in self.messages else ""
-                    raise Violation(
-                        f"of the messages of two lives of their sender, {len(received)} bytes each, arrived"
-                        f"{once_more or ' neither, but a mixture'}"
-                    )
+                    kind = "one came twice, or late" if received in self.messages else "a mixture came"
+                    raise Violation(f"of two messages of {len(received)} bytes, by two lives of their sender, {kind}")
                 del expected[: expected.index(received) + 1]
         self.has_ended = True
 
@@ -227,8 +223,8 @@ def _restart_with_late_frame(candidate: Candidate, size: int, number: int, befor
 
 
 def _restart_often(candidate: Candidate) -> None:
-    """Restart a node to which messages are under way again and again. All of them end, and use no memory then;
-    its last life receives messages."""
+    """Restart a node again and again while messages to it are under way. All sends end, and use no memory then; the last
+    life receives messages."""
     ends, greetings = [0], [0]
     references: list[weakref.ref[Memory]] = []
 
