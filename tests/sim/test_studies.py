@@ -330,6 +330,14 @@ def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_pat
         ),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=0\n", ["resources.cores"]),
         (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=2\nexclusive=true\n",
+            ["resources: expected either cores, or exclusive = true"],
+        ),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\nexclusive=1\n",
+            ["resources.exclusive: found 1"],
+        ),
+        (
             "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n'link.loss'=['0%']\nlink={loss=['1%']}\n",
             ["grid.link.loss: found twice in this table"],
         ),
@@ -425,7 +433,10 @@ class Lines:
         return json.dumps({"outcome": "done", "error": "", "verdict": "trusted", "rows": [], "seconds": 0.0})
 
 
-@pytest.mark.parametrize(("cores", "is_beside"), [("", False), ("[resources]\ncores = 1\n", True)])
+@pytest.mark.parametrize(
+    ("cores", "is_beside"),
+    [("", False), ("[resources]\nexclusive = true\n", False), ("[resources]\ncores = 1\nexclusive = false\n", True)],
+)
 def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_says(
     cores: str, is_beside: bool, tmp_path: Path
 ) -> None:
