@@ -278,16 +278,22 @@ def shell_command(file: Path, cluster: str, node: str) -> None:
 
 def _attach(file: Path, cluster: str, node: str, command: Sequence[str], **environment: str) -> None:
     """Run a program in a node, with this process's streams or terminal, and exit with its code."""
+    from testbed.errors import NotFoundError, TestbedError
     from testbed.machines.program_client import run_attached
     from testbed.machines.spread_faults import machine_of, spread_state
     from testbed.spec.selection import SELECTOR, node_of
 
     if not command:
         raise click.UsageError("which program? Write: testbed machines exec FILE CLUSTER NODE -- COMMAND [ARGUMENT]...")
-    with running_workers(file) as running:
-        state = spread_state(running, cluster)
-        chosen = node_of(state.layout, node) if node.startswith(SELECTOR) else node
-        worker = running[machine_of(state, cluster, chosen)]
+    with reachable(file) as (running, unreachable):
+        try:
+            state = spread_state(running, cluster)
+            chosen = node_of(state.layout, node) if node.startswith(SELECTOR) else node
+            worker = running[machine_of(state, cluster, chosen)]
+        except NotFoundError as error:
+            if unreachable:
+                raise TestbedError("\n".join(unreachable.values())) from error
+            raise
         code = run_attached(worker, cluster, chosen, command, environment)
     raise SystemExit(code if code >= 0 else 128 - code)
 

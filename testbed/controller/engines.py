@@ -60,7 +60,9 @@ class ProcessEngine:
         context = multiprocessing.get_context(
             "spawn"
         )  # a fork would copy this process's descriptors and threads' locks
-        executor = ProcessPoolExecutor(self.width, mp_context=context, initializer=_initialize_worker)
+        executor = ProcessPoolExecutor(
+            self.width, mp_context=context, initializer=_initialize_worker, initargs=(os.getpid(),)
+        )
         try:
             yield executor
         except BaseException:
@@ -103,11 +105,13 @@ def _next_results(pending: dict[Future[Result], Item]) -> Iterator[tuple[Item, R
         yield item, result
 
 
-def _initialize_worker() -> None:
+def _initialize_worker(parent: int) -> None:
     """Ignore Ctrl-C, which the parent handles, and end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:  # the parent ended before the signal was set
+        os._exit(1)
 
 
 class _SerialExecutor(Executor):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.cluster.faults.injections import DirectionKey, Injection, links_of
-from testbed.errors import NotFoundError, TestbedError
+from testbed.errors import ConflictError, NotFoundError, TestbedError
 from testbed.machines.parts import complete_layout
 from testbed.machines.remote_workers import call_each, try_call_each
 from testbed.machines.spread import Workers, workers_with
@@ -156,13 +156,14 @@ def _put_in_force(
     concerned = {machine: state.workers[machine] for machine in machines}
     replies = try_call_each(concerned, call, name=dict.fromkeys(concerned, name), **arguments)
     failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
+    numbers = {machine: [reply["number"]] for machine, reply in replies.items() if not isinstance(reply, TestbedError)}
+    if len({number for (number,) in numbers.values()}) > 1:
+        failures.append(ConflictError(f"cluster {name} got another injection at the same time: inject again"))
     if failures:
-        succeeded = {
-            machine: concerned[machine] for machine in replies if not isinstance(replies[machine], TestbedError)
-        }
-        numbers = {machine: [injection.number] for machine in succeeded}
+        succeeded = {machine: concerned[machine] for machine in numbers}
         try_call_each(succeeded, "heal", name=dict.fromkeys(succeeded, name), numbers=numbers)
         raise failures[0]
+    injection = replace(injection, number=next((number for (number,) in numbers.values()), injection.number))
     datapaths = {link: datapath for reply in replies.values() for link, datapath in reply["datapaths"].items()}
     return SpreadInjected(injection, datapaths, max((reply["took"] for reply in replies.values()), default=0.0))
 

@@ -78,7 +78,11 @@ def _inject(name: str, injection: Mapping[str, Any], seconds: float) -> object:
 
 def _injected(result: Injected) -> object:
     datapaths = result.state.datapaths
-    return {"datapaths": {link: datapaths.get(link, "direct") for link in result.injection.links}, "took": result.took}
+    return {
+        "number": result.injection.number,
+        "datapaths": {link: datapaths.get(link, "direct") for link in result.injection.links},
+        "took": result.took,
+    }
 
 
 def _heal(name: str, numbers: Sequence[int]) -> object:

@@ -19,7 +19,7 @@
     [[point]]                             # or single points
     protocol = "am2"
 
-    [resources]                           # of a run in namespaces; default: the whole machine
+    [resources]                           # of a run in namespaces; default: exclusive = true, the whole machine
     cores = 2
 
 Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. Parameters are
@@ -69,7 +69,7 @@ _REQUIRED: Final = ("cluster", "workload")
 _TABLES: Final = ("name", "run", "grid", "latin", "point", "resources", "swarm")
 _SWARM_NUMBERS: Final = {"cases": (1, None), "seed": (0, 0), "cases_per_point": (1, 500)}
 """Numbers of the table [swarm]: minimum, and default."""
-_RESOURCES: Final = ("cores",)
+_RESOURCES: Final = ("cores", "exclusive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +247,7 @@ class _Reader:
         return [self._parameters(item("point", number), table) for number, table in enumerate(raw)]
 
     def _cores(self) -> int | None:
+        """Read the processors of a run in namespaces; None: all of the machine."""
         table = self._table.get("resources", {})
         if not isinstance(table, Mapping):
             self.problems.append(Problem("resources", format_value(table), "a table"))
@@ -258,6 +259,11 @@ class _Reader:
         if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
             self.problems.append(Problem("resources.cores", format_value(cores), "a number of processors, 1 or more"))
             return None
+        exclusive = table.get("exclusive", cores is None)
+        if not isinstance(exclusive, bool):
+            self.problems.append(Problem("resources.exclusive", format_value(exclusive), "true or false"))
+        elif exclusive is (cores is not None):
+            self.problems.append(Problem("resources", "", "either cores, or exclusive = true"))
         return cores
 
     def _flatten(self, path: str, table: object, depth: int = 0) -> list[tuple[str, str, object]]:

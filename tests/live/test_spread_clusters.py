@@ -131,6 +131,11 @@ def test_nodes_on_three_machines_are_one_cluster(clean: Lab) -> None:
             "machines", "exec", "lab.toml", "slow", "n1", "--", "sh", "-c", "printf a; echo b >&2; exit 3"
         )
         assert (failed.returncode, failed.stdout, failed.stderr) == (3, "a", "b\n")
+        (clean.folder / "partly.toml").write_text(clean.file(**{of_n6: {"port": 2222}}))
+        reached = clean.testbed("machines", "exec", "partly.toml", "slow", "n1", "--", "echo", "here")
+        assert (reached.returncode, reached.stdout) == (0, "here\n"), reached.stderr
+        lost = clean.testbed("machines", "exec", "partly.toml", "slow", "n6", "--", "true")
+        refused(lost, 1, f"machine {of_n6} (", "Connection refused")
         again = document(clean, "up", "lab.toml", "slow.toml")
         assert (again["operations"], again["changed"]) == (dict.fromkeys(NAMES, 0), [])
         assert clean.on(of_n6, TESTBED, "down", "slow").returncode == 0

@@ -459,6 +459,30 @@ def test_the_view_in_a_browser_has_all_machines_and_injects_on_the_right_ones(
     assert echoes(running, "n1", "n2", timeout=0.1) == []
 
 
+RING = """
+name = "loop"
+defaults = { mtu = 1400 }
+node = [{ name = "n1" }, { name = "n2" }, { name = "n3" }, { name = "n4" }]
+switch = [{ name = "s1" }, { name = "s2" }, { name = "s3" }, { name = "s4" }]
+link = [
+  { ends = ["n1", "s1"] }, { ends = ["n2", "s2"] }, { ends = ["n3", "s3"] }, { ends = ["n4", "s4"] },
+  { ends = ["s1", "s2"] }, { ends = ["s2", "s3"] }, { ends = ["s3", "s4"] }, { ends = ["s4", "s1"] },
+]
+"""
+
+
+@pytest.mark.requires("ping")
+def test_switches_in_a_ring_over_machines_forward_by_the_plan(running: spread.Workers) -> None:
+    """The ring crosses between the machines four times; a frame that circulated would be answered more than once."""
+    layout = resolve(Description.from_toml(RING))
+    pins = Constraints({f"{kind}{number}": "ab"[number % 2] for kind in "ns" for number in range(1, 5)})
+    with spread.brought_up(running, layout, "loop", pins, "here"):
+        for node in layout.nodes[1:]:
+            command = ["ping", "-c2", "-i0.1", "-W5", node.address]
+            code, stdout, _ = spread.execute(running, "loop", "n1", command)
+            assert (code, "2 received, 0% packet loss" in stdout, "+" in stdout) == (0, True, False), stdout
+
+
 def test_a_node_of_another_machine_is_named_as_such(machines: Lab, running: spread.Workers) -> None:
     del running
     for command in (("exec", "--name", NAME, "n2", "--", "true"), ("ssh", NAME, "n2")):
@@ -485,6 +509,8 @@ def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
         noticed = event["time"]
         assert isinstance(noticed, int)
         record_property("note", f"a machine that is cut off is noticed after {(noticed - start) / 1e9:.2f} s")
+        if LONG:  # on a quiet machine: a supervisor that waits for its processor is late
+            assert noticed - start < 2_000_000_000
         (sentence,) = running["a"].call("status", name=NAME)["missing"]
         assert sentence.startswith(f"machine b ({machines.address('b')}) has not answered for ")
     eventually(lambda: machines.events("a", NAME, "machine reachable") != [], "machine a has noticed", 30)

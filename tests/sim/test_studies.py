@@ -330,6 +330,14 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
         ),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=0\n", ["resources.cores"]),
         (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=2\nexclusive=true\n",
+            ["resources: expected either cores, or exclusive = true"],
+        ),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\nexclusive=1\n",
+            ["resources.exclusive: found 1"],
+        ),
+        (
             "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n'link.loss'=['0%']\nlink={loss=['1%']}\n",
             ["grid.link.loss: found twice in this table"],
         ),
@@ -423,15 +431,18 @@ class RecordingEngine:
         return json.dumps({"outcome": "done", "error": "", "verdict": "trusted", "rows": [], "seconds": 0.0})
 
 
-@pytest.mark.parametrize(("cores", "is_concurrent"), [("", False), ("[resources]\ncores = 1\n", True)])
+@pytest.mark.parametrize(
+    ("resources", "is_concurrent"),
+    [("", False), ("[resources]\nexclusive = true\n", False), ("[resources]\ncores = 1\nexclusive = false\n", True)],
+)
 def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_reserves(
-    cores: str, is_concurrent: bool, tmp_path: Path
+    resources: str, is_concurrent: bool, tmp_path: Path
 ) -> None:
     points = "".join(
         f"[[point]]\nmode = '{'live' if number % 2 else 'sim'}'\nsettings = {{ number = {number} }}\n"
         for number in range(8)
     )
-    study = study_of(tmp_path, f"[run]\ncluster = 'star-2'\nworkload = 'pingpong'\n{points}{cores}")
+    study = study_of(tmp_path, f"[run]\ncluster = 'star-2'\nworkload = 'pingpong'\n{points}{resources}")
     engine = RecordingEngine()
     assert len(run_study(study, new_folder(tmp_path / "out", study), engine)) == 8
     pairs = [pair for pair in engine.concurrent if len(pair) > 1]

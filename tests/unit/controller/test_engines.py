@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,6 +26,16 @@ from tests.unit.controller.test_engines import process_then_sleep
 for _, number in map_unordered(ProcessEngine(2), process_then_sleep, [0, 0, 60, 60]):
     print(number, flush=True)
 """
+
+
+KILLED = """
+import os, signal
+from testbed.controller.engines import ProcessEngine
+with ProcessEngine(1).open() as executor:
+    executor.submit(print)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""An owner that is killed before its child has begun."""
 
 
 def squared(number: int) -> int:
@@ -69,6 +80,18 @@ def test_an_internal_error_arrives_as_it_was_raised(engine: Engine) -> None:
     with pytest.raises(FirmwareError, match="n1: at 17 ns") as failed:
         list(map_unordered(engine, fail, [0]))
     assert failed.value.when == 17
+
+
+def test_a_child_whose_owner_died_before_it_began_ends() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True
+    ) as owner:
+        try:
+            assert owner.communicate(timeout=30) == (b"", None)  # the child has its standard output, too
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(owner.pid, signal.SIGKILL)
+    assert owner.returncode == -signal.SIGKILL
 
 
 def test_an_error_names_its_point_and_results_before_it_have_come() -> None:
