@@ -388,6 +388,6 @@ def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> Non
 
 
 def test_an_unknown_interface_is_an_error() -> None:
-    with pytest.raises(OSError, match="no interface|No such device"):  # the latter from Python 3.14 on
+    with pytest.raises(OSError, match=r"no interface|No such device"):  # the latter from Python 3.14 on
         PacketSocket("no-such-thing", Arena(), 4096)
     assert socket.if_nameindex()
