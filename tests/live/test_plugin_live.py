@@ -84,7 +84,7 @@ def test_every_node_receives_every_number(cluster):
     )
     result = suite.runpytest("--testbed-mode=both", "-v")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["*test_every_node_receives_every_number?sim? PASSED*", "*everything?live? PASSED*"])
+    result.stdout.fnmatch_lines([f"*test_every_node_receives_every_number?{mode}? PASSED*" for mode in ("sim", "live")])
 
 
 def test_a_failing_test_leaves_its_clusters_description_and_its_links_frames(suite: pytest.Pytester) -> None:

@@ -59,7 +59,7 @@ def test_a_study_keeps_its_points_and_continues_when_the_disk_has_space_again(tm
         full = run_command("study", str(tmp_path / "study.toml"), "--workers", "1", "--output", str(small / "out"))
         assert (full.code, full.is_sentence) == (1, True), full
         assert "points.jsonl cannot be written: No space left on device" in full.text
-        assert f"'testbed study --continue {small}/out' goes on" in full.text
+        assert f"'testbed study --continue {small}/out' continues it" in full.text
         kept = complete_lines(small / "out" / "points.jsonl")
         assert 0 < len(kept) < len(results)
         again = run_command("study", "--continue", str(small / "out"), "--workers", "1")

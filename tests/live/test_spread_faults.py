@@ -244,7 +244,7 @@ def test_ranks_of_nodes_on_two_machines_share_nics_with_two_receive_queues(runni
 def test_single_machine_features_are_refused_before_anything_starts(running: spread.Workers) -> None:
     cluster = SpreadCluster(NAME, running)
     with pytest.raises(
-        UnsupportedError, match=r"^work is on several machines, where no commands run beside a scenario"
+        UnsupportedError, match=r"^work is on several machines, where commands cannot run with a scenario"
     ):
         run_commands(cluster, [("n1", "true")])
     with pytest.raises(UnsupportedError, match=r"^several receive queues in namespaces need shared NICs"):

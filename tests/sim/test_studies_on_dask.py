@@ -181,7 +181,7 @@ if LONG:
             scheduler.send_signal(signal.SIGKILL)
             _, errors = running.communicate(timeout=60)
         assert running.returncode == 1
-        assert f"is lost; 'testbed study --continue {out}' goes on" in errors
+        assert f"is lost; 'testbed study --continue {out}' continues it" in errors
         assert "Traceback" not in errors
         kept = (out / "points.jsonl").read_text()
         again = subprocess.run([TESTBED, "study", "--continue", out], capture_output=True, check=False)

@@ -37,9 +37,9 @@ class CounterSnapshot:
 
     clock: monotonic nanoseconds. relay: its report; None if none runs or it does not answer. backlog: frames that the kernel
     dropped because its input queue was full, machine-wide, by processor. stolen, ticks: processor ticks taken by the
-    hypervisor, and all ticks. waited: nanoseconds for which each relay process was ready to run without a processor, by
-    process ID. loads: nanoseconds of processor time of load programs, by process ID. classifiers: by (link, direction).
-    agents: reports of shared NICs' agents, by node; None for an agent that does not answer.
+    hypervisor, and all ticks. ran, waited: nanoseconds for which each relay process ran, and was ready to run without a
+    processor, by process ID. loads: nanoseconds of processor time of load programs, by process ID. classifiers: by (link,
+    direction). agents: reports of shared NICs' agents, by node; None for an agent that does not answer.
     """
 
     clock: int
@@ -47,6 +47,7 @@ class CounterSnapshot:
     backlog: Mapping[int, int] = field(default_factory=dict)
     stolen: int = 0
     ticks: int = 0
+    ran: Mapping[int, int] = field(default_factory=dict)
     waited: Mapping[int, int] = field(default_factory=dict)
     loads: Mapping[int, int] = field(default_factory=dict)
     classifiers: Mapping[tuple[str, str], Counters] = field(default_factory=dict)
@@ -60,7 +61,7 @@ def read_counters(store: Store, state: State) -> CounterSnapshot:
         with contextlib.suppress(KernelError):  # a relay that does not answer forwards nothing
             relay = relay_client.report(store, state)
     stolen, ticks = _processor_ticks(_PROC_STAT.read_text())
-    processes = [process["pid"] for process in relay["processes"]] if relay is not None else []
+    times = {process["pid"]: schedstat(process["pid"]) for process in relay["processes"]} if relay is not None else {}
     loads = {program.pid: schedstat(program.pid)[0] for injection in state.injected for program in injection.programs}
     return CounterSnapshot(
         time.monotonic_ns(),
@@ -68,7 +69,8 @@ def read_counters(store: Store, state: State) -> CounterSnapshot:
         softnet.drops(),
         stolen,
         ticks,
-        {pid: schedstat(pid)[1] for pid in processes},
+        {pid: ran for pid, (ran, _) in times.items()},
+        {pid: waited for pid, (_, waited) in times.items()},
         loads,
         _classifiers(state),
         _agents(store, state),

@@ -18,8 +18,12 @@ from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.kernel import softnet
 from testbed.kernel.loss_classifier import Counters
 
+_SECOND: Final = 1_000_000_000  # ns
 _MIN_SPAN: Final = 100_000_000  # ns, some ten ticks, for shares of processor time
 _MIN_P99_FRAMES: Final = 100  # for a 99th percentile
+_SLOWNESS: Final = ("relay lateness p99", "relay lost")
+"""Findings on the relay that a lack of processor time explains."""
+
 _LOSS_COUNTERS: Final = ("overrun", "oversized", "unsent")  # of the relay
 _AGENT_LOSS_COUNTERS: Final = ("dropped", "unsent", "overflowed")
 Event = Mapping[str, Any]
@@ -54,6 +58,7 @@ def relay_findings(
     findings = _gaps(span, after, before, table, carried=bool(carried))
     if after.relay is None:
         return [*findings, *_lost_before_healed(span, (), table)]
+    ceiling = _forwarding_ceiling(before, after)
     for link in carried:
         for direction in BOTH:
             now = after.relay["links"].get(link.name, {}).get(direction)
@@ -63,8 +68,32 @@ def relay_findings(
                 continue
             earlier = _earlier(before, after, link.name, direction, events)
             delay = in_force(link, direction, state.injected).impairment.delay
-            findings += _direction_findings(table, link.name, direction, now, earlier, delay, is_cut=link.name in cut)
+            found = _direction_findings(table, link.name, direction, now, earlier, delay, is_cut=link.name in cut)
+            findings += [_with_ceiling(finding, ceiling) for finding in found]
     return [*findings, *_lost_before_healed(span, {link.name for link in carried}, table)]
+
+
+def _forwarding_ceiling(before: CounterSnapshot, after: CounterSnapshot) -> str:
+    """Describe the frames that the relay forwarded, and the most that it could forward: those of a second of processor
+    time. Empty if the span has no frames, or another relay."""
+    ran = sum(ran - before.ran[pid] for pid, ran in after.ran.items() if pid in before.ran)
+    frames, span = _frames_offered(after) - _frames_offered(before), after.clock - before.clock
+    if ran <= 0 or frames <= 0 or span <= 0 or after.ran.keys() != before.ran.keys():
+        return ""
+    rate, ceiling = frames * _SECOND // span, frames * _SECOND // ran
+    return f"the relay forwarded {rate:,} frames/s of all links, and a processor forwards {ceiling:,} at most here"
+
+
+def _frames_offered(snapshot: CounterSnapshot) -> int:
+    links = snapshot.relay["links"].values() if snapshot.relay is not None else ()
+    return sum(report["counters"]["offered"] for link in links for report in link.values())
+
+
+def _with_ceiling(finding: Finding, ceiling: str) -> Finding:
+    """Add the relay's ceiling to a finding for which a lack of processor time may be the reason."""
+    if not ceiling or finding.what not in _SLOWNESS or finding.grade not in (Grade.DEGRADED, Grade.INVALID):
+        return finding
+    return replace(finding, reason="; ".join(filter(None, (finding.reason, ceiling))))
 
 
 def _lost_before_healed(span: Iterable[Event], carried: Collection[str], table: Table) -> Iterator[Finding]:

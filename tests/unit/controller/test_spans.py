@@ -132,6 +132,20 @@ def test_lateness_counts_only_within_the_span() -> None:
     assert grade_of(relay(before, account(2_000, direction({24: 5_050}))), "relay lateness p99") is Grade.UNDECIDED
 
 
+def test_a_relay_that_lacks_processor_time_is_told_with_its_ceiling() -> None:
+    before = account(0, direction(), ran={7: 0, 8: 0})
+    late = account(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={7: SECOND, 8: SECOND // 2})
+    reasons = {finding.what: finding.reason for finding in relay(before, late) if finding.direction == "forward"}
+    assert reasons["relay lateness p99"] == (
+        "the relay forwarded 60,000 frames/s of all links, and a processor forwards 80,000 at most here"
+    )
+    assert reasons["relay lost"] == "", "none is lost"
+    in_time = account(2 * SECOND, direction({15: 5_000}, offered=120_000), ran={7: SECOND, 8: SECOND // 2})
+    assert {finding.reason for finding in relay(before, in_time)} == {""}
+    replaced = account(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={9: SECOND})
+    assert {finding.reason for finding in relay(before, replaced)} == {""}
+
+
 def test_a_relay_that_died_and_was_restarted_invalidates_its_span() -> None:
     died = [
         event("relay died", 1_100, pid=7),
