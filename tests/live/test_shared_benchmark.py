@@ -37,6 +37,6 @@ def test_shared_nics_are_measured_with_short_settings(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert {row["subject"] for row in rows} == {"alone", "spinning", "blocking", "hosts", "fair", "torture", "target"}
     actual = {row["measure"]: row["samples"] for row in rows if row["subject"] in ("torture", "fair")}
-    assert actual["lost, twice or out of order"] == [0.0]
+    assert actual["lost, duplicated or out of order"] == [0.0]
     assert actual["host processes killed"][0] >= 1
     assert actual["Jain's index"][0] > 0.5

@@ -24,5 +24,5 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             for name, limit in ALONE.items()
         ],
         Target("fairness: Jain's index", FAIR, "", median("fair", m.SHARED, m.JAIN), is_minimum=True),
-        Target("torture: lost, twice or out of order", 0, "", median("torture", m.SHARED, m.WRONG)),
+        Target("torture: lost, duplicated or out of order", 0, "", median("torture", m.SHARED, m.WRONG)),
     ]
