@@ -430,6 +430,12 @@ def test_no_frame_is_duplicated_or_lost_while_links_are_spliced_and_unspliced(da
     with Cluster.ring(3).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         for end in nics.values():
             end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
+        first = node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 0)
+        for node in ("n2", "n3"):
+            node_sockets.received(nics[node])
+            send_until_received(nics["n1"], first, nics[node])
+        for node in ("n2", "n3"):
+            node_sockets.received(nics[node])
         with stream(cluster, "n1", node_sockets.BROADCAST, nics) as sent:
             for _ in range(5):
                 treat(cluster, {link.name: link_service for link in cluster.state.layout.links})
