@@ -1,7 +1,7 @@
 """Checks of messages between two nodes, one of which restarts, in the simulation.
 
-Whether a message that was under way at a restart has arrived is not known (`MatchingEndpoint`): its transfer ends, or fails
-with ERR_PROC_FAILED. No message arrives in part, twice, or after a message of a later life of its sender.
+Whether a message in flight at a restart has arrived is not known (`MatchingEndpoint`): its transfer ends, or fails
+with ERR_PROC_FAILED. No message arrives in part, twice, or after a message of a later incarnation of its sender.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ RESTARTS: Final = (100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND)
 """Virtual times of restarts. At 100 Mbit/s, 100,000 bytes take 8 ms. At the first time, at most the announcement of a long
 message has arrived; at the others, a part of its data."""
 LATE_FRAMES: Final = 5
-"""Number of the first frames of a life each of which is late, in turn."""
+"""Number of the first frames of an incarnation, each of which is late in one trial."""
 FRAMES_BEFORE: Final = 3
-"""Maximum number of frames of the next life that arrive before a late one."""
+"""Maximum number of frames of the next incarnation that arrive before a late one."""
 LATE_SIZE: Final = 5_000
 """Size of messages with a late frame, bytes."""
-LIVES: Final = 100
-"""Restarts of a node to which messages are under way."""
-UNDER_WAY: Final = 8
-"""Messages that each of these restarts interrupts."""
+RESTART_COUNT: Final = 100
+"""Number of restarts of a node while messages to it are in flight."""
+IN_FLIGHT: Final = 8
+"""Number of messages that each of these restarts interrupts."""
 LAST_MESSAGES: Final = 100
-"""Messages to the last life."""
+"""Number of messages to the last incarnation."""
 
 
 def restarted_peers(candidate: Candidate) -> None:
@@ -110,7 +110,7 @@ def _restart_receiver(candidate: Candidate, size: int, moment: int, synchronous:
         ends.append(True)
 
     async def receive(device: Device, _node: SimNode) -> None:
-        Buffer(device, 0, 5, size)  # the message may have been in flight to this life
+        Buffer(device, 0, 5, size)  # the message may have been in flight to this incarnation
         await send(device, 0, 6, b"here again")
 
     with _pair(candidate) as pair:
@@ -127,7 +127,7 @@ def _restart_receiver(candidate: Candidate, size: int, moment: int, synchronous:
 
 
 class _Receiver:
-    """Program that receives messages until that of the sender's second life has come."""
+    """Program that receives messages until that of the sender's second incarnation has arrived."""
 
     def __init__(self, size: int) -> None:
         self.messages: Final = [content(life, size) for life in (1, 2)]
@@ -147,7 +147,7 @@ class _Receiver:
 
 
 def _restart_sender(candidate: Candidate, size: int, moment: int) -> None:
-    """Restart the sender of a message, whose next life sends another one."""
+    """Restart the sender of a message, whose next incarnation sends another one."""
     receiver = _Receiver(size)
     with _pair(candidate) as pair:
         _start(candidate, pair, "n2", receiver)
@@ -161,13 +161,13 @@ async def _send_once(data: bytes, device: Device, _node: SimNode) -> None:
 
 
 async def _send_until_received(data: bytes, device: Device, _node: SimNode) -> None:
-    """Send a message again as long as its transfer fails: a late frame of the former life may end a connection."""
+    """Send a message again as long as its transfer fails: a late frame of the former incarnation may end a connection."""
     while not await _end_or_fail(send(device, 1, 5, data, synchronous=True)):
         pass
 
 
 def _send_anew(candidate: Candidate, pair: Simulation, receiver: _Receiver, when: str) -> None:
-    """Restart the sender, and wait until the message of its second life has arrived. Raises Violation."""
+    """Restart the sender, and wait until the message of its second incarnation has arrived. Raises Violation."""
     pair.restart("n1")
     _start(candidate, pair, "n1", partial(_send_until_received, receiver.messages[1]))
     if not _run_for(pair, lambda: receiver.has_ended, TIMEOUT, SECOND):
@@ -178,13 +178,13 @@ def _send_anew(candidate: Candidate, pair: Simulation, receiver: _Receiver, when
 
 
 class _LateFrame:
-    """Receiver of one direction of a link. A frame is late: it arrives once `before` frames of the sender's next life have.
-    number: number of that frame, from 0."""
+    """Receiver of one direction of a link. A frame is late: it arrives once `before` frames of the sender's next
+    incarnation have. number: number of that frame, from 0."""
 
     def __init__(self, receive: Receive, number: int, before: int) -> None:
         self._receive = receive
         self._frames_before_late = number
-        self._frames_of_next_life = before
+        self._frames_of_next_incarnation = before
         self._late: bytes | None = None
         self.has_restarted = False
 
@@ -200,14 +200,14 @@ class _LateFrame:
                 return
         self._receive(now, frame)
         if self.has_restarted and self._late is not None:
-            self._frames_of_next_life -= 1
-            if not self._frames_of_next_life:
+            self._frames_of_next_incarnation -= 1
+            if not self._frames_of_next_incarnation:
                 late, self._late = self._late, None
                 self._receive(now, late)
 
 
 def _restart_with_late_frame(candidate: Candidate, size: int, number: int, before: int) -> None:
-    """Restart the sender of a message while a frame of it is under way, which arrives within its next message."""
+    """Restart the sender of a message while a frame of it is in flight, which arrives during its next message."""
     receiver = _Receiver(size)
     with _pair(candidate) as pair:
         ((_, direction),) = [item for item in pair.network.link_directions.items() if item[0][1] == "forward"]
@@ -223,13 +223,13 @@ def _restart_with_late_frame(candidate: Candidate, size: int, number: int, befor
 
 
 def _restart_often(candidate: Candidate) -> None:
-    """Restart a node again and again while messages to it are under way. All sends end, and use no memory then; the last
-    life receives messages."""
+    """Restart a node many times while messages to it are in flight. All sends end, and then use no memory; the last
+    incarnation receives messages."""
     ends, greetings = [0], [0]
     references: list[weakref.ref[Memory]] = []
 
     async def send_all(device: Device, _node: SimNode) -> None:
-        memories = [Memory(100) for _ in range(UNDER_WAY)]
+        memories = [Memory(100) for _ in range(IN_FLIGHT)]
         references.extend(map(weakref.ref, memories))
         for transfer in [device.send(1, 0, 3, memoryview(memory)) for memory in memories]:
             await _end_or_fail(transfer)
@@ -247,7 +247,7 @@ def _restart_often(candidate: Candidate) -> None:
         survivor = _start(candidate, pair, "n1", be_greeted)
         last = _start(candidate, pair, "n2", greet)
         (link,) = pair.layout.links
-        for life in range(LIVES + 1):
+        for life in range(RESTART_COUNT + 1):
             if life:
                 pair.cut(link.name)
                 for program in (send_all, be_greeted):
@@ -281,6 +281,6 @@ def _exchange_at_last(pair: Simulation, survivor: Device, last: Device) -> None:
     pair.spawn("n1", _connected, survivor, send_all)
     if not _run_for(pair, lambda: received[0] == len(messages), TIMEOUT, MILLISECOND):
         raise Violation(
-            f"after {LIVES} restarts of a node, {received[0]} of {len(messages)} messages to it arrive: "
+            f"after {RESTART_COUNT} restarts of a node, {received[0]} of {len(messages)} messages to it arrive: "
             f"{survivor.pending_work()[:3]}"
         )
