@@ -21,6 +21,7 @@ from testbed.kernel.loss_classifier import Counters
 _SECOND: Final = 1_000_000_000  # ns
 _MIN_SPAN: Final = 100_000_000  # ns, some ten ticks, for shares of processor time
 _MIN_P99_FRAMES: Final = 100  # for a 99th percentile
+_MIN_BUSY_SHARE: Final = 0.1  # of the relay, for its ceiling
 _SLOWNESS: Final = ("relay lateness p99", "relay lost")
 """Findings on the relay that a lack of processor time explains."""
 
@@ -75,10 +76,10 @@ def relay_findings(
 
 def _forwarding_ceiling(before: CounterSnapshot, after: CounterSnapshot) -> str:
     """Describe the frames that the relay forwarded, and the most that it could forward: those of a second of processor
-    time. Empty if the span has no frames, or another relay."""
+    time. Empty if the span has another relay, or one that was idle most of the time, whose other work would count."""
     ran = sum(ran - before.ran[pid] for pid, ran in after.ran.items() if pid in before.ran)
     frames, span = _frames_offered(after) - _frames_offered(before), after.clock - before.clock
-    if ran <= 0 or frames <= 0 or span <= 0 or after.ran.keys() != before.ran.keys():
+    if frames <= 0 or span <= 0 or ran < _MIN_BUSY_SHARE * span or after.ran.keys() != before.ran.keys():
         return ""
     rate, ceiling = frames * _SECOND // span, frames * _SECOND // ran
     return f"the relay forwarded {rate:,} frames/s of all links, and a processor forwards {ceiling:,} at most here"

@@ -142,6 +142,8 @@ def test_a_relay_that_lacks_processor_time_is_told_with_its_ceiling() -> None:
     assert reasons["relay lost"] == "", "none is lost"
     in_time = account(2 * SECOND, direction({15: 5_000}, offered=120_000), ran={7: SECOND, 8: SECOND // 2})
     assert {finding.reason for finding in relay(before, in_time)} == {""}
+    idle = account(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={7: SECOND // 100, 8: 0})
+    assert {finding.reason for finding in relay(before, idle)} == {""}
     replaced = account(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={9: SECOND})
     assert {finding.reason for finding in relay(before, replaced)} == {""}
 
