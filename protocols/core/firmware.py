@@ -163,10 +163,15 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One NIC: its firmware, and the host library of the node's program, whose API is specific to the protocol."""
+    """One NIC: its firmware, and the host library of the node's program, whose API is specific to the protocol.
+
+    has_input_fifo: received frames stay in the NIC until the host reads them, and are lost if there is no room. A live NIC
+    then receives all that have arrived before the program continues.
+    """
 
     firmware: Firmware
     host: Host
+    has_input_fifo: bool = False
 
 
 Plug = Callable[[Adapter, Nic], Agent]

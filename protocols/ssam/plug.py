@@ -16,6 +16,6 @@ def plug(settings: Settings | None = None) -> Plug:
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         device = Sba100(adapter, nic, host_work(nic), config, Counters())
-        return Agent(device, ActiveMessages(device.program, nic))
+        return Agent(device, ActiveMessages(device.program, nic), has_input_fifo=True)
 
     return build

@@ -1,7 +1,8 @@
 """Driver of an inline NIC: the waiter of the engine's loop in a node process.
 
 While tasks wait, it receives frames and keeps the firmware's deadlines in a small loop, without a heap entry or a callback
-per frame. A woken task runs at once, so that its reply leaves before anything else is received. When there is nothing to do,
+per frame. A woken task runs at once, so that its reply leaves before anything else is received; a NIC with an input FIFO
+first receives all that has arrived, as an interface does that needs no processor for it. When there is nothing to do,
 the driver spins for its budget, or for as long as spinning is cheaper than sleeping (`patience`), and then sleeps in the
 kernel. While tasks poll, each poll receives the waiting frames, keeps the deadlines and returns.
 """
@@ -24,6 +25,9 @@ from testbed.runtime.nodes.patience import Patience, PollPause
 
 _CHECK_INTERVAL: Final = 64  # frames in a row after which deadlines and other descriptors are checked
 _MAX_POLLED: Final = 256  # maximum frames in a poll: more than arrive while a program sleeps for 1 ms
+_MAX_DRAINED: Final = 8192
+"""Maximum frames that a NIC with an input FIFO receives before the program continues: about as many small ones as the
+socket's buffer has room for."""
 _PROMPT_TIME: Final = 100_000
 """Nanoseconds from a frame to the end of the program's step that it causes, below which programs reply quickly."""
 
@@ -31,10 +35,13 @@ _PROMPT_TIME: Final = 100_000
 class Driver(engine_loop.Waiter):
     """Driver of one inline NIC and of the loop of its host's program, on the machine's monotonic clock.
 
-    spin: nanoseconds to spin before sleeping; 0: by `patience`.
+    spin: nanoseconds to spin before sleeping; 0: by `patience`. has_input_fifo: of the `Agent`.
     """
 
-    def __init__(self, wire: FrameSocket, nic: InlineNic, firmware: Firmware, spin: int, patience: Patience) -> None:
+    def __init__(
+        self, wire: FrameSocket, nic: InlineNic, firmware: Firmware, spin: int, patience: Patience,
+        *, has_input_fifo: bool = False,
+    ) -> None:  # fmt: skip
         self.loop = Loop(self)
         self.spin = spin
         self._wire = wire
@@ -42,6 +49,7 @@ class Driver(engine_loop.Waiter):
         nic.fail = self.loop.fail
         self._ticks = TickCount()
         self._firmware = firmware
+        self._has_input_fifo = has_input_fifo
         self._frames_in_a_row = 0
         self.patience: Final = patience
         self._pause = PollPause(patience)
@@ -110,6 +118,8 @@ class Driver(engine_loop.Waiter):
                 raise nic.firmware_error(error) from error
             nic.busy = False
             if woken:
+                if self._has_input_fifo:
+                    self._receive_frames()
                 loop.run_woken(moment)
                 if deferred:
                     nic.flush()
@@ -152,7 +162,8 @@ class Driver(engine_loop.Waiter):
         receive, now = nic.frame_handler(self._firmware), time.monotonic_ns
         if nic.deferred:
             nic.flush()
-        for received in range(_MAX_POLLED):
+        limit = _MAX_DRAINED if self._has_input_fifo else _MAX_POLLED
+        for received in range(limit):
             frame = next_frame()
             if frame is None:
                 return received
@@ -166,7 +177,7 @@ class Driver(engine_loop.Waiter):
             nic.busy = False
             if nic.deferred:
                 nic.flush()
-        return _MAX_POLLED
+        return limit
 
     def _tick(self, moment: int) -> bool:
         """Call the firmware's `on_timer` if its deadline has come; return whether it has."""

@@ -120,7 +120,9 @@ def build_inline_nic(orders: RunOrders, device: str, adapter: Adapter) -> tuple[
     agent = orders.plug(adapter, nic)
     nic.attach(agent)
     processes = len(orders.placements) or len(orders.numbers)  # the orders of an attached process have no placements
-    driver = Driver(wire, nic, agent.firmware, orders.spin, Patience.for_processes(processes))
+    driver = Driver(
+        wire, nic, agent.firmware, orders.spin, Patience.for_processes(processes), has_input_fifo=agent.has_input_fifo
+    )
     if isinstance(port, FlowControlPort):
         AskTimer(driver.loop, port)
     return wire, nic, agent, driver
