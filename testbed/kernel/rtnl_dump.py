@@ -122,8 +122,8 @@ class Contents:
 class Interface:
     """One interface. master: the index of the switch it is plugged into, 0 if none. peer: the index of the other end of a
     veth pair (in that end's namespace), 0 if none. learning and flooding: of a switch's port, True elsewhere.
-    sends: it is operational, which it becomes a while after it has come up. settles: it has a carrier, which the kernel's link
-    watch has not noticed yet; it drops what it is to send."""
+    sends: it is operational, which it becomes a while after it has come up. settles: it has a carrier, which the kernel's
+    link watch has not noticed yet; it drops what it is to send."""
 
     index: int
     name: str
