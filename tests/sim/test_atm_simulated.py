@@ -113,5 +113,5 @@ def test_a_protocol_without_cells_is_refused_by_name_before_anything_starts() ->
 
 
 def test_impairments_that_cells_cannot_have_are_errors_of_the_description() -> None:
-    with pytest.raises(DescriptionError, match=r"jitter on a link of ATM's.*keeps the order of its cells"):
+    with pytest.raises(DescriptionError, match=r"jitter on a link of ATM switches.*keeps the order of its cells"):
         Cluster.star(2, kind="atm", delay="5us", jitter="1us")
