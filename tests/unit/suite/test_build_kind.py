@@ -8,8 +8,11 @@ from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from importlib.util import find_spec
 
+import pytest
+
 from protocols.core.compiled_build import COMPILED, INTERPRETED, build
 from testbed.controller.runs.folders import run_environment
+from testbed.machines import machine_report
 from tests import parts
 from tests.unit.suite.test_compiled_sources import MODULES
 
@@ -31,3 +34,10 @@ def test_the_version_and_a_run_tell_the_build() -> None:
     completed = subprocess.run(command, capture_output=True, text=True, check=True)
     assert completed.stdout.rstrip().endswith(f", {build()}")
     assert run_environment()["build"] == build()
+
+
+def test_doctor_tells_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_report, "probe", list)
+    compiled = next(ability for ability in machine_report.abilities() if ability.name == "compiled")
+    assert compiled.there is (build() == COMPILED)
+    assert compiled.detail == f"the modules that run per frame and per event are {build()}"
