@@ -15,8 +15,12 @@ from protocols.mpi.collectives.collective_exchange import Exchange
 
 
 _MAX_SPREAD: Final = 32
-"""Sends and receives that `alltoall_scattered` has in progress at once, as MPICH by default
+"""Maximum sends, and receives, that `alltoall_scattered` has in progress at once, as MPICH by default
 (MPIR_CVAR_ALLTOALL_THROTTLE)."""
+_MAX_SPREAD_BYTES: Final = 32_768
+"""Maximum bytes of these sends; one send may have more. A quarter of a link's default queue (128 KiB): the protocols limit
+what is in flight to each peer, but not to all peers, and a queue that overflows costs a time-out. MPICH relies on its
+transport here."""
 
 
 async def allgather_ring(exchange: Exchange, blocks: Sequence[memoryview]) -> None:
@@ -85,12 +89,18 @@ async def alltoall_bruck(exchange: Exchange, data: memoryview, out: memoryview) 
 
 
 async def alltoall_scattered(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
-    """Alltoall with up to _MAX_SPREAD sends and as many receives at once; each rank begins with the next rank. Blocks may
-    have any sizes."""
+    """Alltoall with several sends and as many receives at once; each rank begins with the next rank. Blocks may have any
+    sizes.
+
+    Ranks may have different numbers of sends at once: of all ranks that wait, the one whose sends end at the least offset
+    waits for transfers that its peers have begun.
+    """
     rank, size = exchange.rank, exchange.size
     out[rank][:] = data[rank]
-    for begin in range(1, size, _MAX_SPREAD):
-        offsets = range(begin, min(begin + _MAX_SPREAD, size))
+    longest = max(map(len, data))
+    at_once = max(1, min(_MAX_SPREAD, exchange.max_transfers, _MAX_SPREAD_BYTES // max(longest, 1)))
+    for begin in range(1, size, at_once):
+        offsets = range(begin, min(begin + at_once, size))
         sources = [(rank - offset) % size for offset in offsets]
         receives = [exchange.begin_receive(source, out[source]) for source in sources]
         destinations = [(rank + offset) % size for offset in offsets]
