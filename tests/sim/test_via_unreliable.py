@@ -85,7 +85,7 @@ def test_memory_that_no_message_was_written_to_is_not_taken_for_one(lost: str) -
 
 
 def test_the_checkers_name_a_lost_last_message(tmp_path: Path) -> None:
-    """Nothing shows its loss to the ranks: the receiver waits, and the run ends as a stall."""
+    """The ranks cannot notice its loss: the receiver waits, and the run ends as a stall."""
     scenario = Scenario(
         name="lost", faults=[Rule(on="n1", direction="out", at=0, rules=["drop via.type == RDMA_WRITE and nth(3)"])]
     )
