@@ -26,6 +26,8 @@ class Conversation(Native[ViaNic]):
 
     async def program(self, library: ViaNic, node: Node) -> list[str]:
         nic, history = library, list[str]()
+        assert [nic.name_by_node(number) for number in range(nic.size)] == list(node.names)
+        assert nic.number == nic.node_by_name(node.name)
         ptag = await nic.create_ptag()
         others = [number for number in range(nic.size) if number != nic.number]
         for other in others:
