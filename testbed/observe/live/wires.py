@@ -109,7 +109,7 @@ class Wires:
         carriers = set(state.datapaths.values())
         relayed = self._relayed(state) if "relay" in carriers else {}
         queues = queue_drops(self._sockets[namespace_names.WIRE].route) if carriers & {"netem", "tc"} else {}
-        totals = {}
+        totals: dict[DirectionKey, DirectionTraffic] = {}
         for link, wire in self._wires.items():
             if link in self._inner:
                 totals |= {

@@ -509,15 +509,45 @@ def test_handlers_may_not_send_requests_or_poll_and_a_replys_handler_not_reply()
         pair.settle()
 
 
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        (b"echo", "the handler 7 has returned a bytes: it may return a Reply or None"),
+        (Reply(-1, b""), "the handler 7 of a request: a handler's address of -1: 0 to"),
+        (Reply(ECHOED, bytes(41)), "the handler 7 of a request: 41 bytes: a reply carries 40 at most"),
+        (Reply(ECHOED, memoryview(bytes(44)).cast("I")), "44 bytes: a reply carries 40 at most"),
+    ],
+)
+def test_a_handler_that_returns_no_valid_reply_is_named_and_its_request_is_acknowledged(
+    returned: Reply, sentence: str
+) -> None:
+    pair = Pair()
+    first, second = pair.nodes
+    second.library.set_handler(7, lambda *_: returned)
+    run(first.library.request(1, 7))
+    with pytest.raises(RuleError, match=sentence):
+        pair.settle()
+    pair.settle(time_outs=2)
+    assert first.counters()["acknowledged"] == 1
+    assert not first.library.pending_work()
+
+
 def test_bad_input_is_refused_and_nothing_is_sent() -> None:
     node = Node(0, Settings())
     with pytest.raises(ValueError, match="41 bytes: a message carries 40 at most"):
         node.library.try_request(1, COUNT, bytes(41))
+    with pytest.raises(ValueError, match="44 bytes: a message carries 40 at most"):
+        node.library.try_request(1, COUNT, memoryview(bytes(44)).cast("I"))
+    with pytest.raises(ValueError, match="a handler's address of 4294967296: 0 to 4294967295"):
+        node.library.try_request(1, 1 << 32)
+    with pytest.raises(TypeError):
+        node.library.try_request(1, COUNT, "text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no node 3: there are 3"):
         node.library.try_request(3, COUNT)
     with pytest.raises(ValueError, match="a handler's address of -1"):
         node.library.set_handler(-1, lambda *_: None)
     assert not node.outgoing
+    assert not node.library.pending_work()
     for invalid_call in (
         {"window": 0},
         {"window": 33},
