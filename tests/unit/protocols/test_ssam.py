@@ -150,6 +150,37 @@ def test_a_node_may_send_to_itself() -> None:
     assert not pair.nodes[0].outgoing
 
 
+def carry(pair: Pair) -> None:
+    """Carry cells to the interfaces, until none is on the way. No program polls."""
+    while any(node.outgoing for node in pair.nodes):
+        for node, peer in (pair.nodes, pair.nodes[::-1]):
+            while node.outgoing:
+                peer.device.receive(0, node.outgoing.popleft())
+
+
+def test_a_request_handles_the_cells_that_have_arrived_before_it() -> None:
+    """Section 3.1.1: the network is polled every time a message is sent."""
+    pair = Pair()
+    first, second = pair.nodes
+    run(first.library.request(1, COUNT, b"opens"))
+    pair.settle()
+    run(first.library.request(1, COUNT, b"waits"))
+    carry(pair)
+    assert second.counted == [b"opens"]
+    run(second.library.request(0, COUNT))
+    assert second.counted == [b"opens", b"waits"]
+
+
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_with_interrupts_handlers_run_when_a_cell_arrives_without_a_poll(interrupts: bool) -> None:
+    pair = Pair(settings=Settings(interrupts=interrupts))
+    first, second = pair.nodes
+    run(first.library.request(1, ECHO, b"x"))
+    carry(pair)
+    assert first.echoed == ([b"x"] if interrupts else [])
+    assert second.counters().get("handled", 0) == interrupts
+
+
 def test_the_window_stops_a_sender_until_answers_come() -> None:
     pair = Pair(settings=Settings(window=4))
     library = pair.nodes[0].library
