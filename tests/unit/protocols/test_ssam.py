@@ -44,7 +44,7 @@ from protocols.ssam.sba100 import (
     Process,
     TrapError,
 )
-from protocols.ssam.settings import Settings
+from protocols.ssam.settings import MAX_WINDOW, Settings
 from tests.unit.protocols import ssam_walks
 from tests.unit.protocols.mutants import Mutant, find
 from tests.unit.protocols.ssam_messages import fields, write
@@ -502,6 +502,21 @@ def test_a_process_reads_its_messages_once_and_in_order_whenever_the_others_ente
             assert {connection for connection, _ in batch} <= {0}
             numbers_read[process_number] += [message.number for _, message in batch]
     assert numbers_read == sent_numbers
+
+
+def test_messages_that_a_process_leaves_unread_take_half_of_four_windows_of_buffers() -> None:
+    """Section 3.3.1: 4w cells for each peer, two windows for what is sent and two for what is received."""
+    node = Node(0, Settings())
+    first, second = node.library.process, Process(node.device)
+    first.connect(1)
+    for number in range(3 * MAX_WINDOW):
+        node.device.receive(0, cell_from(1, number % SEQUENCE_NUMBERS))
+        second.read()
+    assert node.counters()["no_buffer"] == MAX_WINDOW
+    numbers = [message.number for _ in range(5) for _, message in first.read()]
+    assert numbers == list(range(2 * MAX_WINDOW))
+    node.device.receive(0, cell_from(1, 7))
+    assert [message.number for _, message in first.read()] == [7]
 
 
 def test_a_library_loses_no_message_where_another_process_reads_at_every_step() -> None:
