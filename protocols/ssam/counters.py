@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from protocols.core.states import check_counters
 from protocols.ssam.states import CONNECTION, REQUEST, SLOT
 
-STATELESS = ("overruns", "bad_headers", "bad_checks", "no_circuit", "no_handler", "cells_read", "cells_written")
+STATELESS = (
+    "overruns", "bad_headers", "bad_checks", "no_circuit", "no_buffer", "no_handler", "cells_read", "cells_written",
+)  # fmt: skip
 
 
 @check_counters((SLOT, REQUEST, CONNECTION), STATELESS)
@@ -56,6 +58,8 @@ class Counters:
     """Cells with a wrong CRC-10 or length."""
     no_circuit: int = 0
     """Cells of a circuit without a process on this node."""
+    no_buffer: int = 0
+    """Cells lost because the receiving process has read too few of its connection."""
     no_handler: int = 0
     """Messages for unknown handlers; they count as handled."""
 

@@ -28,6 +28,8 @@ from protocols.ssam.connection import Connection, Pending, introduced
 from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Process, answer_slot, request_slot
 from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW
 
+MAX_ADDRESS: Final = 0xFFFF_FFFF
+"""Maximum address of a handler."""
 FORMAT: Final = "format"
 """Format a request's cell, with the flow control."""
 DISPATCH: Final = "dispatch"
@@ -84,7 +86,7 @@ class Library(Host):
         self._bell = bell
         self._work = device.work
         self._counters = device.counters
-        self._handlers: dict[int, Handler] = {}
+        self._handlers: dict[int, Callable[[int, bytes], object]] = {}  # a program's may return anything
         self._connections: dict[int, Connection] = {}  # by number
         self._is_handling = False
         self._has_ended = False  # the program
@@ -103,14 +105,12 @@ class Library(Host):
         return self._is_handling
 
     def set_handler(self, address: int, handler: Handler) -> None:
-        """Set the handler of an address, which is the same on all nodes that use it. address: 0 to 0xFFFF_FFFF."""
-        if not 0 <= address <= 0xFFFF_FFFF:
-            raise ValueError(f"a handler's address of {address}: 0 to {0xFFFF_FFFF}")
-        self._handlers[address] = handler
+        """Set the handler of an address, which is the same on all nodes that use it. address: 0 to MAX_ADDRESS."""
+        self._handlers[_checked_address(address)] = handler
 
     async def request(self, node: int, handler: int, data: Buffer = b"") -> None:
         """Send a request (ssam_10), after polling; wait while the window to the node is full. Raises RuleError in a
-        handler, ValueError for more than DATA bytes or no such node, ReturnedError, TrapError for too many
+        handler, ValueError for more than DATA bytes, no such address or node, ReturnedError, TrapError for too many
         connections."""
         while not self.try_request(node, handler, data):
             await self.poll()
@@ -125,17 +125,14 @@ class Library(Host):
     def try_request(self, node: int, handler: int, data: Buffer = b"", pending: Pending | None = None) -> bool:
         """Send a request, unless the window to the node is full. pending: callbacks for the answer or the return,
         instead of the handlers. Raises as `request`."""
-        if len(data) > DATA:
-            raise ValueError(f"{len(data)} bytes: a message carries {DATA} at most")
-        return self._submit(cells.REQUEST, node, handler, data, pending)
+        contents = _copied(data, DATA, "a message")
+        return self._submit(cells.REQUEST, node, _checked_address(handler), contents, pending)
 
     def try_bytes(self, node: int, data: Buffer, pending: Pending) -> bool:
         """Send at most LONG bytes for the node's `on_message`, as `try_request`."""
-        if len(data) > LONG:
-            raise ValueError(f"{len(data)} bytes: a cell of a long message carries {LONG} at most")
-        return self._submit(cells.BYTES, node, 0, data, pending)
+        return self._submit(cells.BYTES, node, 0, _copied(data, LONG, "a cell of a long message"), pending)
 
-    def _submit(self, kind: int, node: int, handler: int, data: Buffer, pending: Pending | None) -> bool:
+    def _submit(self, kind: int, node: int, handler: int, data: bytes, pending: Pending | None) -> bool:
         connection = self._sendable(node)
         if not connection.has_room:
             return False
@@ -146,7 +143,7 @@ class Library(Host):
         self._counters.requests += 1
         self._work.spend(FORMAT)
         offset, memory = request_slot(number), self.process.memory(connection.number)
-        cells.pack_into(memory, offset, kind, connection.session, number % cells.SEQUENCE_NUMBERS, handler, bytes(data))
+        cells.pack_into(memory, offset, kind, connection.session, number % cells.SEQUENCE_NUMBERS, handler, data)
         if connection.is_open:  # each send polls (section 3.1.1)
             self._read.extend(self.process.write_read(connection.number, offset))
         self._arm()
@@ -436,8 +433,14 @@ class Library(Host):
             return None
         if message.kind == cells.REPLY:
             raise RuleError(f"the handler {message.handler} of a reply has returned a reply: it may send nothing")
-        if len(reply.data) > DATA:
-            raise RuleError(f"a reply of {len(reply.data)} bytes: {DATA} at most")
+        if not isinstance(reply, Reply):
+            returned = type(reply).__name__
+            raise RuleError(f"the handler {message.handler} has returned a {returned}: it may return a Reply or None")
+        try:
+            _checked_address(reply.handler)
+            _copied(reply.data, DATA, "a reply")
+        except ValueError as error:
+            raise RuleError(f"the handler {message.handler} of a request: {error}") from error
         return reply
 
     # Connections.
@@ -531,6 +534,20 @@ class Library(Host):
         if not self._is_armed:
             self._is_armed = True
             self._bell.ring_doorbell(ALARM + self._backoff, 0, 0)
+
+
+def _checked_address(address: int) -> int:
+    if not 0 <= address <= MAX_ADDRESS:
+        raise ValueError(f"a handler's address of {address}: 0 to {MAX_ADDRESS}")
+    return address
+
+
+def _copied(data: Buffer, limit: int, carrier: str) -> bytes:
+    """Return the bytes of data. Raises ValueError for more than `limit`."""
+    size = len(data) if isinstance(data, bytes) else memoryview(data).nbytes
+    if size > limit:
+        raise ValueError(f"{size} bytes: {carrier} carries {limit} at most")
+    return bytes(data)
 
 
 def _nothing() -> None:

@@ -31,7 +31,10 @@ BATCH: Final = 16
 SLOT: Final = 56
 """Bytes of a cell in the buffers, padded as in the FIFOs."""
 AREA: Final = (2 * MAX_WINDOW + 1) * SLOT
-"""Bytes of a connection's buffers: requests, kept answers, and one cell for control messages."""
+"""Bytes of a connection's buffers for sending: requests, kept answers, and one cell for control messages."""
+RECEIVED: Final = 2 * MAX_WINDOW
+"""Cells of a connection's buffers for receiving: the requests of a window, and the answers to one. With those for sending
+they are the 4w cells of section 3.3.1."""
 
 
 WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP = "write trap", "read trap", "write-read trap"
@@ -55,14 +58,16 @@ class TrapError(Exception):
 
 
 class _Circuit:
-    """The kernel's state of a connection. head: header of its frames. memory: its buffers."""
+    """The kernel's state of a connection. head: header of its frames. memory: its buffers for sending. stored: received
+    cells that its process has not read."""
 
-    __slots__ = ("head", "memory", "node")
+    __slots__ = ("head", "memory", "node", "stored")
 
     def __init__(self, node: int, head: bytes) -> None:
         self.node: Final = node
         self.head: Final = head
         self.memory: Final = bytearray(AREA)
+        self.stored = 0
 
 
 class Sba100(Firmware):
@@ -175,7 +180,7 @@ class Sba100(Firmware):
                 counters.bad_checks += 1
             else:
                 process, connection = owner
-                process.stored.append((connection, message))
+                process.store(connection, message)
 
     def _accept(self, cell: bytes) -> tuple[Process, int] | None:
         """Open the program's connection for a cell's circuit; None: not a circuit to this node, or too many
@@ -234,6 +239,16 @@ class Process:
         """Return a connection's buffers, which the kernel shares with the process."""
         return self._circuits[connection].memory
 
+    def store(self, connection: int, message: Message) -> None:
+        """Store a message for the next read. For the kernel only. It is lost if the connection's buffers are full, where
+        other processes read the FIFO and this one does not."""
+        circuit = self._circuits[connection]
+        if circuit.stored == RECEIVED:
+            self.device.counters.no_buffer += 1
+        else:
+            circuit.stored += 1
+            self.stored.append((connection, message))
+
     def write(self, connection: int, offset: int) -> None:
         """Send the cell at an offset of a connection's buffers. Raises TrapError for a wrong connection or offset."""
         self._push(connection, offset, WRITE_TRAP)
@@ -275,6 +290,8 @@ class Process:
         of the work per cell."""
         self.device.pull(max_messages - len(self.stored), kind)
         delivered, self.stored = self.stored[:max_messages], self.stored[max_messages:]
+        for connection, _ in delivered:
+            self._circuits[connection].stored -= 1
         return delivered
 
 

@@ -27,6 +27,7 @@ REQUEST: Final = StateTable(
     (
         Row("awaited", "in order", "run the handler, hold and send the answer", "answered", ("handled",)),
         Row("awaited", "ahead of another", "keep it", "kept", ("early",)),
+        Row("awaited", "after the program's end", "keep it", "kept"),
         Row("kept", "its turn", "run the handler, hold and send the answer", "answered", ("handled",)),
         Row("kept", "again", "drop", "kept", ("duplicates",)),
         Row("answered", "again", "send the held answer", "answered", ("answered_again",)),
@@ -40,10 +41,13 @@ CONNECTION: Final = StateTable(
     (
         Row("closed", "request", "introduce itself", "opening"),
         Row("closed", "introduction", "adopt the peer's incarnation and answer", "open"),
+        Row("closed", "another session's cell", "drop it and introduce itself", "opening", ("stale",)),
         Row("opening", "introduction", "adopt the peer's incarnation and send queued messages", "open"),
+        Row("opening", "another session's cell", "drop it and introduce itself", "opening", ("stale",)),
         Row("opening", "time-out", "introduce itself again", "opening"),
-        Row("opening", "given up", "return queued messages", "closed"),
-        Row("open", "given up", "return what has no answer", "open"),
+        Row("opening", "given up", "return queued messages and introduce itself anew", "opening"),
+        Row("open", "introduction", "answer, unless it names both incarnations", "open"),
+        Row("open", "given up", "return what has no answer and introduce itself anew", "open"),
         Row("open", "later incarnation", "return what has no answer and begin anew", "open", ("restarts",)),
         Row("open", "another session's cell", "drop it and introduce itself", "open", ("stale",)),
     ),

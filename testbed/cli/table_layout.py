@@ -26,11 +26,12 @@ class _PlainConsole(Console):
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows, one table for each set of keys."""
-    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    """Print rows, one table for each set of keys, in the order of its first row."""
+    kinds: dict[frozenset[str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        kinds.setdefault(tuple(key for key in row if key not in _HIDDEN), []).append(row)
-    for keys, rows_of_kind in kinds.items():
+        kinds.setdefault(frozenset(row).difference(_HIDDEN), []).append(row)
+    for rows_of_kind in kinds.values():
+        keys = [key for key in rows_of_kind[0] if key not in _HIDDEN]
         print_table(
             [heading(key) for key in keys],
             ([format_value(key, row.get(key)) for key in keys] for row in rows_of_kind[:_MAX_ROWS]),

@@ -29,6 +29,9 @@ class Outcome(Enum):
 CAUSES: Final = ("rule", "loss", "gemodel", "loss_pattern", "queue")
 """Causes of drops: the counters' names."""
 
+FATES: Final = ("corrupted", "duplicated", "reordered", "delayed")
+"""Fates other than drops: the counters' names."""
+
 
 class Counters:
     """Counters of frames; `delivered_bytes` counts bytes. `queue` also counts copies, the other causes only offered

@@ -12,13 +12,16 @@ from testbed.workloads.workload_settings import Duration, MessageSizes
 _TAG = 1
 _COUNT = 2
 _READY = 3
+_TRIAL = 10
+"""Round trips that show how many there is time for."""
 
 
 class PingPong(Workload):
     """Half the round trip between two ranks, for messages of each size, and the processor time of each message.
 
-    most: maximum time for one size, which limits the number of round trips. retry: retransmission timeout over a protocol
-    that loses messages; rows have the number of retransmissions, whose times are included.
+    most: maximum time for one size, which limits the number of round trips; a tenth of it limits the warm-up. retry:
+    retransmission timeout over a protocol that loses messages; rows have the number of retransmissions, whose times are
+    included.
     """
 
     supports_loss = True
@@ -49,13 +52,20 @@ class PingPong(Workload):
             elif comm.rank == self.peer:
                 await self._pong(comm, contents, size)
 
+    def _phases(self) -> list[tuple[int, int]]:
+        """Return the maximum round trips and the maximum time of each phase after the trial: the warm-up, unless the trial
+        is long enough for one, and the measurement."""
+        further = [(warm_up(self.count), self.most // 10)] if warm_up(self.count) > _TRIAL else []
+        return [*further, (self.count, self.most)]
+
     async def _ping(self, comm: Comm, node: Node, contents: Contents, size: int) -> None:
-        count = warm_up(self.count)
-        samples = await self._trips(comm, node, contents, size, count)
-        count = enough(self.count, len(samples), sum(samples), self.most)
-        await comm.send(count, self.peer, _COUNT)
-        cpu_time = node.cpu()
-        samples = await self._trips(comm, node, contents, size, count)
+        samples = await self._trips(comm, node, contents, size, _TRIAL)
+        count = cpu_time = 0
+        for most_trips, most in self._phases():
+            count = enough(most_trips, len(samples), sum(samples), most)
+            await comm.send(count, self.peer, _COUNT)
+            cpu_time = node.cpu()
+            samples = await self._trips(comm, node, contents, size, count)
         cpu_time = node.cpu() - cpu_time
         node.row(size_bytes=size, count=count, **quantiles(samples, 2), cpu_ns=cpu_time // (2 * count))
 
@@ -73,10 +83,11 @@ class PingPong(Workload):
         return samples
 
     async def _pong(self, comm: Comm, contents: Contents, size: int) -> None:
-        await self._answers(comm, contents, size, warm_up(self.count))
-        count = await comm.recv(source=0, tag=_COUNT)
-        assert isinstance(count, int)
-        await self._answers(comm, contents, size, count)
+        await self._answers(comm, contents, size, _TRIAL)
+        for _ in self._phases():
+            count = await comm.recv(source=0, tag=_COUNT)
+            assert isinstance(count, int)
+            await self._answers(comm, contents, size, count)
 
     async def _answers(self, comm: Comm, contents: Contents, size: int, count: int) -> None:
         """Answer `count` messages. Each receive is posted, in a second buffer, before the answer that triggers it."""
@@ -100,10 +111,12 @@ class PingPong(Workload):
                 await node.heard(self.peer)
                 client = _RetryingPing(self, comm, node, contents, size, first)
                 timer = node.spawn(client.retransmit(), "time-out")
-                samples = await client.trips(warm_up(self.count))
-                count = enough(self.count, len(samples), sum(samples), self.most)
-                client.retransmissions, cpu_time = 0, node.cpu()
-                samples = await client.trips(count)
+                samples = await client.trips(_TRIAL)
+                count = cpu_time = 0
+                for most_trips, most in self._phases():
+                    count = enough(most_trips, len(samples), sum(samples), most)
+                    client.retransmissions, cpu_time = 0, node.cpu()
+                    samples = await client.trips(count)
                 cpu_time = node.cpu() - cpu_time
                 timer.cancel()
                 await node.say(None, self.peer)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live.testbed_command import testbed
 
-pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
 
 DESCRIPTION = """
 name = "cells"
@@ -104,6 +104,38 @@ def test_cells_follow_their_circuit_through_two_switches_and_rules_know_it(cells
 
     assert testbed("heal").returncode == 0
     assert exchange(cells) == [*range(20), 21]
+
+
+def test_top_counts_the_cells_of_the_cable_between_switches_and_shows_a_rule_where_it_is_in_force(cells: Path) -> None:
+    rule = "drop atm.vci == 33 and nth(3)"
+    injected = testbed("inject", "s1--s2", "--rule", rule, "--direction", "s1-s2")
+    assert injected.returncode == 0, injected.stderr
+    assert exchange(cells) == [0, 1, *range(3, 20), 21]
+    snapshot = json.loads(testbed("top", "--once", "--json", "--interval", "100ms").stdout)
+    links = {link["name"]: link for link in snapshot["links"]}
+    cable = links.pop("s1:2--s2:1")
+    forward, backward = cable["forward"], cable["backward"]
+    assert (forward["frames"], backward["frames"]) == (20, 0)
+    assert forward["dropped"] == {"rule": 1}
+    assert [direction["declared"] for direction in (forward, backward)] == ["rate 140mbit, overhead 2"] * 2
+    assert (forward["injected"], backward["injected"]) == (f"rule {rule!r}", "")
+    assert not any(link[direction]["injected"] for link in links.values() for direction in ("forward", "backward"))
+    assert links["n1:eth0--s1:1"]["forward"]["frames"] >= 22
+
+
+def test_programs_of_the_kernel_get_no_answer_through_a_switch(cells: Path) -> None:  # noqa: ARG001
+    ping = testbed("exec", "n1", "--", "ping", "-c", "2", "-i", "0.2", "-W", "1", "n2")
+    assert "0 received" in ping.stdout
+
+
+def test_the_papers_fibre_comes_up_and_carries_the_kernels_frames_too(machine: object) -> None:  # noqa: ARG001
+    up = testbed("up", "ssam-1995")
+    assert up.returncode == 0, up.stderr
+    try:
+        ping = testbed("exec", "n1", "--", "ping", "-c", "2", "-i", "0.2", "-W", "5", "n2")
+        assert "2 received" in ping.stdout
+    finally:
+        assert testbed("down", "ssam-1995").returncode == 0
 
 
 def test_a_fabric_without_cells_is_rejected_with_an_error_of_one_line(cells: Path) -> None:  # noqa: ARG001

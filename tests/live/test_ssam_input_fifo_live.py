@@ -1,7 +1,8 @@
-"""The depth of the SBA-100's input FIFO on live clusters: a program that computes and then polls finds 292 cells at most.
+"""The SBA-100's input FIFO on live and dilated clusters.
 
-Section 3.2. Each sender's window is 32 cells, so that ten senders overrun the FIFO of a receiver that reads nothing, and
-nine do not.
+Section 3.2. In `live` the depth alone holds: a program that computes and then polls finds 292 cells at most. Each sender's
+window is 32 cells, so that ten senders overrun the FIFO of a receiver that reads nothing, and nine do not. In `dilated` a
+cell leaves the FIFO when the modelled core has read it, which takes longer than the next one takes on the fibre.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import testbed
 from protocols.ssam.host import Library, Reply
 from protocols.ssam.settings import MAX_WINDOW, Settings
 from testbed import Cluster
+from testbed.controller.runs.run_options import Mode
 from testbed.workloads.form import Native, Node
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(120)]
@@ -93,3 +95,39 @@ def test_cells_beyond_the_fifos_depth_are_lost_and_counted_and_each_request_is_h
     counters = result.counters["n1"]
     assert counters["overruns"] == max(0, senders * MAX_WINDOW - Settings().input_fifo)
     assert counters["handled"] == senders * (1 + MAX_WINDOW)
+
+
+EACH = 100
+"""Requests of each sender of a stream."""
+
+
+class Stream(Native[Library]):
+    """Requests of all others to node 0, without a pause."""
+
+    async def program(self, library: Library, node: Node) -> None:  # noqa: ARG002
+        if library.node:
+            for number in range(EACH):
+                await library.request(0, COUNT, bytes((number,)))
+            while library.pending_work():
+                await library.poll()
+            return
+        handled: list[tuple[int, bytes]] = []
+        library.set_handler(COUNT, lambda source, data: handled.append((source, data)))
+        while len(handled) < EACH * (library.size - 1):
+            await library.poll()
+        assert len(set(handled)) == len(handled)
+
+
+@pytest.mark.parametrize("mode", ["sim", "dilated"])
+@pytest.mark.parametrize(("depth", "overruns"), [(40, True), (292, False)])
+def test_a_core_that_reads_more_slowly_than_cells_arrive_overruns_the_fifo(
+    mode: Mode, depth: int, overruns: bool, tmp_path: Path
+) -> None:
+    """Three windows are 96 cells."""
+    cluster = Cluster.star(4, kind="atm", rate="140mbit", overhead=2, queue_frames=1_000)
+    result = testbed.run(
+        cluster, Stream(), protocol="ssam", mode=mode, dilate=200 if mode == "dilated" else None,
+        profile="sparcstation-20", firmware={"input_fifo": depth}, output=tmp_path / "run",
+    )  # fmt: skip
+    assert result.counters["n1"]["handled"] == 3 * EACH
+    assert {name for name, counted in result.counters.items() if counted["overruns"]} == ({"n1"} if overruns else set())

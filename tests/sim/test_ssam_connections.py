@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import testbed
 from protocols.mpi.mpi_errors import ERR_OTHER, MPIError
 from testbed import Cluster
@@ -25,12 +27,15 @@ async def fan_out(comm: Comm, node: Node) -> list[tuple[int, int, str]]:
     return errors
 
 
-def test_messages_beyond_the_connections_of_a_process_fail_and_the_others_arrive(tmp_path: Path) -> None:
-    cluster = Cluster.star(5, kind="atm")
-    run = testbed.run(
-        cluster, fan_out, protocol="ssam", mode="sim", firmware={"connections": 2}, output=tmp_path / "run"
-    )
+@pytest.mark.parametrize(("connections", "firmware"), [(2, {"connections": 2}), (32, None)])
+def test_messages_beyond_the_connections_of_a_process_fail_and_the_others_arrive(
+    connections: int, firmware: dict[str, object] | None, tmp_path: Path
+) -> None:
+    """32 are the paper's (figure 1)."""
+    cluster = Cluster.star(connections + 3, kind="atm")
+    run = testbed.run(cluster, fan_out, protocol="ssam", mode="sim", firmware=firmware, output=tmp_path / "run")
     first, *other_results = run.results.values()
-    reason = "a process has 2 connections at most (setting connections)"
-    assert first == [(rank, ERR_OTHER, f"no connection to node {rank}: {reason}") for rank in (3, 4)]
-    assert other_results == [[]] * 4
+    reason = f"a process has {connections} connections at most (setting connections)"
+    beyond = (connections + 1, connections + 2)
+    assert first == [(rank, ERR_OTHER, f"no connection to node {rank}: {reason}") for rank in beyond]
+    assert other_results == [[]] * (connections + 2)

@@ -426,6 +426,20 @@ def changes(events: Iterable[Event], since: int) -> list[str]:
 
 
 def idle_rules(after: CounterSnapshot) -> list[str]:
-    """Return the relay's notes on rules that have matched no frame, each once: the directions of a link often have equal
-    rules."""
-    return list(dict.fromkeys(after.relay["idle_rules"])) if after.relay is not None else []
+    """Return the relay's notes on rules that have decided no frame's fate, each once: the directions of links often have
+    equal rules. A rule in force that has decided on one of them has no note."""
+    if after.relay is None:
+        return []
+    decided = {
+        rule["text"]
+        for link in after.relay["links"].values()
+        for direction in link.values()
+        for rule in direction["rules"].values()
+        if rule["decided"]
+    }
+    idle = [
+        note
+        for note in after.relay["idle_rules"]
+        if not note.startswith(tuple(f"the rule {text!r} " for text in decided))
+    ]
+    return list(dict.fromkeys(idle))

@@ -238,7 +238,7 @@ def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]
 
 def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
     key = (link, direction)
-    rules = [text for key, text in injection.rules if key == key]
+    rules = [text for place, text in injection.rules if place == key]
     parts = [describe_impairments(injection.keys if key in injection.places else {}, rules)]
     parts += [f"replay of {injection.replay}"] if injection.replay and key in injection.places else []
     parts += ["down"] if link in injection.down else []

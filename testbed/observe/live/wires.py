@@ -18,7 +18,7 @@ from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.veth_wiring import free_ends, stage_ends, wire_ends
 from testbed.cluster.records.state import State
 from testbed.errors import KernelError
-from testbed.fates.fate_counters import CAUSES
+from testbed.fates.fate_counters import CAUSES, FATES
 from testbed.kernel import bpf, loss_classifier, rtnl_dump, userns
 from testbed.kernel.interface_counters import (
     CounterSockets,
@@ -78,6 +78,7 @@ class Wires:
         self._sockets: dict[str, CounterSockets] = {}
         self._state = state
         self._wires: dict[str, Wire] = {}
+        self._inner: set[str] = set()  # links between modelled switches, which the relay alone counts
         self._links_by_process: dict[int, list[str]] = {}  # relay process -> the links that it forwards
         self._free_ends: dict[DirectionKey, int] = {}  # interface on which the datapath receives a direction's frames
         self._stages: dict[DirectionKey, int] = {}  # interface with the kernel discipline of a direction
@@ -108,8 +109,12 @@ class Wires:
         carriers = set(state.datapaths.values())
         relayed = self._relayed(state) if "relay" in carriers else {}
         queues = queue_drops(self._sockets[namespace_names.WIRE].route) if carriers & {"netem", "tc"} else {}
-        totals = {}
+        totals: dict[DirectionKey, DirectionTraffic] = {}
         for link, wire in self._wires.items():
+            if link in self._inner:
+                totals |= {
+                    (link, direction): _relayed_traffic(relayed.get((link, direction), {})) for direction in BOTH
+                }
             for direction, counter in wire.counters.items():
                 interface = counts[counter.key].get(counter.interface)
                 if interface is None:
@@ -117,7 +122,7 @@ class Wires:
                 direction_key = link, direction
                 counts_of_relay = relayed.get(direction_key, {})
                 causes = {name: counts_of_relay[name] for name in CAUSES if name in counts_of_relay}
-                met = {name: count for name, count in counts_of_relay.items() if name not in causes}
+                met = {name: counts_of_relay[name] for name in FATES if name in counts_of_relay}
                 if direction_key in self._classifiers:
                     causes |= _drops(loss_classifier.counters_in(self._classifiers[direction_key]))
                 if queues and (full := queues.get(self._stages.get(direction_key, 0))):
@@ -137,6 +142,7 @@ class Wires:
         self._free_ends.clear()
         self._stages.clear()
         self._links_by_process.clear()
+        self._inner.clear()
         for link in state.layout.links:
             for end in (link.a, link.b) if link.datapath == "direct" else ():
                 with suppress(OSError):  # the node has gone
@@ -150,6 +156,7 @@ class Wires:
             self._wires[link.name] = _find_counters(link, ends, interfaces)
             if modelled >= {link.a.owner, link.b.owner}:  # a link within the relay, which no interface counts
                 self._wires[link.name] = Wire("down" if is_down(link, state.injected) else "up")
+                self._inner.add(link.name)
             if state.datapaths.get(link.name, "direct") == "direct":
                 continue
             for direction, device in zip(BOTH, free_ends(state.layout, link.name), strict=True):
@@ -243,6 +250,11 @@ def _pair(forward: Counter, backward: Counter) -> dict[DirectionName, Counter]:
 def _drops(counters: loss_classifier.Counters) -> dict[str, int]:
     causes = {"loss": counters.loss, "gemodel": counters.gemodel, "loss_pattern": counters.loss_pattern}
     return {cause: count for cause, count in causes.items() if count}
+
+
+def _relayed_traffic(counts: Mapping[str, int]) -> DirectionTraffic:
+    dropped, met = ({name: counts[name] for name in names if name in counts} for names in (CAUSES, FATES))
+    return DirectionTraffic(counts.get("delivered", 0), counts.get("delivered_bytes", 0), dropped, met)
 
 
 def _traffic(

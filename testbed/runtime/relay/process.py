@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from testbed.engine.loop import Loop
 from testbed.errors import NotFoundError
-from testbed.fates.fate_counters import CAUSES
+from testbed.fates.fate_counters import CAUSES, FATES
 from testbed.fates.records import Record
 from testbed.fields import known_fields
 from testbed.kernel.filesystem import replace_file
@@ -34,7 +34,7 @@ from testbed.runtime.tally_file import TallyFile
 
 _CHECK_INTERVAL: Final = 1_000_000_000  # ns between checks of lateness and losses
 _FALLBACK_NICENESS: Final = -10  # for a process without permission for real-time priority
-_REPORTED_COUNTERS: Final = (*CAUSES, "corrupted", "duplicated", "reordered", "delayed")
+_REPORTED_COUNTERS: Final = (*CAUSES, *FATES, "delivered", "delivered_bytes")
 
 
 class Process:

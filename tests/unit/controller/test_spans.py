@@ -315,3 +315,12 @@ def test_frames_that_an_agent_lost_make_it_invalid() -> None:
     _, lost = agents({"n1": agent(unsent=1)}, {"n1": agent(unsent=3, overflowed=1)})
     assert (lost.measured, lost.grade) == (3, Grade.INVALID)
     assert lost.reason == "n1: 2 unsent, 1 overflowed"
+
+
+def test_a_rule_that_has_decided_on_one_direction_has_no_note() -> None:
+    decided = {**direction(), "rules": {"1.0": {"text": "drop atm.vci == 33", "decided": 2}}}
+    idle = {**direction(), "rules": {"1.1": {"text": "drop atm.vci == 33", "decided": 0}}}
+    links = {LINK: {"forward": decided, "backward": idle}}
+    notes = [f"the rule {text!r} has never matched a frame" for text in ("drop atm.vci == 33", "drop atm.vci == 3")]
+    relay_report = {"pid": 7, "begun": 1, "links": links, "idle_rules": notes}
+    assert spans.idle_rules(CounterSnapshot(1_000, relay_report)) == notes[1:]

@@ -44,7 +44,7 @@ from protocols.ssam.sba100 import (
     Process,
     TrapError,
 )
-from protocols.ssam.settings import Settings
+from protocols.ssam.settings import MAX_WINDOW, Settings
 from tests.unit.protocols import ssam_walks
 from tests.unit.protocols.mutants import Mutant, find
 from tests.unit.protocols.ssam_messages import fields, write
@@ -148,6 +148,37 @@ def test_a_node_may_send_to_itself() -> None:
     pair.nodes[0].library.handle_all()
     assert pair.nodes[0].echoed == [b"self"]
     assert not pair.nodes[0].outgoing
+
+
+def carry(pair: Pair) -> None:
+    """Carry cells to the interfaces, until none is on the way. No program polls."""
+    while any(node.outgoing for node in pair.nodes):
+        for node, peer in (pair.nodes, pair.nodes[::-1]):
+            while node.outgoing:
+                peer.device.receive(0, node.outgoing.popleft())
+
+
+def test_a_request_handles_the_cells_that_have_arrived_before_it() -> None:
+    """Section 3.1.1: the network is polled every time a message is sent."""
+    pair = Pair()
+    first, second = pair.nodes
+    run(first.library.request(1, COUNT, b"opens"))
+    pair.settle()
+    run(first.library.request(1, COUNT, b"waits"))
+    carry(pair)
+    assert second.counted == [b"opens"]
+    run(second.library.request(0, COUNT))
+    assert second.counted == [b"opens", b"waits"]
+
+
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_with_interrupts_handlers_run_when_a_cell_arrives_without_a_poll(interrupts: bool) -> None:
+    pair = Pair(settings=Settings(interrupts=interrupts))
+    first, second = pair.nodes
+    run(first.library.request(1, ECHO, b"x"))
+    carry(pair)
+    assert first.echoed == ([b"x"] if interrupts else [])
+    assert second.counters().get("handled", 0) == interrupts
 
 
 def test_the_window_stops_a_sender_until_answers_come() -> None:
@@ -473,6 +504,21 @@ def test_a_process_reads_its_messages_once_and_in_order_whenever_the_others_ente
     assert numbers_read == sent_numbers
 
 
+def test_messages_that_a_process_leaves_unread_take_half_of_four_windows_of_buffers() -> None:
+    """Section 3.3.1: 4w cells for each peer, two windows for what is sent and two for what is received."""
+    node = Node(0, Settings())
+    first, second = node.library.process, Process(node.device)
+    first.connect(1)
+    for number in range(3 * MAX_WINDOW):
+        node.device.receive(0, cell_from(1, number % SEQUENCE_NUMBERS))
+        second.read()
+    assert node.counters()["no_buffer"] == MAX_WINDOW
+    numbers = [message.number for _ in range(5) for _, message in first.read()]
+    assert numbers == list(range(2 * MAX_WINDOW))
+    node.device.receive(0, cell_from(1, 7))
+    assert [message.number for _, message in first.read()] == [7]
+
+
 def test_a_library_loses_no_message_where_another_process_reads_at_every_step() -> None:
     pair = Pair()
     other_process = Process(pair.nodes[1].device)
@@ -509,15 +555,45 @@ def test_handlers_may_not_send_requests_or_poll_and_a_replys_handler_not_reply()
         pair.settle()
 
 
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        (b"echo", "the handler 7 has returned a bytes: it may return a Reply or None"),
+        (Reply(-1, b""), "the handler 7 of a request: a handler's address of -1: 0 to"),
+        (Reply(ECHOED, bytes(41)), "the handler 7 of a request: 41 bytes: a reply carries 40 at most"),
+        (Reply(ECHOED, memoryview(bytes(44)).cast("I")), "44 bytes: a reply carries 40 at most"),
+    ],
+)
+def test_a_handler_that_returns_no_valid_reply_is_named_and_its_request_is_acknowledged(
+    returned: Reply, sentence: str
+) -> None:
+    pair = Pair()
+    first, second = pair.nodes
+    second.library.set_handler(7, lambda *_: returned)
+    run(first.library.request(1, 7))
+    with pytest.raises(RuleError, match=sentence):
+        pair.settle()
+    pair.settle(time_outs=2)
+    assert first.counters()["acknowledged"] == 1
+    assert not first.library.pending_work()
+
+
 def test_bad_input_is_refused_and_nothing_is_sent() -> None:
     node = Node(0, Settings())
     with pytest.raises(ValueError, match="41 bytes: a message carries 40 at most"):
         node.library.try_request(1, COUNT, bytes(41))
+    with pytest.raises(ValueError, match="44 bytes: a message carries 40 at most"):
+        node.library.try_request(1, COUNT, memoryview(bytes(44)).cast("I"))
+    with pytest.raises(ValueError, match="a handler's address of 4294967296: 0 to 4294967295"):
+        node.library.try_request(1, 1 << 32)
+    with pytest.raises(TypeError):
+        node.library.try_request(1, COUNT, "text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no node 3: there are 3"):
         node.library.try_request(3, COUNT)
     with pytest.raises(ValueError, match="a handler's address of -1"):
         node.library.set_handler(-1, lambda *_: None)
     assert not node.outgoing
+    assert not node.library.pending_work()
     for invalid_call in (
         {"window": 0},
         {"window": 33},

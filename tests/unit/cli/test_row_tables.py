@@ -1,0 +1,23 @@
+"""Tables of a run's rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed.cli.table_layout import print_rows
+
+
+def test_rows_with_equal_keys_are_one_table_whatever_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([
+        {"node": "n1", "sent": 1, "handled": 2, "rank": 0},
+        {"node": "n2", "handled": 4, "sent": 3},
+        {"node": "n3", "size_bytes": 8},
+    ])  # fmt: skip
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["node", "sent", "handled"],
+        ["n1", "1", "2"],
+        ["n2", "3", "4"],
+        ["node", "size"],
+        ["n3", "8", "B"],
+    ]
