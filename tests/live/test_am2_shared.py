@@ -26,7 +26,7 @@ from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.engine.tasks import Task, Work
 from testbed.runtime.shared.attachment import Attachment, HostDriver
-from tests.live.am2_torture import Process, Torture, is_exactly_once
+from tests.live.am2_torture import Process, Torture, assert_exactly_once
 from tests.live.machine_state import eventually
 from tests.live.shared_nic_processes import Nodes, Program, nodes, wait_for_results
 
@@ -301,7 +301,7 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
             with cluster.cut("n3"):
                 _until(start + after + 0.3)
         reported = {rank: host.result() for rank, host in enumerate(hosts) if rank != VICTIM}
-        is_exactly_once(reported)
+        assert_exactly_once(reported)
         assert all(entry["wrong"] == 0 for entry in reported.values())
         returned_by_rank = {rank: entry["returned"] for rank, entry in reported.items()}
         assert {peer for returned in returned_by_rank.values() for peer, _ in returned} == {VICTIM}, returned_by_rank

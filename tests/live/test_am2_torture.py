@@ -15,7 +15,7 @@ import pytest
 import testbed
 from testbed import Cluster, Scenario
 from testbed.spec.fault_models import Crash, Flap, Impair
-from tests.live.am2_torture import Torture, is_exactly_once
+from tests.live.am2_torture import Torture, assert_exactly_once
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -43,7 +43,7 @@ def test_a_killed_node_and_a_flapping_link_affect_no_other(description: Cluster,
         output=tmp_path / "run",
     )  # fmt: skip
     results: dict[int, Any] = {rank: result.results[name] for rank, name in enumerate(NAMES[:3])}
-    is_exactly_once(results)
+    assert_exactly_once(results)
     for reported in results.values():
         assert reported["wrong"] == 0
         assert reported["returned"]

@@ -84,7 +84,7 @@ def measured() -> Iterator[Callable[..., Wire]]:
             stack.enter_context(cluster.inject("n1", direction="out", **impairments))  # type: ignore[arg-type]
             nics = stack.enter_context(node_sockets.nic_sockets(cluster))
             nics["n2"].setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
-            node_sockets.note_times(nics["n2"])
+            node_sockets.enable_timestamps(nics["n2"])
             return Wire(cluster, nics)
 
         yield bring_up

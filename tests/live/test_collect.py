@@ -106,7 +106,7 @@ def test_gc_leaves_a_cluster_that_another_command_is_changing() -> None:
     with made_by_another_process():
         rewrite(phase="building")
         with background(work) as worker:
-            assert worker.answer() == "locked"
+            assert worker.next_report() == "locked"
             locked = Machine()
             assert gc() == [Finding(f"cluster {NAME}", False, "another testbed command is changing it")]
             locked.assert_unchanged()
@@ -213,7 +213,7 @@ def test_gc_removes_a_held_cluster_whose_holder_died_too(machine: Machine) -> No
 
     for lose_state in (False, True):
         with background(hold_cluster) as process:
-            holder = process.answer()
+            holder = process.next_report()
             os.kill(holder.pid, signal.SIGKILL)  # type: ignore[attr-defined]
             process.kill()
         if lose_state:

@@ -56,14 +56,14 @@ def test_an_event_that_is_none_is_named_by_file_and_line(run: Path, command: str
     history = run / "history" / "n1.jsonl"
     change_line(history, 1, lambda event: event.update({key: [1]}))
     result = run_command(command, str(run), *(("-o", f"{run}.html") if command == "report" else ()))
-    assert (result.code, result.is_sentence) == (1, True), result
+    assert (result.code, result.is_clean_exit) == (1, True), result
     assert f"{history}, line 1 cannot be understood" in result.text
 
 
 def test_escape_sequences_in_rows_are_shown_and_not_obeyed(run: Path) -> None:
     change_line(run / "rows.jsonl", 1, lambda row: row.update(node="\x1b[2J\x9b31m\u202e[/red]"))
     result = run_command("runs", str(run))
-    assert (result.code, result.is_sentence) == (0, True), result
+    assert (result.code, result.is_clean_exit) == (0, True), result
     assert "\\x1b[2J\\x9b31m\\u202e[/red]" in result.text
 
 
@@ -71,7 +71,7 @@ def test_escape_sequences_in_json_are_escaped_and_the_value_is_exact(run: Path) 
     document = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**document, "command": "\x1b[2J\x9b"}))
     result = run_command("runs", str(run), "--json")
-    assert result.is_sentence
+    assert result.is_clean_exit
     assert "\x9b" not in result.text
     assert json.loads(result.text)["runs"][0]["asked"]["command"] == "\x1b[2J\x9b"
 
@@ -87,7 +87,7 @@ def test_no_command_ends_with_a_traceback_on_damaged_files(sound: Path, tmp_path
         way = damage_file(file, random)
         for command in COMMANDS:
             result = run_command(*(part.format(run) for part in command))
-            assert result.is_sentence, (seed, file.name, way, command, result)
+            assert result.is_clean_exit, (seed, file.name, way, command, result)
 
 
 # Other objects in a file's place
@@ -102,7 +102,7 @@ def test_a_named_pipe_is_no_description_and_standard_input_is_one(tmp_path: Path
     pipe = tmp_path / "pipe.toml"
     os.mkfifo(pipe)
     result = run_command("validate", str(pipe), seconds=20)
-    assert (result.code, result.is_sentence) == (2, True), result
+    assert (result.code, result.is_clean_exit) == (2, True), result
     assert "expected a regular file" in result.text
     with (sound / "cluster.toml").open("rb") as given:
         piped = subprocess.run(
@@ -113,5 +113,5 @@ def test_a_named_pipe_is_no_description_and_standard_input_is_one(tmp_path: Path
 
 def test_a_device_is_no_workload() -> None:
     result = run_command("run", "star-4", "/dev/zero", "--mode", "sim", seconds=20)
-    assert (result.code, result.is_sentence) == (1, True), result
+    assert (result.code, result.is_clean_exit) == (1, True), result
     assert "/dev/zero is not a regular file" in result.text

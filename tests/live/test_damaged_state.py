@@ -88,10 +88,10 @@ def test_a_damaged_state_is_reported_and_does_not_hide_other_clusters(spoil: Cal
         ("up", "star-2", "--name", DAMAGED),
     ):
         result = run_command(*arguments)
-        assert (result.code, result.is_sentence) == (1, True), result
+        assert (result.code, result.is_clean_exit) == (1, True), result
         assert f"{DAMAGED}/state.json cannot be understood" in result.text
     shown = run_command("status")
-    assert shown.is_sentence
+    assert shown.is_clean_exit
     assert shown.code == 1
     assert f"{OTHER} (" in shown.text
     assert f"{DAMAGED}/state.json cannot be understood" in shown.text
@@ -111,9 +111,9 @@ def test_no_command_waits_for_a_pipe_in_place_of_the_events() -> None:
     os.mkfifo(file("events.jsonl"))
     for code, arguments in ((1, ("events",)), (7, ("inject", "n2", "--loss", "1%")), (7, ("heal",))):
         result = run_command(arguments[0], "--name", DAMAGED, *arguments[1:], seconds=20)
-        assert (result.code, result.is_sentence) == (code, True), (arguments, result)
+        assert (result.code, result.is_clean_exit) == (code, True), (arguments, result)
         assert "events.jsonl" in result.text, arguments
-    assert run_command("status").is_sentence
+    assert run_command("status").is_clean_exit
     assert run_command("down", "--name", DAMAGED).code == 0
 
 
@@ -136,8 +136,8 @@ def test_down_removes_a_cluster_and_its_processes_although_its_files_are_replace
     Cluster.star(2).up(DAMAGED, keep=True)
     assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
     spoil(file(name))
-    assert run_command("status").is_sentence
-    assert run_command("heal", "--name", DAMAGED).is_sentence
+    assert run_command("status").is_clean_exit
+    assert run_command("heal", "--name", DAMAGED).is_clean_exit
     assert run_command("down", "--name", DAMAGED).code == 0
     assert not Store().names()
 
@@ -168,7 +168,7 @@ def test_a_process_is_not_killed_because_a_state_names_it(command: str) -> None:
         Store().write(forged)
         arguments = {"up": ("up", "star-2", "--replace"), "heal": ("heal",), "gc": ("gc",), "down": ("down",)}[command]
         result = run_command(*arguments, *(("--name", DAMAGED) if command != "gc" else ()))
-        assert result.is_sentence, result
+        assert result.is_clean_exit, result
         assert process.poll() is None
         if command in ("heal", "up"):
             assert run_command("down", "--name", DAMAGED).code == 0
@@ -215,7 +215,7 @@ def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
             ("gc",),
         ):
             result = run_command(*arguments)
-            assert result.is_sentence, (seed, name, way, arguments, result)
+            assert result.is_clean_exit, (seed, name, way, arguments, result)
         if DAMAGED in Store().names():
             result = run_command("down", "--name", DAMAGED)
             assert result.code == 0, (seed, name, way, result)

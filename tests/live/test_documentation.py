@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.live.documentation_pages import DOCS, ROOT, Block, blocks, follow, pages, runs_something
+from tests.live.documentation_pages import DOCS, ROOT, Block, blocks, follow, has_commands, pages
 
 PAGES = [
-    page for page in pages() if runs_something(page) and page.is_relative_to(DOCS) and page.parent.name != "tutorial"
+    page for page in pages() if has_commands(page) and page.is_relative_to(DOCS) and page.parent.name != "tutorial"
 ]
 SHOWN = {"text", "ini", "sh", "yaml"}
 """Languages of blocks that are not run: what something prints, parts of files, and commands that cannot run in a test."""

@@ -245,7 +245,7 @@ def test_stubborn_programs_are_killed_with_the_process_that_started_their_cluste
             signal.pause()
 
     with background(hold_cluster) as process:
-        assert process.answer() == "up"
+        assert process.next_report() == "up"
         machine.assert_changed()
         process.kill()
     machine.assert_unchanged("its process was killed")

@@ -21,7 +21,7 @@ from testbed.observe.recorded import read_run
 from testbed.runtime.journal import UnwritableError
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.workloads.form import Comm, Node
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -126,7 +126,7 @@ def test_tcp_keeps_its_offloads_and_needs_no_frames_of_the_testbed(star: Running
             raise NotImplementedError
 
         def live(self, cluster: RunningCluster, run: object) -> object:  # noqa: ARG002
-            taken.append(offloads_on(cluster, "n1"))
+            taken.append(accepts_gso(cluster, "n1"))
             return contextlib.nullcontext()
 
     testbed.run(star, "pingpong", settings={"count": 5, "sizes": 4}, companions=[Look()])  # type: ignore[list-item]

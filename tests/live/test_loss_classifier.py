@@ -29,7 +29,7 @@ from testbed.kernel.netlink import RequestError
 from testbed.spec.layout import Impairment
 from tests.live.forked_children import background
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import EVERY_PROTOCOL, open_socket, received
+from tests.live.node_sockets import ETH_P_ALL, open_socket, received
 from tests.unit.fates.wire_frames import A, B, C, arp, ethernet, ipv6, ports, tagged, tcp, udp
 
 pytestmark = [pytest.mark.requires("bpf"), pytest.mark.usefixtures("machine")]
@@ -113,7 +113,7 @@ def cable() -> Iterator[Cable]:
         for end in ends:
             end.route.execute([netlink_messages.set_up(NIC)])
         sender, receiver = (
-            stack.enter_context(open_socket(f"/proc/self/fd/{end.descriptor}", "eth0", EVERY_PROTOCOL)) for end in ends
+            stack.enter_context(open_socket(f"/proc/self/fd/{end.descriptor}", "eth0", ETH_P_ALL)) for end in ends
         )
         receiver.setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
         sender.setblocking(True)
@@ -208,9 +208,9 @@ def send_from(processors: Sequence[int], cable: Cable, frames: Sequence[Sequence
             stack.enter_context(background(sending(processor, own)))
             for processor, own in zip(processors, frames, strict=True)
         ]
-        assert [sender.answer() for sender in senders] == ["ready"] * len(senders)
+        assert [sender.next_report() for sender in senders] == ["ready"] * len(senders)
         os.write(go, bytes(len(senders)))
-        assert [sender.answer() for sender in senders] == ["sent"] * len(senders)
+        assert [sender.next_report() for sender in senders] == ["sent"] * len(senders)
         assert [sender.wait() for sender in senders] == [0] * len(senders)
     cable.settle(before, sum(map(len, frames)), arrived)
     return arrived
@@ -273,7 +273,7 @@ def test_replacing_leaves_no_instant_without_a_classifier(cable: Cable) -> None:
         report("sent")
 
     with background(send) as sender:
-        assert sender.answer() == "sending"
+        assert sender.next_report() == "sending"
         replaced = 0
         with ExitStack() as stack:
             first = stack.enter_context(loss_classifier.load(losses))

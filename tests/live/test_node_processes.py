@@ -23,10 +23,10 @@ from testbed.kernel import processes
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.runtime.nodes.run_orders import ProgramNode
-from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
+from tests.live.echo_programs import TIMEOUT, idle, ping, pong, wait_forever
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -63,7 +63,7 @@ def test_a_hundred_processes_start_quickly_and_cheaply(
 
 def test_a_killed_process_is_reported_at_once_by_name() -> None:
     with Cluster.star(3).up() as cluster:
-        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
+        with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever, "n3": idle}) as run:
             os.kill(run.pids["n2"], signal.SIGKILL)
             start = time.monotonic()
             with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
@@ -77,7 +77,10 @@ def test_a_killed_process_is_reported_at_once_by_name() -> None:
 
 def test_a_death_whose_two_signs_arrive_at_once_is_reported() -> None:
     """The closed channel and the parent's message are both pending when they are read."""
-    with Cluster.star(3).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
+    with (
+        Cluster.star(3).up() as cluster,
+        agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever, "n3": idle}) as run,
+    ):
         os.kill(run.pids["n2"], signal.SIGKILL)
         deadline = time.monotonic() + TIMEOUT
         while not any(
@@ -100,7 +103,7 @@ def test_a_program_that_raises_is_no_death() -> None:
         raise ValueError("no such luck")
 
     with Cluster.star(2).up() as cluster:
-        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": wrong}) as run:
+        with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wrong}) as run:
             eventually(lambda: processes.is_ending(run.pids["n2"]), "n2's process ends")
             with pytest.raises(ProgramError, match="no such luck"):
                 run.wait(TIMEOUT)
@@ -108,7 +111,7 @@ def test_a_program_that_raises_is_no_death() -> None:
 
 
 def test_a_process_ended_by_the_end_of_a_run_has_not_died() -> None:
-    programs = {f"n{number}": idle for number in range(1, 9)} | {"n1": deaf}
+    programs = {f"n{number}": idle for number in range(1, 9)} | {"n1": wait_forever}
     with Cluster.star(8).up() as cluster:
         for _ in range(5):
             with agents(cluster, plug, ETHERTYPE, programs) as run, pytest.raises(StuckError):
@@ -118,7 +121,7 @@ def test_a_process_ended_by_the_end_of_a_run_has_not_died() -> None:
 
 def test_others_go_on_without_one_whose_death_is_meant() -> None:
     with Cluster.star(3).up() as cluster:
-        with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong, "n3": deaf}) as run:
+        with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong, "n3": wait_forever}) as run:
             run.kill("n3")
             outcome = run.wait(TIMEOUT, without=["n3"])
         assert outcome.results.keys() == {"n1", "n2"}
@@ -131,7 +134,7 @@ def test_an_exception_of_a_program_is_shown_with_its_node_and_line() -> None:
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, plug, ETHERTYPE, {"n1": wrong, "n2": deaf}) as run,
+        agents(cluster, plug, ETHERTYPE, {"n1": wrong, "n2": wait_forever}) as run,
         pytest.raises(ProgramError, match=r"(?s)n1: Traceback.*test_node_processes.*no such luck"),
     ):
         run.wait(TIMEOUT)
@@ -146,7 +149,7 @@ def test_a_stuck_run_reports_what_each_node_waits_for() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         await endpoint.receive(bytearray(8))
 
-    programs = {"n1": deaf, "n2": spinning, "n3": blocked, "n4": idle}
+    programs = {"n1": wait_forever, "n2": spinning, "n3": blocked, "n4": idle}
     with (
         Cluster.star(4).up() as cluster,
         agents(cluster, plug, ETHERTYPE, programs) as run,
@@ -207,7 +210,7 @@ def test_the_death_of_their_parent_ends_all_and_is_reported() -> None:
         return [(event["nodes"], event["pid"], event["code"]) for event in events]
 
     with Cluster.star(3).up() as cluster:
-        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+        with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
             parent = int(Path(f"/proc/{run.pids['n1']}/stat").read_text().rpartition(")")[2].split()[1])
             os.kill(parent, signal.SIGKILL)
             for _ in range(2):
@@ -221,10 +224,10 @@ def test_the_death_of_their_parent_ends_all_and_is_reported() -> None:
 
 def test_offloads_are_off_while_an_agent_runs_and_are_restored_however_it_ends() -> None:
     with Cluster.star(3).up() as cluster:
-        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
-            assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
+        with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
+            assert [accepts_gso(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
             run.kill("n1")
-        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [True, True, True]
+        assert [accepts_gso(cluster, node) for node in ("n1", "n2", "n3")] == [True, True, True]
 
 
 def test_an_unknown_node_is_refused() -> None:

@@ -24,10 +24,10 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import ClusterEndedError, NodeDiedError
 from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.resolver import resolve
-from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
+from tests.live.echo_programs import TIMEOUT, idle, ping, pong, wait_forever
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.test_runs_gone_wrong import FRAMES, parent_of, stuck
 
@@ -72,10 +72,10 @@ def test_programs_communicate_through_a_relay_in_a_lasting_cluster(home: Path) -
 def test_offloads_are_restored_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
     def body() -> None:
         with Cluster.star(2).up() as cluster:
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever}) as run:
                 assert not offloads_on_inside(cluster, "n1")
             assert offloads_on_inside(cluster, "n1")
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever}) as run:
                 assert not offloads_on_inside(cluster, "n1")
                 os.kill(parent_of(run), signal.SIGKILL)
                 with pytest.raises(NodeDiedError):
@@ -136,19 +136,19 @@ def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_
 
 def offloads_on_inside(cluster: RunningCluster, node: str) -> bool | None:
     assert cluster.state.holder is not None
-    return call_inside(cluster.state.holder.pid, lambda: offloads_on(cluster, node))
+    return call_inside(cluster.state.holder.pid, lambda: accepts_gso(cluster, node))
 
 
 def test_deaths_and_pending_operations_are_reported(home: Path) -> None:
     def body() -> None:
         with Cluster.star(2).up() as cluster:
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": idle}) as run:
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": idle}) as run:
                 assert stuck(run, 0.5).waiting["n1"][0].startswith("the program waits for a message")
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
                 run.kill("n2")
                 with pytest.raises(NodeDiedError, match="n2: its process was ended by signal 9"):
                     run.wait(TIMEOUT)
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
                 os.kill(run.pids["n1"], signal.SIGKILL)
                 with pytest.raises(NodeDiedError, match="n1"):
                     run.wait(TIMEOUT)
@@ -161,7 +161,7 @@ def test_the_runs_end_with_the_users_process(home: Path) -> None:
 
     def hold() -> None:
         cluster = Cluster.star(2).up()
-        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+        with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
             os.write(writer, " ".join(str(pid) for pid in (parent_of(run), *run.pids.values())).encode() + b"\n")
             signal.pause()
 

@@ -160,7 +160,7 @@ def test_whoever_is_killed_under_load_is_survived_or_named(
             assert controller.wait() == -signal.SIGKILL
             assert not (folder / "result.json").exists()
         else:
-            reported = controller.answer()
+            reported = controller.next_report()
             assert isinstance(reported, RunReport), reported
             assert controller.wait() == 0
             where = f"seed {seed}, {protocol}, {kind} {pid}: {reported}"

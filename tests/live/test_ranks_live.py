@@ -15,7 +15,7 @@ from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
-from tests.live.busy_cores import beside, figures, polls
+from tests.live.busy_cores import measure, poll, run_next_to_busy_rank
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -181,8 +181,8 @@ def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
 
 
 def test_comb_and_pingpong_next_to_a_busy_program_have_the_order_of_the_simulation() -> None:
-    figures_found = figures("dilated", 20)
-    polled = beside(polls, 2, "dilated", 20).usage["a"]
+    figures_found = measure("dilated", 20)
+    polled = run_next_to_busy_rank(poll, 2, "dilated", 20).usage["a"]
     assert polled["core 0"]["poll_ns"] > 4_000_000
     assert "poll_ns" not in polled["core 1"]
     assert figures_found["pingpong"][1] > 5 * figures_found["pingpong"][2]

@@ -120,7 +120,7 @@ def test_frames_keep_their_vlan_tags_which_the_kernel_stores_separately() -> Non
         tags = {1: b"\x81\x00\x20\x07", 2: b"\x81\x00\x00\x00", 3: b"\x88\xa8\x00\x05\x81\x00\x00\x06"}
         with (
             node_sockets.open_socket(cluster["n1"].namespace, "eth0") as sender,
-            node_sockets.open_socket(cluster["n2"].namespace, "eth0", node_sockets.EVERY_PROTOCOL) as receiver,
+            node_sockets.open_socket(cluster["n2"].namespace, "eth0", node_sockets.ETH_P_ALL) as receiver,
         ):
             receiver.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
             for number, tag in tags.items():
@@ -344,7 +344,7 @@ def test_a_temporary_cluster_ends_with_its_process_even_if_that_is_killed(machin
             signal.pause()
 
     with background(hold_cluster) as process:
-        pid = process.answer()
+        pid = process.next_report()
         assert isinstance(pid, int)
         relay = processes.identity(pid)
         process.kill()

@@ -266,14 +266,14 @@ def test_faults_during_a_transfer_lose_only_the_requested_frames() -> None:
         with TemporaryDirectory() as directory:
             enough = os.path.join(directory, "enough")
             with background(transferring) as transfer:
-                assert transfer.answer() == "begun"
+                assert transfer.next_report() == "begun"
                 for _ in range(10):
                     before = gso_frames(cluster)
                     with cluster.inject("n1", loss="1%"):
                         eventually(lambda: total(cluster, "counters", "loss") > 0, "frames are lost")
                     eventually(lambda before=before: gso_frames(cluster) > before, "GSO frames pass again")  # type: ignore[misc]
                 Path(enough).touch()
-                assert transfer.answer() == "complete"
+                assert transfer.next_report() == "complete"
         assert not any(total(cluster, "emulator", name) for name in ("overrun", "oversized", "unsent", "down"))
 
 

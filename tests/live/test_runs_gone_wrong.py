@@ -30,10 +30,10 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes import node_run as runs
 from testbed.runtime.nodes.node_run import NodeDiedError, Run, StuckError
 from testbed.runtime.nodes.run_orders import ProgramNode
-from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
+from tests.live.echo_programs import TIMEOUT, idle, ping, pong, wait_forever
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -118,7 +118,7 @@ def test_a_run_whose_relay_died_is_invalid() -> None:
 
 
 def test_the_losses_of_a_killed_node_are_unknown() -> None:
-    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": deaf}) as run:
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": wait_forever}) as run:
         run.kill("n2")
         outcome = run.wait(TIMEOUT, without=["n2"])
     assert [finding.link for finding in outcome.verdict.undecided if finding.what == "NIC lost"] == ["n2"]
@@ -252,13 +252,13 @@ def test_the_end_of_a_node_process_is_reported_although_its_child_process_is_run
 
 @contextlib.contextmanager
 def running(cluster: RunningCluster) -> Iterator[Run]:
-    with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
-        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
+    with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
+        assert [accepts_gso(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
         yield run
 
 
 def all_on(cluster: RunningCluster) -> bool:
-    return all(offloads_on(cluster, node) for node in ("n1", "n2", "n3"))
+    return all(accepts_gso(cluster, node) for node in ("n1", "n2", "n3"))
 
 
 def test_offloads_are_restored_when_the_parent_is_killed() -> None:
@@ -286,7 +286,7 @@ def test_offloads_are_restored_by_the_next_run_when_all_processes_were_killed() 
                 os.kill(parent_of(run), signal.SIGKILL)
                 os._exit(0)  # as if killed, too
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert offloads_on(cluster, "n1") is False
+        assert accepts_gso(cluster, "n1") is False
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle}) as run:
             run.wait(TIMEOUT)
         assert all_on(cluster)
@@ -296,7 +296,7 @@ def test_offloads_stay_off_at_a_link_that_was_impaired_during_the_run() -> None:
     with Cluster.star(3).up() as cluster:
         with running(cluster):
             cluster.inject("n1", loss="10%")
-        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, True, True]
+        assert [accepts_gso(cluster, node) for node in ("n1", "n2", "n3")] == [False, True, True]
         cluster.heal()
         assert all_on(cluster)
 
@@ -332,7 +332,7 @@ def test_offloads_stay_off_and_are_reported_while_another_process_changes_the_cl
     with Cluster.star(3).up() as cluster:
         with store.locked(cluster.name, 1.0), running(cluster):
             pass
-        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
+        assert [accepts_gso(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
         events = [
             event for event in event_log.read(store.directory(cluster.name)) if event["event"] == "offloads left off"
         ]

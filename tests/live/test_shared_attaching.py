@@ -18,7 +18,7 @@ from testbed.cluster.records.status import status
 from testbed.errors import ConflictError, UnsupportedError
 from testbed.runtime import event_log
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 from tests.live.testbed_command import TESTBED
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -106,14 +106,14 @@ def _read(pid: int, name: str) -> str:
 def test_two_scripts_of_each_node_have_a_rank_each(protocol: str) -> None:
     with Cluster.star(2).up() as cluster:
         with share_nics(cluster, protocol, functions=2):
-            assert not offloads_on(cluster, "n1")
+            assert not accepts_gso(cluster, "n1")
             scripts = [start(cluster, node, RING, protocol) for node in ("n1", "n2") for _ in range(2)]
             assert sorted(map(finish, scripts)) == [
                 "0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n",
             ]  # fmt: skip
             again = [start(cluster, node, RING, protocol) for node in ("n1", "n2") for _ in range(2)]
             assert len({finish(script) for script in again}) == 4
-        assert offloads_on(cluster, "n1")
+        assert accepts_gso(cluster, "n1")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -179,4 +179,4 @@ def test_the_command_shares_until_it_is_stopped() -> None:
             finally:
                 process.send_signal(signal.SIGINT)
         assert process.returncode == 0
-        assert offloads_on(cluster, "n1")
+        assert accepts_gso(cluster, "n1")

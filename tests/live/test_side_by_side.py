@@ -46,8 +46,8 @@ def test_twenty_clusters_come_and_go_in_four_processes(machine: Machine) -> None
 
     with ExitStack() as ends:
         workers = [ends.enter_context(background(worker(number))) for number in range(4)]
-        assert [worker.answer() for worker in workers] == [5] * 4
-        assert [worker.answer() for worker in workers] == ["down"] * 4
+        assert [worker.next_report() for worker in workers] == [5] * 4
+        assert [worker.next_report() for worker in workers] == ["down"] * 4
         assert [worker.wait() for worker in workers] == [0] * 4
     machine.assert_unchanged()
 
@@ -70,7 +70,7 @@ def test_clusters_under_two_state_roots_do_not_take_the_names_directory_from_eac
 
     with ExitStack() as ends:
         workers = [ends.enter_context(background(worker(tmp_path / name))) for name in ("one", "other")]
-        assert [worker.answer() for worker in workers] == ["done"] * 2
+        assert [worker.next_report() for worker in workers] == ["done"] * 2
         assert [worker.wait() for worker in workers] == [0] * 2
     machine.assert_unchanged()
 
@@ -95,7 +95,7 @@ def test_clusters_of_several_processes_share_run_netns(machine: Machine) -> None
 
     with ExitStack() as ends:
         workers = [ends.enter_context(background(work)) for _ in range(4)]
-        assert [worker.answer() for worker in workers] == ["done"] * 4
+        assert [worker.next_report() for worker in workers] == ["done"] * 4
     machine.assert_unchanged()
 
 
@@ -176,7 +176,7 @@ def test_one_name_wanted_by_two_processes_at_once_makes_one_cluster(machine: Mac
         report(len(outcome.operations))
 
     with background(wish) as one, background(wish) as other:
-        done = sorted([int(str(one.answer())), int(str(other.answer()))])
+        done = sorted([int(str(one.next_report())), int(str(other.next_report()))])
     assert done[0] == 0, "the second found all as it should be"
     assert done[1] > 0
     assert len(namespaces.names()) == 6
@@ -212,5 +212,5 @@ def test_two_concurrent_downs_of_one_cluster_both_succeed_or_report_that_it_is_d
         report("down")
 
     with background(end) as one, background(end) as other:
-        assert [one.answer(), other.answer()] == ["down", "down"]
+        assert [one.next_report(), other.next_report()] == ["down", "down"]
     machine.assert_unchanged()

@@ -24,7 +24,7 @@ from testbed.kernel.processes import Identity
 from testbed.runtime import event_log
 from testbed.runtime.supervision import running_supervisor
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 from tests.live.reattaching_hosts import finish_all, reattaching_pairs, wait_for_progress
 from tests.live.testbed_command import TESTBED, testbed
 from tests.live.traffic import supervisor_of
@@ -148,14 +148,14 @@ def test_a_killed_owner_takes_the_agents_along() -> None:
         with subprocess.Popen([TESTBED, "nics", "--name", cluster.name], stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             assert "are shared" in process.stderr.readline()
-            assert not offloads_on(cluster, "n1")
+            assert not accepts_gso(cluster, "n1")
             process.kill()
         eventually(
             lambda: cluster.state.nics is None and running_supervisor(Store().directory(cluster.name)) is None,
             "nobody shares any more",
             TIMEOUT,
         )
-        assert offloads_on(cluster, "n1")
+        assert accepts_gso(cluster, "n1")
         with share_nics(cluster) as sharing:
             assert sorted(sharing.agent_pids()) == ["n1", "n2"]
 
@@ -199,11 +199,11 @@ def test_firmware_of_a_run_and_that_of_agents_do_not_answer_each_other() -> None
 def test_offloads_stay_off_on_shared_nics_whatever_is_done_to_links() -> None:
     with Cluster.star(2).up() as cluster, share_nics(cluster):
         with cluster.inject("n1", delay="1ms"):
-            assert not offloads_on(cluster, "n1")
+            assert not accepts_gso(cluster, "n1")
         with cluster.cut("n2"):
             pass
-        assert not offloads_on(cluster, "n1")
-        assert not offloads_on(cluster, "n2")
+        assert not accepts_gso(cluster, "n1")
+        assert not accepts_gso(cluster, "n2")
 
 
 def test_a_node_that_is_added_gets_an_agent_and_all_know_its_address() -> None:

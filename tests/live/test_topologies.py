@@ -371,7 +371,7 @@ def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
     )
     with description.up(name="quiet", keep=True) as cluster, ExitStack() as stack:
         listening = [
-            stack.enter_context(node_sockets.open_socket(cluster[name].namespace, "eth0", node_sockets.EVERY_PROTOCOL))
+            stack.enter_context(node_sockets.open_socket(cluster[name].namespace, "eth0", node_sockets.ETH_P_ALL))
             for name in ("n1", "n2", "n3")
         ]
         cluster["n3"].run(["ip", "link", "set", "eth0", "down"])

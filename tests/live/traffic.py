@@ -129,7 +129,7 @@ class Traffic:
         """Stop sending and set each flow's `sent`. Frames in flight may still arrive: call `look` again."""
         self._close()
         for sender, flow in zip(self._senders, self.flows, strict=True):
-            answer = sender.answer()
+            answer = sender.next_report()
             assert isinstance(answer, int)
             flow.sent = answer
         return self.look()
