@@ -191,7 +191,7 @@ def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
 
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])
-def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(profile: str) -> None:
+def test_ranks_on_a_source_routed_network_exchange_messages(profile: str) -> None:
     result = testbed.run(
         "now-1998-pair", everybody_greets, protocol="am2", mode="sim", ranks_per_node=3, profile=profile
     )
