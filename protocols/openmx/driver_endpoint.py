@@ -90,7 +90,11 @@ class Driver:
         self.loops_outside = False
         self._adapter: Final = adapter
         self._drivers: Final = drivers
-        drivers[adapter.number] = self
+        known = next(iter(drivers.values()), None)
+        if known is not None and known._adapter.hosts is not adapter.hosts:
+            drivers.clear()  # they are another run's, and would keep its memory
+        if adapter.hosts:
+            drivers[adapter.number] = self
         self._numbers: Mapping[bytes, int] = {address: number for number, address in enumerate(adapter.addresses)}
 
     def sender(self, src: bytes, peer_index: int) -> int:
