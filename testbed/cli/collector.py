@@ -12,6 +12,9 @@ import click
 PROCESS: Final = object()
 """Context object of a command that is the only one in its process, whose end frees all memory."""
 
+MAX_FROZEN_AT_START: Final = 1_000
+"""Objects that Python itself may have frozen when it starts: 375 in 3.12, none in other versions."""
+
 
 @contextmanager
 def collector_off() -> Iterator[None]:
@@ -29,12 +32,12 @@ def collector_off() -> Iterator[None]:
 def imports_frozen() -> Iterator[None]:
     """Context manager: exclude existing objects, mostly imported modules, from collection. Previously frozen objects stay
     frozen."""
-    frozen = gc.get_freeze_count()
+    is_frozen = gc.get_freeze_count() > MAX_FROZEN_AT_START
     gc.freeze()
     try:
         yield
     finally:
-        if not frozen and not _process_ends():
+        if not is_frozen and not _process_ends():
             gc.unfreeze()
 
 
