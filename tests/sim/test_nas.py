@@ -25,7 +25,7 @@ def row(nodes: int = 4, protocol: str = "am2", **settings: object) -> dict[str, 
 
 @pytest.mark.parametrize(
     ("kernel", "protocol"),
-    product(["is", "cg", "mg", "ft"], ["emp", "am2", "via", "openmx"])
+    [*product(["is", "cg", "mg", "ft"], ["emp", "am2", "via", "openmx"])]
     if LONG
     else [("is", "openmx"), ("cg", "via"), ("mg", "emp"), ("ft", "am2")],
 )
