@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
 from protocols.mpi.datatypes import BY_TYPECODE, BYTE, Datatype, view_bytes
 from protocols.mpi.iovec import Data, IoVec
-from protocols.mpi.mpi_errors import ERR_BUFFER, ERR_COUNT, ERR_TYPE, MPIError
+from protocols.mpi.mpi_errors import ERR_BUFFER, ERR_COUNT, ERR_TYPE, ArgumentKeyError, ArgumentValueError, MPIError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -90,7 +90,7 @@ def _count_items(parsed: _MessageParts) -> int:
     """Return the number of items in the buffer. Raises MPIError (ERR_COUNT) if the last one is incomplete."""
     view, item = parsed.view, parsed.item
     if item <= 0 or len(view) % item:
-        raise MPIError(ERR_COUNT, f"a buffer of {len(view)} bytes does not hold whole items of {item} bytes")
+        raise ArgumentValueError(ERR_COUNT, f"a buffer of {len(view)} bytes does not hold whole items of {item} bytes")
     return len(view) // item
 
 
@@ -120,7 +120,7 @@ def equal_blocks(message: Message, number: int, write: bool) -> Data:
         return parsed.view[:0]
     items = _count_items(parsed) if len(parsed.view) else 0
     if items % number:
-        raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks")
+        raise ArgumentValueError(ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks")
     return _slice_items(parsed, items, 0)
 
 
@@ -139,7 +139,9 @@ def vector_blocks(message: Message, number: int, write: bool) -> list[Data]:
     if counts is None:
         items = _count_items(parsed) if len(parsed.view) else 0
         if items % number:
-            raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks")
+            raise ArgumentValueError(
+                ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks"
+            )
         counts = items // number
     counts_by_rank = [index(counts)] * number if _is_number(counts) else [index(count) for count in counts]
     if displacements is None:
@@ -147,7 +149,7 @@ def vector_blocks(message: Message, number: int, write: bool) -> list[Data]:
     elif _is_number(displacements):
         displacements = [rank * index(displacements) for rank in range(number)]
     if len(counts_by_rank) != number or len(displacements) != number:
-        raise MPIError(
+        raise ArgumentValueError(
             ERR_COUNT, f"{len(counts_by_rank)} counts and {len(displacements)} displacements for {number} ranks"
         )
     return [_slice_items(parsed, count, offset) for count, offset in zip(counts_by_rank, displacements, strict=True)]
@@ -177,7 +179,9 @@ def _datatype_of(buffer: object) -> Datatype:
     item_format = memoryview(buffer).format.lstrip("@=<|")  # type: ignore[arg-type]  # `view_bytes` has checked it
     code = {"Zf": "F", "Zd": "D"}.get(item_format, item_format)
     if code not in BY_TYPECODE:
-        raise MPIError(ERR_TYPE, f"no basic datatype has the item format {item_format!r}: pass [buffer, datatype]")
+        raise ArgumentKeyError(
+            ERR_TYPE, f"no basic datatype has the item format {item_format!r}: pass [buffer, datatype]"
+        )
     return BY_TYPECODE[code]
 
 
@@ -204,4 +208,4 @@ def _check_datatype(datatype: Datatype | str) -> Datatype:
     try:
         return BY_TYPECODE[datatype]
     except KeyError:
-        raise MPIError(ERR_TYPE, f"no basic datatype has the typecode {datatype!r}") from None
+        raise ArgumentKeyError(ERR_TYPE, f"no basic datatype has the typecode {datatype!r}") from None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from protocols.mpi.collectives.neighbourhoods import Neighbourhood
 from protocols.mpi.constants import PROC_NULL
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_DIMS, ERR_RANK, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_DIMS, ERR_RANK, ArgumentValueError, MPIError
 
 
 class Grid(NamedTuple):
@@ -35,7 +35,7 @@ class Grid(NamedTuple):
         """Return the rank of a point. Raises MPIError: ERR_DIMS for a wrong number of coordinates, ERR_ARG for a coordinate
         outside of a dimension that is not periodic."""
         if len(point) != len(self.dims):
-            raise MPIError(ERR_DIMS, f"a point must have {len(self.dims)} coordinates, got {len(point)}")
+            raise ArgumentValueError(ERR_DIMS, f"a point must have {len(self.dims)} coordinates, got {len(point)}")
         rank = 0
         for coordinate, extent, is_periodic in zip(point, self.dims, self.periods, strict=True):
             if not is_periodic and not 0 <= coordinate < extent:

@@ -40,6 +40,7 @@ from protocols.mpi.mpi_errors import (
     ERR_COUNT,
     ERR_ROOT,
     ERR_TYPE,
+    ArgumentValueError,
     MPIError,
     check_type,
 )
@@ -387,7 +388,7 @@ class CollectiveCalls(PointToPoint):
             if out is not None and len(out[0]) != len(data):
                 raise _size_mismatch(call, len(data), len(out[0]), 1)
         if datatype.extent and len(data) % datatype.extent:
-            raise MPIError(
+            raise ArgumentValueError(
                 ERR_TYPE,
                 f"{call}: {len(data)} bytes are not whole items of {datatype.name}, of {datatype.extent} bytes",
             )
@@ -419,7 +420,7 @@ class CollectiveCalls(PointToPoint):
         else:
             sizes = [count * datatype.extent for count in counts]
         if len(sizes) != self.size or sum(sizes) != len(data):
-            raise MPIError(
+            raise ArgumentValueError(
                 ERR_COUNT,
                 f"{call}: {len(data)} bytes cannot be divided into blocks of {sizes} bytes for {self.size} ranks",
             )
@@ -457,7 +458,7 @@ def _sizes(out: BlockBuffers | None) -> list[int] | None:
 def _size_mismatch(call: str, block: int, buffer: int, number: int) -> MPIError:
     """Make the error for `number` blocks of `block` bytes that do not fill a buffer of `buffer` bytes."""
     blocks = f"{number} blocks of " if number > 1 else ""
-    return MPIError(ERR_COUNT, f"{call}: {blocks}{block} bytes do not fit the other buffer of {buffer} bytes")
+    return ArgumentValueError(ERR_COUNT, f"{call}: {blocks}{block} bytes do not fit the other buffer of {buffer} bytes")
 
 
 def _in_place_error(call: str) -> MPIError:

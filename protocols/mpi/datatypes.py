@@ -15,7 +15,18 @@ from protocols.mpi import external32
 from protocols.mpi.constants import ORDER_C
 from protocols.mpi.datatype_constructors import COMBINERS, Constructor
 from protocols.mpi.iovec import Span, merge_adjacent
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_BUFFER, ERR_COUNT, ERR_TRUNCATE, ERR_TYPE, Handle, MPIError
+from protocols.mpi.mpi_errors import (
+    ERR_ARG,
+    ERR_BUFFER,
+    ERR_COUNT,
+    ERR_TRUNCATE,
+    ERR_TYPE,
+    ArgumentBufferError,
+    ArgumentKeyError,
+    ArgumentTypeError,
+    Handle,
+    MPIError,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -471,19 +482,21 @@ def view_bytes(buffer: object, write: bool) -> tuple[memoryview, int]:
     try:
         view = memoryview(buffer)  # type: ignore[arg-type]  # objects without a buffer raise TypeError
     except (TypeError, ValueError) as error:
-        raise MPIError(
+        raise ArgumentTypeError(
             ERR_BUFFER,
             f"a {type(buffer).__name__} does not support the buffer protocol: use send and recv for objects",
         ) from error
     if view.f_contiguous and not view.c_contiguous and hasattr(buffer, "T"):  # an array in Fortran order
         view = memoryview(buffer.T)
     if not view.c_contiguous:
-        raise MPIError(ERR_BUFFER, "the buffer's bytes are not contiguous: copy it first")
+        raise ArgumentBufferError(ERR_BUFFER, "the buffer's bytes are not contiguous: copy it first")
     if write and view.readonly:
-        raise MPIError(ERR_BUFFER, "a receive needs a buffer that can be written, this one is read-only")
+        raise ArgumentBufferError(ERR_BUFFER, "a receive needs a buffer that can be written, this one is read-only")
     # References are addresses, which are meaningless in other processes. In a format, colons enclose the names of fields.
     if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
-        raise MPIError(ERR_TYPE, "the buffer's items are references to Python objects: use send and recv for objects")
+        raise ArgumentKeyError(
+            ERR_TYPE, "the buffer's items are references to Python objects: use send and recv for objects"
+        )
     # A view with a zero in its shape cannot be cast.
     return (view.cast("B") if view.nbytes else memoryview(bytearray())), view.itemsize or 1
 

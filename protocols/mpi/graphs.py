@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocols.mpi.collectives.neighbourhoods import Neighbourhood
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_RANK, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_RANK, ArgumentValueError, MPIError
 
 Edge = tuple[int, int, int]
 """Source, destination and weight."""
@@ -74,7 +74,7 @@ def adjacent_edges(
         return DistributedGraph(tuple(sources), tuple(destinations), None)
     weights = tuple(source_weights or ()), tuple(destination_weights or ())
     if (len(weights[0]), len(weights[1])) != (len(sources), len(destinations)):
-        raise MPIError(
+        raise ArgumentValueError(
             ERR_ARG,
             f"{len(weights[0])} and {len(weights[1])} weights for {len(sources)} sources and {len(destinations)} "
             "destinations",
@@ -93,11 +93,11 @@ def listed_edges(
     ERR_RANK and ERR_ARG."""
     _check_ranks((*sources, *destinations), size)
     if len(degrees) != len(sources) or any(degree < 0 for degree in degrees) or sum(degrees) != len(destinations):
-        raise MPIError(
+        raise ArgumentValueError(
             ERR_ARG, f"degrees {list(degrees)} do not fit {len(sources)} sources and {len(destinations)} destinations"
         )
     if weights is not None and len(weights) != len(destinations):
-        raise MPIError(ERR_ARG, f"{len(weights)} weights for {len(destinations)} edges")
+        raise ArgumentValueError(ERR_ARG, f"{len(weights)} weights for {len(destinations)} edges")
     begins = [source for source, degree in zip(sources, degrees, strict=True) for _ in range(degree)]
     return list(zip(begins, destinations, weights or [1] * len(destinations), strict=True))
 

@@ -163,7 +163,7 @@ class MPIError(RuntimeError):
         return f"MPI.Exception({self.error_code})"
 
     def __reduce__(self) -> tuple[type[MPIError], tuple[int, str, Envelope | None]]:
-        return MPIError, (self.error_code, str(self), self.envelope)
+        return type(self), (self.error_code, str(self), self.envelope)
 
     def __int__(self) -> int:
         return self.error_code
@@ -194,6 +194,24 @@ class MPIError(RuntimeError):
 
     def Get_error_string(self) -> str:
         return str(self)
+
+
+class ArgumentTypeError(MPIError, TypeError):
+    """An argument that is no buffer. Here and below, the second class is that of the error that mpi4py raises."""
+
+
+class ArgumentValueError(MPIError, ValueError):
+    """Arguments whose sizes do not fit each other."""
+
+
+class ArgumentBufferError(MPIError, BufferError):
+    """A buffer that is not contiguous, or is read-only."""
+
+
+class ArgumentKeyError(MPIError, KeyError):
+    """A type of items for which there is no datatype."""
+
+    __str__ = BaseException.__str__  # KeyError's puts the message in quotation marks
 
 
 _program_codes: dict[int, tuple[int, str]] = {}  # the program's own error codes: their class and string

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from protocols.mpi.collective_calls import CollectiveCalls
 from protocols.mpi.collectives import objects
-from protocols.mpi.mpi_errors import ERR_COUNT, MPIError
+from protocols.mpi.mpi_errors import ERR_COUNT, ArgumentValueError
 from protocols.mpi.operations import SUM, Op
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class ObjectCalls(CollectiveCalls):
         self._check_collective("scatter", root)
         if self.rank == root and (sendobj is None or len(sendobj) != self.size):
             count = "none" if sendobj is None else str(len(sendobj))
-            raise MPIError(ERR_COUNT, f"scatter: the root must pass {self.size} objects, got {count}")
+            raise ArgumentValueError(ERR_COUNT, f"scatter: the root must pass {self.size} objects, got {count}")
         return await objects.scatter(self._begin_exchange("scatter", root=root), sendobj, root)
 
     async def allgather(self, sendobj: T) -> list[T]:
@@ -42,7 +42,9 @@ class ObjectCalls(CollectiveCalls):
         """Send the k-th object to rank k; return the objects from all ranks, by rank."""
         self._check_collective("alltoall")
         if len(sendobj) != self.size:
-            raise MPIError(ERR_COUNT, f"alltoall: each rank must pass {self.size} objects, got {len(sendobj)}")
+            raise ArgumentValueError(
+                ERR_COUNT, f"alltoall: each rank must pass {self.size} objects, got {len(sendobj)}"
+            )
         return await objects.alltoall(self._begin_exchange("alltoall"), sendobj)
 
     async def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:

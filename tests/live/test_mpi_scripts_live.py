@@ -53,6 +53,15 @@ def test_a_script_sends_matrix_columns_with_derived_datatypes(
     testbed.run(star, with_our_import("columns.py", tmp_path), protocol=protocol)
 
 
+@pytest.mark.parametrize("protocol", ["openmx", "tcp"])
+def test_the_tutorials_examples_with_arrays_run_with_one_changed_import(
+    star: RunningCluster, tmp_path: Path, protocol: str
+) -> None:
+    testbed.run(star, with_our_import("arrays.py", tmp_path), protocol=protocol, output=tmp_path / "run")
+    for node in ("n1", "n2"):
+        assert (tmp_path / "run" / "logs" / f"{node}.log").read_text() == "done\n"
+
+
 def test_a_synchronous_send_over_tcp_waits_for_its_receive(star: RunningCluster, tmp_path: Path) -> None:
     script = write_script(
         tmp_path,

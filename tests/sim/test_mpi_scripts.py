@@ -76,6 +76,21 @@ def test_a_script_sends_matrix_columns_with_derived_datatypes(tmp_path: Path, pr
     testbed.run(Cluster.star(2, loss="2%"), with_our_import("columns.py", tmp_path), protocol=protocol, mode="sim")
 
 
+@pytest.mark.parametrize(
+    ("protocol", "ranks"), [("emp", 4), ("am2", 3), ("via", 5), ("openmx", 4), ("openmx", 8), ("ssam", 2)]
+)
+def test_the_tutorials_examples_with_arrays_run_with_one_changed_import(
+    tmp_path: Path, protocol: str, ranks: int
+) -> None:
+    cells = {"kind": "atm", "rate": "140mbit", "overhead": 2} if protocol == "ssam" else {}
+    folder = tmp_path / "run"
+    testbed.run(
+        Cluster.star(ranks, loss="1%", seed=2, **cells), with_our_import("arrays.py", tmp_path), protocol=protocol,
+        mode="sim", check=True, output=folder,
+    )  # fmt: skip
+    assert [lines(folder, f"n{rank + 1}") for rank in range(ranks)] == [["done"]] * ranks
+
+
 def test_an_exception_in_a_script_is_reported_with_traceback_and_node(tmp_path: Path) -> None:
     script = write_script(tmp_path, "if comm.rank == 1:", "    comm.Recv(bytearray(1), 7)", "comm.recv(source=1)")
     with pytest.raises(ProgramError, match="n2: ") as raised:

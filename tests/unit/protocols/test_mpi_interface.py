@@ -428,3 +428,33 @@ def test_programs_may_subclass_communicators() -> None:
 
     assert run(Ranks(2), program, program) == [(1, True), (0, True)]
     assert not Ring()
+
+
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (TypeError, lambda comm: comm.Send("abc", 0)),
+        (TypeError, lambda comm: comm.Send([1, 2, 3], 0)),
+        (BufferError, lambda comm: comm.Recv(b"abc", 0)),
+        (BufferError, lambda comm: comm.Send(memoryview(bytes(9))[::2], 0)),
+        (KeyError, lambda comm: comm.Send([bytearray(8), "zz"], 0)),
+        (ValueError, lambda comm: comm.scatter([1, 2, 3], root=0)),
+        (ValueError, lambda comm: comm.alltoall([1, 2, 3])),
+        (ValueError, lambda comm: comm.Allreduce(bytearray(2), bytearray(3))),
+        (ValueError, lambda comm: comm.Allgather(bytearray(2), bytearray(3))),
+        (ValueError, lambda comm: comm.Create_cart([1]).Get_cart_rank([0, 0])),
+    ],
+)
+def test_wrong_arguments_raise_mpi4pys_error_which_is_an_mpi_exception_too(error: type[Exception], call: Any) -> None:
+    def program() -> None:
+        with pytest.raises(error) as raised:
+            call(MPI.COMM_WORLD)
+        assert isinstance(raised.value, MPI.Exception)
+        assert raised.value.Get_error_class() != MPI.SUCCESS
+        copy = pickle.loads(pickle.dumps(raised.value))
+        assert (type(copy), str(copy), copy.Get_error_class()) == (
+            type(raised.value), str(raised.value), raised.value.Get_error_class(),
+        )  # fmt: skip
+        assert not str(raised.value).startswith("'")
+
+    run(Ranks(1), program)
