@@ -47,6 +47,7 @@ def extensions() -> list[Extension]:
         sys.exit(f"NETNS_TESTBED_COMPILE=1 needs a C compiler, {compiler}, and Python's headers, Python.h")
     from mypyc.build import mypycify
 
+    print(f"translating {len(modules())} modules to C", flush=True)
     # Types are checked where all packages are installed, which a build environment does not have.
     options = ["--config-file=", "--ignore-missing-imports", "--no-error-summary", *modules()]
     result = mypycify(

@@ -36,7 +36,7 @@ _COMPILED = tuple(
     for name in (
         "unit/engine", "unit/fabric", "unit/fates", "unit/nic", "unit/protocols", "unit/runtime",
         "unit/suite/test_build_kind.py", "sim",
-        "live/test_am2_at_home.py", "live/test_atm_live.py", "live/test_live_runs.py", "live/test_parity_live.py",
+        "live/test_am2_on_myrinet.py", "live/test_atm_live.py", "live/test_live_runs.py", "live/test_parity_live.py",
         "live/test_receive_queues.py", "live/test_relay_gso.py", "live/test_replays_live.py",
         "live/test_restarted_peers.py", "live/test_shared_runs.py", "live/test_stalls_live.py",
     )
@@ -47,7 +47,7 @@ _NOT_COMPILED = tuple(_HERE / "unit" / "protocols" / name for name in ("test_cod
 _LONGEST = tuple(
     _HERE / name
     for name in (
-        "live/test_tutorial.py", "live/test_documentation.py", "live/test_replugged_counts.py", "live/test_command.py",
+        "live/test_tutorial.py", "live/test_documentation.py", "live/test_datapath_changes.py", "live/test_command.py",
         "live/test_splices.py", "live/test_check.py", "live/test_top_web.py", "live/test_spread_faults.py",
         "live/test_relay.py", "live/test_plugin_live.py", "live/test_inject.py", "live/test_converge.py",
         "live/test_spread_clusters.py", "live/test_plugin_machines.py", "live/test_machines_check.py",
@@ -56,8 +56,8 @@ _LONGEST = tuple(
         "live/applications/test_stacks_benchmark.py", "live/test_kill_points.py", "live/test_shared_nics.py",
         "live/test_openmx_everywhere.py", "live/test_collect.py", "live/test_ssam_everywhere.py", "live/test_udp.py",
         "live/test_secure_shell.py", "live/test_ranks_live.py", "live/test_shared_attaching.py", "live/test_am2_shared.py",
-        "live/test_topologies.py", "live/test_kill_points_of_faults.py", "live/test_storms_leave_nothing.py",
-        "live/test_tags_live.py", "live/test_random_kills.py", "live/test_relays_do_not_grow.py",
+        "live/test_topologies.py", "live/test_kill_points_of_faults.py", "live/test_leaks_under_faults.py",
+        "live/test_tags_live.py", "live/test_random_kills.py", "live/test_relay_leaks.py",
         "unit/protocols/test_codec.py", "unit/protocols/test_scapy_codec.py", "unit/documentation/test_build.py",
         "sim/test_workloads.py", "sim/test_conformance.py", "sim/test_studies.py", "sim/test_reproduce_command.py",
         "sim/test_progress_in_a_terminal.py", "sim/test_a_thousand_nodes.py", "sim/test_reproducing_openmx.py",

@@ -33,6 +33,8 @@ FORM_SHORT: Final = 0
 FORM_MEDIUM: Final = 1
 FORM_BULK: Final = 2
 FORM_GONE: Final = 3
+FORM_LOST_REPLY: Final = 4
+FORM_KEEPALIVE: Final = 5
 FLAGS_REPLY: Final = 1
 
 ANSWER: Final = struct.Struct("!6s6sHHBBHHIIBBHIHI")
@@ -91,7 +93,7 @@ NAMES: Final[dict[str, dict[int, str]]] = {
         6: "BAD_SEGMENT",
         7: "RESTARTED",
     },
-    "form": {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE"},
+    "form": {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE", 4: "LOST_REPLY", 5: "KEEPALIVE"},
 }
 """Names of field values."""
 
@@ -347,7 +349,7 @@ def unpack_message(
         REASON_RESTARTED,
     ):
         raise MalformedError("reason")
-    if form not in (FORM_SHORT, FORM_MEDIUM, FORM_BULK, FORM_GONE):
+    if form not in (FORM_SHORT, FORM_MEDIUM, FORM_BULK, FORM_GONE, FORM_LOST_REPLY, FORM_KEEPALIVE):
         raise MalformedError("form")
     end = 72 + length
     if end > len(raw):

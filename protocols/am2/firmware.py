@@ -27,7 +27,7 @@ from protocols.am2.receiver import MALFORMED, DeliveryCallback, Receiver
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
-from protocols.am2.transport import PREFIX_SIZE, PacketClass, build_answer, unpack_answer, unpack_body
+from protocols.am2.transport import KEEPALIVE, PREFIX_SIZE, PacketClass, build_answer, unpack_answer, unpack_body
 from protocols.core import firmware
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
@@ -102,7 +102,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._loopback = card.peers.loopback
         self._loopback_frames = self._loopback.frames
         self._is_mapper_started = True
-        self._has_few_deadlines = True  # neither pending notices nor a mapper have deadlines
+        self._has_few_deadlines = True  # neither pending notices, nor keepalives, nor a mapper have deadlines
         self._waiting_slots = self._sender.waiting_slots
         self._has_new_routes = False  # routes have been installed, and waiting messages not been sent
         self._mapping_port = MappingPort(card, self._install)
@@ -278,7 +278,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._card.update_prefix(peer)
         self._sender.on_peer_restarted(peer, unanswered_packets)
         self._pending_notices.discard(peer)
-        self._card.nic.post_completion(peer.number << layout.SUBJECT_BITS | layout.RESTARTED)
+        self._card.nic.post_completion(peer.number << layout.SUBJECT_BITS | layout.LOST)
         self._sender.send_waiting(now, peer)
 
     def _count_malformed(self, error: MalformedError) -> None:
@@ -316,6 +316,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
                     self._send_waiting(now)
             elif subject not in endpoint.messages:  # otherwise the doorbell is repeated
                 self._sender.on_message_written(now, endpoint, subject)
+        elif subject == layout.AWAITED:
+            self._sender.on_awaited(now, number >> layout.ENDPOINT_BITS)
         else:
             self._residency.on_doorbell(now, number, subject)
             if subject == layout.MAPPED and card.privileged is not None and card.privileged.page is not None:
@@ -345,23 +347,36 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
                     mapper.unreachable(now, number)
             sender.given_up_peers.clear()
             if sender.undelivered_notices:
-                self._pending_notices.add(now, sender.undelivered_notices)
-                sender.undelivered_notices.clear()
-                self._cached_headers.clear()  # so that `_cache_header` sees the next frame of each peer
-        if self._pending_notices.by_peer or not self._has_few_deadlines:
+                self._keep_notices(now)
+        watch = sender.reply_watch
+        if self._pending_notices.by_peer or watch.due_at is not None or not self._has_few_deadlines:
             self._pending_notices.on_timer(now)
-            self._has_few_deadlines = not (mapper is not None or self._pending_notices.by_peer)
+            sender.ask_hosts(now)
+            self._has_few_deadlines = not (
+                mapper is not None or self._pending_notices.by_peer or watch.due_at is not None
+            )
         if self._leaving:
             self._residency.advance_unloads(now)
         if self._loopback_frames:
             self._loopback.run(now, self.receive)
 
+    def _keep_notices(self, now: int) -> None:
+        """Keep the NIC's own messages that were not delivered. A keepalive has shown that its peer is unreachable."""
+        sender = self._sender
+        for message in sender.undelivered_notices:
+            if message.body == KEEPALIVE:
+                sender.reply_watch.end(message.peer)
+                self._card.nic.post_completion(message.peer.number << layout.SUBJECT_BITS | layout.LOST)
+        self._pending_notices.add(now, [message for message in sender.undelivered_notices if message.body != KEEPALIVE])
+        sender.undelivered_notices.clear()
+        self._cached_headers.clear()  # so that `_cache_header` sees the next frame of each peer
+
     def _earliest_deadline(self, deadline: int | None) -> int | None:
-        """Return the earliest of the sender's deadline and the deadlines of turns, leaving endpoints, pending notices
-        and the mapper."""
+        """Return the earliest of the sender's deadline and the deadlines of turns, leaving endpoints, pending notices,
+        keepalives and the mapper."""
         if not self._is_mapper_started:
             return 0
-        times = [deadline, self._sender.turn_end, self._pending_notices.deadline]
+        times = [deadline, self._sender.turn_end, self._pending_notices.deadline, self._sender.reply_watch.due_at]
         times += self._residency.deadlines()
         if self._mapper is not None:
             times.append(self._mapper.deadline)

@@ -80,8 +80,9 @@ class AM2Message(Packet):
     name = "AM-II message"
     fields_desc = [  # noqa: RUF012
         # SHORT: arguments only. MEDIUM: data for the handler. BULK: data for the destination's segment. GONE: the endpoint
-        # `origin` no longer exists.
-        ByteEnumField("form", 0, {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE"}),
+        # `origin` no longer exists. LOST_REPLY: `origin` has replied to a request, and the reply was given up. KEEPALIVE:
+        # nothing but its acknowledgement is wanted.
+        ByteEnumField("form", 0, {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE", 4: "LOST_REPLY", 5: "KEEPALIVE"}),
         FlagsField("flags", 0, 8, ["REPLY"]),
         ByteField("handler", 0),
         ByteField("arguments", 0),  # number of arguments

@@ -144,6 +144,8 @@ MAPPED: Final = 72
 ABSENT: Final = 73
 """The region does not exist."""
 
+AWAITED: Final = 77
+"""The endpoint waits for replies of a NIC, whose number is above the endpoint's: the answer to OWED."""
 PRIVILEGE: Final = 70
 """The endpoint is a mapper daemon's (`mapping_port`)."""
 
@@ -162,9 +164,14 @@ GONE: Final = 75
 """An endpoint of another NIC, named by that NIC's number and the endpoint's, no longer exists and will not reply to
 requests."""
 ENDPOINT_BITS: Final = 16
-"""Bits of the endpoint's number below the NIC's number, in GONE."""
-RESTARTED: Final = 71
-"""A NIC, whose number is in place of the endpoint's, has restarted and has lost all requests."""
+"""Bits of the endpoint's number below the NIC's number, in GONE and AWAITED, or the request's, in LOST_REPLY."""
+LOST_REPLY: Final = 76
+"""An endpoint's request, named by its number and the endpoint's, was replied to, and the reply given up."""
+OWED: Final = 78
+"""A NIC, whose number is in place of the endpoint's, has sent no reply for long: does the host wait for one?"""
+LOST: Final = 71
+"""A NIC, whose number is in place of the endpoint's, has restarted or is unreachable: it will not reply to the requests that
+it has accepted."""
 
 REGION_SUBJECTS: Final = frozenset((MAPPED, ABSENT, UNMAPPED))
 """Subjects of doorbells and notifications about regions."""

@@ -1,4 +1,5 @@
-"""Pending notices to other NICs that an endpoint to which they have sent requests no longer exists.
+"""Pending notices to other NICs: that an endpoint to which they have sent requests no longer exists, or that the reply to
+one of their requests was given up.
 
 A notice is sent and given up like any message: otherwise it would keep its channel forever. But the peer's programs wait
 for replies, and may have nothing to send. So a notice that was given up is kept, and sent again when a frame of the peer
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from protocols.am2.codec import FORM_GONE
 from protocols.am2.peers import Peer
 from protocols.am2.sender import Sender
 from protocols.am2.settings import SECOND
@@ -24,13 +26,13 @@ _LAST_PAUSE: Final = _FIRST_PAUSE << 16
 
 
 class PeerNotices:
-    """Pending notices to a peer. messages: by the endpoints' numbers, whose range is limited. next_at: time at which one is
-    sent; None: one is in flight, or no more are sent. pause: nanoseconds before the next one."""
+    """Pending notices to a peer. messages: by their bodies, so that none is kept twice. next_at: time at which one is sent;
+    None: one is in flight, or no more are sent. pause: nanoseconds before the next one."""
 
     __slots__ = ("messages", "next_at", "pause")
 
     def __init__(self) -> None:
-        self.messages: Final[dict[int, Message]] = {}
+        self.messages: Final[dict[bytes, Message]] = {}
         self.next_at: int | None = None
         self.pause = _FIRST_PAUSE
 
@@ -56,7 +58,7 @@ class PendingNotices:
             notices = self.by_peer.get(message.peer)
             if notices is None:
                 notices = self.by_peer[message.peer] = PeerNotices()
-            notices.messages[message.endpoint.number] = message
+            notices.messages[message.body] = message
             if notices.next_at is None and notices.pause <= _LAST_PAUSE:
                 notices.next_at = now + notices.pause
 
@@ -87,6 +89,8 @@ class PendingNotices:
     def pending_work(self) -> Iterable[str]:
         """Yield a sentence for every peer with pending notices."""
         for peer, notices in self.by_peer.items():
-            if notices.messages:
-                endpoints = ", ".join(map(str, notices.messages))
-                yield f"node {peer.number} does not acknowledge that these endpoints are gone: {endpoints}"
+            gone = [str(message.endpoint.number) for body, message in notices.messages.items() if body[0] == FORM_GONE]
+            if gone:
+                yield f"node {peer.number} does not acknowledge that these endpoints are gone: {', '.join(gone)}"
+            if lost := len(notices.messages) - len(gone):
+                yield f"node {peer.number} does not acknowledge that {lost} replies to its requests are lost"

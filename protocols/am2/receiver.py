@@ -16,6 +16,8 @@ from protocols.am2.codec import (
     FLAGS_REPLY,
     FORM_BULK,
     FORM_GONE,
+    FORM_KEEPALIVE,
+    FORM_LOST_REPLY,
     FORM_MEDIUM,
     REASON_BAD_SEGMENT,
     REASON_BAD_TAG,
@@ -72,9 +74,12 @@ class Receiver:
         length = len(body) - MESSAGE_HEADER_SIZE - 4 * count
         card, counters = self._card, self._counters
         if length < 0 or count > layout.MAX_ARGUMENTS or form > FORM_BULK:
-            if form != FORM_GONE:
+            if form == FORM_GONE:
+                self._on_endpoint_gone(peer, origin)
+            elif form == FORM_LOST_REPLY:
+                self._on_reply_lost(peer, number, message)
+            elif form != FORM_KEEPALIVE:
                 return MALFORMED
-            self._on_endpoint_gone(peer, origin)
             return REASON_NONE
         endpoint = card.endpoints.get(number)
         if endpoint is None:
@@ -121,6 +126,7 @@ class Receiver:
         page[message_offset : message_offset + size] = body[:size] if length else body
         if flags & FLAGS_REPLY:
             endpoint.next_reply = endpoint.next_reply + 1 & layout.RING_SIZE - 1
+            peer.replied += 1
         else:
             endpoint.next_request = endpoint.next_request + 1 & layout.RING_SIZE - 1
             endpoint.requesters[peer] = None
@@ -147,6 +153,18 @@ class Receiver:
                 ):
                     message.status = UNREACHABLE
         self._card.nic.interrupt((peer.number << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS | layout.GONE)
+
+    def _on_reply_lost(self, peer: Peer, number: int, request: int) -> None:
+        """Handle a notice that the reply to a request of endpoint `number` was given up; otherwise as
+        `_on_endpoint_gone`."""
+        endpoint = self._card.endpoints.get(number)
+        if endpoint is None:
+            return
+        for message in endpoint.messages.values():
+            is_request = message.slot < layout.REPLIES and message.peer is peer
+            if is_request and message.unanswered and not message.status and unpack_message(message.body)[7] == request:
+                message.status = UNREACHABLE
+        self._card.nic.interrupt((request << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS | layout.LOST_REPLY)
 
     def discard_parts(self, peer: Peer) -> None:
         """Discard the partly received messages of a restarted peer."""

@@ -24,13 +24,16 @@ from protocols.am2.codec import (
 from protocols.am2.endpoint_scheduler import EndpointScheduler
 from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.am2.peers import Peer
+from protocols.am2.reply_watch import ReplyWatch
 from protocols.am2.transport import (
+    KEEPALIVE,
     MESSAGE_HEADER_SIZE,
     OFFSET_AND_TOTAL_AT,
     Message,
     Packet,
     SendRow,
     build_gone,
+    build_lost_reply,
     build_message,
 )
 
@@ -58,7 +61,7 @@ class Sender:
     """All outgoing messages. waiting_slots: slots of messages that wait while the NIC loiters with another endpoint, by
     endpoint. scan_at: time of the next scan for unanswered packets; None: no scan. given_up_peers: numbers of the peers
     that have been given up since the firmware last cleared the list. undelivered_notices: the NIC's own messages that have
-    been given up, likewise."""
+    been given up, or cannot be sent now, likewise. reply_watch: watch of the peers that owe replies."""
 
     __slots__ = (
         "_busy_peers",
@@ -72,6 +75,7 @@ class Sender:
         "_turn_owner",
         "_unmapped_messages",
         "given_up_peers",
+        "reply_watch",
         "scan_at",
         "undelivered_notices",
         "waiting_slots",
@@ -92,6 +96,7 @@ class Sender:
         self.scan_at: int | None = None
         self.given_up_peers: list[int] = []
         self.undelivered_notices: list[Message] = []
+        self.reply_watch: Final = ReplyWatch(card.settings.keepalive if card.settings.reliable else 0)
 
     @property
     def turn_end(self) -> int | None:
@@ -380,6 +385,22 @@ class Sender:
             self._post_returns(endpoint)
         if self._busy_peers or self._returning_endpoints:
             self.scan_at = now + self._card.settings.scan
+        if self.reply_watch.new:
+            self.reply_watch.begin(now)
+
+    def ask_hosts(self, now: int) -> None:
+        """Ask the hosts whether they wait for peers that owe replies and have been silent, if it is time."""
+        if self.reply_watch.due_at is not None and self.reply_watch.due_at <= now:
+            for peer in self.reply_watch.silent_peers(now):
+                self._card.nic.post_completion(peer.number << layout.SUBJECT_BITS | layout.OWED)
+
+    def on_awaited(self, now: int, number: int) -> None:
+        """Handle a host's answer that it waits for the replies of a peer."""
+        peer = self._card.peers.known.get(number)
+        if peer is None:
+            self._counters.invalid += 1
+        elif (endpoint := self.reply_watch.on_awaited(now, peer)) is not None:
+            self.send_own(now, Message(endpoint, layout.SLOTS, peer, KEEPALIVE))
 
     def _must_yield(self, peer: Peer, endpoint: NicEndpoint) -> bool:
         """Whether a refused packet must release its channel: its endpoint is leaving its frame, or other messages wait,
@@ -434,6 +455,7 @@ class Sender:
             else:
                 self._fail(message, UNREACHABLE)
         self.undelivered_notices = [message for message in self.undelivered_notices if message.peer is not peer]
+        self.reply_watch.end(peer)
 
     # The ends of messages.
 
@@ -528,8 +550,17 @@ class Sender:
                     self.scan_at = 0  # immediately
             return
         if message.status:
+            if message.status == UNREACHABLE and slot >= layout.REPLIES:
+                # To be sent when the peer is heard of again, in the name of an endpoint that never leaves its frame.
+                own = NicEndpoint(endpoint.number, endpoint.frames)
+                body = build_lost_reply(message.body)
+                self.undelivered_notices.append(Message(own, layout.SLOTS, message.peer, body))
+                if self.scan_at is None:
+                    self.scan_at = 0
             self._return_message(endpoint, slot, message.status)
             return
+        if slot < layout.REPLIES:
+            self.reply_watch.on_accepted(message.peer, endpoint)
         page[_SLOT_OFFSETS[slot]] = layout.ANSWERED if message.packet_size else layout.FREE
         if not endpoint.frames.is_trusted:
             endpoint.frames.fence()

@@ -31,7 +31,8 @@ class Settings:
     unreachable (from memory, the paper has 255, and "several seconds": 40 resends at intervals of at most 160 ms take six
     seconds). detour: nanoseconds for which messages wait for a new route after the last one was lost (ours). refused:
     nanoseconds before a packet refused for a temporary reason is resent (ours). congestion: number of refusals after
-    which a message is returned to its sender; 0, ours: unlimited.
+    which a message is returned to its sender; 0, ours: unlimited. keepalive: nanoseconds without a reply after which a
+    peer that has accepted requests is sent a keepalive (ours), doubled with each; 0: none is sent.
 
     Endpoints. credits: K_user, maximum requests of an endpoint to each other endpoint without a reply (4: the product of
     bandwidth and round trip, in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the
@@ -64,6 +65,7 @@ class Settings:
     detour: int = 2 * SECOND
     refused: int = 1 * MILLISECOND
     congestion: int = 0
+    keepalive: int = 5 * SECOND
     credits: int = 4
     frames: int = 7
     attempts: int = 8

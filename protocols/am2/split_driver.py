@@ -26,6 +26,8 @@ from protocols.myrinet.mapper.settings import Settings as MapperSettings
 _OTHER_DOORBELLS: Final = 4
 """Maximum doorbells of one endpoint in flight, in addition to those of its slots."""
 _MAPPING: Final = MapperSettings()
+_FOR_ALL_HOSTS: Final = frozenset((layout.LOST, layout.GONE, layout.OWED))
+"""Subjects of notifications about another NIC."""
 _REGION_SUBJECT_BITS: Final = 2 * layout.SUBJECT_BITS
 
 
@@ -100,7 +102,7 @@ class _HostRouter(SingleHostActions):
         self._numbers_per_host = settings.numbers_per_host
 
     def post_completion(self, index: int) -> None:
-        if index & layout.SUBJECT_MASK not in (layout.RESTARTED, layout.GONE):
+        if index & layout.SUBJECT_MASK not in _FOR_ALL_HOSTS:
             self._nic.post_completion(_endpoint_of(index) // self._numbers_per_host, index)
             return
         for host in range(self._hosts):
@@ -112,6 +114,7 @@ class _HostRouter(SingleHostActions):
 
 def _endpoint_of(index: int) -> int:
     """Return the number of the endpoint that a doorbell or notification is about."""
-    return index >> (
-        _REGION_SUBJECT_BITS if index & layout.SUBJECT_MASK in layout.REGION_SUBJECTS else layout.SUBJECT_BITS
-    )
+    subject = index & layout.SUBJECT_MASK
+    if subject in (layout.LOST_REPLY, layout.AWAITED):
+        return index >> layout.SUBJECT_BITS & (1 << layout.ENDPOINT_BITS) - 1
+    return index >> (_REGION_SUBJECT_BITS if subject in layout.REGION_SUBJECTS else layout.SUBJECT_BITS)

@@ -24,7 +24,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from protocols.am2.codec import ANSWER_SIZE, FORM_GONE, MESSAGE_SIZE, pack_answer
+from protocols.am2.codec import ANSWER_SIZE, FORM_GONE, FORM_KEEPALIVE, FORM_LOST_REPLY, MESSAGE_SIZE, pack_answer
 from protocols.am2.settings import Settings
 from protocols.core.checksum import crc32
 from protocols.core.malformed import MalformedError
@@ -147,6 +147,16 @@ def frame_prefix(
 def build_gone(endpoint: int) -> bytes:
     """Build the body of a notice that an endpoint no longer exists."""
     return _pack_message(FORM_GONE, 0, 0, 0, endpoint, 0, 0, 0, 0, 0)
+
+
+def build_lost_reply(reply: bytes) -> bytes:
+    """Build the body of a notice that a reply has been given up. reply: its body."""
+    _, flags, _, _, origin, number, _, message, _, _ = unpack_message(reply)
+    return _pack_message(FORM_LOST_REPLY, flags, 0, 0, origin, number, 0, message, 0, 0)
+
+
+KEEPALIVE: Final = _pack_message(FORM_KEEPALIVE, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+"""Body of a message that only asks whether the peer's NIC is there."""
 
 
 def build_message(

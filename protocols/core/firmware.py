@@ -28,7 +28,8 @@ class Adapter:
     pages_apart: consecutive pages of a buffer are not contiguous in host memory, so each page is a DMA transfer of its
     own. routed: the network forwards by the source routes of frames. ordered: no link of the cluster reorders frames.
     hosts: for each function (as of SR-IOV), the number of the first function of its NIC; empty: each NIC has one function.
-    The NIC loops back frames between its functions. is_restarted: the NIC has had another incarnation since the cluster
+    The NIC loops back frames between its functions. names: the name of the node of each function; empty: unknown.
+    is_restarted: the NIC has had another incarnation since the cluster
     began to communicate, to which its peers may still refer.
     """
 
@@ -40,6 +41,7 @@ class Adapter:
     routed: bool = False
     ordered: bool = True
     hosts: Sequence[int] = ()
+    names: Sequence[str] = ()
     is_restarted: bool = False
 
     @property

@@ -42,6 +42,7 @@ class Datatype(Handle):
         "__weakref__",
         "_base",
         "_constructor",
+        "_is_freed",
         "committed",
         "extent",
         "lb",
@@ -62,6 +63,7 @@ class Datatype(Handle):
         """name: may also be a datatype, of which this becomes another handle; None: DATATYPE_NULL."""
         self._base: Datatype | None = None  # from which it was made
         self._constructor: Constructor | None = None
+        self._is_freed = False  # transfers in progress still use its spans
         if isinstance(name, Datatype):
             self._base, self._constructor = name._base, name._constructor
             typecode, spans, lb, extent, name = name.typecode, name.spans, name.lb, name.extent, name.name
@@ -79,16 +81,18 @@ class Datatype(Handle):
         return f"<Datatype {self.name}>"
 
     def __bool__(self) -> bool:
-        """Whether it is not DATATYPE_NULL."""
-        return self.name != _NULL
+        """Whether it is not DATATYPE_NULL, nor freed."""
+        return self.name != _NULL and not self._is_freed
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Datatype):
             return False
+        if not self or not other:
+            return not self and not other
         return (self.name, self.spans, self.lb, self.extent) == (other.name, other.spans, other.lb, other.extent)
 
     def __hash__(self) -> int:
-        return hash((self.name, self.lb, self.extent))
+        return hash((self.name, self.lb, self.extent)) if self else hash(_NULL)
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
@@ -163,10 +167,13 @@ class Datatype(Handle):
         return self
 
     def Free(self) -> None:
-        """Free a derived type or a duplicate; transfers in progress continue. Raises MPIError (ERR_TYPE) for another one."""
+        """Free a derived type or a duplicate: it equals DATATYPE_NULL. Transfers in progress continue, and types that were
+        made from it remain. Raises MPIError (ERR_TYPE) for another one."""
+        if not self:
+            raise MPIError(ERR_TYPE, _NULL)
         if self._constructor is None:
             raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} cannot be freed")
-        self.committed = False
+        self._is_freed, self.committed = True, False
 
     def Dup(self) -> Datatype:
         if not self:
@@ -244,7 +251,11 @@ class Datatype(Handle):
             (offset + (length - 1) * datatype.extent + datatype.ub for offset, datatype, length in parts), default=0
         )
         return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)._made_by(
-            None, "STRUCT", blocklengths=[*blocklengths], displacements=[*displacements], datatypes=[*datatypes]
+            None,
+            "STRUCT",
+            blocklengths=[*blocklengths],
+            displacements=[*displacements],
+            datatypes=[datatype._other_handle() for datatype in datatypes],
         )
 
     def Create_subarray(
@@ -284,7 +295,10 @@ class Datatype(Handle):
         combiner, arguments = self._constructor
         # The program may change them.
         own = {name: [*value] if isinstance(value, list) else value for name, value in arguments.items()}
-        return self._base or DATATYPE_NULL, combiner, own
+        if self._base is None:
+            own["datatypes"] = [datatype._other_handle() for datatype in own["datatypes"]]
+            return DATATYPE_NULL, combiner, own
+        return self._base._other_handle(), combiner, own
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Return the constructor's arguments: integers, addresses, counts (none), datatypes. MPI 4.1, section 5.1.13. Raises
@@ -292,8 +306,8 @@ class Datatype(Handle):
         if self._constructor is None:
             raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} has no contents")
         integers, addresses = self._constructor.integers_and_addresses()
-        datatypes = [*self._constructor.arguments["datatypes"]] if self._base is None else [self._base]
-        return integers, addresses, [], datatypes
+        datatypes = self._constructor.arguments["datatypes"] if self._base is None else [self._base]
+        return integers, addresses, [], [datatype._other_handle() for datatype in datatypes]
 
     def Get_envelope(self) -> tuple[int, int, int, int, int]:
         """Return the numbers of integers, addresses, counts and datatypes in the contents, and the combiner."""
@@ -316,8 +330,17 @@ class Datatype(Handle):
 
     def _made_by(self, base: Datatype | None, combiner: str, **arguments: Any) -> Datatype:
         """Record how this datatype was made; return it. base: None for a structure."""
-        self._base, self._constructor = base, Constructor(combiner, arguments)
+        self._base = base and base._other_handle()
+        self._constructor = Constructor(combiner, arguments)
         return self
+
+    def _other_handle(self) -> Datatype:
+        """Return a handle of a derived type that remains when this one is freed."""
+        if self._constructor is None:
+            return self
+        handle = Datatype(self)
+        handle.committed = self.committed
+        return handle
 
     Create_dup = Dup
     Resized = Create_resized

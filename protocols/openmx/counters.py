@@ -1,7 +1,8 @@
 """Counters of a NIC: those that the rows of the state tables (`states`) increment, and `STATELESS`.
 
-Names with `send_`, `recv_`, `drop_`, `pull_` and `_eventq_` are Open-MX's (`OMX_COUNTER_...` in `omx_io.h`), where both
-count the same events. `recv_messages` and `send_connect` are sums of several of its counters; all other names are ours.
+Names with `send_`, `recv_`, `shared_`, `drop_`, `pull_` and `_eventq_` are Open-MX's (`OMX_COUNTER_...` in `omx_io.h`),
+where both count the same events. `recv_messages` and `send_connect` are sums of several of its counters; all other names are
+ours.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Counters:
     """Messages, fragments, acknowledgements and connection frames passed to the library."""
     recv_pull_req: int = 0
     recv_pull_reply: int = 0
+    shared_pull: int = 0
+    """Messages that were copied from another rank of the node."""
     recv_nack_lib: int = 0
     recv_nack_mcp: int = 0
     early_connects: int = 0

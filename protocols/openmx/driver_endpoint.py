@@ -60,6 +60,8 @@ class Driver:
 
     fragment_size: data bytes of a fragment or pull reply. timers: timers of pulls by handle, and of alarms by ~endpoint.
     loopback: frames between endpoints of this NIC. loops_outside: whether the outer NIC delivers loopback frames.
+    drivers: the drivers of this process by number, this one included. One driver of Open-MX serves all ranks of a node; here
+    each rank has one, and they reach one another's memory where one process has them.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Driver:
         settings: Settings,
         counters: Counters,
         codec: Codec,
+        drivers: dict[int, Driver],
     ) -> None:
         self.number: Final = adapter.number
         self.address: Final = adapter.address
@@ -85,11 +88,28 @@ class Driver:
         self.endpoints: Final[dict[int, DriverEndpoint]] = {}
         self.loopback: Final = Loopback()
         self.loops_outside = False
+        self._adapter: Final = adapter
+        self._drivers: Final = drivers
+        known = next(iter(drivers.values()), None)
+        if known is not None and known._adapter.hosts is not adapter.hosts:
+            drivers.clear()  # they are another run's, and would keep its memory
+        if adapter.hosts:
+            drivers[adapter.number] = self
         self._numbers: Mapping[bytes, int] = {address: number for number, address in enumerate(adapter.addresses)}
 
     def sender(self, src: bytes, peer_index: int) -> int:
         """Return the number of a frame's sender, or -1 if its address does not match its peer index."""
         return peer_index if self._numbers.get(src) == peer_index else -1
+
+    def driver_on_node(self, number: int) -> Driver | None:
+        """Return the driver of a rank on this node; None: it is on another node, or in another process."""
+        adapter = self._adapter
+        if number == self.number:
+            return self
+        driver = self._drivers.get(number)
+        if driver is None or driver._adapter.hosts is not adapter.hosts:
+            return None
+        return driver if adapter.host_of(number) == adapter.host_of(self.number) else None
 
     def send(self, frame: bytes) -> None:
         """Send a frame through the NIC, or by loopback."""

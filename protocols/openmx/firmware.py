@@ -62,9 +62,10 @@ class Firmware(firmware.Firmware):
         settings: Settings,
         codec: Codec,
         counters: Counters,
+        drivers: dict[int, Driver],
     ) -> None:
-        """counters: shared with the library, if both are in one process."""
-        self._driver: Final = Driver(adapter, nic, memory, settings, counters, codec)
+        """counters: shared with the library, if both are in one process. drivers: see `Driver`."""
+        self._driver: Final = Driver(adapter, nic, memory, settings, counters, codec, drivers)
         self._pulls: Final = Pulls(self._driver)
         self._commands = commands
         self._early: dict[Connection, tuple[Event, bytes]] = {}

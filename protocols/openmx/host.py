@@ -11,7 +11,7 @@ from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.openmx import codec
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
-from protocols.openmx.driver_endpoint import fragment_size
+from protocols.openmx.driver_endpoint import Driver, fragment_size
 from protocols.openmx.endpoint import Endpoint
 from protocols.openmx.endpoint_memory import DOORBELLS, PULLS, Commands, OwnCommands
 from protocols.openmx.firmware import Firmware
@@ -109,10 +109,11 @@ class Library(Host):
 def plug(settings: Settings | None = None, codec: Codec = codec) -> Callable[[Adapter, Nic], Agent]:
     """Make Open-MX's plug. codec: replaces the generated codec (`protocols.core.scapy_codec`)."""
     config = settings if settings is not None else Settings()
+    drivers: dict[int, Driver] = {}
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         memory, commands, counters = HostMemory(), OwnCommands(), Counters()
-        firmware = Firmware(adapter, nic, memory, commands, config, codec, counters)
+        firmware = Firmware(adapter, nic, memory, commands, config, codec, counters, drivers)
         return Agent(firmware, Library(adapter, nic, memory, commands, config, counters))
 
     return build

@@ -3,6 +3,9 @@
 A pull has four blocks of 32 replies in flight. When a later block is complete before the first one, replies of the
 first block are probably lost, and the block is requested again, once until it is complete or a time-out has expired
 (`omx_pull.c`).
+
+A message of a rank on the same node takes one copy, from the sender's memory to the receiver's, and no frame
+(`omx_shared.c`).
 """
 
 from __future__ import annotations
@@ -81,9 +84,25 @@ class Pulls:
             driver.counters.invalid += 1
             self._return(endpoint, command, Status.BAD_RDMAWIN)
             return
+        sender = driver.driver_on_node(command.peer)
+        if sender is not None:
+            self._copy(endpoint, command, target, sender)
+            return
         handle = self._next_handle(endpoint, command.number)
         self._pulls[handle] = pull = Pull(handle, endpoint, command, target, driver.fragment_size)
         self._request_next(now, pull)
+
+    def _copy(self, endpoint: DriverEndpoint, command: Command, target: memoryview, sender: Driver) -> None:
+        """Copy a message from the memory of a rank on this node."""
+        data = _view_region(
+            sender, command.dst_endpoint, command.session, command.match, command.turn, 0, command.length
+        )
+        if isinstance(data, int):
+            self._return(endpoint, command, _REFUSALS.get(data, Status.ENDPOINT_CLOSED))
+            return
+        self._driver.counters.shared_pull += 1
+        self._store(target, data)
+        self._return(endpoint, command, Status.SUCCESS)
 
     def _next_handle(self, endpoint: DriverEndpoint, number: int) -> int:
         """Return a handle that differs from those of earlier pulls with the same number, also before a restart: their
@@ -259,26 +278,16 @@ class Pulls:
             return
         driver.counters.recv_pull_req += 1
         endpoint = driver.endpoints.get(dst)
-        if endpoint is None or endpoint.state != states.OPEN:
-            self._refuse(peer, dst, NACK_TYPE_BAD_ENDPOINT, handle, magic)
+        if endpoint is not None and endpoint.state == states.OPEN:
+            driver.look_up(endpoint)
+        data = _view_region(driver, dst, session, region_id, turn, begin, total)
+        offset = first * driver.fragment_size + skipped
+        if not isinstance(data, int) and (offset + length > total or length > BLOCK_FRAMES * driver.fragment_size):
+            data = NACK_TYPE_BAD_RDMAWIN
+        if isinstance(data, int):
+            self._refuse(peer, dst, data, handle, magic)
             return
-        driver.look_up(endpoint)
-        if endpoint.session != session:
-            self._refuse(peer, dst, NACK_TYPE_BAD_SESSION, handle, magic)
-            return
-        region, offset = endpoint.regions.get(region_id), begin + first * driver.fragment_size + skipped
-        if (
-            region is None or region.turn != turn or begin + total > region.length
-            or offset + length > begin + total or length > BLOCK_FRAMES * driver.fragment_size
-        ):  # fmt: skip
-            self._refuse(peer, dst, NACK_TYPE_BAD_RDMAWIN, handle, magic)
-            return
-        try:
-            data = driver.memory.view(region.address + offset, length)
-        except UnpinnedError:
-            self._refuse(peer, dst, NACK_TYPE_BAD_RDMAWIN, handle, magic)
-            return
-        self._reply(peer, handle, magic, data, first, offset - begin)
+        self._reply(peer, handle, magic, data[offset : offset + length], first, offset)
         del src_endpoint
 
     def _reply(self, peer: int, handle: int, magic: int, data: memoryview, first: int, offset: int) -> None:
@@ -304,3 +313,21 @@ class Pulls:
                 driver.addresses[peer], driver.address, driver.number, endpoint, nack_type, handle, magic
             )
         )
+
+
+def _view_region(
+    driver: Driver, endpoint_index: int, session: int, region_id: int, turn: int, begin: int, length: int
+) -> memoryview | int:
+    """Return bytes of a region that an endpoint has registered, or the type of the refusal."""
+    endpoint = driver.endpoints.get(endpoint_index)
+    if endpoint is None or endpoint.state != states.OPEN:
+        return NACK_TYPE_BAD_ENDPOINT
+    if endpoint.session != session:
+        return NACK_TYPE_BAD_SESSION
+    region = endpoint.regions.get(region_id)
+    if region is None or region.turn != turn or begin + length > region.length:
+        return NACK_TYPE_BAD_RDMAWIN
+    try:
+        return driver.memory.view(region.address + begin, length)
+    except UnpinnedError:
+        return NACK_TYPE_BAD_RDMAWIN

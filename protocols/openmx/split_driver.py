@@ -15,6 +15,7 @@ from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, Sin
 from protocols.openmx import codec
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
+from protocols.openmx.driver_endpoint import Driver
 from protocols.openmx.endpoint_memory import COMMAND_SIZE, COMMANDS, DOORBELLS, Commands, OwnCommands, SharedCommands
 from protocols.openmx.firmware import Firmware
 from protocols.openmx.host import Library
@@ -24,9 +25,10 @@ from protocols.openmx.settings import Settings
 def split_driver(settings: Settings | None = None, codec: Codec = codec) -> SplitDriver:
     """Make Open-MX's split driver; arguments as for `protocols.openmx.host.plug`. It supports one host."""
     config = settings if settings is not None else Settings()
+    drivers: dict[int, Driver] = {}
 
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
-        return Nic(adapter, nic, config, codec)
+        return Nic(adapter, nic, config, codec, drivers)
 
     def host(
         adapter: Adapter, nic: HostActions, memory: Allocating, descriptors: memoryview, _slot: HostSlot
@@ -39,8 +41,11 @@ def split_driver(settings: Settings | None = None, codec: Codec = codec) -> Spli
 class Nic:
     """Implements `SharedNic`: each host gets a new driver, without endpoints."""
 
-    def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec) -> None:
+    def __init__(
+        self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec, drivers: dict[int, Driver]
+    ) -> None:
         self.adapter = adapter
+        self._drivers: Final = drivers
         self._nic: Final = SingleHostActions(nic)
         self._settings = settings
         self._codec = codec
@@ -59,6 +64,8 @@ class Nic:
         self.firmware.take_over(now, previous)
 
     def _new_driver(self, memory: DmaMemory, commands: Commands) -> Firmware:
-        firmware = Firmware(self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters)
+        firmware = Firmware(
+            self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters, self._drivers
+        )
         firmware.loop_through_nic()
         return firmware

@@ -69,6 +69,7 @@ class ViaNic(Host):
         self._mtu = adapter.mtu
         self._memories: dict[int, tuple[Memory, MemoryAttributes]] = {}
         self._has_name_service = True
+        self._names: Final = adapter.names or [str(number) for number in range(self.size)]
         self._nic = nic
         self._memory: Pinning = memory
         self._heap = None if isinstance(memory, HostMemory) else memory
@@ -200,6 +201,8 @@ class ViaNic(Host):
     ) -> Vi:
         """VipCreateVi. reliability, max_transfer: None for the provider's maximum. rdma_write, rdma_read: whether peers
         may access memory by RDMA through it. Raises ViaError."""
+        if any(cq is not None and cq.nic is not self for cq in (send_cq, receive_cq)):
+            raise ViaError(Result.INVALID_PARAMETER, "the completion queue is another NIC's")
         if len(self._vis) >= MAX_VIS:
             raise ViaError(Result.ERROR_RESOURCE, f"all {MAX_VIS} VIs exist")
         number = self._last_vi + 1 & _NUMBERS
@@ -220,7 +223,7 @@ class ViaNic(Host):
 
     def create_cq(self, entries: int) -> CompletionQueue:
         """VipCreateCQ. entries: its capacity; completions beyond it are lost, and reported as VI_OVERRUN."""
-        return CompletionQueue(entries, self._overrun, self.alarm)
+        return CompletionQueue(self, entries, self._overrun, self.alarm)
 
     async def connect_wait(self, discriminator: bytes, timeout: int = 0) -> ConnectionRequest:
         """VipConnectWait: wait for a connection request. timeout: nanoseconds; 0: none. Raises ViaError."""
@@ -241,19 +244,22 @@ class ViaNic(Host):
         """VipNSShutdown: later lookups fail."""
         self._has_name_service = False
 
-    def node_by_name(self, name: str) -> int:
-        """VipNSGetHostByName: return the node with this name, which is its number in decimal. Raises ViaError."""
+    def node_by_name(self, name: str, index: int = 0) -> int:
+        """VipNSGetHostByName: return the number of a node. name: the node's in the cluster; without a cluster, its number in
+        decimal. index: of its ranks, if it has several (NameIndex). Raises ViaError."""
         self._check_name_service()
-        if not name.isdecimal() or int(name) >= self.size:
-            raise ViaError(Result.ERROR_NAMESERVICE, f"no node {name!r}: names are 0 to {self.size - 1}")
-        return int(name)
+        numbers = [number for number, known in enumerate(self._names) if known == name]
+        if not 0 <= index < len(numbers):
+            has = f"node {name!r} has {len(numbers)} ranks, no rank {index}" if numbers else f"no node {name!r}"
+            raise ViaError(Result.ERROR_NAMESERVICE, has)
+        return numbers[index]
 
     def name_by_node(self, node: int) -> str:
-        """VipNSGetHostByAddr: return the name of a node. Raises ViaError."""
+        """VipNSGetHostByAddr: return a node's name, which its ranks share. Raises ViaError."""
         self._check_name_service()
         if not 0 <= node < self.size:
             raise ViaError(Result.ERROR_NAMESERVICE, f"no node {node}: nodes are 0 to {self.size - 1}")
-        return str(node)
+        return self._names[node]
 
     # For this library.
 

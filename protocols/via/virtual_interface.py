@@ -147,10 +147,13 @@ class WorkQueue:
 
 class CompletionQueue:
     """A completion queue of any number of work queues. A completion is the work queue that has it; `WorkQueue.done` returns
-    its descriptor. entries: capacity in completions."""
+    its descriptor. nic: the NIC that has it. entries: capacity in completions."""
 
-    def __init__(self, entries: int, on_overrun: Callable[[Vi, CompletionQueue], object], alarm: Alarm) -> None:
+    def __init__(
+        self, nic: object, entries: int, on_overrun: Callable[[Vi, CompletionQueue], object], alarm: Alarm
+    ) -> None:
         """on_overrun: called with the VI whose completion was lost because the queue was full. Raises ViaError."""
+        self.nic: Final = nic
         self.entries = _check_entries(entries, 1)
         self._alarm = alarm
         self._bound: set[WorkQueue] = set()

@@ -243,6 +243,7 @@ def apply_change(
         state = replace(state, phase="up", namespaces=paths, inodes=executor.inodes, holder=holder, previous=None)
         relay_client.engage(store, state, decisions.orders)
         executor.apply(operations[divert_at:], lambda done: progress(divert_at + done, len(operations)))
+        executor.await_link_watch(operations)
         replugging.record_events(executor.early, executor.lost)
     store.write(state)
     return operations, state

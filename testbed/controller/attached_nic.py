@@ -59,7 +59,7 @@ from testbed.runtime.nodes.run_orders import ProgramNode, RunOrders
 from testbed.runtime.shared.attach_protocol import NoAgentError
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.sockets.protocol import KernelProtocol
-from testbed.spec.placement import addresses_of, one_each
+from testbed.spec.placement import addresses_of, nodes_of, one_each
 from testbed.workloads.form import Node
 
 T = TypeVar("T")
@@ -169,6 +169,7 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         incarnation(),
         routed=name in layout.source_routed_nodes(),
         ordered=layout.keeps_order(),
+        names=nodes_of(one_each(layout)),
     )
     numbers = {node.name: number for number, node in enumerate(nodes)}
     orders = RunOrders(nic_protocol.plug, ethertype, (), {}, numbers, spin)

@@ -55,7 +55,8 @@ IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD = 8, 9
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 RTA_DST, RTA_GATEWAY = 1, 5
 NDA_LLADDR, NDA_MASTER = 2, 9
-IFF_UP, IF_OPER_UP = 1, 6
+IFF_UP, IFF_LOWER_UP = 1, 0x10000
+IF_OPER_UNKNOWN, IF_OPER_UP = 0, 6
 NUD_NOARP = 0x40
 RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
 TCA_U32_ACT = 7
@@ -121,7 +122,8 @@ class Contents:
 class Interface:
     """One interface. master: the index of the switch it is plugged into, 0 if none. peer: the index of the other end of a
     veth pair (in that end's namespace), 0 if none. learning and flooding: of a switch's port, True elsewhere.
-    sends: it is operational, which it becomes a while after it has come up."""
+    sends: it is operational, which it becomes a while after it has come up. settles: it has a carrier, which the kernel's
+    link watch has not noticed yet; it drops what it is to send."""
 
     index: int
     name: str
@@ -136,6 +138,7 @@ class Interface:
     learning: bool = True
     flooding: bool = True
     sends: bool = True
+    settles: bool = False
 
 
 def _mac(value: memoryview) -> str:
@@ -184,10 +187,25 @@ def _interface(entry: memoryview) -> Interface:
         part not in port or bool(port[part][0]) for part in (IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD)
     )
     mac = _mac(values[IFLA_ADDRESS]) if IFLA_ADDRESS in values else ""
-    sends = IFLA_OPERSTATE not in values or values[IFLA_OPERSTATE][0] == IF_OPER_UP
+    state = values[IFLA_OPERSTATE][0] if IFLA_OPERSTATE in values else IF_OPER_UP
+    sends = state == IF_OPER_UP
+    settles = bool(flags & IFF_LOWER_UP) and state not in (IF_OPER_UP, IF_OPER_UNKNOWN)
     counters = _counters(values[IFLA_STATS64]) if IFLA_STATS64 in values else Counters(0, 0, 0, 0, 0, 0)
     return Interface(
-        index, name, kind, mac, mtu, bool(flags & IFF_UP), master, peer, alias, counters, learning, flooding, sends
+        index,
+        name,
+        kind,
+        mac,
+        mtu,
+        bool(flags & IFF_UP),
+        master,
+        peer,
+        alias,
+        counters,
+        learning,
+        flooding,
+        sends,
+        settles,
     )
 
 

@@ -26,6 +26,8 @@ TRACE: Final = "trace.jsonl"
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 _MAX_BUFFERED: Final = 3_000
 """Number of buffered strings at which a file is written."""
 
@@ -133,14 +135,8 @@ class Recording:
 
     def trace(self, now: int, node: str, event: str, **details: int | str) -> None:
         """Append a line to the trace."""
-        self.write_trace_line(
-            json.dumps({"time": now, "node": node, "what": event, **details}, ensure_ascii=False) + "\n"
-        )
-
-    def write_trace_line(self, line: str) -> None:
-        """Append a line of JSON, including its line end, to the trace."""
         trace_lines = self._trace_lines
-        trace_lines.append(line)
+        trace_lines.append(_encode({"time": now, "node": node, "what": event, **details}) + "\n")
         if len(trace_lines) > _MAX_BUFFERED:
             self._write()
 
@@ -163,11 +159,6 @@ class NicWatcher:
         self._nic = nic
         self._recording = recording
         self._name = name
-        # The text of a trace line between the time and the descriptor.
-        node = f', "node": {json.dumps(name, ensure_ascii=False)}, "what": '
-        self._posts_text, takes_text, self._returns_text, sees_text = [
-            f'{node}"{what}", "descriptor": ' for what in ("posts", "takes", "gives back", "sees")
-        ]
         self.dma_read, self.dma_write, self.send, self.when_sent, self.send_later = (
             nic.dma_read,
             nic.dma_write,
@@ -179,14 +170,13 @@ class NicWatcher:
         self.spend, self.offload, self.read_frames, self.bind = work.spend, work.offload, work.read_frames, work.bind
         self.caught_up = work.caught_up
         on_doorbell, deliver = nic.on_doorbell, nic.deliver_completion
-        write_trace_line, now = recording.write_trace_line, nic.now
 
         def traced_doorbell(now: int, index: int) -> None:
-            write_trace_line(f'{{"time": {now}{takes_text}{index}}}\n')
+            recording.trace(now, name, "takes", descriptor=index)
             on_doorbell(now, index)
 
         def traced_completion(index: int) -> None:
-            write_trace_line(f'{{"time": {now()}{sees_text}{index}}}\n')
+            recording.trace(nic.now(), name, "sees", descriptor=index)
             deliver(index)
 
         nic.on_doorbell, nic.deliver_completion = traced_doorbell, traced_completion
@@ -220,7 +210,7 @@ class NicWatcher:
         return receive_and_record
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
-        self._recording.write_trace_line(f'{{"time": {self._nic.now()}{self._posts_text}{index}}}\n')
+        self._recording.trace(self._nic.now(), self._name, "posts", descriptor=index)
         self._nic.ring_doorbell(index, written, translated)
 
     def post_completion(self, index: int) -> None:
@@ -232,4 +222,4 @@ class NicWatcher:
         self._nic.interrupt(index)
 
     def _trace_return(self, index: int) -> None:
-        self._recording.write_trace_line(f'{{"time": {self._nic.handled_at}{self._returns_text}{index}}}\n')
+        self._recording.trace(self._nic.handled_at, self._name, "gives back", descriptor=index)

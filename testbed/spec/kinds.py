@@ -22,7 +22,7 @@ CELLS: Final = "cells"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of switch. name: in descriptions. title: in sentences.
+    """A kind of switch. name: in descriptions. title: in sentences, before "switches".
 
     ports: default number of a switch's ports; 0: as many as its links need. max_ports: maximum number of ports; 0: no
     limit. why_max: reason of the maximum ("on ...: because ..."). lacks: keys of impairments that a link at such a switch

@@ -81,6 +81,11 @@ def hosts_of(ranks: Sequence[Rank]) -> tuple[int, ...]:
     return hosts if len(firsts) < len(ranks) else ()
 
 
+def nodes_of(ranks: Sequence[Rank]) -> tuple[str, ...]:
+    """Return the name of each rank's node."""
+    return tuple([rank.node for rank in ranks])
+
+
 def addresses_of(layout: Layout, ranks: Sequence[Rank]) -> tuple[bytes, ...]:
     """Return the MAC address of each rank; zeros if the node has no NIC. Raises UnsupportedError for a duplicate address."""
     by_node = {node.name: node for node in layout.nodes}

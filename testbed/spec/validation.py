@@ -284,7 +284,7 @@ def _impairments(parts: Parts, paths: _Paths) -> Iterator[Problem]:
                 continue
             problems_found = list(contradictions(impairments, frame))
             problems_found += [
-                (key, f"{key} on a link of {switch_kind.title}'s", f"none: {switch_kind.why_lacks}")
+                (key, f"{key} on a link of {switch_kind.title} switches", f"none: {switch_kind.why_lacks}")
                 for key in switch_kind.unsupported(impairments)
             ]
             if impairments is default and not problems_found:

@@ -21,16 +21,16 @@ from testbed.workloads.form import Native, Node
 from testbed.workloads.workload_settings import Duration
 
 TAG: Final = 0x7042
-WORDS, DATA, ANSWER, BYE = range(1, 5)
-NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
+SHORT, DATA, REPLY, BYE = range(1, 5)
+NOT_READY: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 MEDIUM, BULK = 600, 3_000  # bytes
 PAUSE: Final = 10_000_000  # ns between two requests of one task
-LONGEST_BYE: Final = 20_000_000_000
-"""Nanoseconds for which a process waits for the others' last messages. Another that wrongly counts this one as gone still
-sends its own, unless the network does not carry it either."""
+MAX_BYE_WAIT: Final = 20_000_000_000
+"""Nanoseconds that a process waits for the peers' last messages. A peer that wrongly considers this process dead still
+sends its own, unless the network loses it."""
 
 RequestKey = tuple[int, int, int]
-"""The rank that asks, its endpoint as it counts its own, and the number of the request there."""
+"""Rank of the requester, index of its endpoint, number of the request at this endpoint."""
 
 
 class Environment(Protocol):
@@ -44,12 +44,12 @@ class Environment(Protocol):
 
 
 class Torture(Native[ActiveMessages]):
-    """over: how long requests are sent. endpoints: endpoints of each process. victim: the rank that is killed.
+    """over: duration of the request phase. endpoints: endpoints per process. victim: the rank that is killed.
 
     A process returns: sent, by rank; handled, with counts; returned: by peer, with reasons; since: replies from others
-    after the victim's last one; silent: ranks that have not said that they are done. An endpoint keeps its frame until
-    its requests are acknowledged or returned: where there are fewer frames than endpoints, those that have asked the
-    victim can take all frames, and the others' replies then come once it is known to be dead.
+    after the victim's last one; silent: ranks that have not sent BYE. An endpoint keeps its frame until
+    its requests are acknowledged or returned: where there are fewer frames than endpoints, those with requests to
+    the victim can occupy all frames; other peers' replies then arrive once the victim is known to be dead.
     """
 
     protocol = "am2"
@@ -66,37 +66,37 @@ class Process:
     def __init__(self, library: ActiveMessages, node: Environment, workload: Torture) -> None:
         self._library, self._node, self._workload = library, node, workload
         self._others = [rank for rank in range(library.ranks) if rank != library.rank]
-        self._open: dict[RequestKey, tuple[int, Completion[bool]]] = {}  # by request: its destination
+        self._open: dict[RequestKey, tuple[int, Completion[bool]]] = {}  # destination by request
         self._sent: dict[int, list[RequestKey]] = {rank: [] for rank in self._others}
         self._handled: list[RequestKey] = []
         self._returned_requests: list[tuple[int, str]] = []
         self._wrong = 0
         self._since = 0
-        self._heard: set[tuple[int, EndpointName]] = set()
-        """Pairs of (own endpoint, remote endpoint) of which the remote one has answered."""
+        self._replied: set[tuple[int, EndpointName]] = set()
+        """Pairs of (own endpoint, remote endpoint) whose remote endpoint has replied."""
         self._gone: set[int] = set()
         self._byes: set[int] = set()
         self._is_over = False
         self._bundle = library.allocate_bundle()
-        self._endpoints = [self._opened() for _ in range(workload.endpoints)]
+        self._endpoints = [self._new_endpoint() for _ in range(workload.endpoints)]
 
-    def _opened(self) -> Endpoint:
+    def _new_endpoint(self) -> Endpoint:
         endpoint = self._bundle.allocate_endpoint()
         endpoint.segment = bytearray(BULK * self._library.ranks * self._workload.endpoints)
-        endpoint.set_handler(WORDS, lambda token, *requested: self._asked(token, requested))
-        endpoint.set_handler(DATA, lambda token, data, *requested: self._given(token, data, requested))
-        endpoint.set_handler(ANSWER, lambda token, *requested: self._answered(token, requested))
+        endpoint.set_handler(SHORT, lambda token, *requested: self._on_request(token, requested))
+        endpoint.set_handler(DATA, lambda token, data, *requested: self._on_data(token, data, requested))
+        endpoint.set_handler(REPLY, lambda token, *requested: self._on_reply(token, requested))
         endpoint.set_handler(BYE, lambda token: self._byes.add(self._library.rank_of(token.source)))
-        endpoint.error_handler = self._returned
+        endpoint.error_handler = self._on_returned
         endpoint.tag = TAG
         return endpoint
 
     async def run(self) -> dict[str, Any]:
         spawn = self._node.spawn
-        pump = spawn(self._pump(), "what arrives")
+        pump = spawn(self._pump(), "arrivals")
         until = self._node.now() + self._workload.over
         tasks = [
-            spawn(self._ask(endpoint, peer, until), f"requests to {peer}")
+            spawn(self._send_requests(endpoint, peer, until), f"requests to {peer}")
             for endpoint in self._endpoints
             for peer in self._others
         ]
@@ -104,16 +104,17 @@ class Process:
             await task
         first = self._endpoints[0]
         survivors = set(self._others) - {self._workload.victim}
-        places = [first.map_any(self._library.name_of(peer), TAG) for peer in sorted(survivors)]
-        for place in places:
-            await first.request(place, BYE)
-        most, end = self._library.settings.credits, self._node.now() + LONGEST_BYE
+        translations = [first.map_any(self._library.name_of(peer), TAG) for peer in sorted(survivors)]
+        for translation in translations:
+            await first.request(translation, BYE)
+        max_credits, end = self._library.settings.credits, self._node.now() + MAX_BYE_WAIT
         while self._node.now() < end and (
-            not self._byes >= survivors - self._gone or any(first.credits(place) < most for place in places)
+            not self._byes >= survivors - self._gone
+            or any(first.credits(translation) < max_credits for translation in translations)
         ):
-            await self._node.sleep(PAUSE)  # until all have heard it, too
+            await self._node.sleep(PAUSE)  # until all peers have acknowledged BYE
         self._is_over = True
-        del pump  # it ends with the run
+        del pump  # ends with the run
         return {
             "sent": self._sent, "handled": self._handled, "returned": self._returned_requests, "wrong": self._wrong,
             "since": self._since, "faults": self._library.driver.faults,
@@ -125,48 +126,48 @@ class Process:
             await self._bundle.wait()
             await self._bundle.poll()
 
-    async def _ask(self, endpoint: Endpoint, peer: int, until: int) -> None:
+    async def _send_requests(self, endpoint: Endpoint, peer: int, until: int) -> None:
         """Send requests of every form, one after the other, to each of a peer's endpoints in turn."""
         library, node, number, count = self._library, self._node, 0, self._workload.endpoints
         own, first = self._endpoints.index(endpoint), library.name_of(peer)
-        names = [EndpointName(first.node, first.endpoint + other) for other in range(count)]
-        places = [endpoint.map_any(name, TAG) for name in names]
-        room = BULK * (count * library.rank + own)
+        names = [EndpointName(first.node, first.endpoint + index) for index in range(count)]
+        translations = [endpoint.map_any(name, TAG) for name in names]
+        offset = BULK * (count * library.rank + own)
         while node.now() < until and peer not in self._gone:
             requested = (library.rank, own, number * library.ranks + peer)
-            place = places[(own + number) % count]
-            done: Completion[bool] = Completion("the answer to %s", requested)
+            translation = translations[(own + number) % count]
+            done: Completion[bool] = Completion("the reply to %s", requested)
             self._open[requested] = (peer, done)
             if number % 3 == 0:
-                await endpoint.request(place, WORDS, *requested)
+                await endpoint.request(translation, SHORT, *requested)
             elif number % 3 == 1:
-                await endpoint.request_medium(place, DATA, _content(requested, MEDIUM), *requested)
+                await endpoint.request_medium(translation, DATA, _content(requested, MEDIUM), *requested)
             else:
-                await endpoint.request_bulk(place, DATA, _content(requested, BULK), room, *requested)
+                await endpoint.request_bulk(translation, DATA, _content(requested, BULK), offset, *requested)
             if await done:
                 number += 1
                 self._sent[peer].append(requested)
             await node.sleep(PAUSE)
 
-    def _asked(self, token: Token, requested: tuple[int, ...]) -> None:
+    def _on_request(self, token: Token, requested: tuple[int, ...]) -> None:
         rank, endpoint, number = requested
         node, first = self._library.name_of(rank)
         self._wrong += token.source != (node, first + endpoint)
         self._handled.append((rank, endpoint, number))
-        token.reply(ANSWER, *requested)
+        token.reply(REPLY, *requested)
 
-    def _given(self, token: Token, data: memoryview, requested: tuple[int, ...]) -> None:
+    def _on_data(self, token: Token, data: memoryview, requested: tuple[int, ...]) -> None:
         rank, endpoint, number = requested
         self._wrong += data != _content((rank, endpoint, number), len(data)) or len(data) not in (MEDIUM, BULK)
-        self._asked(token, requested)
+        self._on_request(token, requested)
 
-    def _answered(self, token: Token, requested: tuple[int, ...]) -> None:
+    def _on_reply(self, token: Token, requested: tuple[int, ...]) -> None:
         rank, endpoint, number = requested
         peer = self._library.rank_of(token.source)
-        if peer in self._gone:  # it has answered before it was killed
+        if peer in self._gone:  # it replied before it was killed
             return
         sent_to, done = self._open.pop((rank, endpoint, number))
-        self._heard.add((endpoint, token.source))
+        self._replied.add((endpoint, token.source))
         self._wrong += peer != sent_to
         if peer == self._workload.victim:
             self._since = 0
@@ -174,20 +175,20 @@ class Process:
             self._since += 1
         done.complete(True)
 
-    def _returned(self, returned: Returned) -> None:
+    def _on_returned(self, returned: Returned) -> None:
         peer = self._library.rank_of(returned.destination)
-        if returned.handler == BYE:  # from a process that received it, and ended before its answer was acknowledged
+        if returned.handler == BYE:  # the peer received it and ended before its reply was acknowledged
             self._gone.add(peer)
             return
         rank, endpoint, number = returned.arguments
-        is_new = peer not in self._gone and (endpoint, returned.destination) not in self._heard
-        if returned.status in NOT_YET and not returned.is_reply and is_new:
+        is_new = peer not in self._gone and (endpoint, returned.destination) not in self._replied
+        if returned.status in NOT_READY and not returned.is_reply and is_new:
             self._open.pop((rank, endpoint, number))[1].complete(False)
             return
         self._returned_requests.append((peer, returned.status.name))
         self._gone.add(peer)
-        # Its accepted and unanswered requests are returned only if its NIC survives, or restarts.
-        for requested in [requested for requested, (other, _) in self._open.items() if other == peer]:
+        # Accepted requests without a reply are returned only if its NIC survives, or restarts.
+        for requested in [requested for requested, (destination, _) in self._open.items() if destination == peer]:
             self._open.pop(requested)[1].complete(False)
 
 
@@ -195,13 +196,13 @@ def _content(requested: RequestKey, size: int) -> bytes:
     return bytes([sum(requested) & 0xFF]) * size
 
 
-def is_exactly_once(reported: Mapping[int, Mapping[str, Any]]) -> None:
-    """Check that every request between surviving processes was handled exactly once. said: their reports, by rank."""
-    for receiver, one in reported.items():
-        assert not one["silent"]
-        handled = Counter(tuple(requested) for requested in one["handled"])
+def assert_exactly_once(reported: Mapping[int, Mapping[str, Any]]) -> None:
+    """Check that every request between surviving processes was handled exactly once. reported: their reports, by rank."""
+    for receiver, received in reported.items():
+        assert not received["silent"]
+        handled = Counter(tuple(requested) for requested in received["handled"])
         assert set(handled.values()) == {1}
-        assert any(one["sent"].values())
+        assert any(received["sent"].values())
         for sender, report in reported.items():
             if sender != receiver:
                 sent = {tuple(requested) for requested in report["sent"][receiver]}

@@ -12,7 +12,7 @@ from testbed.workloads.comb import Comb
 from testbed.workloads.form import Comm, Node
 from testbed.workloads.pingpong import PingPong
 
-_PAIR: Final = """
+_DESCRIPTION: Final = """
 name = "busy"
 [defaults.link]
 rate = "100mbit"
@@ -28,10 +28,10 @@ name = "b"
 [[link]]
 ends = ["a", "b"]
 """
-PLACES: Final = {1: [0, 0], 2: [0, 1]}
-"""By number of node a's cores: those of its ranks."""
-PROFILE: Final = {"name": "short turns", "like": "lam-via-2000", "timeslice": 1_000_000}
-"""Turns of 1 ms, so that few exchanges meet many."""
+CORES_OF_RANKS: Final = {1: [0, 0], 2: [0, 1]}
+"""Cores of node a's ranks, by its number of cores."""
+SHORT_TIMESLICES: Final = {"name": "short timeslices", "like": "lam-via-2000", "timeslice": 1_000_000}
+"""Timeslices of 1 ms, so that few exchanges span many of them."""
 BUSY: Final = 60_000_000
 """Nanoseconds for which rank 1 computes: longer than the exchanges take."""
 
@@ -50,8 +50,8 @@ async def comb(comm: Comm, node: Node) -> None:
         await Comb(size=4096, batch=2, work=1_000_000, steps=2, rounds=2, peer=2).rank(comm, node)
 
 
-async def polls(comm: Comm, node: Node) -> int:
-    """Rank 0 polls for a message that comes after 5 ms; rank 1 computes for 5 ms and returns the time that it took."""
+async def poll(comm: Comm, node: Node) -> int:
+    """Rank 0 polls for a message that comes after 5 ms; rank 1 computes for 5 ms and returns the elapsed time."""
     start = node.now()
     if comm.rank == 0:
         request = await comm.irecv(source=2)
@@ -65,21 +65,20 @@ async def polls(comm: Comm, node: Node) -> int:
     return node.now() - start
 
 
-def beside(workload: Any, cores: int, mode: Mode, dilate: int | None = None) -> RunResult:
+def run_next_to_busy_rank(workload: Any, cores: int, mode: Mode, dilate: int | None = None) -> RunResult:
     """Run a workload over M-VIA between rank 0 of node a and node b, while rank 1 of node a computes."""
-    described = Description.from_toml(_PAIR.format(cores=cores, ranks=PLACES[cores]))
+    description = Description.from_toml(_DESCRIPTION.format(cores=cores, ranks=CORES_OF_RANKS[cores]))
     return testbed.run(
-        described, workload, mode=mode, protocol="via", profile=PROFILE, firmware={"reliability": 1},
+        description, workload, mode=mode, protocol="via", profile=SHORT_TIMESLICES, firmware={"reliability": 1},
         dilate=dilate, timeout=60,
     )  # fmt: skip
 
 
-def figures(mode: Mode, dilate: int | None = None) -> dict[str, dict[int, float]]:
-    """Return, by number of cores, the one-way time of a ping-pong, and the time that COMB's host spends in a round with
-    work; nanoseconds."""
-    actual: dict[str, dict[int, float]] = {"pingpong": {}, "comb": {}}
-    for cores in PLACES:
-        actual["pingpong"][cores] = beside(pingpong, cores, mode, dilate).rows[0]["p50_ns"]
-        last = beside(comb, cores, mode, dilate).rows[-1]
-        actual["comb"][cores] = sum(last[key] for key in ("post_ns", "send_ns", "worked_ns", "wait_ns"))
-    return actual
+def measure(mode: Mode, dilate: int | None = None) -> dict[str, dict[int, float]]:
+    """Return the one-way time of a ping-pong and the host's time in a COMB round with work, ns, by number of cores."""
+    times: dict[str, dict[int, float]] = {"pingpong": {}, "comb": {}}
+    for cores in CORES_OF_RANKS:
+        times["pingpong"][cores] = run_next_to_busy_rank(pingpong, cores, mode, dilate).rows[0]["p50_ns"]
+        last = run_next_to_busy_rank(comb, cores, mode, dilate).rows[-1]
+        times["comb"][cores] = sum(last[key] for key in ("post_ns", "send_ns", "worked_ns", "wait_ns"))
+    return times

@@ -1,4 +1,4 @@
-"""Fixtures of live tests: their sandbox (see sandbox.py), the machine before and after, and an ordinary user's directory."""
+"""Fixtures of live tests: the sandbox (see sandbox.py), the check of the machine's state, an ordinary user's directory."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ def _sandbox() -> None:
 
 @pytest.fixture
 def machine(_sandbox: None) -> Iterator[Machine]:
-    """The machine before the test; at its end everything must be as before."""
+    """Snapshot of the machine; the test must leave it unchanged."""
     machine = Machine()
     yield machine
     try:
-        if not machine.spoilt:  # otherwise the test itself has failed
+        if not machine.has_leftovers:  # otherwise the test itself has already failed
             machine.assert_unchanged("left behind by the test")
     finally:
-        if machine.spoilt:
+        if machine.has_leftovers:
             machine.clear()
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """The runtime directory of the ordinary user, which he can reach."""
+    """Runtime directory of the ordinary user."""
     for directory in (tmp_path, *tmp_path.parents):
         if directory.owner() == "root" and directory.stat().st_mode & 0o001 == 0:
             directory.chmod(directory.stat().st_mode | 0o011)
     tmp_path.chmod(0o777)
-    place = tmp_path / "runtime"
-    place.mkdir()
-    os.chown(place, ordinary_user.NOBODY, ordinary_user.NOBODY)
-    yield place
-    assert list(place.iterdir()) == [], "left behind in the user's directory"
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    os.chown(runtime, ordinary_user.NOBODY, ordinary_user.NOBODY)
+    yield runtime
+    assert list(runtime.iterdir()) == [], "left behind in the user's directory"
 
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read what packages offer before a child loses the right to."""
+    """Read the registry before a child drops its privileges."""
     from testbed import registry
 
-    present = {
+    offered = {
         group: registry.offered(group)
         for group in (registry.FABRICS, registry.FIELDS, registry.PROTOCOLS, registry.WORKLOADS)
     }
-    monkeypatch.setattr(registry, "offered", present.__getitem__)
+    monkeypatch.setattr(registry, "offered", offered.__getitem__)

@@ -15,7 +15,7 @@ from testbed.runtime.nodes.run_orders import Program, ProgramNode
 from testbed.spec.elements import Link, Node, Switch
 from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, SourceRoutePlug, silent
 
-TIMEOUT = 20.0  # s
+TIMEOUT = 20.0  # seconds
 
 
 def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
@@ -54,7 +54,7 @@ def is_lossless(cluster: RunningCluster, outcome: JudgedOutcome) -> bool:
 
 
 async def flood(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, size: int) -> None:
-    """Send n1 one frame, and the others back to back once it has answered, when all senders have begun."""
+    """Send n1 one frame; send the others back to back after its reply, when all senders are ready."""
     endpoint.send("n1", 1, size)
     await endpoint.frames(1)
     endpoint.send("n1", count - 1, size)
@@ -63,7 +63,7 @@ async def flood(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, s
 async def receive_in_order(
     endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, senders: Sequence[str]
 ) -> list[bool]:
-    """Receive a total of `count` frames from nodes that `flood`; return for each node whether they arrived in order."""
+    """Receive a total of `count` frames from nodes that run `flood`; return for each node whether they arrived in order."""
     await endpoint.frames(len(senders))
     for sender in senders:
         endpoint.send(sender)

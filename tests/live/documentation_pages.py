@@ -1,7 +1,7 @@
-"""A page of the documentation, executed: its files are written, its commands and programs run, and their output compared.
+"""Execute a page of the documentation: write its files, run its commands and programs, compare their output.
 
-Of what a command prints a page shows lines; each must come, in this order, whatever the figures in it are; but those of a
-simulation, and of a program, are as they stand. A line that ends in "..." is the beginning of one.
+A page shows lines of a command's output. Each must appear, in this order; figures may differ, except in simulations and
+programs. A shown line that ends in "..." is the beginning of an output line.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 INVALID: Final = 9
-DONE: Final = (0, 8, INVALID)
-"""Exit codes of commands that went well; the last two: the verdict on the machine is "degraded", "invalid"."""
-TRIES: Final = 3
-"""How often a command runs whose verdict is "invalid", as the machine was too busy: its reader would run it again, too."""
-SECONDS: Final = 100
-"""How long a page may take."""
+SUCCESS: Final = (0, 8, INVALID)
+"""Exit codes of successful commands; the last two: the verdict is "degraded", "invalid"."""
+MAX_ATTEMPTS: Final = 3
+"""Attempts of a command whose verdict is "invalid" because the machine was too busy; a reader would repeat it, too."""
+TIMEOUT: Final = 100
+"""Seconds for a page."""
 
 _BLOCK: Final = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _MARK: Final = "-- step of the page"
@@ -39,9 +39,9 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The name of the file that it is, by its first line; of another block empty."""
-        named = _FILE.match(self.text)
-        return named[1] if named and self.language in ("toml", "python", "yaml") else ""
+        """Name of the file that the block's first line gives; empty for a block that is no file."""
+        header = _FILE.match(self.text)
+        return header[1] if header and self.language in ("toml", "python", "yaml") else ""
 
 
 def blocks(page: Path) -> list[Block]:
@@ -49,12 +49,12 @@ def blocks(page: Path) -> list[Block]:
 
 
 def pages() -> list[Path]:
-    """All pages that people write, the README first."""
-    actual = (page for page in sorted(DOCS.rglob("*.md")) if not {"_build", "generated"} & set(page.parts))
-    return [ROOT / "README.md", *actual]
+    """Return all pages that are not generated, the README first."""
+    written = (page for page in sorted(DOCS.rglob("*.md")) if not {"_build", "generated"} & set(page.parts))
+    return [ROOT / "README.md", *written]
 
 
-def runs_something(page: Path) -> bool:
+def has_commands(page: Path) -> bool:
     return any(block.language in ("console", "python") and not block.file for block in blocks(page))
 
 
@@ -69,42 +69,42 @@ def write_files(page: Path, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command of a page, or a program as one, and the lines that the page shows of what it prints."""
+    """A command or program of a page, and the lines that the page shows of its output."""
 
     command: str
     shown: tuple[str, ...]
 
 
 def steps(page: Path, folder: Path) -> list[Step]:
-    """The commands and programs of a page in their order; programs are written to the folder. A `text` block directly
-    behind a program is what that prints."""
-    actual: list[Step] = []
-    program = False
+    """Return the commands and programs of a page in order; write programs to the folder. A `text` block directly after
+    a program is its output."""
+    parsed: list[Step] = []
+    is_program = False
     for number, block in enumerate(blocks(page)):
-        if block.language == "text" and program:
-            actual[-1] = Step(actual[-1].command, tuple(block.text.splitlines()))
-        program = block.language == "python" and not block.file
-        if program:
+        if block.language == "text" and is_program:
+            parsed[-1] = Step(parsed[-1].command, tuple(block.text.splitlines()))
+        is_program = block.language == "python" and not block.file
+        if is_program:
             (folder / f"program{number}.py").write_text(block.text)
-            actual.append(Step(f"python program{number}.py", ()))
+            parsed.append(Step(f"python program{number}.py", ()))
         elif block.language == "console":
             for part in re.split(r"^\$ ", block.text.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
                 command, *shown = part.splitlines()
-                actual.append(Step(command, tuple(shown)))
-    return actual
+                parsed.append(Step(command, tuple(shown)))
+    return parsed
 
 
 def follow(page: Path, folder: Path, enter: Sequence[str] = ()) -> int:
-    """Execute a page's commands in a folder, in one shell, and take down clusters that it leaves up. enter: command that
-    runs the shell elsewhere. Returns how many commands and programs ran. Raises AssertionError for one that fails, or does
-    not print what the page shows."""
+    """Execute a page's commands in a folder, in one shell, and take down clusters that they leave up. enter: prefix of the
+    shell's command line. Returns the number of commands and programs. Raises AssertionError for one that fails or whose
+    output lacks a line of the page."""
     write_files(page, folder)
-    todo = steps(page, folder)
+    page_steps = steps(page, folder)
     script = ["exec 2>&1"]
-    for number, step in enumerate(todo):
+    for number, step in enumerate(page_steps):
         script += [
             f"printf '\\n{_MARK} {number}\\n'",
-            f"for _ in $(seq {TRIES}); do",
+            f"for _ in $(seq {MAX_ATTEMPTS}); do",
             "{",
             step.command,
             "} </dev/null",
@@ -112,7 +112,7 @@ def follow(page: Path, folder: Path, enter: Sequence[str] = ()) -> int:
         script += ["code=$?", f"[ $code = {INVALID} ] || break", "done"]
         script += [
             f"printf '\\n{_MARK} = %s\\n' $code",
-            f"case $code in {'|'.join(map(str, DONE))}) ;; *) exit ;; esac",
+            f"case $code in {'|'.join(map(str, SUCCESS))}) ;; *) exit ;; esac",
         ]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "COLUMNS": "160", "TESTBED": str(ROOT)}
@@ -120,35 +120,35 @@ def follow(page: Path, folder: Path, enter: Sequence[str] = ()) -> int:
         # A file: programs that keep running in nodes would keep a pipe open.
         with (folder / ".printed").open("w+") as printed:
             shell = [*enter, "bash", "-c", "\n".join(script)]
-            subprocess.run(shell, cwd=folder, env=environment, stdout=printed, timeout=SECONDS, check=False)
+            subprocess.run(shell, cwd=folder, env=environment, stdout=printed, timeout=TIMEOUT, check=False)
             printed.seek(0)
             report = printed.read().split(f"\n{_MARK} ")[1:]
     finally:
         subprocess.run(
-            [*enter, "testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False
+            [*enter, "testbed", "down", "--all"], env=environment, capture_output=True, timeout=TIMEOUT, check=False
         )
     outputs, codes = report[::2], report[1::2]
-    for step, output, code in zip(todo, outputs, codes, strict=False):
+    for step, output, code in zip(page_steps, outputs, codes, strict=False):
         _check(step, output.partition("\n")[2], int(code.removeprefix("= ")))
-    assert len(codes) == len(todo)
-    return len(todo)
+    assert len(codes) == len(page_steps)
+    return len(page_steps)
 
 
 def _check(step: Step, output: str, code: int) -> None:
     reported = f"$ {step.command}\n{output}"
-    assert code in DONE, f"exit code {code}\n{reported}"
-    exactly = "--mode sim" in step.command or step.command.startswith("python program")
-    printed = iter([_shape(line, exactly) for line in output.splitlines()])
+    assert code in SUCCESS, f"exit code {code}\n{reported}"
+    is_exact = "--mode sim" in step.command or step.command.startswith("python program")
+    printed = iter([_shape(line, is_exact) for line in output.splitlines()])
     for line in step.shown:
-        shape = _shape(line.removesuffix("..."), exactly)
-        assert any(shape in other for other in printed), f"{line!r} is not in\n{reported}"
+        shape = _shape(line.removesuffix("..."), is_exact)
+        assert any(shape in output_line for output_line in printed), f"{line!r} is not in\n{reported}"
 
 
-def _shape(line: str, exactly: bool) -> str:
-    """A line without what differs from run to run: names that hold a time, widths, and figures with their units, but where
-    they are a simulation's."""
+def _shape(line: str, is_exact: bool) -> str:
+    """Return a line without the parts that differ between runs: names with a time stamp, column widths, and, unless
+    is_exact, figures with their units."""
     line = re.sub(r"\d{8}-\d{6}", "N", line)
-    if not exactly:
+    if not is_exact:
         line = re.sub(
             r"^(verdict:|[\w-]+ is) (trusted|degraded|invalid).*", r"\1 V", line
         )  # trusted on a quiet machine

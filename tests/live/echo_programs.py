@@ -11,14 +11,14 @@ TIMEOUT = 20.0  # s
 
 
 async def ping(endpoint: EchoEndpoint, node: ProgramNode, peer: str = "n2", times: int = 20) -> list[bytes]:
-    answers = []
+    replies = []
     for number in range(times):
         buffer = bytearray(8)
-        answer = endpoint.receive(buffer)
+        reply = endpoint.receive(buffer)
         await endpoint.send(node.numbers[peer], number.to_bytes(4, "big"))
-        _, length = await answer
-        answers.append(bytes(buffer[:length]))
-    return answers
+        _, length = await reply
+        replies.append(bytes(buffer[:length]))
+    return replies
 
 
 async def pong(endpoint: EchoEndpoint, node: ProgramNode, times: int = 20) -> str:
@@ -33,5 +33,5 @@ async def idle(_endpoint: EchoEndpoint, node: ProgramNode) -> int:
     return node.number
 
 
-async def deaf(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
+async def wait_forever(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
     await endpoint.receive(bytearray(8))

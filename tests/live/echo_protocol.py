@@ -1,7 +1,7 @@
-"""A minimal protocol: a message of up to one frame, sent and received.
+"""A minimal protocol: send and receive messages of up to one frame.
 
-A frame: Ethernet header, sender's number (1 byte), length (2 bytes), the message, padding. What comes is put into the
-buffer that is waiting, or kept.
+A frame: Ethernet header, sender's number (1 byte), length (2 bytes), the message, padding. A received
+message goes into the oldest posted buffer, or is queued.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class EchoFirmware:
 
 
 class EchoEndpoint:
-    """again: whether a receive is posted within the completion of the one before, as some host libraries do."""
+    """again: number of receives that are posted within the completion of another one, as some host libraries do."""
 
     def __init__(self, nic: Nic, firmware: EchoFirmware) -> None:
         self.again = 0

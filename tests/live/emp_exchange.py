@@ -1,4 +1,4 @@
-"""Two host programs that exchange EMP messages of no, one and many frames in both directions."""
+"""Two host programs that exchange EMP messages of zero, one and many frames in both directions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def content(size: int, number: int) -> bytes:
 
 
 async def exchange_messages(endpoint: emp.Endpoint, _node: ProgramNode) -> list[bool]:
-    """Exchange every size with the peer; return for each message whether it came as it was sent."""
-    peer, right = 1 - endpoint.number, []
+    """Exchange every size with the peer; return for each message whether it arrived intact."""
+    peer, intact = 1 - endpoint.number, []
     for size in SIZES:
         buffer = bytearray(size)
         arrival = endpoint.post_receive(peer, 7, buffer)
         await endpoint.send(peer, 7, content(size, endpoint.number))
         received = await arrival
-        right.append(received.length == size and buffer == content(size, peer))
-    return right
+        intact.append(received.length == size and buffer == content(size, peer))
+    return intact

@@ -16,7 +16,7 @@ from typing import Any
 from testbed.cli import main as command
 
 DOCUMENTED = {*range(11)}
-"""CommandTimes codes that 'testbed --help' lists for commands that end by themselves."""
+"""Exit codes that 'testbed --help' lists for commands that end by themselves."""
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1 << 70, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x1b[31mred", "\ud800", "\0",
@@ -28,12 +28,12 @@ def with_random_change(document: Any, random: Random) -> Any:
     """Return the document with one value removed or replaced."""
     spots: list[tuple[Any, Any]] = []
 
-    def look(value: Any) -> None:
+    def collect(value: Any) -> None:
         for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
             spots.append((value, key))
-            look(value[key])
+            collect(value[key])
 
-    look(document)
+    collect(document)
     if not spots:
         return random.choice(VALUES)
     value, key = random.choice(spots)
@@ -45,10 +45,10 @@ def with_random_change(document: Any, random: Random) -> Any:
 
 
 def damage_file(path: Path, random: Random) -> str:
-    """Damage a file of JSON or JSON Lines in one way of many; which one."""
+    """Damage a JSON or JSON Lines file in a random way; return which."""
     data = path.read_bytes()
-    way = random.choice(["value"] * 8 + ["bytes", "cut", "nested", "directory", "FIFO", "no UTF-8", "digits", "empty"])
-    match way:
+    kind = random.choice(["value"] * 8 + ["bytes", "cut", "nested", "directory", "FIFO", "no UTF-8", "digits", "empty"])
+    match kind:
         case "value" if path.suffix == ".jsonl":
             lines = data.decode().splitlines()
             if lines:
@@ -58,16 +58,16 @@ def damage_file(path: Path, random: Random) -> str:
         case "value" if path.suffix == ".json":
             path.write_text(json.dumps(with_random_change(json.loads(data), random)))
         case "value" | "bytes":
-            spoilt = bytearray(data)
-            for _ in range(min(len(spoilt), random.randrange(1, 6))):
-                spoilt[random.randrange(len(spoilt))] = random.randrange(256)
-            path.write_bytes(spoilt)
+            damaged = bytearray(data)
+            for _ in range(min(len(damaged), random.randrange(1, 6))):
+                damaged[random.randrange(len(damaged))] = random.randrange(256)
+            path.write_bytes(damaged)
         case "cut":
             path.write_bytes(data[: random.randrange(len(data) + 1)])
         case "nested":
-            lines_of = data.split(b"\n")
-            lines_of.insert(random.randrange(len(lines_of)), b"[" * 100_000)
-            path.write_bytes(b"\n".join(lines_of))
+            byte_lines = data.split(b"\n")
+            byte_lines.insert(random.randrange(len(byte_lines)), b"[" * 100_000)
+            path.write_bytes(b"\n".join(byte_lines))
         case "directory":
             path.unlink()
             path.mkdir()
@@ -76,10 +76,10 @@ def damage_file(path: Path, random: Random) -> str:
             os.mkfifo(path)
         case "no UTF-8" | "digits":
             place = random.randrange(len(data) + 1)
-            path.write_bytes(data[:place] + (b"\xff\xfe" if way == "no UTF-8" else b"9" * 5_000) + data[place:])
+            path.write_bytes(data[:place] + (b"\xff\xfe" if kind == "no UTF-8" else b"9" * 5_000) + data[place:])
         case _:
             path.write_bytes(b"")
-    return way
+    return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +88,18 @@ class CommandOutcome:
     text: str
 
     @property
-    def is_sentence(self) -> bool:
-        """Return whether the command ended with a documented exit code and without a traceback."""
+    def is_clean_exit(self) -> bool:
+        """Whether the command ended with a documented exit code and without a traceback."""
         return self.code in DOCUMENTED and "Traceback" not in self.text and "\x1b" not in self.text
 
 
 def run_command(*arguments: str, seconds: int = 60) -> CommandOutcome:
-    """Run the command in a fork of this process, which costs no start of an interpreter."""
+    """Run the command in a fork of this process, which saves the start of an interpreter."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        _be_command(writer, arguments, seconds)
+        _exec_command(writer, arguments, seconds)
     os.close(writer)
     with open(reader, errors="replace") as output:
         text = output.read()
@@ -107,11 +107,11 @@ def run_command(*arguments: str, seconds: int = 60) -> CommandOutcome:
     return CommandOutcome(os.waitstatus_to_exitcode(status), text)
 
 
-def _be_command(writer: int, arguments: Sequence[str], seconds: int) -> None:
+def _exec_command(writer: int, arguments: Sequence[str], seconds: int) -> None:
     code = 99
     try:
-        for number, given in ((0, os.open("/dev/null", os.O_RDONLY)), (1, writer), (2, writer)):
-            os.dup2(given, number)
+        for number, descriptor in ((0, os.open("/dev/null", os.O_RDONLY)), (1, writer), (2, writer)):
+            os.dup2(descriptor, number)
         os.closerange(3, 1_000)
         sys.stdin, sys.stdout, sys.stderr = (
             sys.__stdin__,
@@ -121,14 +121,14 @@ def _be_command(writer: int, arguments: Sequence[str], seconds: int) -> None:
         sys.argv = ["testbed", *arguments]
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(seconds)
-        # polars has threads, and processes of a study a tracker, which do not survive a fork.
+        # polars' threads and the resource tracker of a study's processes do not survive a fork.
         if arguments[0] in ("report", "study"):
             program = "from testbed.cli.main import main; main()"
             os.execv(sys.executable, [sys.executable, "-c", program, *arguments])
         command.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1 if end.code else 0
-    except BaseException:  # noqa: BLE001  what the command does not turn into a sentence is what is looked for
+    except BaseException:  # noqa: BLE001  the test looks for tracebacks
         traceback.print_exc()
     finally:
         sys.stdout.flush()

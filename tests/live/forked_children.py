@@ -21,8 +21,8 @@ def changes_of(action: Action) -> list[str]:
     """Run the action in a child and return the changes that it announces, in order, without those of its children."""
 
     def observed() -> list[str]:
-        me, changes = os.getpid(), list[str]()
-        with observed_by(lambda change: changes.append(change) if os.getpid() == me else None):
+        pid, changes = os.getpid(), list[str]()
+        with observed_by(lambda change: changes.append(change) if os.getpid() == pid else None):
             action()
         return changes
 
@@ -31,7 +31,7 @@ def changes_of(action: Action) -> list[str]:
 
 def kill_points(changes: Sequence[str], done: int = 0) -> list[tuple[int, str]]:
     """Return the changes after which a test kills, each with its number from 1, without the first `done` ones: with
-    TESTBED_LONG=1 all, in CI every third and the last."""
+    TESTBED_LONG=1 all, otherwise every third and the last."""
     points = list(enumerate(changes, 1))[done:]
     return points if LONG else [*points[:-1:STRIDE], *points[-1:]]
 
@@ -40,14 +40,14 @@ def kill_after(count: int, action: Action) -> None:
     """Perform the action in a child that is killed (SIGKILL) right after its change number `count`."""
     child = os.fork()
     if child == 0:
-        me, left = os.getpid(), count
+        pid, left = os.getpid(), count
 
         def kill(_: str) -> None:
             nonlocal left
-            if os.getpid() == me:
+            if os.getpid() == pid:
                 left -= 1
                 if not left:
-                    os.kill(me, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
         try:
             with observed_by(kill):
@@ -63,17 +63,17 @@ def kill_after(count: int, action: Action) -> None:
 class Background:
     """Child process that runs concurrently with the test."""
 
-    def __init__(self, pid: int, answers: int) -> None:
+    def __init__(self, pid: int, reports: int) -> None:
         self.pid = pid
-        self._answers = os.fdopen(answers, "rb")
+        self._reports = os.fdopen(reports, "rb")
         self._running = True
 
-    def answer(self) -> object:
+    def next_report(self) -> object:
         """Wait for the child's next report."""
-        return pickle.load(self._answers)
+        return pickle.load(self._reports)
 
     def wait(self) -> int:
-        """Wait for its end; the exit code, negative for a signal."""
+        """Wait for the child's end; return its exit code, negative for a signal."""
         if not self._running:
             return 0
         _, status = os.waitpid(self.pid, 0)
@@ -87,19 +87,19 @@ class Background:
 
     def close(self) -> None:
         self.kill()
-        self._answers.close()
+        self._reports.close()
 
 
 @contextmanager
 def background(action: Callable[[Callable[[object], None]], object]) -> Iterator[Background]:
-    """Perform `action(report)` in a child, killed at the end. `answer` returns the values passed to `report`."""
+    """Perform `action(report)` in a child, killed at the end. `next_report` returns the values passed to `report`."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
             os.close(reader)
-            action(lambda answer: _write(writer, pickle.dumps(answer)))
+            action(lambda value: _write(writer, pickle.dumps(value)))
             status = 0
         except BaseException:  # noqa: BLE001  nothing of the test's code may run on in the child
             traceback.print_exc()

@@ -83,12 +83,12 @@ def _network(text: str, family: str) -> str:
 
 
 def ports(wire: str) -> dict[str, dict[str, Any]]:
-    """The settings of switches' ports, by device."""
+    """Return the bridge port settings, by device."""
     return {entry["ifname"]: entry for entry in query(wire, "bridge", "-d", "link")}
 
 
 def static_forwarding(wire: str) -> dict[tuple[str, str], str]:
-    """The static forwarding entries: (switch's device, MAC) -> port's device."""
+    """Return the static forwarding entries: (bridge device, MAC) -> port device."""
     return {
         (entry["master"], entry["mac"]): entry["ifname"]
         for entry in query(wire, "bridge", "fdb", "show")

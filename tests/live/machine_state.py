@@ -15,14 +15,12 @@ from pathlib import Path
 from testbed.kernel import cgroups, namespaces, processes
 from tests.live import sandbox
 
-DEADLINE = (
-    10.0  # seconds for what ends by itself: orphans' namespace holders, and what the kernel frees in its own time
-)
+DEADLINE = 10.0  # seconds until namespace holders of orphans have ended and the kernel has freed namespaces
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The machine at one instant, as far as this run's sandbox reaches."""
+    """State of the machine at one instant, as seen in the sandbox."""
 
     mounts: frozenset[str]
     files: frozenset[str]
@@ -36,24 +34,24 @@ class Snapshot:
     def difference(self, other: Snapshot) -> str:
         """Return a line for each entry that was added or removed in `other`; empty if both are equal."""
         lines = []
-        mine, others = asdict(self), asdict(other)
-        for kind in mine:
-            lines += [f"new in {kind}: {entry}" for entry in sorted(others[kind] - mine[kind], key=str)]
-            lines += [f"gone from {kind}: {entry}" for entry in sorted(mine[kind] - others[kind], key=str)]
+        before, after = asdict(self), asdict(other)
+        for kind in before:
+            lines += [f"new in {kind}: {entry}" for entry in sorted(after[kind] - before[kind], key=str)]
+            lines += [f"gone from {kind}: {entry}" for entry in sorted(before[kind] - after[kind], key=str)]
         return "\n".join(lines)
 
 
 def snapshot() -> Snapshot:
-    inhabitants = sandbox.inhabitants() | _zombies()
+    pids = sandbox.inhabitants() | _zombies()
     return Snapshot(
         mounts=_mounts(),
         files=_files(),
         links=frozenset(name for _, name in socket.if_nameindex()),
         groups=frozenset(str(path) for cluster in cgroups.clusters() for path in cgroups.groups_of(cluster)),
         settings=frozenset(f"{path} = {value}" for path, value in _settings()),
-        processes=frozenset(_described(pid) for pid in inhabitants),
+        processes=frozenset(_described(pid) for pid in pids),
         descriptors=_descriptors(),
-        namespaces=frozenset(_namespaces(inhabitants)),
+        namespaces=frozenset(_namespaces(pids)),
     )
 
 
@@ -62,14 +60,14 @@ class Machine:
 
     def __init__(self) -> None:
         self.before = snapshot()
-        self.spoilt = False
+        self.has_leftovers = False
 
     def assert_unchanged(self, what: str = "", deadline: float = DEADLINE) -> None:
-        """Everything is as before, at once or at least in `deadline` seconds."""
+        """Assert that the state is as before, at the latest after `deadline` seconds."""
         until = time.monotonic() + deadline
         while difference := self.before.difference(snapshot()):
-            self.spoilt = time.monotonic() >= until
-            assert not self.spoilt, f"{what or 'the machine has changed'}:\n{difference}"
+            self.has_leftovers = time.monotonic() >= until
+            assert not self.has_leftovers, f"{what or 'the machine has changed'}:\n{difference}"
             time.sleep(0.005)  # between two samples
 
     def clear(self) -> None:
@@ -86,14 +84,14 @@ class Machine:
             namespaces.drop_empty_names()
 
     def assert_changed(self) -> None:
-        assert self.before.difference(snapshot()), "nothing was made"
+        assert self.before.difference(snapshot()), "the machine has not changed"
 
 
 def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:
-    """Wait for a condition; the test fails when it has not come true in time."""
+    """Wait for a condition; fail if it is not met by the deadline."""
     until = time.monotonic() + deadline
     while not condition():
-        assert time.monotonic() < until, f"in {deadline} s it did not come true: {what}"
+        assert time.monotonic() < until, f"condition not met within {deadline} s: {what}"
         time.sleep(0.005)  # between two samples
 
 
@@ -102,7 +100,7 @@ def _mounts() -> frozenset[str]:
     actual = []
     for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
         if " master:" in line and " - nsfs " in line:
-            continue  # a namespace of the machine's, whose mount reaches into our sandbox
+            continue  # a namespace of the machine, whose mount propagates into the sandbox
         fields = [
             field.partition(":")[0] if field.startswith(("shared:", "master:")) else field for field in line.split()
         ]
@@ -114,13 +112,13 @@ def _files() -> frozenset[str]:
     actual = []
     for directory, below, files in os.walk("/run"):
         for name in below + files:
-            with contextlib.suppress(FileNotFoundError):  # it is just being removed
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 actual.append(f"{directory}/{name} {os.lstat(f'{directory}/{name}').st_mode:o}")
     return frozenset(actual)
 
 
 def _settings() -> list[tuple[str, str]]:
-    """Network settings of the machine, which no cluster may change."""
+    """Return the machine's network sysctls that no cluster may change."""
     base = Path("/proc/sys/net")
     paths = [
         *base.glob("ipv4/ip_forward"),
@@ -133,12 +131,12 @@ def _settings() -> list[tuple[str, str]]:
 
 
 def _descriptors() -> frozenset[str]:
-    """Open descriptors of this process, except for passing files of the tests themselves."""
+    """Return this process's open descriptors, except for temporary files of the tests."""
     actual = []
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the listing's own
+        except OSError:  # the descriptor of the listing
             continue
         if target.startswith(("net:", "mnt:", "/run", "socket:", "pipe:", "anon_inode:")):
             actual.append(f"{name} -> {target}")
@@ -146,7 +144,7 @@ def _descriptors() -> frozenset[str]:
 
 
 def _zombies() -> set[int]:
-    """Children that have ended and were not waited for."""
+    """Return ended children that were not waited for."""
     me = str(os.getpid())
     actual = set()
     for pid in processes.all_pids():
@@ -168,7 +166,7 @@ def _described(pid: int) -> str:
 
 
 def _namespaces(pids: set[int]) -> set[int]:
-    """The network namespaces that these processes are in or hold, and the ones with names."""
+    """Return the network namespaces that these processes are in or hold open, and the named ones."""
     actual = {processes.network_namespace_of(pid) for pid in pids}
     for pid in pids:
         try:

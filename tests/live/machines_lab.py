@@ -1,4 +1,4 @@
-"""The machines of `local_machines` in a test, removed completely at its end."""
+"""Fixture-like machines of `local_machines`, with a check that nothing of them is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NAMES", "Lab", "lab"]
 
 @contextmanager
 def lab(folder: Path, cluster: Cluster | None = None, names: Sequence[str] = NAMES) -> Iterator[Lab]:
-    """Running machines, as `local_machines.lab`, of which nothing is left at the end."""
+    """Run machines as `local_machines.lab` does; assert that nothing of them is left at the end."""
     before = Machine()
     with local_machines.lab(folder, cluster, names) as machines:
         yield machines

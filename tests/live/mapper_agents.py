@@ -1,4 +1,4 @@
-"""NICs that run only a mapper with its own number and address, and a check of the routes that it computes."""
+"""NICs that run only a mapper with its own number and address, and a check of the computed routes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIVE = Settings(
     patience=3 * SECOND,
     stagger=100 * MILLISECOND,
 )
-"""For real interfaces on a busy machine: a probe's answer may be tens of milliseconds late."""
+"""Settings for real interfaces on a busy machine: a probe's reply may be tens of milliseconds late."""
 
 
 class MapperFirmware:
@@ -32,29 +32,29 @@ class MapperFirmware:
         assert adapter.routed
         station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address)
         self.mapper = Mapper(station, nic.send, lambda _: None, LIVE)
-        self._begun = False
+        self._started = False
 
     @property
     def deadline(self) -> int | None:
-        return self.mapper.deadline if self._begun else 1
+        return self.mapper.deadline if self._started else 1
 
     def receive(self, now: int, frame: bytes) -> None:
-        self._begin(now)
+        self._ensure_started(now)
         self.mapper.receive(now, frame)
 
     def on_timer(self, now: int) -> None:
-        self._begin(now)
+        self._ensure_started(now)
         deadline = self.mapper.deadline
         if deadline is not None and deadline <= now:
             self.mapper.on_timer(now)
 
-    def _begin(self, now: int) -> None:
-        if not self._begun:
-            self._begun = True
+    def _ensure_started(self, now: int) -> None:
+        if not self._started:
+            self._started = True
             self.mapper.start(now)
 
     def on_doorbell(self, _now: int, _index: int) -> None:
-        raise AssertionError("its host asks for nothing")
+        raise AssertionError("the host rings no doorbell")
 
     def counter_values(self) -> Mapping[str, int]:
         return self.mapper.counter_values()
@@ -68,7 +68,7 @@ class MapperHost:
     mapper: Mapper
 
     def on_completion(self, _index: int) -> None:
-        raise AssertionError("it shows nothing")
+        raise AssertionError("the firmware posts no completion")
 
     def pending_work(self) -> list[str]:
         return []
@@ -95,8 +95,8 @@ async def publish_routes(host: MapperHost, node: ProgramNode, folder: Path) -> d
 
 
 def routes_are_complete(layout: Layout, folder: Path, cut: str = "") -> bool:
-    """Every NIC has a route to every other one, and each leads there without the cable that is cut."""
-    beyond = {end: second for link in layout.links if link.name != cut for end, second in _ways(link.a, link.b)}
+    """Return whether every NIC has a route to every other one that does not use the cut cable."""
+    beyond = {end: far_end for link in layout.links if link.name != cut for end, far_end in _directions(link.a, link.b)}
     numbers = {End(node.name, node.nics[0].name): number for number, node in enumerate(layout.nodes)}
     for source, number in numbers.items():
         try:
@@ -115,5 +115,5 @@ def routes_are_complete(layout: Layout, folder: Path, cut: str = "") -> bool:
     return True
 
 
-def _ways(a: End, b: End) -> tuple[tuple[End, End], tuple[End, End]]:
+def _directions(a: End, b: End) -> tuple[tuple[End, End], tuple[End, End]]:
     return (a, b), (b, a)

@@ -17,7 +17,7 @@ from testbed.kernel.children import in_child
 from testbed.kernel.packet_options import SO_TIMESTAMPNS
 from testbed.kernel.syscalls import CLONE_NEWNET, setns
 
-EVERY_PROTOCOL = 0x0003
+ETH_P_ALL = 0x0003
 OURS = 0x88B5  # IEEE 802 local experimental EtherType 1
 BROADCAST = b"\xff" * 6
 PACKET_OUTGOING = 4
@@ -25,7 +25,7 @@ PACKET_OUTGOING = 4
 
 @contextmanager
 def open_socket(namespace: str, device: str, protocol: int = OURS) -> Iterator[socket.socket]:
-    """A packet socket on an interface in another namespace."""
+    """Open a packet socket on an interface in another namespace."""
     handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with namespaces.restore_namespace():
@@ -41,7 +41,7 @@ def open_socket(namespace: str, device: str, protocol: int = OURS) -> Iterator[s
 
 @contextmanager
 def nic_sockets(cluster: RunningCluster) -> Iterator[dict[str, socket.socket]]:
-    """A socket on the first NIC of every node."""
+    """Open a packet socket on the first NIC of every node."""
     with ExitStack() as stack:
         yield {
             node.name: stack.enter_context(open_socket(node.namespace, node.layout.nics[0].name))
@@ -74,14 +74,14 @@ def received(packet_socket: socket.socket) -> list[bytes]:
             frames.append(data)
 
 
-def note_times(packet_socket: socket.socket) -> None:
+def enable_timestamps(packet_socket: socket.socket) -> None:
     """Enable the kernel's receive time stamps, for `received_with_times`."""
     packet_socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
 def received_with_times(packet_socket: socket.socket) -> list[tuple[int, bytes]]:
     """Read all received frames, without the node's own, each with the kernel's time stamp, nanoseconds
-    of the system's clock."""
+    of CLOCK_REALTIME."""
     frames = []
     while True:
         try:
@@ -104,14 +104,14 @@ def frame_numbers(frames: list[bytes]) -> list[int]:
     return [int.from_bytes(data[14:18], "big") for data in frames]
 
 
-def offloads_on(cluster: RunningCluster, node: str) -> bool | None:
-    def look() -> bool | None:
+def accepts_gso(cluster: RunningCluster, node: str) -> bool | None:
+    def query() -> bool | None:
         handle = os.open(cluster[node].namespace, os.O_RDONLY)
         setns(handle, CLONE_NEWNET)
         with socket.socket() as opened:
             return offloads.accepts_gso(opened.fileno(), cluster[node].layout.nics[0].name)
 
-    return in_child(look)
+    return in_child(query)
 
 
 def socket_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:

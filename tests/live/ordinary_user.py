@@ -1,7 +1,7 @@
 """Run a function as an ordinary user, in a child process that gives up being root.
 
-The child is forked and has imported all that it uses: the interpreter and the packages may lie where an ordinary user cannot
-read them, and nothing has to be copied. A failed assertion becomes its exit code, with a traceback on standard error.
+The child is forked after all modules that it uses are imported: an ordinary user may not be able to read the interpreter's
+and the packages' files. A failed assertion becomes its exit code, with a traceback on standard error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _NEEDED = (
     "testbed.spec.layout_json",
     "testbed.spec.model",
 )
-"""Modules that a child uses: it loses the right to read them."""
+"""Modules that a child uses and cannot read after it has dropped its privileges."""
 
 
 NOBODY = 65533  # in no group and with no files, on any machine
 
 
 def as_user(home: Path, function: Callable[[], None]) -> int:
-    """Start `function` as the ordinary user in a child process; returns its number."""
+    """Start `function` as the ordinary user in a child process; return its pid."""
     for module in _NEEDED:
         import_module(module)
     child = os.fork()

@@ -1,6 +1,6 @@
 """A script of two ranks: the duration of a round trip with blocking receives, and with polling.
 
-Prints a line of JSON at rank 0: microseconds by how the messages are looked for, the least of several turns.
+Prints a line of JSON at rank 0: microseconds per round trip by way of waiting, the minimum of several rounds.
 """
 
 import json
@@ -9,11 +9,11 @@ import time
 
 from testbed.mpi import MPI
 
-TRIPS, TURNS = 10, int(sys.argv[1])
+TRIPS, ROUNDS = 10, int(sys.argv[1])
 SLEEP = 0.001  # seconds
 
 comm = MPI.COMM_WORLD
-other = 1 - comm.rank
+peer = 1 - comm.rank
 
 
 def compute() -> None:
@@ -22,19 +22,19 @@ def compute() -> None:
         pass
 
 
-def receive(how: str) -> None:
-    kind, _, between = how.partition(" ")
+def receive(method: str) -> None:
+    kind, _, between = method.partition(" ")
     if kind == "probe":
-        comm.probe(source=other)
+        comm.probe(source=peer)
     elif kind == "iprobe":
-        while not comm.iprobe(source=other):
+        while not comm.iprobe(source=peer):
             pause(between)
     elif kind == "test":
-        request = comm.irecv(source=other)
+        request = comm.irecv(source=peer)
         while not request.test()[0]:
             pause(between)
     if kind != "test":
-        comm.recv(source=other)
+        comm.recv(source=peer)
 
 
 def pause(between: str) -> None:
@@ -44,23 +44,23 @@ def pause(between: str) -> None:
         compute()
 
 
-def trip(how: str) -> float:
+def trip(method: str) -> float:
     comm.barrier()
     start = time.monotonic()
     for number in range(TRIPS):
         if comm.rank == 0:
             comm.send(number, dest=1)
-            receive(how)
+            receive(method)
         else:
-            receive(how)
+            receive(method)
             comm.send(number, dest=0)
     return (time.monotonic() - start) / TRIPS * 1e6
 
 
-least: dict[str, float] = {}
-for _ in range(TURNS):
-    for how in ("recv", "test", "test compute", "test sleep", "probe", "iprobe", "iprobe compute", "iprobe sleep"):
-        least[how] = min(least.get(how, 1e9), trip(how))
+minimum: dict[str, float] = {}
+for _ in range(ROUNDS):
+    for method in ("recv", "test", "test compute", "test sleep", "probe", "iprobe", "iprobe compute", "iprobe sleep"):
+        minimum[method] = min(minimum.get(method, 1e9), trip(method))
 if comm.rank == 0:
-    sys.stdout.write(json.dumps(least) + "\n")
+    sys.stdout.write(json.dumps(minimum) + "\n")
 comm.barrier()

@@ -23,9 +23,9 @@ from testbed.runtime.shared.attachment import Attachment, HostDriver
 from tests.live.machine_state import eventually
 from tests.live.shared_nic_processes import Process
 
-TIMEOUT = 30.0  # s
+TIMEOUT = 30.0  # seconds
 LAST = (1 << 63).to_bytes(8, "big")
-"""Instead of a number: the end."""
+"""Sequence number of the last message."""
 
 SIZES = (8, 1_400, 20_000)
 
@@ -45,21 +45,21 @@ class HostRecord:
 
 
 class ReattachingHost(Process):
-    """A host process on a node's function, which exchanges messages with host number `peer`."""
+    """A host process at a function of a node's NIC that exchanges messages with host number `peer`."""
 
     def __init__(self, cluster: RunningCluster, node: str, function: int, peer: int) -> None:
         self._counts = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")  # shared with the child
         self._end = os.eventfd(0)
         device = cluster[node].layout.nics[0].name
-        super().__init__(lambda _: self._life(device, function, peer), cluster[node].namespace)
+        super().__init__(lambda _: self._run_host(device, function, peer), cluster[node].namespace)
 
     @property
     def received(self) -> int:
-        """Messages until now."""
+        """Number of messages received so far."""
         return self._counts[0]
 
     def finish(self) -> None:
-        """Send a last message, and end when the peer's last has come."""
+        """Send the last message; the process ends when the peer's last message has arrived."""
         os.eventfd_write(self._end, 1)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class ReattachingHost(Process):
         with contextlib.suppress(OSError):
             os.close(self._end)
 
-    def _life(self, device: str, function: int, peer: int) -> HostRecord:
+    def _run_host(self, device: str, function: int, peer: int) -> HostRecord:
         record = HostRecord()
         exchange = _Exchange(record, self._counts, self._end, peer)
         while True:
@@ -78,7 +78,7 @@ class ReattachingHost(Process):
                 continue
             driver = HostDriver(nic, nic.host)
             try:
-                driver.loop.complete(exchange.both(nic.host, driver.loop))
+                driver.loop.complete(exchange.run(nic.host, driver.loop))
                 return record
             except NicGoneError as error:
                 record.gone.append(str(error))
@@ -88,7 +88,7 @@ class ReattachingHost(Process):
 
 
 class _Exchange:
-    """Exchange of numbered messages with a peer; it continues over another agent where it was interrupted."""
+    """Exchange of numbered messages with a peer, resumable over another agent."""
 
     def __init__(self, record: HostRecord, counts: memoryview, end: int, peer: int) -> None:
         self._record = record
@@ -97,30 +97,30 @@ class _Exchange:
         self._end = end
         self._sent = 0
         self._expected = 0
-        self._heard_last = False
+        self._received_last = False
 
-    async def both(self, endpoint: emp.Endpoint, loop: Loop) -> None:
-        hearing = loop.spawn(self._hear(endpoint), "hear")
-        await self._say(endpoint)
-        await hearing
+    async def run(self, endpoint: emp.Endpoint, loop: Loop) -> None:
+        receiver = loop.spawn(self._receive(endpoint), "receive")
+        await self._send(endpoint)
+        await receiver
 
-    async def _say(self, endpoint: emp.Endpoint) -> None:
+    async def _send(self, endpoint: emp.Endpoint) -> None:
         while True:
-            last = _can_be_read(self._end)
-            head = LAST if last else self._sent.to_bytes(8, "big")
+            is_last = _is_readable(self._end)
+            head = LAST if is_last else self._sent.to_bytes(8, "big")
             size = SIZES[self._sent % len(SIZES)]
             try:
                 await endpoint.send(self._peer, 1, head * (size // 8))
             except emp.EmpError as error:
                 self._record.failures.append(str(error))
                 continue
-            if last:
+            if is_last:
                 return
             self._sent += 1
 
-    async def _hear(self, endpoint: emp.Endpoint) -> None:
+    async def _receive(self, endpoint: emp.Endpoint) -> None:
         buffer = bytearray(max(SIZES))
-        while not self._heard_last:
+        while not self._received_last:
             try:
                 received = await endpoint.receive(self._peer, 1, buffer)
             except emp.EmpError as error:
@@ -128,12 +128,12 @@ class _Exchange:
                 continue
             head = bytes(buffer[:8])
             if buffer[: received.length] != head * (received.length // 8):
-                self._record.wrong.append(f"a message of {received.length} bytes is mixed with another")
+                self._record.wrong.append(f"a message of {received.length} bytes has parts of another")
             if head == LAST:
-                self._heard_last = True
+                self._received_last = True
                 return
             number = int.from_bytes(head, "big")
-            # A sender that cannot know whether a message has arrived repeats it: it may arrive twice, but none is missing.
+            # A re-attached sender repeats a message of unknown fate: it may arrive twice, but none is missing.
             if number not in (self._expected, self._expected - 1):
                 self._record.wrong.append(f"message {number} instead of {self._expected}")
             self._expected = number + 1
@@ -141,40 +141,40 @@ class _Exchange:
             self._counts[0] += 1
 
 
-def _can_be_read(descriptor: int) -> bool:
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
-    return bool(waiting.poll(0))
+def _is_readable(descriptor: int) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 @contextlib.contextmanager
 def reattaching_pairs(
     cluster: RunningCluster, pairs: Mapping[tuple[str, int], tuple[str, int]], functions: int
 ) -> Iterator[dict[tuple[str, int], ReattachingHost]]:
-    """Start hosts that exchange messages in these pairs of (node, function), and wait for their first ones."""
+    """Start hosts that exchange messages in these pairs of (node, function), and wait for the first ones."""
     names = [node.name for node in cluster]
 
-    def number(place: tuple[str, int]) -> int:
-        return names.index(place[0]) * functions + place[1]
+    def host_number(node: str, function: int) -> int:
+        return names.index(node) * functions + function
 
     with contextlib.ExitStack() as stack:
-        actual = {}
+        hosts = {}
         for first, second in [*pairs.items(), *((pair, first) for first, pair in pairs.items())]:
-            actual[first] = ReattachingHost(cluster, *first, number(second))
-            stack.callback(actual[first].close)
-        wait_for_progress(actual)
-        yield actual
+            hosts[first] = ReattachingHost(cluster, *first, host_number(*second))
+            stack.callback(hosts[first].close)
+        wait_for_progress(hosts)
+        yield hosts
 
 
 def wait_for_progress(hosts: Mapping[tuple[str, int], ReattachingHost], by: int = 20) -> None:
     """Wait until each host has exchanged `by` more messages."""
-    before = {place: host.received for place, host in hosts.items()}
-    for place, host in hosts.items():
-        eventually(lambda p=place, h=host: h.received >= before[p] + by, f"{place} gets on", TIMEOUT)  # type: ignore[misc]
+    before = {name: host.received for name, host in hosts.items()}
+    for name, host in hosts.items():
+        eventually(lambda n=name, h=host: h.received >= before[n] + by, f"{name} makes progress", TIMEOUT)  # type: ignore[misc]
 
 
 def finish_all(hosts: Mapping[tuple[str, int], ReattachingHost]) -> dict[tuple[str, int], HostRecord]:
     """End all hosts and return their records."""
     for host in hosts.values():
         host.finish()
-    return {place: host.result() for place, host in hosts.items()}
+    return {name: host.result() for name, host in hosts.items()}

@@ -1,6 +1,6 @@
-"""Programs that ignore SIGTERM, daemonize, multiply or leave their network namespace.
+"""Programs that ignore SIGTERM, daemonize, fork without end or leave their network namespace.
 
-Each prints the pids of its processes in one line, once they are in that state."""
+Each prints its processes' pids on one line once they are in that state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ while True:
 
 HOLDS_FILES = """
 import os, signal, sys
-held = [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]
+descriptors = [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]
 os.chdir(os.path.dirname(sys.argv[1]))
 print(os.getpid(), flush=True)
 while True:
@@ -108,7 +108,7 @@ while time.monotonic() < end:
         os._exit(0)
 """
 
-FORKS_MANY = """
+FORKS_400 = """
 import os, signal
 print(flush=True)
 for _ in range(400):

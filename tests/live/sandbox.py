@@ -1,10 +1,10 @@
-"""Mount namespace of the tests: other runs do not see their objects, which disappear with it.
+"""Mount namespace of a test run: other runs do not see its objects, and the kernel frees them with it.
 
 The test process moves into a mount namespace with an empty /run, which all its children inherit. Names in /run/netns,
 their mounts and the clusters' state therefore belong to this run: two concurrent runs may use equal names, and when the
 last process of a killed run has ended the kernel frees everything. A watcher ends the programs that a killed run leaves
-in its nodes. The network namespace, the process numbers (and so the programs that ``gc`` finds of clusters without a
-name) and /tmp are the machine's.
+in its nodes. The network namespace, the pid namespace (and so the programs that ``gc`` finds of clusters without a
+name) and /tmp are shared with the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _entered: list[int] = []
 
 
 def enter() -> None:
-    """Put the calling process into a sandbox for the rest of its life; as root. It stays in the one that it is in."""
+    """Move the calling process into a sandbox, unless it is in one. Needs root."""
     if os.getpid() in _entered:
         return
     _entered.append(os.getpid())
@@ -33,8 +33,8 @@ def enter() -> None:
 
 
 def _hide_startup_files() -> None:
-    """Let the user's shells, which sessions of ssh start, read no start-up file: it may take a lock (as pyenv does), which a
-    shell that a test kills leaves, and for which all others then wait."""
+    """Hide the shell start-up files, which ssh sessions would read: one may take a lock (as pyenv's does) that a killed
+    shell never releases, and all later shells would wait for it."""
     for name in _STARTUP_FILES:
         path = Path.home() / name
         if path.is_file():
@@ -42,21 +42,21 @@ def _hide_startup_files() -> None:
 
 
 def device() -> str:
-    """Return the device number of our /run; a process with a mount of it is in this sandbox."""
+    """Return the device number of this sandbox's /run; only processes in the sandbox have it mounted."""
     number = os.stat("/run").st_dev
     return f"{os.major(number)}:{os.minor(number)}"
 
 
 def inhabitants() -> set[int]:
     """Return the processes in this sandbox: this one and all its descendants."""
-    needle = f" {device()} "
+    device_field = f" {device()} "
     actual = set()
     for pid in processes.all_pids():
         try:
             mounted = Path(f"/proc/{pid}/mountinfo").read_text(errors="replace")
-        except OSError:  # it has ended
+        except OSError:  # it has ended meanwhile
             continue
-        if needle in mounted:
+        if device_field in mounted:
             actual.add(pid)
     return actual
 

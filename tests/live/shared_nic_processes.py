@@ -1,4 +1,4 @@
-"""Agents of shared NICs and host processes in a cluster's nodes, forked from the test, which gets their results."""
+"""Agents of shared NICs and host processes in a cluster's nodes: forked children that report to the test."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.standing_agent import query_socket
 from testbed.spec.placement import address_of
 
-TIMEOUT = 30.0  # s
+TIMEOUT = 30.0  # seconds
 HEAP = 8 << 20
 
 Program = Callable[[Any, HostDriver, Attachment], Any]
-"""program(host library, driver, NIC), a coroutine."""
+"""Coroutine function of (host library, driver, NIC)."""
 
 
 class Process:
-    """A forked child; it dies with its parent."""
+    """A forked child in a network namespace, killed when its parent dies."""
 
     def __init__(self, function: Callable[[Callable[[object], None]], object], namespace: str) -> None:
-        """function(report): runs in the child; `next_report` returns what it passes to `report`, and at last its result."""
-        self._ours, theirs = multiprocessing.connection.Pipe()
+        """function(report): runs in the child; `next_report` returns the values passed to `report`, then the result."""
+        self._connection, child_end = multiprocessing.connection.Pipe()
         self.pid = os.fork()
         if not self.pid:
             status = 1
             try:
                 syscalls.end_with_parent(signal.SIGKILL)
-                self._ours.close()
+                self._connection.close()
                 with open(namespace) as remote:
                     syscalls.setns(remote.fileno(), syscalls.CLONE_NEWNET)
-                theirs.send(("done", function(theirs.send)))
+                child_end.send(("done", function(child_end.send)))
                 status = 0
-            except BaseException as error:  # noqa: BLE001  nothing of the test may run on here
+            except BaseException as error:  # noqa: BLE001  the child must not continue the test run
                 traceback.print_exc(file=sys.stderr)
                 with contextlib.suppress(OSError):
-                    theirs.send(("failed", f"{type(error).__name__}: {error}"))
+                    child_end.send(("failed", f"{type(error).__name__}: {error}"))
             finally:
                 os._exit(status)
-        theirs.close()
+        child_end.close()
         self._ended = False
 
     def next_report(self) -> Any:
         """Return the next message of the process. EOFError if it has ended."""
-        assert self._ours.poll(TIMEOUT), f"process {self.pid} does not report"
-        return self._ours.recv()
+        assert self._connection.poll(TIMEOUT), f"process {self.pid} does not report"
+        return self._connection.recv()
 
     def result(self) -> Any:
         reported = self.next_report()
@@ -77,11 +77,11 @@ class Process:
             self.kill()
             os.waitpid(self.pid, 0)
             self._ended = True
-            self._ours.close()
+            self._connection.close()
 
 
 class Nodes:
-    """The agents of a cluster's nodes. functions: host processes that a node may have."""
+    """Agents of a cluster's nodes. functions: maximum number of host processes per node."""
 
     def __init__(self, cluster: RunningCluster, functions: int, split_driver: SplitDriver, ethertype: int) -> None:
         self._cluster = cluster
@@ -105,7 +105,7 @@ class Nodes:
         return self._cluster[name].layout.nics[0].name
 
     def start(self, name: str) -> Process:
-        """An agent; returns when it listens."""
+        """Start an agent; return when it is listening."""
         first = self._names.index(name) * self._functions
         routed = name in self._cluster.state.layout.source_routed_nodes()
         adapters = tuple(Adapter(first + number, self._addresses, routed=routed) for number in range(self._functions))
@@ -121,17 +121,17 @@ class Nodes:
 
         def run(report: Callable[[object], None]) -> None:
             agent = SharedAgent(config)
-            report("listens")
+            report("listening")
             agent.run()
 
-        gc.collect()  # what earlier tests have left is closed here, not at some time in the agent
+        gc.collect()  # close leftovers of earlier tests here, not during a collection in the agent
         process = Process(run, self._cluster[name].namespace)
         self._stack.callback(process.close)
-        assert process.next_report() == "listens"
+        assert process.next_report() == "listening"
         return process
 
     def host(self, name: str, program: Program, function: int | None = None) -> Process:
-        """A host process; it has attached when this returns."""
+        """Start a host process; return when it has attached."""
         split_driver, device, ethertype = self._split_driver, self.device(name), self._ethertype
 
         def run(report: Callable[[object], None]) -> object:
@@ -153,11 +153,11 @@ class Nodes:
         return query_socket(Store().directory(self._cluster.name), name)
 
     def regions(self, name: str) -> int:
-        """How many regions the agent of a node has mapped."""
+        """Return the number of regions that a node's agent has mapped."""
         return Path(f"/proc/{self.agents[name].pid}/maps").read_text().count("memfd:nic ")
 
     def descriptors(self, name: str) -> int:
-        """How many the agent of a node has open."""
+        """Return the number of file descriptors that a node's agent has open."""
         return len(os.listdir(f"/proc/{self.agents[name].pid}/fd"))
 
 

@@ -1,6 +1,6 @@
 """A minimal protocol for source-routed networks: numbered frames along given routes.
 
-A frame: Ethernet header, route, packet type, sender's number (2 bytes), the frame's number (4), filling, CRC-8.
+A frame: Ethernet header, route, packet type, sender's number (2 bytes), the frame's number (4), padding, CRC-8.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tests.sim.myrinet_senders import Routes, tree_routes
 ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
 TYPE = b"\0\4"
 _ETHERTYPE = ETHERTYPE.to_bytes(2, "big")
-_SAID = 6  # bytes
+_MIN_SIZE = 6  # bytes: sender, number
 
 
 class SourceRouteFirmware:
     deadline: int | None = None
 
     def __init__(self, adapter: Adapter, nic: Nic, names: Sequence[str], routes: Routes) -> None:
-        self.orders: list[tuple[bytes, int, int]] = []
-        """For the next doorbell: a route, how many frames, of how many bytes."""
+        self.send_requests: list[tuple[bytes, int, int]] = []
+        """Send requests for the next doorbell: route, number of frames, bytes per frame."""
         self.came: list[tuple[int, int]] = []
-        """From which node, which of its frames."""
+        """(Sender, frame number) of each received frame."""
         self.broken: list[bytes] = []
         self.wanted = 0
         self.routes = routes
@@ -51,15 +51,15 @@ class SourceRouteFirmware:
     def on_doorbell(self, _now: int, _index: int) -> None:
         adapter = self.adapter
         head = b"\xff" * 6 + adapter.address + _ETHERTYPE
-        orders, self.orders = self.orders, []
-        for route, count, size in orders:
+        requests, self.send_requests = self.send_requests, []
+        for route, count, size in requests:
             for _ in range(count):
                 self._sent += 1
                 payload = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(4, "big")
                 self._nic.send(append_crc(head, route + TYPE + payload.ljust(size, b"\x55")))
 
     def on_timer(self, _now: int) -> None:
-        raise AssertionError("it has no deadline")
+        raise AssertionError("the firmware sets no deadline")
 
     def counter_values(self) -> Mapping[str, int]:
         return {"sent": self._sent, "received": len(self.came), "broken": len(self.broken)}
@@ -74,17 +74,17 @@ class SourceRouteEndpoint:
         self._nic = nic
         self._waiting: Completion[None] | None = None
 
-    def send(self, destination: str, count: int = 1, size: int = _SAID) -> None:
-        """Send `count` frames with `size` bytes behind their packet type, back to back."""
+    def send(self, destination: str, count: int = 1, size: int = _MIN_SIZE) -> None:
+        """Send `count` frames with `size` bytes after the packet type, back to back."""
         firmware = self.firmware
         self.send_along(firmware.routes[firmware.names[firmware.adapter.number], destination], count, size)
 
-    def send_along(self, route: bytes, count: int = 1, size: int = _SAID) -> None:
-        self.firmware.orders.append((route, count, size))
+    def send_along(self, route: bytes, count: int = 1, size: int = _MIN_SIZE) -> None:
+        self.firmware.send_requests.append((route, count, size))
         self._nic.ring_doorbell(1, size, 0)
 
     def frames(self, count: int) -> Completion[None]:
-        """Wait until `count` frames have arrived in all."""
+        """Wait until a total of `count` frames has arrived."""
         self._waiting = Completion[None](f"{count} frames")
         self.firmware.wanted = count
         if len(self.firmware.came) + len(self.firmware.broken) >= count:
@@ -110,9 +110,9 @@ class SourceRoutePlug:
         return Agent(firmware, SourceRouteEndpoint(nic, firmware))
 
 
-def relative_route(*ports: int) -> bytes:
-    """A route, by how many ports further each switch sends a frame."""
-    return bytes(map(route_byte, ports))
+def relative_route(*offsets: int) -> bytes:
+    """Return a route of port offsets, one per switch."""
+    return bytes(map(route_byte, offsets))
 
 
 async def silent(_endpoint: SourceRouteEndpoint, node: ProgramNode) -> int:

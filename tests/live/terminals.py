@@ -16,30 +16,30 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-TIMEOUT = 30.0  # s for something to be shown, on a machine that others use as well
+TIMEOUT = 30.0  # seconds until output appears, on a shared machine
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
 
 
 class Terminal:
-    """Ends its program with the block, if it has not ended."""
+    """A program in a pseudo-terminal, killed at the end of the block if it is still running."""
 
-    def __init__(self, command: Sequence[str], size: tuple[int, int] = (80, 24), **more: str) -> None:
-        """size: columns and lines. more: more of the environment."""
-        self._mine, self._its = pty.openpty()
+    def __init__(self, command: Sequence[str], size: tuple[int, int] = (80, 24), **environment: str) -> None:
+        """size: columns and lines. environment: additional variables."""
+        self._master, self._slave = pty.openpty()
         self.resize(*size)
-        self.before = termios.tcgetattr(self._its)
-        node_context: Mapping[str, str] = {**os.environ, "TERM": "xterm-256color", **more}
+        self.before = termios.tcgetattr(self._slave)
+        variables: Mapping[str, str] = {**os.environ, "TERM": "xterm-256color", **environment}
         self.process = subprocess.Popen(
             command,
-            stdin=self._its,
-            stdout=self._its,
-            stderr=self._its,
-            env=node_context,
+            stdin=self._slave,
+            stdout=self._slave,
+            stderr=self._slave,
+            env=variables,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # whose keys send signals
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that control keys send signals
         )
         self.raw = ""
-        self._seen = 0  # of `raw`, what was waited for before
+        self._offset = 0  # in `raw`: start of the output since the last key
 
     def __enter__(self) -> Self:
         return self
@@ -50,39 +50,39 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self._mine)
-        os.close(self._its)
+        os.close(self._master)
+        os.close(self._slave)
 
     def resize(self, width: int, height: int) -> None:
-        fcntl.ioctl(self._its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def press(self, keys: str) -> None:
-        """Type keys; `shows` then ignores the output that came before."""
+        """Type keys; `wait_for` then ignores earlier output."""
         self._read(0)
-        self._seen = len(self.raw)
-        os.write(self._mine, keys.encode())
+        self._offset = len(self.raw)
+        os.write(self._master, keys.encode())
 
-    def shows(self, text: str) -> None:
-        """Wait until it has been shown since the last key."""
+    def wait_for(self, text: str) -> None:
+        """Wait until the output since the last key contains the text."""
         deadline = time.monotonic() + TIMEOUT
-        while text not in (shown := _ESCAPES.sub("", self.raw[self._seen :])):
+        while text not in (shown := _ESCAPES.sub("", self.raw[self._offset :])):
             left = deadline - time.monotonic()
             assert left > 0, f"{text!r} was not shown within {TIMEOUT} s, but {shown[-2000:]!r}"
             self._read(left)
 
-    def ends(self) -> int:
-        """Wait for the end of the program; its code. Its terminal must be as it was before."""
+    def wait_for_exit(self) -> int:
+        """Wait for the program's end and return its exit code. It must have restored the terminal's settings."""
         deadline = time.monotonic() + TIMEOUT
         while self.process.poll() is None:
-            assert time.monotonic() < deadline, "it has not ended"
+            assert time.monotonic() < deadline, f"the program has not ended within {TIMEOUT} s"
             self._read(0.1)
         self._read(0)
-        assert termios.tcgetattr(self._its) == self.before
+        assert termios.tcgetattr(self._slave) == self.before
         return self.process.returncode
 
     def _read(self, seconds: float) -> None:
         """Read the available output, waiting up to `seconds` for its first byte."""
-        while select.select([self._mine], [], [], seconds)[0]:
+        while select.select([self._master], [], [], seconds)[0]:
             with contextlib.suppress(OSError):
-                self.raw += os.read(self._mine, 65536).decode(errors="replace")
+                self.raw += os.read(self._master, 65536).decode(errors="replace")
             seconds = 0

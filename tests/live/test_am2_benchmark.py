@@ -26,7 +26,7 @@ def test_am2_is_measured_with_short_settings(tmp_path: Path) -> None:
         "AM-II, inline", "EMP, inline", "kernel TCP, C",
     }  # fmt: skip
     assert all(row["samples"] and row["environment"]["kernel"] for row in rows if row["subject"] != "target")
-    ends = {row["measure"]: row["median"] for row in rows if row["subject"] == "requests"}
-    assert ends["sent"] >= 400
-    assert ends["handled twice, lost, or ended otherwise"] == 0
+    request_counts = {row["measure"]: row["median"] for row in rows if row["subject"] == "requests"}
+    assert request_counts["sent"] >= 400
+    assert request_counts["handled twice, lost, or ended otherwise"] == 0
     assert all(row["measured"] is not None for row in rows if row["subject"] == "target")

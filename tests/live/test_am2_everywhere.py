@@ -26,13 +26,13 @@ from testbed.spec.elements import Node as ClusterNode
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-TIMEOUT = 60.0  # s
+TIMEOUT = 60.0  # seconds
 SIZES = (0, 4, 600, 1400, 4097, 12_000)
 ROUNDS = 6
 ENDPOINTS = 3
 """Number of endpoints of each node, over two frames."""
 PAGING = Settings(frames=2, channels=4)
-WORD, DATA, REPLY, TAG = 1, 2, 3, 77
+SHORT, DATA, REPLY, TAG = 1, 2, 3, 77
 LARGEST = max(SIZES)
 
 
@@ -46,29 +46,29 @@ def content(source: int, sink: int, serial: int) -> bytes:
     return (f"{source} {sink} {serial} ".encode() * (size // 4 + 1))[:size]
 
 
-async def talk(am: ActiveMessages, _node: Node) -> list[str]:
-    """Exchange words, medium and bulk messages between all endpoints of equal numbers.
+async def exchange(am: ActiveMessages, _node: Node) -> list[str]:
+    """Exchange short, medium and bulk messages between all endpoints of equal index.
 
-    Returns what was handled and what was replied, sorted, since active messages have no order.
+    Return the handled requests and replies, sorted, because active messages are unordered.
     """
     history: list[str] = []
     replies: list[int] = []
     bundle = am.allocate_bundle()
     others = [node for node in range(am.size) if node != am.node]
 
-    def note(token: Token, serial: int, data: bytes | memoryview) -> None:
+    def record(token: Token, serial: int, data: bytes | memoryview) -> None:
         digest = hashlib.sha256(data).hexdigest()
         history.append(f"{token.source} to {token.endpoint.name}, {serial}: {len(data)} bytes, {digest}")
 
-    def word(token: Token, serial: int) -> None:
-        note(token, serial, b"")
+    def on_short(token: Token, serial: int) -> None:
+        record(token, serial, b"")
         token.reply(REPLY, serial)
 
-    def data(token: Token, data: memoryview, serial: int) -> None:
-        note(token, serial, data)
+    def on_data(token: Token, data: memoryview, serial: int) -> None:
+        record(token, serial, data)
         token.reply(REPLY, serial)
 
-    def reply(token: Token, serial: int) -> None:
+    def on_reply(token: Token, serial: int) -> None:
         history.append(f"{token.source} has replied to {token.endpoint.name}, {serial}")
         replies.append(serial)
 
@@ -76,21 +76,21 @@ async def talk(am: ActiveMessages, _node: Node) -> list[str]:
         endpoint = bundle.allocate_endpoint()
         endpoint.tag = TAG
         endpoint.segment = bytearray(LARGEST * ROUNDS * am.size)
-        for number, handler in ((WORD, word), (DATA, data), (REPLY, reply)):
+        for number, handler in ((SHORT, on_short), (DATA, on_data), (REPLY, on_reply)):
             endpoint.set_handler(number, handler)
-        for place, second in enumerate(others):
-            endpoint.map(place, EndpointName(second, endpoint.name.endpoint), TAG)
+        for slot, peer in enumerate(others):
+            endpoint.map(slot, EndpointName(peer, endpoint.name.endpoint), TAG)
     for serial in range(ROUNDS):
         for endpoint in bundle.endpoints:
-            for place, second in enumerate(others):
-                message = content(am.node, second, serial)
+            for slot, peer in enumerate(others):
+                message = content(am.node, peer, serial)
                 if not message:
-                    await endpoint.request(place, WORD, serial)
+                    await endpoint.request(slot, SHORT, serial)
                 elif len(message) <= am.max_medium:
-                    await endpoint.request_medium(place, DATA, message, serial)
+                    await endpoint.request_medium(slot, DATA, message, serial)
                 else:
                     offset = LARGEST * (ROUNDS * am.node + serial)
-                    await endpoint.request_bulk(place, DATA, message, offset, serial)
+                    await endpoint.request_bulk(slot, DATA, message, offset, serial)
     expected = ENDPOINTS * ROUNDS * len(others)
     while len(replies) < expected or len(history) < 2 * expected:
         await bundle.wait()
@@ -98,9 +98,9 @@ async def talk(am: ActiveMessages, _node: Node) -> list[str]:
     return sorted(history)
 
 
-def simulated(description: Cluster, records: list[Record]) -> dict[str, list[str]]:
+def simulate(description: Cluster, records: list[Record]) -> dict[str, list[str]]:
     with Simulation(description, plug(PAGING), fields=known_fields(), log=records.append) as simulation:
-        tasks = {name: simulation.spawn(name, talk) for name in simulation.nodes}
+        tasks = {name: simulation.spawn(name, exchange) for name in simulation.nodes}
         simulation.run(timeout=60_000_000_000)
         assert all(node.agent.firmware.counter_values()["unloaded"] for node in simulation.nodes.values())
         return {name: task.result() for name, task in tasks.items()}
@@ -109,11 +109,11 @@ def simulated(description: Cluster, records: list[Record]) -> dict[str, list[str
 def test_active_messages_have_the_same_history_on_a_direct_link() -> None:
     nodes = [ClusterNode(name=name) for name in ("n1", "n2")]
     description = Cluster(name="direct", nodes=nodes, links=[Link(ends=("n1", "n2"), datapath="direct")])
-    expected = simulated(description, [])
+    expected = simulate(description, [])
     assert all(len(history) == 2 * ENDPOINTS * ROUNDS for history in expected.values())
     with (
         description.up() as cluster,
-        agents(cluster, plug(PAGING), ETHERTYPE, {"n1": talk, "n2": talk}) as run,
+        agents(cluster, plug(PAGING), ETHERTYPE, {"n1": exchange, "n2": exchange}) as run,
     ):
         outcome = run.wait(TIMEOUT)
         assert outcome.results == expected
@@ -121,14 +121,14 @@ def test_active_messages_have_the_same_history_on_a_direct_link() -> None:
 
 
 def test_active_messages_have_the_same_history_and_every_flow_the_same_fates(tmp_path: Path) -> None:
-    """The n-th frame of a flow has the same fate in both modes, though it may be another frame."""
+    """The n-th frame of a flow has the same fate in both modes, even if its content differs."""
     description = Cluster.star(3, loss="5%", delay="1ms", seed=7)
     records: list[Record] = []
-    expected = simulated(description, records)
+    expected = simulate(description, records)
     log = tmp_path / "fates.jsonl"
     with (
         description.up(fates=log) as cluster,
-        agents(cluster, plug(PAGING), ETHERTYPE, {f"n{number}": talk for number in (1, 2, 3)}) as run,
+        agents(cluster, plug(PAGING), ETHERTYPE, {f"n{number}": exchange for number in (1, 2, 3)}) as run,
     ):
         outcome = run.wait(TIMEOUT)
         assert outcome.results == expected

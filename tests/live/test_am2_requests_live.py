@@ -20,8 +20,8 @@ from tests.unit.protocols.am2_mutants import NATIVE
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 REQUESTS = 500
-PATIENT = {"retries": 120, "detour": 20_000_000_000}
-"""No NIC dies here, and one on a busy machine may not answer for seconds: it is not to be unreachable then."""
+LONG_TIMEOUTS = {"retries": 120, "detour": 20_000_000_000}
+"""No NIC dies in these tests, and on a busy machine one may not reply for seconds; it must not become unreachable."""
 TIMEOUT = 240  # s
 CLUSTER = Path(__file__).parents[2] / "ci" / "requests.toml"
 
@@ -29,8 +29,8 @@ CLUSTER = Path(__file__).parents[2] / "ci" / "requests.toml"
 @pytest.mark.timeout(300)
 def test_each_request_is_handled_once_or_returned(tmp_path: Path) -> None:
     result = testbed.run(
-        CLUSTER, "am-random", protocol="am2", settings={"requests": REQUESTS}, firmware=PATIENT, output=tmp_path / "run",
-        check=True, timeout=TIMEOUT,
+        CLUSTER, "am-random", protocol="am2", settings={"requests": REQUESTS}, firmware=LONG_TIMEOUTS,
+        output=tmp_path / "run", check=True, timeout=TIMEOUT,
     )  # fmt: skip
     assert result.checks is not None
     assert result.checks.passed, result.checks.to_text()
@@ -49,18 +49,18 @@ def test_a_mutant_is_found_live(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         next(mutant for mutant in NATIVE if mutant.name == "by name").apply(patch)
         result = testbed.run(
-            CLUSTER, "am-random", protocol="am2", settings={"requests": 100}, firmware=PATIENT, output=tmp_path / "run",
-            check=True, timeout=TIMEOUT,
+            CLUSTER, "am-random", protocol="am2", settings={"requests": 100}, firmware=LONG_TIMEOUTS,
+            output=tmp_path / "run", check=True, timeout=TIMEOUT,
         )  # fmt: skip
     assert result.checks is not None
     assert result.checks.failed == ("replies",)
 
 
-def test_requests_that_a_scenario_sends_to_another_endpoint_come_back(tmp_path: Path) -> None:
-    """The rule changes requests of one number in each direction, also retransmitted ones, and corrects their checksums."""
+def test_requests_that_a_rule_redirects_to_a_missing_endpoint_are_returned(tmp_path: Path) -> None:
+    """The rule changes requests with one message number, also retransmitted ones, and corrects their checksums."""
     rule = "set am2.endpoint = 99 am2.kind == MESSAGE and not am2.flags.reply and am2.message == 15"
     result = testbed.run(
-        Cluster.star(2), "am-random", protocol="am2", settings={"requests": 90}, firmware=PATIENT, timeout=TIMEOUT,
+        Cluster.star(2), "am-random", protocol="am2", settings={"requests": 90}, firmware=LONG_TIMEOUTS, timeout=TIMEOUT,
         scenario=Scenario(faults=[Rule(on="n1", rules=[rule], at="0s")]), output=tmp_path / "run",
     )  # fmt: skip
     assert result.checks is not None

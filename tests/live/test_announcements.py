@@ -17,8 +17,8 @@ import pytest
 
 from tests.live.machine_state import Machine
 
-# Brings up, changes and takes down; prints what is announced between two marks, which are calls that fail.
-_LIFE = """
+# Bring a cluster up, change it, take it down; print the changes announced between two marks (system calls that fail).
+_SCRIPT = """
 import os, sys
 from contextlib import suppress
 
@@ -31,8 +31,8 @@ from testbed.spec.model import Description, Link, Node
 from testbed.spec.resolver import resolve
 
 lasting = sys.argv[1] == "lasting"
-shown = Node(name="n1", files={"/etc/motd": "hello"})
-one = Description(name="one", nodes=[shown, Node(name="n2")], links=[Link(ends=["n1", "n2"])])
+with_file = Node(name="n1", files={"/etc/motd": "hello"})
+one = Description(name="one", nodes=[with_file, Node(name="n2")], links=[Link(ends=["n1", "n2"])])
 layouts = [resolve(one), resolve(Description.star(4)), resolve(Description.ring(3))]
 
 def mark(name):
@@ -45,17 +45,17 @@ with observed_by(changes.append):
     for layout in layouts if lasting else layouts[:1]:
         outcome = bring_up(Store(), layout, name="traced", origin="test", lasting=lasting)
     mark("pause")
-    noted = len(changes)
+    before_program = len(changes)
     sleeper = RunningCluster(Store(), outcome.state)["n1"].popen(["sleep", "1000"])
-    del changes[noted:]  # what a program does to its own surroundings ends with it
-    mark("go on")
+    del changes[before_program:]  # a program's own changes end with it
+    mark("continue")
     removal.down(Store(), "traced", 0.1)
     mark("end")
 sleeper.wait()
 print("\\n".join(changes))
 """
 
-# All calls that could change the machine; an expression, because not every machine has every one.
+# All system calls that can change the machine; a regular expression, because not every architecture has each of them.
 _CALLS = (
     "/^(mount|umount2|pivot_root|move_mount|fsmount|open_tree|mount_setattr|sethostname|bpf|ioctl|socket|fork|vfork|clone3?|"
     "open|openat|openat2|creat|mknod|mknodat|mkdir|mkdirat|rmdir|unlink|unlinkat|rename|renameat2?|link|linkat|symlink|"
@@ -64,12 +64,10 @@ _CALLS = (
 )
 
 _LINE = re.compile(r"^(?P<call>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+)")
-_REQUEST = re.compile(
-    r"nlmsg_type=(0x[0-9a-f]+|[A-Z_]+)"
-)  # strace knows the names where it can look into the namespace
+_REQUEST = re.compile(r"nlmsg_type=(0x[0-9a-f]+|[A-Z_]+)")  # strace prints names only if it can access the namespace
 
-# What is announced by which word: the first of the announcement.
-_PLAIN = {
+# First word of the announcement, by system call.
+_WORDS = {
     "mount": "mount",
     "umount2": "umount",
     "unlink": "unlink",
@@ -83,21 +81,21 @@ _PLAIN = {
 }
 
 
-def _seen(trace: str) -> Iterator[str]:
-    """The kinds of the changes in a process's trace: its successful calls between the marks."""
-    on = False
+def _traced(trace: str) -> Iterator[str]:
+    """Yield the kinds of changes in a process's trace: its successful calls between the marks."""
+    is_between_marks = False
     for line in trace.splitlines():
         if '"/nowhere/' in line:
-            on = '"/nowhere/begin"' in line or '"/nowhere/go on"' in line
+            is_between_marks = '"/nowhere/begin"' in line or '"/nowhere/continue"' in line
         match = _LINE.match(line)
-        if not on or match is None or int(match["result"]) < 0:
+        if not is_between_marks or match is None or int(match["result"]) < 0:
             continue
         if kind := _kind(match["call"], match["arguments"]):
             yield kind
 
 
 def _kind(call: str, arguments: str) -> str:
-    """The word for a change; empty for a call that changes nothing outside of the process."""
+    """Return the word for a change; empty for a call without effect outside of the process."""
     match call:
         case "open" | "openat" | "openat2":
             return "create" if "O_CREAT" in arguments else ""
@@ -106,7 +104,7 @@ def _kind(call: str, arguments: str) -> str:
             return "write" if written and written[1].startswith(("/proc/", "/sys/", "/run/")) else ""
         case "sendto" | "sendmsg":
             request = _REQUEST.search(arguments)
-            return "netlink" if request and not _only_asks(request[1]) else ""
+            return "netlink" if request and not _is_get_request(request[1]) else ""
         case "fork" | "vfork" | "clone" | "clone3":
             return "start"
         case "bpf":
@@ -116,14 +114,14 @@ def _kind(call: str, arguments: str) -> str:
         case "ioctl":
             return "" if any(name in arguments for name in ("TCGETS", "FIOCLEX", "SIOCETHTOOL")) else "ioctl"
         case "socket":
-            # strace does not tell whether SIOCETHTOOL asks or sets; for each time that it sets, a socket is opened.
+            # strace does not show whether SIOCETHTOOL reads or writes; the code opens a socket for each write.
             return "ioctl" if arguments.startswith("AF_INET,") else ""
         case _:
-            return _PLAIN.get(call, call)
+            return _WORDS.get(call, call)
 
 
-def _only_asks(request: str) -> bool:
-    """Return whether it is one of route-netlink's GET requests: the third of each four."""
+def _is_get_request(request: str) -> bool:
+    """Return whether it is an RTM_GET request: the third of each group of four."""
     return int(request, 16) % 4 == 2 if request.startswith("0x") else request.startswith("RTM_GET")
 
 
@@ -135,9 +133,9 @@ def _announced(change: str) -> str:
 @pytest.mark.requires("root", "strace")
 @pytest.mark.parametrize("kind", ["lasting", "held"])
 def test_every_change_that_strace_sees_is_announced(kind: str, machine: Machine, tmp_path: Path) -> None:
-    tracing = ["strace", "-ff", "-y", "-s", "300", "-e", f"trace={_CALLS}", "-o", f"{tmp_path}/trace"]
+    strace = ["strace", "-ff", "-y", "-s", "300", "-e", f"trace={_CALLS}", "-o", f"{tmp_path}/trace"]
     done = subprocess.run(
-        [*tracing, sys.executable, "-c", _LIFE, kind],
+        [*strace, sys.executable, "-c", _SCRIPT, kind],
         capture_output=True,
         text=True,
         check=False,
@@ -147,6 +145,6 @@ def test_every_change_that_strace_sees_is_announced(kind: str, machine: Machine,
     traces = [trace.read_text() for trace in tmp_path.iterdir()]
     (trace,) = [trace for trace in traces if '"/nowhere/begin"' in trace]
     announced = Counter(map(_announced, done.stdout.splitlines()))
-    assert announced == Counter(_seen(trace))
+    assert announced == Counter(_traced(trace))
     assert {"mkdir", "create", "write", "rename", "netlink", "signal", "unlink", "rmdir"} <= set(announced)
     machine.assert_unchanged()

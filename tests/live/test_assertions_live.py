@@ -22,19 +22,19 @@ from tests.live.traffic import RECEIVE_BYTES
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
 
 MS = 10**6
-LATE = "8ms"
-"""By how much a machine with other work may be late; a fifth of the delay of 60 ms is 12 ms."""
+MAX_LATENESS = "8ms"
+"""Tolerated lateness of a busy machine; a fifth of the delay of 60 ms is 12 ms."""
 
 
 @dataclass(slots=True)
-class Wire:
-    """A link's two ends: frames enter at n1, and those that leave at n2 are recorded with their times."""
+class LinkUnderTest:
+    """A link from n1 to n2: the test sends numbered frames at n1 and records arrivals at n2."""
 
     cluster: RunningCluster
     nics: dict[str, socket.socket]
     sent: dict[int, int] = field(default_factory=dict)
-    came: list[tuple[int, int]] = field(default_factory=list)
-    """When, nanoseconds of the system's clock, and which frame."""
+    arrivals: list[tuple[int, int]] = field(default_factory=list)
+    """(CLOCK_REALTIME in ns, frame number)."""
 
     def send(self, count: int, gap: int = 0) -> None:
         """Send frames at intervals of `gap` nanoseconds, and receive until none has arrived for a while."""
@@ -51,21 +51,21 @@ class Wire:
             pass
 
     def receive(self, wait: int) -> bool:
-        """Record the frames that arrive within a time, nanoseconds, at least one."""
+        """Record frames that arrive within `wait` ns; return whether there was one."""
         if not select.select([self.nics["n2"]], [], [], wait / 1e9)[0]:
             return False
         for when, frame in node_sockets.received_with_times(self.nics["n2"]):
-            self.came += [(when, number) for number in node_sockets.frame_numbers([frame])]
+            self.arrivals += [(when, number) for number in node_sockets.frame_numbers([frame])]
         return True
 
     def numbers(self) -> list[int]:
-        return [number for _, number in self.came]
+        return [number for _, number in self.arrivals]
 
     def delays(self) -> list[int]:
-        return [when - self.sent[number] for when, number in self.came]
+        return [when - self.sent[number] for when, number in self.arrivals]
 
     def fates(self) -> Iterator[bool]:
-        """Return whether each frame is lost, in their order; a hundred are sent whenever more are needed."""
+        """Yield for each frame in order whether it was lost; send a hundred more whenever needed."""
         known = 0
         while True:
             self.send(100)
@@ -75,47 +75,49 @@ class Wire:
 
 
 @pytest.fixture
-def measured() -> Iterator[Callable[..., Wire]]:
+def link_under_test() -> Iterator[Callable[..., LinkUnderTest]]:
     """Bring up a link with impairments from n1 to n2."""
     with ExitStack() as stack:
 
-        def bring_up(**impairments: object) -> Wire:
+        def bring_up(**impairments: object) -> LinkUnderTest:
             cluster = stack.enter_context(Cluster.back_to_back().up(datapath="relay"))
             stack.enter_context(cluster.inject("n1", direction="out", **impairments))  # type: ignore[arg-type]
             nics = stack.enter_context(node_sockets.nic_sockets(cluster))
             nics["n2"].setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
-            node_sockets.note_times(nics["n2"])
-            return Wire(cluster, nics)
+            node_sockets.enable_timestamps(nics["n2"])
+            return LinkUnderTest(cluster, nics)
 
         yield bring_up
 
 
 def test_a_link_that_loses_and_duplicates_as_configured_passes_and_one_off_by_a_fifth_is_detected(
-    measured: Callable[..., Wire],
+    link_under_test: Callable[..., LinkUnderTest],
 ) -> None:
     for loss, duplicate in (("50%", "40%"), ("60%", "48%")):
-        wire = measured(loss=loss, duplicate=duplicate)
+        link = link_under_test(loss=loss, duplicate=duplicate)
         for _ in range(6):
-            wire.send(1000)
-        arrived = len(set(wire.numbers()))
-        assert_order(0, out_of_order(wire.numbers()), arrived)
+            link.send(1000)
+        arrived = len(set(link.numbers()))
+        assert_order(0, out_of_order(link.numbers()), arrived)
         if loss == "50%":
-            assert_loss("50%", len(wire.sent) - arrived, len(wire.sent))
-            assert_duplicates("40%", len(wire.came) - arrived, arrived)
+            assert_loss("50%", len(link.sent) - arrived, len(link.sent))
+            assert_duplicates("40%", len(link.arrivals) - arrived, arrived)
         else:
             with pytest.raises(AssertionError, match=r"were lost, 0\.\d+; expected 0\.5"):
-                assert_loss("50%", len(wire.sent) - arrived, len(wire.sent))
+                assert_loss("50%", len(link.sent) - arrived, len(link.sent))
             with pytest.raises(AssertionError, match="were duplicated"):
-                assert_duplicates("40%", len(wire.came) - arrived, arrived)
+                assert_duplicates("40%", len(link.arrivals) - arrived, arrived)
 
 
-def test_frames_overtake_at_the_configured_rate_and_a_fifth_more_is_detected(measured: Callable[..., Wire]) -> None:
+def test_frames_overtake_at_the_configured_rate_and_a_fifth_more_is_detected(
+    link_under_test: Callable[..., LinkUnderTest],
+) -> None:
     for reorder in ("50%", "60%"):
-        wire = measured(delay="60ms", reorder=reorder)
+        link = link_under_test(delay="60ms", reorder=reorder)
         for _ in range(2):
-            wire.send(700)
-        arrived = wire.numbers()
-        assert len(arrived) == len(wire.sent)
+            link.send(700)
+        arrived = link.numbers()
+        assert len(arrived) == len(link.sent)
         if reorder == "50%":
             assert_order("50%", out_of_order(arrived), len(arrived))
         else:
@@ -123,40 +125,42 @@ def test_frames_overtake_at_the_configured_rate_and_a_fifth_more_is_detected(mea
                 assert_order("50%", out_of_order(arrived), len(arrived))
 
 
-def test_a_sequential_test_sends_only_until_it_is_sure(measured: Callable[..., Wire]) -> None:
-    wire = measured(loss="50%")
-    taken = until_sure(loss_test("50%"), wire.fates())
-    assert taken <= len(wire.sent) < taken + 100
+def test_a_sequential_test_stops_sending_when_it_has_decided(link_under_test: Callable[..., LinkUnderTest]) -> None:
+    link = link_under_test(loss="50%")
+    samples = until_sure(loss_test("50%"), link.fates())
+    assert samples <= len(link.sent) < samples + 100
     with pytest.raises(AssertionError, match=r"expected 0\.4 .*decided at the level 1e-06"):
-        until_sure(loss_test("40%"), wire.fates())
+        until_sure(loss_test("40%"), link.fates())
 
 
-def test_a_delay_passes_and_one_off_by_a_fifth_or_varying_is_detected(measured: Callable[..., Wire]) -> None:
-    wire = measured(delay="60ms")
-    wire.send(200, gap=2 * MS)
-    assert_delay("60ms", wire.delays(), late=LATE)
-    assert until_sure(delay_test("60ms", late=LATE), wire.delays()) <= 200
-    wrong = measured(delay="72ms")
+def test_a_delay_passes_and_one_off_by_a_fifth_or_varying_is_detected(
+    link_under_test: Callable[..., LinkUnderTest],
+) -> None:
+    link = link_under_test(delay="60ms")
+    link.send(200, gap=2 * MS)
+    assert_delay("60ms", link.delays(), late=MAX_LATENESS)
+    assert until_sure(delay_test("60ms", late=MAX_LATENESS), link.delays()) <= 200
+    wrong = link_under_test(delay="72ms")
     wrong.send(200, gap=2 * MS)
     with pytest.raises(AssertionError, match="expected 60ms, or up to 8ms more"):
-        assert_delay("60ms", wrong.delays(), late=LATE)
-    shaky = measured(delay="60ms", jitter="40ms")
-    shaky.send(1200, gap=MS)
+        assert_delay("60ms", wrong.delays(), late=MAX_LATENESS)
+    jittery = link_under_test(delay="60ms", jitter="40ms")
+    jittery.send(1200, gap=MS)
     with pytest.raises(AssertionError, match="quantile of the delay"):
-        assert_jitter("10ms", shaky.delays(), delay="60ms", late="500us")
+        assert_jitter("10ms", jittery.delays(), delay="60ms", late="500us")
 
 
-@pytest.mark.alone  # the relay is to have a processor
-def test_a_rate_passes_and_one_off_by_a_fifth_is_detected(measured: Callable[..., Wire]) -> None:
+@pytest.mark.alone  # the relay needs a core
+def test_a_rate_passes_and_one_off_by_a_fifth_is_detected(link_under_test: Callable[..., LinkUnderTest]) -> None:
     for rate in ("1mbit", "1.2mbit"):
-        wire = measured(rate=rate, queue="1MiB")
-        wire.send(2_000, gap=300_000)  # faster than the rate: all but the first wait
-        arrivals = [(when, 64) for when, _ in wire.came]
+        link = link_under_test(rate=rate, queue="1MiB")
+        link.send(2_000, gap=300_000)  # faster than the rate: all frames but the first are queued
+        sizes = [(when, 64) for when, _ in link.arrivals]
         if rate == "1mbit":
-            assert_rate("1mbit", arrivals)
+            assert_rate("1mbit", sizes)
         else:
             with pytest.raises(AssertionError, match=r"the median rate is .*; expected 1mbit"):
-                assert_rate("1mbit", arrivals)
+                assert_rate("1mbit", sizes)
 
 
 @pytest.mark.cluster("star-3")
@@ -178,4 +182,6 @@ def test_a_fault_without_a_block_is_in_force_at_once_until_it_is_lifted(cluster)
     fault = cluster.inject("n1", loss="100%")
     cluster.assert_unreachable("n1", "n2")
     fault.lift()
-    cluster.assert_reachable("n1", "n2", loss="10%")  # the first may meet the end of the lost address resolution
+    cluster.assert_reachable(
+        "n1", "n2", loss="10%"
+    )  # the first probe may be lost with the pending neighbour resolution

@@ -1,4 +1,4 @@
-"""Cells between nodes of a live ATM network, through the relay: circuits, losses, counters, and refusals."""
+"""Cells between nodes of a live ATM network, through the relay: circuits, loss, counters, and rejected commands."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 wire.bind(("eth0", 0))
 head = b"\\xff" * 6 + wire.getsockname()[4] + b"\\x88\\x84"
 circuits = [circuit(0, 1, 2)] * 20 + [Circuit(0, 5)] + [circuit(0, 1, 2)]
-for number, there in enumerate(circuits):
-    wire.send(head + header(there) + bytes([number]) * 48)
+for number, destination in enumerate(circuits):
+    wire.send(head + header(destination) + bytes([number]) * 48)
 """
 
 RECEIVER = """
@@ -95,8 +95,8 @@ def exchange(folder: Path) -> list[int]:
     return numbers
 
 
-def test_cells_follow_their_circuit_through_two_switches_and_rules_know_it(cells: Path) -> None:
-    assert exchange(cells) == [*range(20), 21], "the cell of an unknown circuit goes nowhere"
+def test_cells_follow_their_circuit_through_two_switches_and_rules_can_match_it(cells: Path) -> None:
+    assert exchange(cells) == [*range(20), 21], "the cell of an unknown circuit is dropped"
 
     injected = testbed("inject", "n1--s1", "--rule", "drop atm.vci == 33 and nth(3)", "--direction", "n1-s1")
     assert injected.returncode == 0, injected.stderr
@@ -138,7 +138,7 @@ def test_the_papers_fibre_comes_up_and_carries_the_kernels_frames_too(machine: o
         assert testbed("down", "ssam-1995").returncode == 0
 
 
-def test_a_fabric_without_cells_is_rejected_with_an_error_of_one_line(cells: Path) -> None:  # noqa: ARG001
+def test_protocols_and_load_without_cells_are_rejected_with_an_error_of_one_line(cells: Path) -> None:  # noqa: ARG001
     run = testbed("run", "cells", "pingpong")
     assert run.returncode == 3
     assert "a switch of ATM, which forwards by cells: frames of this protocol have none" in run.stderr
@@ -156,4 +156,4 @@ def test_a_check_probes_the_links_with_cells_and_measures_the_injection(cells: P
     assert by_name["loss"]["asked"] == pytest.approx(0.3)
     low, high = by_name["loss"]["interval"]
     assert low < 0.3 < high
-    assert "corrupt" not in by_name, "no probe has come with a bit changed: such a finding is told only then"
+    assert "corrupt" not in by_name, "no probe has arrived with a bit error, so there is no finding"

@@ -1,4 +1,4 @@
-"""Scripts that are started in nodes have the NIC of their node."""
+"""Scripts in nodes attach to the NIC of their node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from testbed import Cluster, RunningCluster, TestbedError, attach
 from testbed.controller.runs.command_runs import run_commands
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -58,20 +58,20 @@ def test_scripts_on_all_nodes_communicate_over_their_nics(tmp_path: Path) -> Non
     ]
 
 
-def test_a_nic_belongs_to_one_process_and_is_restored_when_that_has_ended() -> None:
+def test_a_nic_has_one_process_and_its_offloads_are_restored_when_that_ends() -> None:
     with Cluster.star(2).up() as cluster:
         with cluster["n1"].popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "attached\n"
-            assert offloads_on(cluster, "n1") is False
+            assert accepts_gso(cluster, "n1") is False
             with pytest.raises(TestbedError, match="another process is attached to the NIC eth0 of node n1"):
                 output_in(cluster, "n1", HOLD)
             holder.communicate("")
-        assert offloads_on(cluster, "n1") is True
+        assert accepts_gso(cluster, "n1") is True
         assert output_in(cluster, "n1", "from testbed import attach\nwith attach(): print('again')") == "again\n"
 
 
-def test_an_error_of_the_script_is_its_own() -> None:
+def test_an_error_in_the_script_is_reported_with_its_line() -> None:
     script = """
 from testbed import attach
 

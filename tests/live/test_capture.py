@@ -38,8 +38,8 @@ _ATTEMPTS = 5
 COUNT = 150
 
 
-def talk(cluster: RunningCluster, count: int = COUNT) -> None:
-    """Send `count` frames from n1 to n2 and as many back, all different, without waiting for their arrival."""
+def send_both_ways(cluster: RunningCluster, count: int = COUNT) -> None:
+    """Send `count` frames from n1 to n2 and as many back, all different, without waiting for them to arrive."""
     a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
     with node_sockets.nic_sockets(cluster) as nics:
         for _ in range(count):
@@ -49,24 +49,24 @@ def talk(cluster: RunningCluster, count: int = COUNT) -> None:
 
 def counters(cluster: RunningCluster) -> list[dict[str, int]]:
     """Return the relay's counters of both directions of the only link, once no frame is in flight."""
-    actual: list[dict[str, int]] = []
+    counters: list[dict[str, int]] = []
 
-    def settled() -> bool:
+    def is_idle() -> bool:
         ((_, direction_report),) = relay_report(cluster)["links"].items()
-        both = [direction_report[direction] for direction in ("forward", "backward")]
-        actual[:] = [counts["counters"] for counts in both]
-        return not any(counts["held"] for counts in both)
+        directions = [direction_report[direction] for direction in ("forward", "backward")]
+        counters[:] = [counts["counters"] for counts in directions]
+        return not any(counts["held"] for counts in directions)
 
-    eventually(settled, "no frame is in flight")
-    return actual
+    eventually(is_idle, "no frame is in flight")
+    return counters
 
 
-def crossing(path: Path, ends: tuple[str, str]) -> None:
-    """Check that a frame recorded at one end and not recorded as dropped, and no other, is recorded at the other end."""
+def assert_consistent_ends(path: Path, ends: tuple[str, str]) -> None:
+    """Assert that the frames of one end that are not marked as dropped, and no others, are recorded at the other end."""
     frames = read_capture(path)
     senders: dict[bytes, str] = {}
     for name, _, frame, _ in frames:
-        senders.setdefault(frame[6:12], name)  # a frame is first seen where its sender is
+        senders.setdefault(frame[6:12], name)  # a frame is first recorded at its sender's end
     for end, other in (ends, ends[::-1]):
         sent = [(name, frame, met) for name, _, frame, met in frames if senders[frame[6:12]] == end]
         assert Counter(frame for name, frame, met in sent if name == end and not met) == Counter(
@@ -78,7 +78,7 @@ def crossing(path: Path, ends: tuple[str, str]) -> None:
 def test_exactly_the_frames_that_the_relay_loses_are_recorded(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster, cluster.capture("n1", path) as capture:
-        talk(cluster)
+        send_both_ways(cluster)
         counted = counters(cluster)
     lost = sum(counts["loss"] for counts in counted)
     assert lost > COUNT // 3
@@ -88,24 +88,24 @@ def test_exactly_the_frames_that_the_relay_loses_are_recorded(tmp_path: Path) ->
     assert sum(met.startswith("dropped by loss, frame ") for *_, met in frames) == lost
     assert len(frames) == sum(counts["offered"] + counts["delivered"] for counts in counted)
     assert [when for _, when, *_ in frames] == sorted(when for _, when, *_ in frames)
-    crossing(path, ("n1:eth0", "n2:eth0"))
+    assert_consistent_ends(path, ("n1:eth0", "n2:eth0"))
 
 
 @pytest.mark.requires("bpf")
 def test_every_frame_that_a_classifier_loses_is_recorded_although_it_reports_none(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     with Cluster.back_to_back(loss="30%").up(datapath="tc") as cluster:
-        talk(cluster, 20)  # it has counted before the capture begins
+        send_both_ways(cluster, 20)  # losses before the capture
         before = read_counters(Store(), cluster.state).classifiers
         with cluster.capture("n1--n2", path) as capture:
-            talk(cluster)
+            send_both_ways(cluster)
         after = read_counters(Store(), cluster.state).classifiers
     assert capture.result.met == {"loss": sum(after[place].lost - before[place].lost for place in after)}
     assert capture.result.complete
-    crossing(path, ("n1:eth0", "n2:eth0"))
+    assert_consistent_ends(path, ("n1:eth0", "n2:eth0"))
 
 
-@pytest.mark.alone  # what it asks of the machine is to be in time
+@pytest.mark.alone  # needs a machine that is in time
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
 def test_a_fault_injected_later_is_reported_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
     """The capture reports itself as incomplete where the machine is too busy to announce the new datapath in time."""
@@ -114,21 +114,21 @@ def test_a_fault_injected_later_is_reported_from_its_first_frame_on(tmp_path: Pa
             Cluster.star(2).up(datapath=datapath) as cluster,  # type: ignore[arg-type]
             cluster.capture("n1", tmp_path / f"{attempt}.pcapng") as capture,
         ):
-            talk(cluster, 20)
+            send_both_ways(cluster, 20)
             with cluster.inject("n1", loss="40%"):
-                talk(cluster)
+                send_both_ways(cluster)
                 if datapath == "relay":
                     lost = sum(counter["loss"] for counter in counters(cluster))
                 else:
                     lost = sum(
                         classifier.lost for classifier in read_counters(Store(), cluster.state).classifiers.values()
                     )
-            talk(cluster, 20)
+            send_both_ways(cluster, 20)
         assert capture.result.met.get("loss", 0) <= lost, capture.result
         if capture.result.complete:
             assert capture.result.met == {"loss": lost}, capture.result
             return
-    raise AssertionError(f"of {_ATTEMPTS} captures none was whole: {capture.result}")
+    raise AssertionError(f"none of {_ATTEMPTS} captures was complete: {capture.result}")
 
 
 def test_duplicates_corruption_and_rules_are_listed_where_the_frame_enters(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_duplicates_corruption_and_rules_are_listed_where_the_frame_enters(tmp_p
         cluster.inject("n1", duplicate="20%", corrupt="10%", rules=rules),
         cluster.capture("all", path) as capture,
     ):
-        talk(cluster)
+        send_both_ways(cluster)
         counted = counters(cluster)
     assert capture.result.complete
     words = [met for *_, met in read_capture(path) if met]
@@ -158,46 +158,46 @@ def test_a_frame_that_meets_a_full_queue_is_recorded(tmp_path: Path) -> None:
         Cluster.back_to_back(rate="100kbit", queue_frames=2).up(datapath="relay") as cluster,
         cluster.capture("n1", tmp_path / "x.pcapng") as capture,
     ):
-        talk(cluster, 50)
+        send_both_ways(cluster, 50)
         full = sum(counter["queue"] for counter in counters(cluster))
     assert full > 10
     assert capture.result.met == {"queue full": full}
 
 
-def test_unimpaired_and_direct_links_show_each_frame_once_at_each_place(tmp_path: Path) -> None:
+def test_unimpaired_and_direct_links_record_each_frame_once_at_each_capture_point(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     pair = Cluster(
         name="pair", nodes=[{"name": "n1"}, {"name": "n2"}], links=[{"ends": ["n1", "n2"], "datapath": "direct"}]
     )
-    for description, places in (
+    for description, ends in (
         (pair, {"n1:eth0", "n2:eth0"}),
         (Cluster.back_to_back(), {"n1:eth0", "n2:eth0"}),
         (Cluster.star(2), {"n1:eth0"}),
     ):
         with description.up() as cluster:
             with cluster.capture("n1", path) as capture:
-                talk(cluster, 10)
+                send_both_ways(cluster, 10)
             counts = Counter((name, frame) for name, _, frame, _ in read_capture(path) if frame[12:14] == b"\x88\xb5")
-        assert {name for name, _ in counts} == places
-        assert len(counts) == 20 * len(places)
+        assert {name for name, _ in counts} == ends
+        assert len(counts) == 20 * len(ends)
         assert set(counts.values()) == {1}
         assert capture.result.complete
 
 
-def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path: Path) -> None:
+def test_a_trunk_is_captured_at_both_switches_with_and_without_impairments(tmp_path: Path) -> None:
     with Cluster.dumbbell(1, 1).up() as cluster:
         switches = {switch.name for switch in cluster.state.layout.switches}
         (trunk,) = [link for link in cluster.state.layout.links if {link.a.owner, link.b.owner} <= switches]
-        present = {str(trunk.a), str(trunk.b)}
+        trunk_ends = {str(trunk.a), str(trunk.b)}
         for impairments in ({}, {"delay": "1ms"}):
             if impairments:
                 cluster.inject(trunk.name, **impairments)
             with cluster.capture(trunk.name, tmp_path / "x.pcapng") as capture:
-                talk(cluster, 10)
+                send_both_ways(cluster, 10)
                 if impairments:
                     counters(cluster)  # no frame is in flight to the other end
             counts = Counter((n, f) for n, _, f, _ in read_capture(tmp_path / "x.pcapng") if f[12:14] == b"\x88\xb5")
-            assert {name for name, _ in counts} == present
+            assert {name for name, _ in counts} == trunk_ends
             assert set(counts.values()) == {1}
             assert len(counts) == 40
             assert capture.result.complete
@@ -209,7 +209,7 @@ def test_a_relay_killed_during_a_capture_reports_its_fates_after_its_restart(tmp
         with cluster.capture("n1", tmp_path / "x.pcapng") as capture:
             first = relay_pid(cluster)
             os.kill(first, signal.SIGKILL)
-            eventually(lambda: _another(cluster, first), "another relay is there")
+            eventually(lambda: _has_new_relay(cluster, first), "a new relay is running")
             for number in range(200):
                 nics["n1"].send(node_sockets.numbered_frame(b, a, number))
         ((_, direction_report),) = relay_report(cluster)["links"].items()
@@ -217,12 +217,12 @@ def test_a_relay_killed_during_a_capture_reports_its_fates_after_its_restart(tmp
         assert capture.result.met == {"loss": direction_report["forward"]["counters"]["loss"]}
 
 
-def _another(cluster: RunningCluster, first: int) -> bool:
+def _has_new_relay(cluster: RunningCluster, first_pid: int) -> bool:
     report = relay_client.report(Store(), cluster.state)
-    return report is not None and report["pid"] != first
+    return report is not None and report["pid"] != first_pid
 
 
-def test_frames_that_find_no_room_are_counted() -> None:
+def test_frames_dropped_by_a_full_receive_ring_are_counted() -> None:
     with Cluster.back_to_back().up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         node = cluster["n2"]
         ring = Ring(node.namespace, "eth0", 2 * BLOCK)
@@ -241,13 +241,13 @@ def test_frames_that_find_no_room_are_counted() -> None:
             ring.close()
 
 
-def test_a_watch_that_was_killed_leaves_nothing_and_the_relay_forgets_it(tmp_path: Path) -> None:
+def test_a_killed_capture_leaves_nothing_and_the_relay_closes_its_watch(tmp_path: Path) -> None:
     with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         directory = Store().directory(cluster.name)
         with command("capture", "n1", "-w", str(tmp_path / "x.pcapng"), "--name", cluster.name) as process:
-            eventually(lambda: _descriptors(cluster, "watch.") == 1, "it watches")
+            eventually(lambda: _descriptors(cluster, "watch.") == 1, "the capture has started")
             process.kill()
-        eventually(lambda: _descriptors(cluster, "watch.") == 0, "the relay has let go")
+        eventually(lambda: _descriptors(cluster, "watch.") == 0, "the relay has closed the watch")
         a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
         nics["n1"].send(node_sockets.numbered_frame(b, a, 1))
         with cluster.capture("n1", tmp_path / "y.pcapng"):
@@ -263,7 +263,7 @@ def _descriptors(cluster: RunningCluster, name: str) -> int:
 def test_a_full_disk_ends_the_capture_with_an_error_message_and_a_readable_file(tmp_path: Path) -> None:
     with Cluster.back_to_back().up() as cluster, node_sockets.nic_sockets(cluster) as nics:
 
-        def inside() -> tuple[str, int]:
+        def capture_on_small_disk() -> tuple[str, int]:
             syscalls.unshare(syscalls.CLONE_NEWNS)
             mounts.make_slave()
             syscalls.mount("none", str(tmp_path), "tmpfs", 0, "size=64k")
@@ -280,7 +280,7 @@ def test_a_full_disk_ends_the_capture_with_an_error_message_and_a_readable_file(
                 reported = str(error)
             return reported, len(read_capture(path))
 
-        reported, count = in_child(inside)
+        reported, count = in_child(capture_on_small_disk)
     assert "No space left on device" in reported
     assert 0 < count < 50
 
@@ -307,7 +307,7 @@ def command(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_misspelt_link_does_not_cost_an_earlier_capture(tmp_path: Path) -> None:
+def test_a_misspelt_link_does_not_overwrite_an_earlier_capture(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     path.write_bytes(b"an hour of frames")
     with Cluster.back_to_back().up() as cluster:
@@ -326,7 +326,7 @@ def test_the_command_ends_on_ctrl_c_with_a_file_that_tcpdump_reads(tmp_path: Pat
     ):
         assert process.stderr is not None
         assert "Ctrl-C ends it" in process.stderr.readline()
-        talk(cluster)
+        send_both_ways(cluster)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
@@ -337,33 +337,33 @@ def test_the_command_ends_on_ctrl_c_with_a_file_that_tcpdump_reads(tmp_path: Pat
     assert sum(not line.startswith("\t") for line in read.stdout.splitlines()) == len(frames)
 
 
-def as_documents(text: str) -> list[dict[str, Any]]:
+def parse_documents(text: str) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in text.splitlines()]
-    for one in records:
-        jsonschema.validate(one, schema_of(one["kind"]))
+    for record in records:
+        jsonschema.validate(record, schema_of(record["kind"]))
     return records
 
 
 @pytest.mark.alone  # fates are recorded only if both ends are read in time
-def test_as_json_every_frame_is_an_object_and_the_sum_the_last_one() -> None:
+def test_json_output_has_an_object_per_frame_and_then_the_totals() -> None:
     with (
         Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
         command("capture", "n1", "--count", "60", "--name", cluster.name, "--json") as process,
     ):
         directory = Store().directory(cluster.name)
-        eventually(lambda: any(directory.glob("watch.*")), "it has begun")
+        eventually(lambda: any(directory.glob("watch.*")), "the capture has started")
         while process.poll() is None:
-            talk(cluster, 30)
+            send_both_ways(cluster, 30)
         printed, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
-    *seen, total = as_documents(printed)
-    assert [document["kind"] for document in (*seen, total)] == ["frame"] * 60 + ["capture"]
+    *frames, total = parse_documents(printed)
+    assert [document["kind"] for document in (*frames, total)] == ["frame"] * 60 + ["capture"]
     assert sum(total["frames"].values()) == 60
-    lost = [entry for entry in seen if entry["causes"] == ["loss"]]
+    lost = [entry for entry in frames if entry["causes"] == ["loss"]]
     assert len(lost) == total["met"]["loss"] > 0
     assert all(document["way"] == "out" and document["met"].startswith("dropped by loss, frame ") for document in lost)
-    assert {entry["end"] for entry in seen} == {"n1:eth0", "n2:eth0"}
-    assert all(entry["bytes"] == 64 for entry in seen if "0x88b5" in entry["what"])
+    assert {entry["end"] for entry in frames} == {"n1:eth0", "n2:eth0"}
+    assert all(entry["bytes"] == 64 for entry in frames if "0x88b5" in entry["what"])
 
 
 def test_with_json_and_a_file_only_the_total_is_printed(tmp_path: Path) -> None:
@@ -371,13 +371,13 @@ def test_with_json_and_a_file_only_the_total_is_printed(tmp_path: Path) -> None:
     with Cluster.back_to_back().up() as cluster:
         with command("capture", "n1", "-w", str(path), "--for", "300ms", "--name", cluster.name, "--json") as process:
             printed, _ = process.communicate(timeout=60)
-        with command("capture", "n1", "-w", "-", "--name", cluster.name, "--json") as refused:
-            _, errors = refused.communicate(timeout=60)
+        with command("capture", "n1", "-w", "-", "--name", cluster.name, "--json") as rejected:
+            _, errors = rejected.communicate(timeout=60)
     document = json.loads(printed)
     jsonschema.validate(document, schema_of("capture"))
     assert document["whole"]
     assert len(read_capture(path)) == sum(document["frames"].values())
-    assert refused.returncode == 2
+    assert rejected.returncode == 2
     assert "standard output is the capture" in errors
 
 
@@ -387,10 +387,10 @@ def test_the_command_prints_a_line_for_each_of_the_requested_frames() -> None:
         command("capture", "n1", "--count", "400", "--name", cluster.name) as process,
     ):
         directory = Store().directory(cluster.name)
-        eventually(lambda: any(directory.glob("watch.*")), "it has begun")
+        eventually(lambda: any(directory.glob("watch.*")), "the capture has started")
         while process.poll() is None:
-            talk(cluster, 30)
-            time.sleep(0.05)  # bursts, so that the traffic lasts longer than one end may be read late under load
+            send_both_ways(cluster, 30)
+            time.sleep(0.05)  # bursts, so that the traffic lasts longer than a late read of one end under load
         lines, errors = process.communicate()
     assert process.returncode == 0
     assert len(lines.splitlines()) == 400

@@ -1,4 +1,4 @@
-"""An ordinary user captures as root does: receive rings are not subject to the limits of socket buffers."""
+"""Captures of an ordinary user: receive rings are not subject to the limits of socket buffers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-# Modules that only a child uses are imported before it loses the permission to read them.
+# Modules that only a child uses are imported before it drops its privileges and cannot read them.
 for _module in ("testbed.observe.sniff.capture",):
     import_module(_module)
 
@@ -28,11 +28,11 @@ def test_an_ordinary_user_captures_lost_frames(home: Path, lasting: bool) -> Non
     def body() -> None:
         with Cluster.back_to_back(loss="30%", delay="1ms").up("pair", keep=lasting) as cluster:
             with cluster.capture("n1", home / "x.pcapng") as capture:
-                _talk(cluster)
+                _send_both_ways(cluster)
             report = relay_client.report(Store(), cluster.state)
             assert report is not None
-            ((_, both),) = report["links"].items()
-            lost = sum(both[direction]["counters"]["loss"] for direction in ("forward", "backward"))
+            ((_, directions),) = report["links"].items()
+            lost = sum(directions[direction]["counters"]["loss"] for direction in ("forward", "backward"))
             assert capture.result.met == {"loss": lost}
             assert lost > 20
             assert capture.result.complete
@@ -42,15 +42,15 @@ def test_an_ordinary_user_captures_lost_frames(home: Path, lasting: bool) -> Non
     wait_for_success(as_user(home, body))
 
 
-def _talk(cluster: RunningCluster) -> None:
+def _send_both_ways(cluster: RunningCluster) -> None:
     holder = cluster.state.holder
     assert holder is not None
 
-    def inside() -> None:
+    def send() -> None:
         a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
         with node_sockets.nic_sockets(cluster) as nics:
             for number in range(100):
                 nics["n1"].send(node_sockets.numbered_frame(b, a, number))
                 nics["n2"].send(node_sockets.numbered_frame(a, b, number))
 
-    userns.call_inside(holder.pid, inside)
+    userns.call_inside(holder.pid, send)

@@ -1,4 +1,4 @@
-"""An ordinary user's cluster is probed like root's, from inside its user namespace."""
+"""`testbed check` for an ordinary user's cluster, from inside its user namespace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-# Modules that only a child uses are imported before it loses the permission to read them.
+# Modules that only a child uses are imported before it drops its privileges and cannot read them.
 for _module in ("testbed.controller.probing.measurement",):
     import_module(_module)
 
@@ -45,9 +45,12 @@ def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
             earliest = findings["delay min"].measured
             assert earliest is not None
             assert earliest >= 20_000_000 - 50_000
-            assert findings["loss"].grade in (Grade.TRUSTED, Grade.UNDECIDED)  # small buffers may overrun
+            assert findings["loss"].grade in (
+                Grade.TRUSTED,
+                Grade.UNDECIDED,
+            )  # an ordinary user's small socket buffers may overrun
             assert findings["loss"].interval is not None
-        # What dies is found out here, too.
+        # A relay's death is detected, too.
         report = relay_client.report(store, store.choose("star"))
         assert report is not None
         os.kill(report["pid"], signal.SIGKILL)
@@ -57,7 +60,7 @@ def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
     wait_for_success(as_user(home, body))
 
 
-def test_an_ordinary_user_checks_links_at_switches_with_routes(home: Path) -> None:
+def test_an_ordinary_user_checks_source_routed_links(home: Path) -> None:
     layout = resolve(Cluster.ring(3, kind="myrinet"))
 
     def body() -> None:

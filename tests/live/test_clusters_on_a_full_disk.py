@@ -1,4 +1,4 @@
-"""Clusters whose state is on a disk that is full: a failed `up` leaves nothing, and `down` works."""
+"""Clusters whose state is on a full disk: a failed `up` leaves nothing, and `down` works."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ NAME = f"full-{os.getpid()}"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """States on a small file system."""
+    """Store on a file system of 1 MiB."""
     small = tmp_path / "small"
     small.mkdir()
     syscalls.mount("small", str(small), "tmpfs", 0, "size=1m,mode=755")
     yield Store(small / "clusters")
-    (small / "filling").unlink()
+    (small / "filler").unlink()
     assert os.listdir(small) == []
     syscalls.umount(str(small))
 
 
 def fill(store: Store) -> None:
-    with contextlib.suppress(OSError), (store.root.parent / "filling").open("wb", buffering=0) as file:
+    with contextlib.suppress(OSError), (store.root.parent / "filler").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(1024))
 
@@ -46,7 +46,7 @@ def up(store: Store) -> ApplyResult:
     return bring_up(store, resolve(Cluster.star(2)), name=NAME, origin="test", lasting=True)
 
 
-def test_a_cluster_is_taken_down(store: Store) -> None:
+def test_down_works_on_a_full_disk(store: Store) -> None:
     up(store)
     fill(store)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):

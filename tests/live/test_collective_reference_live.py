@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requires("root")
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2", "via", "openmx", "tcp"])
-def test_every_result_is_numpys(tmp_path: Path, protocol: str) -> None:
+def test_every_result_equals_numpys(tmp_path: Path, protocol: str) -> None:
     result = testbed.run(
         Cluster.star(4, loss="1%"),
         compare,

@@ -23,13 +23,13 @@ def test_collective_calls_are_measured_with_short_settings(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    measured = {
+    actual = {
         (row["contender"], row["measure"], row["settings"]["size_bytes"])
         for row in rows
         if row["subject"] == "real frames"
     }
     contenders = {"EMP", "VIA", "Open-MX", "AM-II", "TCP", "Open MPI on TCP"}
-    assert measured == {
+    assert actual == {
         (contender, call, size) for contender in contenders for call in ("Allreduce", "Alltoall") for size in (8, 4096)
     }
     simulated = {(row["measure"], row["settings"]["size_bytes"]) for row in rows if row["subject"] == "simulation"}

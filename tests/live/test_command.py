@@ -1,4 +1,4 @@
-"""User stories of the command, which runs as a separate process."""
+"""User stories of the command line; each command runs as a separate process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from testbed import Cluster
 from testbed.cli.documents import schema_of
 from testbed.kernel import syscalls
-from tests.live.testbed_command import TESTBED, refused, testbed
+from tests.live.testbed_command import TESTBED, assert_error, testbed
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -27,8 +27,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[None]:  # noqa: ARG001  (compares the machine before and after)
-    """A star of four nodes is up."""
+def star(machine: object) -> Iterator[None]:  # noqa: ARG001  (checks the machine's state at the end)
+    """Bring up a star of four nodes."""
     assert testbed("up", "star-4").returncode == 0
     yield
     testbed("down", "--all")
@@ -62,11 +62,11 @@ def test_a_dry_run_prints_the_plan_and_changes_nothing() -> None:
 
 @pytest.mark.usefixtures("star")
 def test_a_dry_run_of_a_change_prints_only_the_difference(tmp_path: Path) -> None:
-    same = tmp_path / "cluster.toml"
-    same.write_text(testbed("validate", "--toml", "star-4").stdout)
-    assert testbed("up", str(same), "--name", "other").returncode == 0
-    same.write_text(same.read_text() + '\n[[node]]\nname = "n5"\n\n[[link]]\nends = ["n5", "s1"]\n')
-    plan = testbed("up", str(same), "--name", "other", "--dry-run").stdout.splitlines()
+    file = tmp_path / "cluster.toml"
+    file.write_text(testbed("validate", "--toml", "star-4").stdout)
+    assert testbed("up", str(file), "--name", "other").returncode == 0
+    file.write_text(file.read_text() + '\n[[node]]\nname = "n5"\n\n[[link]]\nends = ["n5", "s1"]\n')
+    plan = testbed("up", str(file), "--name", "other", "--dry-run").stdout.splitlines()
     assert plan == [
         "make node n5",
         "make link n5:eth0--s1:5",
@@ -76,7 +76,7 @@ def test_a_dry_run_of_a_change_prints_only_the_difference(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("star")
-def test_among_clusters_of_runs_and_tests_the_lasting_one_is_the_default() -> None:
+def test_the_only_lasting_cluster_is_the_default() -> None:
     with Cluster.star(2).up("another"):
         assert testbed("exec", "n4", "--", "true").returncode == 0
         assert testbed("inject", "n4", "--loss", "1%").returncode == 0
@@ -87,7 +87,7 @@ def test_among_clusters_of_runs_and_tests_the_lasting_one_is_the_default() -> No
 @pytest.mark.usefixtures("star")
 def test_with_two_clusters_up_the_name_is_required() -> None:
     assert testbed("up", "star-2", "--name", "second").returncode == 0
-    refused(testbed("exec", "n1", "--", "true"), 4, "several clusters are up (second, star-4)", "--name")
+    assert_error(testbed("exec", "n1", "--", "true"), 4, "several clusters are up (second, star-4)", "--name")
     assert testbed("exec", "--name", "second", "n1", "--", "true").returncode == 0
     assert testbed("down", "--name", "second").returncode == 0
     assert testbed("exec", "n1", "--", "true").returncode == 0
@@ -113,7 +113,7 @@ def test_every_json_document_matches_its_schema() -> None:
         assert json.loads(testbed("schema", kind).stdout) == schema_of(kind)
 
 
-def test_errors_of_a_description_come_as_json_too(tmp_path: Path) -> None:
+def test_validation_errors_are_printed_as_json(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text('name = "x"\n[[node]]\nnome = "n1"\n')
     result = testbed("validate", "--json", str(broken))
@@ -124,7 +124,7 @@ def test_errors_of_a_description_come_as_json_too(tmp_path: Path) -> None:
     assert any(problem["suggestion"] == "name" for problem in document["problems"])
 
 
-def test_graph_draws_dot_and_a_tree() -> None:
+def test_graph_prints_dot_or_a_tree() -> None:
     dot = testbed("graph", "--dot", "ring-4").stdout
     assert dot.startswith("graph")
     tree = testbed("graph", "ring-4").stdout
@@ -166,14 +166,14 @@ def test_every_command_has_help() -> None:
         assert shown.stdout.startswith(f"Usage: testbed {command}")
 
 
-# A program in a node is alone with its terminal
+# Programs in nodes: exit code, standard streams, signals, terminal
 
 
 @pytest.mark.usefixtures("star")
-def test_the_exit_code_is_the_programs() -> None:
+def test_exec_returns_the_programs_exit_code() -> None:
     assert testbed("exec", "n1", "--", "sh", "-c", "exit 42").returncode == 42
     assert testbed("exec", "n1", "--", "nothing").returncode == 127
-    refused(testbed("exec", "n1", "--", ""), 2, "which program?")
+    assert_error(testbed("exec", "n1", "--", ""), 2, "which program?")
 
 
 @pytest.mark.usefixtures("star")
@@ -182,7 +182,7 @@ def test_standard_input_reaches_the_program() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_options_after_the_node_are_the_programs_own() -> None:
+def test_options_after_the_node_belong_to_the_program() -> None:
     assert testbed("exec", "n1", "echo", "--name", "-n").stdout == "--name -n\n"
 
 
@@ -200,20 +200,20 @@ def test_a_signal_to_the_command_reaches_the_program() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_the_terminal_is_the_programs() -> None:
-    mine, its = pty.openpty()
+def test_a_program_uses_the_terminal_of_exec() -> None:
+    master, slave = pty.openpty()
     with subprocess.Popen(
-        [TESTBED, "exec", "n1", "--", "sh", "-c", "test -t 0 && tty"], stdin=its, stdout=its, stderr=its
+        [TESTBED, "exec", "n1", "--", "sh", "-c", "test -t 0 && tty"], stdin=slave, stdout=slave, stderr=slave
     ) as running:
         assert running.wait(10) == 0
-    os.close(its)
-    assert select.select([mine], [], [], 5)[0]
-    assert b"/dev/pts/" in os.read(mine, 1000)
-    os.close(mine)
+    os.close(slave)
+    assert select.select([master], [], [], 5)[0]
+    assert b"/dev/pts/" in os.read(master, 1000)
+    os.close(master)
 
 
 @pytest.mark.usefixtures("star")
-def test_a_program_whose_reader_has_closed_the_pipe_ends_as_outside_a_node() -> None:
+def test_a_program_with_a_closed_output_pipe_ends_with_sigpipe() -> None:
     with subprocess.Popen([TESTBED, "exec", "n1", "--", "yes"], stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         running.stdout.read(2)
@@ -228,11 +228,11 @@ def test_commands_work_with_closed_standard_streams(arguments: tuple[str, ...]) 
     assert closed.returncode == 0
 
 
-def test_a_working_directory_that_was_removed_is_needed_only_for_results_in_it(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
+def test_in_a_removed_working_directory_only_runs_without_output_fail(tmp_path: Path) -> None:
+    removed = tmp_path / "removed"
+    removed.mkdir()
     run = f"{TESTBED} run star-2 pingpong --mode sim --set sizes=4 --set count=2"
-    script = f"""rmdir {gone}
+    script = f"""rmdir {removed}
         set -e
         {TESTBED} up star-2
         {TESTBED} exec n1 -- true
@@ -240,13 +240,13 @@ def test_a_working_directory_that_was_removed_is_needed_only_for_results_in_it(t
         {run} --output {tmp_path}/results
         {TESTBED} down
         {run}"""
-    done = subprocess.run(["sh", "-c", script], cwd=gone, capture_output=True, text=True, check=False, timeout=60)
-    refused(done, 1, "testbed: the working directory was removed")
+    done = subprocess.run(["sh", "-c", script], cwd=removed, capture_output=True, text=True, check=False, timeout=60)
+    assert_error(done, 1, "testbed: the working directory was removed")
     assert f"results are in {tmp_path}/results" in done.stdout
     assert "star-2 is down" in done.stdout
 
 
-def test_whatever_the_umask_is_programs_of_other_users_read_their_files(tmp_path: Path) -> None:
+def test_node_files_are_readable_for_other_users_despite_a_strict_umask(tmp_path: Path) -> None:
     file = tmp_path / "private.toml"
     file.write_text('[[node]]\nname = "n1"\n[node.files]\n"/etc/app/conf.d/own" = "mine\\n"\n')
     assert testbed("up", str(file), umask=0o077).returncode == 0
@@ -264,11 +264,11 @@ def test_a_program_under_nohup_outlives_the_terminal() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_a_running_program_sees_its_own_file_after_an_edit(tmp_path: Path) -> None:
+def test_a_running_program_keeps_its_file_after_a_change_of_the_description(tmp_path: Path) -> None:
     file = tmp_path / "motd.toml"
     node = '[[node]]\nname = "n1"\n'
-    both = f'{node}[node.files]\n"/etc/issue" = "one\\n"\n"/etc/motd.own" = "two\\n"\n'
-    file.write_text(both)
+    two_files = f'{node}[node.files]\n"/etc/issue" = "one\\n"\n"/etc/motd.own" = "two\\n"\n'
+    file.write_text(two_files)
     assert testbed("up", str(file)).returncode == 0
     script = "echo ready; read line; cat /etc/issue"
     with subprocess.Popen(
@@ -277,7 +277,7 @@ def test_a_running_program_sees_its_own_file_after_an_edit(tmp_path: Path) -> No
     ) as running:  # fmt: skip
         assert running.stdout is not None
         assert running.stdout.readline() == "ready\n"
-        file.write_text(both.replace('"/etc/issue" = "one\\n"\n', ""))
+        file.write_text(two_files.replace('"/etc/issue" = "one\\n"\n', ""))
         changed = testbed("up", str(file)).stdout
         assert "1 operation" in changed
         assert running.communicate("\n", timeout=10)[0] == "one\n"
@@ -306,56 +306,56 @@ def test_a_shell_opens_in_a_node() -> None:
 
 
 @pytest.mark.usefixtures("star")
-def test_a_program_that_does_not_exist_is_code_127() -> None:
-    refused(testbed("exec", "n1", "--", "no-such-program"), 127, "n1: there is no program no-such-program")
+def test_exec_of_a_missing_program_returns_127() -> None:
+    assert_error(testbed("exec", "n1", "--", "no-such-program"), 127, "n1: there is no program no-such-program")
 
 
 @pytest.mark.usefixtures("star")
-def test_a_file_that_is_no_program_is_code_126(tmp_path: Path) -> None:
+def test_exec_of_a_file_that_is_not_executable_returns_126(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("just text")
-    refused(testbed("exec", "n1", "--", str(tmp_path / "text")), 126, "cannot run", "Permission denied")
+    assert_error(testbed("exec", "n1", "--", str(tmp_path / "text")), 126, "cannot run", "Permission denied")
 
 
-# Bad calls
+# Usage errors
 
 
 @pytest.mark.usefixtures("star")
 def test_exec_on_a_node_that_does_not_exist() -> None:
-    refused(testbed("exec", "n9", "--", "true"), 4, "cluster star-4 has no node 'n9'; it has n1, n2, n3, n4")
+    assert_error(testbed("exec", "n9", "--", "true"), 4, "cluster star-4 has no node 'n9'; it has n1, n2, n3, n4")
 
 
-def test_a_misspelt_command_is_guessed() -> None:
-    refused(testbed("statsu"), 2, "there is no command 'statsu'", "did you mean 'status'?")
+def test_a_misspelt_command_gets_a_suggestion() -> None:
+    assert_error(testbed("statsu"), 2, "there is no command 'statsu'", "did you mean 'status'?")
 
 
-def test_a_misspelt_topology_is_guessed() -> None:
-    refused(testbed("up", "fat-tre-4"), 4, "did you mean 'fat-tree-4'?")
+def test_a_misspelt_topology_gets_a_suggestion() -> None:
+    assert_error(testbed("up", "fat-tre-4"), 4, "did you mean 'fat-tree-4'?")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".", "..", "", "a b", "x" * 300, "-x", "a\nb"])
-def test_no_name_leaves_the_state_directory(name: str) -> None:
+def test_cluster_names_that_are_no_plain_file_names_are_rejected(name: str) -> None:
     for command in (["up", "star-2"], ["down"], ["status"], ["exec", "n1", "true"]):
         result = testbed(command[0], f"--name={name}", *command[1:])
-        refused(result, 2, "the cluster's name", "expected 1 to 63 letters")
+        assert_error(result, 2, "the cluster's name", "expected 1 to 63 letters")
 
 
 @pytest.mark.usefixtures("star")
-def test_an_operation_of_more_than_a_second_shows_its_name() -> None:
+def test_an_operation_of_more_than_a_second_is_shown() -> None:
     script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen(
         [TESTBED, "exec", "n1", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True
-    ) as stubborn:
-        assert stubborn.stdout is not None
-        assert stubborn.stdout.readline() == "ready\n"
-        slow = testbed("down", "--grace", "1.5")
-        assert slow.stderr == "taking down star-4 ...\n"
-        assert slow.stdout == "star-4 is down\n"
-        assert stubborn.wait(10) == -signal.SIGKILL
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        down = testbed("down", "--grace", "1.5")
+        assert down.stderr == "taking down star-4 ...\n"
+        assert down.stdout == "star-4 is down\n"
+        assert process.wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.usefixtures("star")
 def test_an_option_after_the_node_is_refused_with_its_correct_position() -> None:
-    refused(testbed("exec", "n1", "--name", "star-4", "true"), 2, "options of exec go before it")
+    assert_error(testbed("exec", "n1", "--name", "star-4", "true"), 2, "options of exec go before it")
 
 
 @pytest.mark.usefixtures("star")
@@ -363,24 +363,24 @@ def test_one_unreadable_state_does_not_hide_the_other_clusters() -> None:
     assert testbed("up", "star-2", "--name", "second").returncode == 0
     Path("/run/netns-testbed/second/state.json").write_text("garbage")
     shown = testbed("status")
-    refused(shown, 1, "second/state.json cannot be understood")
+    assert_error(shown, 1, "second/state.json cannot be understood")
     assert "star-4 (topology:star-4)" in shown.stdout
     assert testbed("down", "--name", "second").returncode == 0
 
 
 @pytest.mark.usefixtures("star")
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "3000000"])
-def test_a_grace_that_is_no_time_is_refused(seconds: str) -> None:
-    refused(testbed("down", "--grace", seconds), 2, "not in the range 0 to 86,400 seconds")
+def test_an_invalid_grace_time_is_rejected(seconds: str) -> None:
+    assert_error(testbed("down", "--grace", seconds), 2, "not in the range 0 to 86,400 seconds")
 
 
-def test_down_of_nothing() -> None:
-    refused(testbed("down"), 4, "no cluster is up")
-    refused(testbed("down", "--name", "ghost"), 4, "no cluster is named ghost; none is up")
+def test_down_without_a_cluster_is_an_error() -> None:
+    assert_error(testbed("down"), 4, "no cluster is up")
+    assert_error(testbed("down", "--name", "ghost"), 4, "no cluster is named ghost; none is up")
 
 
-def test_a_modelled_switch_is_refused_to_a_datapath_of_the_kernel() -> None:
-    refused(testbed("up", "now-1998", "--datapath", "netem"), 3, "Myrinet's switches", "are in the relay")
+def test_a_kernel_datapath_for_a_modelled_switch_is_rejected() -> None:
+    assert_error(testbed("up", "now-1998", "--datapath", "netem"), 3, "Myrinet's switches", "are in the relay")
 
 
 def test_declared_impairments_are_in_force_unless_excluded() -> None:
@@ -398,11 +398,11 @@ def test_declared_impairments_are_in_force_unless_excluded() -> None:
 
 def links() -> list[dict[str, Any]]:
     (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
-    actual: list[dict[str, Any]] = cluster["links"]
-    return actual
+    status_of_links: list[dict[str, Any]] = cluster["links"]
+    return status_of_links
 
 
-# Faults: injections, their sum, and refusals
+# Faults: injections, their effects, and rejected commands
 
 
 @pytest.mark.usefixtures("star")
@@ -413,19 +413,19 @@ def test_inject_reports_its_changes_and_the_round_trip_and_heal_removes_them() -
     shown = testbed("status").stdout
     assert "delay 2ms, loss 5%" in shown
     assert "injected 1: delay 2ms, loss 5% on n1" in shown
-    only = testbed("inject", "n2--s1", "--rate", "100mbit", "--direction", "n2-s1")
-    assert only.returncode == 0
+    one_direction = testbed("inject", "n2--s1", "--rate", "100mbit", "--direction", "n2-s1")
+    assert one_direction.returncode == 0
     forward, backward = (links()[1][direction]["impairment"] for direction in ("forward", "backward"))
     assert (forward, backward) == ({"rate": 10**8}, {})
     assert testbed("heal", "1").stdout == "healed 1: delay 2ms, loss 5% on n1\n"
     assert testbed("heal").stdout == "healed 2: rate 100mbit on n2--s1 (n2-s1)\n"
     assert testbed("heal").stdout == "nothing was injected\n"
     assert {link["datapath"] for link in links()} == {"direct"}
-    report = [line.split()[1] for line in testbed("events").stdout.splitlines()]
-    assert [event for event in report if event in ("inject:", "heal:")] == ["inject:", "inject:", "heal:", "heal:"]
+    event_names = [line.split()[1] for line in testbed("events").stdout.splitlines()]
+    assert [event for event in event_names if event in ("inject:", "heal:")] == ["inject:", "inject:", "heal:", "heal:"]
 
 
-REFUSED: list[tuple[tuple[str, ...], int, list[str]]] = [
+REJECTED: list[tuple[tuple[str, ...], int, list[str]]] = [
     (("inject", "n9", "--loss", "1%"), 4, ["no link, node or switch 'n9'", "n1:eth0--s1:1"]),
     (("inject", "n1--s2", "--loss", "1%"), 4, ["no link, node or switch 'n1--s2'", "did you mean 'n1--s1'?"]),
     (("inject", "n1", "--loss", "1%", "--direction", "n1-n2"), 4, ["no direction 'n1-n2'", "'n1-s1'"]),
@@ -450,35 +450,35 @@ REFUSED: list[tuple[tuple[str, ...], int, list[str]]] = [
 
 
 @pytest.mark.usefixtures("star")
-def test_impossible_faults_are_refused() -> None:
-    """All refusals are tried on one cluster: a refused command leaves it unchanged."""
-    for arguments, code, words in REFUSED:
-        refused(testbed(*arguments), code, *words)
+def test_impossible_faults_are_rejected() -> None:
+    """One cluster serves all cases, because a rejected command leaves it unchanged."""
+    for arguments, code, words in REJECTED:
+        assert_error(testbed(*arguments), code, *words)
     assert testbed("heal").stdout == "nothing was injected\n"
 
 
-def test_a_broken_trace_is_named_with_its_line(tmp_path: Path, machine: object) -> None:  # noqa: ARG001
+def test_a_malformed_trace_is_reported_with_its_line(tmp_path: Path, machine: object) -> None:  # noqa: ARG001
     (tmp_path / "trace").write_text("0\n1\nthree\n")
     (tmp_path / "mine.toml").write_text(
         NODES + '[[link]]\nends = ["a", "s"]\nrate_trace = "trace"\n[[link]]\nends = ["b", "s"]\n'
     )
-    refused(testbed("up", str(tmp_path / "mine.toml")), 2, "trace", "3", "three")
+    assert_error(testbed("up", str(tmp_path / "mine.toml")), 2, "trace", "3", "three")
 
 
-def test_a_datapath_that_cannot_carry_the_impairment_is_refused_with_the_reason(machine: object) -> None:  # noqa: ARG001
+def test_an_impairment_that_the_datapath_cannot_implement_is_rejected_with_the_reason(machine: object) -> None:  # noqa: ARG001
     assert testbed("up", "star-4", "--datapath", "tc").returncode == 0
     result = testbed("inject", "n1", "--delay", "1ms")
-    refused(result, 3, "n1:eth0--s1:1", "the datapath 'tc' cannot carry this", "nothing in it can hold a frame")
+    assert_error(result, 3, "n1:eth0--s1:1", "the datapath 'tc' cannot carry this", "nothing in it can hold a frame")
     assert testbed("down").returncode == 0
 
 
-def test_a_link_declared_direct_refuses_injection_with_that_sentence(tmp_path: Path, machine: object) -> None:  # noqa: ARG001
+def test_injection_into_a_link_declared_direct_is_rejected_with_that_reason(tmp_path: Path, machine: object) -> None:  # noqa: ARG001
     (tmp_path / "mine.toml").write_text(
         '[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\ndatapath = "direct"\n'
     )
     assert testbed("up", str(tmp_path / "mine.toml")).returncode == 0
-    refused(testbed("inject", "a", "--loss", "1%"), 3, 'declared datapath = "direct"')
-    refused(testbed("link", "a", "down"), 3, 'declared datapath = "direct"')
+    assert_error(testbed("inject", "a", "--loss", "1%"), 3, 'declared datapath = "direct"')
+    assert_error(testbed("link", "a", "down"), 3, 'declared datapath = "direct"')
     assert testbed("down").returncode == 0
 
 
@@ -519,50 +519,50 @@ NODES = '[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[switch]]\nname = "s"\n'
         "300 characters", "empty file", "not TOML",
     ],
 )  # fmt: skip
-def test_an_invalid_file_is_refused_with_the_error_position(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_an_invalid_file_is_rejected_with_the_error_position(tmp_path: Path, text: str, words: list[str]) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(text)
-    refused(testbed("up", str(file)), 2, "bad.toml", *words)
+    assert_error(testbed("up", str(file)), 2, "bad.toml", *words)
 
 
 def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(NODES + '[[link]]\nends = ["a", "zz"]\ndealy = "1ms"\n[[link]]\nends = ["b", "s"]\nloss = 7\n')
-    refused(testbed("up", str(file)), 2, "zz", "dealy", "loss", "3 problems")
+    assert_error(testbed("up", str(file)), 2, "zz", "dealy", "loss", "3 problems")
 
 
-def test_a_file_of_10_megabytes_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_file_of_10_megabytes_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "big.toml"
     file.write_bytes(b"# padding\n" * 1_000_000)
-    refused(testbed("up", str(file)), 2, "big.toml", "MiB")
+    assert_error(testbed("up", str(file)), 2, "big.toml", "MiB")
 
 
-def test_a_directory_is_no_description(tmp_path: Path) -> None:
-    refused(testbed("up", str(tmp_path)), 2, "directory")
+def test_a_directory_as_description_is_rejected(tmp_path: Path) -> None:
+    assert_error(testbed("up", str(tmp_path)), 2, "directory")
 
 
-def test_a_missing_file() -> None:
-    refused(testbed("up", "./nowhere.toml"), 4, "nowhere.toml")
+def test_a_missing_file_is_reported() -> None:
+    assert_error(testbed("up", "./nowhere.toml"), 4, "nowhere.toml")
 
 
-def test_invalid_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_invalid_utf8_is_rejected_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "latin1.toml"
     file.write_bytes(b'name = "x"\n# caf\xe9\n')
-    refused(testbed("up", str(file)), 2, "line 2", "UTF-8")
+    assert_error(testbed("up", str(file)), 2, "line 2", "UTF-8")
 
 
-def test_a_switch_of_more_than_1023_ports_is_refused() -> None:
-    refused(testbed("up", "star-1024"), 2, "1,023")
+def test_a_switch_of_more_than_1023_ports_is_rejected() -> None:
+    assert_error(testbed("up", "star-1024"), 2, "1,023")
 
 
-# A machine that does not play along
+# Conflicts and exhausted resources of the machine
 
 
 @pytest.mark.usefixtures("star")
-def test_another_file_of_the_same_name_is_refused_and_replaced_on_request(tmp_path: Path) -> None:
+def test_a_cluster_from_another_file_is_replaced_only_on_request(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('name = "star-4"\n[[node]]\nname = "alone"\n')
-    refused(testbed("up", str(file)), 5, "topology:star-4", str(file), "--replace")
+    assert_error(testbed("up", str(file)), 5, "topology:star-4", str(file), "--replace")
     assert testbed("exec", "n1", "--", "true").returncode == 0
     plan = testbed("up", str(file), "--replace", "--dry-run")
     assert plan.stdout == "make the wire namespace\nmake node alone\n"
@@ -571,52 +571,52 @@ def test_another_file_of_the_same_name_is_refused_and_replaced_on_request(tmp_pa
     assert testbed("exec", "alone", "--", "true").returncode == 0
 
 
-def test_a_foreign_namespace_of_the_name_is_left_alone() -> None:
+def test_a_foreign_namespace_with_a_nodes_name_is_kept() -> None:
     subprocess.run(["ip", "netns", "add", "star-4.n2"], check=True)
     try:
-        refused(testbed("up", "star-4"), 5, "star-4.n2 exists already", "left alone", "--name")
+        assert_error(testbed("up", "star-4"), 5, "star-4.n2 exists already", "left alone", "--name")
         assert Path("/run/netns/star-4.n2").exists()
         assert not Path("/run/netns/star-4.n1").exists()
     finally:
         subprocess.run(["ip", "netns", "del", "star-4.n2"], check=True)
-        syscalls.umount("/run/netns")  # which ip has made, and leaves
+        syscalls.umount("/run/netns")  # mounted by ip, which leaves it
         Path("/run/netns").rmdir()
 
 
-def test_without_file_descriptors_nothing_is_left() -> None:
-    def few() -> None:
+def test_up_without_enough_file_descriptors_leaves_nothing() -> None:
+    def limit_36() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (36, 36))
 
-    def fewer() -> None:
+    def limit_30() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 
-    refused(testbed("up", "star-16", preexec_fn=few), 7, "no file descriptors are left", "ulimit")
-    refused(testbed("up", "star-16", preexec_fn=fewer), 3, "need 34 open files", "ulimit -Hn")
+    assert_error(testbed("up", "star-16", preexec_fn=limit_36), 7, "no file descriptors are left", "ulimit")
+    assert_error(testbed("up", "star-16", preexec_fn=limit_30), 3, "need 34 open files", "ulimit -Hn")
 
 
-def test_a_read_only_run_is_reported() -> None:
+def test_a_read_only_run_directory_is_reported() -> None:
     def read_only() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.mount("none", "/run", "tmpfs", syscalls.MS_RDONLY)
 
-    refused(testbed("up", "star-2", preexec_fn=read_only), 6, "/run is read-only")
+    assert_error(testbed("up", "star-2", preexec_fn=read_only), 6, "/run is read-only")
 
 
 def test_an_interrupted_up_leaves_nothing() -> None:
     with subprocess.Popen([TESTBED, "up", "star-500"], stderr=subprocess.PIPE, text=True) as running:
         while not Path("/run/netns/star-500.n20").exists():
-            assert running.poll() is None, "it was up before it could be interrupted"
+            assert running.poll() is None, "up ended before the interruption"
         running.send_signal(signal.SIGINT)
         assert running.stderr is not None
         assert "interrupted" in running.stderr.read()
         assert running.wait(30) == 130
 
 
-def test_an_up_that_is_interrupted_twice_still_leaves_nothing() -> None:
+def test_an_up_interrupted_several_times_leaves_nothing() -> None:
     with subprocess.Popen([TESTBED, "up", "star-500"], stderr=subprocess.DEVNULL) as running:
         while not Path("/run/netns/star-500.n20").exists():
-            assert running.poll() is None, "it was up before it could be interrupted"
+            assert running.poll() is None, "up ended before the interruption"
         for _ in range(3):
             running.send_signal(signal.SIGINT)
         assert running.wait(30) in (130, -signal.SIGINT)
@@ -625,6 +625,6 @@ def test_an_up_that_is_interrupted_twice_still_leaves_nothing() -> None:
 def test_a_terminated_up_leaves_nothing() -> None:
     with subprocess.Popen([TESTBED, "up", "star-500"]) as running:
         while not Path("/run/netns/star-500.n20").exists():
-            assert running.poll() is None, "it was up before it could be terminated"
+            assert running.poll() is None, "up ended before the termination"
         running.terminate()
         assert running.wait(30) == 128 + signal.SIGTERM

@@ -18,19 +18,21 @@ from tests.sim.written_packages import copy_template, on_path, write_template
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
-EVERYBODY = [
-    name for name in offered(PROTOCOLS) if isinstance(one := load(PROTOCOLS, name), Protocol) and one.ethertype
+NIC_PROTOCOLS = [
+    name
+    for name in offered(PROTOCOLS)
+    if isinstance(protocol := load(PROTOCOLS, name), Protocol) and protocol.ethertype
 ]
 LIVE = [check.name for check in CHECKS if check.needs_namespaces]
 
 
 @pytest.fixture(scope="module")
-def parcel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_template("parcel", tmp_path_factory.mktemp("written"))
 
 
 @pytest.mark.parametrize("name", LIVE)
-@pytest.mark.parametrize("protocol", EVERYBODY if LONG else [DEFAULT_PROTOCOL])
+@pytest.mark.parametrize("protocol", NIC_PROTOCOLS if LONG else [DEFAULT_PROTOCOL])
 def test_a_shipped_protocol_passes(protocol: str, name: str, record_property: Callable[[str, object], None]) -> None:
     result = check(protocol, name)
     if result.state is State.NOT_APPLICABLE:
@@ -42,18 +44,18 @@ def test_a_shipped_protocol_passes(protocol: str, name: str, record_property: Ca
 
 
 @pytest.mark.parametrize("name", LIVE if LONG else [LIVE_MUTANT.check])
-def test_the_package_that_is_written_passes(name: str, parcel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tutorial makes all checks of it, live ones too."""
-    monkeypatch.setenv("PYTHONPATH", str(parcel))  # of the programs that attach
-    with on_path(parcel):
+def test_a_generated_package_passes(name: str, generated_package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tutorial runs all checks on it, live ones too."""
+    monkeypatch.setenv("PYTHONPATH", str(generated_package))  # for the programs that attach
+    with on_path(generated_package):
         result = check("parcel", name)
     assert result.state is State.PASSED, result.reason
 
 
-def test_a_broken_package_fails_on_real_frames(parcel: Path, tmp_path: Path) -> None:
-    folder = copy_template(parcel, "mutanp", tmp_path)
-    LIVE_MUTANT.apply(folder / "mutanp")
+def test_a_broken_package_fails_on_real_frames(generated_package: Path, tmp_path: Path) -> None:
+    folder = copy_template(generated_package, "mutant", tmp_path)
+    LIVE_MUTANT.apply(folder / "mutant")
     with on_path(folder):
-        result = check("mutanp", LIVE_MUTANT.check)
-    assert result.state is State.FAILED, f"it is not found that {LIVE_MUTANT.mistake}"
+        result = check("mutant", LIVE_MUTANT.check)
+    assert result.state is State.FAILED, f"the check does not find the defect: {LIVE_MUTANT.mistake}"
     assert "live" in result.reason

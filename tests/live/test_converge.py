@@ -1,6 +1,6 @@
 """``up`` converges: afterwards the kernel's state matches the description, and correct objects are untouched.
 
-The kernel is read by iproute2, independent of the product's own dump.
+iproute2 reads the kernel's state, independent of the product's own dump.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def up(description: Description, origin: str = "a test", **options: bool) -> App
 
 
 @pytest.fixture
-def ended(machine: Machine) -> Iterator[None]:  # noqa: ARG001  (its check comes after ours)
+def down_at_the_end(machine: Machine) -> Iterator[None]:  # noqa: ARG001  (its check runs after this fixture's end)
     """Take the cluster down at the end."""
     yield
     take_down()
@@ -61,13 +61,13 @@ def take_down() -> None:
         RunningCluster.attach(NAME).down()
 
 
-def look(outcome: ApplyResult) -> dict[str, NamespaceContents]:
+def contents(outcome: ApplyResult) -> dict[str, NamespaceContents]:
     return {key: namespace_contents(path) for key, path in outcome.state.namespaces.items()}
 
 
 def assert_equal(outcome: ApplyResult, layout: Layout) -> dict[str, NamespaceContents]:
-    """Check that the kernel has exactly this layout; return what it has."""
-    actual = look(outcome)
+    """Assert that the kernel has exactly this layout; return the namespaces' contents."""
+    actual = contents(outcome)
     assert actual.keys() == {namespace_names.WIRE, *(node.name for node in layout.nodes)}
     for node in layout.nodes:
         remote = actual[node.name]
@@ -77,16 +77,16 @@ def assert_equal(outcome: ApplyResult, layout: Layout) -> dict[str, NamespaceCon
             assert (link.kind, link.mac, link.mtu, link.up) == ("veth", nic.mac, nic.mtu, True)
             assert {text for text in link.addresses if not text.startswith("fe80:")} == set(nic.addresses)
         assert remote.routes == {(route.destination, route.via) for route in node.routes}
-        routes_ipv4 = Path("/proc/sys/net/ipv4/ip_forward")
+        ip_forward = Path("/proc/sys/net/ipv4/ip_forward")
         if len(node.nics) > 1:
             path = outcome.state.namespaces[node.name]
-            result = subprocess.run(["nsenter", f"--net={path}", "cat", routes_ipv4], capture_output=True, check=True)
+            result = subprocess.run(["nsenter", f"--net={path}", "cat", ip_forward], capture_output=True, check=True)
             assert result.stdout == (b"1\n" if node.forwards else b"0\n")
-    assert_wired(outcome, layout, actual)
+    assert_wire_equals(outcome, layout, actual)
     return actual
 
 
-def assert_wired(outcome: ApplyResult, layout: Layout, found: Mapping[str, NamespaceContents]) -> None:
+def assert_wire_equals(outcome: ApplyResult, layout: Layout, found: Mapping[str, NamespaceContents]) -> None:
     wiring = Wiring(layout)
     wire = wire_path(outcome.state)
     links = found[namespace_names.WIRE].links
@@ -118,36 +118,36 @@ def assert_wired(outcome: ApplyResult, layout: Layout, found: Mapping[str, Names
         for mac, number in switch.forwarding.items()
     }
     assert static_forwarding(wire) == entries
-    for _, (_, one), (_, other) in wiring.joins:
-        assert links[one].master == links[other].master == ""
-        assert redirections(wire, one) == [other]
-        assert redirections(wire, other) == [one]
+    for _, (_, first), (_, second) in wiring.joins:
+        assert links[first].master == links[second].master == ""
+        assert redirections(wire, first) == [second]
+        assert redirections(wire, second) == [first]
 
 
-def untouched(before: Layout, after: Layout) -> list[tuple[str, str]]:
-    """The NICs that both layouts have."""
+def common_nics(before: Layout, after: Layout) -> list[tuple[str, str]]:
+    """Return the NICs that both layouts have."""
     nics = {(node.name, nic.name) for node in before.nodes for nic in node.nics}
     return sorted(nics & {(node.name, nic.name) for node in after.nodes for nic in node.nics})
 
 
 @settings(max_examples=200 if LONG else 12)
 @given(st.data())
-def test_the_kernels_state_equals_the_model_and_again_after_an_edit(data: st.DataObject) -> None:
+def test_the_kernels_state_equals_the_description_before_and_after_an_edit(data: st.DataObject) -> None:
     first = data.draw(descriptions(max_nodes=5), label="first")
     second = data.draw(edits(first), label="second")
     before, after = resolve(first), resolve(second)
     try:
-        was = assert_equal(up(first), before)
+        contents_before = assert_equal(up(first), before)
         assert up(first).operations == ()
         changed = up(second)
         event(f"{min(len(changed.operations), 20)} operations")
-        now = assert_equal(changed, after)
+        contents_after = assert_equal(changed, after)
         assert up(second).operations == ()
         touched = {getattr(operation, "device", "") for operation in changed.operations}
-        for node, nic in untouched(before, after):
-            assert now[node].links[nic].index == was[node].links[nic].index
+        for node, nic in common_nics(before, after):
+            assert contents_after[node].links[nic].index == contents_before[node].links[nic].index
             if not {namespace_names.far_end(node, nic), nic} & touched:
-                assert now[node].links[nic] == was[node].links[nic]
+                assert contents_after[node].links[nic] == contents_before[node].links[nic]
     finally:
         take_down()
 
@@ -165,8 +165,8 @@ def counters(outcome: ApplyResult, key: str, device: str) -> tuple[int, rtnl_dum
 
 
 @pytest.mark.requires("ping")
-def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> None:  # noqa: ARG001
-    """No echo between two nodes is lost while other nodes are added, removed and moved."""
+def test_an_untouched_link_carries_traffic_through_every_change(down_at_the_end: None) -> None:  # noqa: ARG001
+    """No ping between two nodes is lost while other nodes are added, removed and moved."""
     changes = [
         Description.dumbbell(2, 2),
         Description.dumbbell(3, 2),
@@ -175,24 +175,24 @@ def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> 
     ]
     outcome = up(changes[0])
     cluster = RunningCluster.attach(NAME)
-    pinging = cluster["n1"].popen(["ping", "-n", "-q", "-i0.002", "n2"], stdout=subprocess.PIPE)
+    ping_process = cluster["n1"].popen(["ping", "-n", "-q", "-i0.002", "n2"], stdout=subprocess.PIPE)
     index, before = counters(outcome, "n1", "eth0")
     for change in changes[1:]:
         outcome = up(change)
-    pinging.send_signal(2)  # SIGINT: ping then prints its statistics
-    output, _ = pinging.communicate(timeout=20)
+    ping_process.send_signal(2)  # SIGINT: ping then prints its statistics
+    output, _ = ping_process.communicate(timeout=20)
     assert " 0% packet loss" in output, output
-    index_now, after = counters(outcome, "n1", "eth0")
-    assert index_now == index
+    index_after, after = counters(outcome, "n1", "eth0")
+    assert index_after == index
     assert after.tx_packets > before.tx_packets
 
 
 @pytest.mark.requires("ping")
-def test_a_link_moved_to_another_switch_works_at_once(ended: None) -> None:  # noqa: ARG001
-    """The switches have learned the node's former place, and forget it."""
+def test_a_link_moved_to_another_switch_works_at_once(down_at_the_end: None) -> None:  # noqa: ARG001
+    """The switches forget the port at which they learned the node's address."""
 
-    def line(home: str) -> Description:
-        links = [["n1", home], ["n2", "s2"], ["n3", "s3"], ["s1", "s2"], ["s2", "s3"]]
+    def line(switch: str) -> Description:
+        links = [["n1", switch], ["n2", "s2"], ["n3", "s3"], ["s1", "s2"], ["s2", "s3"]]
         return Description(
             name="line",
             nodes=[Node(name=f"n{n}") for n in (1, 2, 3)],
@@ -200,25 +200,25 @@ def test_a_link_moved_to_another_switch_works_at_once(ended: None) -> None:  # n
             links=[Link(ends=ends) for ends in links],
         )
 
-    was = look(up(line("s1")))
+    before = contents(up(line("s1")))
     cluster = RunningCluster.attach(NAME)
     for source in ("n2", "n3"):
         ping(cluster, source, "n1")
-    for home in ("s3", "s2", "s1"):
-        now = look(up(line(home)))
-        assert now["n1"] == was["n1"]
+    for switch in ("s3", "s2", "s1"):
+        after = contents(up(line(switch)))
+        assert after["n1"] == before["n1"]
         cluster["n2"].run(["ping", "-n", "-c1", "-W1", "n1"])
         cluster["n3"].run(["ping", "-n", "-c1", "-W1", "n1"])
 
 
 @pytest.mark.requires("ping")
-def test_a_cable_between_nodes_moves_to_a_switch_to_another_node_and_back(ended: None) -> None:  # noqa: ARG001
-    def wired(*pairs: str, datapath: str = "auto") -> Description:
+def test_a_cable_between_nodes_moves_to_a_switch_to_another_node_and_back(down_at_the_end: None) -> None:  # noqa: ARG001
+    def describe(*pairs: str, datapath: str = "auto") -> Description:
         links = [Link(ends=pair.split(), datapath=datapath) for pair in pairs]
         nodes = [Node(name=f"n{n}", nics=[Nic(name="eth0")]) for n in range(1, 5)]
         return Description(name="pairs", nodes=nodes, switches=[Switch(name="s1")], links=links)
 
-    def reach(*pairs: str) -> None:
+    def ping_pairs(*pairs: str) -> None:
         for pair in pairs:
             first, second = (end.partition(":")[0] for end in pair.split())
             ping(RunningCluster.attach(NAME), first, second)
@@ -231,33 +231,35 @@ def test_a_cable_between_nodes_moves_to_a_switch_to_another_node_and_back(ended:
     ]
     indexes = set()
     for step in steps:
-        description = wired(*step)
-        actual = assert_equal(up(description), resolve(description))
-        indexes.add(actual["n1"].links["eth0"].index)
-        reach(*(pair for pair in step if "s1" not in pair))
+        description = describe(*step)
+        kernel_contents = assert_equal(up(description), resolve(description))
+        indexes.add(kernel_contents["n1"].links["eth0"].index)
+        ping_pairs(*(pair for pair in step if "s1" not in pair))
     assert len(indexes) == 1
     for step in (steps[0], steps[1], steps[0]):
-        description = wired(*step, datapath="direct")
+        description = describe(*step, datapath="direct")
         assert_equal(up(description), resolve(description))
-        reach(*step)
+        ping_pairs(*step)
         assert up(description).operations == ()
 
 
-# What users did
+# Changes by users
 
 
-def by_hand(outcome: ApplyResult, key: str, *command: str) -> None:
+def run_in_namespace(outcome: ApplyResult, key: str, *command: str) -> None:
     subprocess.run(["nsenter", f"--net={outcome.state.namespaces[key]}", *command], check=True)
 
 
-def test_users_additions_to_a_node_survive(ended: None) -> None:  # noqa: ARG001
+def test_users_additions_to_a_node_survive(down_at_the_end: None) -> None:  # noqa: ARG001
     outcome = up(Description.star(2))
-    by_hand(outcome, "n1", "ip", "link", "add", "mine0", "type", "veth", "peer", "name", "mine1")
-    by_hand(outcome, "n1", "ip", "address", "add", "192.168.7.1/24", "dev", "mine0")
-    by_hand(outcome, "n1", "ip", "link", "set", "mine0", "up")
-    by_hand(outcome, "n1", "ip", "link", "add", "link", "eth0", "name", "mac0", "type", "macvlan")
-    by_hand(outcome, "n1", "ip", "route", "add", "10.99.0.0/16", "via", "10.0.0.2")
-    by_hand(outcome, "n1", "ip", "route", "add", "10.98.0.0/16", "via", "10.0.0.2", "proto", "static", "table", "77")
+    run_in_namespace(outcome, "n1", "ip", "link", "add", "mine0", "type", "veth", "peer", "name", "mine1")
+    run_in_namespace(outcome, "n1", "ip", "address", "add", "192.168.7.1/24", "dev", "mine0")
+    run_in_namespace(outcome, "n1", "ip", "link", "set", "mine0", "up")
+    run_in_namespace(outcome, "n1", "ip", "link", "add", "link", "eth0", "name", "mac0", "type", "macvlan")
+    run_in_namespace(outcome, "n1", "ip", "route", "add", "10.99.0.0/16", "via", "10.0.0.2")
+    run_in_namespace(
+        outcome, "n1", "ip", "route", "add", "10.98.0.0/16", "via", "10.0.0.2", "proto", "static", "table", "77"
+    )
     before = query(outcome.state.namespaces["n1"], "ip", "address")
     assert up(Description.star(2)).operations == ()
     up(Description.star(3))
@@ -289,13 +291,13 @@ DAMAGE = {
     "routing switched off": ("r1", "sysctl -qw net.ipv4.ip_forward=0"),
     "a redirection deleted": ("", "tc filter del dev r1.eth1 ingress"),
     "a hook for redirection deleted": ("", "tc qdisc del dev n3.eth0 clsact"),
-    "a link of somebody's in the wire namespace": ("", "ip link add odd0 type veth peer name odd1"),
+    "a foreign link in the wire namespace": ("", "ip link add odd0 type veth peer name odd1"),
 }
 
 
 @pytest.fixture
-def damaged(machine: Machine) -> Iterator[Description]:  # noqa: ARG001  (its check comes after ours)
-    """Two switches, a router and a cable between nodes: something of everything."""
+def damaged(machine: Machine) -> Iterator[Description]:  # noqa: ARG001  (its check runs after this fixture's end)
+    """Two switches, a router and a cable between nodes: one of each kind of element."""
     description = Description(
         name="damage",
         network6="fd00:5::/48",
@@ -313,10 +315,10 @@ class TestRepair:
 
     @pytest.mark.parametrize(("key", "command"), DAMAGE.values(), ids=DAMAGE)
     def test_up_repairs(self, damaged: Description, key: str, command: str) -> None:
-        by_hand(up(damaged), key, *command.split())
+        run_in_namespace(up(damaged), key, *command.split())
         repaired = up(damaged)
         assert repaired.operations != ()
-        if "name other" in command:  # it has no owner now; the next test would find more than the layout's NICs
+        if "name other" in command:  # the renamed NIC must be gone
             assert "other" not in namespace_contents(repaired.state.namespaces["n1"]).links
         assert_equal(repaired, resolve(damaged))
         assert up(damaged).operations == ()
@@ -324,28 +326,26 @@ class TestRepair:
         ping(cluster, "n1", "n3")
         ping(cluster, "n2", "n1")
 
-    def test_up_repairs_a_namespace_that_was_deleted(self, damaged: Description) -> None:
+    def test_up_restores_a_deleted_namespace(self, damaged: Description) -> None:
         for node in ("r1", "n1", "n3"):
             subprocess.run(["ip", "netns", "del", f"{NAME}.{node}"], check=True)
             assert_equal(up(damaged), resolve(damaged))
             assert up(damaged).operations == ()
         ping(RunningCluster.attach(NAME), "n1", "n3")
 
-    def test_the_programs_of_a_namespace_that_was_deleted_end_when_the_node_is_made_again(
-        self, damaged: Description
-    ) -> None:
+    def test_restoring_a_deleted_namespace_ends_its_old_programs(self, damaged: Description) -> None:
         with RunningCluster.attach(NAME)["n1"].popen(["sleep", "1000"]) as program:
             subprocess.run(["ip", "netns", "del", f"{NAME}.n1"], check=True)
             up(damaged)
             assert program.wait(10) < 0
 
-    def test_up_repairs_the_wire_namespace(self, damaged: Description) -> None:
+    def test_up_restores_the_wire_namespace(self, damaged: Description) -> None:
         subprocess.run(["ip", "netns", "del", NAME], check=True)
         assert_equal(up(damaged), resolve(damaged))
         ping(RunningCluster.attach(NAME), "n1", "n3")
 
 
-# What does not happen
+# Dry runs and rejected calls
 
 
 def test_a_dry_run_lists_the_operations_and_changes_nothing(machine: Machine) -> None:
@@ -354,19 +354,19 @@ def test_a_dry_run_lists_the_operations_and_changes_nothing(machine: Machine) ->
     machine.assert_unchanged()
     try:
         first = up(Description.star(2))
-        running = Machine()
-        before = look(first)
+        with_cluster = Machine()
+        before = contents(first)
         outcome = up(Description.star(3), dry_run=True)
         assert "make node n3" in [str(operation) for operation in outcome.operations]
-        running.assert_unchanged()
-        assert look(first) == before
+        with_cluster.assert_unchanged()
+        assert contents(first) == before
         assert Store().read(NAME) == first.state
     finally:
         take_down()
 
 
-def test_a_name_from_another_origin_is_a_conflict_that_names_both(ended: None) -> None:  # noqa: ARG001
-    before = look(up(Description.star(2), origin="/one/star.toml"))
+def test_a_cluster_of_another_origin_is_a_conflict_that_names_both(down_at_the_end: None) -> None:  # noqa: ARG001
+    before = contents(up(Description.star(2), origin="/one/star.toml"))
     with pytest.raises(ConflictError) as caught:
         up(Description.star(3), origin="/other/star.toml")
     for part in (NAME, "/one/star.toml", "/other/star.toml", "--replace"):
@@ -380,18 +380,18 @@ def test_a_name_from_another_origin_is_a_conflict_that_names_both(ended: None) -
     assert up(Description.line(3), origin="/other/star.toml").operations == ()
 
 
-def test_a_datapath_that_does_not_exist_is_refused_before_anything_is_made() -> None:
+def test_an_unknown_datapath_is_rejected_before_anything_is_made() -> None:
     with pytest.raises(DescriptionError, match="datapath: found 'rely', expected auto, direct, netem, tc, relay"):
         Cluster.star(2, loss="1%").up(name=NAME, datapath="rely")  # type: ignore[arg-type]
 
 
-def test_a_cluster_of_a_running_program_is_not_converged() -> None:
+def test_up_on_a_cluster_of_a_running_program_is_a_conflict() -> None:
     with Cluster.star(2).up(name=NAME), pytest.raises(ConflictError, match="belongs to the running process"):
         up(Description.star(3))
 
 
-def test_a_cluster_converges_from_anything_to_anything(ended: None) -> None:  # noqa: ARG001
-    """Shapes that share names only."""
+def test_a_cluster_converges_between_different_shapes(down_at_the_end: None) -> None:  # noqa: ARG001
+    """The shapes have only names in common."""
     shapes: list[Description] = [
         Description.star(4),
         Description.ring(4),

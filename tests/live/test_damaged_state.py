@@ -1,4 +1,4 @@
-"""Damaged state files: commands report them, do not affect other clusters, and remove everything that can be removed."""
+"""Damaged state files: commands report them, keep other clusters intact and can remove the damaged cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.live import file_damage
 from tests.live.file_damage import run_command
 from tests.live.machine_state import Machine
 
-DAMAGED, OTHER = "damaged", "sound"
+DAMAGED, OTHER = "damaged", "intact"
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 SEEDS = range(300 if LONG else 6)
@@ -33,35 +33,35 @@ def file(name: str = "state.json") -> Path:
 
 
 def state() -> State:
-    actual = Store().read(DAMAGED)
-    assert actual is not None
-    return actual
+    current = Store().read(DAMAGED)
+    assert current is not None
+    return current
 
 
 @pytest.fixture
-def two(machine: Machine) -> Machine:
+def two_clusters(machine: Machine) -> Machine:
     for name in (DAMAGED, OTHER):
         Cluster.star(2).up(name, keep=True)
     return machine
 
 
-def lists(path: Path) -> None:
+def nested_lists(path: Path) -> None:
     path.write_text("[" * 100_000)
 
 
-def numbers(path: Path) -> None:
+def long_number(path: Path) -> None:
     path.write_text('{"format": 3, "created": ' + "9" * 5_000 + "}")
 
 
-def another_type(path: Path) -> None:
+def wrong_type(path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "created": "long ago"}))
 
 
-def another_cluster(path: Path) -> None:
+def state_of_other_cluster(path: Path) -> None:
     path.write_text((Store().directory(OTHER) / "state.json").read_text())
 
 
-def no_text(path: Path) -> None:
+def invalid_utf8(path: Path) -> None:
     path.write_bytes(b"\xff" + path.read_bytes())
 
 
@@ -75,23 +75,23 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-WAYS = (lists, numbers, another_type, another_cluster, no_text, directory, fifo)
+DAMAGES = (nested_lists, long_number, wrong_type, state_of_other_cluster, invalid_utf8, directory, fifo)
 
 
-@pytest.mark.usefixtures("two")
-@pytest.mark.parametrize("spoil", WAYS)
-def test_a_damaged_state_is_reported_and_does_not_hide_other_clusters(spoil: Callable[[Path], None]) -> None:
-    spoil(file())
+@pytest.mark.usefixtures("two_clusters")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_is_reported_and_does_not_hide_other_clusters(damage: Callable[[Path], None]) -> None:
+    damage(file())
     for arguments in (
         ("exec", "--name", DAMAGED, "n1", "true"),
         ("inject", "--name", DAMAGED, "all", "--loss", "1%"),
         ("up", "star-2", "--name", DAMAGED),
     ):
         result = run_command(*arguments)
-        assert (result.code, result.is_sentence) == (1, True), result
+        assert (result.code, result.is_clean_exit) == (1, True), result
         assert f"{DAMAGED}/state.json cannot be understood" in result.text
     shown = run_command("status")
-    assert shown.is_sentence
+    assert shown.is_clean_exit
     assert shown.code == 1
     assert f"{OTHER} (" in shown.text
     assert f"{DAMAGED}/state.json cannot be understood" in shown.text
@@ -104,47 +104,47 @@ def test_a_damaged_state_is_reported_and_does_not_hide_other_clusters(spoil: Cal
 
 
 @pytest.mark.usefixtures("machine")
-def test_no_command_waits_for_a_pipe_in_place_of_the_events() -> None:
+def test_commands_do_not_block_on_a_named_pipe_instead_of_the_event_log() -> None:
     Cluster.star(2).up(DAMAGED, keep=True)
     assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
     file("events.jsonl").unlink()
     os.mkfifo(file("events.jsonl"))
     for code, arguments in ((1, ("events",)), (7, ("inject", "n2", "--loss", "1%")), (7, ("heal",))):
         result = run_command(arguments[0], "--name", DAMAGED, *arguments[1:], seconds=20)
-        assert (result.code, result.is_sentence) == (code, True), (arguments, result)
+        assert (result.code, result.is_clean_exit) == (code, True), (arguments, result)
         assert "events.jsonl" in result.text, arguments
-    assert run_command("status").is_sentence
+    assert run_command("status").is_clean_exit
     assert run_command("down", "--name", DAMAGED).code == 0
 
 
-@pytest.mark.usefixtures("two")
+@pytest.mark.usefixtures("two_clusters")
 def test_down_removes_a_cluster_with_a_damaged_state() -> None:
-    lists(file())
+    nested_lists(file())
     assert run_command("down", "--name", DAMAGED).code == 0
     assert run_command("down").code == 0
 
 
-SOME = [("relay.json", directory), ("lock.relay.0", directory)]
-OTHERS = [("lock.supervisor", directory), ("hosts", fifo)]
+REPLACED_FILES = [("relay.json", directory), ("lock.relay.0", directory)]
+MORE_REPLACED_FILES = [("lock.supervisor", directory), ("hosts", fifo)]
 
 
 @pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize(("name", "spoil"), [*SOME, *OTHERS] if LONG else SOME)
-def test_down_removes_a_cluster_and_its_processes_although_its_files_are_replaced(
-    name: str, spoil: Callable[[Path], None]
+@pytest.mark.parametrize(("name", "damage"), [*REPLACED_FILES, *MORE_REPLACED_FILES] if LONG else REPLACED_FILES)
+def test_down_removes_a_cluster_and_its_processes_when_files_were_replaced(
+    name: str, damage: Callable[[Path], None]
 ) -> None:
     Cluster.star(2).up(DAMAGED, keep=True)
     assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
-    spoil(file(name))
-    assert run_command("status").is_sentence
-    assert run_command("heal", "--name", DAMAGED).is_sentence
+    damage(file(name))
+    assert run_command("status").is_clean_exit
+    assert run_command("heal", "--name", DAMAGED).is_clean_exit
     assert run_command("down", "--name", DAMAGED).code == 0
     assert not Store().names()
 
 
 @contextmanager
-def innocent() -> Iterator[tuple[subprocess.Popen[bytes], Identity]]:
-    """A process that has nothing to do with any cluster."""
+def unrelated_process() -> Iterator[tuple[subprocess.Popen[bytes], Identity]]:
+    """Run a process that belongs to no cluster."""
     with subprocess.Popen(["sleep", "1000"]) as process:
         try:
             yield process, identity(process.pid)
@@ -154,21 +154,21 @@ def innocent() -> Iterator[tuple[subprocess.Popen[bytes], Identity]]:
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("command", ["down", "heal", "gc", "up"])
-def test_a_process_is_not_killed_because_a_state_names_it(command: str) -> None:
+def test_an_unrelated_process_in_a_forged_state_is_not_killed(command: str) -> None:
     Cluster.star(2).up(DAMAGED, keep=True)
     assert run_command("inject", "--name", DAMAGED, "all", "--delay", "1ms").code == 0
-    with innocent() as (process, stranger):
-        named = Injection(7, "a load", down=(), programs=(stranger,))
-        forged = replace(state(), injected=(*state().injected, named), issued=7)
+    with unrelated_process() as (process, unrelated):
+        injection = Injection(7, "a load", down=(), programs=(unrelated,))
+        forged = replace(state(), injected=(*state().injected, injection), issued=7)
         if command == "down":
-            forged = replace(forged, holder=stranger)
+            forged = replace(forged, holder=unrelated)
         if command == "gc":
-            dead = replace(stranger, start=1)
-            forged = replace(forged, phase="removing", owner=dead, holder=stranger)
+            dead = replace(unrelated, start=1)
+            forged = replace(forged, phase="removing", owner=dead, holder=unrelated)
         Store().write(forged)
         arguments = {"up": ("up", "star-2", "--replace"), "heal": ("heal",), "gc": ("gc",), "down": ("down",)}[command]
         result = run_command(*arguments, *(("--name", DAMAGED) if command != "gc" else ()))
-        assert result.is_sentence, result
+        assert result.is_clean_exit, result
         assert process.poll() is None
         if command in ("heal", "up"):
             assert run_command("down", "--name", DAMAGED).code == 0
@@ -176,7 +176,7 @@ def test_a_process_is_not_killed_because_a_state_names_it(command: str) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() -> None:
+def test_another_clusters_supervisor_in_a_forged_state_is_not_killed() -> None:
     for name in (DAMAGED, OTHER):
         Cluster.star(2).up(name, keep=True)
         assert run_command("inject", "--name", name, "all", "--delay", "1ms").code == 0
@@ -191,7 +191,7 @@ def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() ->
 @pytest.mark.timeout(7_200 if LONG else 120)
 @pytest.mark.usefixtures("machine")
 def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
-    """Damaged are values, bytes and complete files of a cluster with a relay."""
+    """Damage values, bytes and complete files of a cluster with a relay."""
     seeds = [Random().randrange(1 << 32) for _ in SEEDS] if LONG else SEEDS
     for seed in seeds:
         random = Random(seed)
@@ -203,7 +203,7 @@ def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
             if file(file_name).exists()
         ]
         name = random.choice(names)
-        way = file_damage.damage_file(file(name), random)
+        kind = file_damage.damage_file(file(name), random)
         for arguments in (
             ("status",),
             ("status", "--json"),
@@ -215,7 +215,7 @@ def test_no_command_ends_with_a_traceback_on_damaged_files() -> None:
             ("gc",),
         ):
             result = run_command(*arguments)
-            assert result.is_sentence, (seed, name, way, arguments, result)
+            assert result.is_clean_exit, (seed, name, kind, arguments, result)
         if DAMAGED in Store().names():
             result = run_command("down", "--name", DAMAGED)
-            assert result.code == 0, (seed, name, way, result)
+            assert result.code == 0, (seed, name, kind, result)

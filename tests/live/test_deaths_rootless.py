@@ -1,6 +1,6 @@
-"""Deaths of a cluster's processes without root: the cluster survives its supervisor and ends with its namespace holder.
+"""Killed processes of a cluster without root: the cluster survives its supervisor and ends with its namespace holder.
 
-Every command says which, and `down` and `gc` leave nothing behind.
+Every command reports the dead process, and `down` and `gc` leave nothing behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
     "outages",
     "relay_client",
     "runner",
-]  # imported before the right to read them is lost
+]  # imported before the child drops its privileges
 
 pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -62,34 +62,34 @@ def kill_holder(cluster: RunningCluster) -> int:
     holder = cluster.state.holder
     assert holder is not None
     os.kill(holder.pid, signal.SIGKILL)
-    eventually(lambda: not holder.is_alive, "it is dead")
+    eventually(lambda: not holder.is_alive, "the namespace holder has ended")
     return holder.pid
 
 
-def assert_says(pid: int, act: Callable[[], object]) -> None:
-    why = f"cluster {NAME} has ended: process {pid}, which held its namespaces, has died"
-    with pytest.raises(NotFoundError, match=why) as raised:
-        act()
+def assert_reports_end(pid: int, action: Callable[[], object]) -> None:
+    message = f"cluster {NAME} has ended: process {pid}, which held its namespaces, has died"
+    with pytest.raises(NotFoundError, match=message) as raised:
+        action()
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("remove", ["down", "gc", "up"])
-def test_the_death_of_the_holder_ends_the_cluster_and_every_command_reports_it(home: Path, remove: str) -> None:
+def test_a_cluster_ends_with_its_namespace_holder_and_every_command_reports_it(home: Path, remove: str) -> None:
     def body() -> None:
         cluster = up()
         ping(cluster, "n1", "n2")
         relay, supervisor = processes.identity(relay_pid(cluster)), supervisor_of(cluster)
         pid = kill_holder(cluster)
-        eventually(lambda: not relay.is_alive and not supervisor.is_alive, "what served the cluster ends with it")
+        eventually(lambda: not relay.is_alive and not supervisor.is_alive, "the relay and the supervisor have ended")
         assert [event["pid"] for event in events_of(cluster, "namespace holder died")] == [pid]
-        assert_says(pid, lambda: status(cluster.state))
-        assert_says(pid, lambda: cluster["n1"].run(["true"]))
-        assert_says(pid, lambda: cluster.inject("n1", loss="1%"))
-        assert_says(pid, lambda: product.run(cluster, "pingpong", settings={"count": 5}))
+        assert_reports_end(pid, lambda: status(cluster.state))
+        assert_reports_end(pid, lambda: cluster["n1"].run(["true"]))
+        assert_reports_end(pid, lambda: cluster.inject("n1", loss="1%"))
+        assert_reports_end(pid, lambda: product.run(cluster, "pingpong", settings={"count": 5}))
         if remove == "up":
             ping(up(), "n1", "n2")
         if remove == "gc":
-            removed = [actual.what for actual in collect(Store()) if actual.removed]
+            removed = [finding.what for finding in collect(Store()) if finding.removed]
             assert [what for what in removed if what.startswith("cluster ")] == [f"cluster {NAME}"]
         else:
             removal.down(Store(), NAME)
@@ -98,14 +98,16 @@ def test_the_death_of_the_holder_ends_the_cluster_and_every_command_reports_it(h
     wait_for_success(as_user(home, body))
 
 
-def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
+def test_a_run_ends_with_the_namespace_holder_and_is_invalid(home: Path) -> None:
     def body() -> None:
         cluster = up()
         run_folder = home / "run"
         pid = os.fork()
         if not pid:
             eventually(
-                lambda: any(path.stat().st_size for path in run_folder.glob("history/*.jsonl")), "messages go", 60
+                lambda: any(path.stat().st_size for path in run_folder.glob("history/*.jsonl")),
+                "messages are being sent",
+                60,
             )
             kill_holder(cluster)
             os._exit(0)
@@ -120,7 +122,7 @@ def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
 
 
 @pytest.mark.requires("user-python")
-def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
+def test_an_ordinary_users_relay_survives_its_supervisor_and_restarts_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", ordinary_users_python())
@@ -129,11 +131,11 @@ def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
         cluster = up()
         relay, first = relay_pid(cluster), supervisor_of(cluster)
         os.kill(first.pid, signal.SIGKILL)
-        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "there is another one")
+        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "the supervisor is running again")
         ping(cluster, "n1", "n2")
         assert relay_pid(cluster) == relay
         os.kill(relay, signal.SIGKILL)
-        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "the relay is running again")
         ping(cluster, "n1", "n2")
         removal.down(Store(), NAME)
         assert not Store().root.exists()
@@ -141,7 +143,7 @@ def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
     wait_for_success(as_user(home, body))
 
 
-def test_without_a_supervisor_the_relay_continues_and_reports_the_reason(
+def test_the_relay_continues_when_the_supervisor_cannot_be_restarted_and_reports_the_reason(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python3")
@@ -149,11 +151,11 @@ def test_without_a_supervisor_the_relay_continues_and_reports_the_reason(
     def body() -> None:
         cluster = up()
         os.kill(supervisor_of(cluster).pid, signal.SIGKILL)
-        eventually(lambda: len(events_of(cluster, "supervisor not restarted")) == 1, "it says why")
+        eventually(lambda: len(events_of(cluster, "supervisor not restarted")) == 1, "the event is logged")
         assert "No such file" in events_of(cluster, "supervisor not restarted")[0]["reason"]
         ping(cluster, "n1", "n2")
-        (gone,) = status(cluster.state).missing
-        assert "its supervisor is GONE" in gone
+        (missing,) = status(cluster.state).missing
+        assert "its supervisor is GONE" in missing
         assert up().state.phase == "up"
         assert status(cluster.state).missing == ()
         removal.down(Store(), NAME)

@@ -1,4 +1,4 @@
-"""EMP's frames on a running cluster's link are decoded during capture, each with its fate."""
+"""Decoding of EMP frames during a capture on a running cluster's link, each with its fate."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-TIMEOUT = 100.0  # s
+TIMEOUT = 100.0  # seconds
 COUNT, SIZE = 40, 3_000
 
 
-async def talk(endpoint: Endpoint, node: ProgramNode) -> None:
-    """n1 sends, n2 receives."""
+async def transfer(endpoint: Endpoint, node: ProgramNode) -> None:
+    """Send COUNT messages from n1 to n2."""
     for number in range(COUNT):
         if node.number:
             await endpoint.post_receive(0, number, bytearray(SIZE))
@@ -49,7 +49,7 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
     path.touch()
     with subprocess.Popen(decode(path, "--follow"), stdout=subprocess.PIPE, text=True) as follower:
         with Cluster.back_to_back(loss="10%").up(datapath="relay") as cluster:
-            programs = {node.name: talk for node in cluster}
+            programs = {node.name: transfer for node in cluster}
             with cluster.capture("n1", path) as capture, agents(cluster, plug(), codec.ETHERTYPE, programs) as run:
                 run.wait(TIMEOUT)
             nics = {node.layout.nics[0].mac: f"{node.name}:eth0" for node in cluster}
@@ -62,21 +62,21 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
     lost = capture.result.met["loss"]
     assert lost > 0
     assert sum("[dropped by loss, frame " in line for line in followed) == lost
-    # What is shown is what is in the file, NICs by their names.
+    # The output equals the file's content, with NICs by name.
     document_list = documents(path)
     assert [(document["interface"], document["time"], document["met"]) for document in document_list] == [
         (end, when, met) for end, when, _, met in captured
     ]
     for line, (end, _, frame, met) in zip(followed, captured, strict=True):
-        between = " > ".join(nics[frame[begin : begin + 6].hex(":")] for begin in (6, 0))
+        nic_names = " > ".join(nics[frame[begin : begin + 6].hex(":")] for begin in (6, 0))
         assert f" {end} " in line
-        assert f"{between} EMP {['MESSAGE', 'DATA', 'ACK'][frame[15] - 1]} " in line
+        assert f"{nic_names} EMP {['MESSAGE', 'DATA', 'ACK'][frame[15] - 1]} " in line
         assert line.endswith(f"[{met}]\n") if met else "[" not in line
     forward = [document for document in document_list if document["direction"] == "forward"]
     assert {entry["fields"]["eth.src"] for entry in forward} == {
         next(mac for mac, nic in nics.items() if nic == "n1:eth0")
     }
-    # Every message has come, whatever was lost of it.
+    # Every message has arrived in spite of lost frames.
     messages = documents(path, "--messages")
     assert [message["message"] for message in messages] == [f"n1/n2/{number}" for number in range(COUNT)]
     assert sum(message["lost"] for message in messages) == lost

@@ -1,4 +1,4 @@
-"""Dilated runs: the simulation's NICs and hosts with their costs, on real frames, slowed as far as this machine requires."""
+"""Dilated runs: the simulation's NICs and hosts with their costs, on real frames, slowed down by a factor."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ MYRINET = Cluster.star(2, kind="myrinet", rate="1280mbit", delay="200ns")
 
 
 class Hardware(NamedTuple):
-    """resent: counters of frames that are late, and sent again. room: in a run that counts, frames are at most so many
-    nanoseconds of the model's time late: less than an exchange of some size is shorter where the profile is wrong by the
-    factor. early: nanoseconds by which the fastest exchange may be shorter than the simulation's."""
+    """Hardware under test. resent: counters of frames that were retransmitted because they were late.
+
+    max_lateness: model ns by which frames of a valid run may be late, less than the effect of a profile that is wrong by
+    `factor`. early: ns by which the fastest exchange may be shorter than the simulation's.
+    """
 
     protocol: str
     profile: Profile
@@ -41,22 +43,22 @@ class Hardware(NamedTuple):
     cluster: Cluster = WIRE
     dilate: int = 2500
     factor: float = 2
-    room: int = 5_000
+    max_lateness: int = 5_000
     early: int = 10  # rounding of rates and of half round trips
 
 
 EMP = Hardware("emp", EMP_2001, ("frames_resent", "duplicates"))
-EMP_ON_MYRINET = EMP._replace(cluster=MYRINET, dilate=250, factor=4, room=15_000)
-"""Dilated less: the network maps itself first, which takes 85 ms of the model's time."""
-AM2 = Hardware("am2", NOW_1998, ("packets_resent",), dilate=1000, room=8_000, early=1_000)
-"""AM-II's fastest exchange depends on what its NIC does at that moment: in the simulation it is 400 ns shorter on a link of
-100 ns more."""
-AM2_ON_MYRINET = AM2._replace(cluster=MYRINET, dilate=250, factor=4, room=12_000)
+EMP_ON_MYRINET = EMP._replace(cluster=MYRINET, dilate=250, factor=4, max_lateness=15_000)
+"""A smaller dilation, because the network is mapped first, which takes 85 ms of model time."""
+AM2 = Hardware("am2", NOW_1998, ("packets_resent",), dilate=1000, max_lateness=8_000, early=1_000)
+"""AM-II's fastest exchange depends on the state of the NIC's polling loop: in the simulation, 100 ns more link delay make it
+400 ns shorter."""
+AM2_ON_MYRINET = AM2._replace(cluster=MYRINET, dilate=250, factor=4, max_lateness=12_000)
 OPENMX = Hardware("openmx", OPENMX_2009, ("resent", "duplicates", "connect_requests_resent"))
 
 
-def slowed(profile: Profile, factor: float) -> Profile:
-    """Return a profile with other costs of the firmware, on the NIC's processors or on the host's cores."""
+def with_firmware_cost(profile: Profile, factor: float) -> Profile:
+    """Return a profile whose firmware costs, on the NIC's processors or the host's cores, are multiplied by `factor`."""
     if not profile.hosted:
         return profile.slowed(factor)
     work = {kind: replace(cost, fixed=round(cost.fixed * factor)) for kind, cost in profile.work.items()}
@@ -72,7 +74,7 @@ def pingpong(mode: Mode, hardware: Hardware, profile: Profile, dilate: int | Non
 
 
 def lateness(hardware: Hardware, dilated: RunResult) -> int:
-    """Nanoseconds of the model's time by which frames were late: at the NICs, and in the relay on two links."""
+    """Return the model ns by which frames were late, at the NICs and in the relay on two links."""
     nics = max(lateness.p99 for lateness in dilated.repetitions[0].lateness.values())
     relayed = max(
         finding.measured or 0.0 for finding in dilated.verdict.findings if finding.what == "relay lateness p99"
@@ -80,8 +82,9 @@ def lateness(hardware: Hardware, dilated: RunResult) -> int:
     return nics + round(2 * relayed / hardware.dilate)
 
 
-def agree(hardware: Hardware, simulated: RunResult, dilated: RunResult) -> bool:
-    """Return whether no time is early, and the fastest exchanges are no later than frames were."""
+def times_agree(hardware: Hardware, simulated: RunResult, dilated: RunResult) -> bool:
+    """Return whether no exchange is too fast, and the fastest ones exceed the simulation's by at most
+    the frames' lateness."""
     pairs = zip(simulated.rows, dilated.rows, strict=True)
     excess = [second["min_ns"] - first["min_ns"] for first, second in pairs]
     return all(-hardware.early <= difference <= hardware.early + lateness(hardware, dilated) for difference in excess)
@@ -93,50 +96,50 @@ def agree(hardware: Hardware, simulated: RunResult, dilated: RunResult) -> bool:
     ids=["emp", "openmx", *(["emp on myrinet", "am2", "am2 on myrinet"] if LONG else [])],
 )
 def run(request: pytest.FixtureRequest) -> tuple[Hardware, RunResult]:
-    """Repeat the run, at most five times, while a busy machine makes frames late, or programs wait to be woken, which is not
-    measured: both only add time, so a run without them shows whether the times are the simulation's."""
+    """Run up to five times, until the machine is quiet enough. Late frames and late wake-ups of programs (which are not
+    measured) only add time, so one quiet run shows whether the times equal the simulation's."""
     hardware: Hardware = request.param
     simulated = pingpong("sim", hardware, hardware.profile)
     for _ in range(5):
         dilated = pingpong("dilated", hardware, hardware.profile, hardware.dilate)
         late = lateness(hardware, dilated)
-        if late <= hardware.room and agree(hardware, simulated, dilated):
+        if late <= hardware.max_lateness and times_agree(hardware, simulated, dilated):
             break
-    assert late <= hardware.room, "a busy machine makes frames late"
+    assert late <= hardware.max_lateness, "a busy machine makes frames late"
     return hardware, dilated
 
 
-def test_times_are_the_simulations_but_for_the_lateness_that_was_measured(run: tuple[Hardware, RunResult]) -> None:
-    hardware, actual = run
-    assert agree(hardware, pingpong("sim", hardware, hardware.profile), actual)
-    assert not any("no profile" in note for note in actual.verdict.notes)
-    assert any("frames were late by up to" in note for note in actual.verdict.notes)
-    for late in actual.repetitions[0].lateness.values():
+def test_times_equal_the_simulations_within_the_measured_lateness(run: tuple[Hardware, RunResult]) -> None:
+    hardware, dilated = run
+    assert times_agree(hardware, pingpong("sim", hardware, hardware.profile), dilated)
+    assert not any("no profile" in note for note in dilated.verdict.notes)
+    assert any("frames were late by up to" in note for note in dilated.verdict.notes)
+    for late in dilated.repetitions[0].lateness.values():
         assert late.frames > 2 * 2 * COUNT
         assert 0 <= late.p50 <= late.p99 <= late.longest
 
 
 @pytest.mark.parametrize("is_slower", [False, True])
-def test_a_wrong_profile_does_not_agree(run: tuple[Hardware, RunResult], is_slower: bool) -> None:
-    hardware, actual = run
+def test_times_of_a_wrong_profile_do_not_agree(run: tuple[Hardware, RunResult], is_slower: bool) -> None:
+    hardware, dilated = run
     factor = hardware.factor if is_slower else 1 / hardware.factor
-    assert not agree(hardware, pingpong("sim", hardware, slowed(hardware.profile, factor)), actual)
+    assert not times_agree(hardware, pingpong("sim", hardware, with_firmware_cost(hardware.profile, factor)), dilated)
 
 
-def test_parts_are_used_as_in_the_simulation(run: tuple[Hardware, RunResult]) -> None:
-    """Each exchange costs the same in both modes. In addition come retransmissions due to lateness, and work between
-    the last program's end and the run's."""
-    hardware, actual = run
+def test_busy_times_of_parts_equal_the_simulations(run: tuple[Hardware, RunResult]) -> None:
+    """Each exchange costs the same in both modes; retransmissions of late frames and work after the programs'
+    end add to it."""
+    hardware, dilated = run
     simulated = pingpong("sim", hardware, hardware.profile)
     for node in ("n1", "n2"):
-        again = sum(actual.counters[node][name] for name in hardware.resent)
+        retransmitted = sum(dilated.counters[node][name] for name in hardware.resent)
         for part, use in simulated.usage[node].items():
-            assert actual.usage[node][part]["busy_ns"] >= use["busy_ns"], part
-            if not again:
-                assert actual.usage[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
+            assert dilated.usage[node][part]["busy_ns"] >= use["busy_ns"], part
+            if not retransmitted:
+                assert dilated.usage[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
 
 
-def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation_and_of_no_other_seed(
+def test_messages_and_fates_equal_the_simulations_with_the_same_seed_only(
     tmp_path: Path,
 ) -> None:
     def run(mode: Mode, seed: int) -> dict[FlowOfLink, dict[int, Fate]]:
@@ -148,25 +151,25 @@ def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation_and_
         )  # fmt: skip
         return fates_by_flow(read_log(folder / FATES))
 
-    remote, local, elsewhere = run("sim", 4), run("dilated", 4), run("sim", 5)
+    simulated, dilated, other_seed = run("sim", 4), run("dilated", 4), run("sim", 5)
     for node in ("n1", "n2", "n3"):
         received, expected = (received_messages(tmp_path / name, node) for name in ("dilated-4", "sim-4"))
         assert received == expected != {}
-    differing, compared = differing_flows(remote, local)
+    differing, compared = differing_flows(simulated, dilated)
     assert not differing
     assert compared >= 5
-    assert differing_flows(elsewhere, local)[0]
+    assert differing_flows(other_seed, dilated)[0]
 
 
 def test_a_host_computes_in_model_time() -> None:
     async def work(_comm: object, node: testbed.workloads.form.Node) -> tuple[int, int]:
-        start, used = node.now(), node.cpu()
+        start, cpu_before = node.now(), node.cpu()
         await node.compute(300_000)
         await node.sleep(200_000)
-        return node.now() - start, node.cpu() - used
+        return node.now() - start, node.cpu() - cpu_before
 
-    ideal = replace(EMP_2001, name="another")
-    result = testbed.run(WIRE, work, mode="dilated", profile=ideal, dilate=20)
+    profile = replace(EMP_2001, name="another")
+    result = testbed.run(WIRE, work, mode="dilated", profile=profile, dilate=20)
     assert set(result.results.values()) == {(500_000, 300_000)}
 
 
@@ -181,13 +184,13 @@ def test_a_run_without_a_profile_is_labelled() -> None:
 
 
 def test_features_that_cannot_be_dilated_are_rejected_before_the_start() -> None:
-    def refused(words: str, **more: object) -> None:
-        with pytest.raises(TestbedError, match=words):
-            testbed.run(more.pop("cluster", WIRE), "pingpong", **{"mode": "dilated", **more})  # type: ignore[arg-type]
+    def assert_rejected(message: str, **options: object) -> None:
+        with pytest.raises(TestbedError, match=message):
+            testbed.run(options.pop("cluster", WIRE), "pingpong", **{"mode": "dilated", **options})  # type: ignore[arg-type]
 
-    refused("time in sim cannot be slowed", mode="sim", dilate=10)
-    refused("time in live cannot be slowed", mode="live", dilate=10)
-    refused("found 0, expected 1 or more", dilate=0)
-    refused("kernel protocols run in real time", protocol="tcp")
+    assert_rejected("time in sim cannot be slowed", mode="sim", dilate=10)
+    assert_rejected("time in live cannot be slowed", mode="live", dilate=10)
+    assert_rejected("found 0, expected 1 or more", dilate=0)
+    assert_rejected("kernel protocols run in real time", protocol="tcp")
     with WIRE.up() as cluster:
-        refused("is up already", cluster=cluster)
+        assert_rejected("is up already", cluster=cluster)

@@ -1,5 +1,4 @@
-"""Scenarios in dilated time: faults at equal model times have the effects of the simulation, up to measured
-lateness."""
+"""Scenarios in dilated time: faults at equal model times have the simulation's effects within the measured lateness."""
 
 from __future__ import annotations
 
@@ -31,12 +30,12 @@ DILATE = 300
 WIRE = Cluster.star(2, rate="1gbit", delay="200ns", overhead=24, minimum_frame=60)
 
 
-async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int, int]]:
-    """Return (begin, duration) of each ping-pong round; a round begins every 200 us.
+async def timed_rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int, int]]:
+    """Return (start, duration) of each ping-pong round; a round starts every 200 us.
 
     Receives are posted first, since a message that comes before its receive waits for a retransmission.
     """
-    actual = []
+    rounds = []
     arrival = await comm.Irecv(bytearray(4), 1 - comm.rank)
     await comm.Barrier()
     for number in range(count):
@@ -46,16 +45,16 @@ async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int,
             await comm.Send(bytes(4), 1)
         await arrival.Wait()
         if comm.rank == 0:
-            actual.append((start, node.now() - start))
+            rounds.append((start, node.now() - start))
         if number + 1 < count:
             arrival = await comm.Irecv(bytearray(4), 1 - comm.rank)
         if comm.rank == 1:
             await comm.Send(bytes(4), 0)
-    return actual
+    return rounds
 
 
 class BothModes(NamedTuple):
-    """Results of one scenario in both modes. faults: name -> (begin, end) in the dilated run."""
+    """Results of one scenario in both modes. faults: name -> (start, end) in the dilated run."""
 
     simulated: RunResult
     dilated: RunResult
@@ -63,9 +62,9 @@ class BothModes(NamedTuple):
     folders: tuple[Path, Path]
 
     @property
-    def late(self) -> int:
-        """99th percentile of a frame's lateness in model ns, over both NICs and the relay twice."""
-        nics = max(lateness.p99 for lateness in self.dilated.repetitions[0].lateness.values())
+    def lateness(self) -> int:
+        """99th percentile of a round trip's lateness in model ns: two NICs, four directions in the relay."""
+        nics = max(nic.p99 for nic in self.dilated.repetitions[0].lateness.values())
         relayed = [
             finding.measured or 0.0 for finding in self.dilated.verdict.findings if finding.what == "relay lateness p99"
         ]
@@ -85,21 +84,21 @@ def run_in_both_modes(
     started = {record["fault"]: record["in_force"] for record in records if record["event"] == "fault begins"}
     ended = {record["fault"]: record["at"] for record in records if record["event"] == "fault ends"}
     requested = {record["fault"]: record["at"] for record in records if record["event"] == "fault begins"}
-    assert all(started[name] >= requested[name] for name in started)  # none is early
+    assert all(started[name] >= requested[name] for name in started)  # no fault starts early
     assert not [record for record in records if record["event"] == "fault ends" and not record["had_effect"]]
     return BothModes(results[0], results[1], {name: (started[name], ended[name]) for name in started}, folders)
 
 
-def median_duration(found: Sequence[Sequence[int]], holds: Callable[[int, int], bool]) -> float:
-    """Return the median duration of the rounds for which `holds(begin, end)` is true."""
-    chosen = [lasted for started, lasted in found if holds(started, started + lasted)]
-    assert len(chosen) >= 5, found
-    return statistics.median(chosen)
+def median_duration(rounds: Sequence[Sequence[int]], is_selected: Callable[[int, int], bool]) -> float:
+    """Return the median duration of the rounds for which `is_selected(start, end)` is true."""
+    selected = [duration for start, duration in rounds if is_selected(start, start + duration)]
+    assert len(selected) >= 5, rounds
+    return statistics.median(selected)
 
 
-def test_link_and_nic_faults_last_as_long_as_requested_and_match_the_simulation(tmp_path: Path) -> None:
+def test_link_and_nic_faults_have_the_simulations_duration_and_effect(tmp_path: Path) -> None:
     done = run_in_both_modes(
-        tmp_path, rounds,
+        tmp_path, timed_rounds,
         Impair(on="n1", delay="50us", from_="3ms", to="6ms"),
         Slow(on="n2", factor=4, from_="9ms", to="12ms"), settings={"count": 65},
     )  # fmt: skip
@@ -114,26 +113,26 @@ def test_link_and_nic_faults_last_as_long_as_requested_and_match_the_simulation(
         )  # type: ignore[misc]
         measured = median_duration(slow, lambda start, ended, n=name: windows[n][0] <= start and ended <= windows[n][1])  # type: ignore[misc]
         assert expected > 1.5 * baseline
-        assert -20 <= measured - expected <= 20 + done.late, name
-    # Before and between the faults, the durations are those without faults.
+        assert -20 <= measured - expected <= 20 + done.lateness, name
+    # Rounds before and between the faults are unaffected.
     for undisturbed in (
         lambda start, _: start < 2 * MS,
         lambda start, _: windows["delay"][1] + MS // 2 < start < 8 * MS,
     ):
-        assert -20 <= median_duration(slow, undisturbed) - baseline <= 20 + done.late
+        assert -20 <= median_duration(slow, undisturbed) - baseline <= 20 + done.lateness
 
 
-def test_a_node_is_paused_for_as_long_as_in_the_simulation(tmp_path: Path) -> None:
-    done = run_in_both_modes(tmp_path, rounds, Pause(on="n2", at="5ms", for_="3ms"), settings={"count": 50})
+def test_a_pause_has_the_simulations_duration(tmp_path: Path) -> None:
+    done = run_in_both_modes(tmp_path, timed_rounds, Pause(on="n2", at="5ms", for_="3ms"), settings={"count": 50})
     start, ended = done.faults["fault[1]"]
-    exact, slow = (max(lasted for _, lasted in result.results["n1"]) for result in (done.simulated, done.dilated))
+    exact, slow = (max(duration for _, duration in result.results["n1"]) for result in (done.simulated, done.dilated))
     assert 2.5 * MS < exact < 3.5 * MS
-    between = 200 * US + round(statistics.median(lasted for _, lasted in done.simulated.results["n1"]))
-    assert ended - start - between <= slow <= max(ended, 8 * MS) - 5 * MS + between + done.late
-    assert sum(lasted > MS for _, lasted in done.dilated.results["n1"]) == 1
+    interval = 200 * US + round(statistics.median(duration for _, duration in done.simulated.results["n1"]))
+    assert ended - start - interval <= slow <= max(ended, 8 * MS) - 5 * MS + interval + done.lateness
+    assert sum(duration > MS for _, duration in done.dilated.results["n1"]) == 1
 
 
-def test_a_loaded_core_computes_as_slowly_as_in_the_simulation(tmp_path: Path) -> None:
+def test_a_loaded_core_has_the_simulations_speed(tmp_path: Path) -> None:
     async def compute(_comm: Comm, node: Node) -> int:
         for _ in range(20):
             await node.compute(500 * US)
@@ -143,13 +142,13 @@ def test_a_loaded_core_computes_as_slowly_as_in_the_simulation(tmp_path: Path) -
     exact, slow = done.simulated.results, done.dilated.results
     assert exact["n1"] > 1.4 * exact["n2"]
     assert slow["n2"] == exact["n2"]
-    # A late fault may begin in another step of the program, or have one period of its load fewer.
+    # A late fault may start in another step of the program or have one load period less.
     assert abs(slow["n1"] - exact["n1"]) <= 5 * MS
 
 
 def test_histories_under_faults_equal_those_of_the_simulation(tmp_path: Path) -> None:
-    # On a busy machine a pause or an incast may begin late, and has no effect if it should have ended by then: so they are
-    # long.
+    # On a busy machine a pause or an incast may start late, and has no effect if it should have ended by then; hence the
+    # long duration.
     done = run_in_both_modes(
         tmp_path, "random",
         Impair(on="n1", loss="10%", at="0s"),
@@ -166,35 +165,35 @@ def test_histories_under_faults_equal_those_of_the_simulation(tmp_path: Path) ->
 
 
 def test_a_crashed_node_restarts_with_a_new_incarnation_and_the_measured_lateness(tmp_path: Path) -> None:
-    async def until_answered(comm: Comm, node: Node) -> tuple[int, int]:
-        """n1 sends a message every 300 us until the restarted n2 has answered, and then a last one."""
-        start, last = node.now(), False
-        answer = await comm.Irecv(bytearray(1), 1) if comm.rank == 0 else None
-        while answer is not None:
+    async def send_until_reply(comm: Comm, node: Node) -> tuple[int, int]:
+        """n1 sends a message every 300 us until the restarted n2 replies, and then a last one."""
+        start, is_last = node.now(), False
+        reply = await comm.Irecv(bytearray(1), 1) if comm.rank == 0 else None
+        while reply is not None:
             try:
-                await comm.Send(b"L" if last else b"?", 1)
-                if last:
+                await comm.Send(b"L" if is_last else b"?", 1)
+                if is_last:
                     return node.starts, start
                 await node.sleep(300 * US)
             except MPIError:
                 continue
-            last = await answer.Test()
-        word, answered = bytearray(1), node.starts == 1
-        while word != b"L":
-            await comm.Recv(word, 0)
-            if not answered:
+            is_last = await reply.Test()
+        message, has_replied = bytearray(1), node.starts == 1
+        while message != b"L":
+            await comm.Recv(message, 0)
+            if not has_replied:
                 await comm.Send(b"!", 0)
-                answered = True
+                has_replied = True
         return node.starts, start
 
-    done = run_in_both_modes(tmp_path, until_answered, Crash(on="n2", at="1ms", for_="2ms"), check=False)
+    done = run_in_both_modes(tmp_path, send_until_reply, Crash(on="n2", at="1ms", for_="2ms"), check=False)
     for result in (done.simulated, done.dilated):
         assert [result.results[node][0] for node in ("n1", "n2")] == [1, 2]
     assert done.simulated.results["n2"][1] == 3 * MS
     assert done.dilated.results["n2"][1] >= 3 * MS
 
 
-def test_a_restart_is_a_crash_at_once(tmp_path: Path) -> None:
+def test_a_restarted_node_starts_again_at_once(tmp_path: Path) -> None:
     async def sleep(_comm: Comm, node: Node) -> int:
         await node.sleep(3 * MS)
         return node.starts
@@ -209,12 +208,12 @@ def test_a_restart_is_a_crash_at_once(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_features_that_cannot_be_slowed_are_rejected_before_the_start(fault: Fault, message: str) -> None:
     with pytest.raises(TestbedError, match=f"is not supported in dilated(?s:.)*{message}"):
-        testbed.run(WIRE, rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
+        testbed.run(WIRE, timed_rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
 
 
-def test_a_rate_that_is_in_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_rate_trace_is_rejected(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("1\n")
     fault = Impair(on="n1", at="1ms", rate_trace=str(trace))
     with pytest.raises(TestbedError, match="a jitter or a rate that is in a file cannot be slowed"):
-        testbed.run(WIRE, rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))
+        testbed.run(WIRE, timed_rounds, mode="dilated", dilate=DILATE, scenario=Scenario(faults=(fault,)))

@@ -1,4 +1,4 @@
-"""Every page of the documentation except the tutorial is executed; every block of a page is run or parsed."""
+"""Execute every page of the documentation except the tutorial; run or parse every block."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.live.documentation_pages import DOCS, ROOT, Block, blocks, follow, pages, runs_something
+from tests.live.documentation_pages import DOCS, ROOT, Block, blocks, follow, has_commands, pages
 
 PAGES = [
-    page for page in pages() if runs_something(page) and page.is_relative_to(DOCS) and page.parent.name != "tutorial"
+    page for page in pages() if has_commands(page) and page.is_relative_to(DOCS) and page.parent.name != "tutorial"
 ]
-SHOWN = {"text", "ini", "sh", "yaml"}
-"""Languages of blocks that are not run: what something prints, parts of files, and commands that cannot run in a test."""
+UNEXECUTED = {"text", "ini", "sh", "yaml"}
+"""Languages of blocks that are only parsed: output, parts of files, and commands that cannot run in a test."""
 
 
 @pytest.mark.requires(
@@ -29,14 +29,14 @@ def test_a_page_runs_as_written(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_text_of_a_page_can_be_read(page: Path) -> None:
+def test_every_block_of_a_page_can_be_parsed(page: Path) -> None:
     for block in blocks(page):
-        assert block.language in {"console", "python", "toml", *SHOWN}, block
-        check_form(block)
+        assert block.language in {"console", "python", "toml", *UNEXECUTED}, block
+        parse(block)
 
 
-def check_form(block: Block) -> None:
-    """Parse a block's text. Raises what its parser raises."""
+def parse(block: Block) -> None:
+    """Parse a block's text; raise its parser's error."""
     match block.language:
         case "toml":
             tomllib.loads(block.text)

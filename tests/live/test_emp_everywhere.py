@@ -1,4 +1,4 @@
-"""EMP in the simulator and on real frames in namespaces: with the same description, host program and firmware."""
+"""EMP in the simulator and on real frames in namespaces: one description, host program and firmware."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 TIMEOUT = 60.0  # s
 SIZES = (0, 4, 1456, 1457, 4097, 20_000)
 ROUNDS = 5
-FULL = 1500 - 28
+MAX_PAYLOAD = 1500 - 28
 """Bytes of payload of a full frame."""
 
 
@@ -45,26 +45,25 @@ def content(source: int, sink: int, tag: int) -> bytes:
 
 
 async def exchange(endpoint: emp.Endpoint, _node: Node) -> list[str]:
-    """Send to every other node, receive in another order; return the messages in the order of the receives."""
+    """Send to every other node and receive in another order; return the messages in the order of the receives."""
     comm = Comm(mpi.device(endpoint))
     others = [rank for rank in range(comm.size) if rank != comm.rank]
-    sends = [await comm.Isend(content(comm.rank, other, tag), other, tag) for tag in range(ROUNDS) for other in others]
+    sends = [await comm.Isend(content(comm.rank, peer, tag), peer, tag) for tag in range(ROUNDS) for peer in others]
     history = []
     for tag in reversed(range(ROUNDS)):
-        for other in others:
+        for peer in others:
             buffer = bytearray(max(SIZES))
-            await comm.Recv(buffer, other, tag)
-            size = len(content(other, comm.rank, tag))
-            assert bytes(buffer[:size]) == content(other, comm.rank, tag)
-            history.append(f"{other} {tag} {hashlib.sha256(buffer).hexdigest()}")
+            await comm.Recv(buffer, peer, tag)
+            size = len(content(peer, comm.rank, tag))
+            assert bytes(buffer[:size]) == content(peer, comm.rank, tag)
+            history.append(f"{peer} {tag} {hashlib.sha256(buffer).hexdigest()}")
     for send in sends:
         await send.Wait()
     return history
 
 
 def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: Path) -> None:
-    """The n-th frame of a flow has the same fate in both modes, though it may be another frame; another seed gives
-    other fates."""
+    """The n-th frame of a flow has the same fate in both modes, even if its content differs."""
     description = Cluster.star(3, loss="5%", delay="1ms", seed=7)
     simulated: list[Record] = []
     with Simulation(description, emp.plug(), fields=known_fields(), log=simulated.append) as simulation:
@@ -86,8 +85,8 @@ def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: 
     assert compared >= 20
 
 
-def test_rules_may_name_a_registered_protocols_fields() -> None:
-    """Every fourth acknowledgement is dropped, in the simulator and in namespaces; its collection is sent again."""
+def test_rules_can_match_fields_of_a_registered_protocol() -> None:
+    """Every fourth acknowledgement is dropped, in the simulator and in namespaces; its collection is retransmitted."""
     text = f"drop emp.type == {TYPE_ACK} and every(4)"
     rules = RuleSet(known_fields())
     rules.add(0, text)
@@ -108,13 +107,13 @@ def test_rules_may_name_a_registered_protocols_fields() -> None:
         assert all(report.counted["collections_resent"] for report in outcome.reports.values())
 
 
-class ChangedUnits(Native[emp.Endpoint]):
-    """Node 0 sends three messages of 30 frames at once, and changes the frames of a collection between them: 3, 10, 1."""
+class ChangingUnits(Native[emp.Endpoint]):
+    """Node 0 posts three messages of 30 frames with different collection sizes: 3, 10 and 1 frames."""
 
     protocol = "emp"
 
     async def program(self, library: emp.Endpoint, _node: object) -> list[int]:
-        size = 30 * FULL - MESSAGE_HEADER_SIZE
+        size = 30 * MAX_PAYLOAD - MESSAGE_HEADER_SIZE
         if library.number:
             transfers = [library.post_receive(0, tag, bytearray(size)) for tag in range(3)]
         else:
@@ -128,13 +127,11 @@ class ChangedUnits(Native[emp.Endpoint]):
 @pytest.mark.parametrize(
     ("mode", "nics"), [("sim", "inline"), ("live", "inline"), ("live", "shared"), ("dilated", "inline")]
 )
-def test_a_program_changes_the_frames_of_an_acknowledgement_while_messages_are_in_flight(
-    mode: Mode, nics: Nics
-) -> None:
-    """Each collection is acknowledged, whatever is lost; repeated acknowledgements are not counted."""
+def test_the_collection_size_can_change_while_messages_are_in_flight(mode: Mode, nics: Nics) -> None:
+    """Each collection is acknowledged in spite of loss; repeated acknowledgements are not counted."""
     lossy = Cluster.star(2, rate="1gbit", delay="100us", loss="2%", seed=3)
     dilate = 20 if mode == "dilated" else None
-    result = testbed.run(lossy, ChangedUnits, mode=mode, nics=nics, dilate=dilate, timeout=60)
-    assert result.results["n1"] == result.results["n2"] == [30 * FULL - MESSAGE_HEADER_SIZE] * 3
+    result = testbed.run(lossy, ChangingUnits, mode=mode, nics=nics, dilate=dilate, timeout=60)
+    assert result.results["n1"] == result.results["n2"] == [30 * MAX_PAYLOAD - MESSAGE_HEADER_SIZE] * 3
     assert result.counters["n1"]["collections_resent"]
     assert result.counters["n2"]["acknowledgements_sent"] == 10 + 3 + 30

@@ -1,4 +1,4 @@
-"""Malformed frames at full rate among EMP's own: transfers continue, and each frame is counted."""
+"""Malformed frames at full rate between EMP's own: transfers continue, and each frame is counted."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tests.unit.protocols.emp_dialogue import DROPPED, TAKEN
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 TIMEOUT = 20.0  # s
-WHILE = 700_000_000  # ns
-BURST = 300_000_000  # ns, shorter than WHILE
-"""How long spoilt copies come: on a small machine, they leave the agents little time to do anything else."""
-LARGEST = 14 + 1_500
-"""Bytes of a frame that an interface takes."""
+DURATION = 700_000_000  # ns of round trips
+BURST = 300_000_000  # ns, shorter than DURATION
+"""Duration of the flood of damaged copies, which leaves the agents of a small machine little time for anything else."""
+MAX_FRAME = 14 + 1_500
+"""Bytes of the largest frame that an interface accepts."""
 ETHERNET = 14
 LENGTH = slice(34, 36)
-"""Place of the payload's length in a frame."""
+"""Offset of the payload's length in a frame."""
 CHECK = slice(38, 42)
-BAD = ["malformed", "corrupt", "strangers", "restarts", "given_up", "wrong_acknowledgements"]
+ERROR_COUNTERS = ["malformed", "corrupt", "strangers", "restarts", "given_up", "wrong_acknowledgements"]
 """Counters that no valid and new frame increments."""
 SIZE = 4_000
 """Bytes of a message of three frames."""
@@ -44,12 +44,12 @@ def content(number: int) -> bytes:
 
 
 async def ping(endpoint: emp.Endpoint, node: ProgramNode) -> int:
-    """Make round trips for a while, each of which returns its content unchanged."""
-    until, trips, peer, buffer = node.loop.now() + WHILE, 0, node.numbers["n2"], bytearray(SIZE)
+    """Make round trips for DURATION and check the returned content; return their number."""
+    until, trips, peer, buffer = node.loop.now() + DURATION, 0, node.numbers["n2"], bytearray(SIZE)
     while node.loop.now() < until:
-        answer = endpoint.post_receive(peer, 1, buffer)
+        reply = endpoint.post_receive(peer, 1, buffer)
         await endpoint.send(peer, 1, content(trips))
-        await answer
+        await reply
         assert buffer == content(trips)
         trips += 1
     await endpoint.send(peer, 1, b"")
@@ -65,8 +65,8 @@ async def pong(endpoint: emp.Endpoint, node: ProgramNode) -> int:
     return trips
 
 
-def assert_all_accounted(counted: Mapping[str, int]) -> None:
-    """Check that each received frame is in exactly one counter."""
+def assert_all_counted(counted: Mapping[str, int]) -> None:
+    """Assert that each received frame is in exactly one counter."""
     assert sum(counted[name] for name in DROPPED + TAKEN) == counted["frames_received"]
 
 
@@ -76,12 +76,12 @@ def test_transfers_continue_despite_garbage_at_full_rate() -> None:
         device = cluster["n3"].layout.nics[0].name
 
         async def flood(_endpoint: emp.Endpoint, node: ProgramNode) -> int:
-            until, sent = node.loop.now() + WHILE, 0
-            chance = random.Random(1)
+            until, sent = node.loop.now() + DURATION, 0
+            rng = random.Random(1)
             with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
                 wire.bind((device, 0))
                 while node.loop.now() < until:
-                    wire.send(headers[sent % 2] + chance.randbytes(chance.randrange(0, 200)))
+                    wire.send(headers[sent % 2] + rng.randbytes(rng.randrange(0, 200)))
                     sent += 1
             return sent
 
@@ -89,67 +89,67 @@ def test_transfers_continue_despite_garbage_at_full_rate() -> None:
             outcome = run.wait(TIMEOUT)
     assert outcome.results["n1"] == outcome.results["n2"] > 10
     assert outcome.results["n3"] > 1_000
-    for name in ("n1", "n2"):  # the kernel may lose some before any socket sees them
+    for name in ("n1", "n2"):  # the kernel may drop some before the socket
         assert outcome.reports[name].counted["malformed"] > 1_000
-        assert_all_accounted(outcome.reports[name].counted)
+        assert_all_counted(outcome.reports[name].counted)
 
 
-def truncated(frame: bytes, chance: random.Random) -> bytes:
-    return frame[: chance.randrange(ETHERNET, len(frame))]
+def truncated(frame: bytes, rng: random.Random) -> bytes:
+    return frame[: rng.randrange(ETHERNET, len(frame))]
 
 
-def flipped(frame: bytes, chance: random.Random) -> bytes:
-    bit = chance.randrange(8 * ETHERNET, 8 * len(frame))
+def flipped(frame: bytes, rng: random.Random) -> bytes:
+    bit = rng.randrange(8 * ETHERNET, 8 * len(frame))
     return frame[: bit // 8] + bytes([frame[bit // 8] ^ 1 << bit % 8]) + frame[bit // 8 + 1 :]
 
 
-def of_another_version(frame: bytes, chance: random.Random) -> bytes:
+def with_other_version(frame: bytes, rng: random.Random) -> bytes:
     """Return the frame with another version and a correct checksum."""
-    head = frame[:ETHERNET] + bytes([chance.choice([0, 2, 3, 255])]) + frame[ETHERNET + 1 : CHECK.start]
+    head = frame[:ETHERNET] + bytes([rng.choice([0, 2, 3, 255])]) + frame[ETHERNET + 1 : CHECK.start]
     return head + crc32(frame[CHECK.stop :], crc32(head)).to_bytes(4, "big") + frame[CHECK.stop :]
 
 
 def padded(frame: bytes, _chance: random.Random) -> bytes:
     """Return the frame padded to the interface's MTU: a valid duplicate."""
-    return frame.ljust(LARGEST, b"\xff")
+    return frame.ljust(MAX_FRAME, b"\xff")
 
 
 def lengthened(frame: bytes, _chance: random.Random) -> bytes:
     """Return the frame padded to the interface's MTU, its length field covering the padding."""
-    length = LARGEST - (MESSAGE_SIZE if type_of(frame) == TYPE_MESSAGE else FRAME_SIZE)
-    return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(LARGEST, b"\xff")
+    length = MAX_FRAME - (MESSAGE_SIZE if type_of(frame) == TYPE_MESSAGE else FRAME_SIZE)
+    return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(MAX_FRAME, b"\xff")
 
 
-def said_to_be_longer(frame: bytes, chance: random.Random) -> bytes:
+def with_excessive_length(frame: bytes, rng: random.Random) -> bytes:
     """Return the frame padded to the interface's MTU, its length field beyond that."""
-    length = chance.randrange(LARGEST, 1 << 16)
-    return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(LARGEST, b"\xff")
+    length = rng.randrange(MAX_FRAME, 1 << 16)
+    return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(MAX_FRAME, b"\xff")
 
 
-def overheard(wire: socket.socket) -> list[bytes]:
-    """Receive frames until there are some of every type and a total of a hundred."""
-    actual: list[bytes] = []
-    while len(actual) < 100 or {type_of(frame) for frame in actual} != {TYPE_MESSAGE, TYPE_DATA, TYPE_ACK}:
+def record_frames(wire: socket.socket) -> list[bytes]:
+    """Receive frames until there are at least 100 and one of every type."""
+    frames: list[bytes] = []
+    while len(frames) < 100 or {type_of(frame) for frame in frames} != {TYPE_MESSAGE, TYPE_DATA, TYPE_ACK}:
         wait_until_readable(wire)
-        actual += received(wire)
-    return actual
+        frames += received(wire)
+    return frames
 
 
 @pytest.mark.parametrize(
-    ("spoil", "rows"),
+    ("damage", "rows"),
     [
         (truncated, ["malformed"]),
         (flipped, ["corrupt", "malformed"]),
-        (of_another_version, ["malformed"]),
+        (with_other_version, ["malformed"]),
         (padded, ["duplicates", "late_acknowledgements"]),
         (lengthened, ["corrupt"]),
-        (said_to_be_longer, ["malformed"]),
+        (with_excessive_length, ["malformed"]),
     ],
 )
 def test_transfers_continue_despite_damaged_copies_of_their_frames_at_full_rate(
-    spoil: Callable[[bytes, random.Random], bytes], rows: list[str]
+    damage: Callable[[bytes, random.Random], bytes], rows: list[str]
 ) -> None:
-    """The frames pretend to come from each node's peer: they have its address, incarnation and numbers."""
+    """The frames have the address, incarnation and sequence numbers of each node's peer."""
     sent = 0
 
     def flood(wires: list[tuple[socket.socket, list[bytes]]]) -> None:
@@ -168,25 +168,25 @@ def test_transfers_continue_despite_damaged_copies_of_their_frames_at_full_rate(
             open_socket(cluster[name].namespace, cluster[name].layout.nics[0].name, ETHERTYPE) for name in ("n1", "n2")
         )
         with (
-            first as at_one,
-            second as at_other,
+            first as at_n1,
+            second as at_n2,
             agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong}) as run,
         ):
-            chance = random.Random(1)
-            bad = [
-                (wire, [spoil(frame, chance) for frame in frames])
-                for wire, frames in ((at_other, overheard(at_one)), (at_one, overheard(at_other)))
+            rng = random.Random(1)
+            damaged = [
+                (wire, [damage(frame, rng) for frame in frames])
+                for wire, frames in ((at_n2, record_frames(at_n1)), (at_n1, record_frames(at_n2)))
             ]
-            flooding = threading.Thread(target=flood, args=(bad,))
-            flooding.start()
+            flooder = threading.Thread(target=flood, args=(damaged,))
+            flooder.start()
             try:
                 outcome = run.wait(TIMEOUT)
             finally:
-                flooding.join()
+                flooder.join()
     assert outcome.results["n1"] == outcome.results["n2"] > 10
     assert sent > 1_000
-    for name in ("n1", "n2"):  # the kernel may lose some before any socket sees them
+    for name in ("n1", "n2"):  # the kernel may drop some before the socket
         counted = outcome.reports[name].counted
-        assert_all_accounted(counted)
+        assert_all_counted(counted)
         assert min(counted[row] for row in rows) > 20
-        assert not [row for row in BAD if counted[row] and row not in rows]
+        assert not [row for row in ERROR_COUNTERS if counted[row] and row not in rows]

@@ -1,4 +1,4 @@
-"""``down`` ends all processes in a cluster's nodes, however they resist: when it returns, none is left."""
+"""``down`` ends all processes in a cluster's nodes, also those that ignore signals: when it returns, none is left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRACE = 0.1  # seconds between SIGTERM and SIGKILL
 
 
 @pytest.fixture(params=["held", "lasting"])
-def cluster(request: pytest.FixtureRequest, machine: Machine) -> RunningCluster:  # noqa: ARG001  before the cluster
+def cluster(request: pytest.FixtureRequest, machine: Machine) -> RunningCluster:  # noqa: ARG001  taken before the cluster is up
     return Cluster.star(2).up("ending", keep=request.param == "lasting")
 
 
@@ -33,29 +33,29 @@ def cluster(request: pytest.FixtureRequest, machine: Machine) -> RunningCluster:
     [
         pytest.param(runaway_programs.IGNORES_SIGTERM, id="ignores SIGTERM"),
         pytest.param(runaway_programs.NON_UTF_8_NAME, id="has a name that is not UTF-8"),
-        pytest.param(runaway_programs.DOUBLE_FORKED, id="forked twice into a session of its own"),
-        pytest.param(runaway_programs.PROCESS_TREE, id="a tree of seven processes"),
-        pytest.param(runaway_programs.CHILD_IN_OTHER_NAMESPACE, id="a child went to another network namespace"),
-        pytest.param(runaway_programs.IN_OTHER_NAMESPACE, id="went to another network namespace as an orphan"),
+        pytest.param(runaway_programs.DOUBLE_FORKED, id="daemonized by a double fork"),
+        pytest.param(runaway_programs.PROCESS_TREE, id="has a tree of seven processes"),
+        pytest.param(runaway_programs.CHILD_IN_OTHER_NAMESPACE, id="has a child in another network namespace"),
+        pytest.param(runaway_programs.IN_OTHER_NAMESPACE, id="is an orphan in another network namespace"),
     ],
 )
-def test_down_ends_a_program_that(cluster: RunningCluster, program: str) -> None:
+def test_down_ends_an_uncooperative_program(cluster: RunningCluster, program: str) -> None:
     processes = runaway_programs.start_program(cluster["n1"], program)
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
 
 
-def test_down_ends_a_program_that_holds_files_of_the_state_and_names_open(machine: Machine) -> None:
+def test_down_ends_a_program_that_holds_state_files_and_namespaces_open(machine: Machine) -> None:
     cluster = Cluster.star(2).up("ending", keep=True)
     directory = Store().directory("ending")
-    held = [directory / "state.json", directory / "hosts", namespaces.NAMES / "ending.n1", namespaces.NAMES / "ending"]
-    processes = runaway_programs.start_program(cluster["n2"], runaway_programs.HOLDS_FILES, *map(str, held))
+    files = [directory / "state.json", directory / "hosts", namespaces.NAMES / "ending.n1", namespaces.NAMES / "ending"]
+    processes = runaway_programs.start_program(cluster["n2"], runaway_programs.HOLDS_FILES, *map(str, files))
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
     machine.assert_unchanged()
 
 
-def test_a_program_outside_that_holds_a_node_open_hinders_nothing(machine: Machine) -> None:
+def test_down_succeeds_while_a_program_outside_holds_a_namespace_open(machine: Machine) -> None:
     cluster = Cluster.star(2).up("ending", keep=True)
     with Path(cluster["n1"].namespace).open():
         cluster.down(GRACE)
@@ -66,11 +66,11 @@ def test_a_program_outside_that_holds_a_node_open_hinders_nothing(machine: Machi
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(runaway_programs.CHANGES_PIDS, id="forks and ends all the time"),
-        pytest.param(runaway_programs.FORKS_MANY, id="multiplies"),
+        pytest.param(runaway_programs.CHANGES_PIDS, id="forks and exits continuously"),
+        pytest.param(runaway_programs.FORKS_400, id="forks 400 children"),
     ],
 )
-def test_down_ends_a_program_while_it(cluster: RunningCluster, program: str) -> None:
+def test_down_ends_a_forking_program(cluster: RunningCluster, program: str) -> None:
     processes = runaway_programs.start_program(cluster["n1"], program)
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
@@ -81,14 +81,16 @@ def test_a_foreign_process_whose_namespace_reuses_the_inode_of_a_lost_node_survi
     """The kernel reuses a free inode for the next namespace, so the owner must be read from the namespace itself."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", runaway_programs.FOREIGN_PROCESS], stdout=subprocess.PIPE, text=True
-    ) as stranger:
-        assert stranger.stdout is not None
-        inode = int(stranger.stdout.readline().split()[1])
+    ) as foreign:
+        assert foreign.stdout is not None
+        inode = int(foreign.stdout.readline().split()[1])
         cluster = Cluster.star(2).up("ending", keep=True)
         namespaces.remove_name("ending.n1")
         path = Store().directory("ending") / "state.json"
         phase = "building" if end == "gc" else "up"
-        state = replace(cluster.state, inodes={**cluster.state.inodes, "n1": inode}, phase=phase, owner=_ended())
+        state = replace(
+            cluster.state, inodes={**cluster.state.inodes, "n1": inode}, phase=phase, owner=_ended_process()
+        )
         path.write_text(state.to_json())
         if end == "gc":
             collect(Store())
@@ -96,26 +98,26 @@ def test_a_foreign_process_whose_namespace_reuses_the_inode_of_a_lost_node_survi
             if end == "up":
                 cluster = Cluster.star(2).up("ending", keep=True)
             cluster.down(GRACE)
-        assert stranger.poll() is None
-        stranger.kill()
+        assert foreign.poll() is None
+        foreign.kill()
     machine.assert_unchanged()
 
 
-def _ended() -> Identity:
-    """A process that has ended."""
+def _ended_process() -> Identity:
+    """Return the identity of a process that has ended."""
     return in_child(identity)
 
 
-def test_down_lets_a_program_that_obeys_finish_its_work(machine: Machine) -> None:
+def test_down_lets_a_program_clean_up_on_sigterm(machine: Machine) -> None:
     cluster = Cluster.star(2).up("ending")
     process = cluster["n1"].popen(
-        ["sh", "-c", "trap 'echo tidied; exit 0' TERM; echo ready; while :; do sleep 0.01; done"],
+        ["sh", "-c", "trap 'echo cleaned up; exit 0' TERM; echo ready; while :; do sleep 0.01; done"],
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline() == "ready\n"
         cluster.down(grace=10)
-        assert process.stdout.readline() == "tidied\n"
+        assert process.stdout.readline() == "cleaned up\n"
     assert process.wait(10) == 0
     machine.assert_unchanged()

@@ -1,4 +1,4 @@
-"""`testbed events`: events of a cluster or of a run, line by line, also as they happen."""
+"""`testbed events`: print the events of a cluster or a run, optionally as they happen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TESTBED = str(Path(sys.executable).with_name("testbed"))
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (compares the machine before and after)
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (checks the machine's state at the end)
     with Cluster.star(2).up("star", keep=True) as cluster:
         yield cluster
 
@@ -44,12 +44,12 @@ def follow(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def line_of(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline()
 
 
-def test_events_are_a_line_each_with_kind_place_and_words(star: RunningCluster) -> None:
+def test_each_event_is_a_line_with_kind_place_and_description(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     star.heal()
     injected, *_, healed = [line for line in run_events().splitlines() if "replugged" not in line]
@@ -57,7 +57,7 @@ def test_events_are_a_line_each_with_kind_place_and_words(star: RunningCluster) 
     assert " heal: " in healed
 
 
-def test_kinds_and_times_select(star: RunningCluster) -> None:
+def test_events_can_be_filtered_by_kind_and_time(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     star.heal()
     assert len(run_events("star", "--kind", "inject").splitlines()) == 1
@@ -68,7 +68,7 @@ def test_kinds_and_times_select(star: RunningCluster) -> None:
     assert run_events("--since", "2001-01-01T00:00") == run_events()
 
 
-def test_json_is_an_object_in_each_line(star: RunningCluster) -> None:
+def test_json_output_is_one_object_per_line(star: RunningCluster) -> None:
     star.inject("n2", loss="5%", delay="1ms")
     lines = [json.loads(line) for line in run_events("--json").splitlines()]
     for line in lines:
@@ -82,19 +82,19 @@ def test_json_is_an_object_in_each_line(star: RunningCluster) -> None:
 def test_following_prints_events_and_ends_with_the_cluster(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     with follow("--kind", "inject") as process:
-        assert "loss 5% on n1" in line_of(process)
+        assert "loss 5% on n1" in read_line(process)
         star.inject("n2", loss="7%")
-        assert "loss 7% on n2" in line_of(process)
+        assert "loss 7% on n2" in read_line(process)
         star.down()
         rest, errors = process.communicate(timeout=30)
         assert (rest, errors) == ("", "star has been taken down\n")
         assert process.returncode == 0
 
 
-def test_following_a_cluster_that_is_made_again_ends_with_the_first(star: RunningCluster) -> None:
+def test_following_ends_with_its_cluster_even_if_another_one_has_the_name(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     with follow("--kind", "inject") as process:
-        assert "loss 5% on n1" in line_of(process)
+        assert "loss 5% on n1" in read_line(process)
         process.send_signal(signal.SIGSTOP)
         star.down()
         with Cluster.star(2).up("star", keep=True) as another:
@@ -105,22 +105,22 @@ def test_following_a_cluster_that_is_made_again_ends_with_the_first(star: Runnin
         assert "loss 9%" not in rest
 
 
-def test_an_interrupt_ends_following_silently(star: RunningCluster) -> None:
+def test_an_interrupt_ends_following_without_a_message(star: RunningCluster) -> None:
     star.inject("n1", loss="5%")
     with follow() as process:
-        assert line_of(process)
+        assert read_line(process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert (process.returncode, errors) == (0, "")
 
 
-def test_events_without_their_usual_fields_are_formatted_nevertheless(star: RunningCluster) -> None:
+def test_events_of_unknown_kinds_or_without_expected_fields_are_printed(star: RunningCluster) -> None:
     directory = Store().directory(star.name)
     event_log.record(directory, "inject", number=7)
-    event_log.record(directory, "moon\x1b[2J rises", phase="full")
+    event_log.record(directory, "unknown\x1b[2J kind", phase="full")
     lines = run_events().splitlines()
     assert "number 7" in lines[0]
-    assert "moon\\x1b[2J rises: phase full" in lines[1]
+    assert "unknown\\x1b[2J kind: phase full" in lines[1]
 
 
 # Runs
@@ -128,14 +128,14 @@ def test_events_without_their_usual_fields_are_formatted_nevertheless(star: Runn
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A simulated run's folder."""
+    """Folder of a simulated run."""
     folder = tmp_path / "run"
     command = [TESTBED, "run", "star-2", "pingpong", "--mode", "sim", "--set", "sizes=0", "--output", str(folder)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return folder
 
 
-def test_a_runs_folder_stands_for_a_cluster(run: Path, tmp_path: Path) -> None:
+def test_the_argument_can_be_a_runs_folder(run: Path, tmp_path: Path) -> None:
     assert "repetition begins" in run_events(str(run))
     lines: list[dict[str, Any]] = [json.loads(line) for line in run_events(str(run), "--json").splitlines()]
     assert {line["of"] for line in lines} == {str(run)}
@@ -146,17 +146,17 @@ def test_a_runs_folder_stands_for_a_cluster(run: Path, tmp_path: Path) -> None:
 def test_following_a_run_ends_with_it(run: Path) -> None:
     result = (run / "result.json").rename(run / "later.json")
     with follow(str(run)) as process:
-        while "repetition ends" not in line_of(process):
+        while "repetition ends" not in read_line(process):
             pass
         os.rename(result, run / "result.json")
         _, errors = process.communicate(timeout=30)
         assert (process.returncode, errors) == (0, "the run has ended: done\n")
 
 
-# Mistakes
+# Usage errors
 
 
-def test_mistakes_are_reported_in_sentences(star: RunningCluster, tmp_path: Path) -> None:
+def test_usage_errors_are_reported_with_a_suggestion(star: RunningCluster, tmp_path: Path) -> None:
     assert star.name == "star"
     assert "no cluster is named stra; up are star" in run_events("stra", code=4)
     assert "has no run.json" in run_events(str(tmp_path), code=4)

@@ -1,4 +1,4 @@
-"""Scripts that deploy by ssh, on nodes: Fabric's command with an ordinary fabfile, and its Python API."""
+"""Fabric over ssh on nodes: its command with an ordinary fabfile, and its Python API."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fabric import task
 
 @task
 def deploy(c):
-    """Put a service on a machine, start it, and see that it is there."""
-    c.put("service.sh", "/tmp/{directory}/service-of-" + c.host)
-    c.run("sh /tmp/{directory}/service-of-" + c.host + " >/tmp/{directory}/said-by-" + c.host)
+    """Copy a service to a machine and run it."""
+    c.put("service.sh", "/tmp/{directory}/service-" + c.host)
+    c.run("sh /tmp/{directory}/service-" + c.host + " >/tmp/{directory}/output-" + c.host)
 '''
 
 
@@ -34,7 +34,7 @@ def star() -> Iterator[RunningCluster]:
         yield cluster
 
 
-def test_a_fabfile_runs_as_it_is(star: RunningCluster, tmp_path: Path) -> None:
+def test_an_unchanged_fabfile_runs_on_nodes(star: RunningCluster, tmp_path: Path) -> None:
     config = star.ssh()
     (tmp_path / "fabfile.py").write_text(FABFILE.replace("/tmp/{directory}", str(tmp_path)))
     (tmp_path / "service.sh").write_text("hostname\n")
@@ -43,18 +43,18 @@ def test_a_fabfile_runs_as_it_is(star: RunningCluster, tmp_path: Path) -> None:
         fab, cwd=tmp_path, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
     )
     assert done.returncode == 0, done.stderr
-    reported = {file.name: file.read_text() for file in tmp_path.glob("said-by-*")}
-    assert reported == {"said-by-n1": "n1\n", "said-by-n3": "n3\n"}
+    reported = {file.name: file.read_text() for file in tmp_path.glob("output-*")}
+    assert reported == {"output-n1": "n1\n", "output-n3": "n3\n"}
 
 
-def test_a_node_has_a_connection_that_ends_with_the_cluster(star: RunningCluster) -> None:
+def test_a_nodes_connection_reconnects_and_is_closed_with_the_cluster(star: RunningCluster) -> None:
     node, before = star["n2"], threading.active_count()
     done = node.connection.run("hostname; echo $TESTBED_NODE >&2", hide=True)
     assert (done.stdout, done.stderr) == ("n2\n", "n2\n")
     assert node.connection is node.connection
-    kept = io.BytesIO()
-    node.connection.get("/etc/hosts", kept)
-    assert kept.getvalue().decode() == node.run(["cat", "/etc/hosts"]).stdout
+    content = io.BytesIO()
+    node.connection.get("/etc/hosts", content)
+    assert content.getvalue().decode() == node.run(["cat", "/etc/hosts"]).stdout
     assert node.connection.run("exit 3", warn=True).exited == 3
     node.connection.close()
     assert node.connection.run("hostname", hide=True).stdout == "n2\n"
@@ -66,14 +66,14 @@ def test_a_node_has_a_connection_that_ends_with_the_cluster(star: RunningCluster
 @pytest.mark.parametrize("threads", [False, True])
 def test_a_group_of_nodes_runs_a_command(star: RunningCluster, threads: bool) -> None:
     done = star.group("n3", "n1", threads=threads).run("hostname", hide=True)
-    assert {first.host: result.stdout for first, result in done.items()} == {"n1": "n1\n", "n3": "n3\n"}
+    assert {connection.host: result.stdout for connection, result in done.items()} == {"n1": "n1\n", "n3": "n3\n"}
     assert len(star.group(threads=threads)) == 3
 
 
 def test_fabric_is_imported_only_for_connections() -> None:
-    found = "import sys, testbed.cli.main, testbed.cli.exec_commands\n"
-    found += "import testbed.controller.runs.runner, testbed.cluster.running_cluster\n"
-    found += (
+    program = "import sys, testbed.cli.main, testbed.cli.exec_commands\n"
+    program += "import testbed.controller.runs.runner, testbed.cluster.running_cluster\n"
+    program += (
         "import testbed.cluster.access.secure_shell\nprint(sorted({'fabric', 'paramiko', 'invoke'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

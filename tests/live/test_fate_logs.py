@@ -1,4 +1,4 @@
-"""Fates logged by the relay in one run are replayed in another."""
+"""Replay of fates that the relay logged in another run."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ COUNT = 300
 
 
 def arrived_numbers(cluster: RunningCluster) -> list[int]:
-    """The numbers of the frames from n1 that arrive at n2, in order."""
+    """Send COUNT frames from n1; return the numbers of those that arrive at n2, in order."""
     with node_sockets.nic_sockets(cluster) as nics:
-        nics["n2"].setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE: all of them may have to wait
+        nics["n2"].setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE: room for all frames
         for number in range(COUNT):
             nics["n1"].send(
                 node_sockets.numbered_frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
             )
-        got: list[int] = []
+        numbers: list[int] = []
 
-        def all_came() -> bool:
+        def all_delivered_received() -> bool:
             ((_, direction_report),) = relay_report(cluster)["links"].items()
-            got.extend(node_sockets.frame_numbers(node_sockets.received(nics["n2"])))
+            numbers.extend(node_sockets.frame_numbers(node_sockets.received(nics["n2"])))
             counted = direction_report["forward"]["counters"]
-            return counted["offered"] == COUNT and counted["delivered"] == len(got)
+            return counted["offered"] == COUNT and counted["delivered"] == len(numbers)
 
-        eventually(all_came, "as many arrive as the relay has delivered")
-        return got
+        eventually(all_delivered_received, "n2 has received all frames that the relay delivered")
+        return numbers
 
 
-def test_the_fates_of_one_run_recur_in_another(tmp_path: Path) -> None:
+def test_a_replayed_log_gives_the_same_fates_with_another_seed(tmp_path: Path) -> None:
     log = tmp_path / "fates.jsonl"
     with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("n1", loss="20%", duplicate="10%"):
         first = arrived_numbers(cluster)

@@ -1,5 +1,4 @@
-"""Faults that cannot be applied, or whose command is killed, leave everything as it was, or as the next command expects
-it."""
+"""Faults that cannot be applied, and processes that die during a fault: the cluster stays consistent."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fail(*_: object) -> None:
         monkeypatch.setattr(relay_client, "engage", real)
-        raise KernelError("made to fail")
+        raise KernelError("injected failure")
 
     monkeypatch.setattr(relay_client, "engage", fail)
 
@@ -48,12 +47,12 @@ def programs(cluster: RunningCluster) -> dict[str, int]:
     return {node.name: len(node.programs) for node in status(cluster.state).nodes}
 
 
-def test_a_cluster_that_ends_with_its_process_is_rolled_back_where_it_is(
+def test_a_failed_injection_is_rolled_back_in_a_held_cluster(
     star: RunningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = star.state
     fail_once(monkeypatch)
-    with pytest.raises(KernelError, match="made to fail"):
+    with pytest.raises(KernelError, match="injected failure"):
         star.inject("n1", delay="1ms")
     assert star.state == before
     assert namespaces.names() == []
@@ -67,34 +66,34 @@ def test_a_rollback_keeps_the_fate_log(tmp_path: Path, monkeypatch: pytest.Monke
     bring_up(store, layout, name="logging", origin="test", lasting=True, log=log)
     try:
         fail_once(monkeypatch)
-        with pytest.raises(KernelError, match="made to fail"):
+        with pytest.raises(KernelError, match="injected failure"):
             fault_injection.inject(store, "logging", "n1", {"delay": 10**6})
         assert store.choose("logging").log == log
     finally:
         down(store, "logging")
 
 
-def test_a_load_that_cannot_start_completely_does_not_start(star: RunningCluster) -> None:
+def test_a_load_with_an_unknown_sender_does_not_start(star: RunningCluster) -> None:
     with pytest.raises(NotFoundError, match="nobody"):
         star.load_link(["n1", "nobody"], "n2", "1mbit")
     assert set(programs(star).values()) == {0}
     assert star.state.injected == ()
 
 
-def test_a_partition_from_a_node_without_a_link_cuts_nothing() -> None:
-    made = Cluster.model_validate(
+def test_a_partition_from_an_unconnected_node_cuts_no_link() -> None:
+    description = Cluster.model_validate(
         {
-            "name": "apart",
+            "name": "unconnected",
             "node": [{"name": "n1"}, {"name": "n2"}, {"name": "alone"}],
             "switch": [{"name": "s1"}],
             "link": [{"ends": ["n1", "s1"]}, {"ends": ["n2", "s1"]}],
         }
     )
-    with made.up() as cluster, cluster.partition(["n1", "n2"], ["alone"]):
+    with description.up() as cluster, cluster.partition(["n1", "n2"], ["alone"]):
         ping(cluster, "n1", "n2")
 
 
-def test_one_supervisor_runs_as_long_as_a_service_needs_it(star: RunningCluster) -> None:
+def test_the_supervisor_ends_when_no_service_needs_it(star: RunningCluster) -> None:
     star.inject("n1", delay="1ms")
     supervisor = supervisor_of(star)
     star.inject("n2", delay="1ms")
@@ -103,26 +102,26 @@ def test_one_supervisor_runs_as_long_as_a_service_needs_it(star: RunningCluster)
     eventually(lambda: not supervisor.is_alive, "the supervisor has ended")
 
 
-def test_a_self_healing_fault_heals_although_a_declared_file_has_a_relative_path(
+def test_a_timed_fault_heals_with_a_declared_file_of_a_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "trace").write_text("1\n2\n3\n")
-    made = Cluster.model_validate(
+    description = Cluster.model_validate(
         {
-            "name": "placed",
+            "name": "traced",
             "node": [{"name": "n1"}, {"name": "n2"}],
             "switch": [{"name": "s1"}],
             "link": [{"ends": ["n1", "s1"], "rate_trace": "trace"}, {"ends": ["n2", "s1"]}],
         }
     )
     monkeypatch.chdir(tmp_path)
-    with made.up() as cluster:
+    with description.up() as cluster:
         monkeypatch.chdir("/")
         cluster.inject("n2", delay="1ms", seconds=0.2)
-        eventually(lambda: not cluster.state.injected, "it has healed itself")
+        eventually(lambda: not cluster.state.injected, "the injection has been lifted")
 
 
-def test_an_injection_is_in_force_although_the_relay_has_just_been_killed(star: RunningCluster) -> None:
+def test_an_injection_right_after_the_relay_was_killed_is_in_force(star: RunningCluster) -> None:
     star.inject("n1", delay="1ms")
     for number in range(5):
         os.kill(relay_pid(star), signal.SIGKILL)
@@ -135,13 +134,13 @@ def test_an_injection_is_in_force_although_the_relay_has_just_been_killed(star: 
 def test_forwarded_frames_are_not_reported_as_lost_when_the_relay_dies(star: RunningCluster) -> None:
     star.inject("n1", delay="1ms")
     with star.load_link(["n2"], "n1", "20mbit"):
-        eventually(lambda: offered(star) > 500, "the load's frames are carried")
+        eventually(lambda: offered_frames(star) > 500, "the load's frames are forwarded")
     os.kill(relay_pid(star), signal.SIGKILL)
-    eventually(lambda: bool(events_of(star, "relay restarted")), "the relay is back")
+    eventually(lambda: bool(events_of(star, "relay restarted")), "the relay has restarted")
     (restarted,) = events_of(star, "relay restarted")
     assert restarted["lost"] < 20  # at most neighbour discovery
 
 
-def offered(cluster: RunningCluster) -> int:
+def offered_frames(cluster: RunningCluster) -> int:
     links = relay_report(cluster)["links"].values()
     return sum(direction["counters"]["offered"] for link in links for direction in link.values())

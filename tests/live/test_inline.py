@@ -1,4 +1,4 @@
-"""Inline NICs: concurrent events, overload, and no reentrant entry."""
+"""Inline NICs: concurrent events, overload, deadlines, and firmware that is never re-entered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MILLISECOND = 1_000_000  # ns
 
 
 def test_frames_dropped_at_an_unread_socket_make_the_run_invalid() -> None:
-    async def asleep(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
+    async def block(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         time.sleep(1.0)  # a program that blocks its NIC
         await node.loop.sleep(MILLISECOND)
 
@@ -50,7 +50,7 @@ def test_frames_dropped_at_an_unread_socket_make_the_run_invalid() -> None:
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": asleep}) as run,
+        agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": block}) as run,
     ):
         outcome = run.wait(TIMEOUT)
     report = outcome.reports["n2"]
@@ -71,7 +71,7 @@ def test_a_nic_without_carrier_counts_frames_that_it_cannot_send() -> None:
     assert outcome.reports["n1"].lost == 0
 
 
-def test_an_unplugged_cable_is_detected_at_once() -> None:
+def test_a_cut_link_is_detected_at_once() -> None:
     with Cluster.star(2).up() as cluster:
         device = cluster["n1"].layout.nics[0].name
         with namespaces.restore_namespace(), open(cluster["n1"].namespace) as namespace:
@@ -85,26 +85,26 @@ def test_an_unplugged_cable_is_detected_at_once() -> None:
 
 
 @pytest.mark.parametrize(("carrier", "down", "unsent"), [(True, 0, 1), (False, 1, 0)])
-def test_frames_that_the_kernel_refuses_are_lost_only_with_a_cable(carrier: bool, down: int, unsent: int) -> None:
-    """The kernel returns ENOBUFS for up to a second, until its link watch has noticed that the cable is unplugged."""
+def test_frames_that_the_kernel_rejects_count_as_lost_only_with_carrier(carrier: bool, down: int, unsent: int) -> None:
+    """The kernel returns ENOBUFS for up to a second, until its link watch has noticed the lost carrier."""
 
-    def full(_frame: Buffer) -> int:
+    def send_without_buffers(_frame: Buffer) -> int:
         raise OSError(errno.ENOBUFS, "no buffers")
 
-    class Wire(FrameSocket):
+    class RejectingSocket(FrameSocket):
         def __init__(self) -> None:
-            self.send = full
+            self.send = send_without_buffers
 
         def has_carrier(self) -> bool:
             return carrier
 
-    nic = InlineNic(VethPort(Wire()))
+    nic = InlineNic(VethPort(RejectingSocket()))
     nic.send(b"frame")
     assert (nic.port.down, nic.port.unsent) == (down, unsent)
 
 
 @pytest.mark.parametrize(("extra_nodes", "spin"), [(0, Patience.SPIN), (1, 0)])
-def test_a_process_polls_before_it_sleeps_unless_others_need_its_processor(extra_nodes: int, spin: int) -> None:
+def test_a_process_polls_before_it_blocks_unless_there_are_more_nodes_than_cores(extra_nodes: int, spin: int) -> None:
     numbers = {f"n{number}": number for number in range(len(os.sched_getaffinity(0)) + extra_nodes)}
     orders = RunOrders(plug, ETHERTYPE, (), {}, numbers)
     adapter = Adapter(0, [bytes((2, 0, 0, 0, 0, number)) for number in numbers.values()])
@@ -120,7 +120,7 @@ def test_a_process_polls_before_it_sleeps_unless_others_need_its_processor(extra
     [(2, None, 0), (3, None, SPIN), (4, all_shared(split_driver()), 0), (5, all_shared(split_driver()), SPIN)],
     ids=["two on two", "two on three", "four on four", "four on five"],
 )
-def test_processes_spin_only_where_a_processor_is_to_spare(
+def test_processes_spin_only_with_a_spare_core(
     processors: int, shared: Placement | None, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes; with shared NICs each node has an agent process in addition."""
@@ -141,7 +141,7 @@ def test_processes_spin_only_where_a_processor_is_to_spare(
 def test_the_firmware_is_never_reentered() -> None:
     """The host library posts another receive from within every completion, while the firmware delivers it."""
 
-    async def eager(endpoint: EchoEndpoint, node: ProgramNode) -> int:
+    async def receive_again(endpoint: EchoEndpoint, node: ProgramNode) -> int:
         endpoint.again = 40
         endpoint.receive(bytearray(64))
         while endpoint.again:
@@ -154,7 +154,7 @@ def test_the_firmware_is_never_reentered() -> None:
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, plug, ETHERTYPE, {"n1": eager, "n2": send}) as run,
+        agents(cluster, plug, ETHERTYPE, {"n1": receive_again, "n2": send}) as run,
     ):
         outcome = run.wait(TIMEOUT)
     assert outcome.results["n1"] == 40
@@ -162,12 +162,12 @@ def test_the_firmware_is_never_reentered() -> None:
 
 
 class Deadlines:
-    """Firmware with a deadline every millisecond, and a host that waits for the tenth call."""
+    """Firmware with a deadline every millisecond, and a host that waits for the tenth timer."""
 
     def __init__(self) -> None:
         self.deadline: int | None = 0
         self.times: list[int] = []
-        self.tenth: Completion[list[int]] = Completion("the tenth time")
+        self.tenth: Completion[list[int]] = Completion("the tenth timer")
 
     def on_timer(self, now: int) -> None:
         self.times.append(now)
@@ -191,21 +191,21 @@ class Deadlines:
         return []
 
 
-@pytest.mark.parametrize("spin", [0, 10**9], ids=["asleep", "spinning"])
-def test_the_firmwares_deadlines_are_kept(spin: int) -> None:
+@pytest.mark.parametrize("spin", [0, 10**9], ids=["blocking", "spinning"])
+def test_firmware_timers_do_not_fire_early(spin: int) -> None:
     async def wait(endpoint: Deadlines, _node: ProgramNode) -> list[int]:
         return await endpoint.tenth
 
-    def ticking(_adapter: Adapter, _nic: InlineNic) -> Agent:
+    def build(_adapter: Adapter, _nic: InlineNic) -> Agent:
         deadlines = Deadlines()
         return Agent(deadlines, deadlines)
 
-    with Cluster.star(2).up() as cluster, agents(cluster, ticking, ETHERTYPE, {"n1": wait}, spin=spin) as run:
+    with Cluster.star(2).up() as cluster, agents(cluster, build, ETHERTYPE, {"n1": wait}, spin=spin) as run:
         times = run.wait(TIMEOUT).results["n1"]
     assert all(later - earlier >= MILLISECOND for earlier, later in itertools.pairwise(times))
 
 
-def test_other_ethertypes_cost_a_nic_nothing() -> None:
+def test_a_nic_receives_no_frames_of_other_ethertypes() -> None:
     async def sleep(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(200 * MILLISECOND)
 
@@ -218,26 +218,26 @@ def test_other_ethertypes_cost_a_nic_nothing() -> None:
         assert outcome.reports["n2"].received == 0
 
 
-def test_a_program_runs_by_time_and_by_tasks_together_with_its_nic() -> None:
+def test_a_program_with_timeouts_and_tasks_runs_next_to_its_nic() -> None:
     async def sleeper(node: ProgramNode) -> None:
         await node.loop.sleep(3 * MILLISECOND)
 
-    async def busy(endpoint: EchoEndpoint, node: ProgramNode) -> tuple[bool, str]:
+    async def wait_twice(endpoint: EchoEndpoint, node: ProgramNode) -> tuple[bool, str]:
         loop = node.loop
         start = loop.now()
-        other = loop.spawn(sleeper(node), "another")
+        task = loop.spawn(sleeper(node), "sleeper")
         try:
             await loop.timeout(MILLISECOND, endpoint.receive(bytearray(8)))
         except TimeoutError as error:
             message = str(error)
-        await other
+        await task
         return loop.now() - start >= 3 * MILLISECOND, message
 
-    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": busy}) as run:
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": wait_twice}) as run:
         assert run.wait(TIMEOUT).results["n1"] == (True, "not done within 1000000 ns")
 
 
-def test_emp_carries_messages_of_many_frames_both_ways() -> None:
+def test_emp_transfers_messages_of_many_frames_in_both_directions() -> None:
     with (
         Cluster.star(2).up() as cluster,
         agents(cluster, emp.plug(), EMP, {"n1": exchange_messages, "n2": exchange_messages}) as run,
@@ -259,9 +259,9 @@ def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
 
     def transmit(mtu: int) -> tuple[bool, int]:
         """Return whether the message arrived unchanged, and the number of its frames."""
-        made = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
+        description = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
         with (
-            made.up() as cluster,
+            description.up() as cluster,
             agents(cluster, emp.plug(), EMP, {"n1": sender_program, "n2": receiver_program}) as run,
         ):
             outcome = run.wait(TIMEOUT)
@@ -271,7 +271,7 @@ def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
     assert transmit(1_500) == (True, 6)
 
 
-def test_a_firmware_that_fails_is_shown_as_such() -> None:
+def test_firmware_that_cannot_be_built_is_reported() -> None:
     def broken(_adapter: Adapter, _nic: InlineNic) -> Agent:
         raise RuntimeError("no such card")
 

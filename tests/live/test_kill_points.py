@@ -1,7 +1,7 @@
-"""After a kill at any change to the machine, ``gc`` restores the machine's former state.
+"""Commands killed after any change to the machine: ``gc`` restores the machine's former state.
 
-Each test performs an action once to count its changes to the machine, then once for each of them (in CI for every third),
-killed after it.
+Each test runs an action once to count its changes to the machine, then once per change (in CI every third), killed right
+after it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ NAME = "victim"
 
 def star(*nodes: str) -> Layout:
     links = [Link(ends=[node, "s1"]) for node in nodes]
-    described = Description(
+    description = Description(
         name=NAME, nodes=[Node(name=node) for node in nodes], switches=[Switch(name="s1")], links=links
     )
-    return resolve(described)
+    return resolve(description)
 
 
 FIVE = star("n1", "n2", "n3", "n4", "n5")
@@ -65,37 +65,37 @@ def gc() -> None:
 
 
 def is_up(layout: Layout = FIVE) -> bool:
-    """Return whether it is recorded as up, and the kernel has all of it and nothing more."""
+    """Return whether the cluster is recorded as up and the kernel has exactly this layout."""
     state = Store().read(NAME)
     return state is not None and state.phase == "up" and not up(layout, dry_run=True).operations
 
 
 def keep_state() -> None:
-    """The state directory stays."""
+    """Keep the state directory."""
 
 
 def lose_state() -> None:
-    """Remove the state directory, as a reboot of a container does that shares the machine's namespaces."""
+    """Remove the state directory, as a restart of a container that shares the machine's namespaces does."""
     shutil.rmtree(Store().root, ignore_errors=True)
 
 
-losses = pytest.mark.parametrize("lose", [keep_state, lose_state], ids=["state_kept", "state_lost"])
+with_or_without_state = pytest.mark.parametrize("lose", [keep_state, lose_state], ids=["state_kept", "state_lost"])
 Note = Callable[[str, object], None]
 
 
-@losses
-def test_up_killed_after_any_change_leaves_nothing_behind_gc(
+@with_or_without_state
+def test_gc_cleans_up_after_an_up_killed_at_any_change(
     machine: Machine, lose: Callable[[], None], record_property: Note
 ) -> None:
     changes = changes_of(up)
     in_child(down)
     machine.assert_unchanged("after an undisturbed up and down")
-    completes = _last(changes, "rename", "state.json")
+    complete_at = _last(changes, "rename", "state.json")
     for count, after in kill_points(changes):
         kill_after(count, up)
         lose()
         in_child(gc)
-        if count >= completes and lose is keep_state:
+        if count >= complete_at and lose is keep_state:
             assert is_up(), f"killed after {after}"
             in_child(down)
         machine.assert_unchanged(f"up killed after change {count}, {after}")
@@ -105,19 +105,19 @@ def test_up_killed_after_any_change_leaves_nothing_behind_gc(
     )
 
 
-@losses
-def test_down_killed_after_any_change_leaves_nothing_behind_gc(
+@with_or_without_state
+def test_gc_cleans_up_after_a_down_killed_at_any_change(
     machine: Machine, lose: Callable[[], None], record_property: Note
 ) -> None:
     in_child(up)
     changes = changes_of(down)
-    begins = _first(changes, "rename", "state.json")
+    starts_at = _first(changes, "rename", "state.json")
     for count, after in kill_points(changes):
         in_child(up)
         kill_after(count, down)
         lose()
         in_child(gc)
-        if count < begins and lose is keep_state:
+        if count < starts_at and lose is keep_state:
             assert is_up(), f"killed after {after}"
             in_child(down)
         machine.assert_unchanged(f"down killed after change {count}, {after}")
@@ -127,8 +127,8 @@ def test_down_killed_after_any_change_leaves_nothing_behind_gc(
     )
 
 
-@pytest.mark.parametrize("then", [FIVE, CHANGED], ids=["then_as_before", "then_as_wished"])
-def test_a_cluster_whose_change_was_killed_outlives_gc_and_converges(
+@pytest.mark.parametrize("then", [FIVE, CHANGED], ids=["then_the_old_layout", "then_the_new_layout"])
+def test_a_cluster_whose_change_was_killed_survives_gc_and_converges(
     machine: Machine, then: Layout, record_property: Note
 ) -> None:
     in_child(up)
@@ -148,7 +148,7 @@ def test_a_cluster_whose_change_was_killed_outlives_gc_and_converges(
 def test_a_cluster_whose_change_failed_and_whose_rollback_was_killed_converges(
     machine: Machine, record_property: Note
 ) -> None:
-    """The change fails when all is made but the state, which is where most has to be undone."""
+    """The change fails after its last netlink request, which leaves the most to roll back."""
 
     def failing_change() -> None:
         failed = False
@@ -167,7 +167,7 @@ def test_a_cluster_whose_change_failed_and_whose_rollback_was_killed_converges(
     in_child(down)
     in_child(up)
     changes = changes_of(failing_change)
-    assert is_up(), "the rollback by itself"
+    assert is_up(), "the rollback restores the cluster"
     in_child(down)
     first = changes.index(last) + 1
     for count, after in kill_points(changes, first):
@@ -194,20 +194,20 @@ def test_a_cluster_whose_change_was_killed_and_whose_state_was_lost_is_collected
         machine.assert_unchanged(f"change killed after change {count}, {after}")
 
 
-def test_gc_killed_after_any_change_is_finished_by_the_next(machine: Machine, record_property: Note) -> None:
-    almost = _last(changes_of(up), "rename", "state.json") - 1
+def test_a_gc_killed_after_any_change_is_completed_by_the_next_gc(machine: Machine, record_property: Note) -> None:
+    before_complete = _last(changes_of(up), "rename", "state.json") - 1
     in_child(down)
-    kill_after(almost, up)
+    kill_after(before_complete, up)
     changes = changes_of(gc)
     for count, after in kill_points(changes):
-        kill_after(almost, up)
+        kill_after(before_complete, up)
         kill_after(count, gc)
         in_child(gc)
         machine.assert_unchanged(f"gc killed after change {count}, {after}")
-    record_property("note", f"gc of a cluster half made: {len(changes)} changes")
+    record_property("note", f"gc of an incomplete cluster: {len(changes)} changes")
 
 
-def test_a_process_killed_while_it_makes_a_cluster_of_its_own_leaves_nothing_even_without_gc(
+def test_a_process_killed_while_it_brings_up_a_held_cluster_leaves_nothing(
     machine: Machine, record_property: Note
 ) -> None:
     def hold_cluster() -> None:
@@ -220,21 +220,21 @@ def test_a_process_killed_while_it_makes_a_cluster_of_its_own_leaves_nothing_eve
     record_property("note", f"up of a held cluster of 5 nodes: {len(changes)} changes")
 
 
-def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even_without_gc(
+def test_a_process_killed_while_it_takes_down_a_held_cluster_leaves_nothing(
     machine: Machine, record_property: Note
 ) -> None:
     def up_and_down() -> None:
         Cluster.star(5).up().down()
 
-    made = len(changes_of(lambda: Cluster.star(5).up()))
-    whole = changes_of(up_and_down)
-    for count, after in kill_points(whole, made):
+    up_changes = len(changes_of(lambda: Cluster.star(5).up()))
+    changes = changes_of(up_and_down)
+    for count, after in kill_points(changes, up_changes):
         kill_after(count, up_and_down)
         machine.assert_unchanged(f"killed after change {count}, {after}")
-    record_property("note", f"down of a held cluster of 5 nodes: {len(whole) - made} changes")
+    record_property("note", f"down of a held cluster of 5 nodes: {len(changes) - up_changes} changes")
 
 
-def test_stubborn_programs_are_killed_with_the_process_that_started_their_cluster(machine: Machine) -> None:
+def test_uncooperative_programs_are_killed_with_the_process_that_holds_their_cluster(machine: Machine) -> None:
     def hold_cluster(report: Callable[[object], None]) -> None:
         with Cluster.star(5).up() as cluster:
             runaway_programs.start_program(cluster["n1"], runaway_programs.DOUBLE_FORKED)
@@ -245,7 +245,7 @@ def test_stubborn_programs_are_killed_with_the_process_that_started_their_cluste
             signal.pause()
 
     with background(hold_cluster) as process:
-        assert process.answer() == "up"
+        assert process.next_report() == "up"
         machine.assert_changed()
         process.kill()
     machine.assert_unchanged("its process was killed")
@@ -260,7 +260,7 @@ def _first(changes: list[str], kind: str, file: str) -> int:
 
 
 def _all(changes: list[str], kind: str, file: str) -> list[int]:
-    """The numbers (from 1) of the changes of that kind to a file of that name."""
+    """Return the numbers (from 1) of the changes of this kind to files of this name."""
     return [
         number
         for number, change in enumerate(changes, 1)

@@ -1,5 +1,5 @@
-"""A command that impairs links or shares NICs is killed at any change: the cluster can be healed, converged and taken
-down, and ``down`` or ``gc`` restores the machine's former state."""
+"""Commands that impair links or share NICs, killed after any change: the cluster can be healed, converged and taken down,
+and ``down`` or ``gc`` restores the machine's former state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "victim"
 Note = Callable[[str, object], None]
 
 
-def layout(delay: str) -> Layout:
+def layout_with(delay: str) -> Layout:
     return resolve(
         Description(
             name=NAME,
@@ -40,11 +40,11 @@ def layout(delay: str) -> Layout:
     )
 
 
-PLAIN, DELAYED = layout("0"), layout("1ms")
+PLAIN, DELAYED = layout_with("0"), layout_with("1ms")
 
 
-def up(expected: Layout, *, dry_run: bool = False) -> ApplyResult:
-    return bring_up(Store(), expected, name=NAME, origin="test", lasting=True, dry_run=dry_run)
+def up(layout: Layout, *, dry_run: bool = False) -> ApplyResult:
+    return bring_up(Store(), layout, name=NAME, origin="test", lasting=True, dry_run=dry_run)
 
 
 def inject() -> None:
@@ -71,15 +71,17 @@ def gc() -> None:
     collect(Store())
 
 
-def test_up_of_an_impaired_cluster(machine: Machine, record_property: Note) -> None:
-    def bring() -> ApplyResult:
+def test_gc_completes_or_removes_an_impaired_cluster_whose_up_was_killed(
+    machine: Machine, record_property: Note
+) -> None:
+    def up_delayed() -> ApplyResult:
         return up(DELAYED)
 
-    changes = changes_of(bring)
+    changes = changes_of(up_delayed)
     in_child(down)
     machine.assert_unchanged("after an undisturbed up and down")
     for count, after in kill_points(changes):
-        kill_after(count, bring)
+        kill_after(count, up_delayed)
         in_child(gc)
         state = Store().read(NAME)
         if state is not None:
@@ -90,8 +92,8 @@ def test_up_of_an_impaired_cluster(machine: Machine, record_property: Note) -> N
     record_property("note", f"up of an impaired cluster: {len(changes)} changes")
 
 
-def works() -> None:
-    """Check that the cluster converges to its description, carries frames, and takes an injection and its heal."""
+def assert_usable() -> None:
+    """Assert that the cluster converges to its description and accepts an injection and a heal."""
     outcome = up(PLAIN)
     assert outcome.state.phase == "up"
     fault_injection.heal(Store(), NAME)
@@ -103,24 +105,26 @@ def works() -> None:
     assert not up(PLAIN, dry_run=True).operations
 
 
-BEFORE = {heal: inject, plug_in: cut}
+PREPARATIONS = {heal: inject, plug_in: cut}
 
 
 @pytest.mark.parametrize("action", [inject, heal, cut, plug_in])
-def test_a_changed_injection(action: Callable[[], None], machine: Machine, record_property: Note) -> None:
-    def begin() -> None:
+def test_a_cluster_is_usable_after_a_fault_command_was_killed(
+    action: Callable[[], None], machine: Machine, record_property: Note
+) -> None:
+    def prepare() -> None:
         in_child(lambda: up(PLAIN))
-        if action in BEFORE:
-            in_child(BEFORE[action])
+        if action in PREPARATIONS:
+            in_child(PREPARATIONS[action])
 
-    begin()
+    prepare()
     changes = changes_of(action)
     in_child(down)
     machine.assert_unchanged("after an undisturbed change")
     for count, after in kill_points(changes):
-        begin()
+        prepare()
         kill_after(count, action)
-        in_child(works)
+        in_child(assert_usable)
         in_child(down)
         machine.assert_unchanged(f"{action.__name__} killed after change {count}, {after}")
     record_property("note", f"{action.__name__}: {len(changes)} changes")
@@ -132,8 +136,8 @@ def share_and_stop() -> None:
     nic_sharing.stop(Store(), NAME, nics)
 
 
-def shares_again() -> None:
-    """Check that a NIC can be shared after its sharing was interrupted."""
+def assert_nics_can_be_shared() -> None:
+    """Assert that NICs can be shared after an earlier sharing was interrupted."""
     nics = SharedNics("emp", 2, 0, processes.identity())
     state = nic_sharing.share(Store(), NAME, nics)
     assert None not in nic_sharing.reports(Store(), state).values()
@@ -141,12 +145,12 @@ def shares_again() -> None:
     state = Store().read(NAME)
     assert state is not None
     assert (state.phase, state.nics) == ("up", None)
-    # That of the interrupted sharing may take the lock only now; it finds that nothing needs it, and ends.
-    eventually(lambda: running_supervisor(Store().directory(NAME)) is None, "no supervisor runs")
+    # The supervisor of the interrupted sharing may get the lock only now; it has nothing to do and ends.
+    eventually(lambda: running_supervisor(Store().directory(NAME)) is None, "the supervisor has ended")
     assert not up(PLAIN, dry_run=True).operations
 
 
-def test_sharing_nics(machine: Machine, record_property: Note) -> None:
+def test_nics_can_be_shared_after_a_sharing_was_killed(machine: Machine, record_property: Note) -> None:
     in_child(lambda: up(PLAIN))
     changes = changes_of(share_and_stop)
     in_child(down)
@@ -154,7 +158,7 @@ def test_sharing_nics(machine: Machine, record_property: Note) -> None:
     for count, after in kill_points(changes):
         in_child(lambda: up(PLAIN))
         kill_after(count, share_and_stop)
-        in_child(shares_again)
+        in_child(assert_nics_can_be_shared)
         in_child(down)
         machine.assert_unchanged(f"sharing killed after change {count}, {after}")
     record_property("note", f"sharing: {len(changes)} changes")

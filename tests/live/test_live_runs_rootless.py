@@ -16,7 +16,7 @@ from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-# Modules that only a child uses are imported before it loses the permission to read them.
+# Modules that only a child uses are imported before it drops its privileges and cannot read them.
 for _module in (
     "protocols.emp.protocol",
     "testbed.controller.runs.live_execution",

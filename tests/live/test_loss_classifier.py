@@ -1,4 +1,4 @@
-"""The loss classifier on real interfaces gives the n-th frame of a flow the model's fate, from any sender."""
+"""The BPF loss classifier on real interfaces: the n-th frame of a flow has the model's fate, from any sender."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from testbed.kernel.netlink import RequestError
 from testbed.spec.layout import Impairment
 from tests.live.forked_children import background
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import EVERY_PROTOCOL, open_socket, received
+from tests.live.node_sockets import ETH_P_ALL, open_socket, received
 from tests.unit.fates.wire_frames import A, B, C, arp, ethernet, ipv6, ports, tagged, tcp, udp
 
 pytestmark = [pytest.mark.requires("bpf"), pytest.mark.usefixtures("machine")]
@@ -38,12 +38,12 @@ LINK, SEED = "n1:eth0--n2:eth0", 7
 KEY = fate_hash.direction_key(SEED, LINK, "forward")
 IN, OUT, NIC = 101, 102, 7
 RECEIVE_BYTES = 64 << 20
-NUMBER_BYTES = 4  # at a frame's end: which one it is
+NUMBER_BYTES = 4  # of the frame number at a frame's end
 
 
 @dataclass(slots=True)
 class Cable:
-    """Two nodes and the wire between them: frames from one are classified and leave to the other."""
+    """Two nodes and the wire namespace between them, which classifies frames from one and redirects them to the other."""
 
     wire: OpenNamespace
     sender: socket.socket
@@ -59,7 +59,7 @@ class Cable:
         return counted
 
     def flows(self) -> list[int]:
-        """How many frames each flow has had."""
+        """Return the number of frames of each flow, sorted."""
         with loss_classifier.open_attached(self.wire.route, IN) as classifier:
             assert classifier is not None
             return sorted(classifier.flows().values())
@@ -76,14 +76,14 @@ class Cable:
         return arrived
 
     def settle(self, before: Counters, sent: int, arrived: list[int]) -> None:
-        """Wait until all frames are through; what still comes is added to `arrived`."""
+        """Wait until all frames have been classified; add late arrivals to `arrived`."""
 
-        def through() -> bool:
+        def all_classified() -> bool:
             counted = self.counters()
             arrived.extend(numbers(received(self.receiver)))
             return counted.offered == before.offered + sent and len(arrived) == sent - (counted.lost - before.lost)
 
-        eventually(through, f"{sent} frames are offered, and those that are not lost arrive; before: {before}")
+        eventually(all_classified, f"{sent} frames are offered and the survivors arrive; before: {before}")
 
 
 def numbers(frames: Sequence[bytes]) -> list[int]:
@@ -93,11 +93,11 @@ def numbers(frames: Sequence[bytes]) -> list[int]:
 @contextmanager
 def namespace(name: str) -> Iterator[OpenNamespace]:
     with namespaces.restore_namespace():
-        made = namespaces.make(name, namespaces.WIRE_SETTINGS)
+        opened = namespaces.make(name, namespaces.WIRE_SETTINGS)
     try:
-        yield made
+        yield opened
     finally:
-        made.close()
+        opened.close()
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def cable() -> Iterator[Cable]:
         for end in ends:
             end.route.execute([netlink_messages.set_up(NIC)])
         sender, receiver = (
-            stack.enter_context(open_socket(f"/proc/self/fd/{end.descriptor}", "eth0", EVERY_PROTOCOL)) for end in ends
+            stack.enter_context(open_socket(f"/proc/self/fd/{end.descriptor}", "eth0", ETH_P_ALL)) for end in ends
         )
         receiver.setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
         sender.setblocking(True)
@@ -121,7 +121,7 @@ def cable() -> Iterator[Cable]:
 
 
 def survivors(impairment: Impairment, frames: Sequence[bytes]) -> list[int]:
-    """The numbers of the frames that the model does not lose."""
+    """Return the numbers of the frames that the model does not lose."""
     model = LinkDirection(LINK, "forward", impairment, FateOptions(seed=SEED))
     return [
         number
@@ -130,10 +130,10 @@ def survivors(impairment: Impairment, frames: Sequence[bytes]) -> list[int]:
     ]
 
 
-def test_two_flows_interleaved_have_each_the_models_fates(cable: Cable) -> None:
+def test_two_interleaved_flows_have_the_models_fates(cable: Cable) -> None:
     impairment = Impairment(loss=0.3)
-    chance = random.Random("interleaved")
-    frames = [ethernet(bytes(46), source=chance.choice([A, C])) for _ in range(3_000)]
+    rng = random.Random("interleaved")
+    frames = [ethernet(bytes(46), source=rng.choice([A, C])) for _ in range(3_000)]
     cable.attach(impairment)
     arrived = cable.carry(frames)
     assert arrived == survivors(impairment, frames)
@@ -144,9 +144,9 @@ def test_two_flows_interleaved_have_each_the_models_fates(cable: Cable) -> None:
     assert cable.flows() == sorted(Counter(frame[6:12] for frame in frames).values())
 
 
-def test_frames_of_every_kind_meet_the_models_fates_on_an_interface(cable: Cable) -> None:
-    """Tags among them, which the kernel takes out of the frame, and headers that are cut short."""
-    chance = random.Random("kinds")
+def test_frames_of_every_kind_have_the_models_fates(cable: Cable) -> None:
+    """Including VLAN tags, which the kernel removes from the frame, and truncated headers."""
+    rng = random.Random("kinds")
     kinds = [
         udp(5000, 53),
         tcp(80, 4321),
@@ -163,7 +163,7 @@ def test_frames_of_every_kind_meet_the_models_fates_on_an_interface(cable: Cable
         tagged(tagged(tagged(udp(5000, 53), 1), 2), 3),
         tagged(tagged(ethernet(bytes(46), ethertype=46), 1), 2),
     ]
-    frames = [chance.choice(kinds) for _ in range(4_000)]
+    frames = [rng.choice(kinds) for _ in range(4_000)]
     impairment = Impairment(loss=0.4)
     cable.attach(impairment)
     assert cable.carry(frames) == survivors(impairment, frames)
@@ -178,21 +178,21 @@ def test_frames_of_every_kind_meet_the_models_fates_on_an_interface(cable: Cable
         Impairment(loss=0.1, gemodel=(0.05, 0.4, 0.8, 0.01), loss_pattern="1-3"),
     ],
 )
-def test_losses_of_a_state_per_direction_are_the_models(impairment: Impairment, cable: Cable) -> None:
+def test_losses_with_a_state_per_direction_equal_the_models(impairment: Impairment, cable: Cable) -> None:
     frames = [ethernet(bytes(46), source=A + number % 3) for number in range(2_000)]
     cable.attach(impairment)
     assert cable.carry(frames) == survivors(impairment, frames)
 
 
-def send_from(processors: Sequence[int], cable: Cable, frames: Sequence[Sequence[bytes]]) -> list[int]:
-    """Send each list of frames from its own processor, all at once; return the numbers that arrive."""
+def send_from(cores: Sequence[int], cable: Cable, frames: Sequence[Sequence[bytes]]) -> list[int]:
+    """Send each list of frames from its own core, concurrently; return the numbers that arrive."""
     before = cable.counters()
     arrived: list[int] = []
     ready, go = os.pipe()
 
-    def sending(processor: int, own: Sequence[bytes]) -> Callable[[Callable[[object], None]], None]:
+    def sender_on(core: int, own: Sequence[bytes]) -> Callable[[Callable[[object], None]], None]:
         def send(report: Callable[[object], None]) -> None:
-            os.sched_setaffinity(0, {processor})
+            os.sched_setaffinity(0, {core})
             report("ready")
             os.read(ready, 1)
             for frame in own:
@@ -205,23 +205,22 @@ def send_from(processors: Sequence[int], cable: Cable, frames: Sequence[Sequence
         stack.callback(os.close, ready)
         stack.callback(os.close, go)
         senders = [
-            stack.enter_context(background(sending(processor, own)))
-            for processor, own in zip(processors, frames, strict=True)
+            stack.enter_context(background(sender_on(core, own))) for core, own in zip(cores, frames, strict=True)
         ]
-        assert [sender.answer() for sender in senders] == ["ready"] * len(senders)
+        assert [sender.next_report() for sender in senders] == ["ready"] * len(senders)
         os.write(go, bytes(len(senders)))
-        assert [sender.answer() for sender in senders] == ["sent"] * len(senders)
+        assert [sender.next_report() for sender in senders] == ["sent"] * len(senders)
         assert [sender.wait() for sender in senders] == [0] * len(senders)
     cable.settle(before, sum(map(len, frames)), arrived)
     return arrived
 
 
 @pytest.mark.requires("two-cpus")
-def test_two_processors_at_once_never_give_two_frames_the_same_number(cable: Cable) -> None:
-    """Each processor sends an ordered flow of its own, and both share a third one: its order is open, but every n is
-    drawn once."""
+def test_concurrent_cores_never_give_two_frames_the_same_number(cable: Cable) -> None:
+    """Each core sends a flow of its own, and both share a third one, whose order is undefined; each n
+    occurs once."""
     each = 8_000
-    processors = sorted(os.sched_getaffinity(0))[:2]
+    cores = sorted(os.sched_getaffinity(0))[:2]
     impairment = Impairment(loss=0.3)
 
     def numbered(source: int, first: int) -> list[bytes]:
@@ -231,23 +230,23 @@ def test_two_processors_at_once_never_give_two_frames_the_same_number(cable: Cab
     own = {A: numbered(A, 0), C: numbered(C, each)}
     shared = numbered(B + 5, 2 * each), numbered(B + 5, 3 * each)
     frames = [
-        [frame for pair in zip(mine, ours, strict=True) for frame in pair]
-        for mine, ours in zip(own.values(), shared, strict=True)
+        [frame for pair in zip(own_frames, shared_frames, strict=True) for frame in pair]
+        for own_frames, shared_frames in zip(own.values(), shared, strict=True)
     ]
-    arrived = send_from(processors, cable, frames)
+    arrived = send_from(cores, cable, frames)
 
     model = LinkDirection(LINK, "forward", impairment, FateOptions(seed=SEED))
     for source, sent in own.items():
         kept = [number for number, frame in zip(numbers(sent), sent, strict=True) if not model.offer(0, frame).dropped]
         assert [number for number in arrived if number // each == (source == C)] == kept
-    together = sum(not model.offer(0, frame).dropped for frame in [*shared[0], *shared[1]])
-    assert sum(number >= 2 * each for number in arrived) == together
+    shared_survivors = sum(not model.offer(0, frame).dropped for frame in [*shared[0], *shared[1]])
+    assert sum(number >= 2 * each for number in arrived) == shared_survivors
     assert cable.flows() == [each, each, 2 * each]
 
 
 @pytest.mark.requires("two-cpus")
-def test_two_processors_at_once_step_the_two_states_in_order(cable: Cable) -> None:
-    """The model loses equally many frames, whichever frame is the n-th."""
+def test_concurrent_cores_step_the_loss_states_in_order(cable: Cable) -> None:
+    """The model loses the same number of frames, whichever frame is the n-th."""
     each = 8_000
     impairment = Impairment(gemodel=(0.1, 0.3, 0.9, 0.05), loss_pattern="2, 7 every 9")
     frames = [ethernet(bytes(46)) + number.to_bytes(4, "big") for number in range(2 * each)]
@@ -261,8 +260,8 @@ def test_two_processors_at_once_step_the_two_states_in_order(cable: Cable) -> No
 
 
 @pytest.mark.requires("ip")
-def test_replacing_leaves_no_instant_without_a_classifier(cable: Cable) -> None:
-    """All frames are lost by every one of two hundred classifiers, and while one takes the place of another."""
+def test_frames_are_classified_during_replacements_of_the_classifier(cable: Cable) -> None:
+    """Two hundred classifiers that lose all frames replace each other; no frame passes."""
     losses = losses_of(KEY, Impairment(loss=1.0))
     cable.attach(Impairment(loss=1.0))
 
@@ -273,21 +272,21 @@ def test_replacing_leaves_no_instant_without_a_classifier(cable: Cable) -> None:
         report("sent")
 
     with background(send) as sender:
-        assert sender.answer() == "sending"
+        assert sender.next_report() == "sending"
         replaced = 0
         with ExitStack() as stack:
             first = stack.enter_context(loss_classifier.load(losses))
             counters = first.maps["counters"]
             cable.wire.route.execute([loss_classifier.attach(IN, first)])
             while replaced < 200:
-                with loss_classifier.load(losses, counters) as another:
-                    cable.wire.route.execute([loss_classifier.attach(IN, another)])
+                with loss_classifier.load(losses, counters) as next_classifier:
+                    cable.wire.route.execute([loss_classifier.attach(IN, next_classifier)])
                 replaced += 1
-            seen = first.counters()
-            assert 0 < seen.offered < 200_000, "the sender was not sending all the while"
+            last_counts = first.counters()
+            assert 0 < last_counts.offered < 200_000, "the sender has to be active during all replacements"
         sender.kill()
     counted = cable.counters()
-    assert counted.offered == counted.lost >= seen.offered
+    assert counted.offered == counted.lost >= last_counts.offered
     assert received(cable.receiver) == []
     actual = loss_classifier.find_attached(cable.wire.route, IN)
     assert actual is not None
@@ -295,7 +294,7 @@ def test_replacing_leaves_no_instant_without_a_classifier(cable: Cable) -> None:
 
 
 def classifiers(cable: Cable) -> list[int]:
-    """The programs of all BPF filters on the hook, as ``tc`` shows them."""
+    """Return the program ids of all BPF filters on the hook, as printed by ``tc``."""
     with namespaces.restore_namespace():
         syscalls.setns(cable.wire.descriptor, syscalls.CLONE_NEWNET)
         shown = subprocess.run(
@@ -306,7 +305,7 @@ def classifiers(cable: Cable) -> list[int]:
     return [entry["options"]["prog"]["id"] for entry in entries if entry["kind"] == "bpf" and "options" in entry]
 
 
-def test_another_loss_restarts_the_numbers_in_the_counters_that_go_on(cable: Cable) -> None:
+def test_a_changed_loss_restarts_the_frame_numbers_but_not_the_counters(cable: Cable) -> None:
     """Changes to other keys of the impairment leave the classifier and its frame numbers as they are."""
     frames = [ethernet(bytes(46))] * 500
     first, second = Impairment(loss=0.3), Impairment(loss=0.6)
@@ -331,11 +330,11 @@ from testbed.kernel import loss_classifier, namespaces
 wire = namespaces.open_path(sys.argv[1])
 print(asdict(loss_classifier.read_counters(wire.route, int(sys.argv[2]))))
 assert loss_classifier.read_counters(wire.route, int(sys.argv[3])) is None
-assert not any(name.startswith("pyroute2.") for name in sys.modules), "who only reads pays for what only writers need"
+assert not any(name.startswith("pyroute2.") for name in sys.modules), "reading counters must not import pyroute2"
 """
 
 
-def test_another_process_reads_the_counters_and_finds_the_name(cable: Cable) -> None:
+def test_another_process_can_read_the_counters_and_the_name(cable: Cable) -> None:
     impairment = Impairment(loss=0.25)
     cable.attach(impairment)
     cable.carry([ethernet(bytes(46))] * 400)
@@ -352,7 +351,7 @@ def test_another_process_reads_the_counters_and_finds_the_name(cable: Cable) -> 
     assert attached.name == loss_classifier.name_of(losses_of(KEY, impairment))
 
 
-def test_detaching_leaves_the_redirection_and_loses_nothing_more(cable: Cable) -> None:
+def test_detaching_keeps_the_redirection_and_ends_the_loss(cable: Cable) -> None:
     cable.attach(Impairment(loss=1.0))
     assert cable.carry([ethernet(bytes(46))] * 50) == []
     cable.wire.route.execute([loss_classifier.detach(IN)])
@@ -366,20 +365,20 @@ def test_detaching_leaves_the_redirection_and_loses_nothing_more(cable: Cable) -
         cable.wire.route.execute([loss_classifier.detach(IN)])
 
 
-def test_frames_merged_by_a_sender_are_reported(cable: Cable) -> None:
-    """A packet socket with a virtio header sends what segmentation offload would: one large TCP segment."""
+def test_gso_frames_are_counted_as_merged(cable: Cable) -> None:
+    """A packet socket with a virtio header sends one large TCP segment, as segmentation offload does."""
     cable.attach(Impairment(loss_pattern="1"))
     cable.sender.setsockopt(263, 15, 1)  # SOL_PACKET, PACKET_VNET_HDR
     # struct virtio_net_hdr: a checksum to be filled in, TCPv4, 54 bytes of headers, segments of 1,000, where the checksum is
     header = struct.pack("=BBHHHH", 1, 1, 54, 1_000, 34, 16)
     cable.sender.send(header + tcp(80, 4321, data=bytes(4_000)))
-    eventually(lambda: cable.counters().offered == 1, "it is offered")
+    eventually(lambda: cable.counters().offered == 1, "the frame is offered")
     assert cable.counters().merged == 1
     assert not cable.counters().is_exact
 
 
-def test_an_ordinary_user_is_told_that_it_needs_root() -> None:
-    def ordinary() -> str:
+def test_an_ordinary_user_gets_an_error_that_names_root() -> None:
+    def load_as_user() -> str:
         os.setgroups([])
         os.setresgid(65533, 65533, 65533)
         os.setresuid(65533, 65533, 65533)
@@ -388,7 +387,7 @@ def test_an_ordinary_user_is_told_that_it_needs_root() -> None:
             loss_classifier.load(losses_of(KEY, Impairment(loss=0.1)))
         except PermissionDeniedError as error:
             return f"{error}; {loss_classifier.probe()}"
-        return "it was allowed"
+        return "no error"
 
-    assert "loss by BPF needs root" in in_child(ordinary).partition("; ")[2]
-    assert in_child(ordinary).startswith("loss by BPF needs root: make the map counters: Operation not permitted; ")
+    assert "loss by BPF needs root" in in_child(load_as_user).partition("; ")[2]
+    assert in_child(load_as_user).startswith("loss by BPF needs root: make the map counters: Operation not permitted; ")

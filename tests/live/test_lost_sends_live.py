@@ -1,4 +1,4 @@
-"""Sends without arrival are reported in namespaces as in the simulation."""
+"""Lost sends are reported in namespaces as in the simulation."""
 
 from __future__ import annotations
 

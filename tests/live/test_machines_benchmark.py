@@ -16,8 +16,8 @@ BENCH = Path(__file__).parents[2] / "ci" / "bench"
 @pytest.mark.usefixtures("machine")
 def test_machines_are_measured_with_short_settings(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    few = ("--nodes", "12", "--repeat", "1", "--turns", "1", "--count", "100", "--seconds", "0.2")
-    command = [BENCH, "machines", *few, "--output", output]
+    short = ("--nodes", "12", "--repeat", "1", "--turns", "1", "--count", "100", "--seconds", "0.2")
+    command = [BENCH, "machines", *short, "--output", output]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in output.read_text().splitlines()]

@@ -1,6 +1,6 @@
-"""`testbed machines check`: logins, workers, and their failures.
+"""`testbed machines check`: logins, workers, and failures.
 
-TESTBED_LONG=1 lets a worker wait for longer than it would bear without its controller.
+With TESTBED_LONG=1 a worker is idle for longer than its silence time-out, kept alive by its controller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from testbed.cli.documents import schema_of
 from tests.live.machine_state import eventually
 from tests.live.machines_lab import NAMES, Lab, lab
-from tests.live.testbed_command import refused
+from tests.live.testbed_command import assert_error
 
 pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
 
@@ -27,16 +27,16 @@ def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running_lab
 
 
-def checked(machines: Lab, text: str) -> dict[str, dict[str, object]]:
-    """Findings of the check of a file's machines, by name."""
+def check(machines: Lab, text: str) -> dict[str, dict[str, object]]:
+    """Check the machines of a file; return the findings by machine."""
     (machines.folder / "other.toml").write_text(text)
     done = machines.testbed("machines", "check", "--json", "other.toml")
     assert done.stderr == ""
     document = json.loads(done.stdout)
     jsonschema.validate(document, schema_of("machines-check"))
-    actual = {machine["name"]: machine for machine in document["machines"]}
-    assert done.returncode == (0 if all(machine["usable"] for machine in actual.values()) else 1)
-    return actual
+    findings = {machine["name"]: machine for machine in document["machines"]}
+    assert done.returncode == (0 if all(machine["usable"] for machine in findings.values()) else 1)
+    return findings
 
 
 def test_every_machine_reports_its_capabilities(machines: Lab) -> None:
@@ -47,8 +47,8 @@ def test_every_machine_reports_its_capabilities(machines: Lab) -> None:
     assert sum("network namespaces" in line and line.strip().startswith("yes") for line in lines) == 3
 
 
-def wrong_machines(machines: Lab) -> dict[str, dict[str, object]]:
-    """Keys of machines that cannot be used, by the name of what is wrong; all are at the address of machine a."""
+def unusable_machines(machines: Lab) -> dict[str, dict[str, object]]:
+    """Return the configuration of unusable machines, named for their defect; all have machine a's address."""
     old, bare = another_python(machines.folder, "old-python", "0.0.1"), machines.folder / "bare-python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
@@ -66,21 +66,21 @@ def wrong_machines(machines: Lab) -> dict[str, dict[str, object]]:
 
 
 def another_python(folder: Path, name: str, version: str) -> str:
-    """A Python in which another version of testbed seems to be installed."""
-    found = folder / f"{name}-packages" / f"netns_testbed-{version}.dist-info"
-    found.mkdir(parents=True)
-    (found / "METADATA").write_text(f"Metadata-Version: 2.1\nName: netns-testbed\nVersion: {version}\n")
+    """Write a Python wrapper with another version of testbed among its packages; return its path."""
+    metadata = folder / f"{name}-packages" / f"netns_testbed-{version}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: netns-testbed\nVersion: {version}\n")
     program = folder / name
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={found.parent} exec {sys.executable} "$@"\n')
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={metadata.parent} exec {sys.executable} "$@"\n')
     program.chmod(0o755)
     return str(program)
 
 
-def test_an_unusable_machine_is_reported_and_keeps_nothing(machines: Lab) -> None:
+def test_unusable_machines_are_reported_and_left_clean(machines: Lab) -> None:
     local = machines.address("a")
-    wrong = wrong_machines(machines)
-    others = {name: {"address": local, "underlay": None, **keys} for name, keys in wrong.items()}
-    actual = checked(machines, machines.file(["b", *wrong], **others))
+    unusable = unusable_machines(machines)
+    others = {name: {"address": local, "underlay": None, **keys} for name, keys in unusable.items()}
+    actual = check(machines, machines.file(["b", *unusable], **others))
     assert {name for name, machine in actual.items() if machine["usable"]} == {"b"}
     problems = {name: str(machine["problem"]) for name, machine in actual.items()}
     assert all("\n" not in problem for problem in problems.values())
@@ -95,33 +95,33 @@ def test_an_unusable_machine_is_reported_and_keeps_nothing(machines: Lab) -> Non
     assert "GiB of memory, and the file says 1TiB" in problems["small"]
     assert "has the MTU 1,500, and the file says 9,000" in problems["small"]
     assert "no interface has the underlay address 10.77.0.1" in problems["elsewhere"]
-    eventually(lambda: machines.programs("a") == [], "nothing is left on the machine")
+    eventually(lambda: machines.programs("a") == [], "no program is left on the machine")
     report = actual["b"]["report"]
     assert isinstance(report, dict)
     assert report["python"] == ".".join(map(str, sys.version_info[:3]))
     assert report["underlay_mtu"] == 1500
 
 
-BOUND = """#!/bin/sh
+UNPRIVILEGED_PYTHON = """#!/bin/sh
 exec unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_user_namespaces
 exec setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all "$@"' sh {python} "$@"
 """
-"""A Python without capabilities, in a user namespace that may have no others."""
+"""A Python without capabilities, in a user namespace that allows no further ones."""
 
 
 @pytest.mark.requires("userns")
-def test_a_machine_without_root_and_without_user_namespaces(machines: Lab) -> None:
-    bound = machines.folder / "bound-python"
-    bound.write_text(BOUND.format(python=sys.executable))
-    bound.chmod(0o755)
-    text = machines.file("ab", b={"python": str(bound)})
-    actual = checked(machines, text)
+def test_a_machine_without_root_and_user_namespaces_is_reported(machines: Lab) -> None:
+    wrapper = machines.folder / "bound-python"
+    wrapper.write_text(UNPRIVILEGED_PYTHON.format(python=sys.executable))
+    wrapper.chmod(0o755)
+    text = machines.file("ab", b={"python": str(wrapper)})
+    actual = check(machines, text)
     assert actual["a"]["usable"]
     assert str(actual["b"]["problem"]).startswith("it cannot make network namespaces: ")
     done = machines.testbed("machines", "up", "other.toml", "star-4")
-    refused(done, 3, "machine b: it cannot make network namespaces: ")
+    assert_error(done, 3, "machine b: it cannot make network namespaces: ")
     for name in "ab":
-        eventually(lambda name=name: machines.programs(name) == [], f"nothing is left on machine {name}")  # type: ignore[misc]
+        eventually(lambda name=name: machines.programs(name) == [], f"no program is left on machine {name}")  # type: ignore[misc]
         assert machines.namespaces(name) == []
 
 
@@ -129,27 +129,25 @@ def test_a_machine_without_root_and_without_user_namespaces(machines: Lab) -> No
     ("key_file", "words"),
     [("", "is not in known_hosts"), ("other_key.pub", "its host key is another one than in known_hosts")],
 )
-def test_a_host_key_that_is_not_the_known_one_is_refused_and_not_learnt(
-    machines: Lab, key_file: str, words: str
-) -> None:
+def test_an_unknown_or_changed_host_key_is_rejected_and_not_added(machines: Lab, key_file: str, words: str) -> None:
     file = machines.home / ".ssh/known_hosts"
     before = file.read_text()
-    kept = [line for line in before.splitlines() if not line.startswith(f"{machines.address('a')} ")]
+    other_keys = [line for line in before.splitlines() if not line.startswith(f"{machines.address('a')} ")]
     if key_file:
         kind, key = (machines.folder / key_file).read_text().split()[:2]
-        kept.append(f"{machines.address('a')} {kind} {key}")
-    file.write_text("\n".join(kept) + "\n")
+        other_keys.append(f"{machines.address('a')} {kind} {key}")
+    file.write_text("\n".join(other_keys) + "\n")
     try:
-        assert words in str(checked(machines, machines.file("a"))["a"]["problem"])
-        assert file.read_text() == "\n".join(kept) + "\n"
+        assert words in str(check(machines, machines.file("a"))["a"]["problem"])
+        assert file.read_text() == "\n".join(other_keys) + "\n"
     finally:
         file.write_text(before)
 
 
-def test_a_machines_file_with_mistakes(machines: Lab) -> None:
+def test_errors_in_a_machines_file_are_reported(machines: Lab) -> None:
     (machines.folder / "wrong.toml").write_text(machines.file(a={"prot": 22}, b={"memory": "much"}))
     done = machines.testbed("machines", "check", "wrong.toml")
-    refused(done, 2, "2 problems", "did you mean 'port'?")
+    assert_error(done, 2, "2 problems", "did you mean 'port'?")
 
 
 CONTROLLER = """
@@ -167,7 +165,7 @@ with workers(load("lab.toml").machines) as running:
 """
 
 
-def test_each_machine_has_one_worker_which_waits_for_requests_and_ends_with_its_connection(machines: Lab) -> None:
+def test_each_machine_has_one_worker_that_ends_with_its_connection(machines: Lab) -> None:
     with machines.at_desk(sys.executable, "-c", CONTROLLER) as controller:
         try:
             assert controller.stdout is not None

@@ -1,5 +1,4 @@
-"""Mappers without a description map the network between real interfaces, and again when a cable is cut; also as daemons of
-their hosts."""
+"""Mappers on real interfaces: they map the network without a description, again after a cut, and as host daemons."""
 
 from __future__ import annotations
 
@@ -24,19 +23,19 @@ TIMEOUT = 20.0  # s
 CUT = "s1:2--s2:3"
 
 
-def test_mappers_find_a_ring_and_the_rest_of_it_when_a_cable_is_cut(tmp_path: Path) -> None:
+def test_mappers_find_routes_in_a_ring_and_new_ones_after_a_cut(tmp_path: Path) -> None:
     ring = [f"s{number}:2 s{number % 4 + 1}:3" for number in range(1, 5)]
     with crossbar_cluster(*ring, *(f"n{number} s{number}:{number + 3}" for number in range(1, 5))).up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {node.name: partial(publish_routes, folder=tmp_path) for node in layout.nodes}
         with agents(cluster, plug, ETHERTYPE, programs) as run:
             eventually(
-                lambda: routes_are_complete(layout, tmp_path), "everybody has right routes to everybody", TIMEOUT
+                lambda: routes_are_complete(layout, tmp_path), "all NICs have valid routes to all others", TIMEOUT
             )
             with cluster.cut(CUT):
                 eventually(
                     lambda: routes_are_complete(layout, tmp_path, CUT),
-                    "everybody has routes without the cable",
+                    "all NICs have routes without the cut cable",
                     TIMEOUT,
                 )
                 (tmp_path / "stop").touch()
@@ -44,7 +43,7 @@ def test_mappers_find_a_ring_and_the_rest_of_it_when_a_cable_is_cut(tmp_path: Pa
     assert [result for result in outcome.results.values() if result] == [{"hosts": 3, "switches": 4}]
 
 
-def test_daemons_with_privileged_endpoints_map_the_network_and_messages_go_by_their_routes() -> None:
+def test_mapper_daemons_map_the_network_and_messages_follow_their_routes() -> None:
     result = testbed.run(
         Cluster.ring(4, kind="myrinet"),
         Daemons,

@@ -1,4 +1,4 @@
-"""mpi4py's blocking names on shared NICs, in runs and in attached processes, two on each node; and in dilated time."""
+"""mpi4py's blocking calls on shared NICs, in runs and in attached processes, and in dilated time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.sim.mpi_script_files import with_our_import, write_script
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 TIMEOUT = 30.0  # s
-EVERYTHING = """
+MPI_CALLS = """
 import sys
 from testbed import attach
 from testbed.mpi import MPI
@@ -25,12 +25,12 @@ from testbed.mpi import MPI
 with attach():
     comm = MPI.COMM_WORLD
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    assert comm.sendrecv({"said by": comm.rank}, dest=right, source=left) == {"said by": left}
+    assert comm.sendrecv({"sender": comm.rank}, dest=right, source=left) == {"sender": left}
     for size in (0, 1, 1_400, 100_000):
-        sent, got = bytearray([comm.rank]) * size, bytearray(size)
-        requests = [comm.Irecv(got, left, 5), comm.Isend(sent, right, 5)]
+        sent, received = bytearray([comm.rank]) * size, bytearray(size)
+        requests = [comm.Irecv(received, left, 5), comm.Isend(sent, right, 5)]
         MPI.Request.Waitall(requests)
-        assert got == bytearray([left]) * size
+        assert received == bytearray([left]) * size
     half = comm.Split(comm.rank % 2, comm.rank)
     assert half.size == comm.size // 2
     half.Barrier()
@@ -51,27 +51,27 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 def test_two_processes_of_each_node_are_ranks_of_one_world() -> None:
     with Cluster.star(2).up() as cluster, share_nics(cluster, functions=2):
-        scripts = [start(cluster, node, EVERYTHING) for node in ("n1", "n1", "n2", "n2")]
+        scripts = [start(cluster, node, MPI_CALLS) for node in ("n1", "n1", "n2", "n2")]
         ranks = sorted(finish(script) for script in scripts)
     assert ranks == [f"{rank} 4 n{rank // 2 + 1}.{rank % 2} True\n" for rank in range(4)]
 
 
-def test_a_process_on_an_inline_nic_has_the_names_too() -> None:
+def test_processes_on_inline_nics_are_ranks_too() -> None:
     with Cluster.star(2).up() as cluster:
-        scripts = [start(cluster, node, EVERYTHING) for node in ("n1", "n2")]
+        scripts = [start(cluster, node, MPI_CALLS) for node in ("n1", "n2")]
         assert [finish(script) for script in scripts] == ["0 2 n1 True\n", "1 2 n2 True\n"]
 
 
 def test_messages_are_received_after_their_sender_has_ended() -> None:
-    early = """
+    sender_script = """
 from testbed import attach
 from testbed.mpi import MPI
 
 with attach():
-    MPI.COMM_WORLD.send("sent long ago", dest=0)
-    print("on its way", flush=True)
+    MPI.COMM_WORLD.send("an early message", dest=0)
+    print("sent", flush=True)
 """
-    late = """
+    receiver_script = """
 from testbed import attach
 from testbed.mpi import MPI
 
@@ -79,16 +79,16 @@ with attach():
     print(MPI.COMM_WORLD.recv(source=1))
 """
     with Cluster.star(2).up() as cluster, share_nics(cluster):
-        sender = start(cluster, "n2", early)
+        sender = start(cluster, "n2", sender_script)
         assert sender.stdout is not None
-        assert sender.stdout.readline() == "on its way\n"
+        assert sender.stdout.readline() == "sent\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            sender.wait(3)  # longer than a NIC lingers
-        assert finish(start(cluster, "n1", late)) == "sent long ago\n"
+            sender.wait(3)  # longer than a NIC's linger time
+        assert finish(start(cluster, "n1", receiver_script)) == "an early message\n"
         assert finish(sender) == ""
 
 
-def test_a_blocking_call_within_a_coroutine_says_what_to_do() -> None:
+def test_a_blocking_call_within_a_coroutine_names_the_alternative() -> None:
     script = """
 from testbed import attach
 from testbed.mpi import MPI
@@ -107,7 +107,7 @@ with attach() as nic:
 
 
 @pytest.mark.parametrize("name", ["pingpong.py", "neighbours.py", "columns.py"])
-def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str) -> None:
+def test_scripts_have_the_same_output_on_shared_and_inline_nics(tmp_path: Path, name: str) -> None:
     with Cluster.star(2).up() as cluster:
         logs = []
         for nics in ("inline", "shared"):
@@ -115,22 +115,22 @@ def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str)
             testbed.run(cluster, with_our_import(name, tmp_path), nics=nics, check=True, output=folder)  # type: ignore[arg-type]
             logs.append([(folder / "logs" / f"n{rank}.log").read_text().split() for rank in (1, 2)])
         inline, shared = logs
-        if name == "pingpong.py":  # its table has times
+        if name == "pingpong.py":  # its table contains times
             inline, shared = [log[0][::2] for log in logs], [log[0][::2] for log in logs][::-1]
         assert inline == shared
 
 
 @pytest.mark.alone
-def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> None:
-    """The script's ping-pong takes the time of the simulation, up to the measured lateness of frames: eight round trips,
-    of which a clock that is read late at their begin takes little."""
+def test_a_script_measures_model_time_in_a_dilated_run(tmp_path: Path) -> None:
+    """The script's ping-pong takes the simulation's time plus the lateness of frames. Eight round trips, so that a late
+    read of the clock at the start matters little."""
     star, script = Cluster.star(2, rate="1gbit", delay="200ns"), with_our_import("pingpong.py", tmp_path)
     tables = []
     for mode, dilate in (("sim", None), ("dilated", 200)):
         folder = tmp_path / mode
         testbed.run(star, script, mode=mode, profile=EMP_2001, dilate=dilate, settings={"args": "8"}, output=folder)  # type: ignore[arg-type]
         lines = (folder / "logs" / "n1.log").read_text().splitlines()
-        tables.append([(int(length), float(took)) for length, took in map(str.split, lines)])
+        tables.append([(int(length), float(latency)) for length, latency in map(str.split, lines)])
     simulated, dilated = tables
     assert [length for length, _ in simulated] == [length for length, _ in dilated] == [1, 16, 256, 4096, 65536]
     for (_, exact), (length, slow) in zip(simulated, dilated, strict=True):

@@ -1,4 +1,4 @@
-"""Failures on Myrinet between real interfaces: deadlocks, losses, pulled cables, a dead relay, refused requests."""
+"""Failures on Myrinet between real interfaces: deadlocks, losses, cut cables, a killed relay, rejected injections."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ SECOND = 1_000_000_000
 PAIR = ("n1 s1:1", "n2 s1:2")
 
 
-# Worms that wait for each other
+# Deadlock of worms
 
 
 def ring() -> Cluster:
-    """Return four crossbars in a ring of slow and long cables, with a node at each.
+    """Return four crossbars in a ring of slow and long cables, with a node each.
 
     A frame of 1,500 bytes takes a quarter of a second, its head reaches the next crossbar after 30 ms, and a cable
     holds a third of it.
@@ -55,8 +55,8 @@ def ring() -> Cluster:
     )
 
 
-async def around(endpoint: SourceRouteEndpoint, node: ProgramNode) -> list[int]:
-    """Send to the second node clockwise, all nodes at once: each frame holds the cable that another one needs."""
+async def send_clockwise(endpoint: SourceRouteEndpoint, node: ProgramNode) -> list[int]:
+    """Send to the second node clockwise, all nodes at once: each frame occupies the cable that another one needs."""
     await node.loop.sleep_until((node.loop.now() // SECOND + 1) * SECOND)
     endpoint.send_along(relative_route(1, -1, -2), 1, 1400)
     await node.loop.sleep(2 * SECOND)
@@ -65,15 +65,15 @@ async def around(endpoint: SourceRouteEndpoint, node: ProgramNode) -> list[int]:
     return [len(endpoint.firmware.came), len(endpoint.firmware.broken)]
 
 
-def test_a_circle_of_waiting_worms_is_broken_by_truncating_some_of_them() -> None:
+def test_a_deadlock_of_worms_is_resolved_by_truncating_some_of_them() -> None:
     with ring().up() as cluster:
-        outcome = run_programs(cluster, {f"n{number}": around for number in range(1, 5)})
+        outcome = run_programs(cluster, {f"n{number}": send_clockwise for number in range(1, 5)})
         counts = relay_report(cluster)["switches"].values()
         truncated, swallowed = (sum(count[cause] for count in counts) for cause in ("truncated", "swallowed"))
     assert truncated > 0
-    whole, broken = (sum(result[place] for result in outcome.results.values()) for place in (0, 1))
-    assert whole >= 4, "afterwards the ring is free: what each sent to itself came"
-    assert whole - 4 + broken + swallowed == 4
+    intact, broken = (sum(result[index] for result in outcome.results.values()) for index in (0, 1))
+    assert intact >= 4, "the ring is free afterwards: each node receives its own frame"
+    assert intact - 4 + broken + swallowed == 4
     assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "relay lost")
 
 
@@ -91,7 +91,7 @@ async def listen(endpoint: SourceRouteEndpoint, node: ProgramNode | SimNode) -> 
     return [number for _, number in endpoint.firmware.came]
 
 
-def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() -> None:
+def test_a_link_loses_the_same_frames_as_in_the_simulation() -> None:
     description = crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2", loss="20%", corrupt="10%")
     layout = resolve(description)
     with Simulation(layout, SourceRoutePlug(layout)) as simulation:
@@ -105,7 +105,7 @@ def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() ->
 
 
 def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
-    """A paused relay's socket buffers overflow, as this sender ignores STOP."""
+    """A paused relay's socket buffers overflow, because this sender ignores STOP."""
 
     async def wait(_endpoint: SourceRouteEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(2 * SECOND)
@@ -127,12 +127,12 @@ def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
     assert "relay lost on n1:eth0--s1:1 forward" in outcome.invalid
 
 
-# Cables, and the relay itself
+# Cuts, and restarts of the relay
 
 
 async def keep_sending(endpoint: SourceRouteEndpoint, node: ProgramNode, folder: Path) -> int:
-    """Send numbered frames until there is a file `stop`. The files `sent` and `last` have the number of frames so far, and
-    at the end."""
+    """Send numbered frames until there is a file `stop`. The file `sent` holds the current number of frames, the file
+    `last` the final one."""
     sent = 0
     while not (folder / "stop").exists():
         endpoint.send("n2")
@@ -143,52 +143,52 @@ async def keep_sending(endpoint: SourceRouteEndpoint, node: ProgramNode, folder:
     return sent
 
 
-async def keep_hearing(endpoint: SourceRouteEndpoint, node: ProgramNode, folder: Path) -> list[int]:
-    """Listen until the last frame has come. The file `heard` has the number of the latest one."""
-    heard = 0
-    while not (folder / "last").exists() or heard < file_number(folder / "last"):
+async def keep_receiving(endpoint: SourceRouteEndpoint, node: ProgramNode, folder: Path) -> list[int]:
+    """Receive until the last frame has arrived. The file `received` holds the number of the latest one."""
+    received_number = 0
+    while not (folder / "last").exists() or received_number < file_number(folder / "last"):
         await node.loop.sleep(1_000_000)
         if endpoint.firmware.came:
-            heard = endpoint.firmware.came[-1][1]
-            (folder / "heard").write_text(str(heard))
+            received_number = endpoint.firmware.came[-1][1]
+            (folder / "received").write_text(str(received_number))
     return [number for _, number in endpoint.firmware.came]
 
 
-async def hear_for(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds: float) -> list[int]:
+async def receive_for(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds: float) -> list[int]:
     await node.loop.sleep(round(seconds * SECOND))
     return [number for _, number in endpoint.firmware.came]
 
 
 def file_number(path: Path) -> int:
-    """Return the number in a file; 0 before there is one."""
+    """Return the number in a file; 0 if the file does not exist."""
     if not path.exists():
         return 0
     while not (text := path.read_text()):
-        pass  # it is being written
+        pass  # written at this moment
     return int(text)
 
 
-@pytest.mark.parametrize("link", ["n1:eth0--s1:1", "s1:3--s2:2"], ids=["of a NIC", "between crossbars"])
+@pytest.mark.parametrize("link", ["n1:eth0--s1:1", "s1:3--s2:2"], ids=["NIC", "trunk"])
 def test_no_frame_passes_a_cut_cable_until_it_is_restored(link: str, tmp_path: Path) -> None:
-    def sends_more(count: int) -> None:
-        least = file_number(tmp_path / "sent") + count
-        eventually(lambda: file_number(tmp_path / "sent") >= least, "n1 sends", TIMEOUT)
+    def wait_until_sent(count: int) -> None:
+        target = file_number(tmp_path / "sent") + count
+        eventually(lambda: file_number(tmp_path / "sent") >= target, "n1 sends", TIMEOUT)
 
-    def hears_more(count: int) -> None:
-        least = file_number(tmp_path / "sent") + count
-        eventually(lambda: file_number(tmp_path / "heard") >= least, "n2 hears", TIMEOUT)
+    def wait_until_received(count: int) -> None:
+        target = file_number(tmp_path / "sent") + count
+        eventually(lambda: file_number(tmp_path / "received") >= target, "n2 receives", TIMEOUT)
 
     with crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2").up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {
             "n1": partial(keep_sending, folder=tmp_path),
-            "n2": partial(keep_hearing, folder=tmp_path),
+            "n2": partial(keep_receiving, folder=tmp_path),
         }
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs) as run:
-            hears_more(50)
+            wait_until_received(50)
             with cluster.cut(link):
-                sends_more(100)
-            hears_more(50)
+                wait_until_sent(100)
+            wait_until_received(50)
             (tmp_path / "stop").touch()
             outcome = run.wait(TIMEOUT)
     sent, arrived = outcome.results["n1"], outcome.results["n2"]
@@ -201,38 +201,38 @@ def test_no_frame_passes_a_cut_cable_until_it_is_restored(link: str, tmp_path: P
     assert arrived[-1] == sent
 
 
-def test_frames_waiting_in_a_nic_when_the_relay_is_killed_leave_after_its_restart() -> None:
-    """The link is slow, so that most of them wait in the NIC when that happens."""
+def test_frames_queued_in_a_nic_survive_a_restart_of_the_relay() -> None:
+    """The link is slow, so that most frames are in the NIC when the relay is killed."""
     count = 3000
     with crossbar_cluster(*PAIR, rate="20mbit").up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {
             "n1": partial(send_some, count=count, size=1000),
-            "n2": partial(hear_for, seconds=4),
+            "n2": partial(receive_for, seconds=4),
         }
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs) as run:
             pid = relay_pid(cluster)
             time.sleep(0.2)
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda: events_of(cluster, "relay restarted"), "another relay carries the links")
+            eventually(lambda: events_of(cluster, "relay restarted"), "the relay has restarted")
             outcome = run.wait(TIMEOUT)
     arrived = outcome.results["n2"]
     assert isinstance(arrived, list)
     assert outcome.verdict.grade is Grade.INVALID
     assert arrived == sorted(arrived)
-    assert arrived[-1] == count, "the last one waited in the NIC"
+    assert arrived[-1] == count, "the last frame was queued in the NIC"
 
 
 async def send_one(endpoint: SourceRouteEndpoint, _node: ProgramNode, peer: str) -> None:
     endpoint.send(peer)
 
 
-def test_another_crossbar_and_another_node_are_added_and_removed_while_the_relay_runs() -> None:
-    name = f"grows-{os.getpid()}"
-    few, more = crossbar_cluster(*PAIR), crossbar_cluster("n1 s1:1", "n2 s1:2", "s1:3 s2:1", "n3 s2:4")
+def test_crossbars_and_nodes_can_be_added_and_removed_without_a_restart_of_the_relay() -> None:
+    name = f"changing-{os.getpid()}"
+    small, large = crossbar_cluster(*PAIR), crossbar_cluster("n1 s1:1", "n2 s1:2", "s1:3 s2:1", "n3 s2:4")
     pids = set()
     try:
-        for description, peer, switches in ((few, "n2", 1), (more, "n3", 2), (more, "n2", 2), (few, "n2", 1)):
+        for description, peer, switches in ((small, "n2", 1), (large, "n3", 2), (large, "n2", 2), (small, "n2", 1)):
             cluster = description.up(name=name, keep=True, origin="a test")
             assert run_programs(cluster, {"n1": partial(send_one, peer=peer), peer: count_received}).results[peer] == [
                 1,
@@ -245,36 +245,38 @@ def test_another_crossbar_and_another_node_are_added_and_removed_while_the_relay
     assert len(pids) == 1
 
 
-# What is refused
+# Rejected injections
 
 
-def refused(cluster: RunningCluster, **keys: str) -> bool:
+def is_rejected(cluster: RunningCluster, **keys: str) -> bool:
     before = cluster.state.injected
     with pytest.raises(UnsupportedError, match="keeps the order"):
-        cluster.inject("n1", **keys)  # type: ignore[arg-type]  # a test's
+        cluster.inject("n1", **keys)  # type: ignore[arg-type]
     return cluster.state.injected == before
 
 
 def test_reordering_injections_are_rejected() -> None:
     with crossbar_cluster(*PAIR, delay="1ms").up() as cluster:
-        assert refused(cluster, delay="1ms", jitter="100us")
-        assert refused(cluster, delay="1ms", reorder="5%")
-        assert refused(cluster, queue="64KiB", rate="10mbit")
+        assert is_rejected(cluster, delay="1ms", jitter="100us")
+        assert is_rejected(cluster, delay="1ms", reorder="5%")
+        assert is_rejected(cluster, queue="64KiB", rate="10mbit")
         with cluster.inject("n1", loss="5%", delay="2ms", rate="10mbit", rules=["drop nth(3)"]):
             assert relay_report(cluster)["links"]["n1:eth0--s1:1"]["forward"]["rules"]
 
 
 @pytest.mark.parametrize("datapath", ["netem", "tc", "direct"])
-def test_only_the_relay_has_myrinet(datapath: str) -> None:
+def test_datapaths_other_than_the_relay_are_rejected_for_myrinet(datapath: str) -> None:
     with pytest.raises(UnsupportedError, match=f"'{datapath}' cannot carry this: Myrinet's switches.*in the relay"):
         crossbar_cluster(*PAIR).up(datapath=datapath)
 
 
-def test_a_capture_has_the_frames_of_nics_and_tells_no_fates(tmp_path: Path) -> None:
-    """A frame enters a link when the network lets it, long after its stamp: which one meets a fate is in the log alone."""
+def test_a_capture_contains_the_frames_of_nics_without_fates(tmp_path: Path) -> None:
+    """A frame may enter a link long after its time stamp, so only the log of fates can assign a fate to it."""
     with crossbar_cluster(*PAIR, loss="50%").up() as cluster:
         with cluster.capture("all", tmp_path / "all.pcapng") as capture:
-            outcome = run_programs(cluster, {"n1": partial(send_some, count=20), "n2": partial(hear_for, seconds=0.5)})
+            outcome = run_programs(
+                cluster, {"n1": partial(send_some, count=20), "n2": partial(receive_for, seconds=0.5)}
+            )
         arrived = outcome.results["n2"]
         assert isinstance(arrived, list)
         assert 0 < len(arrived) < 20

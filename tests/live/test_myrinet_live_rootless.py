@@ -1,4 +1,4 @@
-"""Myrinet for an ordinary user, whose socket buffers are small: the window prevents losses."""
+"""Myrinet for an ordinary user with small socket buffers: the window prevents losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("m
 import_module("testbed.controller.runs.live_execution")  # the unprivileged child cannot read the source
 
 
-def test_two_senders_that_flood_a_narrow_output_lose_nothing(home: Path) -> None:
+def test_two_senders_to_a_slow_output_lose_no_frame(home: Path) -> None:
     def body() -> None:
         count = 1000
         with crossbar_cluster("n2 s1:2", "n3 s1:3", "n1 s1:1", rate="2mbit").up() as cluster:

@@ -1,5 +1,4 @@
-"""IS of NPB on real frames: complete, with its verification, over TCP and over NICs with firmware, several ranks on a
-node."""
+"""NPB kernels on real frames, with their verification, over TCP and NICs with firmware, also with several ranks per node."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ ends = ["a", "b"]
 
 
 @pytest.mark.parametrize(("protocol", "problem"), [("tcp", "W"), ("emp", "W"), ("am2", "S"), ("via", "S")])
-def test_is_is_verified(protocol: str, problem: str, tmp_path: Path) -> None:
+def test_the_is_kernel_passes_its_verification(protocol: str, problem: str, tmp_path: Path) -> None:
     settings = {"kernel": "is", "problem": problem}
     result = testbed.run(
         Cluster.star(4), "nas", protocol=protocol, settings=settings, output=tmp_path / "run", timeout=60
@@ -37,7 +36,7 @@ def test_is_is_verified(protocol: str, problem: str, tmp_path: Path) -> None:
     assert row["mops"] > 0
 
 
-def test_ranks_of_one_node_take_part(tmp_path: Path) -> None:
+def test_several_ranks_per_node_run_a_kernel(tmp_path: Path) -> None:
     description = Description.from_toml(PAIRS)
     (row,) = testbed.run(description, "nas", protocol="emp", settings={"kernel": "mg"}, output=tmp_path / "run").rows
     assert (row["kernel"], row["ranks"], row["verified"]) == ("mg", 4, True)

@@ -24,12 +24,12 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import ClusterEndedError, NodeDiedError
 from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.resolver import resolve
-from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
+from tests.live.echo_programs import TIMEOUT, idle, ping, pong, wait_forever
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 from tests.live.ordinary_user import as_user, wait_for_success
-from tests.live.test_runs_gone_wrong import FRAMES, parent_of, stuck
+from tests.live.test_failed_runs import FRAMES, parent_of, wait_until_stuck
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -72,15 +72,15 @@ def test_programs_communicate_through_a_relay_in_a_lasting_cluster(home: Path) -
 def test_offloads_are_restored_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
     def body() -> None:
         with Cluster.star(2).up() as cluster:
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:
-                assert not offloads_on_inside(cluster, "n1")
-            assert offloads_on_inside(cluster, "n1")
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf}) as run:
-                assert not offloads_on_inside(cluster, "n1")
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever}) as run:
+                assert not accepts_gso_inside(cluster, "n1")
+            assert accepts_gso_inside(cluster, "n1")
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever}) as run:
+                assert not accepts_gso_inside(cluster, "n1")
                 os.kill(parent_of(run), signal.SIGKILL)
                 with pytest.raises(NodeDiedError):
                     run.wait(TIMEOUT)
-            assert offloads_on_inside(cluster, "n1")
+            assert accepts_gso_inside(cluster, "n1")
             events = [event["event"] for event in event_log.read(Store().directory(cluster.name))]
             assert "offloads left off" not in events
 
@@ -89,20 +89,20 @@ def test_offloads_are_restored_when_a_run_ends_and_when_its_parent_is_killed(hom
 
 def test_a_flood_that_overflows_a_users_smaller_buffers_is_reported(home: Path, tmp_path: Path) -> None:
     """An unprivileged socket's buffer is limited by net.core.rmem_max."""
-    over = tmp_path / "over"
+    flooded = tmp_path / "flooded"
 
     async def flood(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         for _ in range(FRAMES):
             endpoint.send(node.numbers["n2"], bytes(1_400))
-        over.touch()
+        flooded.touch()
 
-    async def asleep(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
-        while not over.exists():
-            time.sleep(0.001)  # a program that keeps its NIC from working
+    async def block(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
+        while not flooded.exists():
+            time.sleep(0.001)  # a program that blocks its NIC
 
     def body() -> None:
         with Cluster.star(2).up() as cluster:
-            with agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": asleep}) as run:
+            with agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": block}) as run:
                 outcome = run.wait(TIMEOUT)
             assert outcome.verdict.grade is Grade.INVALID
             assert f"NIC lost on n2: {outcome.reports['n2'].dropped} frames" in outcome.invalid
@@ -110,7 +110,7 @@ def test_a_flood_that_overflows_a_users_smaller_buffers_is_reported(home: Path, 
     wait_for_success(as_user(home, body))
 
 
-def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_next_one_is_refused(home: Path) -> None:
+def test_a_run_ends_with_the_namespace_holder_and_the_next_one_is_rejected(home: Path) -> None:
     async def wait(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(60_000_000_000)
 
@@ -134,21 +134,21 @@ def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_
     wait_for_success(as_user(home, body))
 
 
-def offloads_on_inside(cluster: RunningCluster, node: str) -> bool | None:
+def accepts_gso_inside(cluster: RunningCluster, node: str) -> bool | None:
     assert cluster.state.holder is not None
-    return call_inside(cluster.state.holder.pid, lambda: offloads_on(cluster, node))
+    return call_inside(cluster.state.holder.pid, lambda: accepts_gso(cluster, node))
 
 
 def test_deaths_and_pending_operations_are_reported(home: Path) -> None:
     def body() -> None:
         with Cluster.star(2).up() as cluster:
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": idle}) as run:
-                assert stuck(run, 0.5).waiting["n1"][0].startswith("the program waits for a message")
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": idle}) as run:
+                assert wait_until_stuck(run, 0.5).waiting["n1"][0].startswith("the program waits for a message")
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
                 run.kill("n2")
                 with pytest.raises(NodeDiedError, match="n2: its process was ended by signal 9"):
                     run.wait(TIMEOUT)
-            with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+            with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
                 os.kill(run.pids["n1"], signal.SIGKILL)
                 with pytest.raises(NodeDiedError, match="n1"):
                     run.wait(TIMEOUT)
@@ -156,12 +156,12 @@ def test_deaths_and_pending_operations_are_reported(home: Path) -> None:
     wait_for_success(as_user(home, body))
 
 
-def test_the_runs_end_with_the_users_process(home: Path) -> None:
+def test_node_processes_and_cluster_end_with_the_users_process(home: Path) -> None:
     reader, writer = os.pipe()
 
     def hold() -> None:
         cluster = Cluster.star(2).up()
-        with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
+        with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
             os.write(writer, " ".join(str(pid) for pid in (parent_of(run), *run.pids.values())).encode() + b"\n")
             signal.pause()
 

@@ -1,5 +1,4 @@
-"""Open-MX's NICs shared by host processes: one that misbehaves, or is killed, disturbs no other but its
-partners, which are notified."""
+"""Open-MX's NICs shared by host processes: a misbehaving or killed process affects only its partners, which are notified."""
 
 from __future__ import annotations
 
@@ -29,23 +28,22 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 DRIVER: Final = split_driver(Settings(entries=256))
 SIZES: Final = (40, 3_000, 50_000)
 """Bytes of a small message, of one in fragments, and of one that is pulled."""
-WHILE: Final = 1.5  # s
+DURATION: Final = 1.5  # seconds
 
 
-def talk(peer: int, rounds: int) -> Program:
-    """Exchange messages with a peer in rounds; each is checked. rounds: 0: without end, until the connection
-    is lost: then its result is the status."""
+def exchange(peer: int, rounds: int) -> Program:
+    """Exchange checked messages with a peer. rounds: 0 means until the connection is lost; the result is then the status."""
 
     async def program(library: Library, _driver: HostDriver, nic: Attachment) -> int | str:
         endpoint, number = library.open_endpoint(0), 0
         to = endpoint.partner(peer, 0)
         lost, receives = list[Status](), list[Request]()
 
-        def note(_: Partner, status: Status) -> None:
+        def on_lost(_: Partner, status: Status) -> None:
             lost.append(status)
-            endpoint.cancel(receives[-1])  # it names no peer, and would wait for another's message
+            endpoint.cancel(receives[-1])  # a receive from any source would wait for another peer's message
 
-        endpoint.on_lost = note
+        endpoint.on_lost = on_lost
         buffer, data = nic.heap.allocate(max(SIZES)), nic.heap.allocate(max(SIZES))
         while not rounds or number < rounds:
             if lost:
@@ -60,15 +58,15 @@ def talk(peer: int, rounds: int) -> Program:
                 return lost[0].name
             assert bytes(buffer[:size]) == bytes([number % 251]) * size
             number += 1
-        while not send.is_settled and not lost:  # its peer may still need it
+        while not send.is_settled and not lost:  # the peer may still need retransmissions
             await endpoint.wait(endpoint.irecv(bytearray(1), 1 << 60), 10_000_000)
         return number
 
     return program
 
 
-def listen(peer: int) -> Program:
-    """Connect to a peer, and wait for a message without sending any; return why the connection has ended."""
+def connect_and_wait(peer: int) -> Program:
+    """Connect to a peer and wait for a message; return the status with which the connection ended."""
 
     async def program(library: Library, driver: HostDriver, _nic: Attachment) -> str:
         endpoint, statuses = library.open_endpoint(0), list[Status]()
@@ -82,25 +80,25 @@ def listen(peer: int) -> Program:
     return program
 
 
-async def scribble(library: Library, _driver: HostDriver, nic: Attachment) -> int:
-    """Write commands, flags of the receive ring and bytes at random, and ring for them and for others'."""
-    chance, until, rung = random.Random(5), time.monotonic() + WHILE, 0
+async def write_garbage(library: Library, _driver: HostDriver, nic: Attachment) -> int:
+    """Write random commands, receive ring flags and bytes, and ring doorbells for valid and invalid slots."""
+    rng, until, doorbells = random.Random(5), time.monotonic() + DURATION, 0
     endpoint = library.open_endpoint(0)
     commands, ring = library.commands._memory, endpoint._ring_memory  # type: ignore[attr-defined]  # SharedCommands
     while time.monotonic() < until:
-        slot = chance.randrange(64)
-        if chance.randrange(2):
-            commands[slot * COMMAND_SIZE : (slot + 1) * COMMAND_SIZE] = chance.randbytes(COMMAND_SIZE)
+        slot = rng.randrange(64)
+        if rng.randrange(2):
+            commands[slot * COMMAND_SIZE : (slot + 1) * COMMAND_SIZE] = rng.randbytes(COMMAND_SIZE)
         else:
-            op, peer = chance.choice([operation for operation in OPS if operation != Op.CLOSE]), chance.randrange(4)
+            op, peer = rng.choice([operation for operation in OPS if operation != Op.CLOSE]), rng.randrange(4)
             slot = library.commands.write(
-                command(op, peer=peer, number=chance.randrange(4), length=chance.choice([1, 3_000, 50_000]))
+                command(op, peer=peer, number=rng.randrange(4), length=rng.choice([1, 3_000, 50_000]))
             )
-        ring[chance.randrange(256)] = chance.randrange(2)
-        nic._doorbells.put(slot if chance.randrange(4) else chance.getrandbits(64))
+        ring[rng.randrange(256)] = rng.randrange(2)
+        nic._doorbells.put(slot if rng.randrange(4) else rng.getrandbits(64))
         nic.completions.take(64)
-        rung += 1
-    return rung
+        doorbells += 1
+    return doorbells
 
 
 def _has_invalid(running: Nodes, name: str) -> bool:
@@ -113,32 +111,32 @@ def _has_no_region(running: Nodes, name: str) -> bool:
 
 def test_a_process_that_writes_arbitrary_bytes_and_doorbells_affects_no_other() -> None:
     with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
-        vandals = [running.host(name, scribble, 1) for name in ("n1", "n2")]
-        good = [running.host("n1", talk(2, 200), 0), running.host("n2", talk(0, 200), 0)]
-        for name in ("n1", "n2"):  # while the process is there: another host's counters begin anew
-            eventually(partial(_has_invalid, running, name), "it writes")
-        assert wait_for_results(good) == [200, 200]
-        assert all(rung > 200 for rung in wait_for_results(vandals))
+        misbehaving = [running.host(name, write_garbage, 1) for name in ("n1", "n2")]
+        clients = [running.host("n1", exchange(2, 200), 0), running.host("n2", exchange(0, 200), 0)]
+        for name in ("n1", "n2"):  # while the process runs: a new host's counters start from 0
+            eventually(partial(_has_invalid, running, name), "invalid commands are counted")
+        assert wait_for_results(clients) == [200, 200]
+        assert all(doorbells > 200 for doorbells in wait_for_results(misbehaving))
 
 
-def test_partners_of_a_killed_process_are_notified_others_continue_and_another_takes_its_place() -> None:
-    """One exchanges messages with it, another has only connected and waits."""
+def test_partners_of_a_killed_process_are_notified_and_its_slot_can_be_reused() -> None:
+    """One partner exchanges messages with it, another has only connected."""
     with Cluster.star(3).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
-        victim, widow = running.host("n2", talk(1, 0), 1), running.host("n1", talk(3, 0), 1)
-        listener = running.host("n3", listen(3), 1)
-        others = [running.host("n1", talk(2, 200), 0), running.host("n2", talk(0, 200), 0)]
-        eventually(lambda: running.report("n1")["counted"]["recv_messages"] > 20, "they talk")
+        victim, partner = running.host("n2", exchange(1, 0), 1), running.host("n1", exchange(3, 0), 1)
+        listener = running.host("n3", connect_and_wait(3), 1)
+        others = [running.host("n1", exchange(2, 200), 0), running.host("n2", exchange(0, 200), 0)]
+        eventually(lambda: running.report("n1")["counted"]["recv_messages"] > 20, "messages are exchanged")
         victim.kill()
-        assert widow.result() == "ENDPOINT_CLOSED"
+        assert partner.result() == "ENDPOINT_CLOSED"
         assert listener.result() == "ENDPOINT_CLOSED"
         assert wait_for_results(others) == [200, 200]
         for name in ("n1", "n2"):
-            eventually(partial(_has_no_region, running, name), "the agent has noticed that the hosts have ended")
-        again = [running.host("n1", talk(3, 20), 1), running.host("n2", talk(1, 20), 1)]
+            eventually(partial(_has_no_region, running, name), "the agent unmaps the regions")
+        again = [running.host("n1", exchange(3, 20), 1), running.host("n2", exchange(1, 20), 1)]
         assert wait_for_results(again) == [20, 20]
 
 
-def test_a_peer_that_was_asked_for_a_connection_and_only_waits_is_notified_too() -> None:
+def test_an_idle_passive_peer_is_notified_of_a_killed_partner() -> None:
     async def wait(library: Library, driver: HostDriver, _nic: Attachment) -> str:
         endpoint, statuses = library.open_endpoint(0), list[Status]()
         endpoint.on_lost = lambda _, status: statuses.append(status)
@@ -147,7 +145,7 @@ def test_a_peer_that_was_asked_for_a_connection_and_only_waits_is_notified_too()
         return statuses[0].name
 
     with Cluster.star(2).up() as cluster, nodes(cluster, 1, DRIVER, ETHERTYPE) as running:
-        waiting, victim = running.host("n1", wait), running.host("n2", listen(0))
-        eventually(lambda: running.report("n1")["counted"]["send_connect"] > 0, "they connect")
+        waiting, victim = running.host("n1", wait), running.host("n2", connect_and_wait(0))
+        eventually(lambda: running.report("n1")["counted"]["send_connect"] > 0, "the connection is established")
         victim.kill()
         assert waiting.result() == "ENDPOINT_CLOSED"

@@ -34,13 +34,13 @@ def packets(destination: bytes, source: bytes) -> list[bytes]:
     """Return 40 distinct packets of each type: two AM-II channels, mapper, unclaimed type, remaining route."""
     sent = []
     for number in range(40):
-        answer = (am2.REASON_NONE, 1, 2, 3, 4, number % 2, 0, number & 1, number)
-        one = [
-            am2.pack_answer(destination, source, am2.KIND_ACK, *answer),
+        fields = (am2.REASON_NONE, 1, 2, 3, 4, number % 2, 0, number & 1, number)
+        frames = [
+            am2.pack_answer(destination, source, am2.KIND_ACK, *fields),
             mapper.pack_frame(destination, source, mapper.KIND_HINT, 0, 0, 1, number, 0, 0, 0, 0),
             destination + source + ETHERTYPE.to_bytes(2, "big") + b"\0\7" + number.to_bytes(2, "big"),
         ]
-        sent += [add_envelope(frame, ROUTES[number % 3]) for frame in one]
+        sent += [add_envelope(frame, ROUTES[number % 3]) for frame in frames]
     return sent
 
 
@@ -49,10 +49,10 @@ def fates(records: Iterable[Record]) -> list[tuple[tuple[int, ...], int, str]]:
     return [(record.flow.key, record.n, record.cause) for record in records if record.direction == "forward"]
 
 
-def test_packets_of_every_type_have_the_models_fates_and_a_rule_names_one_of_them(tmp_path: Path) -> None:
-    made, log = Cluster.back_to_back(seed=5), tmp_path / "fates.jsonl"
+def test_packets_of_every_type_have_the_models_fates_and_a_rule_matches_one_type(tmp_path: Path) -> None:
+    description, log = Cluster.back_to_back(seed=5), tmp_path / "fates.jsonl"
     with (
-        made.up(fates=log) as cluster,
+        description.up(fates=log) as cluster,
         cluster.inject("all", loss="20%", rules=[RULE]),
         node_sockets.nic_sockets(cluster) as nics,
     ):
@@ -60,14 +60,14 @@ def test_packets_of_every_type_have_the_models_fates_and_a_rule_names_one_of_the
         for frame in sent:
             nics["n1"].send(frame)
 
-        def all_passed() -> bool:
+        def all_offered() -> bool:
             ((_, direction_report),) = relay_report(cluster)["links"].items()
             return bool(direction_report["forward"]["counters"]["offered"] == len(sent))
 
-        eventually(all_passed, "the relay has seen all of them")
+        eventually(all_offered, "the relay has processed all packets")
     rules, expected = RuleSet(known_fields()), list[Record]()
     rules.add(0, RULE)
-    link = resolve(made).links[0].name
+    link = resolve(description).links[0].name
     model = LinkDirection(link, "forward", Impairment(loss=0.2), FateOptions(seed=5, rules=rules, log=expected.append))
     for frame in sent:
         model.offer(0, frame)

@@ -1,8 +1,7 @@
-"""EMP and AM-II on Ethernet and on Myrinet: live and dilated runs have the messages of the simulation, and every flow has
-its fates.
+"""Parity of EMP and AM-II on Ethernet and Myrinet: live and dilated runs have the simulation's messages and fates.
 
-Messages are equal up to what MPI leaves open (`parity.received_messages`). The runs of another seed must differ.
-Times of dilated runs, and those of a wrong profile, are in `test_dilated`.
+Messages are equal up to the order that MPI leaves undefined (`parity.received_messages`). Another seed must differ.
+`test_dilated` compares times.
 """
 
 from __future__ import annotations
@@ -59,18 +58,18 @@ class Case(NamedTuple):
         return "-".join((self.protocol, self.network.kind, self.mode, self.nics))
 
 
-WAYS: Final[tuple[tuple[Mode, Nics], ...]] = (("live", "inline"), ("live", "shared"), ("dilated", "inline"))
-EVERY: Final = [
+MODES: Final[tuple[tuple[Mode, Nics], ...]] = (("live", "inline"), ("live", "shared"), ("dilated", "inline"))
+ALL_CASES: Final = [
     Case(protocol, network, mode, nics)
     for protocol in ("emp", "am2")
     for network in (ETHERNET, MYRINET)
-    for mode, nics in WAYS
+    for mode, nics in MODES
 ]
 # Fates of EMP and AM-II on Ethernet are compared in CI by `test_emp_everywhere`, `test_am2_everywhere` and `test_dilated`.
-# EMP's first messages wait for the map of the network, and for their resends: 0.7 s of the model.
+# EMP's first messages wait for the network map and their retransmissions: 0.7 s of model time.
 QUICK: Final = [
     case
-    for case in EVERY
+    for case in ALL_CASES
     if (case.network is MYRINET and (case.protocol, case.mode) != ("emp", "dilated"))
     or (case.protocol, case.mode) == ("am2", "dilated")
 ]
@@ -79,7 +78,7 @@ Simulated = Callable[[str, Network, int], Path]
 
 
 def random_traffic(case: Case, folder: Path, seed: int = SEED) -> RunResult:
-    """Messages of chance from everybody to everybody, with their histories checked and every fate logged."""
+    """Run random traffic between all nodes with a checked history and logged fates."""
     dilate = case.network.dilate if case.mode == "dilated" else None
     return testbed.run(
         case.network.cluster(seed), "random", protocol=case.protocol, mode=case.mode, nics=case.nics, dilate=dilate,
@@ -93,7 +92,7 @@ def fates(folder: Path) -> Mapping[FlowOfLink, Mapping[int, Fate]]:
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
-    """The folder of the simulation of a protocol on a network, with a seed; each is run once."""
+    """Return a function that gives the folder of a protocol's simulation on a network with a seed; each runs once."""
     folders: dict[tuple[str, Network, int], Path] = {}
 
     def folder_of(protocol: str, network: Network, seed: int) -> Path:
@@ -106,21 +105,21 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
     return folder_of
 
 
-@pytest.mark.parametrize("case", EVERY if LONG else QUICK, ids=str)
-def test_messages_and_the_fates_of_every_flow_equal_those_of_the_simulation_and_of_no_other_seed(
+@pytest.mark.parametrize("case", ALL_CASES if LONG else QUICK, ids=str)
+def test_messages_and_fates_equal_the_simulations_with_the_same_seed_only(
     case: Case, simulated: Simulated, tmp_path: Path
 ) -> None:
     run_folder = tmp_path / "run"
     result = random_traffic(case, run_folder)
     assert result.checks is not None
     assert result.checks.passed, result.checks.to_text()
-    remote, elsewhere = (simulated(case.protocol, case.network, seed) for seed in (SEED, OTHER_SEED))
+    simulation, other_simulation = (simulated(case.protocol, case.network, seed) for seed in (SEED, OTHER_SEED))
     nodes = list(result.results)
     assert len(nodes) >= 3
     for node in nodes:
-        assert received_messages(run_folder, node) == received_messages(remote, node) != {}
-    differing, compared = differing_flows(fates(remote), fates(run_folder))
+        assert received_messages(run_folder, node) == received_messages(simulation, node) != {}
+    differing, compared = differing_flows(fates(simulation), fates(run_folder))
     assert not differing
     assert compared >= 20
-    assert any(received_messages(run_folder, node) != received_messages(elsewhere, node) for node in nodes)
-    assert differing_flows(fates(elsewhere), fates(run_folder))[0]
+    assert any(received_messages(run_folder, node) != received_messages(other_simulation, node) for node in nodes)
+    assert differing_flows(fates(other_simulation), fates(run_folder))[0]

@@ -1,5 +1,4 @@
-"""The plug-in with live clusters in an inner pytest: one test body in both modes, artefacts, prompts, clean-up after
-many tests on two workers, costs."""
+"""The plug-in with live clusters in an inner pytest: both modes, artefacts, prompts, clean-up on two workers, time."""
 
 from __future__ import annotations
 
@@ -24,14 +23,12 @@ from tests.live.machine_state import Machine
 from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.terminals import Terminal
 
-import_module(
-    "testbed.pytest_plugin.cluster_life"
-)  # pytester forgets modules that its runs import; so they are imported once
+import_module("testbed.pytest_plugin.cluster_life")  # pytester unloads modules that its runs import
 
 pytest_plugins = ["pytester"]
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
 
-ONE_FAILS = """
+ONE_FAILING_TEST = """
 import pytest
 
 @pytest.mark.cluster("star-2", loss="100%", delay="1ms")
@@ -46,40 +43,40 @@ def test_passes(cluster):
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A place for tests that has none of our settings; their clusters are in our sandbox."""
+    """A pytester directory without this project's settings; its clusters are in this test's sandbox."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     return pytester
 
 
-def only(pytester: pytest.Pytester) -> Path:
-    """The folder of the one test that has failed."""
+def artefact_folder(pytester: pytest.Pytester) -> Path:
+    """Return the folder of the only failed test."""
     (folder,) = (pytester.path / "testbed-artefacts").iterdir()
     return folder
 
 
-def test_one_body_has_the_same_results_in_both_modes(suite: pytest.Pytester) -> None:
+def test_one_test_body_passes_in_both_modes(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import pytest
 
 async def count(comm, node):
-    heard = []
+    received = []
     for number in range(20):
         if comm.rank == 0:
-            for other in range(1, comm.size):
-                await comm.send(number, other, 7)
+            for peer in range(1, comm.size):
+                await comm.send(number, peer, 7)
         else:
-            heard.append(await comm.recv(source=0, tag=7))
-    return heard
+            received.append(await comm.recv(source=0, tag=7))
+    return received
 
 @pytest.mark.cluster("star-3", loss="5%", delay="1ms", seed=3)
 def test_every_node_receives_every_number(cluster):
     results = [cluster.run(count).results]
     with cluster.inject("n2", loss="20%"):
         results.append(cluster.run(count).results)
-    for heard in results:
-        assert heard["n2"] == heard["n3"] == list(range(20))
+    for received in results:
+        assert received["n2"] == received["n3"] == list(range(20))
 """
     )
     result = suite.runpytest("--testbed-mode=both", "-v")
@@ -87,11 +84,11 @@ def test_every_node_receives_every_number(cluster):
     result.stdout.fnmatch_lines([f"*test_every_node_receives_every_number?{mode}? PASSED*" for mode in ("sim", "live")])
 
 
-def test_a_failing_test_leaves_its_clusters_description_and_its_links_frames(suite: pytest.Pytester) -> None:
-    suite.makepyfile(ONE_FAILS)
+def test_a_failing_test_leaves_the_clusters_description_and_a_capture(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILING_TEST)
     result = suite.runpytest("--pcap-on-failure")
     result.assert_outcomes(failed=1, passed=1)
-    folder = only(suite)
+    folder = artefact_folder(suite)
     result.stdout.fnmatch_lines(
         [
             '>       cluster[[]"n1"].run(*',
@@ -101,7 +98,7 @@ def test_a_failing_test_leaves_its_clusters_description_and_its_links_frames(sui
         ]
     )
     result.stdout.fnmatch_lines([f"testbed: *::test_fails*: {folder}"])
-    present = {path.name for path in folder.iterdir()}
+    files = {path.name for path in folder.iterdir()}
     assert {
         "report.txt",
         "description.toml",
@@ -109,14 +106,14 @@ def test_a_failing_test_leaves_its_clusters_description_and_its_links_frames(sui
         "state.json",
         "processes.log",
         "verdict.txt",
-    } <= present
+    } <= files
     assert (folder / "capture.pcapng").read_bytes()[:4] == b"\x0a\x0d\x0d\x0a"
     assert b"dropped" in (folder / "capture.pcapng").read_bytes()
     assert json.loads((folder / "state.json").read_text())["datapaths"]
 
 
-def test_a_cluster_of_a_failing_test_stays_up_on_request(suite: pytest.Pytester) -> None:
-    suite.makepyfile(ONE_FAILS)
+def test_keep_cluster_keeps_the_cluster_of_a_failing_test_up(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILING_TEST)
     result = suite.runpytest_subprocess("--keep-cluster")
     result.assert_outcomes(failed=1, passed=1)
     (name,) = (match[1] for line in result.outlines if (match := re.fullmatch(r"cluster (\S+) stays up:", line)))
@@ -127,22 +124,22 @@ def test_a_cluster_of_a_failing_test_stays_up_on_request(suite: pytest.Pytester)
     subprocess.run([f"{Path(sys.executable).parent}/{command.strip()}"], shell=True, check=True, capture_output=True)
 
 
-def test_a_prompt_opens_while_the_cluster_is_up(suite: pytest.Pytester) -> None:
-    suite.makepyfile(ONE_FAILS)
-    ours, theirs = os.openpty()
+def test_cli_on_error_opens_a_prompt_while_the_cluster_is_up(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILING_TEST)
+    master, slave = os.openpty()
     try:
-        os.write(ours, b"n2 hostname\nstatus\n'\n\x04")
+        os.write(master, b"n2 hostname\nstatus\n'\n\x04")
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "--cli-on-error", "-k", "test_fails"],
             cwd=suite.path,
-            stdin=theirs,
+            stdin=slave,
             stdout=subprocess.PIPE,
             text=True,
             check=False,
         )
     finally:
-        os.close(ours)
-        os.close(theirs)
+        os.close(master)
+        os.close(slave)
     output = done.stdout
     assert "test_fails[live] failed:" in output
     assert re.search(r"^(test\S*> )?n2$", output, re.MULTILINE), output
@@ -151,39 +148,39 @@ def test_a_prompt_opens_while_the_cluster_is_up(suite: pytest.Pytester) -> None:
     assert "1 failed" in output
 
 
-def test_ctrl_c_ends_a_program_at_the_prompt_and_not_the_tests(suite: pytest.Pytester) -> None:
-    suite.makepyfile(ONE_FAILS)
+def test_ctrl_c_ends_a_program_at_the_prompt_but_not_the_tests(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILING_TEST)
     arguments = [sys.executable, "-m", "pytest", "--cli-on-error", "-p", "no:cacheprovider"]
     with contextlib.chdir(suite.path), Terminal(arguments) as terminal:
-        terminal.shows("ctrl-D: continue")
+        terminal.wait_for("ctrl-D: continue")
         terminal.press("n2 sh -c 'echo the-$((40 + 2)); exec sleep 600'\n")
-        terminal.shows("the-42")
+        terminal.wait_for("the-42")
         terminal.press("\x03")
-        terminal.shows("> ")
+        terminal.wait_for("> ")
         terminal.press("\x04")
-        terminal.shows("1 failed, 1 passed")
+        terminal.wait_for("1 failed, 1 passed")
 
 
-def test_without_a_terminal_the_commands_for_another_one_are_printed(suite: pytest.Pytester) -> None:
-    suite.makepyfile(ONE_FAILS)
+def test_without_a_terminal_cli_on_error_prints_the_commands(suite: pytest.Pytester) -> None:
+    suite.makepyfile(ONE_FAILING_TEST)
     result = suite.runpytest("--cli-on-error", "-k", "test_fails")
     result.stdout.fnmatch_lines(["cluster test-fails-live-* is up:", "  testbed shell --name test-fails-live-* n1"])
     result.assert_outcomes(failed=1, deselected=1)
 
 
-class Outcomes:
-    """A plug-in that counts."""
+class OutcomeRecorder:
+    """A plug-in that records outcomes."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.outcomes: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
-            self.found.append(f"{report.outcome} {report.longrepr or ''}")
+            self.outcomes.append(f"{report.outcome} {report.longrepr or ''}")
 
 
 @pytest.mark.requires("userns")
-def test_an_ordinary_user_has_clusters_too(tmp_path: Path, home: Path) -> None:
+def test_an_ordinary_user_can_use_the_cluster_fixture(tmp_path: Path, home: Path) -> None:
     """The tests run in a child of this process, as all rootless tests do, with modules imported beforehand."""
     path = tmp_path / "test_users.py"
     path.write_text(
@@ -191,7 +188,7 @@ def test_an_ordinary_user_has_clusters_too(tmp_path: Path, home: Path) -> None:
 import pytest
 
 @pytest.mark.cluster("star-2", delay="1ms")
-def test_as_anybody(cluster):
+def test_as_any_user(cluster):
     cluster["n1"].run(["ping", "-c1", "-W5", "n2"])
 
 @pytest.mark.cluster("star-2", requires="root")
@@ -200,10 +197,10 @@ def test_as_root(cluster): ...
     )
 
     def outcomes() -> list[str]:
-        actual = Outcomes()
-        ignoring = "--testbed-on-invalid=ignore"  # a busy machine is not what this tests
-        pytest.main([str(path), "-p", "no:cacheprovider", "-p", "no:faulthandler", ignoring], plugins=[actual])
-        return actual.found
+        recorder = OutcomeRecorder()
+        ignore_invalid = "--testbed-on-invalid=ignore"  # independent of a busy machine
+        pytest.main([str(path), "-p", "no:cacheprovider", "-p", "no:faulthandler", ignore_invalid], plugins=[recorder])
+        return recorder.outcomes
 
     def body() -> None:
         passed, skipped = outcomes()
@@ -229,7 +226,7 @@ def test_reaches(cluster, number):
     assert [node.name for node in cluster.live] == ["n1", "n2", "n3", "n4"]
 
 @pytest.mark.cluster("star-2")
-def test_doubts(cluster):
+def test_degraded(cluster):
     from testbed.controller.verdict.verdicts import Finding, Grade, verdict_of
     finding = Finding("NIC lost", "n1", "", 0.0, 3.0, "frames", Grade.DEGRADED)
     cluster.verdicts.append(verdict_of([finding]))
@@ -237,16 +234,16 @@ def test_doubts(cluster):
     )
     result = suite.runpytest_subprocess("-n2")
     result.assert_outcomes(passed=count + 1)
-    result.stdout.fnmatch_lines(["testbed: *::test_doubts?live?: the network was degraded: NIC lost on n1: 3 frames"])
+    result.stdout.fnmatch_lines(["testbed: *::test_degraded?live?: the network was degraded: NIC lost on n1: 3 frames"])
     machine.assert_unchanged("many tests")
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("impairments", ["", ', loss="1%", delay="2ms"'], ids=["direct", "relay"])
-def test_the_cost_of_a_live_cluster(
+def test_the_time_of_a_live_cluster_is_recorded(
     suite: pytest.Pytester, impairments: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """A figure, not a limit: the machine may be busy. ci/bench plugin measures it."""
+    """Recorded without a limit, because the machine may be busy; ci/bench plugin measures it."""
     suite.makepyfile(
         f"""
 import pytest
@@ -259,16 +256,16 @@ def test_nothing(cluster, number): ...
     suite.makeconftest(
         """
 import collections
-TOOK = collections.defaultdict(float)
+DURATIONS = collections.defaultdict(float)
 
 def pytest_runtest_logreport(report):
-    TOOK[report.nodeid] += report.duration
+    DURATIONS[report.nodeid] += report.duration
 
 def pytest_sessionfinish():
-    open("took", "w").write(" ".join(map(str, TOOK.values())))
+    open("durations", "w").write(" ".join(map(str, DURATIONS.values())))
 """
     )
     suite.runpytest().assert_outcomes(passed=9)
-    _, *warm = map(float, (suite.path / "took").read_text().split())
+    _, *warm = map(float, (suite.path / "durations").read_text().split())
     assert len(warm) == 8
     record_property("note", f"a test with a live cluster of 4 nodes{impairments}: {statistics.median(warm):.3f} s more")

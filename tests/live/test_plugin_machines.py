@@ -1,4 +1,4 @@
-"""The plug-in with clusters that are spread over machines: an inner pytest on the controller's machine."""
+"""The plug-in with clusters over several machines: an inner pytest on the controller's machine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.cluster(STAR, machines="lab.toml")
 
 async def count(comm, node, *, until: int = 3):
     if comm.rank == 0:
-        for other in range(1, comm.size):
-            await comm.send(until, other)
+        for peer in range(1, comm.size):
+            await comm.send(until, peer)
         return until
     return await comm.recv(source=0)
 
 
-def test_one_run_and_one_fault(cluster):
+def test_a_run_under_a_fault(cluster):
     with cluster.inject("n4", loss="30%"):
         result = cluster.run(count, until=5, check=True)
     assert result.results == dict.fromkeys(["n1", "n2", "n3", "n4"], 5)
@@ -53,7 +53,7 @@ def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def pytest_at(machines: Lab, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run an inner pytest at the desk."""
+    """Run an inner pytest on the controller's machine."""
     (machines.folder / "test_inner.py").write_text(TESTS)
     (machines.folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\nfilterwarnings = error\n")
     with machines.at_desk(sys.executable, "-m", "pytest", "-q", *arguments) as inner:
@@ -61,13 +61,13 @@ def pytest_at(machines: Lab, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(inner.args, inner.returncode, stdout, stderr)
 
 
-def test_one_test_body_in_the_simulation_and_on_machines_and_the_files_kept_of_a_failure(machines: Lab) -> None:
+def test_one_test_body_passes_in_simulation_and_on_machines_and_a_failure_leaves_artefacts(machines: Lab) -> None:
     done = pytest_at(machines, "--testbed-mode", "both", "--pcap-on-failure", "--keep-cluster")
     assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     (folder,) = (machines.folder / "testbed-artefacts").glob("*test_fails*")
-    placed = json.loads((folder / "machines.json").read_text())
-    assert sorted(name for names in placed.values() for name in names) == ["n1", "n2", "n3", "n4"]
-    assert {*placed} == {"a", "b"}
+    placement = json.loads((folder / "machines.json").read_text())
+    assert sorted(name for names in placement.values() for name in names) == ["n1", "n2", "n3", "n4"]
+    assert {*placement} == {"a", "b"}
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert any(event["event"] == "inject" for event in events)
     assert (folder / "capture.pcapng").stat().st_size > 0
@@ -75,5 +75,5 @@ def test_one_test_body_in_the_simulation_and_on_machines_and_the_files_kept_of_a
     (shell,) = (line for line in done.stdout.splitlines() if line.startswith("  testbed machines shell "))
     assert machines.testbed("machines", "down", "lab.toml", shell.split()[4]).returncode == 0
     for machine in machines.names:
-        eventually(lambda machine=machine: machines.programs(machine) == [], f"nothing is left on {machine}", 30)  # type: ignore[misc]
+        eventually(lambda machine=machine: machines.programs(machine) == [], f"no program is left on {machine}", 30)  # type: ignore[misc]
         assert machines.namespaces(machine) == []

@@ -15,12 +15,12 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_endpoints_that_only_poll_terminate(nics: Literal["inline", "shared"]) -> None:
-    actual = testbed.run(Cluster.star(3), PollingWorkload(), protocol="am2", nics=nics, timeout=30)
-    assert actual.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
+def test_programs_that_only_poll_terminate(nics: Literal["inline", "shared"]) -> None:
+    result = testbed.run(Cluster.star(3), PollingWorkload(), protocol="am2", nics=nics, timeout=30)
+    assert result.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_a_poll_that_is_not_awaited_is_refused_with_the_correct_form(nics: Literal["inline", "shared"]) -> None:
+def test_a_poll_without_await_is_an_error_with_the_correct_form(nics: Literal["inline", "shared"]) -> None:
     with pytest.raises(ProgramError, match=r"was not awaited, .* write 'await endpoint\.poll\(\)'"):
         testbed.run(Cluster.star(2), PollingWorkload(awaits=False), protocol="am2", nics=nics, timeout=30)

@@ -1,8 +1,8 @@
-"""Random kills of the tool's processes during a loaded run: the run survives with all messages or blames the killed
-process alone.
+"""Random kills of testbed's processes during a run under load: the run survives with all messages or reports the killed
+process and no other.
 
-Error, exit code, verdict and events are checked, and that nothing is left behind. CI kills each kind once; the
-long mode makes a hundred kills of fresh seeds.
+The tests check error, exit code, verdict, events and leftovers. CI kills each kind once; TESTBED_LONG=1 makes a hundred
+kills with new seeds.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 KINDS = ("relay", "supervisor", "namespace holder", "node parent", "node process", "NIC agent", "controller")
-FIRST = SystemRandom().randrange(2**32) if LONG else 1
+FIRST_SEED = SystemRandom().randrange(2**32) if LONG else 1
 KILLS = 100 if LONG else len(KINDS)
-SEEDS = range(FIRST, FIRST + KILLS)
+SEEDS = range(FIRST_SEED, FIRST_SEED + KILLS)
 
-MESSAGES = 2_500  # which outlast the latest death on a fast machine, too
-LATEST = 0.3  # s from the first messages to the death
-TIMEOUT = 60.0  # s, for a run
+MESSAGES = 2_500  # enough to be in progress at the latest kill on a fast machine
+MAX_KILL_TIME = 0.3  # seconds from the first messages to the kill
+TIMEOUT = 60.0  # seconds for a run
 NODES = ("n1", "n2", "n3")
 
-# What a busy machine makes a run invalid for, whoever dies.
+# Findings that a busy machine may cause in any run.
 MACHINE = {"softnet drops", "steal", "relay waiting", "relay lateness p99", "timer floor p99", "NIC lost", "relay lost"}
 FINDINGS = {
     "relay": "relay gap", "supervisor": "supervisor gap", "namespace holder": "cluster ended",
@@ -54,7 +54,7 @@ FINDINGS = {
 
 
 def impaired() -> Description:
-    """A star that only a relay can carry."""
+    """Return a star whose impairments only a relay can implement."""
     links = [
         Link(ends=["n1", "s1"], delay="300us"),
         Link(ends=["n2", "s1"], corrupt="0.2%"),
@@ -76,7 +76,7 @@ class RunReport:
 
 
 def run(folder: Path, protocol: str, nics: str, seed: int) -> RunReport:
-    """A run in a cluster that it brings up for itself."""
+    """Run random traffic in a cluster of its own."""
     error, code = "", 0
     try:
         product.run(
@@ -87,15 +87,15 @@ def run(folder: Path, protocol: str, nics: str, seed: int) -> RunReport:
         error, code = str(raised), raised.exit_code
     result = json.loads((folder / "result.json").read_text())
     verdict = result.get("verdict") or {"grade": "none", "findings": []}
-    bad = {
+    invalid = {
         finding["what"]: finding["reason"]
         for finding in verdict["findings"]
         if finding["grade"] in ("invalid", "failed")
     }
     checks = json.loads((folder / "checks.json").read_text())
-    accused = [violation for check in checks["checks"] for violation in check["violations"]]
-    assert not accused, (seed, accused[:4], checks["circumstances"])
-    return RunReport(error, code, verdict["grade"], bad)
+    violations = [violation for check in checks["checks"] for violation in check["violations"]]
+    assert not violations, (seed, violations[:4], checks["circumstances"])
+    return RunReport(error, code, verdict["grade"], invalid)
 
 
 def children_of(pid: int, name: str) -> list[int]:
@@ -106,20 +106,20 @@ def children_of(pid: int, name: str) -> list[int]:
         if entry.name.isdigit():
             try:
                 front, _, back = (entry / "stat").read_text().rpartition(")")
-            except OSError:  # it has ended
+            except OSError:  # it has ended meanwhile
                 continue
             names[int(entry.name)], parents[int(entry.name)] = front.partition("(")[2], int(back.split()[1])
 
-    def descends(one: int) -> bool:
-        while one := parents.get(one, 0):
-            if one == pid:
+    def is_descendant(child: int) -> bool:
+        while child := parents.get(child, 0):
+            if child == pid:
                 return True
         return False
 
-    return sorted(first for first, called in names.items() if called.startswith(name) and descends(first))
+    return sorted(child for child, child_name in names.items() if child_name.startswith(name) and is_descendant(child))
 
 
-def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> int:
+def find_process(kind: str, controller: int, cluster: str, rng: random.Random) -> int:
     """Return a process of that kind; 0 while there is none."""
     directory = Store().directory(cluster)
     match kind:
@@ -133,8 +133,8 @@ def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> i
         case "controller":
             return controller
     name = {"node parent": "testbed-nodes", "node process": "node ", "NIC agent": "nic "}[kind]
-    children_found = children_of(controller, name)
-    return chance.choice(children_found) if children_found else 0
+    candidates = children_of(controller, name)
+    return rng.choice(candidates) if candidates else 0
 
 
 def kinds() -> Iterable[tuple[int, str]]:
@@ -144,85 +144,84 @@ def kinds() -> Iterable[tuple[int, str]]:
 
 @pytest.mark.timeout(1_800 if LONG else 120)
 @pytest.mark.parametrize(("seed", "kind"), kinds())
-def test_whoever_is_killed_under_load_is_survived_or_named(
-    seed: int, kind: str, tmp_path: Path, machine: Machine
-) -> None:
-    chance = random.Random(seed)
-    protocol, nics = ("emp", "shared") if kind == "NIC agent" else (chance.choice(["emp", "tcp"]), "inline")
-    moment, folder = chance.uniform(0, LATEST), tmp_path / "run"
+def test_a_run_survives_or_reports_a_killed_process(seed: int, kind: str, tmp_path: Path, machine: Machine) -> None:
+    rng = random.Random(seed)
+    protocol, nics = ("emp", "shared") if kind == "NIC agent" else (rng.choice(["emp", "tcp"]), "inline")
+    delay, folder = rng.uniform(0, MAX_KILL_TIME), tmp_path / "run"
 
-    def go_on(report: Callable[[object], None]) -> None:
+    def run_and_report(report: Callable[[object], None]) -> None:
         report(run(folder, protocol, nics, seed))
 
-    with background(go_on) as controller:
-        pid, when, told_to = killed(kind, controller, folder, moment, chance)
+    with background(run_and_report) as controller:
+        pid, when, read_events = kill_process(kind, controller, folder, delay, rng)
         if kind == "controller":
             assert controller.wait() == -signal.SIGKILL
             assert not (folder / "result.json").exists()
         else:
-            reported = controller.answer()
+            reported = controller.next_report()
             assert isinstance(reported, RunReport), reported
             assert controller.wait() == 0
-            where = f"seed {seed}, {protocol}, {kind} {pid}: {reported}"
-            judge(kind, pid, reported, where)
-            assert_recorded(kind, pid, when, [*read(folder / "events.jsonl"), *told_to()], where)
+            context = f"seed {seed}, {protocol}, {kind} {pid}: {reported}"
+            assert_run_report(kind, pid, reported, context)
+            assert_recorded(kind, pid, when, [*read(folder / "events.jsonl"), *read_events()], context)
     in_child(lambda: collect(Store()))
-    machine.assert_unchanged(f"left behind by the death of {kind}, seed {seed}")
+    machine.assert_unchanged(f"left behind after the kill of {kind}, seed {seed}")
 
 
-def killed(
-    kind: str, controller: Background, folder: Path, moment: float, chance: random.Random
+def kill_process(
+    kind: str, controller: Background, folder: Path, delay: float, rng: random.Random
 ) -> tuple[int, int, Callable[[], list[Mapping[str, Any]]]]:
-    """Kill a process of a kind at a moment after the first message; return its pid, wall-clock ns, and the cluster's
-    events until it is gone."""
-    eventually(lambda: any(path.stat().st_size for path in folder.glob("history/*.jsonl")), "messages go", TIMEOUT)
-    (cluster,) = [name for name in Store().names() if name.startswith("kills")]
-    time.sleep(moment)  # the moment is what is tried
-    actual = [victim(kind, controller.pid, cluster, chance)]
+    """Kill a process `delay` seconds after the first message; return its pid, wall-clock ns, and a function that reads the
+    cluster's events."""
     eventually(
-        lambda: bool(actual[-1] or actual.append(victim(kind, controller.pid, cluster, chance))), f"there is a {kind}"
+        lambda: any(path.stat().st_size for path in folder.glob("history/*.jsonl")), "messages are being sent", TIMEOUT
+    )
+    (cluster,) = [name for name in Store().names() if name.startswith("kills")]
+    time.sleep(delay)  # a random time within the run
+    pids = [find_process(kind, controller.pid, cluster, rng)]
+    eventually(
+        lambda: bool(pids[-1] or pids.append(find_process(kind, controller.pid, cluster, rng))), f"a {kind} is running"
     )
     directory = Store().directory(cluster)
     when = time.time_ns()
-    os.kill(actual[-1], signal.SIGKILL)
-    return actual[-1], when, lambda: list(event_log.read(directory))
+    os.kill(pids[-1], signal.SIGKILL)
+    return pids[-1], when, lambda: list(event_log.read(directory))
 
 
-def judge(kind: str, pid: int, reported: RunReport, where: str) -> None:
-    """Check that the run's end, exit code and verdict fit the killed process."""
-    named = FINDINGS.get(kind, "")
+def assert_run_report(kind: str, pid: int, reported: RunReport, context: str) -> None:
+    """Assert that error, exit code and verdict match the killed process."""
+    expected = FINDINGS.get(kind, "")
     if kind == "node process":
-        assert reported.code == 1, where
-        assert "its process was ended by signal 9" in reported.error, where
-        assert reported.grade == "none", where
+        assert reported.code == 1, context
+        assert "its process was ended by signal 9" in reported.error, context
+        assert reported.grade == "none", context
         return
-    assert reported.grade == "invalid", where
-    assert named in reported.findings, where
-    assert reported.findings.keys() - {named} <= MACHINE, where
-    assert reported.code == (9 if reported.error else 0), where
+    assert reported.grade == "invalid", context
+    assert expected in reported.findings, context
+    assert reported.findings.keys() - {expected} <= MACHINE, context
+    assert reported.code == (9 if reported.error else 0), context
     if kind in ("node parent", "namespace holder", "NIC agent"):
-        assert str(pid) in reported.error, where
+        assert str(pid) in reported.error, context
     if kind == "supervisor":
-        assert not reported.error, where
+        assert not reported.error, context
 
 
-def assert_recorded(kind: str, pid: int, when: int, events: list[Mapping[str, Any]], where: str) -> None:
-    """Check that the events report exactly this death, and a restart at the first attempt before the run's end."""
+def assert_recorded(kind: str, pid: int, when: int, events: list[Mapping[str, Any]], context: str) -> None:
+    """Assert that the events report exactly this death, and a restart at the first attempt before the end of the run."""
     deaths = {
         (str(event["event"]), int(event["pid"]))
         for event in events
-        if str(event["event"]).endswith("died")
-        and event.get("code", -1) < 0  # a program that has failed ends by itself
+        if str(event["event"]).endswith("died") and event.get("code", -1) < 0  # not a program that failed by itself
     }
     own = (f"{kind} died", pid)
-    assert own in deaths, (where, deaths)
+    assert own in deaths, (context, deaths)
     if kind in ("relay", "supervisor", "node process", "NIC agent"):
-        assert deaths == {own}, where
+        assert deaths == {own}, context
     if kind in ("relay", "supervisor"):
-        (back,) = {event["pid"]: event for event in events if event["event"] == f"{kind} restarted"}.values()
-        begin, end = back["gap"]
-        assert when < begin < end < time.time_ns(), (where, back)
-        assert not [event for event in events if event["event"] == f"{kind} not restarted"], where
+        (restarted,) = {event["pid"]: event for event in events if event["event"] == f"{kind} restarted"}.values()
+        begin, end = restarted["gap"]
+        assert when < begin < end < time.time_ns(), (context, restarted)
+        assert not [event for event in events if event["event"] == f"{kind} not restarted"], context
 
 
 def read(path: Path) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Several ranks on a node of a cluster that is up: processes that share the node's NIC."""
+"""Several ranks per node in namespaces: processes that share the node's NIC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
-from tests.live.busy_cores import beside, figures, polls
+from tests.live.busy_cores import measure, poll, run_next_to_busy_rank
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -33,8 +33,8 @@ loss = "1%"
 """
 
 
-async def tells_its_processor(comm: Comm, node: Node) -> tuple[int, list[int]]:
-    """Greet everybody, and return the greetings' sum and the processors that the process may use."""
+async def greet_and_return_affinity(comm: Comm, node: Node) -> tuple[int, list[int]]:
+    """Send the own rank to all others; return the sum of the received ranks and the process's allowed CPUs."""
     for rank in range(comm.size):
         if rank != comm.rank:
             await comm.isend(comm.rank, rank, 1)
@@ -44,9 +44,9 @@ async def tells_its_processor(comm: Comm, node: Node) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2", "via"])
-def test_ranks_of_one_node_share_its_nic_and_a_single_one_has_it_inline(protocol: str, tmp_path: Path) -> None:
+def test_ranks_of_one_node_share_its_nic_and_a_single_rank_has_an_inline_nic(protocol: str, tmp_path: Path) -> None:
     result = testbed.run(
-        Description.from_toml(MIXED), tells_its_processor, protocol=protocol, output=tmp_path / "run", timeout=60
+        Description.from_toml(MIXED), greet_and_return_affinity, protocol=protocol, output=tmp_path / "run", timeout=60
     )
     assert {name: total for name, (total, _) in result.results.items()} == {"a.0": 3, "a.1": 2, "b": 1}
     machine = sorted(os.sched_getaffinity(0))
@@ -59,7 +59,7 @@ def test_ranks_of_one_node_share_its_nic_and_a_single_one_has_it_inline(protocol
     assert agents == ["a.nic.log"]
 
 
-def test_nothing_is_lost_between_ranks_whose_node_is_paused() -> None:
+def test_a_pause_of_a_node_with_two_ranks_loses_no_message() -> None:
     paused = Scenario.from_toml('[[fault]]\nkind = "pause"\non = "a"\nfrom = "50ms"\nto = "150ms"\n')
     result = testbed.run(
         Description.from_toml(MIXED), "random", settings={"messages": 100}, check=True, scenario=paused, timeout=60
@@ -68,29 +68,29 @@ def test_nothing_is_lost_between_ranks_whose_node_is_paused() -> None:
     assert result.verdict.grade in (Grade.TRUSTED, Grade.DEGRADED)
 
 
-def test_more_cores_than_processors_leave_the_programs_free_with_a_note() -> None:
-    described = MIXED.replace("cores = 1", f"cores = {len(os.sched_getaffinity(0)) + 1}")
-    result = testbed.run(Description.from_toml(described), tells_its_processor, timeout=60)
+def test_a_node_with_more_cores_than_the_machine_is_not_pinned_and_noted() -> None:
+    description = MIXED.replace("cores = 1", f"cores = {len(os.sched_getaffinity(0)) + 1}")
+    result = testbed.run(Description.from_toml(description), greet_and_return_affinity, timeout=60)
     assert result.results["a.0"][1] == sorted(os.sched_getaffinity(0))
     assert any("a: more cores are configured than this machine has processors" in note for note in result.verdict.notes)
 
 
-def test_nodes_have_separate_processors_while_there_are_enough() -> None:
+def test_nodes_have_separate_cores_while_the_machine_has_enough() -> None:
     machine = sorted(os.sched_getaffinity(0))
-    described = {number: MIXED.replace('name = "b"', f'name = "b"\ncores = {number}') for number in (1, len(machine))}
-    actual = testbed.run(Description.from_toml(described[1]), tells_its_processor, timeout=60)
-    assert actual.results["a.0"][1] == machine[:1]
-    assert actual.results["b"][1] == machine[1:2]
-    actual = testbed.run(Description.from_toml(described[len(machine)]), tells_its_processor, timeout=60)
-    assert actual.results["b"][1] == machine
-    assert any("b: more cores are configured than this machine has processors" in note for note in actual.verdict.notes)
+    description = {number: MIXED.replace('name = "b"', f'name = "b"\ncores = {number}') for number in (1, len(machine))}
+    result = testbed.run(Description.from_toml(description[1]), greet_and_return_affinity, timeout=60)
+    assert result.results["a.0"][1] == machine[:1]
+    assert result.results["b"][1] == machine[1:2]
+    result = testbed.run(Description.from_toml(description[len(machine)]), greet_and_return_affinity, timeout=60)
+    assert result.results["b"][1] == machine
+    assert any("b: more cores are configured than this machine has processors" in note for note in result.verdict.notes)
 
 
 @pytest.mark.parametrize("ranks", ["ranks = [0, 1]", ""])
-def test_a_node_without_a_number_of_cores_has_those_of_its_profile(ranks: str) -> None:
-    described = MIXED.replace("cores = 1\nranks = [0, 0]", f'profile = "lam-via-2000"\n{ranks}')
+def test_a_nodes_default_number_of_cores_is_its_profiles(ranks: str) -> None:
+    description = MIXED.replace("cores = 1\nranks = [0, 0]", f'profile = "lam-via-2000"\n{ranks}')
     result = testbed.run(
-        Description.from_toml(described), tells_its_processor, protocol="via", ranks_per_node=2, timeout=60
+        Description.from_toml(description), greet_and_return_affinity, protocol="via", ranks_per_node=2, timeout=60
     )
     machine = sorted(os.sched_getaffinity(0))
     if len(machine) > 1:
@@ -102,9 +102,9 @@ def test_a_node_without_a_number_of_cores_has_those_of_its_profile(ranks: str) -
 def test_unsupported_ranks_and_profiles_of_a_mode_are_rejected() -> None:
     mixed = Description.from_toml(MIXED)
     with pytest.raises(UnsupportedError, match="kernel protocols have none"):
-        testbed.run(mixed, tells_its_processor, protocol="tcp")
+        testbed.run(mixed, greet_and_return_affinity, protocol="tcp")
     with pytest.raises(UnsupportedError, match="in live, NICs and hosts have no modelled cost"):
-        testbed.run(mixed, tells_its_processor, profiles={"b": "emp-2001"})
+        testbed.run(mixed, greet_and_return_affinity, profiles={"b": "emp-2001"})
 
 
 def test_a_dilated_run_has_a_profile_for_each_node() -> None:
@@ -140,8 +140,8 @@ KERNEL = {
 }  # fmt: skip
 
 
-async def exchanges_beside_a_computation(comm: Comm, node: Node) -> int:
-    """Ranks 0 and 2 exchange ten messages and return the time that it took; rank 1 computes for 30 ms."""
+async def exchange_next_to_a_computation(comm: Comm, node: Node) -> int:
+    """Ranks 0 and 2 exchange ten messages and return the elapsed time; rank 1 computes for 30 ms."""
     if comm.rank == 1:
         await node.compute(30_000_000)
         return 0
@@ -153,24 +153,24 @@ async def exchanges_beside_a_computation(comm: Comm, node: Node) -> int:
 
 
 def test_ranks_of_a_dilated_node_contend_for_its_cores_as_in_the_simulation() -> None:
-    took = {}
+    durations = {}
     for mode in ("sim", "dilated"):
         for cores, ranks in ((1, [0, 0]), (2, [0, 1])):
             result = testbed.run(
-                Description.from_toml(BUSY.format(cores=cores, ranks=ranks)), exchanges_beside_a_computation, mode=mode,
+                Description.from_toml(BUSY.format(cores=cores, ranks=ranks)), exchange_next_to_a_computation, mode=mode,
                 protocol="via", profile=KERNEL, dilate=100 if mode == "dilated" else None, timeout=60,
             )  # fmt: skip
-            took[mode, cores] = result.results["a.0"]
+            durations[mode, cores] = result.results["a.0"]
             used = result.usage["a"]
             assert list(result.results) == list(result.counters) == ["a.0", "a.1", "b"]
             computes = used["core" if cores == 1 else "core 1"]
             assert computes["compute_ns"] == 30_000_000
             assert used["core" if cores == 1 else "core 0"]["trap_ns"] > 0
     for mode in ("sim", "dilated"):
-        assert took[mode, 1] > 10_000_000 > took[mode, 2]
+        assert durations[mode, 1] > 10_000_000 > durations[mode, 2]
 
 
-def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
+def test_a_native_workload_runs_with_two_ranks_per_node() -> None:
     for mode in ("live", "dilated"):
         result = testbed.run(
             Description.star(2, delay="20us"), "am-random", protocol="am2", mode=mode, ranks_per_node=2,
@@ -180,19 +180,19 @@ def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
         assert result.checks is not None
 
 
-def test_comb_and_pingpong_next_to_a_busy_program_have_the_order_of_the_simulation() -> None:
-    figures_found = figures("dilated", 20)
-    polled = beside(polls, 2, "dilated", 20).usage["a"]
+def test_comb_and_pingpong_are_slower_next_to_a_busy_program_on_their_core() -> None:
+    times = measure("dilated", 20)
+    polled = run_next_to_busy_rank(poll, 2, "dilated", 20).usage["a"]
     assert polled["core 0"]["poll_ns"] > 4_000_000
     assert "poll_ns" not in polled["core 1"]
-    assert figures_found["pingpong"][1] > 5 * figures_found["pingpong"][2]
-    assert figures_found["comb"][1] > figures_found["comb"][2] + 500_000
+    assert times["pingpong"][1] > 5 * times["pingpong"][2]
+    assert times["comb"][1] > times["comb"][2] + 500_000
 
 
 @pytest.mark.parametrize("mode", ["live", "dilated"])
-def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(mode: Mode) -> None:
+def test_ranks_on_a_source_routed_network_exchange_messages(mode: Mode) -> None:
     result = testbed.run(
-        "now-1998-pair", tells_its_processor, protocol="am2", mode=mode, ranks_per_node=2, timeout=60,
+        "now-1998-pair", greet_and_return_affinity, protocol="am2", mode=mode, ranks_per_node=2, timeout=60,
         dilate=10 if mode == "dilated" else None,
     )  # fmt: skip
     assert {name: total for name, (total, _) in result.results.items()} == {"n1.0": 6, "n1.1": 5, "n2.0": 4, "n2.1": 3}

@@ -1,4 +1,4 @@
-"""The relay's process: its links, and the cluster after the death of the relay, its supervisor or a node."""
+"""The relay's process: forwarded frames, restarts of the relay and its supervisor, kill points."""
 
 from __future__ import annotations
 
@@ -37,7 +37,15 @@ from tests.live.machine_state import Machine, eventually, snapshot
 from tests.live.node_sockets import socket_in
 from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.testbed_command import testbed
-from tests.live.traffic import all_events, between, events_of, relay_pid, relay_report, relayed_links, supervisor_of
+from tests.live.traffic import (
+    all_events,
+    events_of,
+    frames_between,
+    relay_pid,
+    relay_report,
+    relayed_links,
+    supervisor_of,
+)
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -47,11 +55,11 @@ LINK = "n1:eth0--s1:1"
 
 
 def impaired_star(*, nodes: int = 3, **impairment: str) -> Description:
-    """A star whose first link is impaired."""
+    """Return a star whose first link is impaired."""
     links = [Link(ends=["n1", "s1"], **impairment)]  # type: ignore[arg-type]
     links += [Link(ends=[f"n{number}", "s1"]) for number in range(2, nodes + 1)]
-    described = [Node(name=f"n{number}") for number in range(1, nodes + 1)]
-    return Description(name=NAME, nodes=described, switches=[Switch(name="s1")], links=links)
+    node_elements = [Node(name=f"n{number}") for number in range(1, nodes + 1)]
+    return Description(name=NAME, nodes=node_elements, switches=[Switch(name="s1")], links=links)
 
 
 def up(layout: Layout) -> ApplyResult:
@@ -64,18 +72,18 @@ def running(**impairment: str) -> Iterator[RunningCluster]:
         yield cluster
 
 
-# What passes it
+# Forwarded frames
 
 
 @contextmanager
-def connected(cluster: RunningCluster, one: str, other: str) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a TCP connection between two nodes."""
+def tcp_connection(cluster: RunningCluster, client: str, server: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Open a TCP connection between two nodes; yield both ends."""
     with ExitStack() as stack:
-        listener = stack.enter_context(socket_in(cluster[other].namespace, socket.socket))
-        listener.bind((cluster[other].address, 5001))
+        listener = stack.enter_context(socket_in(cluster[server].namespace, socket.socket))
+        listener.bind((cluster[server].address, 5001))
         listener.listen()
-        sender = stack.enter_context(socket_in(cluster[one].namespace, socket.socket))
-        sender.connect((cluster[other].address, 5001))
+        sender = stack.enter_context(socket_in(cluster[client].namespace, socket.socket))
+        sender.connect((cluster[server].address, 5001))
         receiver, _ = listener.accept()
         yield sender, stack.enter_context(receiver)
 
@@ -85,24 +93,24 @@ def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> byte
     data = os.urandom(1 << 16) * (count >> 16)
     sender.setblocking(False)
     receiver.setblocking(False)
-    left, got = memoryview(data), bytearray()
-    while len(got) < len(data):
-        readable, writable, _ = select.select([receiver], [sender] if left else [], [], 30)
-        assert readable or writable, f"nothing came for 30 s, {len(got)} bytes had"
+    unsent, received = memoryview(data), bytearray()
+    while len(received) < len(data):
+        readable, writable, _ = select.select([receiver], [sender] if unsent else [], [], 30)
+        assert readable or writable, f"no progress for 30 s after {len(received)} bytes"
         if writable:
-            left = left[sender.send(left[: 1 << 18]) :]
+            unsent = unsent[sender.send(unsent[: 1 << 18]) :]
         if readable:
-            got += receiver.recv(1 << 18)
-    assert got == data
-    return bytes(got)
+            received += receiver.recv(1 << 18)
+    assert received == data
+    return bytes(received)
 
 
 @pytest.mark.parametrize("mtu", [1500, 9000])
-def test_tcp_passes_in_frames_of_the_mtu_where_each_has_a_fate_of_its_own(mtu: int) -> None:
+def test_tcp_on_a_link_with_random_fates_uses_frames_of_the_mtu(mtu: int) -> None:
     """No GSO frame and no partial checksum reaches the relay: the sender's offloads are off."""
-    made = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
-    with made.up() as cluster, cluster.inject("n1", delay="200us", rate="10gbit"):
-        with connected(cluster, "n1", "n2") as (sender, receiver):
+    description = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
+    with description.up() as cluster, cluster.inject("n1", delay="200us", rate="10gbit"):
+        with tcp_connection(cluster, "n1", "n2") as (sender, receiver):
             transfer(sender, receiver, 8 << 20)
             transfer(receiver, sender, 8 << 20)
         for direction, link in relay_report(cluster)["links"][LINK].items():
@@ -114,13 +122,13 @@ def test_tcp_passes_in_frames_of_the_mtu_where_each_has_a_fate_of_its_own(mtu: i
         ping(cluster, "n1", "n2", "-s", str(mtu - 28), "-M", "do")
 
 
-def test_frames_keep_their_vlan_tags_which_the_kernel_stores_separately() -> None:
+def test_forwarded_frames_keep_their_vlan_tags() -> None:
     with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="100us"):
         macs = node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1")
         tags = {1: b"\x81\x00\x20\x07", 2: b"\x81\x00\x00\x00", 3: b"\x88\xa8\x00\x05\x81\x00\x00\x06"}
         with (
             node_sockets.open_socket(cluster["n1"].namespace, "eth0") as sender,
-            node_sockets.open_socket(cluster["n2"].namespace, "eth0", node_sockets.EVERY_PROTOCOL) as receiver,
+            node_sockets.open_socket(cluster["n2"].namespace, "eth0", node_sockets.ETH_P_ALL) as receiver,
         ):
             receiver.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
             for number, tag in tags.items():
@@ -130,13 +138,13 @@ def test_frames_keep_their_vlan_tags_which_the_kernel_stores_separately() -> Non
                 node_sockets.wait_until_readable(receiver)
                 data, control, _, _ = receiver.recvmsg(2048, 256)
                 (auxiliary,) = [value for level, kind, value in control if (level, kind) == (263, 8)]
-                assert int.from_bytes(auxiliary[:4], sys.byteorder) & 0x10, "it has a tag"
-                outer = auxiliary[18:20][::-1] + auxiliary[16:18][::-1]  # TPID and TCI, in the machine's order
+                assert int.from_bytes(auxiliary[:4], sys.byteorder) & 0x10, "the frame has a VLAN tag"
+                outer = auxiliary[18:20][::-1] + auxiliary[16:18][::-1]  # TPID and TCI, in host byte order
                 assert outer == tag[:4]
                 assert data[12 : 12 + len(tag) - 4] == tag[4:]
 
 
-# Messages
+# Lateness
 
 
 def test_a_delayed_relay_reports_its_lateness() -> None:
@@ -154,10 +162,10 @@ def test_a_delayed_relay_reports_its_lateness() -> None:
                         node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number
                     )
                 )
-            assert not select.select([nics["n2"]], [], [], 0.1)[0], "the relay stands still for a tenth of a second"
+            assert not select.select([nics["n2"]], [], [], 0.1)[0], "the relay is stopped for 0.1 s"
         finally:
             os.kill(pid, signal.SIGCONT)
-        eventually(lambda: bool(events_of(cluster, "relay behind")), "it says that it was late")
+        eventually(lambda: bool(events_of(cluster, "relay behind")), "the lateness is logged")
         (event,) = events_of(cluster, "relay behind")
         assert (event["link"], event["direction"]) == ("n1:eth0--n2:eth0", "forward")
         assert (event["late"], event["lost"], event["limit"]) == (100, 0, MS)
@@ -165,37 +173,39 @@ def test_a_delayed_relay_reports_its_lateness() -> None:
         assert node_sockets.frame_numbers(node_sockets.received(nics["n2"])) == list(range(100))
 
 
-# Deaths
+# Killed processes
 
 
-def test_a_link_that_a_killed_command_was_taking_from_the_relay_is_impaired_again_by_the_next_one() -> None:
-    """The relay forwards frames unimpaired from the moment on at which a link is taken from it."""
+def test_a_link_left_in_pass_through_by_a_killed_command_is_impaired_again_by_the_next_one() -> None:
+    """The relay passes frames through unimpaired while a command takes a link from it."""
     with Cluster.star(2).up(datapath="relay") as cluster:
         ping(cluster, "n1", "n2")
         cluster.inject("n1", loss=1.0)
         link = next(iter(relayed_links(cluster)))
         relay = RelayPaths(Store().directory(cluster.state.name)).socket(0)
 
-        def passes() -> bool:
+        def is_reachable() -> bool:
             return cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W1", "n2"], check=False).returncode == 0
 
-        assert not passes()
+        assert not is_reachable()
         assert call(relay, {"do": "pass through", "links": [link, "unknown"]}) == {"early": {link: 0}}
-        assert passes()
+        assert is_reachable()
         cluster.inject("n2", delay="1ms")
-        assert not passes()
+        assert not is_reachable()
         cluster.heal()
-        assert passes()
+        assert is_reachable()
 
 
-def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
-    with running(delay="1ms") as cluster, between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
+def test_a_killed_relay_is_restarted_with_the_same_orders() -> None:
+    with running(delay="1ms") as cluster, frames_between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
         fault = cluster.inject("n1", corrupt="1%")
         before = relayed_links(cluster)
-        for death in range(1, 4):
+        for count in range(1, 4):
             pid = relay_pid(cluster)
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda death=death: len(events_of(cluster, "relay restarted")) == death, "it is back")  # type: ignore[misc]
+            eventually(
+                lambda count=count: len(events_of(cluster, "relay restarted")) == count, "the relay has restarted"
+            )  # type: ignore[misc]
             assert relayed_links(cluster) == before
             traffic.wait()
             assert relay_pid(cluster) != pid
@@ -208,13 +218,15 @@ def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
         traffic.wait()
 
 
-def test_a_relay_that_dies_repeatedly_is_restarted_at_longer_intervals() -> None:
-    """The supervisor backs off between restarts, and the relay runs in the end."""
+def test_a_repeatedly_killed_relay_is_restarted_with_backoff() -> None:
+    """The supervisor waits longer before each restart; the relay runs in the end."""
     with running(delay="1ms") as cluster:
-        for death in range(1, 7):
-            eventually(lambda death=death: len(events_of(cluster, "relay restarted")) == death - 1, "it is back")  # type: ignore[misc]
+        for count in range(1, 7):
+            eventually(
+                lambda count=count: len(events_of(cluster, "relay restarted")) == count - 1, "the relay has restarted"
+            )  # type: ignore[misc]
             os.kill(relay_pid(cluster), signal.SIGKILL)
-        eventually(lambda: len(events_of(cluster, "relay restarted")) == 6, "it is back")
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 6, "the relay has restarted")
         ping(cluster, "n1", "n2")
 
 
@@ -222,17 +234,18 @@ def kill_supervisor(cluster: RunningCluster) -> int:
     supervisor = supervisor_of(cluster)
     os.kill(supervisor.pid, signal.SIGKILL)
     with suppress(ChildProcessError):
-        os.waitpid(supervisor.pid, 0)  # where it was started by this process
+        os.waitpid(supervisor.pid, 0)  # if it is a child of this process
     return supervisor.pid
 
 
-def test_a_relay_outlives_its_supervisor_loses_nothing_and_starts_another_one() -> None:
-    with running(delay="1ms") as cluster, between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
+def test_a_relay_survives_its_supervisor_without_loss_and_restarts_it() -> None:
+    with running(delay="1ms") as cluster, frames_between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
         pid = relay_pid(cluster)
-        for death in range(1, 4):
+        for count in range(1, 4):
             killed = kill_supervisor(cluster)
             eventually(
-                lambda death=death: len(events_of(cluster, "supervisor restarted")) == death, "there is another one"
+                lambda count=count: len(events_of(cluster, "supervisor restarted")) == count,
+                "the supervisor has restarted",
             )  # type: ignore[misc]
             traffic.wait()
             died, restarted = events_of(cluster, "supervisor died")[-1], events_of(cluster, "supervisor restarted")[-1]
@@ -243,13 +256,13 @@ def test_a_relay_outlives_its_supervisor_loses_nothing_and_starts_another_one() 
             assert start < ended <= restarted["time"]
         assert relay_pid(cluster) == pid
         assert events_of(cluster, "relay died") == []
-        os.kill(pid, signal.SIGKILL)  # which is no child of its present supervisor
-        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
+        os.kill(pid, signal.SIGKILL)  # not a child of the new supervisor
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "the relay has restarted")
         cluster.inject("n2", delay="1ms")
         ping(cluster, "n1", "n2")
 
 
-def test_a_span_that_ends_without_a_supervisor_is_invalid_from_its_death_on() -> None:
+def test_a_verdict_without_a_supervisor_is_invalid_and_names_the_gap() -> None:
     with running(delay="1ms") as cluster:
         before = baseline(cluster)
         killed = kill_supervisor(cluster)
@@ -260,20 +273,20 @@ def test_a_span_that_ends_without_a_supervisor_is_invalid_from_its_death_on() ->
         assert run_verdict.measured == ended - start > 0
 
 
-def test_traffic_passes_without_loss_while_supervisors_die_one_after_the_other() -> None:
-    with running(delay="200us") as cluster, connected(cluster, "n1", "n2") as (sender, receiver):
+def test_traffic_loses_nothing_while_the_supervisor_restarts() -> None:
+    with running(delay="200us") as cluster, tcp_connection(cluster, "n1", "n2") as (sender, receiver):
         before = relay_report(cluster)["links"][LINK]["forward"]["emulator"]
         kill_supervisor(cluster)
         transfer(sender, receiver, 4 << 20)
-        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "there is another one")
+        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "the supervisor has restarted")
         after = relay_report(cluster)["links"][LINK]["forward"]["emulator"]
         assert (after["overrun"], after["unsent"]) == (before["overrun"], before["unsent"])
 
 
-def test_supervisor_and_relay_that_die_together_are_restarted_by_the_next_command() -> None:
+def test_a_supervisor_and_a_relay_killed_together_are_restarted_by_the_next_command() -> None:
     with running(delay="1ms") as cluster:
         supervisor, relay = supervisor_of(cluster).pid, relay_pid(cluster)
-        os.kill(supervisor, signal.SIGSTOP)  # so that neither sees the other die
+        os.kill(supervisor, signal.SIGSTOP)  # so that neither can restart the other
         os.kill(relay, signal.SIGKILL)
         kill_supervisor(cluster)
         assert "GONE" in testbed("status", "--name", NAME).stdout
@@ -284,45 +297,45 @@ def test_supervisor_and_relay_that_die_together_are_restarted_by_the_next_comman
         assert "GONE" not in testbed("status", "--name", NAME).stdout
 
 
-def test_concurrent_starts_of_a_supervisor_give_one_and_no_link_is_forwarded_twice() -> None:
-    with running(delay="1ms") as cluster, between(cluster, ("n1", "n2")) as traffic:
+def test_concurrent_starts_of_a_supervisor_leave_one_running() -> None:
+    with running(delay="1ms") as cluster, frames_between(cluster, ("n1", "n2")) as traffic:
         directory, pid = Store().directory(NAME), relay_pid(cluster)
         kill_supervisor(cluster)
         started = [
             os.posix_spawn(sys.executable, [*command(Store(), NAME), "0", "0", ""], os.environ) for _ in range(4)
         ]
-        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "there is another one")
-        (kept,) = [entry for entry in (running_supervisor(directory),) if entry is not None]
-        for one in started:
-            if one != kept.pid:
-                os.waitpid(one, 0)
-        assert running_supervisor(directory) == kept
+        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "the supervisor has restarted")
+        (remaining,) = [entry for entry in (running_supervisor(directory),) if entry is not None]
+        for pid_started in started:
+            if pid_started != remaining.pid:
+                os.waitpid(pid_started, 0)
+        assert running_supervisor(directory) == remaining
         assert relay_pid(cluster) == pid
         traffic.wait()
 
 
-def test_a_missing_node_is_recreated_while_the_relay_forwards_the_others() -> None:
-    described_twice = resolve(impaired_star(delay="1ms"))
+def test_a_missing_node_is_recreated_without_a_restart_of_the_relay() -> None:
+    layout = resolve(impaired_star(delay="1ms"))
     with running(delay="1ms") as cluster:
-        stays = cluster.inject("n2", delay="2ms")
+        injection = cluster.inject("n2", delay="2ms")
         pid = relay_pid(cluster)
         namespaces.remove_name(os.path.basename(cluster["n1"].namespace))
         eventually(
             lambda: "n1.eth0" not in namespace_contents(cluster.state.namespaces[namespace_names.WIRE]).links,
-            "the kernel frees it",
+            "the kernel has freed the namespace",
         )
         ping(cluster, "n2", "n3")
-        assert up(described_twice).operations
+        assert up(layout).operations
         ping(RunningCluster.attach(NAME), "n1", "n2")
         assert relay_pid(cluster) == pid
         assert events_of(cluster, "relay died") == []
-        stays.lift()
+        injection.lift()
         ping(RunningCluster.attach(NAME), "n1", "n2")
 
 
 def test_a_link_that_moves_to_another_switch_keeps_being_forwarded() -> None:
-    def line(home: str) -> Layout:
-        links = [Link(ends=["n1", home], delay="1ms"), Link(ends=["n2", "s2"]), Link(ends=["s1", "s2"], delay="1ms")]
+    def line(switch: str) -> Layout:
+        links = [Link(ends=["n1", switch], delay="1ms"), Link(ends=["n2", "s2"]), Link(ends=["s1", "s2"], delay="1ms")]
         nodes = [Node(name="n1"), Node(name="n2")]
         return resolve(
             Description(name=NAME, nodes=nodes, switches=[Switch(name="s1"), Switch(name="s2")], links=links)
@@ -330,21 +343,21 @@ def test_a_link_that_moves_to_another_switch_keeps_being_forwarded() -> None:
 
     with RunningCluster(Store(), up(line("s1")).state) as cluster:
         index = namespace_contents(cluster["n1"].namespace).links["eth0"].index
-        for home in ("s2", "s1", "s2"):
-            up(line(home))
+        for switch in ("s2", "s1", "s2"):
+            up(line(switch))
             ping(cluster, "n1", "n2")
-            assert any(name.startswith(f"n1:eth0--{home}") for name in relayed_links(cluster))
+            assert any(name.startswith(f"n1:eth0--{switch}") for name in relayed_links(cluster))
             assert namespace_contents(cluster["n1"].namespace).links["eth0"].index == index
 
 
-def test_a_temporary_cluster_ends_with_its_process_even_if_that_is_killed(machine: Machine) -> None:
+def test_a_held_cluster_with_a_relay_ends_with_its_killed_process(machine: Machine) -> None:
     def hold_cluster(report: Callable[[object], None]) -> None:
         with Cluster.star(2).up() as cluster, cluster.inject("all", delay="1ms"):
             report(relay_pid(cluster))
             signal.pause()
 
     with background(hold_cluster) as process:
-        pid = process.answer()
+        pid = process.next_report()
         assert isinstance(pid, int)
         relay = processes.identity(pid)
         process.kill()
@@ -364,7 +377,7 @@ def test_down_ends_the_clusters_processes() -> None:
 
 
 IMPAIRED = resolve(impaired_star(delay="1ms", corrupt="1%"))
-OTHERWISE = resolve(impaired_star(nodes=4, delay="2ms", loss="1%"))
+CHANGED = resolve(impaired_star(nodes=4, delay="2ms", loss="1%"))
 
 
 def down() -> None:
@@ -377,11 +390,11 @@ def gc() -> None:
 
 def is_up(layout: Layout) -> bool:
     state = Store().read(NAME)
-    dry = bring_up(Store(), layout, name=NAME, origin="test", lasting=True, dry_run=True)
-    return state is not None and state.phase == "up" and not dry.operations
+    dry_run = bring_up(Store(), layout, name=NAME, origin="test", lasting=True, dry_run=True)
+    return state is not None and state.phase == "up" and not dry_run.operations
 
 
-def test_up_with_a_relay_killed_after_any_change_leaves_nothing_behind_gc(
+def test_gc_cleans_up_after_an_up_with_a_relay_killed_at_any_change(
     machine: Machine, record_property: Callable[[str, object], None]
 ) -> None:
     changes = changes_of(lambda: up(IMPAIRED))
@@ -397,17 +410,17 @@ def test_up_with_a_relay_killed_after_any_change_leaves_nothing_behind_gc(
     record_property("note", f"up of an impaired cluster of 3 nodes: {len(changes)} changes")
 
 
-def test_a_change_of_an_impaired_cluster_killed_after_any_step_is_completed_by_the_next(
+def test_a_killed_change_of_an_impaired_cluster_is_completed_by_the_next_up(
     machine: Machine, record_property: Callable[[str, object], None]
 ) -> None:
     in_child(lambda: up(IMPAIRED))
-    changes = changes_of(lambda: up(OTHERWISE))
+    changes = changes_of(lambda: up(CHANGED))
     in_child(down)
     for count, after in kill_points(changes):
         in_child(lambda: up(IMPAIRED))
-        kill_after(count, lambda: up(OTHERWISE))
+        kill_after(count, lambda: up(CHANGED))
         in_child(gc)
-        then = IMPAIRED if count % 2 else OTHERWISE
+        then = IMPAIRED if count % 2 else CHANGED
         in_child(lambda then=then: up(then))  # type: ignore[misc]
         assert is_up(then), f"change killed after change {count}, {after}"
         try:
@@ -420,7 +433,7 @@ def test_a_change_of_an_impaired_cluster_killed_after_any_step_is_completed_by_t
     record_property("note", f"change of an impaired cluster: {len(changes)} changes")
 
 
-def test_an_injection_killed_after_any_change_leaves_a_cluster_that_the_next_command_repairs(
+def test_a_cluster_with_a_killed_injection_is_repaired_by_the_next_command(
     machine: Machine, record_property: Callable[[str, object], None]
 ) -> None:
     def inject() -> None:
@@ -445,7 +458,7 @@ def test_an_injection_killed_after_any_change_leaves_a_cluster_that_the_next_com
 
 
 @pytest.mark.requires("userns")
-def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.PathLike[str]) -> None:
+def test_an_ordinary_users_relay_applies_changes_and_heals(switch: os.PathLike[str]) -> None:
     def body() -> None:
         with Cluster.star(2).up() as cluster:
             fault = cluster.inject("n1", delay="3ms")
@@ -460,45 +473,45 @@ def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.Path
             output = cluster["n1"].run(["ping", "-n", "-c1", "-W5", "n2"]).stdout
             assert float(output.split("time=")[1].split()[0]) >= 2.0
             os.kill(relay_pid(cluster), signal.SIGKILL)
-            eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
+            eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "the relay has restarted")
             ping(cluster, "n1", "n2")
             cluster.heal()
             assert relayed_links(cluster) == {}
             ping(cluster, "n1", "n2")
 
-    wait_for_success(as_user(home, body))  # type: ignore[arg-type]
+    wait_for_success(as_user(switch, body))  # type: ignore[arg-type]
 
 
-def test_the_relay_that_is_started_again_counts_on() -> None:
-    """The frames of a rule are counted through, also those that it counts apart; a rule that comes later begins at 1."""
+def test_a_restarted_relay_continues_its_counters_of_rules() -> None:
+    """Rules continue to count frames, also per key; a rule that is added later starts at 1."""
     with running(delay="1ms") as cluster:
         cluster.inject("n1", rules=["drop icmp and nth(5)", "drop icmp and nth(8, ip.dst)"], direction="out")
         before = baseline(cluster)
 
-        def lost_of(count: int) -> list[int]:
+        def lost_pings(count: int) -> list[int]:
             output = cluster["n1"].run(["ping", "-n", f"-c{count}", "-i0.2", "-W1", "n2"], check=False).stdout
             arrived = {int(number) for number in re.findall(r"icmp_seq=(\d+)", output)}
             return sorted(set(range(1, count + 1)) - arrived)
 
-        assert lost_of(3) == []
+        assert lost_pings(3) == []
         os.kill(relay_pid(cluster), signal.SIGKILL)
-        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
-        assert lost_of(3) == [2]
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "the relay has restarted")
+        assert lost_pings(3) == [2]
         os.kill(relay_pid(cluster), signal.SIGKILL)
-        eventually(lambda: len(events_of(cluster, "relay restarted")) == 2, "it is back")
-        assert lost_of(3) == [3]  # the second rule has not seen the frame that the first one lost
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 2, "the relay has restarted")
+        assert lost_pings(3) == [3]  # the second rule has not seen the frame that the first one lost
         later = cluster.inject("n1", rules=["drop icmp and nth(2)"], direction="out")
-        assert lost_of(3) == [2]
+        assert lost_pings(3) == [2]
         later.lift()
         assert "rules and chance count on" in testbed("events", "--name", NAME).stdout
-        judged = verdict(cluster, before)
-        gaps = [finding for finding in judged.findings if finding.what == "relay gap"]
-        assert {judged.grade, *(gap.grade for gap in gaps)} == {Grade.INVALID}
+        run_verdict = verdict(cluster, before)
+        gaps = [finding for finding in run_verdict.findings if finding.what == "relay gap"]
+        assert {run_verdict.grade, *(gap.grade for gap in gaps)} == {Grade.INVALID}
         assert all("counters of rules (nth, first, every) and chance continue" in gap.reason for gap in gaps)
 
 
-def test_a_relay_that_ended_on_purpose_leaves_no_counts() -> None:
-    """Declared rules have no number, and count from 1 when they are added again."""
+def test_a_relay_that_ended_regularly_leaves_no_counters() -> None:
+    """Declared rules count from 1 when they are added again."""
     impaired = impaired_star(rules=["drop icmp and nth(3)"])  # type: ignore[arg-type]
     with RunningCluster(Store(), up(resolve(impaired)).state) as cluster:
         for _ in range(2):

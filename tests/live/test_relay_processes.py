@@ -1,4 +1,4 @@
-"""A relay of several processes, as on a machine with many processors: each forwards its share of the links."""
+"""A relay of several processes, as on a machine with many cores: each forwards its share of the links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pids(cluster: RunningCluster) -> list[int]:
     return [process["pid"] for process in report["processes"]]
 
 
-def test_links_are_shared_out_and_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_are_distributed_and_keep_their_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_client, "_process_count", lambda: 3)
     with Cluster.star(6).up() as cluster:
         with cluster.inject("all", delay="1ms"):
@@ -30,14 +30,14 @@ def test_links_are_shared_out_and_stay_where_they_are(monkeypatch: pytest.Monkey
             assert orders is not None
             assert len(pids(cluster)) == len(set(orders.processes_of().values())) > 1
             assert report["links"].keys() == {link.name for link in orders.links}
-            first = pids(cluster)
+            initial_pids = pids(cluster)
             for node in ("n2", "n3", "n4", "n5", "n6"):
                 cluster["n1"].run(["ping", "-q", "-c1", "-W10", node])
             with cluster.inject("n2", delay="3ms"):
-                assert pids(cluster) == first
+                assert pids(cluster) == initial_pids
                 output = cluster["n1"].run(["ping", "-c1", "-W10", "n2"]).stdout
                 assert float(output.split("time=")[1].split()[0]) > 8.0
-            assert pids(cluster) == first
+            assert pids(cluster) == initial_pids
         assert relay_client.report(Store(), cluster.state) is None
         with cluster.inject("n1", delay="1ms"):
             assert len(pids(cluster)) == 1

@@ -20,7 +20,7 @@ STAR = Cluster.star(3, loss="10%")
 SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
 
 
-def test_a_correct_live_run_passes_its_checks_and_its_fates_recur_in_the_simulation(
+def test_a_correct_live_run_passes_its_checks_and_is_replayed_in_the_simulation(
     tmp_path: Path,
 ) -> None:
     result = testbed.run(STAR, "random", output=tmp_path / "run", settings=SETTINGS, fates=True, seed=1)
@@ -34,40 +34,40 @@ def test_a_correct_live_run_passes_its_checks_and_its_fates_recur_in_the_simulat
     assert 0 < again.applied <= again.fates
 
 
-def carried_by(datapath: str) -> Cluster:
-    whole = STAR.model_dump()
-    return Cluster(**{**whole, "links": [{**link, "datapath": datapath} for link in whole["links"]]})
+def with_datapath(datapath: str) -> Cluster:
+    description = STAR.model_dump()
+    return Cluster(**{**description, "links": [{**link, "datapath": datapath} for link in description["links"]]})
 
 
 def fates_of(folder: Path) -> Any:
     return json.loads((folder / "result.json").read_text())["fates"]
 
 
-def test_a_run_on_relayed_links_has_all_fates_without_requesting_them(tmp_path: Path) -> None:
-    testbed.run(carried_by("relay"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
+def test_a_run_on_relayed_links_records_all_fates_by_default(tmp_path: Path) -> None:
+    testbed.run(with_datapath("relay"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
     assert fates_of(tmp_path / "run") == {"whole": True, "untold": []}
     again = replay_repetition(read_repetition(tmp_path / "run"), "sim")
     assert 0 < again.applied <= again.fates == len(read_log(tmp_path / "run" / FATES))
 
 
 @pytest.mark.requires("bpf")
-def test_a_run_names_the_fates_that_cannot_be_reconstructed(tmp_path: Path) -> None:
-    testbed.run(carried_by("tc"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
-    (why,) = fates_of(tmp_path / "run")["untold"]
-    assert why.startswith("the kernel forwards n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and logs no fates")
-    assert replay_repetition(read_repetition(tmp_path / "run"), "sim").fates == -1, "the seed gives them"
+def test_a_run_on_kernel_datapaths_reports_the_missing_fates(tmp_path: Path) -> None:
+    testbed.run(with_datapath("tc"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
+    (reason,) = fates_of(tmp_path / "run")["untold"]
+    assert reason.startswith("the kernel forwards n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and logs no fates")
+    assert replay_repetition(read_repetition(tmp_path / "run"), "sim").fates == -1, "the fates come from the seed"
 
 
-def test_a_run_on_a_cluster_that_is_up_has_no_fates_from_the_beginning(tmp_path: Path) -> None:
-    with carried_by("relay").up() as cluster:
+def test_a_run_on_a_running_cluster_records_no_fates(tmp_path: Path) -> None:
+    with with_datapath("relay").up() as cluster:
         testbed.run(cluster, "random", output=tmp_path / "run", settings=SETTINGS)
     assert not (tmp_path / "run" / FATES).exists()
-    (why,) = fates_of(tmp_path / "run")["untold"]
-    assert why.startswith("the cluster was up before the run")
+    (reason,) = fates_of(tmp_path / "run")["untold"]
+    assert reason.startswith("the cluster was up before the run")
 
 
 @pytest.mark.requires("interpreted")
-def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_check(tmp_path: Path) -> None:
+def test_a_defect_found_in_simulation_fails_the_same_check_in_a_live_replay(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[0].apply(patch)
         with pytest.raises(TestbedError):
@@ -78,4 +78,4 @@ def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_
     assert again.failed == {"progress"}
     assert again.reproduced
     assert "no program and no transfer has ended" in again.error
-    assert not replay_repetition(repetition, "live").failed, "without the mistake"
+    assert not replay_repetition(repetition, "live").failed, "without the defect the replay passes"

@@ -1,5 +1,5 @@
-"""The papers' rows on real frames, where time is dilated: the simulation's, but for the lateness that the run measured.
-In CI a row or two of each paper; with TESTBED_LONG=1 all that two nodes tell, and the shapes."""
+"""The papers' rows in dilated runs: they equal the simulation's within the measured lateness. CI runs a few rows of each
+paper; TESTBED_LONG=1 all rows of two nodes, and the shapes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = [
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 ROUNDING = 20
-"""Nanoseconds: of rates, and of half round trips."""
+"""Rounding of rates and half round trips, ns."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs of a paper. profile: profile of its hardware. crossings: crossings of a frame in the time that a row tells, at
-    most. dilate: how many times slower; wrong: the factor by which a wrong profile's costs are too high. On a busy machine
-    the median frame may be milliseconds late, and rows of some 20 us must be told apart all the same."""
+    """Runs of a paper. profile: of its hardware. crossings: maximum link crossings within a row's time. dilate: factor,
+    large enough to distinguish rows of 20 us although frames of a busy machine are milliseconds late. wrong: factor of a
+    wrong profile's costs."""
 
     protocol: str
     profile: Profile
@@ -51,7 +51,7 @@ PAPERS = (
 
 
 def nanoseconds(row: Compared) -> float:
-    """The time that a row tells; of a bandwidth, that of a kilobyte."""
+    """Return a row's time in ns; for a bandwidth, the time of a kilobyte."""
     by_unit: dict[str, Callable[[float], float]] = {
         "us": lambda value: value * 1e3,
         "Mb/s": lambda value: 8e6 / value,
@@ -60,8 +60,8 @@ def nanoseconds(row: Compared) -> float:
     return by_unit[row.row.unit](row.ours)
 
 
-def agree(exact: Reproduction, dilated: Reproduction, crossings: int) -> bool:
-    """Return whether no row's time is early, and none later than its frames were."""
+def times_agree(exact: Reproduction, dilated: Reproduction, crossings: int) -> bool:
+    """Return whether no row is too fast, and none exceeds the simulation by more than its frames were late."""
     late = ROUNDING + crossings * max(dilated.late.values())
     rows = [pair for pair in zip(exact.rows, dilated.rows, strict=True) if pair[0].row.unit in ("us", "Mb/s", "MB/s")]
     assert rows
@@ -71,7 +71,7 @@ def agree(exact: Reproduction, dilated: Reproduction, crossings: int) -> bool:
 @pytest.mark.parametrize(
     "selection", [EMP, AM2, *PAPERS], ids=lambda selection: "-".join((selection.protocol, *selection.runs))
 )
-def test_rows_equal_those_of_the_simulation_up_to_lateness_and_those_of_a_wrong_profile_do_not(
+def test_rows_equal_the_simulations_within_the_lateness_but_not_a_wrong_profiles(
     selection: Selection, record_property: Callable[[str, object], None]
 ) -> None:
     dilated = reproduce(selection.protocol, mode="dilated", dilate=selection.dilate, runs=selection.runs)
@@ -81,9 +81,10 @@ def test_rows_equal_those_of_the_simulation_up_to_lateness_and_those_of_a_wrong_
     )
     rows = ", ".join(f"{row.row.name} {row.error:+.1%}" for row in dilated.rows)
     record_property(
-        "note", f"{selection.protocol} dilated {selection.dilate} times, beside its paper: {rows}; late {dilated.late}"
+        "note",
+        f"{selection.protocol} dilated {selection.dilate} times, compared with its paper: {rows}; late {dilated.late}",
     )
-    assert agree(exact, dilated, selection.crossings)
-    assert not agree(wrong, dilated, selection.crossings)
+    assert times_agree(exact, dilated, selection.crossings)
+    assert not times_agree(wrong, dilated, selection.crossings)
     if selection in PAPERS:
         assert dilated.failures == []

@@ -1,4 +1,4 @@
-"""A NIC that has restarted before its first message: every mode treats a message to it equally."""
+"""A NIC that restarts before its first message receives messages in every mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MS = 1_000_000
 MODES: tuple[tuple[Mode, int | None], ...] = (("sim", None), ("live", None), ("dilated", 5))
 
 
-async def first_word(comm: Comm, node: Node) -> str:
+async def send_after_restart(comm: Comm, node: Node) -> str:
     """n1 sends its first message once n2 has restarted."""
     if comm.rank == 0:
         await node.sleep(150 * MS)
@@ -28,10 +28,10 @@ async def first_word(comm: Comm, node: Node) -> str:
 
 
 @pytest.mark.parametrize(("mode", "dilate"), MODES)
-def test_a_first_message_to_an_unannounced_restarted_node_arrives(mode: Mode, dilate: int | None) -> None:
-    again = Scenario(name="again", faults=(Restart(on="n2", at="50ms"),))
+def test_a_first_message_to_a_restarted_node_arrives(mode: Mode, dilate: int | None) -> None:
+    restart = Scenario(name="restart", faults=(Restart(on="n2", at="50ms"),))
     result = testbed.run(
-        Cluster.star(2, delay="10us"), first_word, mode=mode, dilate=dilate, scenario=again,
+        Cluster.star(2, delay="10us"), send_after_restart, mode=mode, dilate=dilate, scenario=restart,
         check=False, timeout=20,
     )  # fmt: skip
     assert result.results == {"n1": "", "n2": "incarnation 2: hello"}

@@ -1,4 +1,4 @@
-"""Results on a disk that is full."""
+"""Runs and studies whose results go to a full disk."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ settings = {{ count = 1, sizes = "{",".join(map(str, range(60)))}" }}
 seed = [1, 2, 3, 4]
 """
 """Points of several kilobytes."""
-SIZE, ROOM = 4 * 2**20, 2 * 4096
-"""Bytes of the small file system, and those that a study has used before its first point."""
+SIZE, STUDY_OVERHEAD = 4 * 2**20, 2 * 4096
+"""Bytes of the small file system, and of a study's files before its first point."""
 
 
 @pytest.mark.parametrize("option", ["--capture", "--history", "--check"])
@@ -39,7 +39,7 @@ def test_a_simulation_reports_that_its_results_cannot_be_written(option: str, tm
     syscalls.mount("small", str(small), "tmpfs", 0, "size=64k")
     try:
         result = run_command("run", "star-4", "random", "--mode", "sim", option, "--output", str(small / "run"))
-        assert (result.code, result.is_sentence) == (1, True), result
+        assert (result.code, result.is_clean_exit) == (1, True), result
         assert f"results cannot be written to {small}" in result.text
         assert "understood" not in result.text
     finally:
@@ -47,7 +47,7 @@ def test_a_simulation_reports_that_its_results_cannot_be_written(option: str, tm
     assert os.listdir(small) == []
 
 
-def test_a_study_keeps_its_points_and_continues_when_the_disk_has_space_again(tmp_path: Path) -> None:
+def test_a_study_keeps_its_points_and_continues_after_space_was_freed(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     study = load(tmp_path / "study.toml")
     results = [compute(requested(point, study.base)) for point in study.points]
@@ -55,21 +55,21 @@ def test_a_study_keeps_its_points_and_continues_when_the_disk_has_space_again(tm
     small.mkdir()
     syscalls.mount("small", str(small), "tmpfs", 0, f"size={SIZE}")
     try:
-        (small / "filling").write_bytes(bytes(SIZE - ROOM - sum(map(len, results)) // 2))
+        (small / "filler").write_bytes(bytes(SIZE - STUDY_OVERHEAD - sum(map(len, results)) // 2))
         full = run_command("study", str(tmp_path / "study.toml"), "--workers", "1", "--output", str(small / "out"))
-        assert (full.code, full.is_sentence) == (1, True), full
+        assert (full.code, full.is_clean_exit) == (1, True), full
         assert "points.jsonl cannot be written: No space left on device" in full.text
         assert f"'testbed study --continue {small}/out' continues it" in full.text
-        kept = complete_lines(small / "out" / "points.jsonl")
-        assert 0 < len(kept) < len(results)
+        points_before = complete_lines(small / "out" / "points.jsonl")
+        assert 0 < len(points_before) < len(results)
         again = run_command("study", "--continue", str(small / "out"), "--workers", "1")
-        assert (again.code, again.is_sentence) == (1, True), again
-        assert complete_lines(small / "out" / "points.jsonl") == kept
-        (small / "filling").unlink()
+        assert (again.code, again.is_clean_exit) == (1, True), again
+        assert complete_lines(small / "out" / "points.jsonl") == points_before
+        (small / "filler").unlink()
         done = run_command("study", "--continue", str(small / "out"), "--workers", "1")
         assert done.code == 0, done
         lines = complete_lines(small / "out" / "points.jsonl")
-        assert lines[: len(kept)] == kept
+        assert lines[: len(points_before)] == points_before
         assert sorted(json.loads(line)["point"] for line in lines) == list(range(len(results)))
         rows = [json.loads(line) for line in (small / "out" / "rows.jsonl").read_bytes().splitlines()]
         assert rows == [
@@ -82,5 +82,5 @@ def test_a_study_keeps_its_points_and_continues_when_the_disk_has_space_again(tm
 
 
 def complete_lines(file: Path) -> list[bytes]:
-    """Lines but those that a full disk has cut off."""
+    """Return the lines that were written completely."""
     return [line for line in file.read_bytes().splitlines() if line.endswith(b"}")]

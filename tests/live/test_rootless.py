@@ -1,4 +1,4 @@
-"""Clusters of an ordinary user: the same calls, in a user namespace."""
+"""Clusters of an ordinary user in a user namespace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def up(nodes: int) -> ApplyResult:
     return bring_up(Store(), layout, name="star", origin="a test", lasting=True)
 
 
-def test_an_ordinary_user_brings_a_cluster_up_uses_changes_and_removes_it(home: Path) -> None:
+def test_an_ordinary_user_brings_up_uses_changes_and_takes_down_a_cluster(home: Path) -> None:
     def body() -> None:
         assert len(up(2).operations) == 10
         cluster = RunningCluster.attach()
@@ -43,9 +43,9 @@ def test_an_ordinary_user_brings_a_cluster_up_uses_changes_and_removes_it(home: 
         assert [str(operation) for operation in up(3).operations][:2] == ["make node n3", "make link n3:eth0--s1:3"]
         cluster = RunningCluster.attach()
         cluster["n3"].run(["ping", "-n", "-q", "-c1", "-W5", "n1"])
-        seen = status(cluster.state)
-        assert [(node.name, node.exists) for node in seen.nodes] == [("n1", True), ("n2", True), ("n3", True)]
-        assert all(link.up and link.forward.frames for link in seen.links[:1])
+        cluster_status = status(cluster.state)
+        assert [(node.name, node.exists) for node in cluster_status.nodes] == [("n1", True), ("n2", True), ("n3", True)]
+        assert all(link.up and link.forward.frames for link in cluster_status.links[:1])
         cluster.down()
         with pytest.raises(NotFoundError):
             RunningCluster.attach("star")
@@ -54,7 +54,7 @@ def test_an_ordinary_user_brings_a_cluster_up_uses_changes_and_removes_it(home: 
     wait_for_success(as_user(home, body))
 
 
-def test_later_processes_of_the_user_enter_the_cluster_that_an_earlier_one_made(home: Path) -> None:
+def test_later_processes_of_the_user_can_use_the_cluster(home: Path) -> None:
     def first() -> None:
         up(2)
 
@@ -71,7 +71,7 @@ def test_later_processes_of_the_user_enter_the_cluster_that_an_earlier_one_made(
         wait_for_success(as_user(home, step))
 
 
-def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
+def test_a_cluster_whose_namespace_holder_died_is_brought_up_again(home: Path) -> None:
     def body() -> None:
         state = up(2).state
         assert state.holder is not None
@@ -87,11 +87,11 @@ def test_a_cluster_of_another_pid_namespace_is_neither_used_nor_removed(home: Pa
     def first() -> None:
         up(2)
 
-    def elsewhere() -> None:
+    def in_other_pid_namespace() -> None:
         store = Store()
-        hidden = r"^cluster star depends on process \d+ of another pid namespace \(pid:\[\d+\]\), which is not visible"
+        message = r"^cluster star depends on process \d+ of another pid namespace \(pid:\[\d+\]\), which is not visible"
         for use in (lambda: up(2), lambda: up(3), lambda: RunningCluster.attach("star"), lambda: down(store, "star")):
-            with pytest.raises(OtherPidNamespaceError, match=hidden):
+            with pytest.raises(OtherPidNamespaceError, match=message):
                 use()
         [finding] = collect(store)
         assert (finding.what, finding.removed) == ("cluster star", False)
@@ -103,16 +103,16 @@ def test_a_cluster_of_another_pid_namespace_is_neither_used_nor_removed(home: Pa
         cluster.down()
 
     wait_for_success(as_user(home, first))
-    apart = os.fork()
-    if apart == 0:
+    child = os.fork()
+    if child == 0:
         status = 1
         try:
             syscalls.unshare(CLONE_NEWPID)  # for the children of this process
-            wait_for_success(as_user(home, elsewhere))
+            wait_for_success(as_user(home, in_other_pid_namespace))
             status = 0
         finally:
             os._exit(status)
-    wait_for_success(apart)
+    wait_for_success(child)
     wait_for_success(as_user(home, last))
 
 
@@ -129,7 +129,7 @@ def test_a_held_cluster_ends_with_its_block(home: Path) -> None:
     wait_for_success(as_user(home, body))
 
 
-def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> None:
+def test_a_held_cluster_ends_with_its_killed_process(home: Path) -> None:
     reader, writer = os.pipe()
 
     def hold() -> None:
@@ -152,7 +152,7 @@ def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> Non
     eventually(lambda: list(home.iterdir()) == [], "the state is removed")
 
 
-def test_the_directory_of_an_ordinary_users_clusters_is_private(home: Path) -> None:
+def test_an_ordinary_users_state_directory_is_private(home: Path) -> None:
     def body() -> None:
         os.umask(0)
         up(2)
@@ -162,7 +162,7 @@ def test_the_directory_of_an_ordinary_users_clusters_is_private(home: Path) -> N
     wait_for_success(as_user(home, body))
 
 
-def test_a_directory_of_clusters_that_others_can_write_is_refused(home: Path) -> None:
+def test_a_state_directory_that_others_can_write_is_rejected(home: Path) -> None:
     def body() -> None:
         root = Store().root
         root.mkdir()
@@ -174,20 +174,20 @@ def test_a_directory_of_clusters_that_others_can_write_is_refused(home: Path) ->
     wait_for_success(as_user(home, body))
 
 
-def test_a_directory_of_clusters_that_another_user_made_is_refused(home: Path) -> None:
+def test_a_state_directory_of_another_user_is_rejected(home: Path) -> None:
     def body() -> None:
         with pytest.raises(PermissionDeniedError, match=f"^{Store().root} belongs to another user$"):
             up(2)
 
-    theirs = home / "netns-testbed"
-    theirs.mkdir(mode=0o755)
+    foreign = home / "netns-testbed"
+    foreign.mkdir(mode=0o755)
     try:
         wait_for_success(as_user(home, body))
     finally:
-        theirs.rmdir()
+        foreign.rmdir()
 
 
-def test_the_machines_root_namespace_gets_no_interface(home: Path) -> None:
+def test_no_interface_is_added_to_the_machines_network_namespace(home: Path) -> None:
     before = subprocess.run(["ip", "-j", "link"], capture_output=True, check=True).stdout
 
     def body() -> None:
@@ -197,14 +197,14 @@ def test_the_machines_root_namespace_gets_no_interface(home: Path) -> None:
     wait_for_success(as_user(home, body))
 
 
-def test_the_setting_that_forbids_user_namespaces_is_named(home: Path) -> None:
-    """user.max_user_namespaces is counted per user namespace: in one of our own it can be forbidden to ourselves."""
+def test_a_sysctl_that_forbids_user_namespaces_is_reported(home: Path) -> None:
+    """user.max_user_namespaces is per user namespace, so the test sets it to 0 in its own."""
 
     def body() -> None:
         userns.become_namespace_root()
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
-        is_never_root = pytest.MonkeyPatch()
-        is_never_root.setattr(userns, "is_root", lambda: False)
+        monkeypatch = pytest.MonkeyPatch()
+        monkeypatch.setattr(userns, "is_root", lambda: False)
         with pytest.raises(PermissionDeniedError) as caught:
             Cluster.star(2).up()
         assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""``testbed run`` and ``testbed runs`` as their users see them: each test is a user story."""
+"""User stories of ``testbed run`` and ``testbed runs``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed.cli.documents import schema_of
 from testbed.controller.runs import running_commands
 from testbed.controller.runs.command_runs import run_commands
 from testbed.observe.recorded import read_run
-from tests.live.testbed_command import TESTBED, refused
+from tests.live.testbed_command import TESTBED, assert_error
 from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -25,11 +25,11 @@ TIMEOUT = 30.0  # s
 SMALL = ("--set", "count=5", "--set", "sizes=0,4")
 
 
-def nothing_is_up() -> bool:
+def no_cluster_is_up() -> bool:
     return not json.loads(command("status", "--json").stdout)["clusters"]
 
 
-def test_a_run_prints_its_table_its_verdict_and_its_folder_which_runs_lists_and_shows(tmp_path: Path) -> None:
+def test_a_run_prints_table_verdict_and_folder_and_is_listed_by_runs(tmp_path: Path) -> None:
     run = command("run", "star-4", "pingpong", *SMALL, cwd=tmp_path)
     assert run.returncode in (0, 8), run.stderr
     assert run.stdout.splitlines()[0].split()[:4] == ["node", "size", "count", "min"]
@@ -41,7 +41,7 @@ def test_a_run_prints_its_table_its_verdict_and_its_folder_which_runs_lists_and_
     shown = command("runs", str(folder), cwd=tmp_path).stdout
     assert "done" in shown
     assert "0 B" in shown
-    assert nothing_is_up()
+    assert no_cluster_is_up()
 
 
 def test_documents_match_the_schema(tmp_path: Path) -> None:
@@ -64,31 +64,33 @@ def test_a_users_workload_runs_on_a_running_cluster_which_stays_up(tmp_path: Pat
     try:
         run = command("run", "star-4", "./own.py:hello", "--set", "times=3", "--json", cwd=tmp_path)
         assert [row["times"] for row in json.loads(run.stdout)["rows"]] == [3] * 4
-        assert not nothing_is_up()
+        assert not no_cluster_is_up()
     finally:
         command("down", "--all")
 
 
-def test_mistakes_are_sentences(tmp_path: Path) -> None:
+def test_usage_errors_are_reported_with_exit_codes(tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return command("run", *arguments, cwd=tmp_path)
 
     (tmp_path / "raises.py").write_text("raise RuntimeError('at import')\n")
-    refused(run("star-4"), 2, "give either a workload or commands")
-    refused(run("star-4", "pingpnog"), 4, "no workload is called 'pingpnog'", "did you mean 'pingpong'?")
-    refused(run("star-4", "pingpong", "--set", "cuont=1"), 2, "unknown setting 'cuont'", "did you mean 'count'?")
-    refused(run("star-4", "pingpong", "--protocol", "epm"), 4, "no protocol is called 'epm'")
-    refused(run("star-4", "pingpong", "--protocol", "tcp", "--mode", "sim"), 3, "tcp is a kernel protocol")
-    refused(run("sta-4", "pingpong"), 4, "sta-4")
-    refused(run("star-4", "pingpong", "--mode", "sim", "--repeat", "9" * 30), 2, "repeat: found 999", "1 to 1,000,000")
-    refused(run("star-4", "--mode", "sim", "--on", "n1", "true"), 3, "commands run in namespaces")
-    refused(run("star-4", "--on", "n9", "true"), 4, "has no node 'n9'")
+    assert_error(run("star-4"), 2, "give either a workload or commands")
+    assert_error(run("star-4", "pingpnog"), 4, "no workload is called 'pingpnog'", "did you mean 'pingpong'?")
+    assert_error(run("star-4", "pingpong", "--set", "cuont=1"), 2, "unknown setting 'cuont'", "did you mean 'count'?")
+    assert_error(run("star-4", "pingpong", "--protocol", "epm"), 4, "no protocol is called 'epm'")
+    assert_error(run("star-4", "pingpong", "--protocol", "tcp", "--mode", "sim"), 3, "tcp is a kernel protocol")
+    assert_error(run("sta-4", "pingpong"), 4, "sta-4")
+    assert_error(
+        run("star-4", "pingpong", "--mode", "sim", "--repeat", "9" * 30), 2, "repeat: found 999", "1 to 1,000,000"
+    )
+    assert_error(run("star-4", "--mode", "sim", "--on", "n1", "true"), 3, "commands run in namespaces")
+    assert_error(run("star-4", "--on", "n9", "true"), 4, "has no node 'n9'")
     raised = run("star-4", "./raises.py")
     assert (raised.returncode, "at import" in raised.stderr) == (1, True)
-    assert nothing_is_up()
+    assert no_cluster_is_up()
 
 
-def test_commands_run_on_their_nodes_and_a_client_waits_for_its_server(tmp_path: Path) -> None:
+def test_commands_run_on_their_nodes_and_a_client_starts_after_its_server(tmp_path: Path) -> None:
     server = "python3 -c 'import socket; s = socket.create_server((\"\", 99)); print(s.accept()[0].recv(9).decode())'"
     client = 'python3 -c \'import socket; socket.create_connection(("n1", 99)).send(b"hello")\''
     run = command("run", "star-4", "--on", "n1", server, "--on", "n2", client, "--output", "out", cwd=tmp_path)
@@ -101,30 +103,32 @@ def test_commands_run_on_their_nodes_and_a_client_waits_for_its_server(tmp_path:
     ]
 
 
-def test_a_client_waits_for_its_server_although_another_one_is_listening(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_commands, "LISTEN_TIMEOUT", TIMEOUT)  # no machine is too slow for it
+def test_a_client_waits_for_all_servers_to_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running_commands, "LISTEN_TIMEOUT", TIMEOUT)  # long enough for a busy machine
     server = "python3 -c 'import socket; socket.create_server((\"\", {port})).accept()'"
     clients = "python3 -c 'import socket; [socket.create_connection((\"n1\", port)) for port in (99, 98)]'"
     commands = [("n1", server.format(port=98)), ("n1", f"sleep 0.2; {server.format(port=99)}"), ("n2", clients)]
     assert [done.code for done in run_commands(Cluster.star(2), commands).commands] == [0, 0, 0]
 
 
-def test_a_command_that_fails_ends_the_others_and_one_that_does_not_end_is_ended(tmp_path: Path) -> None:
+def test_a_failed_command_ends_the_others_and_a_timeout_kills_the_rest(tmp_path: Path) -> None:
     before = time.monotonic()
     run = command(
-        "run", "star-4", "--on", "n1", "sleep 600 & sleep 600", "--on", "n2", "echo why; exit 3", cwd=tmp_path
+        "run", "star-4", "--on", "n1", "sleep 600 & sleep 600", "--on", "n2", "echo reason; exit 3", cwd=tmp_path
     )
-    refused(run, 1, "n2: echo why; exit 3 ended with code 3", "why", "the results so far are in results/runs/")
+    assert_error(
+        run, 1, "n2: echo reason; exit 3 ended with code 3", "reason", "the results so far are in results/runs/"
+    )
     run = command("run", "star-4", "--timeout", "0.5", "--on", "n1", "sleep 600", cwd=tmp_path)
-    refused(run, 1, "commands did not end within 0.5 s and were killed: n1: sleep 600")
+    assert_error(run, 1, "commands did not end within 0.5 s and were killed: n1: sleep 600")
     assert time.monotonic() - before < TIMEOUT
-    assert nothing_is_up()
+    assert no_cluster_is_up()
 
 
 @pytest.mark.parametrize("mode", ["sim", "live"])
 @pytest.mark.parametrize("event", ["run.json", "rows.jsonl", "logs"])
-def test_an_interruption_at_any_moment_leaves_only_the_measurements(tmp_path: Path, mode: str, event: str) -> None:
-    """Interrupt as soon as the file, folder or (rows) first row is there."""
+def test_an_interrupted_run_keeps_its_measurements_and_leaves_no_cluster(tmp_path: Path, mode: str, event: str) -> None:
+    """Interrupt as soon as the file, the folder or (rows.jsonl) the first row exists."""
     (tmp_path / "endless.py").write_text(
         "async def endless(comm, node):\n"
         "    node.row(measured=1)\n"
@@ -145,11 +149,11 @@ def test_an_interruption_at_any_moment_leaves_only_the_measurements(tmp_path: Pa
     assert process.returncode == 130
     assert "Traceback" not in errors
     status = read_run(tmp_path / "out").status
-    assert status == "interrupted" or (event == "run.json" and status == "unfinished")  # it had not begun
-    assert nothing_is_up()
+    assert status == "interrupted" or (event == "run.json" and status == "unfinished")  # not started yet
+    assert no_cluster_is_up()
 
 
-def test_several_protocols_in_both_modes_have_one_table_though_some_have_keys_of_their_own(tmp_path: Path) -> None:
+def test_several_protocols_and_modes_share_one_table_with_different_columns(tmp_path: Path) -> None:
     arguments = ("--protocol", "emp,udp", "--mode", "sim,live", "--output", str(tmp_path / "run"))
     run = command("run", "star-2", "pingpong", *SMALL, *arguments)
     assert run.returncode in (0, 8), run.stderr
@@ -161,4 +165,4 @@ def test_several_protocols_in_both_modes_have_one_table_though_some_have_keys_of
     assert [line[:2] for line in lines[8:12]] == [["emp", "sim"], ["emp", "live"], ["udp", "sim"], ["udp", "live"]]
     assert "not run: " in run.stdout.splitlines()[10]
     assert (tmp_path / "run" / "report.html").exists()
-    assert nothing_is_up()
+    assert no_cluster_is_up()

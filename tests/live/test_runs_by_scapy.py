@@ -1,4 +1,4 @@
-"""A run in namespaces with Scapy as codec: its node processes use it."""
+"""Runs in namespaces with Scapy as codec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
 @pytest.mark.parametrize("codec", ["generated", "scapy"])
-def test_scapy_builds_the_frames_in_each_node_only_on_request(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
+def test_node_processes_use_scapy_only_on_request(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
     built, build = [0], Packet.build
 
     def count_build(packet: Packet) -> bytes:
@@ -22,7 +22,7 @@ def test_scapy_builds_the_frames_in_each_node_only_on_request(monkeypatch: pytes
         return bytes(build(packet))
 
     async def greet(comm: Comm, node: Node) -> int:  # noqa: ARG001
-        """How many packets have been built in its process until now."""
+        """Return the number of packets built by this process during an exchange."""
         before = built[0]
         await comm.sendrecv("hello", 1 - comm.rank, source=1 - comm.rank)
         return built[0] - before

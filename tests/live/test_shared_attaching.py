@@ -1,4 +1,4 @@
-"""Scripts started in nodes whose NICs are shared: several at once, dying agents, clean-up."""
+"""Scripts that attach to shared NICs: several per node, restarted agents, clean-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testbed.cluster.records.status import status
 from testbed.errors import ConflictError, UnsupportedError
 from testbed.runtime import event_log
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 from tests.live.testbed_command import TESTBED
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -28,14 +28,14 @@ PROTOCOLS = ("emp", "am2")
 RING = """
 from testbed import attach
 
-async def around(comm, node):
+async def send_around(comm, node):
     sent = node.spawn(comm.send(f"from {node.name}", (comm.rank + 1) % comm.size, tag=3), "send")
     received = await comm.recv(source=(comm.rank - 1) % comm.size, tag=3)
     await sent
     return received
 
 with attach() as nic:
-    print(nic.comm.rank, nic.run(around))
+    print(nic.comm.rank, nic.run(send_around))
 """
 HOLD = """
 import sys
@@ -45,23 +45,26 @@ with attach(function=0) as nic:
     print("attached", flush=True)
     sys.stdin.read()
 """
-TALK = """
+TRANSFER = """
 from testbed import attach
 
-async def talk(comm, node):
+async def transfer(comm, node):
     if comm.rank == 0:
         return await comm.recv(source=2)
     await comm.send("still here", 0)
 
 with attach(function=0) as nic:
-    print(nic.run(talk))
+    print(nic.run(transfer))
 """
 
 
 def start(cluster: RunningCluster, node: str, script: str, protocol: str = "emp") -> subprocess.Popen[str]:
-    spoken = script.replace("with attach(", f"with attach({protocol!r}, ")
+    script_with_protocol = script.replace("with attach(", f"with attach({protocol!r}, ")
     return cluster[node].popen(
-        [sys.executable, "-c", spoken], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", script_with_protocol],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -72,14 +75,14 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def agent_of(cluster: RunningCluster, node: str) -> int:
-    """The process that listens in a node."""
-    inside = os.stat(cluster[node].namespace).st_ino
-    (actual,) = [
+    """Return the pid of a node's agent."""
+    namespace = os.stat(cluster[node].namespace).st_ino
+    (agent,) = [
         pid
         for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-        if _read(pid, "comm") == f"nic {node}" and _namespace_of(pid) == inside
+        if _read(pid, "comm") == f"nic {node}" and _namespace_of(pid) == namespace
     ]
-    return actual
+    return agent
 
 
 def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
@@ -91,69 +94,69 @@ def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
 def _namespace_of(pid: int) -> int:
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
-    except OSError:  # it has ended
+    except OSError:  # it has ended meanwhile
         return 0
 
 
 def _read(pid: int, name: str) -> str:
     try:
         return Path(f"/proc/{pid}/{name}").read_text().strip()
-    except OSError:  # it has ended
+    except OSError:  # it has ended meanwhile
         return ""
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_two_scripts_of_each_node_have_a_rank_each(protocol: str) -> None:
+def test_two_scripts_per_node_have_a_rank_each(protocol: str) -> None:
     with Cluster.star(2).up() as cluster:
         with share_nics(cluster, protocol, functions=2):
-            assert not offloads_on(cluster, "n1")
+            assert not accepts_gso(cluster, "n1")
             scripts = [start(cluster, node, RING, protocol) for node in ("n1", "n2") for _ in range(2)]
             assert sorted(map(finish, scripts)) == [
                 "0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n",
             ]  # fmt: skip
             again = [start(cluster, node, RING, protocol) for node in ("n1", "n2") for _ in range(2)]
             assert len({finish(script) for script in again}) == 4
-        assert offloads_on(cluster, "n1")
+        assert accepts_gso(cluster, "n1")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_function_that_is_taken_is_refused_until_its_process_is_killed(protocol: str) -> None:
+def test_a_function_in_use_is_rejected_until_its_process_is_killed(protocol: str) -> None:
     with Cluster.star(2).up() as cluster, share_nics(cluster, protocol, functions=2):
-        holds = start(cluster, "n1", HOLD, protocol)
-        assert holds.stdout is not None
-        assert holds.stdout.readline() == "attached\n"
-        refused = start(cluster, "n1", TALK, protocol)
-        assert "function 0 of this NIC has a host process" in refused.communicate(timeout=TIMEOUT)[1]
-        holds.kill()
-        holds.communicate()
-        scripts = [start(cluster, node, TALK, protocol) for node in ("n1", "n2")]
+        holder = start(cluster, "n1", HOLD, protocol)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "attached\n"
+        rejected = start(cluster, "n1", TRANSFER, protocol)
+        assert "function 0 of this NIC has a host process" in rejected.communicate(timeout=TIMEOUT)[1]
+        holder.kill()
+        holder.communicate()
+        scripts = [start(cluster, node, TRANSFER, protocol) for node in ("n1", "n2")]
         assert [finish(script) for script in scripts] == ["still here\n", "None\n"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_agent_that_dies_is_restarted_and_its_scripts_are_notified(protocol: str) -> None:
+def test_a_killed_agent_is_restarted_and_its_scripts_are_notified(protocol: str) -> None:
     with Cluster.star(2).up() as cluster, share_nics(cluster, protocol, functions=2):
-        holds = start(cluster, "n1", TALK, protocol)  # it waits for its peer
-        other = start(cluster, "n2", HOLD, protocol)
-        assert other.stdout is not None
-        assert other.stdout.readline() == "attached\n"
+        holder = start(cluster, "n1", TRANSFER, protocol)  # waits for its peer
+        peer_holder = start(cluster, "n2", HOLD, protocol)
+        assert peer_holder.stdout is not None
+        assert peer_holder.stdout.readline() == "attached\n"
         eventually(lambda: bool(hosts_of(cluster, "n1")), "the script has attached", TIMEOUT)
         first = agent_of(cluster, "n1")
         os.kill(first, signal.SIGKILL)
-        assert "agent of the NIC has ended" in holds.communicate(timeout=TIMEOUT)[1]
+        assert "agent of the NIC has ended" in holder.communicate(timeout=TIMEOUT)[1]
         directory = Store().directory(cluster.name)
         deadline = time.monotonic() + TIMEOUT
         while "NIC agent restarted" not in [event["event"] for event in event_log.read(directory)]:
-            assert time.monotonic() < deadline, "nobody has started it again"
+            assert time.monotonic() < deadline, "the agent was not restarted"
             time.sleep(0.01)  # between two samples
         assert agent_of(cluster, "n1") != first
-        other.kill()
-        other.communicate()
-        scripts = [start(cluster, node, TALK, protocol) for node in ("n1", "n2")]
+        peer_holder.kill()
+        peer_holder.communicate()
+        scripts = [start(cluster, node, TRANSFER, protocol) for node in ("n1", "n2")]
         assert [finish(script) for script in scripts] == ["still here\n", "None\n"]
 
 
-def test_unshareable_nics_are_refused() -> None:
+def test_nics_that_cannot_be_shared_are_rejected() -> None:
     with Cluster.star(2).up() as cluster:
         with pytest.raises(UnsupportedError, match="tcp"), share_nics(cluster, "tcp"):
             pass
@@ -167,16 +170,16 @@ def test_unshareable_nics_are_refused() -> None:
             assert agent_of(cluster, "n1")
 
 
-def test_the_command_shares_until_it_is_stopped() -> None:
+def test_the_nics_command_shares_nics_until_it_is_interrupted() -> None:
     with Cluster.star(2).up() as cluster:
         command = [TESTBED, "nics", "--name", cluster.name, "--functions", "2"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None
                 assert "are shared" in process.stderr.readline()
-                scripts = [start(cluster, node, TALK) for node in ("n1", "n2")]
+                scripts = [start(cluster, node, TRANSFER) for node in ("n1", "n2")]
                 assert [finish(script) for script in scripts] == ["still here\n", "None\n"]
             finally:
                 process.send_signal(signal.SIGINT)
         assert process.returncode == 0
-        assert offloads_on(cluster, "n1")
+        assert accepts_gso(cluster, "n1")

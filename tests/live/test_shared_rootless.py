@@ -19,11 +19,11 @@ for _module in (
     "testbed.controller.attached_nic",
     "testbed.runtime.shared.standing_agent",
 ):
-    import_module(_module)  # before the child loses the right to read it
+    import_module(_module)  # before the child drops its privileges
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_run_has_shared_nics_and_nics_stay_shared_for_scripts(home: Path) -> None:
+def test_runs_and_scripts_can_use_shared_nics_without_root(home: Path) -> None:
     def body() -> None:
         result = testbed.run(Cluster.star(2), "random", nics="shared", settings={"messages": 30})
         assert sum(row["received"] for row in result.results.values()) == 2 * 30

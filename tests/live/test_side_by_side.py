@@ -1,4 +1,4 @@
-"""Many clusters at once, and foreign objects with a cluster's names, do not affect each other."""
+"""Concurrent clusters, and foreign objects with a cluster's names, do not affect each other."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Report = Callable[[object], None]
 
 
 @pytest.mark.requires("ping")
-def test_twenty_clusters_come_and_go_in_four_processes(machine: Machine) -> None:
+def test_twenty_concurrent_clusters_of_four_processes_leave_nothing(machine: Machine) -> None:
     def worker(number: int) -> Callable[[Report], None]:
         def work(report: Report) -> None:
-            with ExitStack() as ends:
+            with ExitStack() as stack:
                 clusters = [
-                    ends.enter_context(Cluster.star(5).up(f"many{number}-{i}" if i % 2 else None, keep=i % 2 == 1))
+                    stack.enter_context(Cluster.star(5).up(f"many{number}-{i}" if i % 2 else None, keep=i % 2 == 1))
                     for i in range(5)
                 ]
                 for cluster in clusters:
@@ -44,40 +44,36 @@ def test_twenty_clusters_come_and_go_in_four_processes(machine: Machine) -> None
 
         return work
 
-    with ExitStack() as ends:
-        workers = [ends.enter_context(background(worker(number))) for number in range(4)]
-        assert [worker.answer() for worker in workers] == [5] * 4
-        assert [worker.answer() for worker in workers] == ["down"] * 4
+    with ExitStack() as stack:
+        workers = [stack.enter_context(background(worker(number))) for number in range(4)]
+        assert [worker.next_report() for worker in workers] == [5] * 4
+        assert [worker.next_report() for worker in workers] == ["down"] * 4
         assert [worker.wait() for worker in workers] == [0] * 4
     machine.assert_unchanged()
 
 
-def test_clusters_under_two_state_roots_do_not_take_the_names_directory_from_each_other(
-    machine: Machine, tmp_path: Path
-) -> None:
-    """Each is mostly the only one up, so that its `down` finds /run/netns empty while the other makes its names there."""
+def test_clusters_of_two_state_directories_keep_run_netns_for_each_other(machine: Machine, tmp_path: Path) -> None:
+    """A `down` often finds /run/netns empty while the other process creates its names there."""
 
     def worker(root: Path) -> Callable[[Report], None]:
         def work(report: Report) -> None:
             store = Store(root)
             for _ in range(40):
-                layout = resolve(Cluster.back_to_back(name=f"apart-{root.name}"))
+                layout = resolve(Cluster.back_to_back(name=f"separate-{root.name}"))
                 done = bring_up(store, layout, name=layout.name, origin="test", lasting=True)
                 removal.down(store, done.state.name)
             report("done")
 
         return work
 
-    with ExitStack() as ends:
-        workers = [ends.enter_context(background(worker(tmp_path / name))) for name in ("one", "other")]
-        assert [worker.answer() for worker in workers] == ["done"] * 2
+    with ExitStack() as stack:
+        workers = [stack.enter_context(background(worker(tmp_path / name))) for name in ("first", "second")]
+        assert [worker.next_report() for worker in workers] == ["done"] * 2
         assert [worker.wait() for worker in workers] == [0] * 2
     machine.assert_unchanged()
 
 
-def test_the_names_directory_stays_while_names_are_made_under_another_state_root(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_run_netns_is_kept_while_another_process_creates_names(machine: Machine, tmp_path: Path) -> None:
     namespaces.make_names_ready()
     with names_locked(exclusive=False):
         removal.tidy(Store(tmp_path / "other"), timeout=0.1)
@@ -90,12 +86,12 @@ def test_the_names_directory_stays_while_names_are_made_under_another_state_root
 def test_clusters_of_several_processes_share_run_netns(machine: Machine) -> None:
     def work(report: Report) -> None:
         for _ in range(10):
-            Cluster.star(1).up(f"blink{os.getpid()}", keep=True).down()
+            Cluster.star(1).up(f"short{os.getpid()}", keep=True).down()
         report("done")
 
-    with ExitStack() as ends:
-        workers = [ends.enter_context(background(work)) for _ in range(4)]
-        assert [worker.answer() for worker in workers] == ["done"] * 4
+    with ExitStack() as stack:
+        workers = [stack.enter_context(background(work)) for _ in range(4)]
+        assert [worker.next_report() for worker in workers] == ["done"] * 4
     machine.assert_unchanged()
 
 
@@ -103,18 +99,18 @@ def test_clusters_of_several_processes_share_run_netns(machine: Machine) -> None
 @pytest.mark.usefixtures("machine")
 def test_two_clusters_of_one_description_are_separate() -> None:
     star = Cluster.star(2)
-    with star.up() as one, star.up() as other, star.up("third", keep=True) as third:
-        assert len({one.name, other.name, third.name}) == 3
-        one["n1"].run(["ping", "-c1", "-W5", "n2"])
-        other["n1"].run(["ping", "-c1", "-W5", "n2"])
-        other["n2"].run(["ip", "link", "set", "eth0", "down"])
-        one["n1"].run(["ping", "-c1", "-W5", "n2"])
+    with star.up() as first, star.up() as second, star.up("third", keep=True) as third:
+        assert len({first.name, second.name, third.name}) == 3
+        first["n1"].run(["ping", "-c1", "-W5", "n2"])
+        second["n1"].run(["ping", "-c1", "-W5", "n2"])
+        second["n2"].run(["ip", "link", "set", "eth0", "down"])
+        first["n1"].run(["ping", "-c1", "-W5", "n2"])
         third["n1"].run(["ping", "-c1", "-W5", "n2"])
 
 
 @pytest.fixture
-def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  compares the machine before and after
-    """Create a namespace of a name that cluster "home" needs, as ``ip netns`` does; keep its inode."""
+def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  checks the machine's state at the end
+    """Create a namespace with a name that cluster "home" needs, by ``ip netns``."""
     subprocess.run(["ip", "netns", "add", "home.n3"], check=True)
     yield "home.n3"
     subprocess.run(["ip", "netns", "del", "home.n3"], check=True)
@@ -123,17 +119,17 @@ def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  compares the ma
 
 
 @pytest.mark.requires("ip")
-def test_a_foreign_namespace_of_a_name_that_we_need_is_left_alone(foreign: str) -> None:
+def test_up_keeps_a_foreign_namespace_and_reports_the_conflict(foreign: str) -> None:
     inode = os.stat(namespaces.NAMES / foreign).st_ino
-    among_others = Machine()
+    before = Machine()
     with pytest.raises(ConflictError, match=r"home\.n3 exists already and is not this cluster's"):
         Cluster.star(5).up("home", keep=True)
-    among_others.assert_unchanged()
+    before.assert_unchanged()
     assert os.stat(namespaces.NAMES / foreign).st_ino == inode
 
 
 @pytest.mark.requires("ip")
-def test_a_foreign_namespace_is_no_hindrance_to_a_held_cluster(foreign: str) -> None:
+def test_a_held_cluster_comes_up_next_to_a_foreign_namespace_with_its_name(foreign: str) -> None:
     with Cluster.star(5).up("home") as cluster:
         assert cluster["n3"].run(["hostname"]).stdout == "n3\n"
     assert namespaces.names() == [foreign]
@@ -141,18 +137,18 @@ def test_a_foreign_namespace_is_no_hindrance_to_a_held_cluster(foreign: str) -> 
 
 @pytest.mark.requires("ip")
 def test_a_cluster_in_an_existing_run_netns_keeps_foreign_namespaces(foreign: str) -> None:
-    among_others = Machine()
+    before = Machine()
     with Cluster.star(2).up("away", keep=True):
         assert namespaces.names() == ["away", "away.n1", "away.n2", foreign]
-    among_others.assert_unchanged()
+    before.assert_unchanged()
 
 
 @pytest.mark.requires("ip")
-def test_a_namespace_that_somebody_put_in_the_place_of_a_nodes_is_left_alone(foreign: str) -> None:
+def test_a_foreign_namespace_that_replaced_a_nodes_is_kept(foreign: str) -> None:
     subprocess.run(["ip", "netns", "del", foreign], check=True)
     cluster = Cluster.star(3).up("home", keep=True)
     subprocess.run(["ip", "netns", "del", foreign], check=True)
-    subprocess.run(["ip", "netns", "add", foreign], check=True)  # the kernel likes to give it the inode of the old one
+    subprocess.run(["ip", "netns", "add", foreign], check=True)  # the kernel often reuses the old inode
     with pytest.raises(ConflictError, match=r"home\.n3 exists already and is not this cluster's"):
         Cluster.star(3).up("home", keep=True)
     cluster.down()
@@ -170,36 +166,36 @@ def test_leftovers_of_a_cluster_with_a_lost_state_are_distinguished_from_foreign
     assert namespaces.names() == []
 
 
-def test_one_name_wanted_by_two_processes_at_once_makes_one_cluster(machine: Machine) -> None:
-    def wish(report: Report) -> None:
+def test_concurrent_ups_of_one_name_make_one_cluster(machine: Machine) -> None:
+    def up_same(report: Report) -> None:
         outcome = bring_up(Store(), resolve(Cluster.star(5)), name="same", origin="file", lasting=True)
         report(len(outcome.operations))
 
-    with background(wish) as one, background(wish) as other:
-        done = sorted([int(str(one.answer())), int(str(other.answer()))])
-    assert done[0] == 0, "the second found all as it should be"
+    with background(up_same) as first, background(up_same) as second:
+        done = sorted([int(str(first.next_report())), int(str(second.next_report()))])
+    assert done[0] == 0, "the second up has nothing to do"
     assert done[1] > 0
     assert len(namespaces.names()) == 6
     Cluster.star(5).up("same", keep=True, origin="file").down()
     machine.assert_unchanged()
 
 
-def test_one_name_held_by_two_processes_is_refused_to_the_second(machine: Machine) -> None:
+def test_a_name_of_a_held_cluster_is_rejected(machine: Machine) -> None:
     with Cluster.star(2).up("mine"):
-        among_others = Machine()
+        before = Machine()
         with pytest.raises(ConflictError, match=f"belongs to the running process {os.getpid()}"):
             Cluster.star(2).up("mine")
         with pytest.raises(ConflictError, match="belongs to the running process"):
             Cluster.star(2).up("mine", keep=True)
-        among_others.assert_unchanged()
+        before.assert_unchanged()
     machine.assert_unchanged()
 
 
-def test_a_name_wanted_by_a_process_that_is_killed_before_it_is_refused_stays_with_its_owner(machine: Machine) -> None:
+def test_a_killed_second_up_does_not_affect_the_held_cluster_of_that_name(machine: Machine) -> None:
     with Cluster.star(2).up("mine") as cluster:
-        undisturbed = Machine()
+        before = Machine()
         kill_after(1, lambda: Cluster.star(2).up("mine"))
-        undisturbed.assert_unchanged()
+        before.assert_unchanged()
         assert cluster["n1"].run(["hostname"]).stdout == "n1\n"
     machine.assert_unchanged()
 
@@ -207,10 +203,10 @@ def test_a_name_wanted_by_a_process_that_is_killed_before_it_is_refused_stays_wi
 def test_two_concurrent_downs_of_one_cluster_both_succeed_or_report_that_it_is_down(machine: Machine) -> None:
     cluster = Cluster.star(5).up("same", keep=True)
 
-    def end(report: Report) -> None:
+    def take_down(report: Report) -> None:
         cluster.down()
         report("down")
 
-    with background(end) as one, background(end) as other:
-        assert [one.answer(), other.answer()] == ["down", "down"]
+    with background(take_down) as first, background(take_down) as second:
+        assert [first.next_report(), second.next_report()] == ["down", "down"]
     machine.assert_unchanged()

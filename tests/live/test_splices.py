@@ -1,6 +1,6 @@
-"""Links of a running cluster are spliced and restored: their traffic, their neighbours, and the final state.
+"""Splicing and restoring links of a running cluster: their traffic, other links, and the final state.
 
-A loop in the test stands in for the relay: it copies frames from one free end to the other and inspects each of them.
+Instead of the relay, a thread of the test copies frames from one free end to the other and inspects them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from tests.live.machine_state import Machine, eventually
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
 NAME = "splices"
-NOTHING = Impairment()
 RELAY = LinkService("relay")
 RATE = Impairment(rate=10**9)
 
 
-def treat(cluster: RunningCluster, link_services: LinkServices, before: LinkServices | None = None) -> list[Operation]:
-    """Change links of a running cluster to these services; return the operations, and check that none is left."""
+def change_services(
+    cluster: RunningCluster, link_services: LinkServices, before: LinkServices | None = None
+) -> list[Operation]:
+    """Change links of a running cluster to these services; return the operations, and assert that a second plan is empty."""
 
     def change() -> list[Operation]:
         with NetlinkExecutor(NAME, lambda _: "", named=False) as executor:
@@ -73,10 +74,10 @@ def link_of(cluster: RunningCluster, *owners: str) -> str:
 def features(namespace: str) -> dict[str, frozenset[str]]:
     opened = open_path(namespace)
     try:
-        interfaces_found = rtnl_dump.interfaces(opened.route)
+        interfaces = rtnl_dump.interfaces(opened.route)
         return {
             interface.name: offloads.active(opened.route.fileno(), interface.name)
-            for interface in interfaces_found
+            for interface in interfaces
             if interface.kind == "veth"
         }
     finally:
@@ -91,11 +92,11 @@ def counters(namespace: str, device: str) -> rtnl_dump.Counters:
         opened.close()
 
 
-def everything(cluster: RunningCluster) -> dict[str, object]:
-    """All of a cluster that does not change by use."""
+def kernel_state(cluster: RunningCluster) -> dict[str, object]:
+    """Return the part of a cluster's kernel state that does not change with traffic."""
     wire = wire_path(cluster.state)
     return {
-        "inside": {key: namespace_contents(path) for key, path in cluster.state.namespaces.items()},
+        "namespaces": {key: namespace_contents(path) for key, path in cluster.state.namespaces.items()},
         "ports": ports(wire),
         "forwarding": static_forwarding(wire),
         "disciplines": {
@@ -112,7 +113,7 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
 
 @pytest.fixture(params=["node and switch", "switch and node", "two nodes", "two switches", "a ring's trunk"])
 def spliceable(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tuple[RunningCluster, str]]:  # noqa: ARG001
-    """A cluster whose nodes n1 and n2 communicate over a link, and that link."""
+    """Bring up a cluster whose nodes n1 and n2 communicate over a link; yield both."""
     nodes = [Node(name=name) for name in ("n1", "n2", "n3")]
     switches = [Switch(name=name) for name in ("s1", "s2", "s3")]
     wires, owners = {
@@ -130,13 +131,13 @@ def spliceable(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tup
 class Copier:
     """Copies frames from one end of a link to the other, as the relay does, and records TCP and UDP frames."""
 
-    def __init__(self, a: socket.socket, b: socket.socket, carried: RelayedLink) -> None:
+    def __init__(self, a: socket.socket, b: socket.socket, relayed: RelayedLink) -> None:
         self.ends = (a, b)
-        self.carried = carried
-        self.sizes: Counter[str] = Counter()  # protocol -> the largest frame
+        self.relayed = relayed
+        self.sizes: Counter[str] = Counter()  # protocol -> size of the largest frame
         self.wrong: Counter[str] = Counter()  # protocol -> frames with a wrong checksum
-        self.seen: Counter[str] = Counter()
-        self._stop, self._told = os.pipe()
+        self.counts: Counter[str] = Counter()
+        self._stop, self._stop_writer = os.pipe()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Copier:
@@ -147,7 +148,7 @@ class Copier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._told)
+        os.close(self._stop_writer)
         self._thread.join()
         os.close(self._stop)
 
@@ -158,32 +159,32 @@ class Copier:
             if self._stop in ready:
                 return
             for end in ready:
-                other, out = (b, self.carried.b) if end is a else (a, self.carried.a)
+                destination, device = (b, self.relayed.b) if end is a else (a, self.relayed.a)
                 for frame in node_sockets.received(end):
-                    self._look(frame)
-                    other.sendto(frame, (out, 0))
+                    self._inspect(frame)
+                    destination.sendto(frame, (device, 0))
 
-    def _look(self, frame: bytes) -> None:
+    def _inspect(self, frame: bytes) -> None:
         ethertype, network = frame[12:14], frame[14:]
         if ethertype == b"\x08\x00":
             size, protocol = (network[0] & 15) * 4, network[9]
             segment, ends = network[size : int.from_bytes(network[2:4], "big")], network[12:20]
-            whole = not int.from_bytes(network[6:8], "big") & 0x3FFF  # no fragment
+            is_complete = not int.from_bytes(network[6:8], "big") & 0x3FFF  # no fragment
         elif ethertype == b"\x86\xdd":
-            segment, ends, protocol, whole = network[40:], network[8:40], network[6], True
+            segment, ends, protocol, is_complete = network[40:], network[8:40], network[6], True
         else:
             return
         if protocol not in (socket.IPPROTO_TCP, socket.IPPROTO_UDP):
             return
         name = ("TCP" if protocol == socket.IPPROTO_TCP else "UDP") + str(network[0] >> 4)
-        self.seen[name] += 1
+        self.counts[name] += 1
         self.sizes[name] = max(self.sizes[name], len(frame))
-        if whole and _sum(ends + struct.pack("!HH", protocol, len(segment)) + segment) != 0xFFFF:
+        if is_complete and _checksum(ends + struct.pack("!HH", protocol, len(segment)) + segment) != 0xFFFF:
             self.wrong[name] += 1
 
 
-def _sum(data: bytes) -> int:
-    """RFC 1071."""
+def _checksum(data: bytes) -> int:
+    """Return the sum of RFC 1071."""
     padded = data + bytes(len(data) % 2)
     total = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
     while total >> 16:
@@ -192,19 +193,19 @@ def _sum(data: bytes) -> int:
 
 
 @contextmanager
-def copied(cluster: RunningCluster, link: str) -> Iterator[Copier]:
+def copy_frames(cluster: RunningCluster, link: str) -> Iterator[Copier]:
     a, b = free_ends(cluster.state.layout, link)
     wire = wire_path(cluster.state)
-    carried = RelayedLink(link, a, b, taps=taps(a, b))
+    relayed = RelayedLink(link, a, b, taps=taps(a, b))
     with (
-        node_sockets.open_socket(wire, carried.receive_interfaces[0], 3) as one,
-        node_sockets.open_socket(wire, carried.receive_interfaces[1], 3) as other,
+        node_sockets.open_socket(wire, relayed.receive_interfaces[0], 3) as end_a,
+        node_sockets.open_socket(wire, relayed.receive_interfaces[1], 3) as end_b,
     ):
-        for end in (one, other) if carried.mark else ():
-            mark = namespace_contents(wire).links[carried.mark].index
+        for end in (end_a, end_b) if relayed.mark else ():
+            mark = namespace_contents(wire).links[relayed.mark].index
             attach_filter(end, filter_by_mark(mark, if_marked=0, otherwise=0xFFFF_FFFF))
             end.setsockopt(socket.SOL_SOCKET, 36, mark)  # SO_MARK
-        with Copier(one, other, carried) as copier:
+        with Copier(end_a, end_b, relayed) as copier:
             yield copier
 
 
@@ -258,7 +259,7 @@ else:
 
 
 def transfer(cluster: RunningCluster, kind: str, source: str, target: str, address: str) -> int:
-    """Bytes that came from one node to another."""
+    """Transfer data between two nodes; return the received bytes."""
     server = cluster[target].popen([sys.executable, "-c", _SERVER, kind, address], stdout=subprocess.PIPE)
     with server:
         try:
@@ -271,38 +272,38 @@ def transfer(cluster: RunningCluster, kind: str, source: str, target: str, addre
 
 
 def addresses(cluster: RunningCluster, node: str) -> list[str]:
-    """IPv4 and IPv6."""
+    """Return a node's IPv4 and IPv6 addresses."""
     return [address.partition("/")[0] for address in cluster[node].layout.nics[0].addresses]
 
 
-def test_a_spliced_link_passes_everything_that_a_wire_passes(
+def test_a_spliced_link_passes_icmp_tcp_and_udp_unchanged(
     spliceable: tuple[RunningCluster, str],
 ) -> None:
     cluster, link = spliceable
-    before = everything(cluster)
+    before = kernel_state(cluster)
     ping(cluster, "n1", "n2")
-    treat(cluster, {link: RELAY})
-    with copied(cluster, link) as copier:
+    change_services(cluster, {link: RELAY})
+    with copy_frames(cluster, link) as copier:
         for address in addresses(cluster, "n2"):
             cluster["n1"].run(["ping", "-n", "-q", "-c3", "-i0.2", "-W5", address])
             assert transfer(cluster, "tcp", "n1", "n2", address) == AMOUNT
             assert transfer(cluster, "udp", "n1", "n2", address) == 100 + 1400 + 4000 + 12000
-    assert copier.seen.keys() == {"TCP4", "TCP6", "UDP4", "UDP6"}
-    assert copier.seen["TCP4"] > AMOUNT // 1500
+    assert copier.counts.keys() == {"TCP4", "TCP6", "UDP4", "UDP6"}
+    assert copier.counts["TCP4"] > AMOUNT // 1500
     assert not copier.wrong
     assert max(copier.sizes.values()) <= 1514
-    treat(cluster, {})
-    assert everything(cluster) == before
+    change_services(cluster, {})
+    assert kernel_state(cluster) == before
     ping(cluster, "n1", "n2")
     assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
 
 
-def test_unspliced_frames_pass_the_switch_segmented() -> None:
-    """n2's own link is not spliced and its offloads are on: the patch at the switch segments what leaves by it."""
+def test_frames_of_unspliced_links_are_segmented_at_the_switch() -> None:
+    """n2's link is not spliced and its offloads are on: the patch veth at the switch segments its frames."""
     with Cluster.star(2).up(name=NAME) as cluster:
         link = link_of(cluster, "n1", "s1")
-        treat(cluster, {link: RELAY})
-        with copied(cluster, link) as copier:
+        change_services(cluster, {link: RELAY})
+        with copy_frames(cluster, link) as copier:
             assert transfer(cluster, "tcp", "n2", "n1", addresses(cluster, "n1")[0]) == AMOUNT
         assert not copier.wrong
         assert copier.sizes["TCP4"] == 1514
@@ -312,38 +313,38 @@ def test_unspliced_frames_pass_the_switch_segmented() -> None:
     "datapath",
     [pytest.param("tc", marks=pytest.mark.requires("bpf")), pytest.param("netem", marks=pytest.mark.requires("netem"))],
 )
-def test_the_kernel_carries_a_spliced_link(spliceable: tuple[RunningCluster, str], datapath: Any) -> None:
+def test_a_kernel_datapath_forwards_a_spliced_link(spliceable: tuple[RunningCluster, str], datapath: Any) -> None:
     cluster, link = spliceable
-    before = everything(cluster)
+    before = kernel_state(cluster)
     rated = LinkService(datapath, RATE, RATE)
-    treat(cluster, {link: rated})
+    change_services(cluster, {link: rated})
     for address in addresses(cluster, "n2"):
         cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", address])
     assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
     losing = LinkService(datapath, Impairment(rate=10**9, loss=1.0), RATE)
-    treat(cluster, {link: losing}, {link: rated})
-    # Frames of the forward direction are lost, so there is no answer in either direction.
+    change_services(cluster, {link: losing}, {link: rated})
+    # The forward direction loses all frames, so no ping succeeds from either side.
     for source, target in (("n1", "n2"), ("n2", "n1")):
         lost = ["ping", "-n", "-q", "-c1", "-W1", addresses(cluster, target)[0]]
         assert cluster[source].run(lost, check=False).returncode == 1
-    treat(cluster, {link: rated}, {link: losing})
+    change_services(cluster, {link: rated}, {link: losing})
     ping(cluster, "n1", "n2")
-    treat(cluster, {link: RELAY}, {link: rated})
-    with copied(cluster, link):
+    change_services(cluster, {link: RELAY}, {link: rated})
+    with copy_frames(cluster, link):
         ping(cluster, "n1", "n2")
-    treat(cluster, {link: rated}, {link: RELAY})
+    change_services(cluster, {link: rated}, {link: RELAY})
     ping(cluster, "n2", "n1")
-    treat(cluster, {}, {link: rated})
-    assert everything(cluster) == before
+    change_services(cluster, {}, {link: rated})
+    assert kernel_state(cluster) == before
     ping(cluster, "n1", "n2")
 
 
 @pytest.mark.requires("bpf")
-def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  # noqa: ARG001
+def test_broadcasts_in_a_ring_of_spliced_links_arrive_once(machine: Machine) -> None:  # noqa: ARG001
     """A broadcast reaches every node exactly once."""
     with Cluster.ring(3).up(name=NAME) as cluster:
         rated = LinkService("tc", RATE, RATE)
-        treat(cluster, {link.name: rated for link in cluster.state.layout.links})
+        change_services(cluster, {link.name: rated for link in cluster.state.layout.links})
         with node_sockets.nic_sockets(cluster) as nics:
             for number in range(3):
                 nics["n1"].send(
@@ -355,14 +356,14 @@ def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  
         ping(cluster, "n1", "n3")
 
 
-# Neighbours, and what is lost on the way
+# Traffic during changes
 
 
 @contextmanager
 def stream(
     cluster: RunningCluster, source: str, destination: bytes, nics: Mapping[str, socket.socket]
 ) -> Iterator[list[int]]:
-    """Send numbered frames, one every 100 us, during the block; afterwards the list has all their numbers."""
+    """Send numbered frames, one every 100 us, during the block; the yielded list receives their numbers."""
     sent: list[int] = []
     done = threading.Event()
     own = node_sockets.mac(cluster, source)
@@ -391,16 +392,16 @@ def wait_for_more(sent: list[int], count: int, deadline: float = 30) -> None:
 
 def all_received(end: socket.socket, last: int) -> list[int]:
     """Return the numbers of received frames, up to `last` or until none arrives any more."""
-    actual: list[int] = []
-    while not actual or actual[-1] < last:
+    numbers: list[int] = []
+    while not numbers or numbers[-1] < last:
         if not select.select([end], [], [], 1)[0]:
             break
-        actual += node_sockets.frame_numbers(node_sockets.received(end))
-    return actual
+        numbers += node_sockets.frame_numbers(node_sockets.received(end))
+    return numbers
 
 
 @pytest.mark.parametrize("shape", [Cluster.star(3), Cluster.ring(3)], ids=["star", "ring"])
-def test_neighbours_lose_nothing_while_a_link_is_spliced_and_unspliced(shape: Cluster) -> None:
+def test_other_links_lose_nothing_while_a_link_is_spliced_and_restored(shape: Cluster) -> None:
     with shape.up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         nics["n3"].setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
         link = link_of(cluster, "n1", "s1")
@@ -410,8 +411,8 @@ def test_neighbours_lose_nothing_while_a_link_is_spliced_and_unspliced(shape: Cl
         }
         with stream(cluster, "n2", node_sockets.mac(cluster, "n3"), nics) as sent:
             for _ in range(5):
-                treat(cluster, {link: RELAY})
-                treat(cluster, {})
+                change_services(cluster, {link: RELAY})
+                change_services(cluster, {})
         assert all_received(nics["n3"], sent[-1]) == sent
         assert indexes == {
             key: {link.name: link.index for link in namespace_contents(path).links.values()}
@@ -424,8 +425,8 @@ def _paths(cluster: RunningCluster) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
-def test_no_frame_is_duplicated_or_lost_while_links_are_spliced_and_unspliced(datapath: Any) -> None:
-    """All links of a ring at once, and broadcasts, which would circulate first. Nobody listens where the relay should."""
+def test_no_frame_is_duplicated_while_the_links_of_a_ring_are_spliced_and_restored(datapath: Any) -> None:
+    """All links of a ring at once, with broadcasts, which would circulate in a loop. No relay is running."""
     link_service = RELAY if datapath == "relay" else LinkService("tc", RATE, RATE)
     with Cluster.ring(3).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         for end in nics.values():
@@ -438,8 +439,8 @@ def test_no_frame_is_duplicated_or_lost_while_links_are_spliced_and_unspliced(da
             node_sockets.received(nics[node])
         with stream(cluster, "n1", node_sockets.BROADCAST, nics) as sent:
             for _ in range(5):
-                treat(cluster, {link.name: link_service for link in cluster.state.layout.links})
-                treat(cluster, {})
+                change_services(cluster, {link.name: link_service for link in cluster.state.layout.links})
+                change_services(cluster, {})
         for node in ("n2", "n3"):
             actual = all_received(nics[node], sent[-1])
             assert actual == sorted(set(actual))
@@ -449,7 +450,7 @@ def test_no_frame_is_duplicated_or_lost_while_links_are_spliced_and_unspliced(da
 
 
 def send_until_received(sender: socket.socket, frame: bytes, receiver: socket.socket) -> None:
-    """Send a frame that the kernel may drop: a link that has just been made carries frames once its carrier is known."""
+    """Send a frame that the kernel may drop: a new link forwards frames once the kernel has noticed its carrier."""
     for _ in range(20):
         sender.send(frame)
         if select.select([receiver], [], [], 1)[0]:
@@ -458,8 +459,8 @@ def send_until_received(sender: socket.socket, frame: bytes, receiver: socket.so
     raise AssertionError("no frame within 20 s")
 
 
-def test_frames_that_a_splice_costs_are_counted() -> None:
-    """No process reads the taps: each diverted frame is lost, and the tap's socket counts it."""
+def test_frames_lost_by_a_splice_without_a_relay_are_counted() -> None:
+    """No process reads the taps: each diverted frame is lost and counted by the tap's interface."""
     with Cluster.star(2).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         link = link_of(cluster, "n1", "s1")
         wire = wire_path(cluster.state)
@@ -468,50 +469,52 @@ def test_frames_that_a_splice_costs_are_counted() -> None:
             for end in nics.values():
                 end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
                 node_sockets.received(end)
-            # Both are known at the switch: nothing is sent to more ports than it has to.
-            for one, other in ((source, target), (target, source)):
-                frame = node_sockets.numbered_frame(node_sockets.mac(cluster, other), node_sockets.mac(cluster, one), 0)
-                send_until_received(nics[one], frame, nics[other])
+            # The switch has learned both addresses, so it does not flood.
+            for first, second in ((source, target), (target, source)):
+                frame = node_sockets.numbered_frame(
+                    node_sockets.mac(cluster, second), node_sockets.mac(cluster, first), 0
+                )
+                send_until_received(nics[first], frame, nics[second])
             with stream(cluster, source, node_sockets.mac(cluster, target), nics) as sent:
-                treat(cluster, {link: RELAY})
+                change_services(cluster, {link: RELAY})
                 wait_for_more(sent, 50)
             lost = counters(wire, received).rx_unclaimed
             arrived = all_received(nics[target], sent[-1])
             assert lost >= 48
             assert len(sent) - len(arrived) == lost
-            treat(cluster, {})
+            change_services(cluster, {})
 
 
 # Down
 
 
 @pytest.mark.parametrize("spliced", [False, True])
-def test_a_link_that_is_down_carries_nothing_and_takes_the_carrier_from_its_nics(
+def test_a_link_that_is_down_forwards_nothing_and_its_nics_have_no_carrier(
     spliceable: tuple[RunningCluster, str], spliced: bool
 ) -> None:
     cluster, link = spliceable
-    before = everything(cluster)
-    whole = RELAY if spliced else LinkService()
-    treat(cluster, {link: LinkService(whole.datapath, down=True)})
+    before = kernel_state(cluster)
+    service = RELAY if spliced else LinkService()
+    change_services(cluster, {link: LinkService(service.datapath, down=True)})
     owners = {end.split(":")[0] for end in link.split("--")}
     for node in owners & {"n1", "n2"}:
         (nic,) = query(cluster.state.namespaces[node], "ip", "link", "show", "eth0")
         assert "NO-CARRIER" in nic["flags"]
-    if "s2" not in owners or len(cluster.state.layout.links) < 6:  # a ring has another way, of which it does not know
+    if "s2" not in owners or len(cluster.state.layout.links) < 6:  # in a ring there is another path
         lost = ["ping", "-n", "-q", "-c1", "-W1", addresses(cluster, "n2")[0]]
         assert cluster["n1"].run(lost, check=False).returncode == 1
-    treat(cluster, {})
-    assert everything(cluster) == before
+    change_services(cluster, {})
+    assert kernel_state(cluster) == before
     ping(cluster, "n1", "n2")
 
 
-def test_names_of_ends_and_taps_are_those_in_the_kernel(spliceable: tuple[RunningCluster, str]) -> None:
+def test_free_ends_and_taps_have_their_planned_names(spliceable: tuple[RunningCluster, str]) -> None:
     cluster, link = spliceable
-    treat(cluster, {link: RELAY})
+    change_services(cluster, {link: RELAY})
     links = namespace_contents(cluster.state.namespaces[namespace_names.WIRE]).links
     ends = free_ends(cluster.state.layout, link)
     for end in (*ends, *taps(*ends)):
         assert links[end].up
     for tap in taps(*ends):
         assert links[tap].master == ""
-    treat(cluster, {})
+    change_services(cluster, {})

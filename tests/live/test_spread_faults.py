@@ -1,5 +1,6 @@
-"""Faults in a cluster on two machines, which all tests share, and runs on it: faults of links within and between machines,
-and of a machine itself. TESTBED_LONG=1 also runs all protocols, kills a supervisor, and gives the other commands.
+"""Faults of links within and between two machines, and of a machine, and runs under them, on a cluster that all tests share.
+
+TESTBED_LONG=1 also runs all protocols, kills a supervisor, and runs the other commands.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from testbed.spec.placement import ranks_of
 from testbed.spec.resolver import resolve
 from tests.live.machine_state import eventually
 from tests.live.machines_lab import Lab, lab
-from tests.live.testbed_command import TESTBED, refused
+from tests.live.testbed_command import TESTBED, assert_error
 
 pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
 
@@ -58,7 +59,7 @@ LAYOUT = resolve(Description.from_toml(STAR))
 NAME = "work"
 PINS = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
 ICMP = b"\x01"
-ECHO = "from testbed.kernel.echo import round_trips; print(round_trips({!r}, {!r}, {}, {}))"
+MEASURE_ROUND_TRIPS = "from testbed.kernel.echo import round_trips; print(round_trips({!r}, {!r}, {}, {}))"
 
 
 @pytest.fixture(scope="module")
@@ -69,37 +70,39 @@ def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def running(machines: Lab) -> Iterator[spread.Workers]:
-    """Workers on the machines, with the cluster: n1 and the switch are on machine a, n2 and n3 on b."""
-    with machines.workers("lab.toml") as actual:
-        spread.up(actual, spread.plan_spread(actual, LAYOUT, NAME, PINS), NAME, "here", "auto")
-        yield actual
-        spread.down(actual, NAME)
+    """Start workers and bring up the cluster: n1 and the switch on machine a, n2 and n3 on b."""
+    with machines.workers("lab.toml") as workers:
+        spread.up(workers, spread.plan_spread(workers, LAYOUT, NAME, PINS), NAME, "here", "auto")
+        yield workers
+        spread.down(workers, NAME)
 
 
 @pytest.fixture(autouse=True)
 def _healed(running: spread.Workers) -> Iterator[None]:
-    """Lift what a test has injected."""
+    """Heal a test's injections."""
     yield
     heal(running, NAME)
 
 
-def echoes(running: spread.Workers, source: str, destination: str, count: int = 1, timeout: float = 5) -> list[int]:
-    """Round trips between two nodes, ns."""
+def round_trip_times(
+    running: spread.Workers, source: str, destination: str, count: int = 1, timeout: float = 5
+) -> list[int]:
+    """Return the round-trip times between two nodes, ns."""
     address = {node.name: node.address for node in LAYOUT.nodes}
-    program = ECHO.format(address[source], address[destination], count, timeout)
+    program = MEASURE_ROUND_TRIPS.format(address[source], address[destination], count, timeout)
     code, stdout, stderr = spread.execute(running, NAME, source, [sys.executable, "-c", program])
     assert code == 0, stderr
     document: list[int] = json.loads(stdout)
     return document
 
 
-def programs_of(running: spread.Workers) -> dict[str, int]:
-    """How many programs each node has."""
+def program_counts(running: spread.Workers) -> dict[str, int]:
+    """Return the number of programs of each node."""
     parts = spread.status(running, NAME).values()
     return {node["name"]: len(node["programs"]) for part in parts for node in part["nodes"]}
 
 
-def left_nothing(machines: Lab, running: spread.Workers, machine: str, cluster: str, before: Counter[str]) -> bool:
+def is_cleaned_up(machines: Lab, running: spread.Workers, machine: str, cluster: str, before: Counter[str]) -> bool:
     """Return whether a machine has neither files of a cluster nor more processes than before."""
     return cluster not in running[machine].call("clusters") and not Counter(machines.programs(machine)) - before
 
@@ -108,107 +111,109 @@ def impair(target: str, direction: str = "", rules: tuple[str, ...] = (), **keys
     return partial(compose_impairment, target=target, keys=keys, rules=rules, direction=direction)
 
 
-def test_a_cluster_without_impairments_has_supervisors_that_watch_its_machines(running: spread.Workers) -> None:
+def test_a_cluster_without_impairments_has_all_its_supervisors(running: spread.Workers) -> None:
     assert [part["missing"] for part in spread.status(running, NAME).values()] == [[], []]
 
 
-def test_a_delay_on_a_link_between_machines_is_the_end_to_end_delay(running: spread.Workers) -> None:
+def test_a_delay_on_a_link_between_machines_includes_the_underlays(running: spread.Workers) -> None:
     delay = 30_000_000
     done = inject(running, NAME, impair("n2", delay=delay))
     assert done.datapaths == {"n2:eth0--s1:2": "relay"}
     assert (
-        min(echoes(running, "n1", "n2", 2)) >= 2 * delay - 2_000_000
-    )  # of which the underlay has its part, by measurement
-    assert [what.what for what in spread_state(running, NAME).injected] == ["delay 30ms on n2"]
+        min(round_trip_times(running, "n1", "n2", 2)) >= 2 * delay - 2_000_000
+    )  # minus the error of the underlay's measurement
+    assert [injection.what for injection in spread_state(running, NAME).injected] == ["delay 30ms on n2"]
 
 
-def test_a_delay_below_the_underlays_is_refused_on_both_machines(running: spread.Workers) -> None:
+def test_an_injected_delay_below_the_underlays_is_rejected_on_both_machines(running: spread.Workers) -> None:
     with pytest.raises(UnsupportedError, match=r"a delay of 1ns is less than the .* that the network to machine"):
         inject(running, NAME, impair("n2", delay=1))
     assert spread_state(running, NAME).injected == ()
 
 
-def test_a_rule_holds_in_its_direction_and_until_it_is_healed(running: spread.Workers) -> None:
+def test_a_rule_applies_in_its_direction_until_it_is_healed(running: spread.Workers) -> None:
     first = inject(running, NAME, impair("n2", "out", rules=("drop icmp",))).injection.number
     second = inject(running, NAME, impair("n3", "in", rules=("drop icmp",))).injection.number
     assert second == first + 1
-    assert echoes(running, "n1", "n2", timeout=0.1) == []
-    assert echoes(running, "n1", "n3", timeout=0.1) == []
+    assert round_trip_times(running, "n1", "n2", timeout=0.1) == []
+    assert round_trip_times(running, "n1", "n3", timeout=0.1) == []
     assert [injection.number for injection in heal(running, NAME, [first])] == [first]
-    assert len(echoes(running, "n1", "n2")) == 1
-    assert echoes(running, "n1", "n3", timeout=0.1) == []
+    assert len(round_trip_times(running, "n1", "n2")) == 1
+    assert round_trip_times(running, "n1", "n3", timeout=0.1) == []
     with pytest.raises(NotFoundError, match=f"no injection {first} in force; in force are {second}"):
         heal(running, NAME, [first])
 
 
 def test_a_partition_separates_nodes_on_both_machines(running: spread.Workers) -> None:
     inject(running, NAME, lambda layout, _: compose_partition(layout, [["n1", "n2"], ["n3"]]))
-    assert echoes(running, "n3", "n1", timeout=0.1) == []
-    assert echoes(running, "n2", "n3", timeout=0.1) == []
-    assert len(echoes(running, "n2", "n1")) == 1
+    assert round_trip_times(running, "n3", "n1", timeout=0.1) == []
+    assert round_trip_times(running, "n2", "n3", timeout=0.1) == []
+    assert len(round_trip_times(running, "n2", "n1")) == 1
     heal(running, NAME)
-    assert len(echoes(running, "n3", "n1")) == 1
+    assert len(round_trip_times(running, "n3", "n1")) == 1
 
 
-def test_a_cut_takes_a_link_between_machines_down_for_a_time(running: spread.Workers) -> None:
+def test_a_timed_cut_of_a_link_between_machines_heals_on_both(running: spread.Workers) -> None:
     inject(running, NAME, lambda layout, _: compose_cut(layout, "n3"), seconds=0.5)
     state = spread.status(running, NAME)
     assert all(not link["up"] for part in state.values() for link in part["links"] if link["name"].startswith("n3"))
-    eventually(lambda: not spread_state(running, NAME).injected, "both machines have healed it")
-    assert len(echoes(running, "n1", "n3")) == 1
+    eventually(lambda: not spread_state(running, NAME).injected, "both machines have healed the cut")
+    assert len(round_trip_times(running, "n1", "n3")) == 1
 
 
-def test_a_link_that_is_cut_is_plugged_in_again_by_its_name_and_others_stay_cut(running: spread.Workers) -> None:
+def test_one_cut_link_can_be_healed_by_name(running: spread.Workers) -> None:
     inject(running, NAME, lambda layout, _: compose_cut(layout, "n2"))
     inject(running, NAME, lambda layout, _: compose_cut(layout, "n3"))
     inject(running, NAME, impair("n2", delay=30_000_000))
     assert [injection.what for injection in heal_cut(running, NAME, "n2")] == ["down: n2"]
     assert [injection.what for injection in spread_state(running, NAME).injected] == ["down: n3", "delay 30ms on n2"]
     assert heal_cut(running, NAME, "n2") == ()
-    assert len(echoes(running, "n1", "n2")) == 1
+    assert len(round_trip_times(running, "n1", "n2")) == 1
 
 
 def test_a_snapshot_contains_the_state_of_every_machine(running: spread.Workers) -> None:
     inject(running, NAME, impair("n2", delay=1_000_000))
     sampler = SpreadSampler(running, NAME)
     sampler.sample()
-    before = frames_at(sampler.sample())
-    assert len(echoes(running, "n1", "n2", 3)) == 3
-    after = frames_at(sampler.sample())
+    before = frame_counts(sampler.sample())
+    assert len(round_trip_times(running, "n1", "n2", 3)) == 3
+    after = frame_counts(sampler.sample())
     assert {*after} == {"n1:eth0--s1:1", "n2:eth0--s1:2", "n3:eth0--s1:3"}
-    assert all(now - then >= 3 for now, then in zip(after["n2:eth0--s1:2"], before["n2:eth0--s1:2"], strict=True))
+    assert all(
+        later - earlier >= 3 for later, earlier in zip(after["n2:eth0--s1:2"], before["n2:eth0--s1:2"], strict=True)
+    )
 
 
-def frames_at(snapshot: Snapshot | Absent) -> dict[str, tuple[int, int]]:
-    """Frames of both directions of each link of a snapshot."""
+def frame_counts(snapshot: Snapshot | Absent) -> dict[str, tuple[int, int]]:
+    """Return the frame counts of each link's directions in a snapshot."""
     assert isinstance(snapshot, Snapshot)
     assert [fault.what for fault in snapshot.faults] == ["delay 1ms on n2"]
     assert (snapshot.phase, snapshot.warning, snapshot.summary) == ("up", "", "3 nodes, 1 switch, 3 links on a, b")
     return {link.name: (link.forward.frames, link.backward.frames) for link in snapshot.links}
 
 
-def test_loads_run_where_their_nodes_are(running: spread.Workers) -> None:
+def test_loads_run_on_their_nodes_machines(running: spread.Workers) -> None:
     load_link(running, NAME, ["n1"], "n3", 1_000_000)
     load_processor(running, NAME, "n2", 0.01)
 
-    assert programs_of(running) == {"n1": 1, "n2": 1, "n3": 1}
+    assert program_counts(running) == {"n1": 1, "n2": 1, "n3": 1}
     assert len(heal(running, NAME)) == 2
-    eventually(lambda: programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}, "the loads have ended")
+    eventually(lambda: program_counts(running) == {"n1": 0, "n2": 0, "n3": 0}, "the loads have ended")
 
 
-RESENT = {
+RETRANSMISSION_COUNTERS = {
     "emp": "frames_resent", "am2": "packets_resent", "ssam": "resent", "via": "frames_resent", "openmx": "resent",
 }  # fmt: skip
 
 
 IN_CI: list[tuple[str, Nics]] = [("emp", "inline"), ("emp", "shared")]
-MORE: list[tuple[str, Nics]] = [
+LONG_ONLY: list[tuple[str, Nics]] = [
     ("am2", "inline"), ("ssam", "inline"), ("via", "inline"), ("openmx", "inline"), ("am2", "shared"), ("via", "shared"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("protocol", "nics"), [*IN_CI, *MORE] if LONG else IN_CI)
-def test_every_message_arrives_once_across_machines_that_lose_frames(
+@pytest.mark.parametrize(("protocol", "nics"), [*IN_CI, *LONG_ONLY] if LONG else IN_CI)
+def test_every_message_arrives_once_over_a_lossy_link_between_machines(
     running: spread.Workers, tmp_path: Path, protocol: str, nics: Nics
 ) -> None:
     inject(running, NAME, impair("n2", loss=0.05))
@@ -216,14 +221,14 @@ def test_every_message_arrives_once_across_machines_that_lose_frames(
                  check=True, output=tmp_path / "run", timeout=120, nics=nics)  # fmt: skip
     assert result.checks is not None
     assert result.checks.passed, result.checks
-    assert sum(counts[RESENT[protocol]] for counts in result.counters.values()) > 0
+    assert sum(counts[RETRANSMISSION_COUNTERS[protocol]] for counts in result.counters.values()) > 0
     assert {*result.results} == {"n1", "n2", "n3"}
     assert {path.stem for path in (tmp_path / "run" / "history").iterdir()} == {"n1", "n2", "n3"}
     measured = {(finding.what, finding.link) for finding in result.verdict.findings}
     assert {("underlay jitter", "a - b"), ("underlay loss", "a - b"), ("clock offset", "machine a")} <= measured
 
 
-def test_settings_of_firmware_hold_on_every_machine(running: spread.Workers) -> None:
+def test_firmware_settings_apply_on_every_machine(running: spread.Workers) -> None:
     inject(running, NAME, impair("n2", loss=1.0))
     with pytest.raises(ProgramError, match=r"has acknowledged nothing within the time limit \(give_up\)"):
         run(SpreadCluster(NAME, running), "random", protocol="emp", firmware={"give_up": 200_000_000}, timeout=20)
@@ -241,7 +246,7 @@ def test_ranks_of_nodes_on_two_machines_share_nics_with_two_receive_queues(runni
     assert all(result.counters[rank]["worker_taken"] for rank in ranks)
 
 
-def test_single_machine_features_are_refused_before_anything_starts(running: spread.Workers) -> None:
+def test_features_of_one_machine_are_rejected_before_the_start(running: spread.Workers) -> None:
     cluster = SpreadCluster(NAME, running)
     with pytest.raises(
         UnsupportedError, match=r"^work is on several machines, where commands cannot run with a scenario"
@@ -259,21 +264,19 @@ def test_single_machine_features_are_refused_before_anything_starts(running: spr
 def test_a_capture_of_all_machines_is_one_file_with_each_frames_fate(running: spread.Workers, tmp_path: Path) -> None:
     inject(running, NAME, impair("n2", "in", rules=("drop icmp and nth(2)",)))
     with capturing(running, NAME, "n2", tmp_path / "n2.pcapng") as captured:
-        assert len(echoes(running, "n1", "n2", 3, timeout=0.3)) == 2
+        assert len(round_trip_times(running, "n1", "n2", 3, timeout=0.3)) == 2
     assert captured.complete
     reader = CaptureReader("n2.pcapng")
     frames = [frame for frame in reader.feed((tmp_path / "n2.pcapng").read_bytes()) if frame.raw[23:24] == ICMP]
     reader.end()
     assert [frame.when for frame in frames] == sorted(frame.when for frame in frames)
-    seen = Counter((frame.interface.name, frame.bound, frame.comment) for frame in frames)
+    counts = Counter((frame.interface.name, frame.bound, frame.comment) for frame in frames)
     switch, node = "s1:2", "n2:eth0"
-    assert seen[switch, "outbound", ""] == seen[node, "inbound", ""] == 2  # requests that arrive
-    assert (
-        seen[node, "outbound", ""] == 2
-    )  # their replies: on machine a nothing is on the link, which has one point there
-    (lost,) = {fate for _, _, fate in seen} - {""}
+    assert counts[switch, "outbound", ""] == counts[node, "inbound", ""] == 2  # two requests arrive
+    assert counts[node, "outbound", ""] == 2  # their replies; machine a has only one capture point on this link
+    (lost,) = {fate for _, _, fate in counts} - {""}
     assert "drop icmp and nth(2)" in lost
-    assert seen[switch, "outbound", lost] == 1
+    assert counts[switch, "outbound", lost] == 1
 
 
 SCENARIO = """
@@ -302,9 +305,7 @@ share = "10%"
 """
 
 
-def test_each_machine_has_the_faults_of_a_scenario_that_concern_it(
-    machines: Lab, running: spread.Workers, tmp_path: Path
-) -> None:
+def test_each_machine_applies_its_faults_of_a_scenario(machines: Lab, running: spread.Workers, tmp_path: Path) -> None:
     (tmp_path / "faults.toml").write_text(SCENARIO)
     before = {machine: len(machines.events(machine, NAME, "inject")) for machine in running}
     result = run(SpreadCluster(NAME, running), "random", protocol="emp", seed=3, check=True, output=tmp_path / "run",
@@ -315,18 +316,18 @@ def test_each_machine_has_the_faults_of_a_scenario_that_concern_it(
         machine: [str(event["what"]) for event in machines.events(machine, NAME, "inject")[before[machine] :]]
         for machine in running
     }
-    assert {machine: [what.partition(" on ")[0] for what in actual] for machine, actual in injected.items()} == {
+    assert {machine: [what.partition(" on ")[0] for what in faults] for machine, faults in injected.items()} == {
         "a": ["links held for faults", "rule 'drop every(5)'", "load of 10% of a processor"],
         "b": ["links held for faults", "loss 30%"],
-    }  # n3 sends what arrives at the switch
+    }  # n3's outgoing frames arrive at the switch on machine a
     events = [event for event in read_run(tmp_path / "run").events() if str(event["event"]).startswith("fault ")]
     times = {(event["fault"], event["event"]): event for event in events}
     assert len(times) == len(events) == 6
     for name, begin, end in (("fault[1]", 0, 1000), ("fault[2]", 100, 1200), ("fault[3]", 200, 600)):
-        begins, ends = times[name, "fault begins"], times[name, "fault ends"]
-        assert begins["in_force"] >= begins["at"] == begin * 1_000_000
-        assert ends["at"] >= end * 1_000_000
-        assert ends["had_effect"], str(events)
+        begin_event, end_event = times[name, "fault begins"], times[name, "fault ends"]
+        assert begin_event["in_force"] >= begin_event["at"] == begin * 1_000_000
+        assert end_event["at"] >= end * 1_000_000
+        assert end_event["had_effect"], str(events)
     assert [injection.what for injection in spread_state(running, NAME).injected] == []
 
 
@@ -359,7 +360,7 @@ to = "400ms"
 
 if LONG:
 
-    def test_a_scenario_restarts_and_pauses_nodes_where_they_are(running: spread.Workers, tmp_path: Path) -> None:
+    def test_a_scenario_restarts_and_pauses_nodes_on_both_machines(running: spread.Workers, tmp_path: Path) -> None:
         (tmp_path / "churn.toml").write_text(CHURN)
         result = run(SpreadCluster(NAME, running), "churn", protocol="emp", seed=3, check=True, timeout=120,
                      output=tmp_path / "run", scenario=tmp_path / "churn.toml")  # fmt: skip
@@ -367,47 +368,45 @@ if LONG:
         assert result.checks.passed, result.checks
         assert not [note for note in result.verdict.notes if "had no effect" in note]
         assert spread_state(running, NAME).injected == ()
-        assert programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}
+        assert program_counts(running) == {"n1": 0, "n2": 0, "n3": 0}
 
 
 FAILING = """
 async def rank(comm, node):
     if node.name == "n2":
-        raise ValueError("n2 does not want to")
+        raise ValueError("injected failure")
     await comm.recv(source=1)
 """
 
 
-def test_a_program_that_fails_on_one_machine_ends_the_run_on_all(running: spread.Workers, tmp_path: Path) -> None:
+def test_a_failed_program_ends_the_run_on_all_machines(running: spread.Workers, tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
-    with pytest.raises(ProgramError, match=r"machine b: n2: (?s:.*)n2 does not want to"):
+    with pytest.raises(ProgramError, match=r"machine b: n2: (?s:.*)injected failure"):
         run(SpreadCluster(NAME, running), str(tmp_path / "failing.py"), protocol="emp")
-    assert programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}
-    assert len(echoes(running, "n1", "n2")) == 1
+    assert program_counts(running) == {"n1": 0, "n2": 0, "n3": 0}
+    assert len(round_trip_times(running, "n1", "n2")) == 1
 
 
-CARELESS = """
+UNRECEIVED = """
 async def rank(comm, node):
     if node.name == "n1":
-        await comm.Send(b"taken", 1, 1)
-        await comm.Isend(b"not taken", 1, 2)
+        await comm.Send(b"match", 1, 1)
+        await comm.Isend(b"unmatched", 1, 2)
     elif node.name == "n2":
         await comm.Recv(bytearray(5), 0, 1)
     await comm.barrier()
 """
 
 
-def test_a_message_to_another_machine_that_no_receive_took_is_noted(running: spread.Workers, tmp_path: Path) -> None:
-    (tmp_path / "careless.py").write_text(CARELESS)
-    result = run(SpreadCluster(NAME, running), str(tmp_path / "careless.py"), protocol="emp", output=tmp_path / "run")
+def test_an_unreceived_message_to_another_machine_is_noted(running: spread.Workers, tmp_path: Path) -> None:
+    (tmp_path / "unreceived.py").write_text(UNRECEIVED)
+    result = run(SpreadCluster(NAME, running), str(tmp_path / "unreceived.py"), protocol="emp", output=tmp_path / "run")
     assert [note for note in result.verdict.notes if "no receive" in note] == [
         "n1 sent 1 message to n2 that no receive took"
     ]
 
 
-def test_a_controller_that_dies_leaves_the_cluster_but_no_program_of_its_run(
-    machines: Lab, running: spread.Workers
-) -> None:
+def test_the_cluster_survives_its_controller_but_the_runs_programs_end(machines: Lab, running: spread.Workers) -> None:
     requested = {"form": "random", "settings": {}, "protocol": "emp", "timeout": 60, "patience": None}
     ranks = [asdict(rank) for rank in ranks_of(LAYOUT)]
     with machines.workers("lab.toml") as others:
@@ -415,22 +414,26 @@ def test_a_controller_that_dies_leaves_the_cluster_but_no_program_of_its_run(
             RUN, name=NAME, asked=requested, seed=1, history=False, ahead=0, ranks=ranks, queues=asdict(ReceiveQueues())
         )
         assert others["a"].joint(number, 60) == ("ready", None)
-        assert programs_of(running)["n1"] > 0
-    eventually(lambda: not any(programs_of(running).values()), "its programs have ended", 30)
-    assert len(echoes(running, "n1", "n2")) == 1
+        assert program_counts(running)["n1"] > 0
+    eventually(lambda: not any(program_counts(running).values()), "the run's programs have ended", 30)
+    assert len(round_trip_times(running, "n1", "n2")) == 1
 
 
-def test_a_cluster_that_belongs_to_a_controller_ends_with_it(machines: Lab, running: spread.Workers) -> None:
+def test_a_cluster_that_is_not_lasting_ends_with_its_controller(machines: Lab, running: spread.Workers) -> None:
     before = {machine: Counter(machines.programs(machine)) for machine in running}
     with machines.workers("lab.toml") as others:
         spread.up(others, spread.plan_spread(others, LAYOUT, "own", PINS), "own", "here", "auto", lasting=False)
         assert all("own" in names for names in call_each(running, "clusters").values())
     for machine in running:
-        eventually(partial(left_nothing, machines, running, machine, "own", before[machine]), "nothing is left", 30)
-    assert len(echoes(running, "n1", "n2")) == 1
+        eventually(
+            partial(is_cleaned_up, machines, running, machine, "own", before[machine]),
+            "the cluster is removed from the machine",
+            30,
+        )
+    assert len(round_trip_times(running, "n1", "n2")) == 1
 
 
-def test_the_view_in_a_browser_has_all_machines_and_injects_on_the_right_ones(
+def test_the_web_view_shows_all_machines_and_injects_on_the_nodes_machine(
     machines: Lab, running: spread.Workers
 ) -> None:
     with machines.at_desk(
@@ -456,7 +459,7 @@ def test_the_view_in_a_browser_has_all_machines_and_injects_on_the_right_ones(
         view.send_signal(signal.SIGINT)
         assert view.wait(30) == 0
     assert [injection.what for injection in spread_state(running, NAME).injected] == ["loss 100% on n2 (in)"]
-    assert echoes(running, "n1", "n2", timeout=0.1) == []
+    assert round_trip_times(running, "n1", "n2", timeout=0.1) == []
 
 
 RING = """
@@ -472,8 +475,8 @@ link = [
 
 
 @pytest.mark.requires("ping")
-def test_switches_in_a_ring_over_machines_forward_by_the_plan(running: spread.Workers) -> None:
-    """The ring crosses between the machines four times; a frame that circulated would be answered more than once."""
+def test_a_ring_over_two_machines_forwards_each_frame_once(running: spread.Workers) -> None:
+    """Four of the ring's links are between machines; a circulating request would get duplicate replies."""
     layout = resolve(Description.from_toml(RING))
     pins = Constraints({f"{kind}{number}": "ab"[number % 2] for kind in "ns" for number in range(1, 5)})
     with spread.brought_up(running, layout, "loop", pins, "here"):
@@ -483,73 +486,79 @@ def test_switches_in_a_ring_over_machines_forward_by_the_plan(running: spread.Wo
             assert (code, "2 received, 0% packet loss" in stdout, "+" in stdout) == (0, True, False), stdout
 
 
-def test_a_node_of_another_machine_is_named_as_such(machines: Lab, running: spread.Workers) -> None:
+def test_local_commands_on_a_node_of_another_machine_name_the_alternative(
+    machines: Lab, running: spread.Workers
+) -> None:
     del running
     for command in (("exec", "--name", NAME, "n2", "--", "true"), ("ssh", NAME, "n2")):
         done = machines.on("a", TESTBED, *command)
-        refused(done, 4, "node n2 is on another machine: 'testbed machines shell'")
+        assert_error(done, 4, "node n2 is on another machine: 'testbed machines shell'")
 
 
-def test_the_commands_do_it_too(machines: Lab, running: spread.Workers) -> None:
+def test_the_inject_command_works_over_machines(machines: Lab, running: spread.Workers) -> None:
     done = machines.testbed("machines", "inject", "lab.toml", NAME, "n2", "--loss", "100%", "--json")
     assert done.returncode == 0, done.stderr
     assert [link["name"] for link in json.loads(done.stdout)["links"]] == ["n2:eth0--s1:2"]
-    assert echoes(running, "n1", "n2", timeout=0.1) == []
+    assert round_trip_times(running, "n1", "n2", timeout=0.1) == []
 
 
-def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
+def test_an_unreachable_machine_and_its_return_are_logged(
     machines: Lab, running: spread.Workers, record_property: Callable[[str, object], None]
 ) -> None:
-    """The workers keep running for a while: they are notified, too, and keep the cluster."""
+    """The interruption is shorter than the workers' silence time-out, so they keep the cluster."""
     with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
         start = time.time_ns()
-        eventually(lambda: machines.events("a", NAME, "machine unreachable") != [], "machine a has noticed", 30)
+        eventually(
+            lambda: machines.events("a", NAME, "machine unreachable") != [], "machine a has logged the event", 30
+        )
         (event,) = machines.events("a", NAME, "machine unreachable")
         assert (event["machine"], event["address"]) == ("b", machines.address("b"))
-        noticed = event["time"]
-        assert isinstance(noticed, int)
-        record_property("note", f"a machine that is cut off is noticed after {(noticed - start) / 1e9:.2f} s")
-        if LONG:  # on a quiet machine: a supervisor that waits for its processor is late
-            assert noticed - start < 2_000_000_000
+        detected = event["time"]
+        assert isinstance(detected, int)
+        record_property("note", f"an unreachable machine is detected after {(detected - start) / 1e9:.2f} s")
+        if LONG:  # needs a quiet machine
+            assert detected - start < 2_000_000_000
         (sentence,) = running["a"].call("status", name=NAME)["missing"]
         assert sentence.startswith(f"machine b ({machines.address('b')}) has not answered for ")
-    eventually(lambda: machines.events("a", NAME, "machine reachable") != [], "machine a has noticed", 30)
+    eventually(lambda: machines.events("a", NAME, "machine reachable") != [], "machine a has logged the event", 30)
     assert running["a"].call("status", name=NAME)["missing"] == []
-    assert len(echoes(running, "n1", "n2")) == 1
+    assert len(round_trip_times(running, "n1", "n2")) == 1
 
 
-def done(machines: Lab, *arguments: str) -> dict[str, object]:
-    """Run a command of machines; return its document."""
-    actual = machines.testbed("machines", *arguments, "--json")
-    assert actual.returncode == 0, actual.stderr
-    document: dict[str, object] = json.loads(actual.stdout)
+def run_command(machines: Lab, *arguments: str) -> dict[str, object]:
+    """Run a `testbed machines` command; return its JSON document."""
+    completed = machines.testbed("machines", *arguments, "--json")
+    assert completed.returncode == 0, completed.stderr
+    document: dict[str, object] = json.loads(completed.stdout)
     jsonschema.validate(document, schema_of(str(document["kind"])))
     return document
 
 
 if LONG:
 
-    def test_commands_run_a_workload_and_capture_frames(machines: Lab, running: spread.Workers) -> None:
+    def test_all_machines_commands_work_on_a_running_cluster(machines: Lab, running: spread.Workers) -> None:
         (machines.folder / "star.toml").write_text(STAR)
         for cluster in (NAME, "star.toml"):
-            actual = done(
+            run_document = run_command(
                 machines, "run", "lab.toml", cluster, "random", "--set", "messages=5", "--output", f"of-{cluster}"
             )
-            (results,) = cast("list[dict[str, object]]", actual["results"])
+            (results,) = cast("list[dict[str, object]]", run_document["results"])
             assert {*results} == {"n1", "n2", "n3"}
         assert call_each(running, "clusters") == {"a": [NAME], "b": [NAME]}
-        assert done(machines, "check", "lab.toml", NAME, "all", "--seconds", "1")["cluster"] == NAME
-        top = done(machines, "top", "lab.toml", NAME, "--interval", "100ms")
+        assert run_command(machines, "check", "lab.toml", NAME, "all", "--seconds", "1")["cluster"] == NAME
+        top = run_command(machines, "top", "lab.toml", NAME, "--interval", "100ms")
         assert [node["name"] for node in cast("list[dict[str, object]]", top["nodes"])] == ["n1", "n2", "n3"]
-        captured = done(machines, "capture", "lab.toml", NAME, "all", "-w", "all.pcapng", "--for", "100ms")
+        captured = run_command(machines, "capture", "lab.toml", NAME, "all", "-w", "all.pcapng", "--for", "100ms")
         assert captured["whole"]
         assert (machines.folder / "all.pcapng").stat().st_size > 0
-        assert done(machines, "partition", "lab.toml", NAME, "n1", "/", "n2,n3")["what"] == "partition n1 / n2,n3"
-        assert done(machines, "link", "lab.toml", NAME, "n2", "down", "--for", "10s")["what"] == "down: n2"
-        assert len(cast("list[object]", done(machines, "link", "lab.toml", NAME, "n2", "up")["healed"])) == 1
-        assert done(machines, "link", "lab.toml", NAME, "n2", "flap", "--for", "10s")["what"] == "down: n2"
-        assert done(machines, "load", "lab.toml", NAME, "n1", "n3", "--rate", "1mbit")["number"]
-        assert len(cast("list[object]", done(machines, "heal", "lab.toml", NAME)["healed"])) == 3
+        assert (
+            run_command(machines, "partition", "lab.toml", NAME, "n1", "/", "n2,n3")["what"] == "partition n1 / n2,n3"
+        )
+        assert run_command(machines, "link", "lab.toml", NAME, "n2", "down", "--for", "10s")["what"] == "down: n2"
+        assert len(cast("list[object]", run_command(machines, "link", "lab.toml", NAME, "n2", "up")["healed"])) == 1
+        assert run_command(machines, "link", "lab.toml", NAME, "n2", "flap", "--for", "10s")["what"] == "down: n2"
+        assert run_command(machines, "load", "lab.toml", NAME, "n1", "n3", "--rate", "1mbit")["number"]
+        assert len(cast("list[object]", run_command(machines, "heal", "lab.toml", NAME)["healed"])) == 3
 
 
 KILL = f"""
@@ -561,20 +570,24 @@ os.kill(running_supervisor(Path("/run/netns-testbed/{NAME}")).pid, 9)
 
 if LONG:
 
-    def test_a_supervisor_that_its_relay_has_started_watches_machines_too(
-        machines: Lab, running: spread.Workers
-    ) -> None:
-        inject(running, NAME, impair("n1", delay=1_000_000))  # on machine a, which has a relay then
+    def test_a_supervisor_restarted_by_its_relay_watches_machines(machines: Lab, running: spread.Workers) -> None:
+        inject(running, NAME, impair("n1", delay=1_000_000))  # starts a relay on machine a
         assert machines.on("a", sys.executable, "-c", KILL).returncode == 0
-        eventually(lambda: machines.events("a", NAME, "supervisor restarted") != [], "there is another one", 30)
+        eventually(lambda: machines.events("a", NAME, "supervisor restarted") != [], "the supervisor has restarted", 30)
         before = len(machines.events("a", NAME, "machine unreachable"))
         with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
-            eventually(lambda: len(machines.events("a", NAME, "machine unreachable")) > before, "it has noticed", 30)
+            eventually(
+                lambda: len(machines.events("a", NAME, "machine unreachable")) > before,
+                "the new supervisor has logged the event",
+                30,
+            )
 
 
-def test_a_part_whose_cluster_was_taken_down_elsewhere_is_collected(machines: Lab, running: spread.Workers) -> None:
-    alone = {"a": running["a"]}
-    assert spread.down(alone, NAME) == ["a"]
+def test_gc_removes_the_part_of_a_cluster_that_was_taken_down_on_another_machine(
+    machines: Lab, running: spread.Workers
+) -> None:
+    only_a = {"a": running["a"]}
+    assert spread.down(only_a, NAME) == ["a"]
     assert machines.namespaces("b") != []
     findings = spread.collect(running)
     assert findings == {
@@ -591,15 +604,15 @@ def test_a_check_probes_links_within_and_between_machines(running: spread.Worker
     inject(running, NAME, lambda layout, _: compose_cut(layout, "n3"))
     verdict = check(running, NAME, seconds=1)
     measured = {(finding.link, finding.direction, finding.what): finding for finding in verdict.findings}
-    error = 1e6 + sum(  # of the comparisons of both machines' clocks, which a busy machine makes less exact
+    error = 1e6 + sum(  # of the clock comparison between the machines, larger on a busy machine
         finding.measured or 0 for finding in verdict.findings if finding.what == "clock offset"
     )
     assert error < 9e6, "less than the shorter delay"
     for direction in ("forward", "backward"):
-        for link, least in (("n1:eth0--s1:1", 10e6), ("n2:eth0--s1:2", 20e6)):
+        for link, minimum in (("n1:eth0--s1:1", 10e6), ("n2:eth0--s1:2", 20e6)):
             delay = measured[link, direction, "delay min"].measured
             assert delay is not None
-            assert least - error < delay < least + 10e6
+            assert minimum - error < delay < minimum + 10e6
         loss = measured["n2:eth0--s1:2", direction, "loss"]
         assert loss.asked == 0.1
         assert loss.grade is not Grade.INVALID
@@ -608,9 +621,7 @@ def test_a_check_probes_links_within_and_between_machines(running: spread.Worker
     assert ("machine a", "", "clock offset") in measured
 
 
-def test_a_check_finds_that_the_network_between_machines_loses_a_links_frames(
-    machines: Lab, running: spread.Workers
-) -> None:
+def test_a_check_detects_losses_of_the_underlay(machines: Lab, running: spread.Workers) -> None:
     with machines.cluster.inject(machines.nodes["b"], rules=["drop udp.dport == 4789 and every(3)"]):
         verdict = check(running, NAME, "n3", seconds=0.5)
     losses = [finding for finding in verdict.findings if finding.what == "loss"]

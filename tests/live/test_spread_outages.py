@@ -1,6 +1,6 @@
-"""Machines that are lost during a run: one is killed, one is cut off from all, and one from another machine only.
+"""Machines lost during a run: one is killed, one is disconnected from all others, one from another machine only.
 
-TESTBED_LONG=1 also waits until a worker that is cut off has ended what it did.
+TESTBED_LONG=1 also waits until a disconnected worker has ended its part.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ PINS = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
 NAME = "lost"
 SECOND = 1_000_000_000
 
-CONVERSATION = """
+PING_PONG = """
 from pathlib import Path
 
 async def rank(comm, node):
-    more = comm.rank < 2
-    while more:
+    is_running = comm.rank < 2
+    while is_running:
         if comm.rank == 0:
-            more = not Path({over!r}).exists()
-            await comm.send(more, 1)
+            is_running = not Path({stop!r}).exists()
+            await comm.send(is_running, 1)
             await comm.recv(source=1)
-            Path({begun!r}).touch()
+            Path({started!r}).touch()
             await node.sleep(20_000_000)
         else:
-            more = await comm.recv(source=0)
-            await comm.send(more, 0)
+            is_running = await comm.recv(source=0)
+            await comm.send(is_running, 0)
 """
-"""Messages between machines a and b, until a file is there; after the first ones another file is."""
+"""Messages between machines a and b until the file `stop` exists; the first ones create the file `started`."""
 
 
 @pytest.fixture(scope="module")
@@ -68,28 +68,28 @@ def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @contextmanager
 def cluster(machines: Lab) -> Iterator[spread.Workers]:
-    """Workers on the machines, and a cluster that ends with them: n1 and the switch are on machine a, n2 and n3 on b."""
+    """Start workers and bring up a cluster that ends with them: n1 and the switch on machine a, n2 and n3 on b."""
     with machines.workers("lab.toml") as running, spread.brought_up(running, LAYOUT, NAME, PINS, "here"):
         yield running
 
 
-def converse(running: spread.Workers, folder: Path, disturb: Callable[[], object]) -> RunResult:
-    """Run the conversation, and disturb it in its midst; it is over once that is done."""
-    start_file, over, program = folder / "begun", folder / "over", folder / "conversation.py"
-    program.write_text(CONVERSATION.format(begun=str(start_file), over=str(over)))
+def run_with_fault(running: spread.Workers, folder: Path, inject_fault: Callable[[], object]) -> RunResult:
+    """Run `PING_PONG` and inject a fault while it is running; stop it afterwards."""
+    started, stop, program = folder / "started", folder / "stop", folder / "ping_pong.py"
+    program.write_text(PING_PONG.format(started=str(started), stop=str(stop)))
 
-    def act() -> None:
-        eventually(start_file.exists, "the programs converse", 30)
-        disturb()
-        over.touch()
+    def inject_and_stop() -> None:
+        eventually(started.exists, "messages are exchanged", 30)
+        inject_fault()
+        stop.touch()
 
-    with ThreadPoolExecutor(1) as beside:
-        acting = beside.submit(act)
+    with ThreadPoolExecutor(1) as executor:
+        fault = executor.submit(inject_and_stop)
         try:
             return run(SpreadCluster(NAME, running), str(program), protocol="emp", history=True, check=True,
                        output=folder / "run", timeout=60)  # fmt: skip
         finally:
-            acting.result()
+            fault.result()
 
 
 def assert_nothing_left(machines: Lab, machine: str) -> None:
@@ -97,17 +97,17 @@ def assert_nothing_left(machines: Lab, machine: str) -> None:
     assert machines.namespaces(machine) == []
 
 
-def test_machines_cut_off_from_each_other_for_5_s_continue_and_the_span_is_in_the_verdict(
+def test_a_run_survives_a_5_s_interruption_between_machines_and_its_verdict_reports_it(
     machines: Lab, tmp_path: Path
 ) -> None:
-    """Their workers can be reached meanwhile."""
+    """The controller can reach both workers meanwhile."""
 
     def cut() -> None:
         with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
             time.sleep(5)  # the fault's duration
 
     with cluster(machines) as running:
-        result = converse(running, tmp_path, cut)
+        result = run_with_fault(running, tmp_path, cut)
     assert result.verdict.grade is Grade.INVALID
     assert result.checks is not None
     assert result.checks.passed, result.checks
@@ -121,9 +121,9 @@ def test_machines_cut_off_from_each_other_for_5_s_continue_and_the_span_is_in_th
         assert_nothing_left(machines, machine)
 
 
-def test_a_killed_machine_makes_the_run_invalid_and_causes_no_accusation(machines: Lab, tmp_path: Path) -> None:
+def test_a_killed_machine_makes_the_run_invalid_without_failed_checks(machines: Lab, tmp_path: Path) -> None:
     with pytest.raises(InvalidRunError) as caught, cluster(machines) as running:
-        converse(running, tmp_path, lambda: machines.kill("b"))
+        run_with_fault(running, tmp_path, lambda: machines.kill("b"))
     try:
         assert isinstance(caught.value.__cause__, MachineLostError)
         (finding,) = (finding for finding in caught.value.verdict.findings if finding.what == LOST)
@@ -141,14 +141,14 @@ def test_a_killed_machine_makes_the_run_invalid_and_causes_no_accusation(machine
         machines.start("b")
 
 
-def test_a_machine_cut_off_from_all_ends_the_run_and_then_its_own_part(machines: Lab, tmp_path: Path) -> None:
+def test_a_disconnected_machine_ends_the_run_and_its_own_part(machines: Lab, tmp_path: Path) -> None:
     with ExitStack() as cut:
         with pytest.raises(InvalidRunError) as caught, cluster(machines) as running:
-            converse(running, tmp_path, lambda: cut.enter_context(machines.cluster.cut(machines.nodes["b"])))
+            run_with_fault(running, tmp_path, lambda: cut.enter_context(machines.cluster.cut(machines.nodes["b"])))
         findings = {finding.what: finding for finding in caught.value.verdict.findings}
         assert {*findings} == {LOST, UNREACHABLE}
         assert findings[LOST].link == findings[UNREACHABLE].link == "machine b"
         assert f"machine b ({machines.address('b')}) did not answer machine a from " in findings[UNREACHABLE].reason
         assert_nothing_left(machines, "a")
-        if LONG:  # the worker's patience is 5 s
+        if LONG:  # takes the worker's silence time-out of 5 s
             assert_nothing_left(machines, "b")

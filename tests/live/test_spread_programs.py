@@ -1,4 +1,4 @@
-"""Programs in nodes on another machine: their streams, their exit codes, their terminal."""
+"""Programs in nodes on another machine: standard streams, exit codes, terminals."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import pytest
 
 from tests.live.machine_state import eventually
 from tests.live.machines_lab import Lab, lab
-from tests.live.testbed_command import TESTBED, refused
+from tests.live.testbed_command import TESTBED, assert_error
 
 pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
 
 STAR = 'name = "star"\ndefaults = { mtu = 1400 }\ngenerate = { shape = "star", nodes = 2 }\n'
 EXEC = ("machines", "exec", "lab.toml", "star")
-MANY = bytes(range(256)) * 4096  # more than may be on its way
+LARGE_INPUT = bytes(range(256)) * 4096  # more than all buffers hold
 
 
 @pytest.fixture(scope="module")
 def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A machine with a cluster of two nodes."""
+    """Bring up a cluster of two nodes on one machine."""
     folder = tmp_path_factory.mktemp("lab")
     with lab(folder, names=("a",)) as running_lab:
         (folder / "star.toml").write_text(STAR)
@@ -35,48 +35,48 @@ def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         assert running_lab.testbed("machines", "down", "lab.toml", "star").returncode == 0
 
 
-def piped(machines: Lab, data: bytes, output: Path, *command: str) -> int:
-    """Run a program in node n1 with this input; its output is written to a file. Returns the exit code."""
-    given = output.with_suffix(".in")
-    given.write_bytes(data)
+def run_with_input(machines: Lab, data: bytes, output: Path, *command: str) -> int:
+    """Run a program in node n1 with this input and its output in a file; return the exit code."""
+    input_file = output.with_suffix(".in")
+    input_file.write_bytes(data)
     with (
-        given.open("rb") as source,
+        input_file.open("rb") as source,
         output.open("wb") as sink,
-        machines.at_desk(TESTBED, *EXEC, "n1", "--", *command, stdin=source.fileno(), stdout=sink.fileno()) as actual,
+        machines.at_desk(TESTBED, *EXEC, "n1", "--", *command, stdin=source.fileno(), stdout=sink.fileno()) as process,
     ):
-        actual.communicate(timeout=60)
-    return int(actual.returncode)
+        process.communicate(timeout=60)
+    return int(process.returncode)
 
 
-def test_any_bytes_are_encoded_and_decoded(machines: Lab, tmp_path: Path) -> None:
-    assert piped(machines, MANY, tmp_path / "out", "cat") == 0
-    assert (tmp_path / "out").read_bytes() == MANY
+def test_arbitrary_bytes_pass_through_standard_streams(machines: Lab, tmp_path: Path) -> None:
+    assert run_with_input(machines, LARGE_INPUT, tmp_path / "out", "cat") == 0
+    assert (tmp_path / "out").read_bytes() == LARGE_INPUT
 
 
-def test_a_program_that_does_not_read_its_input_ends(machines: Lab, tmp_path: Path) -> None:
-    assert piped(machines, MANY, tmp_path / "out", "sh", "-c", "echo no; exit 5") == 5
+def test_a_program_that_ignores_its_input_can_end(machines: Lab, tmp_path: Path) -> None:
+    assert run_with_input(machines, LARGE_INPUT, tmp_path / "out", "sh", "-c", "echo no; exit 5") == 5
     assert (tmp_path / "out").read_text() == "no\n"
 
 
-def test_a_program_that_a_signal_ends_and_one_that_is_not_there(machines: Lab) -> None:
+def test_a_killed_and_a_missing_program_have_their_exit_codes(machines: Lab) -> None:
     killed = machines.testbed(*EXEC, "n1", "--", "sh", "-c", "kill -9 $$")
     assert (killed.returncode, killed.stdout, killed.stderr) == (128 + 9, "", "")
-    refused(machines.testbed(*EXEC, "n1", "--", "no-such-program"), 4, "there is no program", "no-such-program")
-    refused(machines.testbed(*EXEC, "n7", "--", "true"), 4, "cluster star has no node 'n7'")
+    assert_error(machines.testbed(*EXEC, "n1", "--", "no-such-program"), 4, "there is no program", "no-such-program")
+    assert_error(machines.testbed(*EXEC, "n7", "--", "true"), 4, "cluster star has no node 'n7'")
 
 
-def test_output_comes_as_it_is_written_and_the_commands_end_ends_the_program(machines: Lab) -> None:
+def test_output_is_unbuffered_and_the_program_ends_with_the_command(machines: Lab) -> None:
     with machines.at_desk(
         TESTBED, *EXEC, "n1", "--", "sh", "-c", "echo here; exec cat", stdin=os.open("/dev/zero", 0)
-    ) as actual:
-        assert actual.stdout is not None
-        assert actual.stdout.readline() == "here\n"
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
         assert any("cat" in line for line in machines.programs("a"))
-        actual.kill()
+        process.kill()
     eventually(lambda: not any("cat" in line for line in machines.programs("a")), "the program has ended", 30)
 
 
-def test_a_shell_has_a_terminal_of_this_ones_size(machines: Lab) -> None:
+def test_a_shell_has_a_terminal_of_the_same_size(machines: Lab) -> None:
     controlling, terminal = pty.openpty()
     try:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))

@@ -1,8 +1,8 @@
 """The SBA-100's input FIFO on live and dilated clusters.
 
-Section 3.2. In `live` the depth alone holds: a program that computes and then polls finds 292 cells at most. Each sender's
-window is 32 cells, so that ten senders overrun the FIFO of a receiver that reads nothing, and nine do not. In `dilated` a
-cell leaves the FIFO when the modelled core has read it, which takes longer than the next one takes on the fibre.
+Section 3.2. In `live` only the depth is modelled: a program that computes, then polls, receives at most 292 cells. Each
+sender's window is 32 cells, so ten senders overrun the FIFO of a receiver that does not read, and nine do not. In `dilated`
+a cell leaves the FIFO when the modelled core has read it, which takes longer than the next one takes on the fibre.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from testbed.workloads.form import Native, Node
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(120)]
 
-FIRST, COUNT, ANSWER = 1, 2, 3
-ON_THE_WAY = 0.5
-"""Seconds for which the receiver stays busy after the last cell was sent: longer than the cell travels."""
+FIRST, COUNT, REPLY = 1, 2, 3
+MAX_TRANSIT = 0.5
+"""Seconds that the receiver stays busy after the last cell was sent, longer than a cell's transit."""
 TIMEOUT = 4_000_000_000
-"""Nanoseconds: no cell is sent again while the receiver is busy."""
+"""Retransmission time-out in ns, longer than the receiver is busy."""
 
 
 class BusyReceiver(Native[Library]):
-    """Each sender sends a first request, which opens the connection. Node 0 is busy while each sends a window of requests.
+    """Each sender opens a connection with a first request, and sends a window of requests while node 0 is busy.
 
-    folder: where files are what the programs tell each other meanwhile, for a message would be a cell, too: 0 that node 0 is
-    busy, and a sender's number that it has sent its window.
+    folder: of the files that synchronize the programs, because messages would be cells, too: `0` exists when node 0 is
+    busy, a sender's number when it has sent its window.
     """
 
     folder: str = ""
@@ -45,51 +45,49 @@ class BusyReceiver(Native[Library]):
             await self._receive(library, library.size - 1)
 
     async def _send(self, library: Library) -> None:
-        answers: list[bytes] = []
-        library.set_handler(ANSWER, lambda _, data: answers.append(data))
+        replies: list[bytes] = []
+        library.set_handler(REPLY, lambda _, data: replies.append(data))
         await library.request(0, FIRST)
-        while not answers or not (Path(self.folder) / "0").exists():
+        while not replies or not (Path(self.folder) / "0").exists():
             await library.poll()
         for number in range(MAX_WINDOW):
             await library.request(0, COUNT, bytes((number,)))
         (Path(self.folder) / str(library.node)).touch()
-        while len(answers) <= MAX_WINDOW:
+        while len(replies) <= MAX_WINDOW:
             await library.poll()
 
     async def _receive(self, library: Library, senders: int) -> None:
         handled: Counter[tuple[int, int]] = Counter()
-        firsts: list[int] = []
+        connected: list[int] = []
 
-        def first(source: int, data: bytes) -> Reply:
-            firsts.append(source)
-            return Reply(ANSWER, data)
+        def on_first(source: int, data: bytes) -> Reply:
+            connected.append(source)
+            return Reply(REPLY, data)
 
-        def count(source: int, data: bytes) -> Reply:
+        def on_count(source: int, data: bytes) -> Reply:
             handled[source, data[0]] += 1
-            return Reply(ANSWER, data)
+            return Reply(REPLY, data)
 
-        library.set_handler(FIRST, first)
-        library.set_handler(COUNT, count)
-        while len(firsts) < senders:
+        library.set_handler(FIRST, on_first)
+        library.set_handler(COUNT, on_count)
+        while len(connected) < senders:
             await library.poll()
         (Path(self.folder) / "0").touch()
         while len(list(Path(self.folder).iterdir())) <= senders:
             time.sleep(0.01)
-        time.sleep(ON_THE_WAY)
+        time.sleep(MAX_TRANSIT)
         while len(handled) < senders * MAX_WINDOW:
             await library.poll()
         assert set(handled.values()) == {1}
 
 
 @pytest.mark.parametrize("senders", [9, 11])
-def test_cells_beyond_the_fifos_depth_are_lost_and_counted_and_each_request_is_handled_once(
-    senders: int, tmp_path: Path
-) -> None:
-    sent = tmp_path / "sent"
-    sent.mkdir()
+def test_cells_beyond_the_fifos_depth_are_lost_and_retransmitted(senders: int, tmp_path: Path) -> None:
+    folder = tmp_path / "sent"
+    folder.mkdir()
     cluster = Cluster.star(senders + 1, kind="atm", queue_frames=1_000)
     result = testbed.run(
-        cluster, BusyReceiver(folder=str(sent)), protocol="ssam", mode="live", firmware={"timeout": TIMEOUT},
+        cluster, BusyReceiver(folder=str(folder)), protocol="ssam", mode="live", firmware={"timeout": TIMEOUT},
         output=tmp_path / "run",
     )  # fmt: skip
     counters = result.counters["n1"]

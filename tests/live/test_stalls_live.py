@@ -1,4 +1,4 @@
-"""Stalled programs in namespaces: the report of each program, its line and the time; and firmware that breaks its rules."""
+"""Stalled programs in namespaces: the report with each program's line and time; and errors of firmware."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.sim import stalled_programs
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-SOON = 0.8  # s without progress
+PATIENCE = 0.8  # seconds without progress
 LONG = bool(os.environ.get("TESTBED_LONG"))
-WITHIN = 20.0  # s: nothing of this takes so long
+TIMEOUT = 20.0  # seconds, never reached
 
-# Each script once, and each protocol and kind of NIC with some that wait, poll and compute.
+# Each script over EMP, and a few scripts with each other protocol and kind of NIC.
 CASES = [
     *[(name, "emp", "inline") for name in stalled_programs.SCRIPTS if LONG or name not in stalled_programs.ALIKE],
     *[(name, "emp", "shared") for name in ("iprobe",)],
@@ -39,17 +39,17 @@ CASES = [
 @pytest.fixture(scope="module")
 def star() -> Iterator[RunningCluster]:
     with Cluster.star(2).up() as cluster:
-        event_log.record(Store().directory(cluster.name), "the first one")  # so that no test makes the file
+        event_log.record(Store().directory(cluster.name), "first event")  # creates the file
         yield cluster
 
 
 @pytest.mark.parametrize(("name", "protocol", "nics"), CASES)
-def test_a_stalled_script_is_ended_and_reported_with_its_line_and_its_output(
+def test_a_stalled_script_is_reported_with_its_line_and_output(
     star: RunningCluster, name: str, protocol: str, nics: str, tmp_path: Path
 ) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises(StuckError) as raised:
-        testbed.run(star, script, protocol=protocol, nics=nics, patience=SOON, timeout=WITHIN)  # type: ignore[arg-type]
+        testbed.run(star, script, protocol=protocol, nics=nics, patience=PATIENCE, timeout=TIMEOUT)  # type: ignore[arg-type]
     message = str(raised.value)
     assert re.search("  " + sentence.replace(r"\b.* ", ": the program ", 1), message), message
     assert re.search(
@@ -59,27 +59,27 @@ def test_a_stalled_script_is_ended_and_reported_with_its_line_and_its_output(
 
 
 @pytest.mark.parametrize("name", stalled_programs.AWAITED)
-def test_an_awaited_workload_that_stalls_is_named_with_its_line(star: RunningCluster, name: str) -> None:
+def test_a_stalled_coroutine_is_reported_with_its_line(star: RunningCluster, name: str) -> None:
     program, sentence = stalled_programs.AWAITED[name]
     with pytest.raises(StuckError, match=rf"n2: the program {sentence}"):
-        testbed.run(star, program, patience=SOON, timeout=WITHIN)
+        testbed.run(star, program, patience=PATIENCE, timeout=TIMEOUT)
 
 
-def test_a_script_that_polls_in_dilated_time_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_polling_script_in_dilated_time_is_reported_with_its_line(tmp_path: Path) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, "test")
     with pytest.raises(StuckError, match=sentence.replace(r"\b.* ", ": the program ", 1)):
-        testbed.run(Cluster.star(2), script, mode="dilated", dilate=10, patience=SOON, timeout=WITHIN)
+        testbed.run(Cluster.star(2), script, mode="dilated", dilate=10, patience=PATIENCE, timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("tag", stalled_programs.FAULTS)
-def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_catches(
+def test_errors_of_firmware_end_the_run_with_node_and_time(
     star: RunningCluster, tag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(stalled_programs.OUTSIDE)
     node, sentence = stalled_programs.FAULTS[tag]
     with pytest.raises(FirmwareError, match=rf"^{node}: at (\d+) ns: (.|\n)*{sentence}") as raised:
-        testbed.run(star, stalled_programs.send_a_letter, protocol="unruly", settings={"tag": tag}, timeout=WITHIN)
-    assert 0 < raised.value.when < WITHIN * 1e9, "since the programs began"
+        testbed.run(star, stalled_programs.send_a_letter, protocol="unruly", settings={"tag": tag}, timeout=TIMEOUT)
+    assert 0 < raised.value.when < TIMEOUT * 1e9, "time since the programs started"
 
 
 @pytest.mark.requires("interpreted")
@@ -93,13 +93,11 @@ def test_a_firmware_error_in_its_own_process_is_reported_too(
     with pytest.raises(
         FirmwareError, match=r"^n[12]: at \d+ ns: the firmware \(.*\) has raised KeyError:\n(.|\n)*no such peer"
     ):
-        testbed.run(star, "pingpong", nics="shared", timeout=WITHIN)
+        testbed.run(star, "pingpong", nics="shared", timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_frames_too_long_for_their_receiver_are_reported_with_their_length_and_its_mtu(
-    nics: str, tmp_path: Path
-) -> None:
+def test_frames_longer_than_the_receivers_mtu_are_reported_with_both_values(nics: str, tmp_path: Path) -> None:
     nodes = [Node(name=f"n{number}", nics=[Nic(mtu=mtu)]) for number, mtu in enumerate((9_000, 1_500), 1)]
     mixed = Description(**{**Description.star(2).model_dump(exclude_defaults=True), "nodes": nodes})
     script = tmp_path / "long.py"
@@ -108,7 +106,7 @@ def test_frames_too_long_for_their_receiver_are_reported_with_their_length_and_i
         "if comm.rank == 0:\n    comm.Ssend(bytes(8000), 1)\nelse:\n    comm.Recv(bytearray(8000), 0)\n"
     )
     with pytest.raises(StuckError) as raised:
-        testbed.run(mixed, str(script), nics=nics, patience=SOON, timeout=WITHIN)  # type: ignore[arg-type]
+        testbed.run(mixed, str(script), nics=nics, patience=PATIENCE, timeout=TIMEOUT)  # type: ignore[arg-type]
     message = str(raised.value)
     sentence = r"n1: NIC: \d+ frames to n2, of up to (\d+) bytes, are lost there: its MTU, 1500, lets it take 1514\n"
     match = re.search(sentence, message + "\n")

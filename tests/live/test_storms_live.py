@@ -1,5 +1,4 @@
-"""Storms of restarts in namespaces, with programs whose messages repeat: no false failure. Three in CI, thirty with
-TESTBED_LONG=1."""
+"""Random restarts in namespaces cause no false failures: three seeds in CI, thirty with TESTBED_LONG=1."""
 
 from __future__ import annotations
 
@@ -10,11 +9,11 @@ import pytest
 from tests.sim import storms
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
-SEEDS = range(30) if LONG else (0, 3, 6)  # churn over EMP, repeats over AM-II, a run that is broken off over EMP
+SEEDS = range(30) if LONG else (0, 3, 6)  # churn over EMP, repeats over AM-II, an aborted run over EMP
 
 
 @pytest.mark.requires("root")
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_storm_causes_a_false_accusation(seed: int) -> None:
+def test_random_restarts_cause_no_false_violation(seed: int) -> None:
     storms.run(storms.draw(seed, milliseconds=800), "live")

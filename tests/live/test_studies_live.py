@@ -1,4 +1,4 @@
-"""Studies with runs in namespaces: each runs alone unless the study reserves processors, and nothing is left behind."""
+"""Studies with runs in namespaces, which have the machine for themselves."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ WORKLOAD = '''
 import time
 from pathlib import Path
 
-async def spans(comm, node, *, number: int = 0):
-    """Rank 0 writes when it begins and ends."""
-    begun = time.monotonic_ns()
+async def record_span(comm, node, *, number: int = 0):
+    """Rank 0 appends its start and end times to a file."""
+    start = time.monotonic_ns()
     if comm.rank == 0:
         await comm.send(number, 1)
         await comm.recv(source=1)
-        while time.monotonic_ns() < begun + 100_000_000:
-            time.sleep(0.001)  # model time alone may pass so fast that the run's is over first
+        while time.monotonic_ns() < start + 100_000_000:
+            time.sleep(0.001)  # model time alone may pass too fast
             await node.sleep(1_000_000)
         node.row(number=number)
         with Path(__file__).with_name("spans").open("a") as file:
-            file.write(f"{number} {begun} {time.monotonic_ns()}\\n")
+            file.write(f"{number} {start} {time.monotonic_ns()}\\n")
     else:
         await comm.send(await comm.recv(source=0), 0)
 '''
 
 
-def test_runs_in_namespaces_have_the_machine_for_themselves(tmp_path: Path) -> None:
+def test_live_runs_of_a_study_do_not_overlap_other_runs(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(WORKLOAD)
     points = [(number, "live" if number % 2 else "sim") for number in range(6)]
     (tmp_path / "study.toml").write_text(
-        '[run]\ncluster = "star-2"\nworkload = "work.py:spans"\n'
+        '[run]\ncluster = "star-2"\nworkload = "work.py:record_span"\n'
         + "".join(f'[[point]]\nmode = "{mode}"\nsettings = {{ number = {number} }}\n' for number, mode in points)
     )
     ran = testbed("study", str(tmp_path / "study.toml"), "--workers", "2", "--output", str(tmp_path / "out"), "--json")
-    ended = [(point["outcome"], point["error"]) for point in json.loads(ran.stdout)["points"]]
-    assert ended == [("done", "")] * 6, ran.stderr
+    outcomes = [(point["outcome"], point["error"]) for point in json.loads(ran.stdout)["points"]]
+    assert outcomes == [("done", "")] * 6, ran.stderr
     lines = [tuple(map(int, line.split())) for line in (tmp_path / "spans").read_text().splitlines()]
     assert sorted(number for number, *_ in lines) == [number for number, _ in points]
     overlapping = {

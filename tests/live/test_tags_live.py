@@ -1,4 +1,4 @@
-"""Tags on a cluster that is up: display, selection of links and nodes, and changes without operations."""
+"""Tags on a running cluster: display, selection of links and nodes, and changes without operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.cli.documents import schema_of
 from testbed.controller.runs.command_runs import run_commands
 from testbed.spec.fault_models import Pause
 from testbed.spec.selection import SELECTOR
-from tests.live.testbed_command import refused
+from tests.live.testbed_command import assert_error
 from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
@@ -38,14 +38,14 @@ def document(*arguments: str) -> Any:
     return json.loads(completed.stdout)
 
 
-def reaches(source: str, target: str, patience: int = 10) -> bool:
-    """Return whether one of a few echo requests is answered within `patience` seconds. The first may meet a failed ARP
-    entry, since the last ARP request was lost."""
-    return command("exec", source, "--", "ping", "-c4", "-i0.5", f"-W{patience}", target).returncode == 0
+def is_reachable(source: str, target: str, timeout: int = 10) -> bool:
+    """Return whether one of a few pings is answered within `timeout` seconds. The first may fail with the neighbour entry
+    of an earlier lost ARP request."""
+    return command("exec", source, "--", "ping", "-c4", "-i0.5", f"-W{timeout}", target).returncode == 0
 
 
 @pytest.fixture
-def racks(tmp_path: Path, machine: object) -> Iterator[Path]:  # noqa: ARG001  (compares the machine before and after)
+def racks(tmp_path: Path, machine: object) -> Iterator[Path]:  # noqa: ARG001  (checks the machine's state at the end)
     """Bring the racks up; return their file."""
     path = tmp_path / "racks.toml"
     path.write_text(RACKS)
@@ -67,18 +67,18 @@ def test_status_shows_tags_as_text_and_as_json() -> None:
 
 
 @pytest.mark.usefixtures("racks")
-def test_faults_by_tags_on_the_command_line() -> None:
+def test_faults_select_links_and_nodes_by_tags() -> None:
     injected = document("inject", "@rack1", "--loss", "100%", "--direction", "out")
     assert [link["name"][:2] for link in injected["links"]] == ["n1", "n2"]
-    assert not reaches("n1", "n3", 1)
+    assert not is_reachable("n1", "n3", 1)
     assert document("heal")["healed"][0]["what"] == "loss 100% on @rack1 (out)"
-    assert reaches("n1", "n3")
+    assert is_reachable("n1", "n3")
     assert [link["name"][:2] for link in document("link", "@uplink", "down")["links"]] == ["n4"]
-    assert not reaches("n1", "n4", 1)
+    assert not is_reachable("n1", "n4", 1)
     document("link", "@uplink", "up")
     document("partition", "@rack1", "/", "@rack2")
-    assert not reaches("n1", "n3", 1)
-    assert reaches("n1", "n2")
+    assert not is_reachable("n1", "n3", 1)
+    assert is_reachable("n1", "n2")
     document("heal")
     loaded = document("load", "@rack1", "n3", "--rate", "1mbit")
     assert loaded["what"] == "load of 1mbit from n1, n2 to n3"
@@ -89,10 +89,10 @@ def test_faults_by_tags_on_the_command_line() -> None:
 
 
 @pytest.mark.usefixtures("racks")
-def test_exec_takes_a_tag_that_one_node_has() -> None:
+def test_exec_accepts_a_tag_of_exactly_one_node() -> None:
     assert command("exec", "@client", "--", "hostname").stdout == "n1\n"
-    refused(command("exec", "@rack1", "--", "true"), 4, "@rack1 means 2 nodes (n1, n2), and one is needed")
-    refused(command("inject", "@rakc1", "--loss", "1%"), 4, "has the tag 'rakc1'; did you mean '@rack1'?")
+    assert_error(command("exec", "@rack1", "--", "true"), 4, "@rack1 means 2 nodes (n1, n2), and one is needed")
+    assert_error(command("inject", "@rakc1", "--loss", "1%"), 4, "has the tag 'rakc1'; did you mean '@rack1'?")
 
 
 def test_a_change_of_tags_alone_applies_without_an_operation(racks: Path) -> None:
@@ -100,13 +100,13 @@ def test_a_change_of_tags_alone_applies_without_an_operation(racks: Path) -> Non
     changed = document("up", str(racks))
     assert changed["operations"] == []
     assert command("exec", "@server", "--", "hostname").stdout == "n3\n"
-    refused(command("exec", "@client", "--", "true"), 4, "has the tag 'client'")
+    assert_error(command("exec", "@client", "--", "true"), 4, "has the tag 'client'")
 
 
-def test_commands_and_scenarios_by_tags(tmp_path: Path) -> None:
+def test_commands_and_scenarios_select_nodes_by_tags(tmp_path: Path) -> None:
     cluster = Cluster.star(3, tags={"worker": ["n2", "n3"]})
-    storm = Scenario(name="storm", faults=(Pause(on="@worker", pick=1, at=0, for_="100ms", every="200ms", to="1s"),))
-    result = run_commands(cluster, [("@worker", "hostname; sleep 1.6"), ("n1", "true")], scenario=storm, seed=3,
+    scenario = Scenario(name="storm", faults=(Pause(on="@worker", pick=1, at=0, for_="100ms", every="200ms", to="1s"),))
+    result = run_commands(cluster, [("@worker", "hostname; sleep 1.6"), ("n1", "true")], scenario=scenario, seed=3,
                           output=tmp_path / "run")  # fmt: skip
     assert [(command.node, command.code) for command in result.commands] == [("n2", 0), ("n3", 0), ("n1", 0)]
     records = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""An ordinary user watches clusters as root does, although their counters are in a user namespace."""
+"""Snapshots of an ordinary user's clusters, whose counters are in a user namespace."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ pytestmark = [pytest.mark.requires("root", "userns", "ping"), pytest.mark.usefix
 @pytest.mark.parametrize("lasting", [True, False])
 def test_an_ordinary_user_sees_frames_drops_and_programs(home: Path, lasting: bool) -> None:
     def body() -> None:
-        opened = set(os.listdir("/proc/self/fd"))
-        gathering = SnapshotSampler(Store(), "pair")
+        descriptors = set(os.listdir("/proc/self/fd"))
+        sampler = SnapshotSampler(Store(), "pair")
         with Cluster.back_to_back(loss="100%", delay="1ms").up("pair", keep=lasting) as cluster:
-            before = gathering.sample()
+            before = sampler.sample()
             assert isinstance(before, Snapshot)
-            pinging = cluster["n1"].popen(["ping", "-q", "-c20", "-i0.01", "-W1", "n2"])
-            requested = gathering.sample()
-            assert isinstance(requested, Snapshot)
-            assert [program.name for program in requested.nodes[0].programs] == ["ping"]
-            pinging.wait()
-            after = gathering.sample()
+            ping = cluster["n1"].popen(["ping", "-q", "-c20", "-i0.01", "-W1", "n2"])
+            during = sampler.sample()
+            assert isinstance(during, Snapshot)
+            assert [program.name for program in during.nodes[0].programs] == ["ping"]
+            ping.wait()
+            after = sampler.sample()
             assert isinstance(after, Snapshot)
             assert after.links[0].forward.dropped["loss"] >= 1
             assert after.links[0].forward.frames >= after.links[0].forward.dropped["loss"]
             assert not userns.is_root()
-        gone = gathering.sample()
-        assert gone == Absent("pair has been taken down")
-        gathering.close()
-        assert set(os.listdir("/proc/self/fd")) == opened
+        after_down = sampler.sample()
+        assert after_down == Absent("pair has been taken down")
+        sampler.close()
+        assert set(os.listdir("/proc/self/fd")) == descriptors
 
     wait_for_success(as_user(home, body))

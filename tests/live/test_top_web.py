@@ -21,7 +21,7 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.runtime import event_log
 from tests.contrasts import contrasts
-from tests.live.testbed_command import TESTBED, refused
+from tests.live.testbed_command import TESTBED, assert_error
 from tests.live.testbed_command import testbed as command
 from tests.live.web_view import TIMEOUT, WebView
 
@@ -32,14 +32,14 @@ pytestmark = [
 ]
 
 FIRST, SECOND = "n1:eth0--s1:1", "n2:eth0--s1:2"
-MARKUP = "<img src=x:y>"  # a program's name has 15 characters
+MARKUP = "<img src=x:y>"  # fits into a process name of 15 characters
 ENTER, ESCAPE, UP, RIGHT = 13, 27, 38, 39
-WORDS = "h1, h2, p, li, a, th, td, dt, dd, button, code, small, label span, .node > text, .words tspan"
-FORM_WORDS = "#form label span, #form small, #form code, #form h2, #form p, #form button"
+TEXT_SELECTOR = "h1, h2, p, li, a, th, td, dt, dd, button, code, small, label span, .node > text, .words tspan"
+FORM_TEXT_SELECTOR = "#form label span, #form small, #form code, #form h2, #form p, #form button"
 
 
 @pytest.fixture
-def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (compares the machine before and after)
+def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (checks the machine's state at the end)
     with Cluster.star(3).up("star", keep=True) as cluster:
         yield cluster
 
@@ -52,7 +52,7 @@ def view(star: RunningCluster, tmp_path: Path) -> Iterator[WebView]:
 
 @pytest.fixture
 def page(view: WebView, tmp_path: Path) -> Iterator[Browser]:
-    """The loaded page; at the end it must have no error, and no request to another host."""
+    """Load the page; assert at the end that it logged no error and made no request to another host."""
     with Browser(tmp_path / "chromium") as browser:
         browser.open(view.address, 1400, 900)
         browser.until("document.querySelectorAll('.node').length === 3")
@@ -65,7 +65,7 @@ def element(name: str) -> str:
 
 
 def part(name: str, css: str) -> str:
-    """JavaScript for a part of an element of the picture."""
+    """Return JavaScript that selects a part of an element of the drawing."""
     return f"document.querySelector({json.dumps(element(name) + ' ' + css)})"
 
 
@@ -76,32 +76,34 @@ def press(page: Browser, key: str) -> None:
 def impairments(link: str) -> Any:
     """Return a link's impairments, (forward, backward), as `testbed status` reports them."""
     (cluster,) = json.loads(command("status", "--json").stdout)["clusters"]
-    (actual,) = [each for each in cluster["links"] if each["name"] == link]
-    return actual["forward"]["impairment"], actual["backward"]["impairment"]
+    (link_status,) = [each for each in cluster["links"] if each["name"] == link]
+    return link_status["forward"]["impairment"], link_status["backward"]["impairment"]
 
 
 @pytest.fixture
 def _traffic(star: RunningCluster) -> Iterator[None]:
-    pinging = star["n1"].popen(["ping", "-q", "-i0.02", "n2"])
+    ping = star["n1"].popen(["ping", "-q", "-i0.02", "n2"])
     yield
-    pinging.kill()
-    pinging.wait()
+    ping.kill()
+    ping.wait()
 
 
 @pytest.mark.usefixtures("_traffic")
-def test_faults_are_injected_seen_and_healed_by_mouse(page: Browser, tmp_path: Path) -> None:
+def test_the_mouse_injects_shows_and_heals_faults_and_captures(page: Browser, tmp_path: Path) -> None:
     page.until(f"{part(FIRST, '.half')}.classList.contains('l2')")  # 50 pings a second are some 40 kbit/s
     page.until(f"{part('n1', '.badge')}.getAttribute('visibility') === 'visible'")
 
     page.click(element(SECOND) + " .hit")
     page.until("document.querySelector('#details h2').textContent === 'n2:eth0--s1:2'")
     page.click("[data-action=inject]")
-    declared = page.evaluate("[...document.querySelectorAll('#form label > span')].map(one => one.textContent)")
+    declared = page.evaluate("[...document.querySelectorAll('#form label > span')].map(label => label.textContent)")
     assert {"target", "delay", "loss", "rule", "direction", "for"} <= set(declared)
     page.evaluate("document.querySelector('#form [name=loss]').focus()")
     page.type("5 of 100")
     page.click("#form .primary")
-    page.until("document.querySelector('#form .message').textContent.includes('5 of 100')")  # it stays, with the reason
+    page.until(
+        "document.querySelector('#form .message').textContent.includes('5 of 100')"
+    )  # the form stays open with the reason
     page.evaluate("document.querySelector('#form [name=loss]').select()")
     page.type("100%")
     assert (
@@ -140,11 +142,11 @@ def test_faults_are_injected_seen_and_healed_by_mouse(page: Browser, tmp_path: P
     page.until("document.querySelector('#jobs').firstChild.className === 'done'")
 
 
-def test_everything_can_be_done_by_keyboard(page: Browser, star: RunningCluster) -> None:
+def test_the_keyboard_selects_injects_and_heals(page: Browser, star: RunningCluster) -> None:
     page.evaluate("document.querySelector('#topology').focus()")
     page.press("ArrowRight", RIGHT)
     page.until("document.querySelector('.node.selected')?.dataset.name === 'n1'")
-    page.press("ArrowUp", UP)  # its link is nearer than the switch
+    page.press("ArrowUp", UP)  # n1's link is nearer than the switch
     page.until(f"document.querySelector('.link.selected')?.dataset.name === '{FIRST}'")
     page.until("document.querySelector('[data-action=inject]')")
     press(page, "d")
@@ -183,7 +185,7 @@ def test_everything_can_be_done_by_keyboard(page: Browser, star: RunningCluster)
     page.until("document.querySelector('.node.selected')?.dataset.name === 'n3'")
 
 
-def test_words_can_be_read_in_light_and_dark(page: Browser, star: RunningCluster) -> None:
+def test_text_has_enough_contrast_in_light_and_dark_mode(page: Browser, star: RunningCluster) -> None:
     star.inject("n1", loss="10%", delay="1ms")
     star.cut("n2")
     page.until("document.querySelector('#faults').children.length === 2")
@@ -193,22 +195,22 @@ def test_words_can_be_read_in_light_and_dark(page: Browser, star: RunningCluster
     for dark in (False, True):
         page.emulate(dark=dark)
         colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-        assert page.evaluate(contrasts(WORDS)) == []
+        assert page.evaluate(contrasts(TEXT_SELECTOR)) == []
         press(page, "i")
         page.until("document.querySelector('#form').open")
-        assert page.evaluate(contrasts(FORM_WORDS)) == []
+        assert page.evaluate(contrasts(FORM_TEXT_SELECTOR)) == []
         page.press("Escape", ESCAPE)
         page.until("!document.querySelector('#form').open")
     assert colours[0] != colours[1]
-    press(page, "t")  # of the system, which is dark, to light
+    press(page, "t")  # from the system's dark mode to light
     page.until(f"getComputedStyle(document.body).backgroundColor === {json.dumps(colours[0])}")
     press(page, "t")
     page.until(f"getComputedStyle(document.body).backgroundColor === {json.dumps(colours[1])}")
 
 
-def test_markup_in_names_events_and_runs_is_shown_as_text(page: Browser, star: RunningCluster, tmp_path: Path) -> None:
+def test_markup_in_names_events_and_runs_is_escaped(page: Browser, star: RunningCluster, tmp_path: Path) -> None:
     program = f"open('/proc/self/comm', 'w').write({MARKUP!r}); input()"
-    with star["n1"].popen([sys.executable, "-c", program], stdin=subprocess.PIPE):  # whose end it waits for
+    with star["n1"].popen([sys.executable, "-c", program], stdin=subprocess.PIPE):  # runs until the end of the block
         event_log.record(Store().directory(star.name), MARKUP, where=f"{MARKUP}2", what=f"{MARKUP}3")
         folder = tmp_path / "results" / "runs" / f"{MARKUP}5"
         folder.mkdir(parents=True)
@@ -224,7 +226,7 @@ def test_markup_in_names_events_and_runs_is_shown_as_text(page: Browser, star: R
         assert page.evaluate("document.querySelector('img')") is None
 
 
-def test_a_paused_view_shows_what_is_selected_as_it_was(page: Browser, star: RunningCluster) -> None:
+def test_a_paused_view_shows_the_selected_element_of_the_paused_snapshot(page: Browser, star: RunningCluster) -> None:
     page.click(element("n1"))
     press(page, "p")
     page.until("document.querySelector('#pause').getAttribute('aria-pressed') === 'true'")
@@ -238,17 +240,17 @@ def test_a_paused_view_shows_what_is_selected_as_it_was(page: Browser, star: Run
     page.until("document.querySelector('#faults').children.length === 1")
 
 
-def test_each_of_several_equal_events_is_shown_once(page: Browser, star: RunningCluster) -> None:
+def test_equal_events_are_each_shown_once(page: Browser, star: RunningCluster) -> None:
     equal = "[...document.querySelectorAll('#events li')].filter(item => item.textContent.includes('equal')).length"
     for _ in range(20):
-        event_log.record(Store().directory(star.name), "equal", where="n1", what="many in a millisecond")
+        event_log.record(Store().directory(star.name), "equal", where="n1", what="several per millisecond")
     page.until(f"{equal} === 20")
     star.inject("n1", loss="1%")
     page.until("document.querySelector('#events').textContent.includes('loss 1%')")
     assert page.evaluate(equal) == 20
 
 
-def test_a_name_that_is_not_found_is_marked(page: Browser) -> None:
+def test_an_unknown_name_is_marked_as_invalid(page: Browser) -> None:
     is_invalid = "document.querySelector('#find').getAttribute('aria-invalid')"
     press(page, "/")
     page.type("n33")
@@ -262,14 +264,14 @@ def test_a_name_that_is_not_found_is_marked(page: Browser) -> None:
     page.until("document.querySelector('.node.selected')?.dataset.name === 'n3'")
 
 
-def test_a_run_appears_with_its_progress_and_opens_as_its_report(page: Browser, view: WebView, tmp_path: Path) -> None:
+def test_a_run_is_shown_with_its_progress_and_links_to_its_report(page: Browser, view: WebView, tmp_path: Path) -> None:
     press(page, "6")
     page.until("document.querySelector('.runs.empty')")
     run = ["run", "star", "pingpong", "--protocol", "tcp", "--repeat", "3", "--set", "count=200"]
     running = subprocess.Popen([TESTBED, *run], cwd=tmp_path, stdout=subprocess.DEVNULL)
     page.until("document.querySelector('.runs .running')", 60)
     page.until("document.querySelector('.runs li').textContent.includes('repetition')", 60)
-    assert running.wait(60) in (0, 8, 9)  # a busy machine may degrade it
+    assert running.wait(60) in (0, 8, 9)  # 8, 9: degraded or invalid on a busy machine
     page.until("['trusted', 'degraded', 'invalid'].includes(document.querySelector('.runs .label').textContent)")
     policy = "fetch(document.querySelector('.runs a').href).then(page => page.headers.get('content-security-policy'))"
     assert "sandbox" in page.evaluate(policy)
@@ -278,14 +280,12 @@ def test_a_run_appears_with_its_progress_and_opens_as_its_report(page: Browser, 
     page.open(view.address)
 
 
-def test_a_cluster_that_was_taken_down_is_reported_and_shown_again_when_it_is_up(
-    page: Browser, star: RunningCluster
-) -> None:
-    place = "JSON.stringify(document.querySelector('main').getBoundingClientRect())"
-    before = page.evaluate(place)
+def test_a_down_is_reported_and_the_next_cluster_of_that_name_is_shown(page: Browser, star: RunningCluster) -> None:
+    layout = "JSON.stringify(document.querySelector('main').getBoundingClientRect())"
+    before = page.evaluate(layout)
     star.down()
     page.until("document.querySelector('#notice').textContent === 'star has been taken down'")
-    assert page.evaluate(place) == before, "a notice moves what is about to be clicked"
+    assert page.evaluate(layout) == before, "a notice must not move the page's elements"
     with Cluster.star(2).up("star", keep=True):
         page.until("document.querySelectorAll('.node').length === 2")
         page.until("document.querySelector('#notice').hidden")
@@ -294,53 +294,55 @@ def test_a_cluster_that_was_taken_down_is_reported_and_shown_again_when_it_is_up
 # The command
 
 
-def status_of(view: WebView, path: str, **headers: str) -> int:
+def http_status(view: WebView, path: str, **headers: str) -> int:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", view.port, timeout=10)) as connection:
         connection.request("GET", path, headers=headers)
         return connection.getresponse().status
 
 
-def test_only_its_address_opens_it_and_only_on_this_machine(view: WebView) -> None:
+def test_only_the_printed_address_on_this_machine_is_served(view: WebView) -> None:
     path = view.address.partition(f":{view.port}")[2]
-    assert status_of(view, path) == 200
-    assert status_of(view, "/") == 403
-    assert status_of(view, f"/{'x' * 22}/") == 403
-    assert status_of(view, path, Host="evil.example") == 403
-    assert status_of(view, path, Origin="http://evil.example") == 403
-    with socket.socket() as other, pytest.raises(ConnectionRefusedError):
-        other.connect(("127.0.0.2", view.port))
+    assert http_status(view, path) == 200
+    assert http_status(view, "/") == 403
+    assert http_status(view, f"/{'x' * 22}/") == 403
+    assert http_status(view, path, Host="evil.example") == 403
+    assert http_status(view, path, Origin="http://evil.example") == 403
+    with socket.socket() as tcp, pytest.raises(ConnectionRefusedError):
+        tcp.connect(("127.0.0.2", view.port))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)])
-def test_any_signal_ends_it_and_its_captures_completely(view: WebView, number: signal.Signals, code: int) -> None:
-    """The machine fixture finds processes and files that are left."""
+def test_any_signal_ends_the_view_and_its_captures(view: WebView, number: signal.Signals, code: int) -> None:
+    """The fixture `machine` checks for leftover processes and files."""
     with view.socket() as page:
         page.send(json.dumps({"command": "capture", "values": {"target": "n1"}}))
-        shown = ""
-        while "capturing n1" not in shown:
-            shown += str(page.recv(TIMEOUT))
-        assert view.ends(number) == code
+        received = ""
+        while "capturing n1" not in received:
+            received += str(page.recv(TIMEOUT))
+        assert view.end(number) == code
     assert view.errors() == ("" if number is signal.SIGINT else f"testbed: ended by {number.name}\n")
 
 
 def test_a_command_in_progress_when_the_view_ends_is_completed(view: WebView) -> None:
     with view.socket() as page:
         page.send(json.dumps({"command": "inject", "values": {"target": "n1", "loss": "5%"}}))
-        shown = ""
-        while '"running"' not in shown:
-            shown += str(page.recv(TIMEOUT))
-        assert view.ends(signal.SIGINT) == 0
+        received = ""
+        while '"running"' not in received:
+            received += str(page.recv(TIMEOUT))
+        assert view.end(signal.SIGINT) == 0
     assert impairments(FIRST) == ({"loss": 0.05},) * 2
 
 
 def test_the_page_shows_that_the_view_has_ended(page: Browser, view: WebView) -> None:
-    assert view.ends(signal.SIGINT) == 0
+    assert view.end(signal.SIGINT) == 0
     page.until("document.querySelector('#notice').textContent.includes('has ended')")
-    page.messages.clear()  # it tries to connect again
+    page.messages.clear()  # from the page's attempts to reconnect
 
 
 def test_a_port_in_use_is_reported(view: WebView) -> None:
-    refused(command("top", "star", "--web", "--port", str(view.port)), 5, f"port {view.port}", "in use", "--port 0")
+    assert_error(
+        command("top", "star", "--web", "--port", str(view.port)), 5, f"port {view.port}", "in use", "--port 0"
+    )
 
 
 @pytest.mark.usefixtures("star")
@@ -356,10 +358,10 @@ def test_a_port_in_use_is_reported(view: WebView) -> None:
     ],
 )
 def test_rejected_input_is_an_error_of_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
-    refused(command("top", *arguments), code, words)
+    assert_error(command("top", *arguments), code, words)
 
 
-WITHOUT = """
+WITHOUT_UVICORN = """
 import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name == "uvicorn" else find(name, package)
@@ -369,12 +371,14 @@ main()
 """
 
 
-def test_without_its_packages_the_command_names_those_to_install() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=False)
-    refused(done, 3, "not installed (uvicorn)", "pip install 'netns-testbed[web]'")
+def test_a_missing_package_is_reported_with_the_extra_to_install() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_UVICORN], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert_error(done, 3, "not installed (uvicorn)", "pip install 'netns-testbed[web]'")
 
 
-LICENSED = """
+PRINT_MODULES = """
 import sys
 import testbed.cli.web.view_server
 from testbed.cluster.records.state import Store
@@ -386,8 +390,8 @@ print(*sorted(name for name in sys.modules if "." not in name))
 
 
 @pytest.mark.usefixtures("star")
-def test_scapy_is_not_in_its_process() -> None:
-    done = subprocess.run([sys.executable, "-c", LICENSED], capture_output=True, text=True, timeout=60, check=True)
+def test_the_view_does_not_import_scapy() -> None:
+    done = subprocess.run([sys.executable, "-c", PRINT_MODULES], capture_output=True, text=True, timeout=60, check=True)
     modules = done.stdout.split()
     assert {"starlette", "uvicorn", "testbed"} <= set(modules)
     assert "scapy" not in modules

@@ -1,4 +1,4 @@
-"""Shipped topologies brought up: reachability, paths of frames, and a node's view from inside."""
+"""Clusters of all shapes: reachability, paths of frames, and the environment of programs in nodes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MAX_PAIRS = 12
 
 
 def sample(layout: Layout) -> list[tuple[str, str]]:
-    """All pairs of a small cluster; of a larger one some that are spread over it."""
+    """Return all pairs of nodes of a small cluster, and a selection for a larger one."""
     pairs = list(itertools.combinations([node.name for node in layout.nodes], 2))
     return pairs[:: -(-len(pairs) // MAX_PAIRS)]
 
@@ -64,25 +64,25 @@ def two_nodes(datapath: str) -> Cluster:
     )
 
 
-def test_a_direct_link_is_one_pair_from_nic_to_nic() -> None:
+def test_a_direct_link_is_one_veth_pair_between_the_nics() -> None:
     with two_nodes("direct").up() as cluster:
         ping(cluster, "n1", "n2")
         assert [entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link")] == ["lo"]
 
 
-def test_a_link_between_nodes_meets_in_the_wire_namespace() -> None:
+def test_a_link_between_nodes_has_two_veth_pairs_joined_in_the_wire_namespace() -> None:
     with two_nodes("auto").up() as cluster:
         ping(cluster, "n2", "n1")
-        present = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link")}
-        assert present == {"lo", "n1.eth0", "n2.eth0"}
+        devices = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link")}
+        assert devices == {"lo", "n1.eth0", "n2.eth0"}
 
 
-# Frames and their ways
+# Paths of frames
 
 
 @contextmanager
 def wire_counters(cluster: RunningCluster) -> Iterator[object]:
-    """A function that returns how many frames each device in the wire namespace has received and sent."""
+    """Yield a function that returns the received and sent frames of each device in the wire namespace."""
     wire = namespaces.open_path(wire_path(cluster.state))
 
     def read() -> dict[str, tuple[int, int]]:
@@ -99,8 +99,8 @@ def wire_counters(cluster: RunningCluster) -> Iterator[object]:
         wire.close()
 
 
-def shortest(layout: Layout, source: str, target: str) -> int:
-    """How many links are on a shortest path."""
+def path_length(layout: Layout, source: str, target: str) -> int:
+    """Return the number of links on a shortest path."""
     neighbours: dict[str, list[str]] = {}
     for link in layout.links:
         neighbours.setdefault(link.a.owner, []).append(link.b.owner)
@@ -108,20 +108,20 @@ def shortest(layout: Layout, source: str, target: str) -> int:
     distance = {source: 0}
     queue = deque([source])
     while queue:
-        place = queue.popleft()
-        for other in neighbours[place]:
-            if other not in distance:
-                distance[other] = distance[place] + 1
-                queue.append(other)
+        current = queue.popleft()
+        for neighbour in neighbours[current]:
+            if neighbour not in distance:
+                distance[neighbour] = distance[current] + 1
+                queue.append(neighbour)
     return distance[target]
 
 
-def broadcast_arrives_once_everywhere(cluster: RunningCluster, sockets: dict[str, socket.socket], number: int) -> None:
+def assert_broadcast_arrives_once(cluster: RunningCluster, sockets: dict[str, socket.socket], number: int) -> None:
     source, *others = sockets
     sockets[source].send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, source), number))
     for name in others:
         node_sockets.wait_until_readable(sockets[name])
-    # A circulating frame arrives again and again: all frames must have arrived before the marker.
+    # A circulating frame would arrive repeatedly, also before the marker frames.
     last = others[-1]
     for name in others:
         sockets[last].send(
@@ -129,33 +129,33 @@ def broadcast_arrives_once_everywhere(cluster: RunningCluster, sockets: dict[str
         )
     for name in others[:-1]:
         until = time.monotonic() + 10
-        seen: list[int] = []
-        while number + 1 not in seen:
+        numbers: list[int] = []
+        while number + 1 not in numbers:
             assert time.monotonic() < until
             node_sockets.wait_until_readable(sockets[name])
-            seen += node_sockets.frame_numbers(node_sockets.received(sockets[name]))
-        assert seen == [number, number + 1], name
+            numbers += node_sockets.frame_numbers(node_sockets.received(sockets[name]))
+        assert numbers == [number, number + 1], name
     assert node_sockets.frame_numbers(node_sockets.received(sockets[last])) == [number], last
     assert node_sockets.received(sockets[source]) == []
 
 
 @pytest.mark.parametrize("make", CYCLIC.values(), ids=CYCLIC)
-def test_in_a_cyclic_topology_a_broadcast_arrives_exactly_once_and_nothing_circulates(make: object) -> None:
+def test_a_broadcast_in_a_cyclic_topology_arrives_exactly_once(make: object) -> None:
     with make().up() as cluster, node_sockets.nic_sockets(cluster) as sockets:  # type: ignore[operator]
-        broadcast_arrives_once_everywhere(cluster, sockets, 1)
+        assert_broadcast_arrives_once(cluster, sockets, 1)
         for first, second in sample(cluster.state.layout):
             ping(cluster, first, second)
         for socket in sockets.values():
             node_sockets.received(socket)
-        broadcast_arrives_once_everywhere(cluster, sockets, 3)
+        assert_broadcast_arrives_once(cluster, sockets, 3)
         with wire_counters(cluster) as read:
-            quiet = read()  # type: ignore[operator]
-            time.sleep(0.05)  # in this time a frame in a ring of veths circulates thousands of times
-            assert read() == quiet  # type: ignore[operator]
+            before = read()  # type: ignore[operator]
+            time.sleep(0.05)  # a looping frame would pass thousands of times meanwhile
+            assert read() == before  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("make", CYCLIC.values(), ids=CYCLIC)
-def test_in_a_cyclic_topology_unicast_frames_take_one_shortest_path(make: object) -> None:
+def test_unicast_frames_in_a_cyclic_topology_take_one_shortest_path(make: object) -> None:
     count = 7
     with make().up() as cluster, node_sockets.nic_sockets(cluster) as sockets, wire_counters(cluster) as read:  # type: ignore[operator]
         layout = cluster.state.layout
@@ -177,15 +177,15 @@ def test_in_a_cyclic_topology_unicast_frames_take_one_shortest_path(make: object
                 for device, (rx, tx) in read().items()  # type: ignore[operator]
                 if (rx, tx) != before[device]
             }
-            # A link between switches has both ends here; the first and the last have one each.
-            switches_only = shortest(layout, first, second) - 2
+            # A trunk has both ends in the wire namespace, the first and the last link one each.
+            switches_only = path_length(layout, first, second) - 2
             assert sorted(moved.values()) == sorted([(count, 0), (0, count)] * (switches_only + 1))
 
 
 # Several networks
 
 
-def test_nodes_in_different_segments_reach_each_other_through_routers() -> None:
+def test_nodes_of_different_networks_reach_each_other_through_routers() -> None:
     """n1 - s1 - r1 - s2 - r2 - (cable) - n3, with IPv4 and IPv6"""
     description = Cluster(
         name="routed",
@@ -206,10 +206,10 @@ def test_nodes_in_different_segments_reach_each_other_through_routers() -> None:
         assert cluster["r1"].layout.nics[0].addresses[1].partition("/")[0] in output  # the first hop answers
 
 
-# What a program in a node finds
+# Environment of programs in nodes
 
 
-def test_names_resolve_in_every_node_and_only_there() -> None:
+def test_node_names_resolve_in_nodes_only() -> None:
     with Cluster.star(3).up() as cluster:
         for first, second in itertools.permutations(["n1", "n2", "n3"], 2):
             assert cluster[first].run(["getent", "hosts", second]).stdout.split() == [cluster[second].address, second]
@@ -245,8 +245,8 @@ def test_a_program_sees_its_nodes_host_name_environment_and_files(tmp_path: Path
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_private_directory_is_the_nodes_alone_and_lasts_until_the_cluster_is_removed(tmp_path: Path) -> None:
-    """Only its node's programs read in it what one of them writes; the machine's own directory stays as it was."""
+def test_a_private_directory_belongs_to_its_node_until_the_cluster_is_removed(tmp_path: Path) -> None:
+    """Only the node's programs share its files; the machine's directory of that name is unchanged."""
     (tmp_path / "existing").mkdir(mode=0o700)
     (tmp_path / "existing" / "of the machine").touch()
     private_directories = (str(tmp_path / "missing" / "deep"), str(tmp_path / "existing"), "/tmp")
@@ -264,7 +264,7 @@ def test_a_private_directory_is_the_nodes_alone_and_lasts_until_the_cluster_is_r
     assert os.listdir(tmp_path / "existing") == ["of the machine"]
 
 
-def test_a_private_directory_where_none_can_be_is_refused_before_anything_is_made() -> None:
+def test_impossible_private_directories_are_rejected_before_anything_is_made() -> None:
     node = Node(name="n1", private_directories=("/run", "/etc/passwd", "/proc/own", "/nonesuch/own"))
     with pytest.raises(UnsupportedError) as caught:
         Cluster(name="files", nodes=[node]).up()
@@ -278,13 +278,13 @@ def test_a_private_directory_where_none_can_be_is_refused_before_anything_is_mad
         assert expected in message
 
 
-def test_a_file_may_lie_in_a_directory_that_all_may_write_to() -> None:
+def test_a_node_file_can_be_in_a_world_writable_directory() -> None:
     with Cluster(name="files", nodes=[Node(name="n1", files={"/var/tmp/testbed-test": "x"})]).up() as cluster:
         assert cluster["n1"].run(["stat", "-c", "%a", "/var/tmp"]).stdout == "1777\n"
         assert cluster["n1"].run(["cat", "/var/tmp/testbed-test"]).stdout == "x"
 
 
-def test_an_impossible_path_of_a_file_is_refused_before_anything_is_created(machine: Machine) -> None:
+def test_impossible_paths_of_files_are_rejected_before_anything_is_made(machine: Machine) -> None:
     files = {"/etc": "x", "/nonesuch/file": "x", f"/tmp/{'long' * 70}": "x"}
     with pytest.raises(UnsupportedError) as caught:
         Cluster(name="files", nodes=[Node(name="n1", files=files)]).up()
@@ -296,8 +296,8 @@ def test_an_impossible_path_of_a_file_is_refused_before_anything_is_created(mach
     machine.assert_unchanged()
 
 
-def test_the_reason_why_a_program_cannot_enter_its_node_is_reported() -> None:
-    """The file that programs see as /etc/hosts has been removed."""
+def test_a_program_that_cannot_enter_its_node_gets_an_error_with_the_reason() -> None:
+    """The file that is mounted as /etc/hosts has been removed."""
     with Cluster.star(1).up() as cluster:
         hosts = Store().hosts(cluster.name)
         hosts.unlink()
@@ -306,13 +306,13 @@ def test_the_reason_why_a_program_cannot_enter_its_node_is_reported() -> None:
 
 
 @pytest.mark.parametrize("target", ["/proc/testbed", "/sys/testbed", "/dev/testbed"])
-def test_a_file_among_the_kernels_own_is_refused_before_anything_is_touched(machine: Machine, target: str) -> None:
+def test_files_in_kernel_file_systems_are_rejected_before_anything_is_made(machine: Machine, target: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"{target} is in a file system of the kernel"):
         Cluster(name="files", nodes=[Node(name="n1", files={target: "x"})]).up()
     machine.assert_unchanged()
 
 
-def test_a_program_runs_on_the_processors_of_its_node() -> None:
+def test_a_program_runs_on_the_cpus_of_its_node() -> None:
     first = min(os.sched_getaffinity(0))
     with Cluster(name="cpus", nodes=[Node(name="n1", cpus=[first]), Node(name="n2")]).up() as cluster:
         command = ["grep", "Cpus_allowed_list", "/proc/self/status"]
@@ -320,14 +320,14 @@ def test_a_program_runs_on_the_processors_of_its_node() -> None:
         assert cluster["n2"].run(command).stdout == subprocess.run(command, capture_output=True, text=True).stdout
 
 
-def test_processors_that_the_machine_does_not_have_are_refused(machine: Machine) -> None:
+def test_cpus_that_the_machine_does_not_have_are_rejected(machine: Machine) -> None:
     with pytest.raises(UnsupportedError, match=r"node n1: this machine has no CPU 4000 for it"):
         Cluster(name="cpus", nodes=[Node(name="n1", cpus=[0, 4000])]).up()
     machine.assert_unchanged()
 
 
-def test_limits_that_the_machine_cannot_keep_are_refused_before_anything_is_touched(machine: Machine) -> None:
-    """Here where no cgroup v2 has the controllers; elsewhere the limits hold, which other tests see."""
+def test_limits_without_cgroup_controllers_are_rejected_before_anything_is_made(machine: Machine) -> None:
+    """On a machine with the cgroup v2 controllers, the test checks that the limits are set instead."""
     refusal = cgroups.refusal(0.5, 0) and cgroups.refusal(0.0, 1 << 26)
     nodes = [Node(name="n1", cpu_share=0.5), Node(name="n2", memory="64MiB")]
     description = Cluster(name="limits", nodes=nodes)
@@ -346,8 +346,8 @@ def test_limits_that_the_machine_cannot_keep_are_refused_before_anything_is_touc
     machine.assert_unchanged()
 
 
-def test_static_addresses_are_there_at_once() -> None:
-    """No duplicate-address detection that would hold an IPv6 address back for a second."""
+def test_static_addresses_can_be_used_at_once() -> None:
+    """Duplicate address detection, which would delay IPv6 addresses by a second, is off."""
     nodes = [
         Node(name="n1", nics=[Nic(name="eth0", addresses=["10.9.0.1/24", "2001:db8:9::1/64"])]),
         Node(name="n2", nics=[Nic(name="eth0", addresses=["10.9.0.2/24", "2001:db8:9::2/64"])]),
@@ -357,11 +357,11 @@ def test_static_addresses_are_there_at_once() -> None:
         cluster["n1"].run(["ping", "-n", "-c1", "-W5", "2001:db8:9::2"])
         cluster["n2"].run(["ping", "-n", "-c1", "-W5", "10.9.0.1"])
         (nic,) = (entry for entry in query(cluster["n1"].namespace, "ip", "address") if entry["ifname"] == "eth0")
-        assert {entry["local"] for entry in nic["addr_info"]} == {"10.9.0.1", "2001:db8:9::1"}  # no link-local one
+        assert {entry["local"] for entry in nic["addr_info"]} == {"10.9.0.1", "2001:db8:9::1"}  # no link-local address
 
 
-def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
-    """Return the frames that n1 to n3 receive in the two seconds after n3, the router to n4, came up."""
+def frames_after_link_up(network6: str | None) -> list[bytes]:
+    """Return the frames that n1 to n3 receive within two seconds after the link of n3, the router to n4, is set up."""
     description = Cluster(
         name="quiet",
         network6=network6,
@@ -370,24 +370,24 @@ def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
         links=[Link(ends=ends) for ends in (["n1", "s1"], ["n2", "s1"], ["n3", "s1"], ["n3", "n4"])],
     )
     with description.up(name="quiet", keep=True) as cluster, ExitStack() as stack:
-        listening = [
-            stack.enter_context(node_sockets.open_socket(cluster[name].namespace, "eth0", node_sockets.EVERY_PROTOCOL))
+        sockets = [
+            stack.enter_context(node_sockets.open_socket(cluster[name].namespace, "eth0", node_sockets.ETH_P_ALL))
             for name in ("n1", "n2", "n3")
         ]
         cluster["n3"].run(["ip", "link", "set", "eth0", "down"])
         description.up(name="quiet", keep=True)
-        time.sleep(2)  # the observed time: solicitations arrive within a second, bridges send hello every two
-        return [data for found in listening for data in node_sockets.received(found)]
+        time.sleep(2)  # router solicitations come within 1 s, STP hellos every 2 s
+        return [data for packet_socket in sockets for data in node_sockets.received(packet_socket)]
 
 
-def test_only_requested_frames_are_sent() -> None:
-    """No router solicitation, no neighbour discovery, no multicast listener report, no spanning tree: nothing at all."""
-    assert [data.hex() for data in heard_in_a_star_with_a_router(None)] == []
+def test_idle_nodes_and_switches_send_no_frames() -> None:
+    """No router solicitation, neighbour discovery, multicast listener report or spanning tree frame."""
+    assert [data.hex() for data in frames_after_link_up(None)] == []
 
 
-def test_static_ipv6_addresses_bring_listener_reports_and_nothing_else() -> None:
-    """The kernel reports the groups of an address that it has (RFC 3810), and offers no way to forbid it."""
-    for data in heard_in_a_star_with_a_router("fd00:1::/48"):
+def test_static_ipv6_addresses_cause_only_multicast_listener_reports() -> None:
+    """The kernel reports the multicast groups of its addresses (RFC 3810); this cannot be disabled."""
+    for data in frames_after_link_up("fd00:1::/48"):
         ethertype, next_header, after_options, kind = data[12:14], data[20], data[54], data[62]
         assert (ethertype, next_header, after_options, kind) == (b"\x86\xdd", 0, 58, 143), data.hex()
 
@@ -401,48 +401,48 @@ SIOCETHTOOL = 0x8946
 
 def offloads(namespace: str, device: str) -> dict[str, int]:
     """Return an interface's offload features, as ethtool's ioctl reports them."""
-    actual = {}
+    features = {}
     with node_sockets.open_socket(namespace, device) as channel:
         for name, number in FEATURES.items():
             value = array.array("B", struct.pack("=II", number, 0))
             request = struct.pack("16sP", device.encode(), value.buffer_info()[0])
             fcntl.ioctl(channel, SIOCETHTOOL, request)
-            actual[name] = struct.unpack("=II", value)[1]
-    return actual
+            features[name] = struct.unpack("=II", value)[1]
+    return features
 
 
-def test_offloads_are_as_on_any_cable_of_the_kernel() -> None:
+def test_offloads_equal_those_of_an_ordinary_veth() -> None:
     with Cluster.star(2).up() as cluster, namespaces.restore_namespace():
         syscalls.unshare(syscalls.CLONE_NEWNET)
-        subprocess.run(["ip", "link", "add", "plain", "type", "veth", "peer", "name", "other"], check=True)
-        usual = offloads("/proc/thread-self/ns/net", "plain")
-        assert usual["tso"] == usual["tx"] == 1
-        assert offloads(cluster["n1"].namespace, "eth0") == usual
-        assert offloads(wire_path(cluster.state), "n1.eth0") == usual
+        subprocess.run(["ip", "link", "add", "plain", "type", "veth", "peer", "name", "peer"], check=True)
+        expected = offloads("/proc/thread-self/ns/net", "plain")
+        assert expected["tso"] == expected["tx"] == 1
+        assert offloads(cluster["n1"].namespace, "eth0") == expected
+        assert offloads(wire_path(cluster.state), "n1.eth0") == expected
 
 
-def test_the_machines_own_interfaces_stay_as_they_are(machine: Machine) -> None:
+def test_the_machines_interfaces_are_unchanged(machine: Machine) -> None:
     before = subprocess.run(["ip", "-j", "address"], capture_output=True, check=True).stdout
     with Cluster.fat_tree(4).up():
         assert subprocess.run(["ip", "-j", "address"], capture_output=True, check=True).stdout == before
     machine.assert_unchanged()
 
 
-def test_the_usual_tools_see_the_nodes_of_a_cluster_that_stays() -> None:
-    def listed() -> set[str]:
+def test_ip_netns_lists_the_nodes_of_a_lasting_cluster() -> None:
+    def listed_namespaces() -> set[str]:
         output = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
         return {line.split()[0] for line in output.splitlines()}
 
     with Cluster.star(2).up(name="listed", keep=True):
-        assert listed() == {"listed", "listed.n1", "listed.n2"}
+        assert listed_namespaces() == {"listed", "listed.n1", "listed.n2"}
         subprocess.run(
             ["ip", "netns", "exec", "listed.n1", "ping", "-qc1", "10.0.0.2"], check=True, capture_output=True
         )
-    assert listed() == set()
+    assert listed_namespaces() == set()
 
 
-def test_every_cable_of_a_layout_is_one_pair_in_the_kernel() -> None:
+def test_every_cable_of_a_layout_is_a_veth_pair_in_the_kernel() -> None:
     with Cluster.full_mesh(4).up() as cluster:
         wiring = Wiring(cluster.state.layout)
-        present = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link", "show", "type", "veth")}
-        assert present == {name for _, name in wiring.wire_devices}
+        devices = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link", "show", "type", "veth")}
+        assert devices == {name for _, name in wiring.wire_devices}

@@ -1,4 +1,4 @@
-"""The README and the tutorial are executed page by page, each with the files of the earlier pages."""
+"""Execute the README and the tutorial page by page, each with the files of the earlier pages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FOLDER = DOCS / "tutorial"
 ORDER = re.findall(r"^([\w-]+)$", (FOLDER / "index.md").read_text().partition("```{toctree}")[2], re.MULTILINE)
 
 
-def test_the_readme_is_so(tmp_path: Path) -> None:
+def test_the_readme_runs_as_written(tmp_path: Path) -> None:
     assert follow(ROOT / "README.md", tmp_path) >= 8
 
 
 MACHINES = "two-machines"
-"""The page that is followed at a desk, from which two machines are reached."""
+"""The page that runs on a controller's machine with two further machines."""
 UNDERLAY = 'name = "underlay"\nnetwork = "192.168.7.0/24"\ngenerate = { shape = "star", nodes = 4 }\n'
 HOST = """
 Host {name}
@@ -44,7 +44,7 @@ def test_a_page_of_the_tutorial_runs_as_written(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.requires("ip", "ssh", "sshd")
-def test_the_page_of_two_machines_is_so(tmp_path: Path) -> None:
+def test_the_page_about_two_machines_runs_as_written(tmp_path: Path) -> None:
     with lab(tmp_path, Cluster.from_toml(UNDERLAY), names=("a", "b")) as machines:
         for before in ORDER[: ORDER.index(MACHINES)]:
             write_files(FOLDER / f"{before}.md", tmp_path)
@@ -55,9 +55,9 @@ def test_the_page_of_two_machines_is_so(tmp_path: Path) -> None:
         )
         assert follow(FOLDER / f"{MACHINES}.md", tmp_path, machines.enter_desk()) >= 8
         for name in machines.names:
-            eventually(lambda name=name: machines.programs(name) == [], f"nothing is left on machine {name}")  # type: ignore[misc]
+            eventually(lambda name=name: machines.programs(name) == [], f"no program is left on machine {name}")  # type: ignore[misc]
             assert machines.namespaces(name) == []
 
 
-def test_every_page_has_its_place_in_the_order() -> None:
+def test_the_table_of_contents_lists_every_page() -> None:
     assert sorted(["index", *ORDER]) == sorted(page.stem for page in FOLDER.glob("*.md"))

@@ -1,4 +1,4 @@
-"""Kernel UDP as a baseline: losses are counted or requested again, and no program waits forever."""
+"""Kernel UDP as a baseline: losses are counted or requests repeated, and no program waits forever."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ STREAMS = ("bandwidth", "rate", "permutation")
 
 
 class Exchange(Workload):
-    """Messages of several datagrams to a neighbour, one to the own rank, and control messages between the nodes."""
+    """Send a message of several datagrams to a neighbour, one to the own rank, and control messages between nodes."""
 
     supports_loss = True
 
     async def rank(self, comm: Comm, node: Node) -> list[Any]:
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        message, mine = bytearray(3 * MAX_FRAGMENT), bytearray(5)
-        coming = await comm.Irecv(message, left, 1)
+        message, own_message = bytearray(3 * MAX_FRAGMENT), bytearray(5)
+        arrival = await comm.Irecv(message, left, 1)
         await node.barrier()
         await comm.Send(bytes([comm.rank]) * (2 * MAX_FRAGMENT + 5), right, 1)
-        await comm.Send(b"mine!", comm.rank, 2)
-        await coming.Wait()
-        await comm.Recv(mine, comm.rank, 2)
+        await comm.Send(b"self!", comm.rank, 2)
+        await arrival.Wait()
+        await comm.Recv(own_message, comm.rank, 2)
         await node.say(f"from {node.name}", right)
         return [
             message.rstrip(b"\0") == bytes([left]) * (2 * MAX_FRAGMENT + 5) if left else True,
-            bytes(mine),
+            bytes(own_message),
             await node.heard(left),
         ]
 
 
 class UnansweredReceive(Workload):
-    """Workload that receives a message that is never sent."""
+    """Rank 0 waits for a message that is never sent."""
 
     supports_loss = True
 
@@ -76,12 +76,12 @@ def test_workloads_run_over_udp(star: RunningCluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_rows_of_streams_include_the_losses(name: str) -> None:
-    """A frame may be lost on two links; a message of 45 fragments needs them all."""
-    more = {
+def test_rows_of_streaming_workloads_count_the_losses(name: str) -> None:
+    """A frame can be lost on two links, and a message of 45 fragments needs all of them."""
+    overrides = {
         "bandwidth": {"sizes": "4,64KiB", "count": 200, "pattern": "one-way"}, "permutation": {"size": "4KiB", "count": 20},
     }  # fmt: skip
-    settings = {**SMALL[name], **more.get(name, {})}
+    settings = {**SMALL[name], **overrides.get(name, {})}
     result = testbed.run(LOSSY, name, protocol="udp", settings=settings)
     assert sum(row["lost"] for row in result.rows) > 0
     if name == "bandwidth":
@@ -92,7 +92,7 @@ def test_rows_of_streams_include_the_losses(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pingpong", "contention", "service"])
-def test_requests_that_are_lost_are_sent_again(name: str) -> None:
+def test_lost_requests_are_repeated(name: str) -> None:
     settings = {**SMALL[name], "retry": "5ms"}
     settings |= {"pingpong": {"sizes": "0,4", "count": 100}, "contention": {"size": 100}}.get(name, {})
     result = testbed.run(LOSSY, name, protocol="udp", settings=settings)
@@ -100,12 +100,12 @@ def test_requests_that_are_lost_are_sent_again(name: str) -> None:
     assert all(row["p999_ns"] >= (2_000_000 if name == "pingpong" else 5_000_000) for row in result.rows)
 
 
-def test_messages_of_several_datagrams_self_sends_and_words_arrive(star: RunningCluster) -> None:
+def test_large_messages_self_sends_and_control_messages_arrive(star: RunningCluster) -> None:
     results = testbed.run(star, Exchange, protocol="udp").results
-    assert results == {f"n{n}": [True, b"mine!", f"from n{(n - 2) % 3 + 1}"] for n in (1, 2, 3)}
+    assert results == {f"n{n}": [True, b"self!", f"from n{(n - 2) % 3 + 1}"] for n in (1, 2, 3)}
 
 
-def test_a_request_without_an_answer_gives_up_with_the_losses() -> None:
+def test_an_unanswered_request_fails_after_its_retries() -> None:
     silent = Cluster.star(2, rules=["drop udp"])
     with pytest.raises(
         TestbedError, match=r"n1: (?s:.*)rank 1 has not answered request 0 of 4 bytes, which was sent 250 times"
@@ -121,7 +121,7 @@ def test_a_stalled_udp_receive_reports_udps_counters(star: RunningCluster) -> No
     assert "datagrams: sent 0, came 0" in text
 
 
-def test_a_flap_costs_messages_and_not_the_run() -> None:
+def test_a_run_survives_a_flapping_link() -> None:
     flap = Scenario(name="flap", faults=(Flap(on="n2", at="200ms", for_="60ms", every="300ms"),))
     settings = {"sizes": "4", "count": 20_000, "most": "1s", "retry": "20ms"}
     result = testbed.run(Cluster.star(2), "pingpong", protocol="udp", settings=settings, scenario=flap)
@@ -131,7 +131,7 @@ def test_a_flap_costs_messages_and_not_the_run() -> None:
 
 
 @pytest.mark.parametrize("name", ["pingpong", "bandwidth"])
-def test_a_peer_that_crashes_ends_the_run_with_its_reason(name: str) -> None:
+def test_a_crashed_peer_ends_the_run_with_the_reason(name: str) -> None:
     crash = Scenario(name="crash", faults=(Crash(on="n2", at="300ms"),))
     settings = {"sizes": "4", "count": 1_000_000, "most": "10s"}
     with pytest.raises(TestbedError, match=r"the connection with rank 1 has ended|rank 1 has not answered"):

@@ -1,4 +1,4 @@
-"""Tests whose live network deviates do not pass, and verdicts that cannot be given."""
+"""pytest tests fail if their live network deviated, and verdicts that cannot be determined."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import pytest
 
 from tests.live.test_plugin_live import suite
 
-import_module(
-    "testbed.pytest_plugin.cluster_life"
-)  # pytester forgets modules that its runs import; so they are imported once
+import_module("testbed.pytest_plugin.cluster_life")  # pytester unloads modules that its runs import
 
 __all__ = ["suite"]  # a fixture
 
@@ -29,7 +27,7 @@ lossy = pytest.mark.cluster("star-2", delay="1ms", datapath="relay")
 """
 
 
-def test_a_network_without_its_relay_fails_a_test_that_did_not_detect_it(suite: pytest.Pytester) -> None:
+def test_a_killed_relay_fails_a_passing_test(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """
@@ -44,7 +42,7 @@ def test_is_expected(cluster):
 
 @lossy
 @pytest.mark.cluster(on_invalid="skip")
-def test_its_own_failure_comes_first(cluster):
+def test_an_own_failure_takes_precedence(cluster):
     kill_the_relay(cluster)
     assert cluster.nodes is None
 """
@@ -63,28 +61,28 @@ def test_its_own_failure_comes_first(cluster):
     assert 'name="testbed-verdict" value="invalid: relay gap: ' in (suite.path / "junit.xml").read_text()
 
 
-def test_an_impossible_verdict_is_explained(suite: pytest.Pytester) -> None:
+def test_a_verdict_that_cannot_be_determined_has_a_reason(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """
 @pytest.mark.cluster("star-2")
-def test_takes_it_down(cluster):
+def test_takes_the_cluster_down(cluster):
     cluster.live.down()
 
 @pytest.mark.cluster("star-2")
-def test_damages_its_state(cluster):
+def test_damages_the_state(cluster):
     path = cluster.directory / "state.json"
-    whole = path.read_text()
+    content = path.read_text()
     path.write_text("[")
-    damaged.append((path, whole))
+    damaged.append((path, content))
 
 damaged = []
 
 @pytest.fixture(autouse=True)
 def repaired_files(cluster):
     yield
-    for path, whole in damaged:
-        path.write_text(whole)
+    for path, content in damaged:
+        path.write_text(content)
     damaged.clear()
 """
     )
@@ -93,7 +91,7 @@ def repaired_files(cluster):
     result.stdout.fnmatch_lines(
         [
             "the network was invalid: the verdict cannot be determined: *state.json cannot be understood*",
-            "testbed: *::test_takes_it_down?live?: the network was undecided: the cluster was taken down before *",
+            "testbed: *::test_takes_the_cluster_down?live?: the network was undecided: the cluster was taken down before *",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")

@@ -1,5 +1,5 @@
-"""ci/bench via runs from end to end and leaves nothing behind; no numbered message is lost, duplicated or overtakes another
-where 1 % of the frames are lost. Its other results depend on the machine and are not tested."""
+"""ci/bench via runs from end to end and leaves nothing behind; no numbered message is lost, duplicated or reordered
+at 1 % frame loss. Its other results depend on the machine and are not tested."""
 
 from __future__ import annotations
 

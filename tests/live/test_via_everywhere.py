@@ -1,4 +1,4 @@
-"""VIA with every part of the testbed once: clocks, rules, scenarios, captures, decoding, report, shared NICs, pytest."""
+"""VIA with every part of the testbed: clocks, rules, scenarios, captures, decoding, report, shared NICs, pytest."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Rule
 from testbed.workloads.lookup import Form
-from tests.live.testbed_command import by_tshark, output
+from tests.live.testbed_command import output, tshark_field
 from tests.live.testbed_command import testbed as command
-from tests.live.via_conversation import SIZES, Conversation
+from tests.live.vip_connections import SIZES, VipConnections
 
 import_module("testbed.pytest_plugin.cluster_life")  # pytester forgets modules that its runs import
 
@@ -52,26 +52,26 @@ loss = "10%"
 ATTACHED = """
 from testbed import attach
 
-async def around(comm, node):
+async def send_around(comm, node):
     sent = node.spawn(comm.send(f"from {node.name}", (comm.rank + 1) % comm.size, tag=3), "send")
     received = await comm.recv(source=(comm.rank - 1) % comm.size, tag=3)
     await sent
     return received
 
 with attach("via") as nic:
-    print(nic.comm.rank, nic.run(around))
+    print(nic.comm.rank, nic.run(send_around))
 """
 PYTEST = """
 import pytest
 
 async def count(comm, node):
-    heard = []
+    received = []
     for number in range(20):
         if comm.rank == 0:
             await comm.send(number, 1, 7)
         else:
-            heard.append(await comm.recv(source=0, tag=7))
-    return heard
+            received.append(await comm.recv(source=0, tag=7))
+    return received
 
 @pytest.mark.cluster("star-2", loss="5%", delay="1ms", seed=3)
 def test_the_other_node_receives_every_number(cluster):
@@ -79,34 +79,34 @@ def test_the_other_node_receives_every_number(cluster):
 """
 
 
-def run_via(cluster: Cluster, workload: Form, clock: Mode, **more: Unpack[RunOptions]) -> RunResult:
-    """A run over VIA. A dilated one has the paper's costs, which change only times."""
-    given: RunOptions = {**more, "protocol": "via", "mode": clock, "timeout": 60}
-    if clock == "dilated":
-        given |= {"profile": LAM_VIA_2000, "dilate": DILATE}
-    return testbed.run(cluster, workload, **given)
+def run_via(cluster: Cluster, workload: Form, mode: Mode, **options: Unpack[RunOptions]) -> RunResult:
+    """Run a workload over VIA. A dilated run uses the paper's costs, which affect only times."""
+    run_options: RunOptions = {**options, "protocol": "via", "mode": mode, "timeout": 60}
+    if mode == "dilated":
+        run_options |= {"profile": LAM_VIA_2000, "dilate": DILATE}
+    return testbed.run(cluster, workload, **run_options)
 
 
-def test_connections_have_the_same_outcome_under_every_clock(tmp_path: Path) -> None:
-    """Server and client, peers, a refusal, a request to nobody; under loss. Every flow has the same fates."""
-    actual, fates = {}, {}
+def test_connections_have_the_same_outcome_in_every_mode(tmp_path: Path) -> None:
+    """Client-server and peer connections, a rejection and a time-out under loss; every flow has the same fates."""
+    results, fates = {}, {}
     modes: tuple[Mode, ...] = ("sim", "live", "dilated")
     for mode in modes:
         folder = tmp_path / mode
-        result = run_via(LOSSY, Conversation, mode, fates=True, output=folder)
-        actual[mode], fates[mode] = result.results, fates_by_flow(read_log(folder / FATES))
+        result = run_via(LOSSY, VipConnections, mode, fates=True, output=folder)
+        results[mode], fates[mode] = result.results, fates_by_flow(read_log(folder / FATES))
         assert any(counters["frames_resent"] for counters in result.counters.values())
-    steps = actual["sim"]["n1"]
+    steps = results["sim"]["n1"]
     assert len(steps) == 2 * (1 + 2 * 2 * len(SIZES)) + 1
     assert steps[-1] == "TIMEOUT"
-    assert actual["live"] == actual["dilated"] == actual["sim"]
+    assert results["live"] == results["dilated"] == results["sim"]
     for mode in ("live", "dilated"):
         differing, compared = differing_flows(fates["sim"], fates[mode])
         assert not differing
         assert compared >= 10
 
 
-def test_in_dilated_time_messages_and_connections_of_all_ranks_equal_those_of_the_simulation(tmp_path: Path) -> None:
+def test_messages_equal_the_simulations_with_all_ranks_connected(tmp_path: Path) -> None:
     modes: tuple[Mode, ...] = ("sim", "dilated", "live")
     for mode in modes:
         run_via(
@@ -118,14 +118,14 @@ def test_in_dilated_time_messages_and_connections_of_all_ranks_equal_those_of_th
         assert simulated == dilated == live != {}
 
 
-def test_a_rule_names_the_second_rdma_write_and_loses_it_in_every_mode() -> None:
+def test_a_rule_can_drop_the_second_rdma_write() -> None:
     scenario = Scenario(name="second-write", faults=(Rule(on="n1", direction="out", at=0, rules=[LOST]),))
     pair = Cluster.star(2, delay="100us")
     modes: tuple[Mode, ...] = ("sim", "live")
     for mode in modes:
         result = run_via(pair, "pingpong", mode, settings={"sizes": "4", "count": 20}, scenario=scenario)
         assert result.counters["n1"]["frames_resent"] >= 1
-        if mode == "sim":  # on a busy machine a frame's acknowledgement is late at times
+        if mode == "sim":  # on a busy machine acknowledgements may be late
             assert result.counters["n2"]["frames_resent"] == 0
         assert result.counters["n1"]["timeouts"] + result.counters["n2"]["early"] >= 1
 
@@ -137,7 +137,7 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
         ran = command("run", cluster.name, "random", *RUN, "--scenario", str(faults), "--output", str(run))
     assert ran.returncode in (0, 8), ran.stderr
     lost = captured.result.met["rule"]
-    assert 1 <= lost <= 6  # of each direction of three links
+    assert 1 <= lost <= 6  # one per direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
     writes = [document for document in decoded if document["fields"].get("via.type") == TYPE_RDMA_WRITE]
     assert sum(write["met"].startswith("dropped by rule") for write in writes) == lost
@@ -149,14 +149,14 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     assert "dropped by rule" in report.read_text() or LOST in report.read_text()
     dissector = tmp_path / "testbed.lua"
     output("dissector", "-o", str(dissector))
-    dissected = by_tshark(dissector, capture, "via.type")
+    dissected = tshark_field(dissector, capture, "via.type")
     assert dissected.count(str(TYPE_RDMA_WRITE)) == len(writes)
     assert dissected.count(str(TYPE_CONNECT)) == sum(
         document["fields"].get("via.type") == TYPE_CONNECT for document in decoded
     )
 
 
-def test_ranks_share_their_nodes_nics(tmp_path: Path) -> None:
+def test_two_ranks_per_node_share_its_nic(tmp_path: Path) -> None:
     result = run_via(
         LOSSY, "random", "live", nics="shared", ranks_per_node=2, settings={"messages": 10}, check=True,
         output=tmp_path / "run",
@@ -165,26 +165,26 @@ def test_ranks_share_their_nodes_nics(tmp_path: Path) -> None:
     assert len(result.results) == 6
 
 
-def test_connections_of_a_native_program_on_shared_nics() -> None:
-    shared = run_via(LOSSY, Conversation, "live", nics="shared")
-    assert shared.results == run_via(LOSSY, Conversation, "sim").results
+def test_connections_on_shared_nics_have_the_simulations_outcome() -> None:
+    shared = run_via(LOSSY, VipConnections, "live", nics="shared")
+    assert shared.results == run_via(LOSSY, VipConnections, "sim").results
 
 
-def test_two_scripts_of_each_node_attach_to_its_nic() -> None:
+def test_two_scripts_per_node_attach_to_its_nic() -> None:
     def start(cluster: RunningCluster, node: str) -> subprocess.Popen[str]:
         return cluster[node].popen([sys.executable, "-c", ATTACHED], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     with Cluster.star(2).up() as cluster, share_nics(cluster, "via", functions=2):
         scripts = [start(cluster, node) for node in ("n1", "n2") for _ in range(2)]
-        log = []
+        outputs = []
         for script in scripts:
             output, errors = script.communicate(timeout=30)
             assert script.returncode == 0, errors
-            log.append(output)
-    assert sorted(log) == ["0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n"]
+            outputs.append(output)
+    assert sorted(outputs) == ["0 from n2.1\n", "1 from n1.0\n", "2 from n1.1\n", "3 from n2.0\n"]
 
 
-def test_a_test_of_the_plug_in_runs_over_it_in_both_modes(pytester: pytest.Pytester) -> None:
+def test_a_pytest_test_runs_in_both_modes(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     pytester.makepyfile(PYTEST)
     pytester.runpytest("--testbed-mode=both").assert_outcomes(passed=2)

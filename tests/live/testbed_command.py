@@ -13,26 +13,26 @@ def testbed(*arguments: str, **options: object) -> subprocess.CompletedProcess[s
     return subprocess.run([TESTBED, *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
 
 
-testbed.__test__ = False  # type: ignore[attr-defined]  # its name begins as those of tests do
+testbed.__test__ = False  # type: ignore[attr-defined]  # not a test in spite of its name
 
 
-def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """The command ended with this code and a message with these words, without a traceback."""
+def assert_error(result: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """Assert that the command failed with this exit code and a message with these parts, without a traceback."""
     assert "Traceback" not in result.stderr
-    for word in words:
-        assert word in result.stderr
+    for part in parts:
+        assert part in result.stderr
     assert result.returncode == code
 
 
 def output(*arguments: str) -> list[str]:
-    """Lines of a command that succeeds."""
+    """Run a command that must succeed; return the lines of its output."""
     done = testbed(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def by_tshark(script: Path, capture: Path, field: str) -> list[str]:
-    """A field of each frame, as Wireshark's own program finds it by the dissector."""
+def tshark_field(script: Path, capture: Path, field: str) -> list[str]:
+    """Return a field of each frame as tshark decodes it with the dissector."""
     arguments = ["tshark", "-n", "-X", f"lua_script:{script}", "-r", str(capture), "-T", "fields", "-e", field]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
     assert "error" not in done.stderr.lower(), done.stderr

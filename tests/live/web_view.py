@@ -1,4 +1,4 @@
-"""`testbed top --web` as a process, from its address to its end."""
+"""`testbed top --web` as a subprocess."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from websockets.typing import Origin
 
 from tests.live.testbed_command import TESTBED
 
-TIMEOUT = 30.0  # s for the first line, and for the end, on a machine that others use as well
+TIMEOUT = 30.0  # seconds for the first line and for the end, on a shared machine
 
 
 class WebView:
-    """The process; address: address of its page. It is interrupted at the end of the block, if it has not ended."""
+    """The view's process, interrupted at the end of the block if it is running. address: of its page."""
 
-    def __init__(self, place: Path, *arguments: str) -> None:
-        """place: its working directory, in which it looks for runs."""
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        """folder: working directory, where the view looks for runs."""
         command = [TESTBED, "top", "--web", "--interval", "200ms", *arguments]
-        self._errors = (place / "errors").open("w+")
+        self._errors = (folder / "errors").open("w+")
         self.process = subprocess.Popen(
-            command, cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
         self.address = ""
 
@@ -43,7 +43,7 @@ class WebView:
     ) -> None:
         try:
             if self.process.poll() is None:
-                code = self.ends(signal.SIGINT)
+                code = self.end(signal.SIGINT)
                 assert error is not None or (code, self.errors()) == (0, "")
         finally:
             self.process.kill()
@@ -62,12 +62,12 @@ class WebView:
         return connect(f"{self.address.replace('http:', 'ws:')}socket", origin=Origin(origin), open_timeout=TIMEOUT)
 
     def errors(self) -> str:
-        """Return what it has written on standard error."""
+        """Return the text on standard error."""
         self._errors.seek(0)
         return self._errors.read()
 
-    def ends(self, number: signal.Signals) -> int:
-        """Send a signal and wait for the end; its code."""
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal, wait for the end and return the exit code."""
         self.process.send_signal(number)
         deadline = time.monotonic() + TIMEOUT
         return self.process.wait(deadline - time.monotonic())

@@ -22,7 +22,7 @@ MANY = 16  # frames that wait at a station, from which on it takes none
 NOBODY = "nobody"
 
 RING = Kind(
-    "ring", "the token ring",
+    "ring", "token ring",
     lacks=("jitter", "distribution", "jitter_file", "rate", "rate_trace", "reorder", "queue", "queue_frames",
            "minimum_frame", "overhead", "cell_size", "cell_overhead"),
     why_lacks="a ring has one rate and one order",

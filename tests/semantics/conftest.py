@@ -42,7 +42,7 @@ def carriers(_sandbox: None) -> Iterator[Carriers]:
         try:
             machine.assert_unchanged("left behind by the suite", deadline=30)
         finally:
-            if machine.spoilt:
+            if machine.has_leftovers:
                 machine.clear()
 
 

@@ -19,7 +19,7 @@ from testbed.kernel.packet_options import attach_filter
 from testbed.kernel.rtnl_dump import by_name, interfaces
 from tests.live.forked_children import background
 from tests.live.iproute2 import wire_path
-from tests.live.node_sockets import EVERY_PROTOCOL, open_socket
+from tests.live.node_sockets import ETH_P_ALL, open_socket
 from tests.unit.fates.wire_frames import numbered
 
 Schedule: TypeAlias = Sequence[tuple[int, bytes]]
@@ -98,7 +98,7 @@ class Cable:
                 ("backward", first),
                 ("forward", other_node),
             ):  # the NIC at which that direction comes out
-                packet_socket = open_socket(self._cluster[node].namespace, "eth0", EVERY_PROTOCOL)
+                packet_socket = open_socket(self._cluster[node].namespace, "eth0", ETH_P_ALL)
                 self._nics[direction] = Tap(self._stack.enter_context(packet_socket))
                 self._nics[direction].socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BYTES)
             self._wait_for_stamps()
@@ -129,7 +129,7 @@ class Cable:
         with ExitStack() as stack:
             interfaces_by_name = by_name(interfaces(self.wire.route))
             for direction, end in self._ends.items():
-                self._taps[direction] = Tap(stack.enter_context(open_socket(wire, end, EVERY_PROTOCOL)))
+                self._taps[direction] = Tap(stack.enter_context(open_socket(wire, end, ETH_P_ALL)))
                 # Not what is put back into a switch.
                 attach_filter(self._taps[direction].socket, drop_reinserted(interfaces_by_name[end].index))
             self.index_a, self.index_b = (interfaces_by_name[end].index for end in self._ends.values())

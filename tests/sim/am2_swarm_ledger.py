@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from protocols.active_messages.am_errors import Status
 from protocols.am2.receiver import Delivery
 from testbed.controller.conformance.trials import Violation
-from tests.sim.am2_swarm_cases import BULK, NOTHING, Case, Request
+from tests.sim.am2_swarm_cases import BULK, CROSSBARS, NOTHING, Case, Request
 
 if TYPE_CHECKING:
     from tests.sim.am2_swarm_programs import SwarmEndpoint
@@ -208,9 +208,12 @@ class Ledger:
             if fate.returned is not None:
                 continue
             if fate.excused:
-                if not (fate.replied or fate.delivered):
+                has_ended = fate.replied or (fate.handled and fate.request.answer == NOTHING)
+                if not (has_ended or fate.delivered):
                     raise Violation(f"{describe_fate(serial, fate)} is lost")
-                self.unclear["no end heard of"] += not fate.replied
+                if not has_ended and self.case.shape != CROSSBARS:  # there, it is not waited for the keepalive
+                    raise Violation(f"{describe_fate(serial, fate)} has no end, after its peer was heard of again")
+                self.unclear["no end heard of"] += not has_ended
             elif fate.request.wrong or not fate.handled or fate.replied != (fate.request.answer != NOTHING):
                 raise Violation(f"{describe_fate(serial, fate)} has no end")
 

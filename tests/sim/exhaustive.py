@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from protocols.am2.settings import Settings as Am2Settings
 from protocols.emp import host as emp
 from protocols.emp.settings import Settings
 from protocols.mpi import emp as emp_mpi
@@ -76,11 +77,13 @@ def _matching(name: str, depth: int, **kinds: MatchedProtocol) -> Subject:
 
 
 EMP: Final = _matching("emp", DEPTH, usual=EMP_MATCHING)
+# A peer that has owed replies for long is looked at again after the last one.
 AM2: Final = Subject(
     "am2",
     {name: partial(Active, case, have_met=name not in STRANGERS) for name, case in CASES.items()},
     f"{COMMAND} am2 %s %s",
     depth=5,
+    rest=3 * Am2Settings().keepalive,
 )
 SSAM: Final = _matching("ssam", 4, usual=SSAM_MATCHING)
 VIA: Final = _matching("via", 4, usual=VIA_MATCHING)

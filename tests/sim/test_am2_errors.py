@@ -35,7 +35,7 @@ class Pair:
         self.deafens = False
         cluster = Description.back_to_back(delay="5us", rate="1gbit")
         self.simulation = Simulation(cluster, plug(settings, on_delivery=self.on_delivery))
-        self.asker, self.asked = (self._endpoint(name) for name in ("n1", "n2"))
+        self.asker, self.asked = (self.endpoint(name) for name in ("n1", "n2"))
         self.asked.tag = TAG
         self.returned: list[Returned] = []
         self.data: list[bytes] = []
@@ -46,7 +46,7 @@ class Pair:
         self.link = self.simulation.layout.links[0].name
         self.back = self.simulation.network.link_directions[self.link, "backward"]
 
-    def _endpoint(self, name: str) -> Endpoint:
+    def endpoint(self, name: str) -> Endpoint:
         return cast(ActiveMessages, self.simulation.nodes[name].agent.host).allocate_bundle().allocate_endpoint()
 
     def on_delivery(self, delivery: Delivery) -> None:
@@ -186,7 +186,7 @@ def test_requests_accepted_by_a_restarted_peer_are_returned_with_their_credits()
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 41), until=lambda: pair.asked.is_empty and pair.delivered)
     pair.simulation.restore(pair.link)
     pair.simulation.restart("n2")
-    pair.asked = pair._endpoint("n2")
+    pair.asked = pair.endpoint("n2")
     pair.asked.tag = TAG
     pair.asked.set_handler(1, lambda token, word: token.reply(2, word + 1))
     pair.run(lambda endpoint: endpoint.try_request(0, 1, 50), until=lambda: pair.returned)
@@ -260,7 +260,7 @@ def test_requests_accepted_by_a_nic_that_restarts_silently_are_returned_and_hand
     pair.simulation.restart("n2")
     pair.deafens = pair.back.is_cut = False
     if answerer_state != "no endpoint":
-        pair.asked = pair._endpoint("n2")
+        pair.asked = pair.endpoint("n2")
         pair.asked.tag = TAG if answerer_state == "the same endpoint" else TAG + 1
         pair.asked.set_handler(1, handler)
         pair.asked.segment = bytearray(10_000)
@@ -404,7 +404,7 @@ def test_a_credit_lost_with_a_librarys_reply_returns_when_the_peer_restarts() ->
     assert (pair.asker.is_empty, pair.asker.credits(0)) == (True, 3)
     pair.simulation.restore(pair.link)
     pair.simulation.restart("n2")
-    pair.asked = pair._endpoint("n2")
+    pair.asked = pair.endpoint("n2")
     pair.asked.tag = TAG
     pair.asked.map(0, HOME, TAG)
     pair.by_hand()
@@ -421,7 +421,7 @@ def test_a_reply_to_a_freed_endpoint_is_a_stray_though_another_has_its_number() 
     pair.elapse()
     pair.asker.free()
     pair.elapse()
-    while (next_endpoint := pair._endpoint("n1")).name != HOME:
+    while (next_endpoint := pair.endpoint("n1")).name != HOME:
         next_endpoint.free()
         pair.elapse()
     next_endpoint.set_handler(2, lambda _, word: pair.answers.append(word))

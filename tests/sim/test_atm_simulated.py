@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -105,13 +106,14 @@ def test_every_node_reaches_every_other_by_a_shortest_path_in_a_ring_of_switches
         assert all(not any(counters.values()) for counters in simulation.network.switches.values())
 
 
-def test_a_protocol_without_cells_is_refused_by_name_before_anything_starts() -> None:
+def test_a_protocol_without_cells_is_refused_by_name_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="a switch of ATM, which forwards by cells: frames of this protocol"):
-        testbed.run(load("ssam-1995-switch").description, "pingpong", mode="sim")
+        testbed.run(load("ssam-1995-switch").description, "pingpong", mode="sim", output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     fabrics_of = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
     assert "atm" not in fabrics_of["emp"] + fabrics_of["am2"] + fabrics_of["tcp"]
 
 
 def test_impairments_that_cells_cannot_have_are_errors_of_the_description() -> None:
-    with pytest.raises(DescriptionError, match=r"jitter on a link of ATM's.*keeps the order of its cells"):
+    with pytest.raises(DescriptionError, match=r"jitter on a link of ATM switches.*keeps the order of its cells"):
         Cluster.star(2, kind="atm", delay="5us", jitter="1us")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.busy_cores import BUSY, beside, figures, pingpong, polls
+from tests.live.busy_cores import BUSY, measure, pingpong, poll, run_next_to_busy_rank
 
 
 def test_messages_wait_for_the_turns_of_a_program_on_their_core_and_not_for_one_on_another() -> None:
     """A turn takes 1 ms, in which a ping-pong of 50 us gets stuck, and so does one of COMB's rounds."""
-    figures_found = figures("sim")
-    assert figures_found["pingpong"][1] > 10 * figures_found["pingpong"][2]
-    assert figures_found["comb"][1] > figures_found["comb"][2] + 500_000
+    measured = measure("sim")
+    assert measured["pingpong"][1] > 10 * measured["pingpong"][2]
+    assert measured["comb"][1] > measured["comb"][2] + 500_000
 
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_cores_use_is_reported_by_cause(cores: int) -> None:
-    usage = beside(pingpong, cores, "sim").usage["a"]
+    usage = run_next_to_busy_rank(pingpong, cores, "sim").usage["a"]
     own_core, other_core = (usage["core"], usage["core"]) if cores == 1 else (usage["core 0"], usage["core 1"])
     assert other_core["compute_ns"] == BUSY
     assert {"agent_ns", "copy_ns", "interrupt_ns", "mpi_ns", "trap_ns"} <= own_core.keys()
@@ -31,6 +31,6 @@ def test_the_cores_use_is_reported_by_cause(cores: int) -> None:
 
 
 def test_a_program_that_polls_burns_its_core() -> None:
-    result = beside(polls, 2, "sim")
+    result = run_next_to_busy_rank(poll, 2, "sim")
     assert result.usage["a"]["core 0"]["poll_ns"] > 4_000_000
     assert "poll_ns" not in result.usage["a"]["core 1"]

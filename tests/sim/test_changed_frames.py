@@ -24,7 +24,7 @@ FATES = "fates.jsonl"
 
 
 @pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, SENT)], ids=["mended", "kept"])
-def test_a_changed_tag_with_a_correct_check_reaches_the_program_and_one_without_is_resent(
+def test_a_changed_tag_is_delivered_if_the_checksum_is_updated_and_retransmitted_otherwise(
     rule: str, second: int, tmp_path: Path
 ) -> None:
     declared = testbed.run(Cluster.back_to_back(rules=[rule]), tags, mode="sim", output=tmp_path / "run")

@@ -25,7 +25,7 @@ ATM = Cluster.star(4, kind="atm", rate="140mbit", overhead=2, delay="20us")
 
 
 @pytest.mark.parametrize(("name", "protocol"), CASES)
-def test_every_survivor_gets_an_error(tmp_path: Path, name: str, protocol: str) -> None:
+def test_every_survivor_gets_err_proc_failed(tmp_path: Path, name: str, protocol: str) -> None:
     variants = ((2, 64), (0, 9_600))
     variant = (list(ALL).index(name) + len(protocol)) % 2  # in the long mode both
     for victim, size in variants if LONG else variants[variant : variant + 1]:

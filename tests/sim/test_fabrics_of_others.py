@@ -67,7 +67,7 @@ def test_the_ring_alone_decides_who_sends_and_repeats_it(tmp_path: Path) -> None
 
 
 def test_an_impairment_that_a_ring_cannot_have_is_an_error_in_the_description() -> None:
-    with pytest.raises(DescriptionError, match=r"jitter on a link of the token ring's.*one rate and one order"):
+    with pytest.raises(DescriptionError, match=r"jitter on a link of token ring switches.*one rate and one order"):
         Cluster.star(2, kind="ring", delay="5us", jitter="1us")
     with pytest.raises(
         DescriptionError, match=r"'rings'.*expected ethernet, myrinet, atm or ring.*did you mean 'ring'"

@@ -72,11 +72,11 @@ def test_arguments_that_no_shell_accepts_are_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
-def test_datatypes_move_a_matrix_by_its_columns(tmp_path: Path, protocol: str) -> None:
+def test_a_script_sends_matrix_columns_with_derived_datatypes(tmp_path: Path, protocol: str) -> None:
     testbed.run(Cluster.star(2, loss="2%"), with_our_import("columns.py", tmp_path), protocol=protocol, mode="sim")
 
 
-def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(tmp_path: Path) -> None:
+def test_an_exception_in_a_script_is_reported_with_traceback_and_node(tmp_path: Path) -> None:
     script = write_script(tmp_path, "if comm.rank == 1:", "    comm.Recv(bytearray(1), 7)", "comm.recv(source=1)")
     with pytest.raises(ProgramError, match="n2: ") as raised:
         testbed.run(STAR, script, mode="sim")

@@ -11,7 +11,7 @@ from tests.sim.polling_workload import SQUARES, PollingWorkload
 
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])
-def test_endpoints_that_only_poll_terminate(profile: str) -> None:
+def test_programs_that_only_poll_terminate(profile: str) -> None:
     result = testbed.run(
         Cluster.star(3, delay="5us"), PollingWorkload(), mode="sim", protocol="am2", profile=profile, timeout=60
     )
@@ -19,6 +19,6 @@ def test_endpoints_that_only_poll_terminate(profile: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_a_poll_that_is_not_awaited_is_refused_with_the_correct_form() -> None:
+def test_a_poll_without_await_is_an_error_with_the_correct_form() -> None:
     with pytest.raises(ProgramError, match=r"was not awaited, .* write 'await endpoint\.poll\(\)'"):
         testbed.run(Cluster.star(2), PollingWorkload(awaits=False), mode="sim", protocol="am2", timeout=60)

@@ -117,7 +117,7 @@ def test_an_endless_poll_ends_at_the_runs_timeout(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by that
-def test_a_progress_thread_is_refused_with_the_alternative(tmp_path: Path) -> None:
+def test_a_progress_thread_is_rejected_with_the_alternative(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
         testbed.run(STAR, with_our_import("progress_thread.py", tmp_path), mode="sim", timeout=20)
     for thread in threading.enumerate():

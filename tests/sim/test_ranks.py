@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import testbed
+from protocols.core.host_work import COPY
 from protocols.emp.profile import EMP_2001, EMP_2002
+from protocols.openmx.profile import WORK
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.sim.recorder import CAPTURE
@@ -189,7 +191,7 @@ def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
 
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])
-def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(profile: str) -> None:
+def test_ranks_on_a_source_routed_network_exchange_messages(profile: str) -> None:
     result = testbed.run(
         "now-1998-pair", everybody_greets, protocol="am2", mode="sim", ranks_per_node=3, profile=profile
     )
@@ -228,3 +230,36 @@ def test_ranks_behind_a_source_routed_switch_get_their_routes_again_after_a_cras
     assert result.verdict.grade is Grade.TRUSTED
     assert sorted(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1"]
     assert all(counts["messages_delivered"] > 100 for counts in result.counters.values())
+
+
+async def send_long(comm: Comm, node: Node, *, receiver: int) -> int:
+    """Send 4 MB from rank 0. Returns the nanoseconds that it takes; 0 at other ranks."""
+    data, buffer = bytes(range(250)) * 16_000, bytearray(4_000_000)
+    began = 0
+    for _ in range(2):  # the first message connects
+        await comm.Barrier()
+        began = node.now()
+        if comm.rank == 0:
+            await comm.Ssend(data, receiver, 1)
+        elif comm.rank == receiver:
+            await comm.Recv(buffer, 0, 1)
+            assert buffer == data
+    return node.now() - began if comm.rank == 0 else 0
+
+
+def test_open_mx_copies_a_long_message_within_a_node_once_and_puts_no_data_into_frames() -> None:
+    cluster = Description.star(2, rate="10gbit", delay="1us")
+
+    def run(receiver: int) -> testbed.RunResult:
+        return testbed.run(
+            cluster, send_long, protocol="openmx", mode="sim", ranks_per_node=2, profile="openmx-2009",
+            settings={"receiver": receiver},
+        )  # fmt: skip
+
+    within, between = run(1), run(2)
+    assert within.counters["n1.1"]["shared_pull"] == 2
+    assert within.counters["n1.0"]["send_pull_reply"] == 0
+    copy = 4_000_000 * 8 * 1_000_000_000 // WORK[COPY].rate
+    assert copy < within.results["n1.0"] < 1.02 * copy + 20_000
+    assert between.counters["n2.0"]["shared_pull"] == 0
+    assert between.counters["n1.0"]["send_pull_reply"] > 2 * 2_600

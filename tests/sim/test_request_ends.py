@@ -1,12 +1,14 @@
-"""Every request of AM-II has an end: by an event, or by its program, which abandons it."""
+"""Every request of AM-II has an end: its reply, its return, or its program, which abandons it."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from protocols.active_messages.am_errors import Status
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.settings import MILLISECOND
+from protocols.am2.settings import MILLISECOND, SECOND
 from tests.sim.test_am2_errors import AWAY, QUICK, TAG, Pair
 
 TIMEOUT = 100 * MILLISECOND
@@ -28,7 +30,12 @@ def handle_all(pair: Pair, endpoint: Endpoint) -> None:
         pair.elapse()
 
 
-def test_a_request_whose_reply_is_lost_for_good_ends_when_its_program_abandons_it(pair: Pair) -> None:
+def returned_statuses(pair: Pair) -> list[Status]:
+    return [returned_message.status for returned_message in pair.returned]
+
+
+def lose_the_reply(pair: Pair) -> None:
+    """Let a request be handled, and its reply be given up, since the link is cut."""
     statuses: list[Status] = []
     pair.asked.error_handler = lambda message: statuses.append(message.status)
     assert pair.asker.try_request(0, 1, 41)
@@ -38,34 +45,109 @@ def test_a_request_whose_reply_is_lost_for_good_ends_when_its_program_abandons_i
     pair.elapse(TIMEOUT)
     handle_all(pair, pair.asked)
     assert statuses == [Status.UNREACHABLE]
-    pair.simulation.restore(pair.link)
+
+
+def test_a_request_whose_reply_was_given_up_is_returned_once_its_peer_is_reachable_again(pair: Pair) -> None:
+    lose_the_reply(pair)
     pair.elapse(TIMEOUT)
-    assert pair.asker.is_empty, "nothing tells it"
-    assert pair.asker.abandon(0) == 1
+    assert pair.asker.is_empty
+    pair.simulation.restore(pair.link)
+    pair.elapse(3 * SECOND)  # the replier's NIC tries a second after it has given up, and then after two more
     handle_all(pair, pair.asker)
     assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
-        (Status.ABANDONED, (41,))
+        (Status.UNREACHABLE, (41,))
     ]
     assert pair.asker.credits(0) == 4
     assert not pair.asker.unanswered(0)
 
 
-def test_a_request_to_a_nic_that_never_comes_back_ends_when_its_program_abandons_it(pair: Pair) -> None:
+def test_a_request_whose_reply_was_given_up_is_returned_when_the_peer_is_heard_of(pair: Pair) -> None:
+    lose_the_reply(pair)
+    pair.simulation.restore(pair.link)
+    assert pair.asker.try_request(0, 1, 42)  # its frame is the first that the replier's NIC receives
+    pair.elapse()
+    handle_all(pair, pair.asker)
+    assert [returned_message.arguments for returned_message in pair.returned] == [(41,)]
+    handle_all(pair, pair.asked)
+    handle_all(pair, pair.asker)
+    assert pair.answers == [43]
+    assert pair.asker.credits(0) == 4
+
+
+def test_a_lost_reply_ends_no_request_of_the_requesters_next_incarnation(pair: Pair) -> None:
+    lose_the_reply(pair)
+    pair.simulation.restart("n1")
+    pair.asker = pair.endpoint("n1")
+    pair.asker.error_handler = pair.on_returned
+    pair.asker.set_handler(2, lambda _, word: pair.answers.append(word))
+    pair.asker.map(0, AWAY, TAG)
+    pair.by_hand()
+    pair.simulation.restore(pair.link)
+    assert pair.asker.try_request(0, 1, 42)
+    pair.elapse(5 * SECOND)
+    assert pair.returned == []
+    handle_all(pair, pair.asked)
+    handle_all(pair, pair.asker)
+    assert pair.answers == [43]
+
+
+def test_requests_to_a_nic_that_never_comes_back_are_returned(pair: Pair) -> None:
     for word in range(4):
         assert pair.asker.try_request(0, 1, word)
     pair.elapse()
     pair.simulation.cut(pair.link)
-    pair.elapse(TIMEOUT)
-    assert not pair.asker.try_request(0, 1, 4), "all credits are there"
+    pair.elapse(SECOND)
+    handle_all(pair, pair.asker)
+    assert pair.returned == [], "it is too early to know"
+    # The NIC looks each interval whether replies have come since; the first time they have, before the cut.
+    pair.elapse(2 * pair.asker.library.settings.keepalive)
+    handle_all(pair, pair.asker)
+    assert returned_statuses(pair) == [Status.UNREACHABLE] * 4
+    assert pair.asker.credits(0) == 4
+
+
+def test_a_slow_program_is_waited_for_with_few_keepalives(pair: Pair) -> None:
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse()
+    before = pair.counter("n1", "packets_sent")
+    pair.elapse(1_000 * SECOND)
+    assert pair.counter("n1", "packets_sent") - before == 7, "after 5, 15, 35, ... s"
+    assert pair.returned == []
+    handle_all(pair, pair.asked)
+    handle_all(pair, pair.asker)
+    assert pair.answers == [42]
+
+
+def test_without_keepalives_requests_to_a_nic_that_never_comes_back_end_when_the_program_abandons_them() -> None:
+    pair = Pair(replace(QUICK, keepalive=0))
+    pair.asker.map(0, AWAY, TAG)
+    pair.meet()
+    for word in range(4):
+        assert pair.asker.try_request(0, 1, word)
+    pair.elapse()
+    pair.simulation.cut(pair.link)
+    pair.elapse(1_000 * SECOND)
+    assert not pair.asker.try_request(0, 1, 4), "no credit is left"
     assert pair.asker.abandon(0) == 4
     handle_all(pair, pair.asker)
-    assert [returned_message.status for returned_message in pair.returned] == [Status.ABANDONED] * 4
+    assert returned_statuses(pair) == [Status.ABANDONED] * 4
     assert pair.asker.try_request(0, 1, 4)
-    assert pair.asker.abandon(0) == 0, "the NIC has it, and will tell its end"
+    assert pair.asker.abandon(0) == 0, "its NIC is still sending it"
     pair.elapse(TIMEOUT)
     handle_all(pair, pair.asker)
     assert pair.returned[-1].status is Status.UNREACHABLE
     assert pair.asker.credits(0) == 4
+
+
+def test_no_keepalive_is_sent_for_an_abandoned_request(pair: Pair) -> None:
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse()
+    assert pair.asker.abandon(0) == 1
+    handle_all(pair, pair.asker)
+    before = pair.counter("n1", "packets_sent")
+    pair.elapse(1_000 * SECOND)
+    assert pair.counter("n1", "packets_sent") == before
+    assert pair.simulation.nodes["n1"].agent.firmware.deadline is None
 
 
 def test_a_reply_that_comes_after_its_request_was_abandoned_calls_no_handler(pair: Pair) -> None:

@@ -212,9 +212,12 @@ def test_nics_that_cannot_reach_each_other_are_refused_before_anything_starts(tm
 
 
 @pytest.mark.parametrize(("protocol", "mode"), [("via", "sim"), ("via", "live"), ("tcp", "live")])
-def test_a_protocol_without_routes_is_refused_on_myrinet_at_once(protocol: str, mode: Mode) -> None:
+def test_a_protocol_without_routes_is_refused_on_myrinet_before_there_is_a_folder(
+    protocol: str, mode: Mode, tmp_path: Path
+) -> None:
     with pytest.raises(UnsupportedError, match="a switch of Myrinet, which forwards by source routes"):
-        testbed.run("now-1998", "pingpong", protocol=protocol, mode=mode)
+        testbed.run("now-1998", "pingpong", protocol=protocol, mode=mode, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_program_that_leaves_python_is_an_error_with_its_node() -> None:

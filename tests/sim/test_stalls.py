@@ -30,9 +30,7 @@ STAR = Cluster.star(2, delay="10us")
         ("test", "am2"),
     ],
 )
-def test_a_stalled_script_is_ended_and_reported_with_its_line_and_its_output(
-    name: str, protocol: str, tmp_path: Path
-) -> None:
+def test_a_stalled_script_is_reported_with_its_line_and_output(name: str, protocol: str, tmp_path: Path) -> None:
     script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises((StalledError, RunTimeoutError)) as raised:  # polls may take more of this machine's time
         testbed.run(STAR, script, protocol=protocol, mode="sim", timeout=1)
@@ -68,7 +66,7 @@ def test_a_timeout_that_expires_before_the_programs_begin_is_reported(timeout: f
 
 
 @pytest.mark.parametrize("name", stalled_programs.AWAITED)
-def test_an_awaited_workload_that_stalls_is_named_with_its_line(name: str) -> None:
+def test_a_stalled_coroutine_is_reported_with_its_line(name: str) -> None:
     program, sentence = stalled_programs.AWAITED[name]
     with pytest.raises(StalledError, match=rf"rank on n2 {sentence}"):
         testbed.run(STAR, program, mode="sim", timeout=1)
@@ -90,7 +88,7 @@ def test_the_time_and_the_node_of_the_last_transfer_are_reported(tmp_path: Path)
 
 @pytest.mark.parametrize("profile", ["ideal", "priced"])
 @pytest.mark.parametrize("tag", stalled_programs.FAULTS)
-def test_errors_of_firmware_end_the_run_with_node_and_time_whatever_the_program_catches(
+def test_errors_of_firmware_end_the_run_with_node_and_time(
     tag: int, profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(stalled_programs.OUTSIDE)

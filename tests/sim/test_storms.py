@@ -18,7 +18,7 @@ CASES = 300 if LONG else 16  # each program twice over each protocol
 
 
 @pytest.mark.timeout(3600 if LONG else 300)
-def test_no_storm_causes_a_false_accusation(record_property: Callable[[str, object], None]) -> None:
+def test_random_restarts_cause_no_false_violation(record_property: Callable[[str, object], None]) -> None:
     tally = storms.SWARM.many(range(FIRST, FIRST + CASES), chunk=4)
     failures = [f"{storms.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])

@@ -84,6 +84,22 @@ def test_memory_that_no_message_was_written_to_is_not_taken_for_one(lost: str) -
         )  # fmt: skip
 
 
+def test_the_checkers_name_a_lost_last_message(tmp_path: Path) -> None:
+    """The ranks cannot notice its loss: the receiver waits, and the run ends as a stall."""
+    scenario = Scenario(
+        name="lost", faults=[Rule(on="n1", direction="out", at=0, rules=["drop via.type == RDMA_WRITE and nth(3)"])]
+    )
+    with pytest.raises(TestbedError, match=r"n2 waits for a receive from rank 0, tag 2"):
+        testbed.run(
+            Cluster.back_to_back(delay="20us"), send_three, protocol="via", mode="sim", check=True, scenario=scenario,
+            firmware={"reliability": UNRELIABLE}, timeout=10, output=tmp_path / "run",
+        )  # fmt: skip
+    (report,) = read_reports(read_run(tmp_path / "run"))
+    assert report.failed == ("nothing lost",)
+    (violation,) = report.checks["nothing lost"].violations
+    assert "message 3 of n1 to n2" in str(violation)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_sender_whose_parts_were_lost_learns_it_from_the_answer_to_its_question(seed: int) -> None:
     """The lost parts' descriptors are never counted: without that, it would ask again for ever."""

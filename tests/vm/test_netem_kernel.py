@@ -120,7 +120,7 @@ def draw_impairment(source: random.Random) -> Impairment:
     )
 
 
-def test_the_kernel_reports_the_encoded_objects_whatever_existed_before(splice: SplicedLink) -> None:
+def test_the_kernel_reports_the_encoded_options_after_any_change(splice: SplicedLink) -> None:
     """One interface is changed in place each time, so that an option omitted by a change would show."""
     source = random.Random(20)
     expected = {name: options(netem_options) for name, netem_options in NAMED.items()}

@@ -6,7 +6,7 @@ of the requesting endpoint. Handlers are plain functions, called in sequence whe
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from enum import IntFlag
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -48,9 +48,9 @@ class Endpoint:
     Delivery guarantees: each message is handled once, or returned to its sender's error handler; only a message
     returned as `Status.UNREACHABLE`, or `Status.ABANDONED`, may have been handled as well. A request ends once: by its
     reply, or by its return. A request that was accepted by an endpoint is returned when the sender is notified that the
-    endpoint no longer exists, or that its NIC has restarted. If a reply is undeliverable, or the receiving NIC does not
-    restart, the sender is not notified: the program, which has a clock, then ends its requests by `abandon`. Messages are
-    not ordered, not even from one endpoint to another.
+    endpoint no longer exists, that its NIC has restarted, or that the reply was given up, and when that NIC answers no
+    keepalive. The program ends requests to a program that is only slow by `abandon`. Messages are not ordered, not even
+    from one endpoint to another.
 
     At most `Settings.credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply,
     and meanwhile handles messages that arrive at any endpoint of the bundle. Data to be sent is copied; its buffer may be
@@ -428,16 +428,32 @@ class Endpoint:
             segment[offset : offset + length] = mapped_segment[offset : offset + length]
         return segment[offset : offset + length]
 
+    @property
+    def has_doubtful_requests(self) -> bool:
+        """Whether requests may have ended that only the page, when it is accessible again, can tell from requests in
+        flight."""
+        return bool(self._doubtful_requests)
+
+    def awaits(self, node: int) -> bool:
+        """Whether a request to a node has not ended."""
+        return any(destination.node == node for destination, _, _ in self.outbox.pending.values())
+
     def abandon_unreachable(self, node: int, endpoint: int | None = None) -> None:
-        """End the accepted requests to a NIC that has restarted, or to its destroyed endpoint, which will not be replied to.
-        This NIC returns the requests that were not accepted."""
-        numbers = [
+        """End the accepted requests to a NIC that has restarted or is unreachable, or to its destroyed endpoint, which will
+        not be replied to. This NIC returns the requests that were not accepted."""
+        self._abandon(
             number
             for number, (destination, _, _) in self.outbox.pending.items()
-            if destination.node == node
-            and endpoint in (None, destination.endpoint)
-            and number not in self._doubtful_requests
-        ]
+            if destination.node == node and endpoint in (None, destination.endpoint)
+        )
+
+    def abandon_request(self, number: int) -> None:
+        """End a request whose reply was given up, as `abandon_unreachable`."""
+        if number in self.outbox.pending:
+            self._abandon([number])
+
+    def _abandon(self, requests: Iterable[int]) -> None:
+        numbers = [number for number in requests if number not in self._doubtful_requests]
         if not numbers:
             return
         self._doubtful_requests += numbers

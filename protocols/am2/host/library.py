@@ -206,7 +206,7 @@ class ActiveMessages(Host):
         for bundle in self.bundles.copy():
             bundle.free()
 
-    def on_completion(self, index: int) -> None:
+    def on_completion(self, index: int) -> bool | None:
         """Handle a notification of the NIC: see `page`."""
         subject, number = index & _SUBJECT_MASK, index >> _SUBJECT_BITS
         endpoint = self._endpoints.get(number)
@@ -219,12 +219,23 @@ class ActiveMessages(Host):
             else:
                 endpoint.outbox.on_slot_free(subject)
             endpoint.wake()
-        elif subject == layout.RESTARTED:
+        elif subject == layout.OWED:
+            for own, requester in self._endpoints.items():
+                if requester.awaits(number):
+                    subject = (number << layout.ENDPOINT_BITS | own) << _SUBJECT_BITS | layout.AWAITED
+                    self.nic.ring_doorbell(subject, 0, 0)
+                    break
+            return False
+        elif subject == layout.LOST:
             for requester in self._endpoints.values():
                 requester.abandon_unreachable(number)
         elif subject == layout.GONE:
             for requester in self._endpoints.values():
                 requester.abandon_unreachable(*divmod(number, 1 << layout.ENDPOINT_BITS))
+        elif subject == layout.LOST_REPLY:
+            request, number = divmod(number, 1 << layout.ENDPOINT_BITS)
+            if (owner := self._endpoints.get(number)) is not None:
+                owner.abandon_request(request)
         elif subject == layout.UNMAPPED:
             endpoint = self._endpoints.get(number >> layout.SUBJECT_BITS)
             if endpoint is not None:
@@ -236,6 +247,7 @@ class ActiveMessages(Host):
         else:
             self.used = endpoint.used = self.used + 1
             self.driver.on_interrupt(endpoint, subject)
+        return None
 
     def pending_work(self) -> list[str]:
         sentences = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.pending_work()]

@@ -210,8 +210,9 @@ class SegmentDriver:
         memory.bind(frame, NO_ENDPOINT)
         self._states[endpoint] = Residence.ON_HOST
         backing = endpoint.backing
-        if any(backing[layout.SLOT_OFFSETS[slot]] == layout.READY for slot in range(2 * layout.RING_SIZE)):
-            self.fault(endpoint)  # it has unsent messages
+        has_unsent = any(backing[layout.SLOT_OFFSETS[slot]] == layout.READY for slot in range(2 * layout.RING_SIZE))
+        if has_unsent or endpoint.has_doubtful_requests:
+            self.fault(endpoint)
         self._serve_faults()
         endpoint.wake()
 

@@ -40,6 +40,12 @@ class Exchange:
         self._pending: list[Completion[Envelope]] = []  # receives that have not been awaited yet
         self._wait: Completion[None] | None = None
 
+    @property
+    def max_transfers(self) -> int:
+        """Number of sends and as many receives that a rank should have in progress at once: the mailbox of a peer has a slot
+        for each of their offers and grants."""
+        return self.size if self._mailbox is None else max(1, self._device.mailbox_slots // 2)
+
     # Bytes.
 
     def begin_send(self, destination: int, data: memoryview) -> SendCompletion:

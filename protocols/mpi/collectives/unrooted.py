@@ -6,17 +6,24 @@ Bruck and others, "Efficient algorithms for all-to-all communications in multipo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from protocols.core.completion import Completion
 from protocols.mpi.collectives.collective_exchange import Exchange
+from protocols.mpi.mpi_errors import Envelope
 
 # blocks: one for each rank, in rank order; the input of an allgather is the rank's own block.
 
 
 _MAX_SPREAD: Final = 32
-"""Sends and receives that `alltoall_scattered` has in progress at once, as MPICH by default
+"""Maximum sends, and receives, that `alltoall_scattered` has in progress at once, as MPICH by default
 (MPIR_CVAR_ALLTOALL_THROTTLE)."""
+_MAX_SPREAD_BYTES: Final = 32_768
+"""Maximum bytes of these sends; one send may have more. A quarter of a link's default queue (128 KiB): the protocols limit
+what is in flight to each peer, but not to all peers, and a queue that overflows costs a time-out. MPICH relies on its
+transport here."""
 
 
 async def allgather_ring(exchange: Exchange, blocks: Sequence[memoryview]) -> None:
@@ -85,19 +92,25 @@ async def alltoall_bruck(exchange: Exchange, data: memoryview, out: memoryview) 
 
 
 async def alltoall_scattered(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
-    """Alltoall with up to _MAX_SPREAD sends and as many receives at once; each rank begins with the next rank. Blocks may
-    have any sizes."""
+    """Alltoall with several sends and as many receives at once; each rank begins with the next rank. Blocks may have any
+    sizes.
+
+    Ranks may have different numbers of sends at once: of the oldest transfers for which ranks wait, all ranks have begun
+    those with the least offset.
+    """
     rank, size = exchange.rank, exchange.size
     out[rank][:] = data[rank]
-    for begin in range(1, size, _MAX_SPREAD):
-        offsets = range(begin, min(begin + _MAX_SPREAD, size))
-        sources = [(rank - offset) % size for offset in offsets]
-        receives = [exchange.begin_receive(source, out[source]) for source in sources]
-        destinations = [(rank + offset) % size for offset in offsets]
-        sends = [exchange.begin_send(destination, data[destination]) for destination in destinations]
-        for source, completion in zip(sources, receives, strict=True):
-            await exchange.end_receive(source, out[source], completion)
-        for send in sends:
+    longest = max(map(len, data))
+    at_once = max(1, min(_MAX_SPREAD, exchange.max_transfers, _MAX_SPREAD_BYTES // max(longest, 1)))
+    transfers: deque[tuple[int, Completion[Envelope], Completion[Envelope]]] = deque()
+    for offset in range(1, size + at_once):
+        if offset < size:
+            source, destination = (rank - offset) % size, (rank + offset) % size
+            receive = exchange.begin_receive(source, out[source])
+            transfers.append((source, receive, exchange.begin_send(destination, data[destination])))
+        if offset >= at_once and transfers:
+            source, receive, send = transfers.popleft()
+            await exchange.end_receive(source, out[source], receive)
             await exchange.wait_for(send)
 
 

@@ -33,7 +33,7 @@ from testbed.runtime.nodes.run_orders import Dilation, NodeModel, NodePlacement,
 from testbed.runtime.relay import orders as relay_orders
 from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.spec.layout import Layout
-from testbed.spec.placement import Rank, addresses_of, hosts_of, one_each
+from testbed.spec.placement import Rank, addresses_of, hosts_of, nodes_of, one_each
 
 SPIN = 50_000
 """Nanoseconds for which node processes poll for a frame before they sleep, if processors outnumber processes."""
@@ -141,14 +141,22 @@ def _node_placements(
     state = cluster.state
     layout = state.layout.with_all_nodes
     nodes = {node.name: node for node in layout.nodes}
-    addresses, hosts = addresses_of(layout, ranks), hosts_of(ranks)
+    addresses, hosts, names = addresses_of(layout, ranks), hosts_of(ranks), nodes_of(ranks)
     # Links of other machines and the network between machines may reorder frames.
     routed, ordered = state.layout.source_routed_nodes(), state.layout.part is None and state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
     for rank in ranks:
         if nics := nodes[rank.node].nics:
             adapters[rank.node].append(
-                Adapter(rank.number, addresses, nics[0].mtu, routed=rank.node in routed, ordered=ordered, hosts=hosts)
+                Adapter(
+                    rank.number,
+                    addresses,
+                    nics[0].mtu,
+                    routed=rank.node in routed,
+                    ordered=ordered,
+                    hosts=hosts,
+                    names=names,
+                )
             )
     places = []
     for rank in chosen:

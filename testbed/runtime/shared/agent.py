@@ -427,6 +427,7 @@ class SharedAgent:
                     "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": slot,
                     "place": (host_index, self._config.hosts, self._host_counts[slot]),
                     "routed": adapter.routed, "ordered": adapter.ordered, "hosts": list(adapter.hosts),
+                    "names": list(adapter.names),
                 },
                 (memory, eventfd, reading),
             )  # fmt: skip

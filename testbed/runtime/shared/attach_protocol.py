@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from testbed.errors import TestbedError
 
-VERSION: Final = 3
+VERSION: Final = 4
 _MAX_PACKET: Final = 64 * 1024  # bytes: enough for the addresses of a thousand NICs
 _MAX_DESCRIPTORS: Final = 3  # passed with one packet
 

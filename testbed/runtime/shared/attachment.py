@@ -69,6 +69,7 @@ class Attachment:
             routed=reply["routed"],
             ordered=reply["ordered"],
             hosts=tuple(reply["hosts"]),
+            names=tuple(reply["names"]),
         )
         self.function: Final[int] = reply["function"]
         self.heap: Final = Heap(region.heap)

@@ -50,6 +50,7 @@ def nic_configs(layout: Layout, protocol: str, functions: int, spin: int = 0) ->
             "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
         )
     hosts_of = tuple(number - number % functions for number in range(len(addresses))) if functions > 1 else ()
+    names = tuple([node.name for node in layout.nodes for _ in range(functions)])
     configs = {}
     routed, ordered = layout.source_routed_nodes(), layout.keeps_order()
     ethertype = definition.ethertype_of(layout.framings())
@@ -58,7 +59,13 @@ def nic_configs(layout: Layout, protocol: str, functions: int, spin: int = 0) ->
             nic, first = node.nics[0], number * functions
             adapters = tuple(
                 Adapter(
-                    first + function, addresses, nic.mtu, routed=node.name in routed, ordered=ordered, hosts=hosts_of
+                    first + function,
+                    addresses,
+                    nic.mtu,
+                    routed=node.name in routed,
+                    ordered=ordered,
+                    hosts=hosts_of,
+                    names=names,
                 )
                 for function in range(functions)
             )

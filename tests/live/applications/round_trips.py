@@ -1,4 +1,4 @@
-"""A ping-pong between two ranks by message size, in mpi4py's names: the same file runs on Open MPI and on testbed.
+"""A ping-pong between two ranks by message size, with mpi4py's API: one script for Open MPI and for testbed.
 
     mpirun --host n1,n2 --bind-to none python3 round_trips.py COUNT SIZE ...
     testbed run star-2 ./round_trips.py --set args='COUNT SIZE ...'
@@ -22,7 +22,7 @@ else:
 
 WARM_UP = 10
 LARGE = 8192
-SHARES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99}
+QUANTILES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99}
 
 
 def trips(size: int, count: int) -> dict[str, int] | None:
@@ -32,15 +32,15 @@ def trips(size: int, count: int) -> dict[str, int] | None:
     peer, message, buffers = 1 - rank, os.urandom(size), (bytearray(size), bytearray(size))
     arrival = comm.Irecv([buffers[0], MPI.BYTE], source=peer, tag=1)
     comm.Barrier()
-    halves, used = [], 0
+    half_trips, cpu_time = [], 0
     for number in range(-WARM_UP, count):
         if number == 0:
-            used = time.process_time_ns()
+            cpu_time = time.process_time_ns()
         start = MPI.Wtime()
         if rank == 0:
             comm.Send([message, MPI.BYTE], dest=1, tag=1)
         arrival.Wait()
-        halves.append(round((MPI.Wtime() - start) / 2 * 1e9))
+        half_trips.append(round((MPI.Wtime() - start) / 2 * 1e9))
         current, following = buffers[number % 2], buffers[(number + 1) % 2]
         if number + 1 < count:
             arrival = comm.Irecv([following, MPI.BYTE], source=peer, tag=1)
@@ -48,12 +48,12 @@ def trips(size: int, count: int) -> dict[str, int] | None:
             comm.Send([current, MPI.BYTE], dest=0, tag=1)
         else:
             assert current == message, "the returned message differs from the sent one"
-    used = time.process_time_ns() - used
+    cpu_time = time.process_time_ns() - cpu_time
     if rank:
         return None
-    ordered = sorted(halves[WARM_UP:])
-    quantiles = {name: ordered[min(count - 1, int(share * count))] for name, share in SHARES.items()}
-    return {"size_bytes": size, "count": count, "min_ns": ordered[0], **quantiles, "cpu_ns": used // (2 * count)}
+    ordered = sorted(half_trips[WARM_UP:])
+    quantiles = {name: ordered[min(count - 1, int(share * count))] for name, share in QUANTILES.items()}
+    return {"size_bytes": size, "count": count, "min_ns": ordered[0], **quantiles, "cpu_ns": cpu_time // (2 * count)}
 
 
 for text in sys.argv[2:]:

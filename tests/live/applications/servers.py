@@ -1,4 +1,4 @@
-"""Servers in nodes, which run for the time of a block."""
+"""Context manager that runs a server in a node."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any
 
 from testbed import RunningNode
 
-DEADLINE = 30.0  # seconds that a server gets to begin or to end
+DEADLINE = 30.0  # seconds for a server to start or to stop
 
 
 @contextmanager
 def server(
-    node: RunningNode, command: Sequence[str], port: int, stop: int = signal.SIGTERM, **place: Any
+    node: RunningNode, command: Sequence[str], port: int, stop: int = signal.SIGTERM, **options: Any
 ) -> Iterator[None]:
-    """Run a server in a node: it listens inside the block, and the signal `stop` ends it behind. place: as for `popen`."""
-    with tempfile.TemporaryFile("w+") as reported:
+    """Run a server in a node: it listens within the block; the signal `stop` ends it. options: of `popen`."""
+    with tempfile.TemporaryFile("w+") as output:
         process = node.popen(
-            command, stdin=subprocess.DEVNULL, stdout=reported.fileno(), stderr=reported.fileno(), **place
+            command, stdin=subprocess.DEVNULL, stdout=output.fileno(), stderr=output.fileno(), **options
         )
         try:
             until = time.monotonic() + DEADLINE
             while not node.run(["ss", "-Hltn", f"sport = :{port}"]).stdout:
-                reported.seek(0)
-                assert process.poll() is None, f"{command[0]} has ended: {reported.read()}"
-                assert time.monotonic() < until, f"{command[0]} does not listen: {reported.read()}"
+                output.seek(0)
+                assert process.poll() is None, f"{command[0]} has ended: {output.read()}"
+                assert time.monotonic() < until, f"{command[0]} does not listen on port {port}: {output.read()}"
             yield
         finally:
             process.send_signal(stop)

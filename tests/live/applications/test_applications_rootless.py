@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.usefixtures("machine"),
 ]
 
-# What a child uses is imported before it loses the right to read it.
+# Modules that the child uses are imported before it drops its privileges and cannot read them.
 for _module in (
     "testbed.cluster.plan.link_decisions",
     "testbed.cluster.services.supervisor",
@@ -31,14 +31,14 @@ for _module in (
     import_module(_module)
 
 SCENARIOS = {
-    "iperf3": lambda cluster, _: test_iperf3.test_iperf3_measures_the_bottleneck_the_delay_and_the_losses(cluster),
-    "http": test_http.test_a_request_takes_the_round_trips_and_the_time_outs_that_it_needs,
-    "redis": test_redis.test_requests_one_by_one_wait_for_the_network_and_pipelined_ones_share_the_wait,
+    "iperf3": lambda cluster, _: test_iperf3.test_iperf3_measures_bottleneck_delay_and_loss(cluster),
+    "http": test_http.test_request_duration_follows_round_trips_and_retransmissions,
+    "redis": test_redis.test_latency_limits_single_requests_but_not_pipelined_ones,
 }
 
 
 @pytest.mark.parametrize("application", SCENARIOS)
-def test_an_application_meets_the_same_network_without_root(home: Path, tmp_path: Path, application: str) -> None:
+def test_applications_see_the_same_network_without_root(home: Path, tmp_path: Path, application: str) -> None:
     scenario: Callable[..., None] = SCENARIOS[application]
 
     def report() -> None:

@@ -1,4 +1,4 @@
-"""A web server and its client in two nodes: a request takes as long as the network's impairment makes it."""
+"""HTTP between two nodes: the duration of a request follows from the link's delay and loss."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ PORT = 8000
 
 
 def seconds(client: RunningNode, url: str) -> float:
-    """How long a request took, with its connection, that brought the page."""
-    answer = client.run(["curl", "-sS", "-w", "\n%{time_total}", url], timeout=60).stdout
-    page, _, took = answer.rpartition("\n")
+    """Return the duration of a request for the page, with connection set-up."""
+    response = client.run(["curl", "-sS", "-w", "\n%{time_total}", url], timeout=60).stdout
+    page, _, duration = response.rpartition("\n")
     assert page == PAGE
-    return float(took)
+    return float(duration)
 
 
 @pytest.mark.cluster("star-2", mode="live")
-def test_a_request_takes_the_round_trips_and_the_time_outs_that_it_needs(
-    cluster: RunningCluster, tmp_path: Path
-) -> None:
+def test_request_duration_follows_round_trips_and_retransmissions(cluster: RunningCluster, tmp_path: Path) -> None:
     (tmp_path / "page").write_text(PAGE)
     client, url = cluster["n1"], f"http://n2:{PORT}/page"
     serve = ["python3", "-m", "http.server", "--directory", str(tmp_path), str(PORT)]
@@ -35,7 +33,7 @@ def test_a_request_takes_the_round_trips_and_the_time_outs_that_it_needs(
         with cluster.inject("n2", delay="20ms"):
             far = min(seconds(client, url) for _ in range(5))
         with cluster.inject("n2", rules=[f"drop tcp.dport == {PORT} and nth(1)"]):
-            repeated = seconds(client, url)
+            retransmitted = seconds(client, url)
     assert near < 0.04
-    assert 0.08 <= far < 0.16  # a connection is a round trip, a request another, of 20 ms each way
-    assert repeated >= 1.0  # the first frame opens the connection; it is sent again after a second (RFC 6298)
+    assert 0.08 <= far < 0.16  # a round trip for the connection, one for the request, 20 ms each way
+    assert retransmitted >= 1.0  # the SYN is lost; TCP retransmits it after 1 s (RFC 6298)

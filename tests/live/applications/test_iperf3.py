@@ -15,15 +15,15 @@ pytestmark = [pytest.mark.requires("root", "iperf3"), pytest.mark.usefixtures("m
 MBIT = 1_000_000
 
 
-def stream(client: RunningNode, *how: str) -> dict[str, Any]:
+def stream(client: RunningNode, *options: str) -> dict[str, Any]:
     """Run iperf3 for one second and return the "end" part of its report."""
-    report = json.loads(client.run(["iperf3", "-J", "-t", "1", "-c", "n2", *how], timeout=60).stdout)
+    report = json.loads(client.run(["iperf3", "-J", "-t", "1", "-c", "n2", *options], timeout=60).stdout)
     end: dict[str, Any] = report["end"]
     return end
 
 
 @pytest.mark.cluster("star-2", mode="live")
-def test_iperf3_measures_the_bottleneck_the_delay_and_the_losses(cluster: RunningCluster) -> None:
+def test_iperf3_measures_bottleneck_delay_and_loss(cluster: RunningCluster) -> None:
     with server(cluster["n2"], ["iperf3", "-s"], 5201):
         free = stream(cluster["n1"])
         with cluster.inject("n1", rate="20mbit", delay="5ms"):
@@ -34,6 +34,6 @@ def test_iperf3_measures_the_bottleneck_the_delay_and_the_losses(cluster: Runnin
     assert 10 * MBIT < narrow["sum_received"]["bits_per_second"] < 20 * MBIT
     assert free["streams"][0]["sender"]["min_rtt"] < 10_000  # us
     assert narrow["streams"][0]["sender"]["min_rtt"] >= 10_000  # 5 ms each way
-    seen = lossy["sum_received"]["packets"]  # a busy server ends before it has read the last of those that were sent
-    assert 500 <= seen <= lossy["sum_sent"]["packets"]
-    assert seen // 5 - 1 <= lossy["sum_received"]["lost_packets"] <= seen // 5 + 1
+    received = lossy["sum_received"]["packets"]  # a busy server stops before it has read the last datagrams
+    assert 500 <= received <= lossy["sum_sent"]["packets"]
+    assert received // 5 - 1 <= lossy["sum_received"]["lost_packets"] <= received // 5 + 1

@@ -20,29 +20,29 @@ MPIRUN = [
 ]
 
 
-def halves(text: str) -> dict[int, int]:
-    """The least half round trip of each size, ns."""
+def min_half_trips(text: str) -> dict[int, int]:
+    """Return the minimal half round trip by message size, ns."""
     rows = [json.loads(line) for line in text.splitlines()]
     return {row["size_bytes"]: row["min_ns"] for row in rows}
 
 
-@pytest.mark.alone  # it measures what the network alone takes
+@pytest.mark.alone  # measures time
 @pytest.mark.cluster("star-2", mode="live")
 def test_open_mpi_starts_its_ranks_by_ssh_and_communicates_over_the_links(
     cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:
     cluster.live.ssh()
 
-    def measured(times: int) -> dict[int, int]:
-        script = ["/usr/bin/python3", str(SCRIPT), str(times), *map(str, SIZES)]
-        return halves(cluster["n1"].run([*MPIRUN, *script], cwd=tmp_path, timeout=60).stdout)
+    def measure(count: int) -> dict[int, int]:
+        script = ["/usr/bin/python3", str(SCRIPT), str(count), *map(str, SIZES)]
+        return min_half_trips(cluster["n1"].run([*MPIRUN, *script], cwd=tmp_path, timeout=60).stdout)
 
-    near = measured(200)  # enough that one of them is undisturbed, also on a busy machine
+    near = measure(200)  # enough for one undisturbed trip on a busy machine
     with cluster.inject("n2", delay="3ms"):
-        far = measured(20)
+        far = measure(20)
     assert tuple(near) == tuple(far) == SIZES
     assert near[1] < 3_000_000
-    assert all(least >= 3_000_000 for least in far.values())
+    assert all(half_trip >= 3_000_000 for half_trip in far.values())
 
 
 @pytest.mark.cluster("star-2", mode="live")
@@ -50,6 +50,6 @@ def test_the_same_script_runs_on_nics_with_firmware(cluster: ClusterUnderTest) -
     with cluster.inject("n2", delay="3ms"):
         done = cluster.run(str(SCRIPT), args="20 1 1024 65536")
     assert done.folder is not None
-    far = halves((done.folder / "logs" / "n1.log").read_text())
+    far = min_half_trips((done.folder / "logs" / "n1.log").read_text())
     assert tuple(far) == SIZES
-    assert all(least >= 3_000_000 for least in far.values())
+    assert all(half_trip >= 3_000_000 for half_trip in far.values())

@@ -1,6 +1,6 @@
-"""PostgreSQL in one node and its benchmark in another: a transaction costs one round trip per statement.
+"""PostgreSQL in one node and pgbench in another: a transaction costs one round trip per statement.
 
-The server refuses to run as root, so it runs in a user namespace in which this user is the one that its package has created.
+The server refuses to run as root, so it runs as the package's user in a user namespace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRANSACTION = "BEGIN;\nINSERT INTO visits DEFAULT VALUES;\nSELECT count(*) FROM 
 
 @contextmanager
 def postgresql(node: RunningNode) -> Iterator[None]:
-    """A server in the node with an empty database."""
+    """Run a server with an empty database in the node."""
     programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
     with tempfile.TemporaryDirectory(prefix="postgresql-") as data:
         node.run([*AS_USER, f"{programs}/initdb", "-D", data, "-A", "trust", "--no-sync"], cwd="/", timeout=60)
@@ -34,7 +34,7 @@ def postgresql(node: RunningNode) -> Iterator[None]:
             hosts.write("host all all 10.0.0.0/8 trust\n")
         settings = ["listen_addresses=*", "unix_socket_directories=", "fsync=off", f"port={PORT}"]
         serve = [*AS_USER, f"{programs}/postgres", "-D", data, *(f"-c{setting}" for setting in settings)]
-        with server(node, serve, PORT, stop=signal.SIGINT, cwd="/"):  # "fast": it takes its shared memory with it
+        with server(node, serve, PORT, stop=signal.SIGINT, cwd="/"):  # "fast" shutdown, which removes its shared memory
             yield
 
 
@@ -48,7 +48,7 @@ def milliseconds(client: RunningNode, script: Path) -> float:
 
 
 def shared_memory() -> set[str]:
-    """The machine's segments, which belong to no namespace of a node."""
+    """Return the SysV shared memory segments of the machine's IPC namespace."""
     return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
 
 
@@ -64,8 +64,8 @@ def test_a_transaction_waits_for_the_network_once_per_statement(cluster: Running
         near = milliseconds(client, script)
         with cluster.inject("n2", delay="5ms", loss="1%"):
             far = milliseconds(client, script)
-        counted = client.run(["psql", "-At", "-h", "n2", "-U", "postgres", "-c", "SELECT count(*) FROM visits"]).stdout
+        visits = client.run(["psql", "-At", "-h", "n2", "-U", "postgres", "-c", "SELECT count(*) FROM visits"]).stdout
     assert near < 20
-    assert far >= 40  # four statements, 10 ms there and back
-    assert counted == "40\n"  # whatever the link has lost
+    assert far >= 40  # four statements, 10 ms round trip
+    assert visits == "40\n"  # in spite of loss
     assert shared_memory() <= before

@@ -1,4 +1,4 @@
-"""Redis and its benchmark on two nodes: single requests are limited by the network's latency, a pipeline of them is not."""
+"""Redis and redis-benchmark on two nodes: latency limits the rate of single requests, not of pipelined ones."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ pytestmark = [pytest.mark.requires("root", "redis-server", "redis-benchmark"), p
 PORT = 6379
 
 
-def benchmark(client: RunningNode, *more: str) -> dict[str, float]:
+def benchmark(client: RunningNode, *options: str) -> dict[str, float]:
     """Return one client's figures for SET: "rps", "avg_latency_ms" and others."""
-    command = ["redis-benchmark", "-h", "n2", "-c", "1", "-t", "set", "--csv", *more]
+    command = ["redis-benchmark", "-h", "n2", "-c", "1", "-t", "set", "--csv", *options]
     (row,) = csv.DictReader(client.run(command, timeout=60).stdout.splitlines())
     return {name: float(value) for name, value in row.items() if name != "test"}
 
 
 @pytest.mark.cluster("star-2", mode="live")
-def test_requests_one_by_one_wait_for_the_network_and_pipelined_ones_share_the_wait(
-    cluster: RunningCluster, tmp_path: Path
-) -> None:
+def test_latency_limits_single_requests_but_not_pipelined_ones(cluster: RunningCluster, tmp_path: Path) -> None:
     serve = ["redis-server", "--port", str(PORT), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", ""]
     with server(cluster["n2"], serve, PORT, cwd=tmp_path):
         near = benchmark(cluster["n1"], "-n", "200")

@@ -30,7 +30,15 @@ def test_both_stacks_are_measured_with_short_settings(tmp_path: Path) -> None:
     assert all(
         set(row["settings"]["turns"][0]) >= {"size_bytes", "count", "min_ns", "p50_ns", "cpu_ns"} for row in rows
     )
-    kept = sorted((tmp_path / "runs").iterdir())
-    assert len({json.loads((folder / "run.json").read_text())["protocol"] for folder in kept}) == len(kept) == 5
-    document = [[json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()] for folder in kept]
-    assert all([(row["node"], row["size_bytes"]) for row in rows] == [("n1", 1), ("n1", 20000)] for rows in document)
+    run_folders = sorted((tmp_path / "runs").iterdir())
+    assert (
+        len({json.loads((folder / "run.json").read_text())["protocol"] for folder in run_folders})
+        == len(run_folders)
+        == 5
+    )
+    rows_of_runs = [
+        [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()] for folder in run_folders
+    ]
+    assert all(
+        [(row["node"], row["size_bytes"]) for row in rows] == [("n1", 1), ("n1", 20000)] for rows in rows_of_runs
+    )

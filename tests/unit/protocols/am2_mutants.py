@@ -176,6 +176,10 @@ def freed_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentDriver, "destroy", free_before_the_nic)
 
 
+def reply_lost_in_silence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Receiver, "_on_reply_lost", lambda *_: None)
+
+
 MUTANTS = [
     Mutant("not announced", "a destroyed endpoint is not announced", not_announced),
     Mutant("one bit", "sequence numbers have one bit on links that reorder frames", one_bit),
@@ -192,6 +196,7 @@ MUTANTS = [
     Mutant("empty reply", "a request without a reply does not restore its credit", no_empty_reply),
     Mutant("let go", "the frame of a freed endpoint is reused before the NIC knows", freed_early),
     Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),
+    Mutant("reply lost", "the notice that a reply was given up is ignored", reply_lost_in_silence),
 ]
 
 

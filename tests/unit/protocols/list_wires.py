@@ -56,10 +56,21 @@ class ListNic:
 
 
 class Wires:
-    """NICs on lists for wires, with one clock that only a test advances. incarnation: the first of each NIC."""
+    """NICs on lists for wires, with one clock that only a test advances. incarnation: the first of each NIC. hosts, names:
+    see `Adapter`."""
 
-    def __init__(self, plug: Plug, count: int = 2, mtu: int = 1500, incarnation: int = FIRST) -> None:
+    def __init__(
+        self,
+        plug: Plug,
+        count: int = 2,
+        mtu: int = 1500,
+        incarnation: int = FIRST,
+        hosts: Sequence[int] = (),
+        names: Sequence[str] = (),
+    ) -> None:
         self.now = 0
+        self._hosts = hosts
+        self._names = names
         self._plug = plug
         self._mtu = mtu
         self.addresses = [bytes([2, 0, 0, 0, 0, number + 1]) for number in range(count)]
@@ -69,7 +80,9 @@ class Wires:
 
     def _build(self, number: int) -> Agent:
         nic = self.nics[number]
-        adapter = Adapter(number, self.addresses, self._mtu, self.incarnations[number])
+        adapter = Adapter(
+            number, self.addresses, self._mtu, self.incarnations[number], hosts=self._hosts, names=self._names
+        )
         nic.agent = self._plug(adapter, nic)
         return nic.agent
 

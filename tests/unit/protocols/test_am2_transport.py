@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,7 +84,7 @@ def test_a_packet_that_waits_in_its_nic_is_not_resent_before_it_has_left() -> No
 
 
 def test_an_answer_to_an_earlier_sending_leaves_no_timer_behind() -> None:
-    card = loaded_nic(FEW)
+    card = loaded_nic(replace(FEW, keepalive=0))
     card.request(4, 0, 1)
     first = card.take_packets()[0]
     card.holds = True
@@ -98,7 +100,7 @@ def test_an_answer_to_an_earlier_sending_leaves_no_timer_behind() -> None:
 
 
 def test_there_is_no_scan_when_all_packets_are_answered() -> None:
-    card = loaded_nic()
+    card = loaded_nic(Settings(keepalive=0))
     card.request(4, 0, 1)
     card.answer(card.take_packets()[0])
     card.elapse(2 * MILLISECOND)
@@ -300,7 +302,7 @@ def test_messages_in_progress_to_a_restarted_peer_are_returned_and_later_ones_se
     card.request(4, 0, 1)
     card.take_packets()
     card.introduce(8)
-    assert card.notifications == [(4, layout.ARRIVED_REPLIES), (1, layout.RESTARTED)]
+    assert card.notifications == [(4, layout.ARRIVED_REPLIES), (1, layout.LOST)]
     assert card.counter("restarts") == 1
     card.request(4, 1, 1)
     assert receiver_of(card.sent.pop()) == 8
@@ -316,7 +318,7 @@ def test_parts_of_a_bulk_message_from_a_former_incarnation_are_discarded() -> No
     card.memory.mapped_regions[4 << layout.SUBJECT_BITS | layout.SEGMENT] = memoryview(bytearray(100))
     card.arrive(4, form=2, data=b"abc", total=6)
     card.arrive(4, form=2, data=b"def", total=6, offset=3, sender=2)
-    assert card.notifications == [(1, layout.RESTARTED)]
+    assert card.notifications == [(1, layout.LOST)]
     card.arrive(4, form=2, data=b"abc", total=6, sender=2, channel=1)
     assert card.notifications[-1] == (4, layout.ARRIVED_REQUESTS)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ UFUNCS = {
     "SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum, "BAND": np.bitwise_and, "BOR": np.bitwise_or,
     "BXOR": np.bitwise_xor, "LAND": np.logical_and, "LOR": np.logical_or, "LXOR": np.logical_xor,
 }  # fmt: skip
+MPI_PAGE = Path(__file__).parents[3] / "docs" / "protocols" / "mpi.md"
 WHOLE = ("BAND", "BOR", "BXOR")
 """Operations on integers only."""
 
@@ -520,3 +523,10 @@ def test_all_logical_and_bitwise_operations_exist() -> None:
     own_operation.Free()
     with pytest.raises(MPIError, match="was freed"):
         own_operation(1, 2)
+
+
+def test_the_page_names_every_algorithm() -> None:
+    rows = [line.split("|") for line in MPI_PAGE.read_text().splitlines() if line.startswith("| `")]
+    documented = {row[1].strip(" `"): set(re.findall("`([a-z_]+)`", row[2])) for row in rows}
+    for call, names in NAMES.items():
+        assert documented[call] >= set(names)

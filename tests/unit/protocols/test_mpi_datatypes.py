@@ -14,6 +14,7 @@ from protocols.emp.host import Endpoint
 from protocols.emp.settings import Settings
 from protocols.mpi import (
     BYTE,
+    DATATYPE_NULL,
     DOUBLE,
     ERR_ARG,
     ERR_COUNT,
@@ -71,6 +72,27 @@ def test_a_datatype_is_usable_between_commit_and_free() -> None:
         INT.Free()
     assert raised.value.Get_error_class() == ERR_TYPE
     assert len(as_send_data([bytearray(8), 2, INT])) == 8
+
+
+def test_a_freed_datatype_equals_the_null_handle_and_types_made_from_it_remain() -> None:
+    vector = INT.Create_vector(2, 1, 2).Commit()
+    copy, pairs = vector.Dup(), vector.Create_contiguous(3)
+    structure = Datatype.Create_struct([1], [0], [vector])
+    vector.Free()
+    assert not vector
+    assert vector == DATATYPE_NULL != copy
+    assert hash(vector) == hash(DATATYPE_NULL)
+    assert len(as_send_data([bytearray(12), 1, copy])) == 8
+    with pytest.raises(MPIError) as raised:
+        vector.Free()
+    assert raised.value.Get_error_class() == ERR_TYPE
+    for _ in range(2):  # each call returns handles of its own
+        base, *_ = pairs.decode()
+        assert base == copy
+        base.Free()
+        (part,) = structure.Get_contents()[3]
+        assert part == copy
+        part.Free()
 
 
 def test_invalid_datatypes_are_rejected() -> None:

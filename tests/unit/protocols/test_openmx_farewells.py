@@ -26,7 +26,7 @@ def succeed(pair: EndpointPair, number: int, settings: Settings) -> None:
     wires, memory, commands, counters = pair.wires, HostMemory(), OwnCommands(), Counters()
     wires.incarnations[number] += 1
     adapter = Adapter(number, wires.addresses, 1500, wires.incarnations[number])
-    driver = Firmware(adapter, wires.nics[number], memory, commands, settings, codec, counters)
+    driver = Firmware(adapter, wires.nics[number], memory, commands, settings, codec, counters, {})
     driver.take_over(wires.now, pair.driver(number))
     library = Library(adapter, wires.nics[number], memory, commands, settings, counters)
     wires.nics[number].agent = wires.agents[number] = Agent(driver, library)

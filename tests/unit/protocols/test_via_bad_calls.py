@@ -48,6 +48,16 @@ def test_a_descriptor_whose_values_do_not_fit_is_not_posted(descriptor: Descript
     assert (descriptor.is_posted, pair.nics[0].free_descriptors) == (False, free_count)
 
 
+@pytest.mark.parametrize("kind", ["send_cq", "receive_cq"])
+def test_a_completion_queue_of_another_nic_is_not_bound(kind: str) -> None:
+    pair = NicPair(connects=False)
+    nic, ptag = pair.nics[0], pair.memory[0].ptag
+    foreign, own = pair.nics[1].create_cq(4), nic.create_cq(4)
+    assert result_of(pair, nic.create_vi(ptag, **{kind: foreign})) is Result.INVALID_PARAMETER
+    foreign.destroy()  # nothing is bound to it
+    run(pair.wires, nic.create_vi(ptag, **{kind: own}))
+
+
 def test_a_call_whose_parameters_do_not_fit_fails_and_leaves_nothing() -> None:
     pair = NicPair(connects=False)
     nic, vi, ptag = pair.nics[0], pair.vis[0], pair.memory[0].ptag

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import cast
 
 import pytest
 
@@ -28,6 +29,7 @@ from protocols.via.vipl_names import (
 )
 from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue
 from tests.unit.protocols.host_programs import run
+from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.via_nics import NicPair, receive, register_memory, result_of
 
 MILLISECOND = 1_000_000
@@ -292,6 +294,16 @@ def test_names_are_found_until_the_name_service_is_shut_down() -> None:
     nic.init_name_service()
     assert nic.name_by_node(1) == "1"
     assert nic.query_system_management_info() == [0, 1]
+
+
+def test_the_name_service_has_the_names_of_the_clusters_nodes() -> None:
+    """Two ranks of a node share its name, and have indices."""
+    nic = cast(ViaNic, Wires(host.plug(), 3, hosts=(0, 0, 2), names=("server", "server", "client")).agents[0].host)
+    assert [nic.name_by_node(number) for number in range(3)] == ["server", "server", "client"]
+    assert [nic.node_by_name("server"), nic.node_by_name("server", 1), nic.node_by_name("client")] == [0, 1, 2]
+    for name, index in (("server", 2), ("client", -1), ("1", 0)):
+        with pytest.raises(ViaError, match="ERROR_NAMESERVICE"):
+            nic.node_by_name(name, index)
 
 
 def test_a_closed_nic_ends_its_connections_and_takes_commands_again_when_it_is_opened() -> None:

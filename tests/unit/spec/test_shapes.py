@@ -213,3 +213,5 @@ def test_the_five_papers_clusters_are_shipped() -> None:
     assert resolve(load("emp-2001").description).links[0].forward.rate == 10**9
     assert counts(load("lam-via-2000").description) == (4, 1, 4)
     assert counts(load("openmx-2009").description) == (2, 0, 1)
+    pairs = ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert [(node.cores, node.caches) for node in load("openmx-2009").description.nodes] == [(8, pairs)] * 2

@@ -6,9 +6,14 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
+from importlib.util import find_spec
+
+import pytest
 
 from protocols.core.compiled_build import COMPILED, INTERPRETED, build
 from testbed.controller.runs.folders import run_environment
+from testbed.machines import machine_report
+from tests import parts
 from tests.unit.suite.test_compiled_sources import MODULES
 
 
@@ -16,6 +21,12 @@ def test_the_build_kind_matches_its_modules() -> None:
     suffixes = {COMPILED: EXTENSION_SUFFIXES, INTERPRETED: SOURCE_SUFFIXES}[build()]
     files = [str(import_module(module[:-3].replace("/", ".")).__file__) for module in MODULES]
     assert not [file for file in files if not file.endswith(tuple(suffixes))]
+    assert (find_spec("testbed.kernel.native_frames") is not None) is (build() == COMPILED)
+
+
+def test_the_part_for_the_compiled_build_runs_it() -> None:
+    """If the compiled modules were missing, the same tests would pass interpreted."""
+    assert build() == COMPILED or parts.PART != "compiled"
 
 
 def test_the_version_and_a_run_tell_the_build() -> None:
@@ -23,3 +34,10 @@ def test_the_version_and_a_run_tell_the_build() -> None:
     completed = subprocess.run(command, capture_output=True, text=True, check=True)
     assert completed.stdout.rstrip().endswith(f", {build()}")
     assert run_environment()["build"] == build()
+
+
+def test_doctor_tells_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_report, "probe", list)
+    compiled = next(ability for ability in machine_report.abilities() if ability.name == "compiled")
+    assert compiled.there is (build() == COMPILED)
+    assert compiled.detail == f"the modules that run per frame and per event are {build()}"

@@ -1,7 +1,10 @@
-"""ci/demo, ci/test and ci/compiled on a machine that lacks packages, for a user who cannot install them."""
+"""ci/demo, ci/test and ci/compiled on a machine that lacks packages, for a user who cannot install them; ci/demo with and
+without a compiler."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -49,6 +52,52 @@ def test_without_a_compiler_nothing_is_compiled_and_the_packages_are_named(scrip
     lines = ended.stderr.splitlines()
     assert lines[0] == "missing: gcc (Debian package gcc)"
     assert lines[-1].startswith("run as root, then again: apt install gcc")
+
+
+def write_script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
+def demonstrate(folder: Path, *options: str, has_headers: bool) -> list[str]:
+    """Run ci/demo in a folder where gcc and the environment are there; return what it prints, and which scripts it runs."""
+    for script in ("demo", "environment"):
+        (folder / "ci").mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / "ci" / script, folder / "ci")
+    (folder / "include").mkdir()
+    if has_headers:
+        (folder / "include" / "Python.h").touch()
+    write_script(
+        folder / "bin" / "python3", f'case "$*" in --version) echo Python 3;; *sysconfig*) echo {folder}/include;; esac'
+    )
+    for program in ("gcc", "ping"):
+        write_script(folder / "bin" / program, "exit 1")
+    write_script(folder / "ci" / "compiled", 'echo "ci/compiled $*"')
+    write_script(folder / ".venv" / "bin" / "testbed", "echo testbed of .venv; exit 7")
+    (folder / "pyproject.toml").write_text("[project]\n")
+    digest = hashlib.sha256(b"[project]\n").hexdigest()[:16]
+    (folder / ".venv" / "ready").write_text(f"Python 3 {digest} {folder} \n")
+    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    command = [folder / "ci" / "demo", *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def test_the_demonstration_runs_compiled_where_there_is_a_compiler(tmp_path: Path) -> None:
+    printed = demonstrate(tmp_path, has_headers=True)
+    assert printed == [
+        "making a compiled copy in build/compiled/checkout (ci/demo --interpreted: without it)",
+        "ci/compiled ci/demo --installed",
+    ]
+
+
+@pytest.mark.parametrize(("options", "has_headers"), [((), False), (("--interpreted",), True)])
+def test_the_demonstration_runs_interpreted_without_a_compiler_or_on_request(
+    options: tuple[str, ...], has_headers: bool, tmp_path: Path
+) -> None:
+    printed = demonstrate(tmp_path, *options, has_headers=has_headers)
+    assert "testbed of .venv" in printed
+    assert not [line for line in printed if "compiled" in line]
 
 
 def test_daemons_are_found_though_their_folder_is_not_on_the_path_of_a_user(tmp_path: Path) -> None:

@@ -30,20 +30,20 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes import node_run as runs
 from testbed.runtime.nodes.node_run import NodeDiedError, Run, StuckError
 from testbed.runtime.nodes.run_orders import ProgramNode
-from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
+from tests.live.echo_programs import TIMEOUT, idle, ping, pong, wait_forever
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import offloads_on
+from tests.live.node_sockets import accepts_gso
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 MILLISECOND = 1_000_000  # ns
-LONG = 3_600.0  # s: a run's timeout, where something else ends the run
+LONG = 3_600.0  # seconds: timeout of runs that end for another reason
 FRAMES = 20_000
-MACHINE = ("softnet drops", "steal", "relay waiting")  # depend on the machine alone: they decide no test
+MACHINE = ("softnet drops", "steal", "relay waiting")  # findings about the machine, which no test depends on
 
 
-def of_nics(findings: tuple[Finding, ...]) -> dict[str, Finding]:
+def nic_losses(findings: tuple[Finding, ...]) -> dict[str, Finding]:
     return {finding.link: finding for finding in findings if finding.what == "NIC lost"}
 
 
@@ -55,41 +55,41 @@ def parent_of(run: Run) -> int:
 # Verdicts
 
 
-def test_a_run_in_which_a_node_was_stopped_under_a_flood_is_invalid_with_the_cause_and_the_count(
+def test_frames_dropped_at_a_stopped_node_make_the_run_invalid(
     tmp_path: Path,
 ) -> None:
-    begin, over = tmp_path / "begin", tmp_path / "over"
+    started, flooded = tmp_path / "started", tmp_path / "flooded"
 
     async def flood(endpoint: EchoEndpoint, node: ProgramNode) -> None:
-        while not begin.exists():
+        while not started.exists():
             await node.loop.sleep(MILLISECOND)
         for _ in range(FRAMES):
             endpoint.send(node.numbers["n2"], bytes(1_400))
-        over.touch()
+        flooded.touch()
 
-    async def until_over(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
-        while not over.exists():
+    async def wait_for_flood(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
+        while not flooded.exists():
             await node.loop.sleep(MILLISECOND)
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": until_over}) as run,
+        agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": wait_for_flood}) as run,
     ):
         os.kill(run.pids["n2"], signal.SIGSTOP)
-        begin.touch()
-        eventually(over.exists, "the flood is over")
+        started.touch()
+        eventually(flooded.exists, "all frames are sent")
         os.kill(run.pids["n2"], signal.SIGCONT)
         outcome = run.wait(TIMEOUT)
     dropped = outcome.reports["n2"].dropped
     assert dropped > 0
     assert outcome.verdict.grade is Grade.INVALID
-    findings = of_nics(outcome.verdict.findings)
+    findings = nic_losses(outcome.verdict.findings)
     assert (findings["n1"].grade, findings["n1"].measured) == (Grade.TRUSTED, 0)
     assert (findings["n2"].grade, findings["n2"].measured) == (Grade.INVALID, dropped)
     assert f"NIC lost on n2: {dropped} frames ({dropped} that its process did not read in time)" in outcome.invalid
 
 
-def test_a_run_that_loses_nothing_is_trusted() -> None:
+def test_a_run_without_losses_is_trusted() -> None:
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
         outcome = run.wait(TIMEOUT)
     findings = outcome.verdict.findings
@@ -100,7 +100,7 @@ def test_a_run_that_loses_nothing_is_trusted() -> None:
         assert outcome.invalid == ""
 
 
-def test_a_run_whose_relay_died_is_invalid() -> None:
+def test_a_run_with_a_restarted_relay_is_invalid() -> None:
     """The cluster's verdict on the run's span is part of the run's verdict."""
 
     async def until_killed(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
@@ -117,8 +117,8 @@ def test_a_run_whose_relay_died_is_invalid() -> None:
         assert "relay gap" in outcome.invalid
 
 
-def test_the_losses_of_a_killed_node_are_unknown() -> None:
-    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": deaf}) as run:
+def test_the_losses_of_a_killed_node_are_undecided() -> None:
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": wait_forever}) as run:
         run.kill("n2")
         outcome = run.wait(TIMEOUT, without=["n2"])
     assert [finding.link for finding in outcome.verdict.undecided if finding.what == "NIC lost"] == ["n2"]
@@ -127,8 +127,8 @@ def test_the_losses_of_a_killed_node_are_unknown() -> None:
 # Progress
 
 
-def stuck(run: Run, patience: float) -> StuckError:
-    """Watched with that patience, the run ends soon, for it gets no further."""
+def wait_until_stuck(run: Run, patience: float) -> StuckError:
+    """Wait with this patience for a run without progress; return its error."""
     start = time.monotonic()
     with pytest.raises(StuckError, match=r"for [\d.]+ s no program and no transfer has ended") as caught:
         run.wait(LONG, patience=patience)
@@ -136,7 +136,7 @@ def stuck(run: Run, patience: float) -> StuckError:
     return caught.value
 
 
-def test_two_that_receive_from_each_other_are_stuck_though_the_runs_time_is_long() -> None:
+def test_a_deadlock_ends_the_run_before_its_timeout() -> None:
     async def receive(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await Comm(mpi.device(endpoint)).Recv(bytearray(4), 1 - node.number, tag=1)
 
@@ -144,29 +144,29 @@ def test_two_that_receive_from_each_other_are_stuck_though_the_runs_time_is_long
         Cluster.star(2).up() as cluster,
         agents(cluster, emp.plug(), EMP, {"n1": receive, "n2": receive}) as run,
     ):
-        waiting = stuck(run, 0.5).waiting
+        waiting = wait_until_stuck(run, 0.5).waiting
     assert waiting["n1"][0].startswith("the program waits for a receive from rank 1, tag 1")
     assert waiting["n2"][0].startswith("the program waits for a receive from rank 0, tag 1")
 
 
-def test_sending_again_to_a_dead_peer_is_no_progress() -> None:
+def test_retransmissions_to_a_stopped_peer_are_no_progress() -> None:
     async def send(endpoint: emp.Endpoint, node: ProgramNode) -> None:
-        await endpoint.send(1 - node.number, 1, b"is anybody there?")
+        await endpoint.send(1 - node.number, 1, b"unanswered")
 
-    async def resent(endpoint: emp.Endpoint, node: ProgramNode) -> None:
+    async def receive(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await endpoint.receive(1 - node.number, 2, bytearray(4))
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), EMP, {"n1": send, "n2": resent}) as run,
+        agents(cluster, emp.plug(), EMP, {"n1": send, "n2": receive}) as run,
     ):
         os.kill(run.pids["n2"], signal.SIGSTOP)
-        waiting = stuck(run, 1.0).waiting
+        waiting = wait_until_stuck(run, 1.0).waiting
     assert waiting["n1"][0].startswith("the program waits for the send to node 1")
     assert waiting["n2"] == ["it does not answer; its process's state is T (stopped)"]
 
 
-def test_a_program_that_never_yields_and_one_that_only_polls_are_named() -> None:
+def test_programs_that_spin_or_poll_forever_are_reported() -> None:
     async def spin(_endpoint: emp.Endpoint, _node: ProgramNode) -> None:
         while True:
             pass
@@ -177,38 +177,38 @@ def test_a_program_that_never_yields_and_one_that_only_polls_are_named() -> None
             pass
 
     with Cluster.star(2).up() as cluster, agents(cluster, emp.plug(), EMP, {"n1": spin, "n2": poll}) as run:
-        waiting = stuck(run, 0.5).waiting
+        waiting = wait_until_stuck(run, 0.5).waiting
     assert waiting["n1"][0].endswith("in spin")
     assert any("a receive from node 0, tag" in sentence for sentence in waiting["n2"])
 
 
-def test_thousands_of_transfers_are_summarized() -> None:
-    async def hoard(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
+def test_thousands_of_pending_transfers_are_summarized() -> None:
+    async def post_receives(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         for _ in range(5_000):
             endpoint.receive(bytearray(8))
         await endpoint.receive(bytearray(8))
 
-    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": hoard}) as run:
-        waiting = stuck(run, 0.5).waiting["n1"]
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": post_receives}) as run:
+        waiting = wait_until_stuck(run, 0.5).waiting["n1"]
     assert len(waiting) < 100
     assert waiting[-1].startswith("and 4,9")
 
 
-def test_a_slow_run_that_gets_further_is_not_stuck() -> None:
-    """A message every tenth of the patience, for longer than that."""
+def test_a_slow_run_with_progress_is_not_stuck() -> None:
+    """Messages at intervals below the patience, for longer than the patience."""
 
-    async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
+    async def send_slowly(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         for _ in range(20):
             await node.loop.sleep(100 * MILLISECOND)
             await endpoint.send(node.numbers["n2"], b"still here")
 
-    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": talk}) as run:
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": send_slowly}) as run:
         start = time.monotonic()
         run.wait(LONG, patience=1.5)
         assert time.monotonic() - start >= 2.0
 
 
-def test_programs_that_end_one_after_the_other_are_progress() -> None:
+def test_the_end_of_a_program_is_progress() -> None:
     async def sleep(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(500 * MILLISECOND * (node.number + 1))
 
@@ -219,29 +219,29 @@ def test_programs_that_end_one_after_the_other_are_progress() -> None:
         run.wait(LONG, patience=1.5)
 
 
-def test_the_timeout_of_a_run_is_not_prolonged_by_progress() -> None:
-    async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
+def test_progress_does_not_extend_the_timeout_of_a_run() -> None:
+    async def send_slowly(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         while True:
             await node.loop.sleep(MILLISECOND)
-            await endpoint.send(node.numbers["n2"], b"on and on")
+            await endpoint.send(node.numbers["n2"], b"message")
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, plug, ETHERTYPE, {"n1": talk, "n2": idle}) as run,
+        agents(cluster, plug, ETHERTYPE, {"n1": send_slowly, "n2": idle}) as run,
         pytest.raises(StuckError, match="programs have not ended within 1 s"),
     ):
         run.wait(1.0, patience=0.5)
 
 
-def test_the_end_of_a_node_process_is_reported_although_its_child_process_is_running() -> None:
-    async def leaving(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
+def test_the_end_of_a_node_process_is_reported_while_its_child_is_running() -> None:
+    async def exit_with_child(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         if os.fork() == 0:
             signal.pause()
         os._exit(3)
 
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, plug, ETHERTYPE, {"n1": leaving, "n2": idle}) as run,
+        agents(cluster, plug, ETHERTYPE, {"n1": exit_with_child, "n2": idle}) as run,
         pytest.raises(NodeDiedError, match="n1: its process ended with code 3"),
     ):
         run.wait(TIMEOUT)
@@ -251,58 +251,58 @@ def test_the_end_of_a_node_process_is_reported_although_its_child_process_is_run
 
 
 @contextlib.contextmanager
-def running(cluster: RunningCluster) -> Iterator[Run]:
-    with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
-        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
+def running_run(cluster: RunningCluster) -> Iterator[Run]:
+    with agents(cluster, plug, ETHERTYPE, {"n1": wait_forever, "n2": wait_forever}) as run:
+        assert [accepts_gso(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
         yield run
 
 
-def all_on(cluster: RunningCluster) -> bool:
-    return all(offloads_on(cluster, node) for node in ("n1", "n2", "n3"))
+def all_accept_gso(cluster: RunningCluster) -> bool:
+    return all(accepts_gso(cluster, node) for node in ("n1", "n2", "n3"))
 
 
 def test_offloads_are_restored_when_the_parent_is_killed() -> None:
     with Cluster.star(3).up() as cluster:
-        with running(cluster) as run:
+        with running_run(cluster) as run:
             os.kill(parent_of(run), signal.SIGKILL)
             with pytest.raises(NodeDiedError):
                 run.wait(TIMEOUT)
-        assert all_on(cluster)
+        assert all_accept_gso(cluster)
 
 
 def test_a_stopped_parent_blocks_the_others_only_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with Cluster.star(3).up() as cluster:
-        with running(cluster) as run:
+        with running_run(cluster) as run:
             os.kill(parent_of(run), signal.SIGSTOP)
             monkeypatch.setattr(runs, "TIMEOUT", 0.5)
-        assert all_on(cluster)
+        assert all_accept_gso(cluster)
 
 
 def test_offloads_are_restored_by_the_next_run_when_all_processes_were_killed() -> None:
     with Cluster.star(3).up() as cluster:
         child = os.fork()
         if not child:
-            with running(cluster) as run:
+            with running_run(cluster) as run:
                 os.kill(parent_of(run), signal.SIGKILL)
-                os._exit(0)  # as if killed, too
+                os._exit(0)  # like a kill
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert offloads_on(cluster, "n1") is False
+        assert accepts_gso(cluster, "n1") is False
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle}) as run:
             run.wait(TIMEOUT)
-        assert all_on(cluster)
+        assert all_accept_gso(cluster)
 
 
 def test_offloads_stay_off_at_a_link_that_was_impaired_during_the_run() -> None:
     with Cluster.star(3).up() as cluster:
-        with running(cluster):
+        with running_run(cluster):
             cluster.inject("n1", loss="10%")
-        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, True, True]
+        assert [accepts_gso(cluster, node) for node in ("n1", "n2", "n3")] == [False, True, True]
         cluster.heal()
-        assert all_on(cluster)
+        assert all_accept_gso(cluster)
 
 
-def test_a_run_leaves_offloads_as_every_link_wants_them() -> None:
-    """A lossy link has none, a delayed link TCP's, an unimpaired link all of them."""
+def test_a_run_restores_each_links_offloads() -> None:
+    """A lossy link has no offloads, a delayed one those of TCP, an unimpaired one all."""
     expected = [Offloads.NONE, Offloads.TCP, Offloads.ALL]
     with Cluster.star(3).up() as cluster:
         cluster.inject("n1", loss="10%", delay="1ms")
@@ -315,13 +315,13 @@ def test_a_run_leaves_offloads_as_every_link_wants_them() -> None:
 
 
 def accepted_offloads(cluster: RunningCluster, node: str) -> Offloads | None:
-    def look() -> Offloads | None:
+    def query() -> Offloads | None:
         handle = os.open(cluster[node].namespace, os.O_RDONLY)
         setns(handle, CLONE_NEWNET)
         with socket.socket() as opened:
             return offloads.accepted(opened.fileno(), cluster[node].layout.nics[0].name)
 
-    return in_child(look)
+    return in_child(query)
 
 
 def test_offloads_stay_off_and_are_reported_while_another_process_changes_the_cluster(
@@ -330,9 +330,9 @@ def test_offloads_stay_off_and_are_reported_while_another_process_changes_the_cl
     monkeypatch.setattr(controller, "LOCK_TIMEOUT", 0.1)
     store = Store()
     with Cluster.star(3).up() as cluster:
-        with store.locked(cluster.name, 1.0), running(cluster):
+        with store.locked(cluster.name, 1.0), running_run(cluster):
             pass
-        assert [offloads_on(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
+        assert [accepts_gso(cluster, node) for node in ("n1", "n2", "n3")] == [False, False, True]
         events = [
             event for event in event_log.read(store.directory(cluster.name)) if event["event"] == "offloads left off"
         ]
@@ -345,14 +345,14 @@ def test_offloads_stay_off_and_are_reported_while_another_process_changes_the_cl
             pass
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle}) as run:
             run.wait(TIMEOUT)
-        assert all_on(cluster)
+        assert all_accept_gso(cluster)
 
 
-def test_a_run_that_cannot_begin_leaves_offloads_on() -> None:
-    def broken(*_: object) -> None:
+def test_a_run_that_cannot_start_leaves_the_offloads_enabled() -> None:
+    def fail(*_: object) -> None:
         raise ValueError("no such NIC")
 
     with Cluster.star(3).up() as cluster:
-        with pytest.raises(TestbedError, match="no NIC can be built"), agents(cluster, broken, ETHERTYPE, {"n1": idle}):  # type: ignore[arg-type]
+        with pytest.raises(TestbedError, match="no NIC can be built"), agents(cluster, fail, ETHERTYPE, {"n1": idle}):  # type: ignore[arg-type]
             pass
-        assert all_on(cluster)
+        assert all_accept_gso(cluster)

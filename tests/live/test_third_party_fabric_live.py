@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("mac
 
 @pytest.fixture
 def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package is installed, and a ring of four nodes is up."""
+    """Bring up a ring of four nodes with the package on the path."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH", "")])))
     description = tmp_path / "ring.toml"
     description.write_text(
@@ -31,7 +31,7 @@ def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert down.returncode == 0, down.stderr
 
 
-def test_status_inject_capture_check_and_rules_know_the_ring(ring: None, tmp_path: Path) -> None:  # noqa: ARG001
+def test_status_inject_capture_check_and_rules_work_on_a_third_party_fabric(ring: None, tmp_path: Path) -> None:  # noqa: ARG001
     assert testbed("exec", "n1", "--", "ping", "-c2", "-i0.05", "-W2", "n2").returncode == 0
     assert "up, by relay: delay 500us" in testbed("status").stdout
 
@@ -42,12 +42,12 @@ def test_status_inject_capture_check_and_rules_know_the_ring(ring: None, tmp_pat
     assert "rule 'drop icmp and nth(2)'" in testbed("status").stdout
     assert testbed("heal").returncode == 0
 
-    refused = testbed("inject", "n3", "--jitter", "1us")
-    assert refused.returncode == 3
-    assert "a ring has one rate and one order: it can have no jitter" in refused.stderr
+    rejected = testbed("inject", "n3", "--jitter", "1us")
+    assert rejected.returncode == 3
+    assert "a ring has one rate and one order: it can have no jitter" in rejected.stderr
 
     capture = tmp_path / "n4.pcapng"
-    # The traffic continues meanwhile: the capture counts, and ends with the eighth frame.
+    # Traffic during the capture, which ends with the eighth frame.
     pings = "for i in $(seq 40); do ping -c1 -W1 -q n4 >/dev/null; sleep 0.1; done"
     started = testbed("exec", "n1", "--", "sh", "-c", f"({pings}) >/dev/null 2>&1 &")
     assert started.returncode == 0, started.stderr
@@ -57,16 +57,16 @@ def test_status_inject_capture_check_and_rules_know_the_ring(ring: None, tmp_pat
 
     checked = testbed("check", "n1", "--json")
     assert checked.returncode == 0, checked.stderr
-    assert "links of the token ring switches were not probed" in checked.stdout
+    assert "links of token ring switches were not probed" in checked.stdout
 
 
-def test_emp_crosses_the_ring_intact_despite_losses(ring: None, tmp_path: Path) -> None:  # noqa: ARG001
+def test_emp_messages_arrive_intact_over_a_lossy_ring(ring: None, tmp_path: Path) -> None:  # noqa: ARG001
     assert testbed("inject", "n1", "--loss", "2%").returncode == 0
     run = testbed(
         "run", "ring", "random", "--protocol", "emp", "--set", "messages=60", "--seed", "3", "--check",
         "--output", str(tmp_path / "run"),
     )  # fmt: skip
-    assert run.returncode in (0, 8), run.stderr  # 8: degraded, as a busy machine makes a run
+    assert run.returncode in (0, 8), run.stderr  # 8: degraded, on a busy machine
     assert "checks: nothing wrong with" in run.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["verdict"]["grade"] in ("trusted", "degraded")

@@ -1,5 +1,4 @@
-"""A small storm is monitored like the large one of ``ci/bench runs``: nothing grows, nothing is left. An artificial leak of
-memory and descriptors is found."""
+"""A small run with random faults under the leak monitor of ``ci/bench runs``, and the monitor itself on artificial leaks."""
 
 from __future__ import annotations
 
@@ -18,23 +17,23 @@ from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, St
 from benchmarks.runs.storm import machine as machine_now
 from benchmarks.runs.targets import STEADY, leaks
 
-LEAKING = """
+LEAK_OR_SLEEP = """
 import ctypes, os, sys, time
 ctypes.CDLL(None).prctl(15, b"node n1", 0, 0, 0)  # PR_SET_NAME
-kept = []
+leaked = []
 print("ready", flush=True)
 for _ in range(80):
     if sys.argv[1] == "leaks":
-        kept.append((bytearray(os.urandom(64_000)), os.open("/dev/null", os.O_RDONLY)))
+        leaked.append((bytearray(os.urandom(64_000)), os.open("/dev/null", os.O_RDONLY)))
     time.sleep(0.05)  # interval of the leaks
 """
 
 
-def watched_process(behaviour: str) -> Watch:
-    """Watch a process until it ends. "leaks": it leaks 64 kB and a descriptor every 50 ms; "sleeps": it does not."""
+def watch_process(behaviour: str) -> Watch:
+    """Watch a process until it ends. behaviour: "leaks" 64 kB and a descriptor every 50 ms, or "sleeps"."""
     mark = f"leak-{os.getpid()}-{time.monotonic_ns()}"
     with subprocess.Popen(
-        [sys.executable, "-c", LEAKING, behaviour], env={**os.environ, MARK: mark}, stdout=subprocess.PIPE
+        [sys.executable, "-c", LEAK_OR_SLEEP, behaviour], env={**os.environ, MARK: mark}, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -45,14 +44,14 @@ def watched_process(behaviour: str) -> Watch:
     return watch
 
 
-def test_an_artificial_leak_is_found() -> None:
-    memory, descriptors = gained(watched_process("leaks"))["node processes"]
+def test_an_artificial_leak_is_detected() -> None:
+    memory, descriptors = gained(watch_process("leaks"))["node processes"]
     assert memory.least > STEADY
     assert descriptors > 0
 
 
-def test_a_process_that_does_not_leak_is_not_suspected() -> None:
-    memory, descriptors = gained(watched_process("sleeps"))["node processes"]
+def test_a_process_without_a_leak_is_not_reported() -> None:
+    memory, descriptors = gained(watch_process("sleeps"))["node processes"]
     assert (memory.least, descriptors) == (0, 0)
 
 
@@ -77,15 +76,15 @@ def test_leaked_processes_and_namespaces_are_reported() -> None:
 @pytest.mark.usefixtures("machine")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("relay", [True, pytest.param(False, marks=pytest.mark.requires("bpf"))])
-def test_random_traffic_over_losses_and_flaps_loses_nothing_and_leaves_nothing(tmp_path: Path, relay: bool) -> None:
+def test_random_traffic_under_loss_and_flaps_loses_and_leaks_nothing(tmp_path: Path, relay: bool) -> None:
     storm = Storm(nodes=4, messages=4_000, seconds=5, every=0.05, relay=relay)
-    actual = list(rows(storm, watched(storm, tmp_path)))
-    assert value(actual, MESSAGES) == 4_000
-    assert value(actual, WRONG) == value(actual, LEFT) == 0
-    assert leaks(actual) == []
-    of_nodes = next(row for row in actual if row.measure == f"node processes: {MEMORY}")
-    assert of_nodes.settings["samples"] >= MIN
-    kinds = {row.measure.partition(":")[0] for row in actual if row.measure.endswith(DESCRIPTORS)}
+    result_rows = list(rows(storm, watched(storm, tmp_path)))
+    assert value(result_rows, MESSAGES) == 4_000
+    assert value(result_rows, WRONG) == value(result_rows, LEFT) == 0
+    assert leaks(result_rows) == []
+    node_memory = next(row for row in result_rows if row.measure == f"node processes: {MEMORY}")
+    assert node_memory.settings["samples"] >= MIN
+    kinds = {row.measure.partition(":")[0] for row in result_rows if row.measure.endswith(DESCRIPTORS)}
     assert kinds >= {"controller", "warm parent", "node processes"} | ({"relay", "supervisor"} if relay else set())
 
 

@@ -1,4 +1,4 @@
-"""A cluster's name in commands, and a description whose name has changed while its cluster was up."""
+"""Names of clusters as arguments, and descriptions that are renamed while their cluster is up."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 STAR = '[generate]\nshape = "star"\nnodes = 2\n'
 
 
-def command(*words: str) -> tuple[int, str, str]:
-    """Run ``testbed`` with these words; return its exit code, standard output and standard error."""
-    program = [sys.executable, "-c", "from testbed.cli.main import main; main()", *words]
+def command(*arguments: str) -> tuple[int, str, str]:
+    """Run ``testbed`` with these arguments; return its exit code, standard output and standard error."""
+    program = [sys.executable, "-c", "from testbed.cli.main import main; main()", *arguments]
     done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"})
     return done.returncode, done.stdout, done.stderr
 
 
-def test_down_status_and_heal_take_the_name_as_it_is_typed() -> None:
+def test_down_status_and_heal_accept_the_cluster_as_a_positional_argument() -> None:
     with Cluster.star(2, name="one").up(keep=True), Cluster.star(2, name="two").up(keep=True) as two:
         two.inject("n1", loss="5%")
-        assert command("heal")[0] == 4, "which of both is not said"
+        assert command("heal")[0] == 4, "two clusters are up and none is named"
         assert command("heal", "one")[:2] == (0, "nothing was injected\n")
         assert command("heal", "two", "1")[:2] == (0, "healed 1: loss 5% on n1\n")
         code, report, _ = command("status", "two")
@@ -42,7 +42,7 @@ def test_down_status_and_heal_take_the_name_as_it_is_typed() -> None:
         assert Store().names() == ["one"]
 
 
-def test_a_renamed_file_reports_the_cluster_under_its_former_name(tmp_path: Path) -> None:
+def test_up_after_a_rename_reports_the_cluster_of_the_former_name(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(f'name = "before"\n{STAR}')
     try:
@@ -53,7 +53,7 @@ def test_a_renamed_file_reports_the_cluster_under_its_former_name(tmp_path: Path
         assert code == 0
         assert "warning: before is still up" in reported
         assert "'testbed down before'" in reported
-        assert "copy" not in reported, "that name was chosen beside the file's"
+        assert "copy" not in reported, "a name given with --name is no former name of the file"
         code, _, reported = command("up", str(path), "--replace")
         assert code == 0
         assert "before, its former name, is down\n" in reported
@@ -65,7 +65,7 @@ def test_a_renamed_file_reports_the_cluster_under_its_former_name(tmp_path: Path
 
 
 def test_a_capture_of_one_link_contains_no_fates_of_others(tmp_path: Path) -> None:
-    with Cluster.star(3, name="heard").up() as cluster, cluster.inject("n3", corrupt="100%", delay="1ms"):
+    with Cluster.star(3, name="captured").up() as cluster, cluster.inject("n3", corrupt="100%", delay="1ms"):
         with cluster.inject("n1", delay="1ms"), cluster.capture("n1", tmp_path / "n1.pcapng") as capture:
             cluster["n1"].run(["ping", "-c1", "-W1", "n2"])
             cluster["n3"].run(["ping", "-c3", "-i0.1", "-W1", "n2"], check=False)

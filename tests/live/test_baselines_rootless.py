@@ -13,7 +13,7 @@ from testbed.cluster.records.state import Store
 from testbed.controller.runs.command_runs import run_commands
 from testbed.spec.fault_models import Flap, Impair, Pause, Restart
 from tests.live.ordinary_user import as_user, wait_for_success
-from tests.live.test_commands_in_scenarios import ends, rows
+from tests.live.test_commands_in_scenarios import fault_counters, rows
 
 pytestmark = [
     pytest.mark.requires("root", "userns", "ping"),
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-# Modules that only a child uses are imported before it loses the permission to read them.
+# Modules that only a child uses are imported before it drops its privileges and cannot read them.
 for _module in (
     "testbed.controller.scenarios.live",
     "testbed.runtime.sockets.udp",
@@ -34,7 +34,7 @@ for _module in (
 @pytest.mark.usefixtures("registered")
 def test_udp_needs_no_root(home: Path) -> None:
     def body() -> None:
-        lossy = Cluster.star(2, loss="10%", delay="100us", seed=4)  # which the relay carries, whoever it is
+        lossy = Cluster.star(2, loss="10%", delay="100us", seed=4)  # carried by the relay, for any user
         (row,) = testbed.run(
             lossy, "pingpong", protocol="udp", settings={"sizes": "4", "retry": "5ms", "count": 100}
         ).rows
@@ -48,7 +48,7 @@ def test_udp_needs_no_root(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_scenario_with_commands_needs_none_either(home: Path) -> None:
+def test_a_scenario_with_commands_needs_no_root(home: Path) -> None:
     def body() -> None:
         faults = (
             Pause(on="@client", at="100ms", for_="100ms"),
@@ -60,7 +60,7 @@ def test_a_scenario_with_commands_needs_none_either(home: Path) -> None:
         commands = [("n1", "sleep 1.5"), ("@client", "ping -q -i 0.2 -w 3 n1; true")]
         folder = home.parent / "commands"
         run_commands(cluster, commands, scenario=Scenario(faults=faults), output=folder / "run")
-        counted = ends(folder)
+        counted = fault_counters(folder)
         assert (counted["fault[1]"], counted["fault[2]"]) == ({"nodes": 1}, {"processes": 1})
         assert counted["fault[4]"]["loss"] > 0
         assert rows(folder)["n1"]["crashed"] == 1

@@ -1,5 +1,4 @@
-"""A link switches between its cables, the kernel's qdiscs and the relay under traffic, and loses nothing. TESTBED_LONG=1: in
-all shapes, not only in some."""
+"""Changes of a link's datapath (direct, tc, relay) under traffic lose no frame. TESTBED_LONG=1 runs all topologies."""
 
 from __future__ import annotations
 
@@ -21,36 +20,38 @@ from tests.live.machine_state import eventually
 from tests.live.ordinary_user import as_user, wait_for_success
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
-COUNT = """
+EXCHANGE = """
 import json, socket, struct, sys, time
 own, peer, rate, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
-line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-line.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
-line.bind((own, 5000))
-line.setblocking(False)
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+udp.bind((own, 5000))
+udp.setblocking(False)
 print("ready", flush=True)
 sys.stdin.readline()
-sent, got, begun = 0, [], time.monotonic()
-while (now := time.monotonic()) < begun + seconds + 1.5:
+sent, received, start = 0, [], time.monotonic()
+while (now := time.monotonic()) < start + seconds + 1.5:
     for _ in range(20):
-        if now < begun + seconds and sent < (now - begun) * rate:
-            line.sendto(struct.pack("I", sent), (peer, 5000))
+        if now < start + seconds and sent < (now - start) * rate:
+            udp.sendto(struct.pack("I", sent), (peer, 5000))
             sent += 1
     try:
         while True:
-            got.append(struct.unpack("I", line.recv(100))[0])
+            received.append(struct.unpack("I", udp.recv(100))[0])
     except BlockingIOError:
         time.sleep(0.0005)
-print(json.dumps({"sent": sent, "got": len(got), "different": len(set(got))}))
+print(json.dumps({"sent": sent, "received": len(received), "distinct": len(set(received))}))
 """
 
 
-def counting(cluster: RunningCluster, seconds: float, meanwhile: Callable[[], object]) -> list[Mapping[str, int]]:
-    """n1 and n2 send each other numbered datagrams; what each of them counted."""
+def exchange_datagrams(
+    cluster: RunningCluster, seconds: float, action: Callable[[], object]
+) -> list[Mapping[str, int]]:
+    """Exchange numbered datagrams between n1 and n2 during the action; return both nodes' counts."""
     programs = []
     for own, peer in (("n1", "n2"), ("n2", "n1")):
         addresses = [cluster[node].address or "" for node in (own, peer)]
-        command = [sys.executable, "-I", "-S", "-c", COUNT, *addresses, "2100", str(seconds)]
+        command = [sys.executable, "-I", "-S", "-c", EXCHANGE, *addresses, "2100", str(seconds)]
         programs.append(cluster[own].popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
     for program in programs:
         assert program.stdout is not None
@@ -59,12 +60,12 @@ def counting(cluster: RunningCluster, seconds: float, meanwhile: Callable[[], ob
         assert program.stdin is not None
         program.stdin.write("go\n")
         program.stdin.flush()
-    meanwhile()
-    actual = []
+    action()
+    counts = []
     for program in programs:
         output, _ = program.communicate(timeout=60)
-        actual.append(json.loads(output))
-    return actual
+        counts.append(json.loads(output))
+    return counts
 
 
 SHAPES: dict[str, tuple[Callable[[], Cluster], str]] = {
@@ -75,90 +76,93 @@ SHAPES: dict[str, tuple[Callable[[], Cluster], str]] = {
 }
 
 
-def by_the_relay(cluster: RunningCluster, target: str) -> None:
-    """Inject and heal."""
+def inject_delay(cluster: RunningCluster, target: str) -> None:
+    """Inject a delay, which the relay implements, and heal."""
     with cluster.inject(target, delay="1ms"):
         pass
 
 
-def by_tc(cluster: RunningCluster, target: str) -> None:
-    """Inject a rate, another, and heal."""
+def inject_rates(cluster: RunningCluster, target: str) -> None:
+    """Inject two rates, which tc implements, and heal."""
     with cluster.inject(target, rate="100mbit"), cluster.inject(target, rate="50mbit"):
         pass
 
 
-def by_another_discipline(cluster: RunningCluster, target: str) -> None:
-    """A queue that is counted in frames is another one than a queue in bytes; one direction gets none at all."""
+def change_disciplines(cluster: RunningCluster, target: str) -> None:
+    """Inject impairments that need different qdiscs, also in one direction only, and heal."""
     with cluster.inject(target, rate="100mbit"), cluster.inject(target, queue_frames=2000):
         pass
     with cluster.inject(target, loss_pattern="999999", direction="forward"), cluster.inject(target, rate="100mbit"):
         pass
 
 
-def by_both(cluster: RunningCluster, target: str) -> None:
-    """Change the datapath from tc, which is chosen where no frame waits, to the relay and back."""
+def inject_loss_and_delay(cluster: RunningCluster, target: str) -> None:
+    """Change the datapath from tc, selected for loss without delay, to the relay and back."""
     with cluster.inject(target, loss_pattern="999999"), cluster.inject(target, delay="1ms"):
         pass
 
 
-def under_traffic(shape: str, act: Callable[[RunningCluster, str], object], datapaths: set[str]) -> tuple[int, int]:
-    """Change links' datapaths twice under traffic; return how many datagrams are missing and how many are reported
-    lost."""
+def change_under_traffic(
+    shape: str, change: Callable[[RunningCluster, str], object], datapaths: set[str]
+) -> tuple[int, int]:
+    """Change links' datapaths twice under traffic; return the numbers of missing datagrams and of reported losses."""
     make, target = SHAPES[shape]
     with make().up("replugged", datapath=min(datapaths) if len(datapaths) == 1 else "auto") as cluster:
         cluster["n1"].run(["ping", "-c1", cluster["n2"].address or ""])
 
-        def twice() -> None:
+        def change_twice() -> None:
             for _ in range(2):
-                act(cluster, target)
+                change(cluster, target)
 
-        first, second = counting(cluster, 3, twice)
+        first, second = exchange_datagrams(cluster, 3, change_twice)
         events = [event for event in event_log.read(Store().directory("replugged")) if event["event"] == "replugged"]
         links = {event["link"] for event in events}
         assert len(events) >= 4 * len(links) > 0
         assert {event["after"] for event in events} == {*datapaths, "direct"}
         assert min(first["sent"], second["sent"]) >= 2000 * 3
-        assert (first["got"], second["got"]) == (first["different"], second["different"]), "no datagram twice"
-        missing = first["sent"] - second["got"] + second["sent"] - first["got"]
+        assert (first["received"], second["received"]) == (first["distinct"], second["distinct"]), (
+            "no datagram arrives twice"
+        )
+        missing = first["sent"] - second["received"] + second["sent"] - first["received"]
         return missing, sum(event["lost"] for event in events)
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("shape", SHAPES if LONG else ["star", "trunk"])
-def test_a_link_switches_between_cables_and_relay_without_losing_a_frame(shape: str) -> None:
-    assert under_traffic(shape, by_the_relay, {"relay"}) == (0, 0)
+def test_changes_between_direct_and_relay_lose_no_frame(shape: str) -> None:
+    assert change_under_traffic(shape, inject_delay, {"relay"}) == (0, 0)
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("shape", SHAPES if LONG else ["back-to-back", "dumbbell"])
-def test_a_link_switches_between_cables_and_tc_without_losing_a_frame(shape: str) -> None:
-    assert under_traffic(shape, by_tc, {"tc"}) == (0, 0)
+def test_changes_between_direct_and_tc_lose_no_frame(shape: str) -> None:
+    assert change_under_traffic(shape, inject_rates, {"tc"}) == (0, 0)
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("shape", ["star", "back-to-back"] if LONG else ["star"])
-def test_a_link_gets_other_disciplines_without_losing_a_frame(shape: str) -> None:
-    assert under_traffic(shape, by_another_discipline, {"tc"}) == (0, 0)
+def test_changes_of_the_qdisc_lose_no_frame(shape: str) -> None:
+    assert change_under_traffic(shape, change_disciplines, {"tc"}) == (0, 0)
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("shape", ["star", "back-to-back", "trunk"] if LONG else ["back-to-back", "trunk"])
-def test_a_link_switches_between_tc_and_the_relay_without_losing_a_frame(shape: str) -> None:
-    assert under_traffic(shape, by_both, {"tc", "relay"}) == (0, 0)
+def test_changes_between_tc_and_relay_lose_no_frame(shape: str) -> None:
+    assert change_under_traffic(shape, inject_loss_and_delay, {"tc", "relay"}) == (0, 0)
 
 
 @pytest.mark.requires("userns")
 @pytest.mark.parametrize("shape", ["star", "back-to-back"] if LONG else ["star"])
-def test_an_ordinary_users_link_switches_between_cables_and_tc_without_losing_a_frame(home: Path, shape: str) -> None:
+def test_an_ordinary_users_changes_between_direct_and_tc_lose_no_frame(home: Path, shape: str) -> None:
     def body() -> None:
         make, target = SHAPES[shape]
         with make().up("replugged", datapath="tc") as cluster:
-            echoes = ["ping", "-n", "-q", "-i0.002", "-c1000", cluster["n2"].address or ""]
-            program = cluster["n1"].popen(echoes, stdout=subprocess.PIPE)
+            ping = ["ping", "-n", "-q", "-i0.002", "-c1000", cluster["n2"].address or ""]
+            program = cluster["n1"].popen(ping, stdout=subprocess.PIPE)
             for _ in range(3):
-                by_tc(cluster, target)
+                inject_rates(cluster, target)
             output, _ = program.communicate(timeout=60)
             assert "1000 packets transmitted, 1000 received" in output, output
 
@@ -166,8 +170,8 @@ def test_an_ordinary_users_link_switches_between_cables_and_tc_without_losing_a_
 
 
 @pytest.mark.usefixtures("machine")
-def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_none_is_lost() -> None:
-    """Frames of a third of a second wait in a token bucket; the event counts those that left early."""
+def test_healing_a_rate_releases_the_queued_frames_early_and_loses_none() -> None:
+    """A token bucket queues frames for a third of a second; the event counts those that left early."""
     with Cluster.back_to_back().up("replugged", datapath="tc") as cluster, node_sockets.nic_sockets(cluster) as nics:
         fault = cluster.inject("all", rate="200kbit", queue="1MiB")
         for number in range(150):
@@ -175,9 +179,9 @@ def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_non
                 node_sockets.numbered_frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
             )
         fault.lift()
-        actual: list[int] = []
-        eventually(lambda: bool(actual.extend(numbers_in(nics["n2"])) or len(actual) >= 150), "all have come")
-        assert actual == list(range(150))
+        arrived: list[int] = []
+        eventually(lambda: bool(arrived.extend(numbers_in(nics["n2"])) or len(arrived) >= 150), "all frames arrive")
+        assert arrived == list(range(150))
         *_, events = [
             event for event in event_log.read(Store().directory("replugged")) if event["event"] == "replugged"
         ]

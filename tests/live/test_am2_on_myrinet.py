@@ -1,4 +1,4 @@
-"""AM-II on Myrinet's switches between real interfaces: every workload, and each frame's entry in a capture.
+"""AM-II on Myrinet switches between real interfaces: every workload, and lost frames in a capture.
 `test_parity_live` compares its runs with the simulation."""
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ NATIVE: Mapping[str, Mapping[str, object]] = {
     "am-split-c": {"count": 10, "bulk": 1000, "repeats": 2},
 }
 WORKLOADS = {**SMALL, "churn": {"time": "5s"}, **NATIVE}
-# In CI those that end soon: the time of churn, for one, passes while the network is still being mapped.
+# Short workloads for CI. Churn, for example, would end while the network is still being mapped.
 QUICK = ("pingpong", "random", "service", "sort", "am-bulk", "am-contention", "am-permutations")
 
 
 def ring(seed: int = 7) -> Cluster:
-    """Four switches in a ring, a node at each; every cable loses frames."""
+    """Four switches in a ring with a node each; every cable loses frames."""
     return Cluster.ring(4, kind="myrinet", loss="2%", seed=seed)
 
 
-def test_no_workload_that_am2_runs_is_left_out() -> None:
+def test_the_table_has_all_workloads_that_run_on_am2() -> None:
     registered = [
         name for name, entry in registry.offered("testbed.workloads").items() if entry.module.startswith("testbed.")
     ]
@@ -49,17 +49,17 @@ def test_no_workload_that_am2_runs_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS if LONG else QUICK)
-def test_every_workload_ends_on_switches_that_lose_frames(name: str) -> None:
+def test_every_workload_completes_on_lossy_links(name: str) -> None:
     result = testbed.run(ring(), name, protocol="am2", settings=WORKLOADS[name])
     assert result.rows
     assert any(counters["packets_resent"] for counters in result.counters.values())
     lost = [finding for finding in result.verdict.findings if finding.what in ("NIC lost", "relay lost")]
-    assert {finding.measured for finding in lost} == {0}, "the emulator loses nothing beside what is asked for"
+    assert {finding.measured for finding in lost} == {0}, "the emulator loses only frames of the configured loss"
 
 
-def test_a_capture_at_a_nic_tells_which_of_its_frames_its_cable_loses(tmp_path: Path) -> None:
-    """Frames of a NIC are captured before its cable takes them. What its switch sends is captured when it has come: of what
-    is lost there, or between switches, the log of fates tells."""
+def test_a_capture_at_a_nic_marks_the_frames_lost_on_its_cable(tmp_path: Path) -> None:
+    """A capture records a NIC's frames before its cable can lose them, and the switch's frames after they have arrived;
+    only the log of fates has losses in that direction and between switches."""
     path, log = tmp_path / "n1.pcapng", tmp_path / "fates.jsonl"
     with Cluster.ring(4, kind="myrinet", loss="5%", seed=7).up(fates=log) as cluster:
         (link,) = [link.name for link in cluster.state.layout.links if link.name.startswith("n1:")]

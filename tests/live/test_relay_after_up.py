@@ -1,4 +1,4 @@
-"""Changes by `up` other than a link's keys: the seed, contents of named files, the link's presence."""
+"""Changes by `up` other than a link's keys: the seed, the contents of trace files, removed links."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tests.live.traffic import events_of, relay_report
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
-NAME = "follows"
+NAME = "changed"
 
 
 @pytest.fixture(autouse=True)
-def _down(machine: Machine) -> Iterator[None]:  # noqa: ARG001  it looks at the machine after us
+def _down(machine: Machine) -> Iterator[None]:  # noqa: ARG001  its check runs after this fixture's end
     yield
     down(Store(), NAME)
 
 
 def up(impairment: dict[str, str], seed: int = 0) -> RunningCluster:
     ends = {"ends": ["n1", "n2"], "forward": impairment}
-    made = Cluster.model_validate(
+    description = Cluster.model_validate(
         {"name": NAME, "seed": seed, "node": [{"name": "n1"}, {"name": "n2"}], "link": [ends]}
     )
-    return made.up(keep=True, origin="test", datapath="relay")
+    return description.up(keep=True, origin="test", datapath="relay")
 
 
 def milliseconds(cluster: RunningCluster) -> float:
@@ -38,7 +38,7 @@ def milliseconds(cluster: RunningCluster) -> float:
     return float(output.rpartition(" = ")[2].split("/")[0])
 
 
-def test_a_changed_content_of_the_same_file_is_applied(tmp_path: Path) -> None:
+def test_a_changed_content_of_a_trace_file_is_applied(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.write_text("1ms\n")
     requested = {"delay": "1ms", "distribution": "trace", "jitter_file": str(trace)}
@@ -49,7 +49,7 @@ def test_a_changed_content_of_the_same_file_is_applied(tmp_path: Path) -> None:
     assert milliseconds(up(requested)) > 400
 
 
-def test_another_seed_begins_the_fates_anew() -> None:
+def test_another_seed_restarts_the_fates() -> None:
     cluster = up({"delay": "1ms"}, seed=1)
     ping(cluster, "n1", "n2")
     (link,) = relay_report(cluster)["links"].values()
@@ -62,11 +62,11 @@ def test_another_seed_begins_the_fates_anew() -> None:
     assert link["forward"]["counters"]["offered"] == 0
 
 
-def test_an_injection_removed_with_its_links_is_an_event() -> None:
+def test_an_injection_removed_with_its_links_is_logged() -> None:
     cluster = up({})
     cluster.inject("n1", loss="1%")
-    made = Cluster.model_validate({"name": NAME, "node": [{"name": "n1"}, {"name": "n2"}]})
-    made.up(keep=True, origin="test")
+    description = Cluster.model_validate({"name": NAME, "node": [{"name": "n1"}, {"name": "n2"}]})
+    description.up(keep=True, origin="test")
     assert cluster.state.injected == ()
     assert [(event["number"], event["reason"]) for event in events_of(cluster, "heal")] == [
         (1, "the description no longer has its links")

@@ -1,0 +1,50 @@
+"""The build backend compiles only C files that have changed (ci/build_backend.py)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+MODULE = """
+#include <Python.h>
+static struct PyModuleDef definition = {{PyModuleDef_HEAD_INIT, "{name}"}};
+PyMODINIT_FUNC PyInit_{name}(void) {{ return PyModule_Create(&definition); }}
+"""
+BUILD = """
+import sys
+sys.path.insert(0, "{ci}")
+from build_backend import CompileChanged
+from setuptools import Distribution, Extension
+modules = [Extension(name, [name + ".c"]) for name in ("first", "second")]
+command = CompileChanged(Distribution({{"name": "pair", "ext_modules": modules}}))
+command.inplace = True
+command.ensure_finalized()
+command.run()
+"""
+
+
+def built(folder: Path) -> list[str]:
+    """Build the modules in a folder; return the lines that say what is compiled."""
+    command = [sys.executable, "-c", BUILD.format(ci=REPOSITORY / "ci")]
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return [line for line in completed.stdout.splitlines() if line.startswith("compiling")]
+
+
+@pytest.mark.requires("compiler", "python-headers")
+def test_a_touched_module_alone_is_compiled_again(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.c").write_text(MODULE.format(name=name))
+    (tmp_path / "build" / "compiled").mkdir(parents=True)
+    assert built(tmp_path) == ["compiling 1 of 1 C files"] * 2
+    assert built(tmp_path) == []
+    first, second = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*.so"))]
+
+    (tmp_path / "second.c").write_text(MODULE.format(name="second") + "\n/* changed */\n")
+    assert built(tmp_path) == ["compiling 1 of 1 C files"]
+    now_first, now_second = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*.so"))]
+    assert now_first == first
+    assert now_second > second
