@@ -106,7 +106,9 @@ class Library(Host):
 
     def set_handler(self, address: int, handler: Handler) -> None:
         """Set the handler of an address, which is the same on all nodes that use it. address: 0 to MAX_ADDRESS."""
-        self._handlers[_checked_address(address)] = handler
+        if not 0 <= address <= MAX_ADDRESS:
+            raise ValueError(_wrong_address(address))
+        self._handlers[address] = handler
 
     async def request(self, node: int, handler: int, data: Buffer = b"") -> None:
         """Send a request (ssam_10), after polling; wait while the window to the node is full. Raises RuleError in a
@@ -125,12 +127,19 @@ class Library(Host):
     def try_request(self, node: int, handler: int, data: Buffer = b"", pending: Pending | None = None) -> bool:
         """Send a request, unless the window to the node is full. pending: callbacks for the answer or the return,
         instead of the handlers. Raises as `request`."""
-        contents = _copied(data, DATA, "a message")
-        return self._submit(cells.REQUEST, node, _checked_address(handler), contents, pending)
+        contents = data if isinstance(data, bytes) else _copied(data)
+        if len(contents) > DATA:
+            raise ValueError(f"{len(contents)} bytes: a message carries {DATA} at most")
+        if not 0 <= handler <= MAX_ADDRESS:
+            raise ValueError(_wrong_address(handler))
+        return self._submit(cells.REQUEST, node, handler, contents, pending)
 
     def try_bytes(self, node: int, data: Buffer, pending: Pending) -> bool:
         """Send at most LONG bytes for the node's `on_message`, as `try_request`."""
-        return self._submit(cells.BYTES, node, 0, _copied(data, LONG, "a cell of a long message"), pending)
+        contents = data if isinstance(data, bytes) else _copied(data)
+        if len(contents) > LONG:
+            raise ValueError(f"{len(contents)} bytes: a cell of a long message carries {LONG} at most")
+        return self._submit(cells.BYTES, node, 0, contents, pending)
 
     def _submit(self, kind: int, node: int, handler: int, data: bytes, pending: Pending | None) -> bool:
         connection = self._sendable(node)
@@ -436,11 +445,11 @@ class Library(Host):
         if not isinstance(reply, Reply):
             returned = type(reply).__name__
             raise RuleError(f"the handler {message.handler} has returned a {returned}: it may return a Reply or None")
-        try:
-            _checked_address(reply.handler)
-            _copied(reply.data, DATA, "a reply")
-        except ValueError as error:
-            raise RuleError(f"the handler {message.handler} of a request: {error}") from error
+        if not 0 <= reply.handler <= MAX_ADDRESS:
+            raise RuleError(f"the handler {message.handler} has replied to {_wrong_address(reply.handler)}")
+        contents = reply.data if isinstance(reply.data, bytes) else _copied(reply.data)
+        if len(contents) > DATA:
+            raise RuleError(f"the handler {message.handler} has replied {len(contents)} bytes: {DATA} at most")
         return reply
 
     # Connections.
@@ -536,18 +545,13 @@ class Library(Host):
             self._bell.ring_doorbell(ALARM + self._backoff, 0, 0)
 
 
-def _checked_address(address: int) -> int:
-    if not 0 <= address <= MAX_ADDRESS:
-        raise ValueError(f"a handler's address of {address}: 0 to {MAX_ADDRESS}")
-    return address
+def _wrong_address(address: int) -> str:
+    return f"a handler's address of {address}: 0 to {MAX_ADDRESS}"
 
 
-def _copied(data: Buffer, limit: int, carrier: str) -> bytes:
-    """Return the bytes of data. Raises ValueError for more than `limit`."""
-    size = len(data) if isinstance(data, bytes) else memoryview(data).nbytes
-    if size > limit:
-        raise ValueError(f"{size} bytes: {carrier} carries {limit} at most")
-    return bytes(data)
+def _copied(data: Buffer) -> bytes:
+    """Return a copy of data of any item size. Raises TypeError for what is no buffer."""
+    return memoryview(data).tobytes()
 
 
 def _nothing() -> None:

@@ -58,16 +58,14 @@ class TrapError(Exception):
 
 
 class _Circuit:
-    """The kernel's state of a connection. head: header of its frames. memory: its buffers for sending. stored: received
-    cells that its process has not read."""
+    """The kernel's state of a connection. head: header of its frames. memory: its buffers for sending."""
 
-    __slots__ = ("head", "memory", "node", "stored")
+    __slots__ = ("head", "memory", "node")
 
     def __init__(self, node: int, head: bytes) -> None:
         self.node: Final = node
         self.head: Final = head
         self.memory: Final = bytearray(AREA)
-        self.stored = 0
 
 
 class Sba100(Firmware):
@@ -180,7 +178,10 @@ class Sba100(Firmware):
                 counters.bad_checks += 1
             else:
                 process, connection = owner
-                process.store(connection, message)
+                if len(process.stored) >= RECEIVED and not process.has_buffer(connection):
+                    counters.no_buffer += 1
+                else:
+                    process.stored.append((connection, message))
 
     def _accept(self, cell: bytes) -> tuple[Process, int] | None:
         """Open the program's connection for a cell's circuit; None: not a circuit to this node, or too many
@@ -239,15 +240,10 @@ class Process:
         """Return a connection's buffers, which the kernel shares with the process."""
         return self._circuits[connection].memory
 
-    def store(self, connection: int, message: Message) -> None:
-        """Store a message for the next read. For the kernel only. It is lost if the connection's buffers are full, where
-        other processes read the FIFO and this one does not."""
-        circuit = self._circuits[connection]
-        if circuit.stored == RECEIVED:
-            self.device.counters.no_buffer += 1
-        else:
-            circuit.stored += 1
-            self.stored.append((connection, message))
+    def has_buffer(self, connection: int) -> bool:
+        """Whether a received cell of a connection has a buffer. It has none where other processes have read the FIFO, and
+        this one has not."""
+        return sum(number == connection for number, _ in self.stored) < RECEIVED
 
     def write(self, connection: int, offset: int) -> None:
         """Send the cell at an offset of a connection's buffers. Raises TrapError for a wrong connection or offset."""
@@ -290,8 +286,6 @@ class Process:
         of the work per cell."""
         self.device.pull(max_messages - len(self.stored), kind)
         delivered, self.stored = self.stored[:max_messages], self.stored[max_messages:]
-        for connection, _ in delivered:
-            self._circuits[connection].stored -= 1
         return delivered
 
 

@@ -442,10 +442,7 @@ def _print_rows(result: RunResult) -> None:
 def _print_verdict(verdict: Verdict) -> None:
     for finding in verdict.findings:
         if finding.grade.value in _EXIT_CODES:
-            where = " ".join(part for part in (finding.link, finding.direction) if part)
-            measured = "" if finding.measured is None else f" {finding.measured:.6g} {finding.unit}"
-            reason = f" ({finding.reason})" if finding.reason else ""
-            echo(f"  {finding.what}{' on ' + where if where else ''}:{measured}{reason}: {finding.grade.value}")
+            echo(f"  {finding}: {finding.grade.value}")
     for note in verdict.notes:
         echo(f"note: {note}")
     colours = {"trusted": "green", "degraded": "yellow", "invalid": "red", "failed": "red"}

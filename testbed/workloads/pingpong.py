@@ -30,7 +30,7 @@ class PingPong(Workload):
     sizes: MessageSizes = (0, 1, 4, 64, 1024, 4096, 65536)
     count: int = 1000
     peer: int = 1
-    most: Duration = 2_000_000_000
+    most: Duration = 1_000_000_000
     retry: Duration = 20_000_000
 
     def __post_init__(self) -> None:

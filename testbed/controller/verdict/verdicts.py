@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from testbed.observe.format.quantities import format_time
+
 
 class Grade(Enum):
     """Trust in a finding or a run."""
@@ -47,7 +49,9 @@ class Finding:
         """Format as one line: name, place, value, reason."""
         location = " ".join(part for part in (self.link, self.direction) if part)
         where = f" on {location}" if location else ""
-        measured = "" if self.measured is None else f" {self.measured:.6g} {self.unit}"
+        measured = ""
+        if self.measured is not None:
+            measured = f" {format_time(self.measured)}" if self.unit == "ns" else f" {self.measured:.6g} {self.unit}"
         return f"{self.what}{where}:{measured}" + (f" ({self.reason})" if self.reason else "")
 
 

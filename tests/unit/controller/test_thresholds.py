@@ -94,3 +94,8 @@ def test_a_verdict_lists_the_findings_of_one_direction() -> None:
     assert verdict.of("l", "backward") == [backward]
     assert verdict.of("") == [machine]
     assert len(verdict.of("l", what="loss")) == 2
+
+
+def test_the_time_of_a_finding_has_the_largest_unit_that_fits() -> None:
+    late = Finding("relay lateness p99", "n1--s1", "forward", 0.0, 32_857_800.0, "ns", Grade.INVALID, "on 2 cores")
+    assert str(late) == "relay lateness p99 on n1--s1 forward: 32.86 ms (on 2 cores)"

@@ -559,9 +559,9 @@ def test_handlers_may_not_send_requests_or_poll_and_a_replys_handler_not_reply()
     ("returned", "sentence"),
     [
         (b"echo", "the handler 7 has returned a bytes: it may return a Reply or None"),
-        (Reply(-1, b""), "the handler 7 of a request: a handler's address of -1: 0 to"),
-        (Reply(ECHOED, bytes(41)), "the handler 7 of a request: 41 bytes: a reply carries 40 at most"),
-        (Reply(ECHOED, memoryview(bytes(44)).cast("I")), "44 bytes: a reply carries 40 at most"),
+        (Reply(-1, b""), "the handler 7 has replied to a handler's address of -1: 0 to"),
+        (Reply(ECHOED, bytes(41)), "the handler 7 has replied 41 bytes: 40 at most"),
+        (Reply(ECHOED, memoryview(bytes(44)).cast("I")), "the handler 7 has replied 44 bytes: 40 at most"),
     ],
 )
 def test_a_handler_that_returns_no_valid_reply_is_named_and_its_request_is_acknowledged(
