@@ -166,7 +166,7 @@ requests."""
 ENDPOINT_BITS: Final = 16
 """Bits of the endpoint's number below the NIC's number, in GONE and AWAITED, or the request's, in LOST_REPLY."""
 LOST_REPLY: Final = 76
-"""An endpoint's request, named by its number and the endpoint's, was replied to, and the reply given up."""
+"""An endpoint's request, named by its number and the endpoint's, was replied to, and the reply given up or refused."""
 OWED: Final = 78
 """A NIC, whose number is in place of the endpoint's, has sent no reply for long: does the host wait for one?"""
 LOST: Final = 71

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 class Peer(peers.Peer):
     """Another host's NIC. route: bytes of the source route in frames; None: no route is known. unreachable_at: time at
     which the peer becomes unreachable unless a route is known by then; None: not set. message_prefix: first bytes of the
-    frames of messages to it. scheduler: messages that wait for a channel, or for a route. accepted, replied: number of
-    requests that it has accepted, and of replies that it has delivered, in its incarnation. is_watched: see `reply_watch`.
-    """
+    frames of messages to it. scheduler: messages that wait for a channel, or for a route. replied: number of replies
+    that it has delivered in its incarnation. is_watched: see `reply_watch`."""
 
     __slots__ = (
-        "accepted", "is_watched", "message_prefix", "receive_table", "replied", "route", "scheduler", "send_table",
+        "is_watched", "message_prefix", "receive_table", "replied", "route", "scheduler", "send_table",
         "unreachable_at",
     )  # fmt: skip
 
@@ -45,8 +44,8 @@ class Peer(peers.Peer):
         self.reset_tables(settings)
 
     def reset_tables(self, settings: Settings) -> None:
-        """Reset both tables, and the counts of requests and replies, to their initial state."""
-        self.accepted = self.replied = 0
+        """Reset both tables, and the count of replies, to their initial state."""
+        self.replied = 0
         self.send_table: SendTable[Packet] = SendTable(settings)
         self.receive_table = ReceiveTable(settings)
 

@@ -155,7 +155,7 @@ class Receiver:
         self._card.nic.interrupt((peer.number << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS | layout.GONE)
 
     def _on_reply_lost(self, peer: Peer, number: int, request: int) -> None:
-        """Handle a notice that the reply to a request of endpoint `number` was given up; otherwise as
+        """Handle a notice that the reply to a request of endpoint `number` was given up or refused; otherwise as
         `_on_endpoint_gone`."""
         endpoint = self._card.endpoints.get(number)
         if endpoint is None:

@@ -1,10 +1,11 @@
 """Watch for peers that have accepted requests and do not reply, since their NIC may be gone for ever.
 
 An accepted request has no deadline: the peer's program replies when it handles the request. But a NIC that has died, or that
-a network has cut off for good, sends nothing, and nothing of this NIC is unanswered. So when a peer that owes replies has
-sent none for `Settings.keepalive`, the NIC asks its hosts whether they wait for that peer: they know which of their requests
-have ended without a reply. If one does, the peer is sent a keepalive. Its NIC acknowledges it, and the interval is doubled,
-since its program may just be slow. If the keepalive is given up like any message, the hosts end the requests as unreachable.
+a network has cut off for good, sends nothing, and nothing of this NIC is unanswered. So when a peer that has accepted
+requests has sent no reply for `Settings.keepalive`, the NIC asks its hosts whether they wait for that peer: they alone know
+which requests have not ended, since a reply may be late, or nobody's. If one does, the peer is sent a keepalive. Its NIC
+acknowledges it, and the interval is doubled, since its program may just be slow. If the keepalive is given up like any
+message, the hosts end the requests as unreachable.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from protocols.am2.peers import Peer
 
 
 class PeerWatch:
-    """Watch of one peer. endpoint: in whose name keepalives are sent. interval: nanoseconds between looks. replied: the
-    peer's count of replies at the last look. due_at: time of the next look; None: there is none. is_asked: the hosts have
-    been asked whether they wait for the peer."""
+    """Watch of one peer. endpoint: in whose name keepalives are sent; its messages are those in flight. interval:
+    nanoseconds between looks. replied: the peer's count of replies at the last look. due_at: time of the next look; None:
+    there is none. is_asked: the hosts have been asked whether they wait for the peer."""
 
     __slots__ = ("due_at", "endpoint", "interval", "is_asked", "replied")
 
@@ -43,18 +44,14 @@ class ReplyWatch:
         self.due_at: int | None = None
 
     def on_accepted(self, peer: Peer, endpoint: NicEndpoint) -> None:
-        """Account for a request that a peer has accepted."""
-        peer.accepted += 1
+        """Watch a peer that has accepted a request."""
         if not peer.is_watched and self._interval:
             peer.is_watched = True
             self.new[peer] = endpoint
 
     def begin(self, now: int) -> None:
-        """Begin to watch the new peers, unless they have replied meanwhile."""
+        """Begin to watch the new peers."""
         for peer, endpoint in self.new.items():
-            if peer.accepted <= peer.replied:
-                peer.is_watched = False
-                continue
             watch = self._watches.get(peer)
             if watch is None:
                 # A NIC endpoint of its own: the requester's may leave its frame, or be destroyed, meanwhile.
@@ -70,11 +67,9 @@ class ReplyWatch:
         for peer, watch in self._watches.items():
             if watch.due_at is None or watch.due_at > now:
                 continue
-            if peer.accepted <= peer.replied:
-                watch.due_at, peer.is_watched = None, False
-            elif watch.replied != peer.replied:
+            if watch.replied != peer.replied:
                 self._look_later(now, peer, watch, self._interval)
-            elif peer.send_table.unanswered_count:  # it is known soon whether the peer answers
+            elif watch.endpoint.messages:  # it is known soon whether the peer answers
                 self._look_later(now, peer, watch, watch.interval)
             else:
                 watch.due_at, watch.is_asked, peer.is_watched = None, True, False

@@ -550,7 +550,7 @@ class Sender:
                     self.scan_at = 0  # immediately
             return
         if message.status:
-            if message.status == UNREACHABLE and slot >= layout.REPLIES:
+            if slot >= layout.REPLIES:
                 # To be sent when the peer is heard of again, in the name of an endpoint that never leaves its frame.
                 own = NicEndpoint(endpoint.number, endpoint.frames)
                 body = build_lost_reply(message.body)

@@ -150,7 +150,7 @@ def build_gone(endpoint: int) -> bytes:
 
 
 def build_lost_reply(reply: bytes) -> bytes:
-    """Build the body of a notice that a reply has been given up. reply: its body."""
+    """Build the body of a notice that a reply has been given up or refused. reply: its body."""
     _, flags, _, _, origin, number, _, message, _, _ = unpack_message(reply)
     return _pack_message(FORM_LOST_REPLY, flags, 0, 0, origin, number, 0, message, 0, 0)
 

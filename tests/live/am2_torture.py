@@ -187,7 +187,7 @@ class Process:
             return
         self._returned_requests.append((peer, returned.status.name))
         self._gone.add(peer)
-        # Accepted requests without a reply are returned only if its NIC survives, or restarts.
+        # Accepted requests are returned later, when its NIC answers no keepalive.
         for requested in [requested for requested, (destination, _) in self._open.items() if destination == peer]:
             self._open.pop(requested)[1].complete(False)
 

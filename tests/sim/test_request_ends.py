@@ -91,6 +91,24 @@ def test_a_lost_reply_ends_no_request_of_the_requesters_next_incarnation(pair: P
     assert pair.answers == [43]
 
 
+def test_a_refused_reply_ends_its_request(pair: Pair) -> None:
+    statuses: list[Status] = []
+    pair.asked.error_handler = lambda message: statuses.append(message.status)
+    pair.asker.segment = bytearray(10)
+    pair.asked.set_handler(1, lambda token, word: token.reply_bulk(2, bytes(100), 0, word))
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse()
+    handle_all(pair, pair.asked)
+    pair.elapse(2 * SECOND)  # the replier's NIC tells after a second
+    handle_all(pair, pair.asked)
+    handle_all(pair, pair.asker)
+    assert statuses == [Status.REPLY_REJECTED]
+    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
+        (Status.UNREACHABLE, (41,))
+    ]
+    assert pair.asker.credits(0) == 4
+
+
 def test_requests_to_a_nic_that_never_comes_back_are_returned(pair: Pair) -> None:
     for word in range(4):
         assert pair.asker.try_request(0, 1, word)
@@ -104,6 +122,41 @@ def test_requests_to_a_nic_that_never_comes_back_are_returned(pair: Pair) -> Non
     handle_all(pair, pair.asker)
     assert returned_statuses(pair) == [Status.UNREACHABLE] * 4
     assert pair.asker.credits(0) == 4
+
+
+def test_requests_to_a_lost_nic_are_returned_though_the_program_sends_it_others(pair: Pair) -> None:
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse()
+    pair.simulation.cut(pair.link)
+    end = pair.simulation.now() + 3 * pair.asker.library.settings.keepalive
+    others = 0
+    while pair.simulation.now() < end:
+        others += pair.asker.try_request(0, 1, 50)
+        pair.elapse(10 * MILLISECOND)  # shorter than the NIC resends: a packet is always unacknowledged
+        handle_all(pair, pair.asker)
+    assert others > 100
+    assert [message.arguments for message in pair.returned if message.arguments != (50,)] == [(41,)]
+    assert set(returned_statuses(pair)) == {Status.UNREACHABLE}
+
+
+def test_a_late_reply_to_a_returned_request_does_not_hide_that_a_later_one_has_none(pair: Pair) -> None:
+    pair.deafens = True
+    assert pair.asker.try_request(0, 1, 41)
+    pair.elapse(TIMEOUT)
+    handle_all(pair, pair.asker)
+    assert [returned_message.arguments for returned_message in pair.returned] == [(41,)], (
+        "no acknowledgement has arrived"
+    )
+    pair.deafens = pair.back.is_cut = False
+    handle_all(pair, pair.asked)
+    handle_all(pair, pair.asker)
+    assert pair.asker.inbox.stray_replies == 1
+    assert pair.asker.try_request(0, 1, 42)
+    pair.elapse()
+    pair.simulation.cut(pair.link)
+    pair.elapse(3 * pair.asker.library.settings.keepalive)
+    handle_all(pair, pair.asker)
+    assert [returned_message.arguments for returned_message in pair.returned] == [(41,), (42,)]
 
 
 def test_a_slow_program_is_waited_for_with_few_keepalives(pair: Pair) -> None:
