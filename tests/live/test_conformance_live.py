@@ -57,5 +57,5 @@ def test_a_broken_package_fails_on_real_frames(generated_package: Path, tmp_path
     LIVE_MUTANT.apply(folder / "mutant")
     with on_path(folder):
         result = check("mutant", LIVE_MUTANT.check)
-    assert result.state is State.FAILED, f"the check does not find the defect: {LIVE_MUTANT.mistake}"
+    assert result.state is State.FAILED, f"the check does not find the defect: {LIVE_MUTANT.fault}"
     assert "live" in result.reason

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from testbed.workloads.form import Comm, Node
-from tests.sim.mpi_script_files import OURS
+from tests.sim.mpi_script_files import TESTBED_IMPORT
 
 OUTSIDE = Path(__file__).with_name("unruly_outside")
 HERE = "stalled_programs.py"
@@ -61,7 +61,7 @@ def stalled_scripts(folder: Path, name: str) -> tuple[str, str]:
     body, rank, sentence = SCRIPTS[name]
     path = folder / "stalls.py"
     prologue = "comm = MPI.COMM_WORLD; rank = comm.rank"
-    path.write_text(OURS + "\n".join([prologue, "print('rank', rank, 'begins')", *body]) + "\n")
+    path.write_text(TESTBED_IMPORT + "\n".join([prologue, "print('rank', rank, 'begins')", *body]) + "\n")
     return str(path), rf"n{rank + 1}\b.* " + sentence.format(str(path).replace(".", r"\."))
 
 

@@ -17,7 +17,7 @@ from testbed.sim.recorder import CAPTURE
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Transcript, converse
+from tests.sim.am2_endpoints import Transcript, start_exchange
 
 MACS = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
 SECOND = 1_000_000_000
@@ -38,7 +38,7 @@ def capture(cluster: Description, scapy: bool, folder: Path) -> bytes:
     with Simulation(
         cluster, by_scapy(nics, frames, mapping, myrinet_layer) if scapy else nics, folder=folder
     ) as simulation:
-        converse(simulation, notes, endpoints=1, requests=12)
+        start_exchange(simulation, notes, endpoints=1, requests=12)
         simulation.run(timeout=60 * SECOND)
     notes.check()
     return (folder / CAPTURE).read_bytes()

@@ -14,7 +14,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Transcript, converse, firmware, total_counter
+from tests.sim.am2_endpoints import Transcript, firmware, start_exchange, total_counter
 
 WITH_COSTS = Profile(
     "round numbers", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=100,
@@ -37,7 +37,7 @@ def test_every_request_is_handled_once_with_any_fault_of_links(fault: str, profi
     notes = Transcript()
     cluster = Description.back_to_back(delay="10us", rate="1gbit", seed=3, **FAULTS[fault])
     with Simulation(cluster, plug(on_delivery=notes.on_delivery), profile=profile) as simulation:
-        converse(simulation, notes, endpoints=2, requests=60)
+        start_exchange(simulation, notes, endpoints=2, requests=60)
         simulation.run(timeout=60 * SECOND)
         simulation.run_until(simulation.now() + SECOND)  # the last answers may have been lost
         assert not notes.returned
@@ -52,7 +52,7 @@ def test_more_endpoints_than_frames_take_turns_in_them(frames: int) -> None:
     cluster = Description.star(3, delay="5us", rate="1gbit", loss="1%", seed=1)
     settings = Settings(frames=frames, stay=2 * MILLISECOND)
     with Simulation(cluster, plug(settings, on_delivery=notes.on_delivery)) as simulation:
-        converse(simulation, notes, endpoints=9, requests=12)
+        start_exchange(simulation, notes, endpoints=9, requests=12)
         simulation.run(timeout=120 * SECOND)
         assert total_counter(simulation, "unloaded") > 0
         assert not notes.returned
@@ -71,7 +71,7 @@ def test_messages_on_myrinet_wait_for_the_mappers_routes() -> None:
         ],
     )
     with Simulation(cluster, plug(on_delivery=notes.on_delivery)) as simulation:
-        converse(simulation, notes, endpoints=2, requests=20)
+        start_exchange(simulation, notes, endpoints=2, requests=20)
         simulation.run(timeout=20 * SECOND)
         assert total_counter(simulation, "mapper_tables_installed") >= 4
         assert not notes.returned

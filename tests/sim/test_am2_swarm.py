@@ -42,7 +42,7 @@ def test_every_request_of_every_case_ends(record_property: Callable[[str, object
     tally = replace(am2_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=20)
     failures = [f"{am2_swarm.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
-    walked = am2_walks.rows(am2_walks.walked())
+    walked = am2_walks.rows(am2_walks.walk())
     rows_taken = {name: count + walked[name] for name, count in coverage(TABLES, STATELESS, tally.rows).items()}
     unclear_counts = {cause: count for cause, count in tally.rows.items() if cause.startswith("case: ")}
     record_property("note", f"swarm of AM-II: {CASES:,} cases from seed {FIRST} on; {unclear_counts}")
@@ -65,7 +65,7 @@ def test_cases_of_am2_cover_their_features() -> None:
     assert {case.shape for case in cases} == {*SHAPES, am2_swarm_cases.CROSSBARS}
     assert all(case.endpoints > dict(case.settings)["frames"] for case in cases)
     assert all(len(case.requests) >= am2_swarm_cases.REQUESTS for case in cases)
-    assert {request.wrong for case in cases for request in case.requests} == {"", *am2_swarm_cases.WRONG}
+    assert {request.defect for case in cases for request in case.requests} == {"", *am2_swarm_cases.DEFECTS}
     assert 30 < sum(bool(case.restarts) for case in cases) < 200
     assert any(not case.layout().keeps_order() for case in cases)
 

@@ -17,7 +17,7 @@ from protocols.am2.settings import SECOND, Settings
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Transcript, converse, total_counter
+from tests.sim.am2_endpoints import Transcript, start_exchange, total_counter
 from tests.sim.test_am2_errors import AWAY, TAG, Pair
 
 GAM = Settings(reliable=False, guarded=False, virtual=False)
@@ -26,7 +26,7 @@ GAM = Settings(reliable=False, guarded=False, virtual=False)
 def test_without_all_features_only_messages_are_sent() -> None:
     notes = Transcript()
     with Simulation(Description.back_to_back(delay="5us"), plug(GAM, on_delivery=notes.on_delivery)) as simulation:
-        converse(simulation, notes, endpoints=2, requests=40)
+        start_exchange(simulation, notes, endpoints=2, requests=40)
         simulation.run(timeout=SECOND)
         assert total_counter(simulation, "acknowledgements_sent") == 0
         assert total_counter(simulation, "dropped") == 0
@@ -55,7 +55,7 @@ def test_without_virtual_networks_there_are_as_many_endpoints_as_frames_and_all_
     notes = Transcript()
     settings = Settings(virtual=False, frames=3)
     with Simulation(Description.back_to_back(delay="5us"), plug(settings, on_delivery=notes.on_delivery)) as simulation:
-        converse(simulation, notes, endpoints=3, requests=10)
+        start_exchange(simulation, notes, endpoints=3, requests=10)
         simulation.run(timeout=SECOND)
         assert total_counter(simulation, "not_resident") == total_counter(simulation, "unloaded") == 0
         with pytest.raises(ResourceError, match="3 endpoints"):

@@ -16,14 +16,14 @@ from testbed.spec.fault_models import Rule
 from testbed.spec.layout import Impairment
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
-from tests.sim.changed_frames import SET_TAG, SET_TAG_UNMENDED, expected, tags
+from tests.sim.changed_frames import SET_TAG, SET_TAG_KEEP_CHECK, expected, tags
 from tests.sim.changed_frames import TAG as SENT
 from tests.sim.test_am2_errors import AWAY, TAG, Pair
 
 FATES = "fates.jsonl"
 
 
-@pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, SENT)], ids=["mended", "kept"])
+@pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_KEEP_CHECK, SENT)], ids=["mended", "kept"])
 def test_a_changed_tag_is_delivered_if_the_checksum_is_updated_and_retransmitted_otherwise(
     rule: str, second: int, tmp_path: Path
 ) -> None:

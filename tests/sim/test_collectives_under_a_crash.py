@@ -1,4 +1,4 @@
-"""Every collective call under a crash ends with MPI's error at every survivor, and does not hang."""
+"""Every collective call under a crash survivors_errors with MPI's error at every survivor, and does not hang."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from protocols.mpi import ERR_PROC_FAILED
 from testbed import Cluster
-from tests.sim.collective_crashes import CALLS, COMPOSED, MILLISECOND, ends
+from tests.sim.collective_crashes import CALLS, COMPOSED, MILLISECOND, survivors_errors
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 STAR = Cluster.star(4, delay="20us")
@@ -31,7 +31,9 @@ def test_every_survivor_gets_err_proc_failed(tmp_path: Path, name: str, protocol
     for victim, size in variants if LONG else variants[variant : variant + 1]:
         folder = tmp_path / str(victim)
         cluster = ATM if protocol == "ssam" else STAR
-        report = ends(folder, ALL[name], size, victim, cluster, 3, mode="sim", protocol=protocol, check=True)
+        report = survivors_errors(
+            folder, ALL[name], size, victim, cluster, 3, mode="sim", protocol=protocol, check=True
+        )
         assert set(report) == {f"n{rank + 1}" for rank in range(4) if rank != victim}
         for error_class, message, after in report.values():
             assert error_class == ERR_PROC_FAILED

@@ -64,8 +64,8 @@ def test_a_broken_package_fails_the_check_that_names_its_defect(
     mutant.apply(folder / name)
     with on_path(folder):
         result = check(name, mutant.check, MUTANT_SCOPE)
-    assert result.state is State.FAILED, f"it is not found that {mutant.mistake}"
-    record_property("note", f"conformance: {mutant.check} finds that {mutant.mistake}: {result.reason.splitlines()[0]}")
+    assert result.state is State.FAILED, f"it is not found that {mutant.fault}"
+    record_property("note", f"conformance: {mutant.check} finds that {mutant.fault}: {result.reason.splitlines()[0]}")
 
 
 def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed(parcel: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
 from testbed.workloads.lookup import choose
-from tests.sim.mpi_script_files import with_our_import, write_script
+from tests.sim.mpi_script_files import with_testbed_import, write_script
 
 DELAY = 10_000  # ns, of each of the two links between two nodes
 STAR = Cluster.star(2, delay="10us", seed=5)
@@ -25,7 +25,7 @@ def lines(folder: Path, node: str = "n1") -> list[str]:
 
 
 def test_a_pingpong_runs_with_one_changed_import_and_takes_the_links_delay(tmp_path: Path) -> None:
-    script = with_our_import("pingpong.py", tmp_path)
+    script = with_testbed_import("pingpong.py", tmp_path)
     for name in ("first", "second"):
         result = testbed.run(STAR, script, mode="sim", settings={"args": "50"}, output=tmp_path / name)
         assert result.results == {"n1": None, "n2": None}
@@ -41,7 +41,7 @@ def test_a_pingpong_runs_with_one_changed_import_and_takes_the_links_delay(tmp_p
 def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
     tmp_path: Path, loss: str, protocol: str
 ) -> None:
-    script, folder = with_our_import("neighbours.py", tmp_path), tmp_path / "run"
+    script, folder = with_testbed_import("neighbours.py", tmp_path), tmp_path / "run"
     cluster = Cluster.star(4, loss=loss)
     result = testbed.run(cluster, script, protocol=protocol, mode="sim", seed=3, check=True, output=folder)
     assert result.checks is not None
@@ -73,7 +73,7 @@ def test_arguments_that_no_shell_accepts_are_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
 def test_a_script_sends_matrix_columns_with_derived_datatypes(tmp_path: Path, protocol: str) -> None:
-    testbed.run(Cluster.star(2, loss="2%"), with_our_import("columns.py", tmp_path), protocol=protocol, mode="sim")
+    testbed.run(Cluster.star(2, loss="2%"), with_testbed_import("columns.py", tmp_path), protocol=protocol, mode="sim")
 
 
 def test_an_exception_in_a_script_is_reported_with_traceback_and_node(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_cases_of_openmx_reach_the_intended_coverage() -> None:
     assert kinds == {*openmx_swarm_cases.SENDS, *openmx_swarm_cases.BREAKS}
     assert 40 < sum(case.is_calm for case in cases) < 120
     assert 30 < sum(bool(case.restarts) for case in cases) < 100
-    assert all(len(case.actions) >= openmx_swarm_cases.FEW for case in cases)
+    assert all(len(case.actions) >= openmx_swarm_cases.MIN_BULK_ACTIONS for case in cases)
 
 
 @pytest.mark.requires("interpreted")

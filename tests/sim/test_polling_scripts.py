@@ -15,7 +15,7 @@ from testbed import Cluster
 from testbed.engine.loop import POLL_TIME
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
-from tests.sim.mpi_script_files import with_our_import, write_script
+from tests.sim.mpi_script_files import with_testbed_import, write_script
 
 STAR = Cluster.star(2, delay="10us", seed=5)
 
@@ -26,7 +26,7 @@ def log(folder: Path, node: str = "n1") -> str:
 
 @pytest.mark.parametrize(("protocol", "profile"), [("emp", "ideal"), ("am2", "ideal"), ("am2", "now-1998")])
 def test_a_master_and_workers_that_probe_do_all_tasks(tmp_path: Path, protocol: str, profile: str) -> None:
-    script, folder = with_our_import("master_worker.py", tmp_path), tmp_path / "run"
+    script, folder = with_testbed_import("master_worker.py", tmp_path), tmp_path / "run"
     testbed.run(
         Cluster.star(4, delay="5us"),
         script,
@@ -42,7 +42,7 @@ def test_a_master_and_workers_that_probe_do_all_tasks(tmp_path: Path, protocol: 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
 @pytest.mark.parametrize("pause", ["0", "0.0001"])
 def test_a_pipeline_of_requests_that_are_tested_passes_everything_on(tmp_path: Path, protocol: str, pause: str) -> None:
-    script, folder = with_our_import("pipeline.py", tmp_path), tmp_path / "run"
+    script, folder = with_testbed_import("pipeline.py", tmp_path), tmp_path / "run"
     testbed.run(
         Cluster.star(3), script, protocol=protocol, mode="sim", settings={"args": pause}, check=True, output=folder
     )
@@ -119,7 +119,7 @@ def test_an_endless_poll_ends_at_the_runs_timeout(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by that
 def test_a_progress_thread_is_rejected_with_the_alternative(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
-        testbed.run(STAR, with_our_import("progress_thread.py", tmp_path), mode="sim", timeout=20)
+        testbed.run(STAR, with_testbed_import("progress_thread.py", tmp_path), mode="sim", timeout=20)
     for thread in threading.enumerate():
         if thread.name.endswith("(progress)"):  # it may receive its refusal after the run has ended
             thread.join(20)

@@ -43,7 +43,7 @@ def in_a_process_of_its_own(program_name: str, folder: Path, seed: int, hash_see
 
 async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, interval: int) -> None:
     for _ in range(count):
-        endpoint.ask(peer, bytes(100))
+        endpoint.request(peer, bytes(100))
         await node.sleep(interval)
 
 

@@ -19,7 +19,7 @@ from testbed.observe.comparing.scores import MAX_CALIBRATION_ERROR
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.loader import load
-from tests.sim.documented_rows import otherwise_documented
+from tests.sim.documented_rows import rows_that_differ
 
 MILLISECOND = 1_000_000
 
@@ -30,7 +30,7 @@ def emp() -> Reproduction:
 
 
 def test_the_documentation_has_these_rows(emp: Reproduction) -> None:
-    assert otherwise_documented(emp) == []
+    assert rows_that_differ(emp) == []
 
 
 def doubled_profile(*keys: str) -> Profile:
