@@ -18,11 +18,11 @@ from protocols.core.peers import Peer, Peers
 from tests.sim.am2_residency_watch import watch_residency
 from tests.sim.am2_state_watch import watch_channels
 from tests.sim.peer_state_watch import watch_peers
-from tests.sim.state_watch import Watch, Watching, label
+from tests.sim.state_watch import Watch, WatchStarter, label
 from tests.unit.protocols.am2_shared_nic import SharedNic
 from tests.unit.protocols.am2_single_nic import SentMessage
 
-WATCHING: tuple[Watching, ...] = (watch_channels, watch_residency, watch_peers)
+WATCHING: tuple[WatchStarter, ...] = (watch_channels, watch_residency, watch_peers)
 HOSTS = 2
 ENDPOINTS = 3
 """Number of endpoints of each host."""

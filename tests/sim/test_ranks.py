@@ -140,7 +140,7 @@ async def polls_for_a_message(comm: Comm, node: Node) -> None:
             pass
 
 
-def test_a_program_that_polls_burns_its_core() -> None:
+def test_a_polling_program_is_charged_to_its_own_core() -> None:
     result = testbed.run(Description.star(2), polls_for_a_message, mode="sim", profile="emp-2001")
     polling, sleeping = result.usage["n2"]["core"], result.usage["n1"]["core"]
     assert polling["poll_ns"] > 900_000
