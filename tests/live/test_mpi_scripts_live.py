@@ -73,7 +73,7 @@ def test_a_synchronous_send_over_tcp_waits_for_its_receive(star: RunningCluster,
     testbed.run(star, script, protocol="tcp")
 
 
-def test_an_exception_in_a_script_is_reported_with_traceback_and_node(star: RunningCluster, tmp_path: Path) -> None:
+def test_an_exception_in_a_script_is_reported_with_its_node_and_traceback(star: RunningCluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, "if comm.rank == 1:", "    1 / 0", "comm.recv(source=1)")
     with pytest.raises(ProgramError, match="n2: ") as raised:
         testbed.run(star, script)
@@ -81,9 +81,7 @@ def test_an_exception_in_a_script_is_reported_with_traceback_and_node(star: Runn
     assert "ZeroDivisionError" in str(raised.value)
 
 
-def test_a_script_that_waits_forever_is_reported_with_each_ranks_operation_and_line(
-    star: RunningCluster, tmp_path: Path
-) -> None:
+def test_a_stalled_script_is_reported_with_each_ranks_operation_and_line(star: RunningCluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, patience=2)
