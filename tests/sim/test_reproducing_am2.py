@@ -38,7 +38,7 @@ def am2() -> Reproduction:
     return reproduce("am2", runs=PAIR)
 
 
-def test_the_documentation_has_these_rows(am2: Reproduction) -> None:
+def test_the_documentation_lists_these_rows(am2: Reproduction) -> None:
     assert rows_that_differ(am2) == []
 
 

@@ -41,7 +41,7 @@ def openmx() -> Reproduction:
     return reproduce("openmx", runs=RUNS if LONG else [*RUNS, *PAIR])
 
 
-def test_the_documentation_has_these_rows(openmx: Reproduction) -> None:
+def test_the_documentation_lists_these_rows(openmx: Reproduction) -> None:
     assert rows_that_differ(openmx) == []
 
 

@@ -19,7 +19,7 @@ def ssam() -> Reproduction:
     return reproduce("ssam")
 
 
-def test_the_documentation_has_these_rows(ssam: Reproduction) -> None:
+def test_the_documentation_lists_these_rows(ssam: Reproduction) -> None:
     assert rows_that_differ(ssam) == []
 
 

@@ -30,7 +30,7 @@ def via() -> Reproduction:
     return reproduce("via")
 
 
-def test_the_documentation_has_these_rows(via: Reproduction) -> None:
+def test_the_documentation_lists_these_rows(via: Reproduction) -> None:
     assert rows_that_differ(via) == []
 
 
