@@ -146,7 +146,7 @@ def _check(step: Step, output: str, code: int) -> None:
 
 def _shape(line: str, is_exact: bool) -> str:
     """Return a line without the parts that differ between runs: names with a time stamp, column widths, and, unless
-    is_exact, figures with their units."""
+    is_exact, numbers with their units."""
     line = re.sub(r"\d{8}-\d{6}", "N", line)
     if not is_exact:
         line = re.sub(

@@ -8,15 +8,15 @@ import pytest
 
 from protocols.mpi import ERR_PROC_FAILED
 from testbed import Cluster
-from tests.sim.collective_crashes import CALLS, MILLISECOND, ends
+from tests.sim.collective_crashes import CALLS, MILLISECOND, survivors_errors
 
 pytestmark = pytest.mark.requires("root")
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2", "via", "openmx", "tcp"])
 @pytest.mark.parametrize("name", ["Barrier", "Bcast", "allreduce"])
-def test_every_survivor_gets_err_proc_failed(tmp_path: Path, name: str, protocol: str) -> None:
-    reports = ends(tmp_path, CALLS[name], 64, 2, Cluster.star(4), 3, mode="live", protocol=protocol)
+def test_every_survivor_gets_err_proc_failed_at_once(tmp_path: Path, name: str, protocol: str) -> None:
+    reports = survivors_errors(tmp_path, CALLS[name], 64, 2, Cluster.star(4), 3, mode="live", protocol=protocol)
     assert set(reports) == {"n1", "n2", "n4"}
     for error_class, message, after in reports.values():
         assert error_class == ERR_PROC_FAILED

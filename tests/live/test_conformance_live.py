@@ -33,7 +33,9 @@ def generated_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", LIVE)
 @pytest.mark.parametrize("protocol", NIC_PROTOCOLS if LONG else [DEFAULT_PROTOCOL])
-def test_a_shipped_protocol_passes(protocol: str, name: str, record_property: Callable[[str, object], None]) -> None:
+def test_a_shipped_protocol_passes_every_simulated_check(
+    protocol: str, name: str, record_property: Callable[[str, object], None]
+) -> None:
     result = check(protocol, name)
     if result.state is State.NOT_APPLICABLE:
         assert load(PROTOCOLS, protocol).split_driver is None  # type: ignore[attr-defined]
@@ -57,5 +59,5 @@ def test_a_broken_package_fails_on_real_frames(generated_package: Path, tmp_path
     LIVE_MUTANT.apply(folder / "mutant")
     with on_path(folder):
         result = check("mutant", LIVE_MUTANT.check)
-    assert result.state is State.FAILED, f"the check does not find the defect: {LIVE_MUTANT.mistake}"
+    assert result.state is State.FAILED, f"the check does not find the defect: {LIVE_MUTANT.fault}"
     assert "live" in result.reason

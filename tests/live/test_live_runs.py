@@ -30,7 +30,7 @@ STAR = Cluster.star(3, seed=2)
 MEBIBYTE = 1 << 20
 
 
-async def crash(comm: Comm, node: Node) -> None:
+async def raise_error(comm: Comm, node: Node) -> None:
     node.row(measured=comm.rank)
     await node.barrier()
     if comm.rank == 1:
@@ -153,7 +153,7 @@ def test_a_third_party_protocol_runs_on_real_frames(nics: Nics, monkeypatch: pyt
 
 def test_an_exception_and_a_dead_process_are_reported_with_their_node(star: RunningCluster, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"^n2: Traceback(.|\n)*ZeroDivisionError: injected") as crash:
-        testbed.run(star, crash, output=tmp_path / "crash")
+        testbed.run(star, raise_error, output=tmp_path / "crash")
     assert str(crash.value).splitlines()[1].startswith(f'  File "{__file__}", line '), (
         "the traceback starts in the program"
     )

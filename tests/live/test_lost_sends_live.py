@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 @BOTH_PROTOCOLS
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_a_returned_message_is_reported_by_its_request_the_history_and_the_checkers(
+def test_a_send_that_fails_after_its_completion_is_reported_by_request_history_and_checks(
     tmp_path: Path, protocol: str, nics: Nics
 ) -> None:
     check_lost_messages(tmp_path, protocol, "live", nics)
@@ -25,5 +25,5 @@ def test_a_returned_message_is_reported_by_its_request_the_history_and_the_check
     [(protocol, nics) for protocol in ("emp", "am2", "ssam", "via", "openmx") for nics in ("inline", "shared")
      if (protocol, nics) != ("ssam", "shared")],
 )  # fmt: skip
-def test_a_synchronous_send_to_a_receiver_that_restarts_fails(tmp_path: Path, protocol: str, nics: Nics) -> None:
+def test_a_synchronous_send_fails_if_the_receiver_restarts(tmp_path: Path, protocol: str, nics: Nics) -> None:
     check_unmatched_send(tmp_path, protocol, "live", nics)

@@ -12,7 +12,7 @@ import testbed
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster, RunningCluster, share_nics
 from testbed.runtime.nodes.node_run import StuckError
-from tests.sim.mpi_script_files import with_our_import, write_script
+from tests.sim.mpi_script_files import with_testbed_import, write_script
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -112,7 +112,7 @@ def test_scripts_have_the_same_output_on_shared_and_inline_nics(tmp_path: Path, 
         logs = []
         for nics in ("inline", "shared"):
             folder = tmp_path / nics
-            testbed.run(cluster, with_our_import(name, tmp_path), nics=nics, check=True, output=folder)  # type: ignore[arg-type]
+            testbed.run(cluster, with_testbed_import(name, tmp_path), nics=nics, check=True, output=folder)  # type: ignore[arg-type]
             logs.append([(folder / "logs" / f"n{rank}.log").read_text().split() for rank in (1, 2)])
         inline, shared = logs
         if name == "pingpong.py":  # its table contains times
@@ -124,7 +124,7 @@ def test_scripts_have_the_same_output_on_shared_and_inline_nics(tmp_path: Path, 
 def test_a_script_measures_model_time_in_a_dilated_run(tmp_path: Path) -> None:
     """The script's ping-pong takes the simulation's time plus the lateness of frames. Eight round trips, so that a late
     read of the clock at the start matters little."""
-    star, script = Cluster.star(2, rate="1gbit", delay="200ns"), with_our_import("pingpong.py", tmp_path)
+    star, script = Cluster.star(2, rate="1gbit", delay="200ns"), with_testbed_import("pingpong.py", tmp_path)
     tables = []
     for mode, dilate in (("sim", None), ("dilated", 200)):
         folder = tmp_path / mode

@@ -12,7 +12,7 @@ import testbed
 from testbed import Cluster, RunningCluster
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from tests.live.testbed_command import testbed as command
-from tests.sim.mpi_script_files import with_our_import, write_script
+from tests.sim.mpi_script_files import with_testbed_import, write_script
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -25,7 +25,7 @@ def star() -> Iterator[RunningCluster]:
 
 @pytest.mark.parametrize("protocol", ["emp", "tcp"])
 def test_a_pingpong_script_measures_wall_clock_time(star: RunningCluster, tmp_path: Path, protocol: str) -> None:
-    script, start = with_our_import("pingpong.py", tmp_path), time.monotonic()
+    script, start = with_testbed_import("pingpong.py", tmp_path), time.monotonic()
     testbed.run(star, script, protocol=protocol, settings={"args": "30"}, output=tmp_path / "run")
     duration = time.monotonic() - start
     table = [line.split() for line in (tmp_path / "run" / "logs" / "n1.log").read_text().splitlines()]
@@ -37,7 +37,7 @@ def test_a_pingpong_script_measures_wall_clock_time(star: RunningCluster, tmp_pa
 
 @pytest.mark.parametrize("protocol", ["emp", "tcp"])
 def test_a_script_with_requests_probes_and_communicators_passes_all_checks(tmp_path: Path, protocol: str) -> None:
-    script, folder = with_our_import("neighbours.py", tmp_path), tmp_path / "run"
+    script, folder = with_testbed_import("neighbours.py", tmp_path), tmp_path / "run"
     with Cluster.star(4).up() as cluster:
         result = testbed.run(cluster, script, protocol=protocol, check=True, output=folder)
     assert result.checks is not None
@@ -50,14 +50,14 @@ def test_a_script_with_requests_probes_and_communicators_passes_all_checks(tmp_p
 def test_a_script_sends_matrix_columns_with_derived_datatypes(
     star: RunningCluster, tmp_path: Path, protocol: str
 ) -> None:
-    testbed.run(star, with_our_import("columns.py", tmp_path), protocol=protocol)
+    testbed.run(star, with_testbed_import("columns.py", tmp_path), protocol=protocol)
 
 
 @pytest.mark.parametrize("protocol", ["openmx", "tcp"])
 def test_the_tutorials_examples_with_arrays_run_with_one_changed_import(
     star: RunningCluster, tmp_path: Path, protocol: str
 ) -> None:
-    testbed.run(star, with_our_import("arrays.py", tmp_path), protocol=protocol, output=tmp_path / "run")
+    testbed.run(star, with_testbed_import("arrays.py", tmp_path), protocol=protocol, output=tmp_path / "run")
     for node in ("n1", "n2"):
         assert (tmp_path / "run" / "logs" / f"{node}.log").read_text() == "done\n"
 
@@ -82,7 +82,7 @@ def test_a_synchronous_send_over_tcp_waits_for_its_receive(star: RunningCluster,
     testbed.run(star, script, protocol="tcp")
 
 
-def test_an_exception_in_a_script_is_reported_with_traceback_and_node(star: RunningCluster, tmp_path: Path) -> None:
+def test_an_exception_in_a_script_is_reported_with_its_node_and_traceback(star: RunningCluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, "if comm.rank == 1:", "    1 / 0", "comm.recv(source=1)")
     with pytest.raises(ProgramError, match="n2: ") as raised:
         testbed.run(star, script)
@@ -90,9 +90,7 @@ def test_an_exception_in_a_script_is_reported_with_traceback_and_node(star: Runn
     assert "ZeroDivisionError" in str(raised.value)
 
 
-def test_a_script_that_waits_forever_is_reported_with_each_ranks_operation_and_line(
-    star: RunningCluster, tmp_path: Path
-) -> None:
+def test_a_stalled_script_is_reported_with_each_ranks_operation_and_line(star: RunningCluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, patience=2)

@@ -21,6 +21,6 @@ def test_programs_that_only_poll_terminate(nics: Literal["inline", "shared"]) ->
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_a_poll_without_await_is_an_error_with_the_correct_form(nics: Literal["inline", "shared"]) -> None:
+def test_a_poll_without_await_is_an_error_that_shows_the_correct_call(nics: Literal["inline", "shared"]) -> None:
     with pytest.raises(ProgramError, match=r"was not awaited, .* write 'await endpoint\.poll\(\)'"):
         testbed.run(Cluster.star(2), PollingWorkload(awaits=False), protocol="am2", nics=nics, timeout=30)

@@ -17,7 +17,7 @@ import pytest
 import testbed
 from testbed import Cluster, RunningCluster
 from testbed.runtime.nodes.node_run import ProgramError
-from tests.sim.mpi_script_files import with_our_import
+from tests.sim.mpi_script_files import with_testbed_import
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -105,8 +105,8 @@ def test_scripts_that_poll_terminate(
     for script, arguments in (("master_worker.py", "24"), ("pipeline.py", "0"), ("pipeline.py", "0.001")):
         folder = tmp_path / (script + arguments)
         testbed.run(
-            star, with_our_import(script, tmp_path), protocol=protocol, nics=nics, settings={"args": arguments}, check=True,
-            timeout=30, output=folder,
+            star, with_testbed_import(script, tmp_path), protocol=protocol, nics=nics, settings={"args": arguments},
+            check=True, timeout=30, output=folder,
         )  # fmt: skip
         logs = [(folder / "logs" / f"{node}.log") for node in ("n1", "n2")]
         assert any(
@@ -116,4 +116,4 @@ def test_scripts_that_poll_terminate(
 
 def test_a_progress_thread_is_rejected_with_the_alternative(star: RunningCluster, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
-        testbed.run(star, with_our_import("progress_thread.py", tmp_path), timeout=20)
+        testbed.run(star, with_testbed_import("progress_thread.py", tmp_path), timeout=20)

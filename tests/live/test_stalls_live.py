@@ -28,7 +28,11 @@ TIMEOUT = 20.0  # seconds, never reached
 
 # Each script over EMP, and a few scripts with each other protocol and kind of NIC.
 CASES = [
-    *[(name, "emp", "inline") for name in stalled_programs.SCRIPTS if LONG or name not in stalled_programs.ALIKE],
+    *[
+        (name, "emp", "inline")
+        for name in stalled_programs.SCRIPTS
+        if LONG or name not in stalled_programs.REDUNDANT_LIVE
+    ],
     *[(name, "emp", "shared") for name in ("iprobe",)],
     *[(name, "am2", "inline") for name in ("test",)],
     *[(name, "am2", "shared") for name in ("test",)],

@@ -1,4 +1,4 @@
-"""Compares each transition of the residency of AM-II's endpoints in the firmware with the state table."""
+"""Compare each residency transition of AM-II's endpoints in the firmware with the state table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def state_of(residency: Residency, endpoint: NicEndpoint) -> str:
 
 @dataclass
 class _Change:
-    """Event in progress at an endpoint; it ends when the firmware turns to another event."""
+    """Event in progress at an endpoint, until the firmware handles another event."""
 
     residency: Residency
     endpoint: NicEndpoint
@@ -52,8 +52,8 @@ class _Change:
 
 
 class _ResidencyWatch:
-    """Wraps the firmware's methods. change: event in progress. releasing: endpoints that the NIC waits for hosts to release,
-    when it advances unloads."""
+    """Wrappers of the firmware's methods. change: event in progress. releasing: endpoints whose release by their hosts the
+    NIC waits for while it advances unloads."""
 
     def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
         self._patch = patch

@@ -1,4 +1,4 @@
-"""Compares each transition of AM-II's channels in the firmware with the state tables."""
+"""Compare each transition of AM-II's channels in the firmware with the state tables."""
 
 from __future__ import annotations
 

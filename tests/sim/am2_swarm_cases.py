@@ -1,5 +1,5 @@
-"""The swarm's cases of AM-II: requests between more endpoints than frames, settings that are small enough to
-matter, faults on the links, and other actions: endpoints freed, tags changed, NICs restarted.
+"""The swarm's cases of AM-II: requests between more endpoints than frames, small settings, link faults, freed
+endpoints, changed tags and restarted NICs.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from testbed.spec.resolver import resolve
 
 REQUESTS: Final = 100
 BACKLOG: Final = 40 * MILLISECOND
-"""In which the queues are empty that faults have left, there and back: 30 full frames at 20 Mbit/s."""
+"""Time to drain the queues after the faults in both directions: 30 full frames at 20 Mbit/s."""
 CROSSBARS: Final = "crossbars"
-"""A shape of its own: Myrinet, with a mapper on every NIC."""
-ON_MYRINET: Final = (*[kind for kind in FAULTS if kind not in ("reordering", "jitter", "congestion")], BLACKOUT)
+"""Shape with Myrinet crossbars and a mapper on every NIC."""
+MYRINET_FAULTS: Final = (*[kind for kind in FAULTS if kind not in ("reordering", "jitter", "congestion")], BLACKOUT)
 """Kinds of faults on Myrinet, whose links keep the order of frames and have no queue."""
 
 SHORT: Final = "short"
 MEDIUM: Final = "medium"
 BULK: Final = "bulk"
-NOTHING: Final = "nothing"
-"""No answer but the library's own."""
+NO_REPLY: Final = "nothing"
+"""No reply except the library's own."""
 SIZES: Final = {
     SHORT: (0, 1, 3, 15),
     MEDIUM: (0, 1, 60, 400, 512, 1000),
     BULK: (0, 1, 400, 1400, 1500, 4097, 12_000),
-    NOTHING: (0,),
+    NO_REPLY: (0,),
 }
-"""Bytes; of a short message words."""
-WRONG: Final = ("tag", "endpoint", "segment", "handler")
-"""Defects of requests, each of which makes the request return."""
+"""Bytes; words for short messages."""
+DEFECTS: Final = ("tag", "endpoint", "segment", "handler")
+"""Defects of requests; each makes the request return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Request between two endpoints. answer, answered: the reply's form and size. wrong: one of WRONG."""
+    """Request between two endpoints. reply_form, reply_size: of the reply. defect: one of DEFECTS or empty."""
 
     source: int
     origin: int
@@ -61,9 +61,9 @@ class Request:
     endpoint: int
     form: str
     size: int
-    answer: str
-    answered: int
-    wrong: str
+    reply_form: str
+    reply_size: int
+    defect: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Case:
     """Random case of AM-II.
 
     endpoints: endpoints of each node; the last one is freed at the time `freed`, if that is above 0. settings: the
-    protocol's. priced: nanoseconds until a NIC sees its doorbell, 0 for NICs and hosts without costs. changing: number of
-    messages after which an endpoint changes its tag; 0: never. slow: nanoseconds that a program may wait before it polls.
-    restarts: time and NIC of each restart. links: impairment of each until the faults end.
+    protocol's. doorbell_cost: nanoseconds until a NIC sees its doorbell, 0 for NICs and hosts without costs. tag_change:
+    number of messages after which an endpoint changes its tag; 0: never. slow: maximum ns that a program waits before it
+    polls. restarts: time and NIC of each restart. links: impairment of each until the faults end.
     """
 
     seed: int
@@ -81,8 +81,8 @@ class Case:
     nodes: int
     endpoints: int
     settings: tuple[tuple[str, int], ...]
-    priced: int
-    changing: int
+    doorbell_cost: int
+    tag_change: int
     slow: int
     freed: int
     requests: tuple[Request, ...]
@@ -92,26 +92,26 @@ class Case:
     until: int
 
     @property
-    def patience(self) -> int:
-        """Nanoseconds for which a packet is sent again before its peer is unreachable."""
+    def retry_time(self) -> int:
+        """Nanoseconds of retransmissions until a peer is unreachable."""
         settings = dict(self.settings)
         timeout, longest = settings["timeout"], settings["longest_timeout"]
         return sum(min(timeout << number, longest) for number in range(settings["retries"]))
 
     @property
-    def may_lose_touch(self) -> bool:
+    def may_be_unreachable(self) -> bool:
         """Return whether a NIC may declare another one unreachable: faults outlast its retransmissions, the peer has
         restarted, or no route is known."""
-        return self.patience < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
+        return self.retry_time < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
 
     def layout(self) -> Layout:
-        """Layout with impairments, which tell NICs whether links keep the order of frames."""
-        calm_layout = layout_of_shape(self.shape, self.nodes)
+        """Return the layout with impairments, from which NICs learn whether links keep the order of frames."""
+        unimpaired = layout_of_shape(self.shape, self.nodes)
         links = [
             replace(link, forward=impairment, backward=impairment)
-            for link, impairment in zip(calm_layout.links, self.links, strict=True)
+            for link, impairment in zip(unimpaired.links, self.links, strict=True)
         ]
-        return replace(calm_layout, links=tuple(links))
+        return replace(unimpaired, links=tuple(links))
 
 
 @cache
@@ -135,35 +135,35 @@ def draw(seed: int) -> Case:
     on_myrinet = rng.random() < 0.06
     shape, nodes = (CROSSBARS, 2 + rng.below(5)) if on_myrinet else draw_shape(rng)
     links, cuts, faults_end = draw_faults(
-        rng, layout_of_shape(shape, nodes), ON_MYRINET if on_myrinet else (*FAULTS, BLACKOUT)
+        rng, layout_of_shape(shape, nodes), MYRINET_FAULTS if on_myrinet else (*FAULTS, BLACKOUT)
     )
     endpoints = 2 + rng.below(3)
     settings = _settings(rng, endpoints)
     restarts = tuple([(rng.below(faults_end), rng.below(nodes)) for _ in range(rng.choice((0, 0, 0, 1, 3)))])
     case = Case(
         seed, shape, nodes, endpoints, tuple(settings.items()),
-        priced=rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 10, 100)) * MICROSECOND,
-        changing=rng.choice((0, 0, 5)), slow=rng.choice((0, 50, 500)) * MICROSECOND,
+        doorbell_cost=rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 10, 100)) * MICROSECOND,
+        tag_change=rng.choice((0, 0, 5)), slow=rng.choice((0, 50, 500)) * MICROSECOND,
         freed=rng.choice((0, 0, 1)) * rng.below(faults_end), requests=(), restarts=restarts, links=links, cuts=cuts,
         until=faults_end,
     )  # fmt: skip
-    # The sender of a reply that is given up is notified, unless the reply only returns a credit.
-    answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
-    requests = [_request(rng, case, answers) for _ in range(REQUESTS + rng.below(20))]
-    if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for
+    # The sender of a lost reply is notified, unless the reply only returns a credit.
+    reply_forms = (SHORT, SHORT, MEDIUM, BULK) if case.may_be_unreachable else (SHORT, SHORT, MEDIUM, BULK, NO_REPLY)
+    requests = [_request(rng, case, reply_forms) for _ in range(REQUESTS + rng.below(20))]
+    if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring holds
         requests = [replace(request, sink=0, endpoint=0) if request.source else request for request in requests]
     return replace(case, requests=tuple(requests))
 
 
-def _request(rng: Source, case: Case, answers: tuple[str, ...]) -> Request:
-    form, answer_form = rng.choice((SHORT, SHORT, MEDIUM, BULK)), rng.choice(answers)
-    mistake = rng.choice(WRONG) if rng.random() < 0.05 else ""
-    if mistake == "segment":
+def _request(rng: Source, case: Case, reply_forms: tuple[str, ...]) -> Request:
+    form, reply_form = rng.choice((SHORT, SHORT, MEDIUM, BULK)), rng.choice(reply_forms)
+    defect = rng.choice(DEFECTS) if rng.random() < 0.05 else ""
+    if defect == "segment":
         form = BULK
     origin, sender = rng.below(case.nodes), rng.below(case.endpoints)
     sink, endpoint = rng.below(case.nodes), rng.below(case.endpoints)
     if origin == sink and dict(case.settings)["frames"] == 1:
-        endpoint = sender  # two endpoints of one frame are never in the NIC together
+        endpoint = sender  # two endpoints with one frame are never resident together
     return Request(
         origin,
         sender,
@@ -171,9 +171,9 @@ def _request(rng: Source, case: Case, answers: tuple[str, ...]) -> Request:
         endpoint,
         form,
         rng.choice(SIZES[form]),
-        answer_form,
-        rng.choice(SIZES[answer_form]),
-        mistake,
+        reply_form,
+        rng.choice(SIZES[reply_form]),
+        defect,
     )
 
 
@@ -192,7 +192,7 @@ def _settings(rng: Source, endpoints: int) -> dict[str, int]:
         "frames": 1 + rng.below(endpoints - 1),
         "attempts": rng.choice((0, 1, 8)),
         "attempt": rng.choice((0, 0, 1000)),
-        "stay": 3 * max(refusal_delay, timeout // 5),  # a packet that was refused comes again within
+        "stay": 3 * max(refusal_delay, timeout // 5),  # a refused packet is retransmitted within this time
         "mappings": rng.choice((2, 1024)),
         "packet": rng.choice((512, 8192)),
     }
@@ -208,7 +208,7 @@ def reduced_cases(case: Case) -> Iterator[Case]:
         yield replace(case, cuts=cuts)
     for links in without_impairment(case.links):
         yield replace(case, links=links)
-    for change in ({"priced": 0}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
-        less = replace(case, **change)  # type: ignore[arg-type]  # the keys are a case's
-        if less != case:
-            yield less
+    for change in ({"doorbell_cost": 0}, {"tag_change": 0}, {"slow": 0}, {"freed": 0}):
+        reduced = replace(case, **change)  # type: ignore[arg-type]  # the keys are a case's
+        if reduced != case:
+            yield reduced

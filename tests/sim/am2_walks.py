@@ -1,4 +1,4 @@
-"""Random walks through AM-II's state machines, which take rows that the swarm's networks and hosts do not cause."""
+"""Random walks through AM-II's state machines, for transitions that the swarm does not cause."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from protocols.core.peers import Peer, Peers
 from tests.sim.am2_residency_watch import watch_residency
 from tests.sim.am2_state_watch import watch_channels
 from tests.sim.peer_state_watch import watch_peers
-from tests.sim.state_watch import Watch, Watching, label
+from tests.sim.state_watch import Watch, WatchStarter, label
 from tests.unit.protocols.am2_shared_nic import SharedNic
 from tests.unit.protocols.am2_single_nic import SentMessage
 
-WATCHING: tuple[Watching, ...] = (watch_channels, watch_residency, watch_peers)
+WATCHING: tuple[WatchStarter, ...] = (watch_channels, watch_residency, watch_peers)
 HOSTS = 2
 ENDPOINTS = 3
 """Number of endpoints of each host."""
 
 
-def walked(count: int = 250) -> Watch:
-    """Perform `count` random walks of each kind under watch."""
+def walk(count: int = 250) -> Watch:
+    """Run `count` random walks of each kind and record their transitions."""
     watch, rng = Watch(), Random(1)
     with pytest.MonkeyPatch.context() as patch:
         for watching in WATCHING:
@@ -49,9 +49,9 @@ def rows(watch: Watch) -> Counter[str]:
 
 
 def walk_sending(table: SendTable[int], rng: Random) -> None:
-    """Every call that the firmware may make, in any order; answers may be late.
+    """Make every call of the firmware in random order, also with late answers.
 
-    A packet whose last sending was refused is not answered: a peer takes no earlier sending of it.
+    A packet whose last transmission was refused gets no answer: a peer accepts no earlier transmission of it.
     """
     row: SendRow[int] = table.free_rows[0]
     for now in range(300):
@@ -75,7 +75,7 @@ def walk_sending(table: SendTable[int], rng: Random) -> None:
 
 
 def walk_receiving(table: ReceiveTable, rng: Random) -> None:
-    """Packets of a channel, new, repeated, old or of a later generation, each taken or refused where it is new."""
+    """Receive new, duplicate, old and next-generation packets of a channel; accept or refuse new ones."""
     generation = sequence = 0
     for stamp in range(1, 301):
         if rng.random() < 0.1:
@@ -92,7 +92,7 @@ def walk_receiving(table: ReceiveTable, rng: Random) -> None:
 
 
 class _Hosts:
-    """Two host processes on a shared NIC, possibly slow, and the NIC's peer: each step is a random action of one."""
+    """Two host processes on a shared NIC, and its peer; each step is a random action of one of them."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -158,7 +158,7 @@ class _Hosts:
             self.card.answer(self._unanswered.pop(self.rng.randrange(len(self._unanswered))))
 
     def copy_out(self) -> None:
-        """Unload endpoints whose release the NIC has announced, as hosts do."""
+        """Copy out endpoints whose unloading the NIC has announced, as hosts do."""
         for number, subject in self.card.notifications:
             if subject == layout.UNLOADED and self.is_bound(number):
                 self.card.copy_out(number)
@@ -166,14 +166,14 @@ class _Hosts:
 
 
 def walk_residency(rng: Random) -> None:
-    """Two hosts' endpoints in and out of two frames."""
+    """Load and unload two hosts' endpoints over two frames."""
     hosts = _Hosts(rng)
     for _ in range(200):
         hosts.step()
 
 
 class _NullPeers:
-    """Does nothing about peers, and sends nothing."""
+    """Ignores events of peers."""
 
     def on_peer_introduced(self, now: int, peer: Peer) -> None: ...
     def on_peer_restarting(self, peer: Peer) -> None: ...
@@ -181,7 +181,7 @@ class _NullPeers:
 
 
 def walk_peers(rng: Random) -> None:
-    """Frames of peers that name any incarnations."""
+    """Receive frames of peers with random incarnations."""
     adapter = Adapter(0, [bytes([number] * 6) for number in range(8)], incarnation=rng.choice((FIRST, 2)))
     peers: Peers[Peer, None] = Peers(
         adapter,

@@ -1,4 +1,4 @@
-"""A program whose receiver reports the tags of messages, for rules that change them in flight."""
+"""A workload that returns the received tags, for rules that change tags in flight."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from testbed.workloads.form import Comm, Node
 COUNT = 3
 TAG = 5
 SET_TAG = "set emp.tag = 7 emp.message == 1"
-"""The second message gets another tag, and is valid; so does each repetition of it."""
+"""The second message gets another tag and a valid checksum, also when it is retransmitted."""
 
-SET_TAG_UNMENDED = "set emp.tag = 7 keep-check emp.message == 1 and nth(1)"
-"""The second message's header frame is corrupt once: its receiver drops it, and it is sent again."""
+SET_TAG_KEEP_CHECK = "set emp.tag = 7 keep-check emp.message == 1 and nth(1)"
+"""The second message's header frame is corrupt once: the receiver drops it, and it is retransmitted."""
 
 
 async def tags(comm: Comm, _: Node) -> list[tuple[int, bytes]]:
-    """Send COUNT messages with TAG from rank 0 to 1, which returns the tags and contents that it gets.
+    """Send COUNT messages with TAG from rank 0 to 1, which returns the received tags and contents.
 
-    Rank 1 asks for them when it expects all: none is dropped for want of a receive, and repeated.
+    Rank 1 requests the messages after posting all receives, so that none is dropped and retransmitted.
     """
     tags_received: list[tuple[int, bytes]] = []
     if comm.rank == 0:
@@ -36,5 +36,5 @@ async def tags(comm: Comm, _: Node) -> list[tuple[int, bytes]]:
 
 
 def expected(second: int) -> list[tuple[int, bytes]]:
-    """Receive at rank 1 when the second message has this tag."""
+    """Return rank 1's result if the second message has this tag."""
     return [(second if number == 1 else TAG, bytes([number]) * 4) for number in range(COUNT)]

@@ -14,19 +14,19 @@ from testbed.spec.fault_models import Crash
 from testbed.workloads.form import Node
 
 Call = Callable[[Comm, int], Awaitable[object]]
-"""A collective call, with messages of so many bytes, a multiple of 8."""
+"""A collective call of (communicator, message size in bytes, a multiple of 8)."""
 
 MILLISECOND: Final = 1_000_000
-_LATE: Final = 200 * MILLISECOND
-"""Time of the crash of the node that takes no part in the last call: the others wait for it by then."""
+_CRASH_TIME: Final = 200 * MILLISECOND
+"""Time of the crash in ns: by then, the other ranks wait for the victim in the last call."""
 
 
 def _ints(size: int) -> list[Any]:
     return [bytearray(size), "l"]
 
 
-def _waits(begin: Call) -> Call:
-    """A non-blocking call and the wait for its request."""
+def _nonblocking(begin: Call) -> Call:
+    """Return a call that starts a non-blocking operation and waits for its request."""
 
     async def call(comm: Comm, size: int) -> None:
         request: Any = await begin(comm, size)
@@ -35,8 +35,8 @@ def _waits(begin: Call) -> Call:
     return call
 
 
-def _starts(create: Call) -> Call:
-    """A persistent call, which is made, started, waited for and freed."""
+def _persistent(create: Call) -> Call:
+    """Return a call that creates, starts, completes and frees a persistent request."""
 
     async def call(comm: Comm, size: int) -> None:
         request: Any = await create(comm, size)
@@ -59,11 +59,11 @@ async def _neighbor_alltoall(comm: Comm, size: int) -> None:
     ring.Free()
 
 
-async def _frees(work: Awaitable[Comm | None]) -> None:
-    """A communicator that is made and freed."""
-    made = await work
-    assert made is not None
-    made.Free()
+async def _create_and_free(work: Awaitable[Comm | None]) -> None:
+    """Create a communicator and free it."""
+    created = await work
+    assert created is not None
+    created.Free()
 
 
 CALLS: Final[dict[str, Call]] = {
@@ -97,26 +97,26 @@ CALLS: Final[dict[str, Call]] = {
     "Split": lambda comm, _: comm.Split(0),
 }
 COMPOSED: Final[dict[str, Call]] = {
-    "Create": lambda comm, _: _frees(comm.Create(comm.Get_group())),
-    "Create_group": lambda comm, _: _frees(comm.Create_group(comm.Get_group())),
-    "Create_dist_graph": lambda comm, _: _frees(comm.Create_dist_graph([comm.rank], [1], [0])),
+    "Create": lambda comm, _: _create_and_free(comm.Create(comm.Get_group())),
+    "Create_group": lambda comm, _: _create_and_free(comm.Create_group(comm.Get_group())),
+    "Create_dist_graph": lambda comm, _: _create_and_free(comm.Create_dist_graph([comm.rank], [1], [0])),
     "Neighbor_alltoall": _neighbor_alltoall,
-    "Ibarrier": _waits(lambda comm, _: comm.Ibarrier()),
-    "Iallgather": _waits(lambda comm, size: comm.Iallgather(bytes(size), bytearray(size * comm.size))),
-    "Ireduce": _waits(lambda comm, size: comm.Ireduce(_ints(size), _ints(size))),
-    "Bcast_init": _starts(lambda comm, size: comm.Bcast_init(bytearray(size))),
-    "Alltoall_init": _starts(
+    "Ibarrier": _nonblocking(lambda comm, _: comm.Ibarrier()),
+    "Iallgather": _nonblocking(lambda comm, size: comm.Iallgather(bytes(size), bytearray(size * comm.size))),
+    "Ireduce": _nonblocking(lambda comm, size: comm.Ireduce(_ints(size), _ints(size))),
+    "Bcast_init": _persistent(lambda comm, size: comm.Bcast_init(bytearray(size))),
+    "Alltoall_init": _persistent(
         lambda comm, size: comm.Alltoall_init(bytes(size * comm.size), bytearray(size * comm.size))
     ),
 }
-"""Calls that consist of those of `CALLS`."""
+"""Calls that are composed of those in `CALLS`."""
 
 
-def ends(
+def survivors_errors(
     folder: Path, call: Call, size: int, victim: int, cluster: Cluster, rounds: int, **options: Any
 ) -> dict[str, tuple[int, str, int]]:
     """Let all ranks repeat a call until it fails. The victim crashes after `rounds` calls.
-    Returns each survivor's error class, message, and time from the crash on in ns."""
+    Returns each survivor's error class, message, and time since the crash in ns."""
 
     async def program(comm: Comm, node: Node) -> tuple[int, str, int]:
         start_time, count = node.now(), 0
@@ -126,11 +126,11 @@ def ends(
             try:
                 await call(comm, size)
             except MPIError as error:
-                return error.Get_error_class(), str(error), node.now() - start_time - _LATE
+                return error.Get_error_class(), str(error), node.now() - start_time - _CRASH_TIME
             count += 1
             await node.sleep(MILLISECOND)
 
-    crash = Crash(on=f"n{victim + 1}", at=f"{_LATE}ns")
+    crash = Crash(on=f"n{victim + 1}", at=f"{_CRASH_TIME}ns")
     scenario = Scenario(name="crash", faults=(crash,))
     result = testbed.run(cluster, program, scenario=scenario, output=folder / "run", timeout=20.0, **options)
     return result.results

@@ -23,7 +23,7 @@ _COUNTS: Final = (0, 1, 3, 40, 700, 3_000)
 
 
 class _Case:
-    """A call that all ranks make with equal arguments. rows: each rank's items. root, op: as far as the call has them."""
+    """Arguments of a call, equal on all ranks. rows: each rank's items. root, op: used if the call has them."""
 
     def __init__(self, rng: random.Random, size: int) -> None:
         self.size = size
@@ -108,7 +108,7 @@ async def _objects(comm: Comm, case: _Case) -> None:
     assert await comm.gather(own_object, case.root) == (all_objects if comm.rank == case.root else None)
 
 
-async def _at_once(comm: Comm, case: _Case) -> None:
+async def _nonblocking(comm: Comm, case: _Case) -> None:
     gathered, summed = case.empty(*case.rows.shape), case.empty(case.rows.shape[1])
     requests = [
         await comm.Iallgather(case.rows[comm.rank], gathered),
@@ -121,12 +121,12 @@ async def _at_once(comm: Comm, case: _Case) -> None:
 
 
 _CALLS: Final[tuple[Callable[[Comm, _Case], Awaitable[None]], ...]] = (
-    _bcast, _gather, _scatter, _allgather, _alltoall, _vectors, _reductions, _objects, _at_once,
+    _bcast, _gather, _scatter, _allgather, _alltoall, _vectors, _reductions, _objects, _nonblocking,
 )  # fmt: skip
 
 
 async def compare(comm: Comm, node: Node, *, cases: int = 20) -> int:  # workload
-    """Make random collective calls; return how many this rank took part in. All ranks draw the same ones."""
+    """Make random collective calls; return the number in which this rank took part. All ranks draw the same calls."""
     rng = random.Random(node.seed)
     calls_made = 0
     for _ in range(cases):

@@ -1,4 +1,4 @@
-"""Rows of reproductions compared with the kept and documented ones."""
+"""Compare a reproduction's rows with the kept, documented ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from testbed.controller.papers.reproduction import Reproduction
 from testbed.observe.kept_rows import kept_rows, to_keep
 
 
-def otherwise_documented(reproduction: Reproduction) -> list[str]:
-    """Names of the rows and shapes that this reproduction has and those that are kept have not, or not so. `testbed
-    reproduce --keep` measures them anew."""
+def rows_that_differ(reproduction: Reproduction) -> list[str]:
+    """Return the names of rows and shapes that differ from the kept ones or are not kept. `testbed reproduce --keep`
+    updates these."""
     kept_system, measured = kept_rows(reproduction.system), to_keep(reproduction)
     assert kept_system is not None
     assert measured["rows"]

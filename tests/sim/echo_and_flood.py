@@ -14,8 +14,8 @@ REPLY = 2
 
 
 class EchoFirmware:
-    """Every descriptor is a message that the host has left in `outgoing`; a request is answered, and a reply gives its
-    descriptor back. Unanswered requests are repeated after `timeout`, if that is not 0."""
+    """A descriptor is the index of a message in the host's `outgoing`. A request is replied to; its reply completes the
+    descriptor. Requests without a reply are resent after `timeout` ns, if that is not 0."""
 
     def __init__(self, adapter: Adapter, nic: Nic, timeout: int) -> None:
         self._adapter = adapter
@@ -23,7 +23,7 @@ class EchoFirmware:
         self._timeout = timeout
         self.outgoing: dict[int, tuple[int, bytearray]] = {}
         self.inbox = bytearray(2048)
-        self.open: dict[int, int] = {}  # index -> time of its repetition
+        self.open: dict[int, int] = {}  # index -> time of its retransmission
         self.frames: list[tuple[int, bytes]] = []
         self.resent = 0
 
@@ -44,12 +44,12 @@ class EchoFirmware:
             self._nic.post_completion(index)
 
     def on_doorbell(self, now: int, index: int) -> None:
-        self._ask(now, index)
+        self._send_request(now, index)
 
     def on_timer(self, now: int) -> None:
         for index in [index for index, deadline in self.open.items() if deadline <= now]:
             self.resent += 1
-            self._ask(now, index)
+            self._send_request(now, index)
 
     def counter_values(self) -> Mapping[str, int]:
         return {"frames": len(self.frames), "resent": self.resent}
@@ -57,7 +57,7 @@ class EchoFirmware:
     def pending_work(self) -> list[str]:
         return [f"request {index} has no reply" for index in self.open]
 
-    def _ask(self, now: int, index: int) -> None:
+    def _send_request(self, now: int, index: int) -> None:
         peer, data = self.outgoing[index]
         self.open[index] = now + self._timeout
         payload = self._nic.dma_read([memoryview(data)])
@@ -72,27 +72,27 @@ class EchoEndpoint:
         self.adapter = adapter
         self.firmware = firmware
         self._nic = nic
-        self._asked: dict[int, Completion[None]] = {}
+        self._completions: dict[int, Completion[None]] = {}
         self._next = 0
 
-    def ask(self, peer: int, data: bytes) -> Completion[None]:
-        """Done when the reply has come."""
+    def request(self, peer: int, data: bytes) -> Completion[None]:
+        """The completion is done when the reply has arrived."""
         index = self._next
         self._next += 1
         self.firmware.outgoing[index] = (peer, bytearray(data))
-        completion = self._asked[index] = Completion(f"the reply of node {peer} to request {index}")
+        completion = self._completions[index] = Completion(f"the reply of node {peer} to request {index}")
         self._nic.ring_doorbell(index, 32, 1)
         return completion
 
     def on_completion(self, index: int) -> None:
-        self._asked.pop(index).complete(None)
+        self._completions.pop(index).complete(None)
 
     def pending_work(self) -> list[str]:
-        return [completion.what for completion in self._asked.values()]
+        return [completion.what for completion in self._completions.values()]
 
 
 class EchoPlug:
-    """Builds the agents, and remembers them in the order in which they were built."""
+    """Builds the agents, and records their endpoints in the order in which they were built."""
 
     def __init__(self, timeout: int = 0) -> None:
         self._timeout = timeout
@@ -126,7 +126,7 @@ class FloodFirmware:
         self._nic.send(addresses[index] + payload)
 
     def on_timer(self, now: int) -> None:  # noqa: ARG002
-        raise AssertionError("it has no deadline")
+        raise AssertionError("firmware without a deadline")
 
     def counter_values(self) -> Mapping[str, int]:
         return {"received": self.received}
@@ -145,7 +145,7 @@ class FloodEndpoint:
         self._nic.ring_doorbell(peer, 0, 0)
 
     def on_completion(self, index: int) -> None:  # noqa: ARG002
-        raise AssertionError("it shows nothing")
+        raise AssertionError("firmware without completions")
 
     def pending_work(self) -> list[str]:
         return []

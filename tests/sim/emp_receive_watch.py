@@ -1,4 +1,4 @@
-"""Compares each transition of an incoming message of EMP's firmware with the state table.
+"""Compare each transition of an incoming message of EMP's firmware with the state table.
 
 The row that a frame takes is identified by the counters that the frame increments.
 """
@@ -45,8 +45,8 @@ class _Frame:
 
 
 class _ReceiveWatch:
-    """Wraps the receiver's methods. frames: the frames being handled, innermost last: a host may act, and frames to the
-    NIC itself may arrive, meanwhile; None: an event that is not a frame. claims: the claimed messages."""
+    """Wraps the receiver's methods. frames: stack of the frames being handled, as the host may act and frames from the NIC
+    to itself may arrive meanwhile; None: an event that is not a frame. claims: the claimed messages."""
 
     def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
         self._patch = patch
@@ -55,11 +55,11 @@ class _ReceiveWatch:
         self._claims: dict[tuple[int, int, int], IncomingMessage] = {}
         self._watch_frames("on_first_frame")
         self._watch_frames("on_later_frame")
-        self._watch_answers()
-        self._watch_ends()
-        self._watch_hosts()
+        self._watch_replies()
+        self._watch_drops()
+        self._watch_posts()
 
-    def _saw(self, before: str, event: str, after: str) -> None:
+    def _record(self, before: str, event: str, after: str) -> None:
         self._watch.record(RECEIVE_MESSAGE, before, event, after)
 
     def _begin(self, receiver: Receiver, peer: Peer, message_id: int) -> _Frame:
@@ -67,8 +67,8 @@ class _ReceiveWatch:
         counts = Counter({name: getattr(counters, name) for name in _COUNTERS})
         return _Frame(receiver, peer, message_id, state_of(receiver, peer, message_id), peer.expected_id, counts)
 
-    def _settle(self) -> None:
-        """Attribute all effects so far to the present frame; later ones belong to the next event."""
+    def _finish_frame(self) -> None:
+        """Attribute all effects so far to the current frame; later ones belong to the next event."""
         if not self._frames or (frame := self._frames[-1]) is None:
             return
         self._frames[-1] = None
@@ -80,7 +80,7 @@ class _ReceiveWatch:
         if frame.expected_id is not None and expected_id is not None and frame.expected_id != expected_id:
             skipped = (expected_id - frame.expected_id - ("headers_admitted" in raised_counters)) & _MASK
             for _ in range(min(skipped, 100)):
-                self._saw(EXPECTED, "sender gave up", ENDED)
+                self._record(EXPECTED, "sender gave up", ENDED)
         if raised_counters == {"malformed"} and after == frame.state:
             return
         for row in RECEIVE_MESSAGE.rows:
@@ -89,9 +89,9 @@ class _ReceiveWatch:
                 raised_counters,
                 after,
             ) and raised_counters:
-                self._saw(frame.state, row.event, after)
+                self._record(frame.state, row.event, after)
                 return
-        self._saw(frame.state, f"frame that raises {sorted(raised_counters)}", after)
+        self._record(frame.state, f"frame that raises {sorted(raised_counters)}", after)
 
     def _watch_frames(self, name: str) -> None:
         method = getattr(Receiver, name)
@@ -99,24 +99,24 @@ class _ReceiveWatch:
         def observed(receiver: Receiver, cached: CachedHeader, message_id: int, *fields: object) -> None:
             self._frames.append(self._begin(receiver, cached.peer, message_id))
             method(receiver, cached, message_id, *fields)
-            self._settle()
+            self._finish_frame()
             self._frames.pop()
 
         self._patch.setattr(Receiver, name, observed)
 
-    def _excluded(self, method: Callable[..., None]) -> Callable[..., None]:
+    def _outside_frame(self, method: Callable[..., None]) -> Callable[..., None]:
         def observed(*arguments: object) -> None:
-            self._settle()
+            self._finish_frame()
             self._frames.append(None)
             method(*arguments)
             self._frames.pop()
 
         return observed
 
-    def _watch_answers(self) -> None:
-        """Exclude what a returned descriptor lets the host do, and answers to probes, from a frame's effects."""
-        self._patch.setattr(Card, "return_descriptor", self._excluded(Card.return_descriptor))
-        self._patch.setattr(Receiver, "_answer_probes", self._excluded(Receiver._answer_probes))
+    def _watch_replies(self) -> None:
+        """Exclude the host's actions after a returned descriptor, and replies to probes, from a frame's effects."""
+        self._patch.setattr(Card, "return_descriptor", self._outside_frame(Card.return_descriptor))
+        self._patch.setattr(Receiver, "_answer_probes", self._outside_frame(Receiver._answer_probes))
         complete_probe = Receiver._complete_probe
 
         def watched_complete_probe(receiver: Receiver, probe: PostedReceive, message: IncomingMessage) -> None:
@@ -125,19 +125,19 @@ class _ReceiveWatch:
             if receiver._claimed.get(key) is message and self._claims.get(frame_key) is not message:
                 self._claims[frame_key] = message
                 peer = receiver._card.peers.known[message.source]
-                self._saw(HELD, "probe that claims", state_of(receiver, peer, message.id))
+                self._record(HELD, "probe that claims", state_of(receiver, peer, message.id))
             complete_probe(receiver, probe, message)
 
         self._patch.setattr(Receiver, "_complete_probe", watched_complete_probe)
 
-    def _watch_ends(self) -> None:
+    def _watch_drops(self) -> None:
         drop, drop_abandoned = Receiver._drop, Receiver._drop_abandoned
         events = {stat.ABANDONED: "sender gave up", stat.RESTARTED: "peer restarted"}
 
         def watched_drop(receiver: Receiver, peer: Peer, messages: list[IncomingMessage], status: int) -> None:
             before = [state_of(receiver, peer, message.id) for message in messages]
             for state in before:
-                self._saw(state, events[status], ENDED)
+                self._record(state, events[status], ENDED)
             drop(receiver, peer, messages, status)
             assert not any(peer.incoming_messages.get(message.id) is message for message in messages)
 
@@ -154,7 +154,7 @@ class _ReceiveWatch:
         self._patch.setattr(Receiver, "_drop", watched_drop)
         self._patch.setattr(Receiver, "_drop_abandoned", watched_drop_abandoned)
 
-    def _watch_hosts(self) -> None:
+    def _watch_posts(self) -> None:
         post, post_claimed = Receiver.post, Receiver.post_claimed
 
         def watched_post(receiver: Receiver, receive: PostedReceive) -> None:
@@ -162,14 +162,14 @@ class _ReceiveWatch:
             post(receiver, receive)
             for peer, message in before:
                 if message.receive is receive:
-                    self._saw(HELD, "receive", state_of(receiver, peer, message.id))
+                    self._record(HELD, "receive", state_of(receiver, peer, message.id))
 
         def watched_claimed(receiver: Receiver, receive: PostedReceive) -> None:
             message = receiver._claimed.get((receive.source, receive.tag))
             post_claimed(receiver, receive)
             if message is not None:
                 peer = receiver._card.peers.known[receive.source]
-                self._saw(CLAIMED, "receive", state_of(receiver, peer, message.id))
+                self._record(CLAIMED, "receive", state_of(receiver, peer, message.id))
 
         self._patch.setattr(Receiver, "post", watched_post)
         self._patch.setattr(Receiver, "post_claimed", watched_claimed)

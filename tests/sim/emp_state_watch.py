@@ -1,4 +1,4 @@
-"""Compares each transition of an outgoing message of EMP's firmware with the state table."""
+"""Compare each transition of an outgoing message of EMP's firmware with the state table."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class _SendWatch:
         self._watch_first_transmissions()
         self._watch_resends()
         self._watch_acknowledgements()
-        self._watch_ends()
+        self._watch_removals()
 
-    def _saw(self, before: str, event: str, after: str) -> None:
+    def _record(self, before: str, event: str, after: str) -> None:
         self._watch.record(SEND_MESSAGE, before, event, after)
 
     def _watch_causes(self) -> None:
@@ -52,9 +52,9 @@ class _SendWatch:
             restarted(sender, now, peer)
 
         def watched_pump(sender: Sender, now: int, peer: Peer) -> None:
-            kept_events, self._kept = self._kept, []
-            for message in kept_events:
-                self._saw(QUEUED, "peer restarted", state_of(peer, message))
+            kept, self._kept = self._kept, []
+            for message in kept:
+                self._record(QUEUED, "peer restarted", state_of(peer, message))
             pump(sender, now, peer)
 
         self._patch.setattr(Sender, "on_peer_restarted", watched_restarted)
@@ -76,7 +76,7 @@ class _SendWatch:
         ) -> None:
             before = state_of(peer, message)
             record(sender, now, peer, message, collection, is_queued)
-            self._saw(before, "window has room", state_of(peer, message))
+            self._record(before, "window has room", state_of(peer, message))
 
         self._patch.setattr(Sender, "_record_first_transmission", watched_record)
 
@@ -87,13 +87,13 @@ class _SendWatch:
             before = state_of(peer, message)
             park(sender, peer, message)
             self._parking = message
-            self._saw(before, f"{self._cause} with nothing acknowledged", state_of(peer, message))
+            self._record(before, f"{self._cause} with nothing acknowledged", state_of(peer, message))
 
         def watched_resend(sender: Sender, now: int, peer: Peer, message: OutgoingMessage, collection: int) -> None:
             before, is_parking, self._parking = state_of(peer, message), self._parking is message, None
             resend(sender, now, peer, message, collection)
             if self._cause and not is_parking:
-                self._saw(before, self._cause, state_of(peer, message))
+                self._record(before, self._cause, state_of(peer, message))
 
         self._patch.setattr(Sender, "_park", watched_park)
         self._patch.setattr(Sender, "_resend", watched_resend)
@@ -117,20 +117,20 @@ class _SendWatch:
             else:
                 event = "last acknowledgement" if is_last else "acknowledgement"
             if message is not None:
-                self._saw(before, event, state_of(peer, message))
+                self._record(before, event, state_of(peer, message))
             elif was_begun:
-                self._saw(before, event, ENDED)
+                self._record(before, event, ENDED)
 
         self._patch.setattr(Sender, "on_acknowledgement", observed)
 
-    def _watch_ends(self) -> None:
+    def _watch_removals(self) -> None:
         remove = Sender._remove
 
         def watched_remove(sender: Sender, peer: Peer, message: OutgoingMessage) -> None:
             before = state_of(peer, message)
             event = "gave up" if self._cause == "timeout" else self._cause
             remove(sender, peer, message)
-            self._saw(before, event, state_of(peer, message))
+            self._record(before, event, state_of(peer, message))
 
         self._patch.setattr(Sender, "_remove", watched_remove)
 

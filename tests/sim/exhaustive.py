@@ -1,7 +1,7 @@
 """Exhaustive schedules of the shipped protocols, each with settings so small that a few frames reach their limits.
 
 python -m tests.sim.exhaustive emp               every schedule of every exchange, on all processors
-python -m tests.sim.exhaustive emp 1+1 pdthpp    one of them again, in words
+python -m tests.sim.exhaustive emp 1+1 pdthpp    repeat one of them, with all transmissions
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from testbed.controller.conformance.exchanges import EXCHANGES, MatchedExchange,
 from testbed.controller.conformance.fate_schedules import DEPTH, Gate, Subject, run_with_gate, search_all
 from testbed.controller.conformance.network_faults import MILLISECOND
 from testbed.controller.conformance.trials import Violation, print_line
-from tests.sim.am2_exchanges import CASES, STRANGERS, Active
+from tests.sim.am2_exchanges import CASES, UNACQUAINTED, ActiveMessageExchange
 
-# A header that was lost is sent again after at most one longest time-out. What was sent behind it was not admitted
-# meanwhile, and waits for its own timer: one more. The rest are round trips.
+# A lost header is resent after at most the longest time-out. Frames sent after it were not admitted meanwhile and wait for
+# their own timer: another time-out. The rest are round trips.
 EMP_MATCHING: Final = MatchedProtocol(
     plug=emp.plug(Settings(window=2)), device=emp_mpi.device,
     payload=1472, bound=2 * Settings().longest_timeout + MILLISECOND,
     resources=lambda host: (host.free_descriptors, host.pinned),
 )  # fmt: skip
 
-# A session is made first: an introduction and its answer may be lost, and each is sent again after a time-out that doubles.
-# Then a tail of requests may be lost, twice. Time-outs are looked for in steps, so that each may take two.
+# First a session is established: an introduction and its reply may be lost, and each is resent after a time-out that
+# doubles. Then the last requests may be lost, twice. Time-outs are checked periodically, so that each may take two periods.
 SSAM_MATCHING: Final = MatchedProtocol(
     plug=ssam.plug(ssam.Settings(window=4)), device=ssam_mpi.device,
     payload=40, bound=4 * (ssam.Settings().timeout << 4) + MILLISECOND,
     resources=lambda host: (len(host.pending_work()),),
 )  # fmt: skip
-# As for EMP, after connections have been made, for which the same holds.
+# As for EMP, after the connections are established, for which the same holds.
 VIA_MATCHING: Final = MatchedProtocol(
     plug=via.plug(via.Settings(window=2, acknowledge=1)), device=via_mpi.device,
     payload=1400, bound=4 * via.Settings().longest_timeout + MILLISECOND,
@@ -51,7 +51,7 @@ VIA_MATCHING: Final = MatchedProtocol(
 )  # fmt: skip
 
 
-# A connection request that was lost, and then a message, are each sent again after the resend's ticks, by a clock of ticks.
+# A lost connection request, and then a lost message, are each resent after `resend` ticks of the clock.
 _MX_TICK: Final = 100_000
 _MX: Final = openmx.Settings(tick=_MX_TICK, resend=4, pull_timeout=4 * _MX_TICK)
 MX_EAGER: Final = MatchedProtocol(
@@ -59,7 +59,7 @@ MX_EAGER: Final = MatchedProtocol(
     payload=1462, bound=2 * (_MX.resend + 2) * _MX_TICK + MILLISECOND,
     resources=lambda host: (len(host.pending_work()),),
 )  # fmt: skip
-# A pull that has lost its last request waits for a time-out more.
+# A pull whose last request is lost waits for another time-out.
 MX_PULLED: Final = replace(
     MX_EAGER, bound=MX_EAGER.bound + _MX.pull_timeout, plug=openmx.plug(replace(_MX, rendezvous=128))
 )
@@ -80,7 +80,10 @@ EMP: Final = _matching("emp", DEPTH, usual=EMP_MATCHING)
 # A peer that has owed replies for long is looked at again after the last one.
 AM2: Final = Subject(
     "am2",
-    {name: partial(Active, case, have_met=name not in STRANGERS) for name, case in CASES.items()},
+    {
+        name: partial(ActiveMessageExchange, case, are_introduced=name not in UNACQUAINTED)
+        for name, case in CASES.items()
+    },
     f"{COMMAND} am2 %s %s",
     depth=5,
     rest=3 * Am2Settings().keepalive,

@@ -1,10 +1,10 @@
 """The golden loss matrix: the costs of messages by size and loss, for each protocol, as a table that is checked in.
 
-Every figure is an integer and follows from the firmware's decisions, the wire model and its fates: whoever changes a timer,
-a window or a frame changes the table, and sees in its diff what that does (after smoltcp's golden tables).
+Every number is an integer and follows from the firmware's decisions, the wire model and the frames' fates: a change of a
+timer, a window or a frame shows in the table's diff (after smoltcp's golden tables).
 
     python -m tests.sim.golden_loss emp             print a protocol's table
-    python -m tests.sim.golden_loss emp --write     and keep it: tests/sim/golden/loss_emp.txt
+    python -m tests.sim.golden_loss emp --write     and write it to tests/sim/golden/loss_emp.txt
 
 Another protocol is another `Subject`.
 """
@@ -38,7 +38,7 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.elements import ImpairmentKeys
 from testbed.spec.model import Description
 
-REQUEST, ANSWER, TAG = 1, 2, 77
+REQUEST, REPLY, TAG = 1, 2, 77
 
 FOLDER: Final = Path(__file__).parent / "golden"
 TIMEOUT: Final = 600_000_000_000
@@ -53,10 +53,10 @@ LOSSES: Final[dict[str, ImpairmentKeys]] = {
     "bursts": {"gemodel": "1% 30%"},
 }
 MESSAGES: Final = {0: 200, 4: 200, 1456: 200, 1457: 200, 5824: 100, 65_536: 20, 1_048_576: 2}
-"""Number of messages by size in bytes: sizes on both sides of a frame's end, four frames, and many."""
+"""Number of messages by size in bytes: below and above the payload of one frame, four frames, and many."""
 
 CELL_MESSAGES: Final = {0: 200, 4: 200, 30: 200, 31: 200, 1456: 20, 4096: 10, 4097: 10, 65_536: 2}
-"""Sizes where a frame is a cell: one, two, as many as are sent at once, and many."""
+"""Number of messages by size in bytes where frames are cells: one cell, two, a full burst, and many."""
 
 Start = Callable[[Simulation, int, int], "Task[int]"]
 
@@ -66,8 +66,8 @@ class Subject:
     """Subject of the matrix.
 
     columns: firmware counters, added up over both nodes, that form each column. start: sends all messages of a size
-    from one node to the other; its task returns when the last one is answered. plug: plug of its NICs. how: definition of a
-    message, for the table's head. messages: how many of each size.
+    from one node to the other; its task returns when the last one is acknowledged or replied to. plug: of its
+    NICs. how: when a message is sent, for the table's header. messages: number of messages by size.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -84,8 +84,8 @@ _HEAD: Final = """\
 """
 
 
-def by_device(device: Callable[[Any], Device], simulation: Simulation, size: int, count: int) -> Task[int]:
-    """Send through MPI's device."""
+def send_by_mpi(device: Callable[[Any], Device], simulation: Simulation, size: int, count: int) -> Task[int]:
+    """Send with MPI's device."""
     sender, receiver = simulation.nodes.values()
     task = simulation.spawn(sender.name, send_all, device(sender.endpoint), size, count)
     simulation.spawn(receiver.name, receive_all, device(receiver.endpoint), size, count)
@@ -109,19 +109,19 @@ async def receive_all(endpoint: object, node: SimNode, device: Device, size: int
             receives.append(device.receive(0, 0, 0, buffers[number % 2]))
 
 
-def by_requests(simulation: Simulation, size: int, count: int) -> Task[int]:
+def send_by_am2(simulation: Simulation, size: int, count: int) -> Task[int]:
     """Active messages: medium ones up to their maximum size, then bulk."""
     sender, receiver = simulation.nodes.values()
-    task = simulation.spawn(sender.name, ask_all, size, count)
-    simulation.spawn(receiver.name, answer_all, size, count)
+    task = simulation.spawn(sender.name, request_all, size, count)
+    simulation.spawn(receiver.name, reply_to_all, size, count)
     return task
 
 
-async def ask_all(am: ActiveMessages, node: SimNode, size: int, count: int) -> int:
+async def request_all(am: ActiveMessages, node: SimNode, size: int, count: int) -> int:
     """Send all requests; return when the last one is replied to."""
     replies: list[int] = []
     endpoint = am.allocate_bundle().allocate_endpoint()
-    endpoint.set_handler(ANSWER, lambda _, number: replies.append(number))
+    endpoint.set_handler(REPLY, lambda _, number: replies.append(number))
     endpoint.map(0, EndpointName(1, 0), TAG)
     data = bytes(size)
     for number in range(count):
@@ -135,11 +135,11 @@ async def ask_all(am: ActiveMessages, node: SimNode, size: int, count: int) -> i
     return node.now()
 
 
-async def answer_all(am: ActiveMessages, node: SimNode, size: int, count: int) -> None:  # noqa: ARG001
+async def reply_to_all(am: ActiveMessages, node: SimNode, size: int, count: int) -> None:  # noqa: ARG001
     endpoint = am.allocate_bundle().allocate_endpoint()
     endpoint.tag = TAG
     endpoint.segment = bytearray(size)
-    endpoint.set_handler(REQUEST, lambda token, _, number: token.reply(ANSWER, number))
+    endpoint.set_handler(REQUEST, lambda token, _, number: token.reply(REPLY, number))
     handled_count = 0
     while handled_count < count:
         await endpoint.wait()
@@ -154,7 +154,7 @@ SUBJECTS: Final = {
             "acks": ("acknowledgements_sent", "reacknowledgements_sent"),
             "time-outs": ("collections_resent",),
         },
-        partial(by_device, mpi.device),
+        partial(send_by_mpi, mpi.device),
         emp.plug(),
         "each sent when the one before has been acknowledged",
     ),
@@ -165,7 +165,7 @@ SUBJECTS: Final = {
             "acks": ("acknowledgements_sent",),
             "refused": ("refusals_received",),
         },
-        by_requests,
+        send_by_am2,
         am2_plug(),
         "as requests, each sent when the one before has been replied to",
     ),
@@ -176,7 +176,7 @@ SUBJECTS: Final = {
             "again": ("answered_again",),
             "time-outs": ("resent",),
         },
-        partial(by_device, ssam_device),
+        partial(send_by_mpi, ssam_device),
         ssam_plug(),
         "each sent when the one before is in the window",
         CELL_MESSAGES,
@@ -188,7 +188,7 @@ SUBJECTS: Final = {
             "acks": ("acknowledgements_sent",),
             "time-outs": ("timeouts",),
         },
-        partial(by_device, via_device),
+        partial(send_by_mpi, via_device),
         via_plug(),
         "each sent when the one before has been copied",
     ),
@@ -199,12 +199,12 @@ SUBJECTS: Final = {
             "acks": ("send_liback",),
             "time-outs": ("pull_timeout_handler_first_block",),
         },
-        partial(by_device, openmx_device),
+        partial(send_by_mpi, openmx_device),
         openmx_plug(),
         "each sent when the one before has left its buffer",
     ),
 }
-"""frames, packets: data, for the first time. acks: NACKs, too. time-outs: number of complete retransmissions."""
+"""frames, packets: first transmissions of data. acks: includes NACKs. time-outs: number of complete retransmissions."""
 
 
 def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, int]:
@@ -216,7 +216,7 @@ def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, 
         simulation.run(timeout=TIMEOUT)
         counter_values = [node.agent.firmware.counter_values() for node in simulation.nodes.values()]
         return {"time": task.result()} | {
-            column: sum(of_one[counter] for of_one in counter_values for counter in counters)
+            column: sum(values[counter] for values in counter_values for counter in counters)
             for column, counters in subject.columns.items()
         }
 

@@ -1,4 +1,4 @@
-"""AM-II nodes that send requests to each other, and read their NICs' routes by privileged endpoints."""
+"""AM-II nodes that send requests to each other, and read their NICs' routes through privileged endpoints."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from protocols.am2.host.token import Token
 from testbed.workloads.form import Native, Node
 from testbed.workloads.workload_settings import Duration
 
-TAG, ASK, ANSWER = 7, 1, 2
+TAG, REQUEST, REPLY = 7, 1, 2
 PAUSE = 1_000_000  # ns
 
 
 class Daemons(Native[ActiveMessages]):
-    """Every node asks all others once. daemon: each node has a mapper daemon. over: how long a node serves at most; it
-    ends before if all others have replied to it and asked it.
+    """Every node sends a request to each other one. daemon: each node has a mapper daemon. over: maximum ns that a node
+    serves; it ends earlier if all others have replied to it and sent it a request.
 
-    A node returns: nodes that have replied; routes, by node, in hexadecimal; leads, of its daemon, if it has one.
+    A node returns the nodes that have replied, the routes by node in hexadecimal, and whether its mapper leads.
     """
 
     protocol = "am2"
@@ -34,23 +34,23 @@ class Daemons(Native[ActiveMessages]):
         def on_returned(message: Returned) -> None:
             peers.append(message.destination.node)
 
-        def asks(token: Token) -> None:
+        def on_request(token: Token) -> None:
             requesters.add(token.source.node)
-            token.reply(ANSWER)
+            token.reply(REPLY)
 
         endpoint.tag = TAG
-        endpoint.set_handler(ASK, asks)
-        endpoint.set_handler(ANSWER, lambda token: received.add(token.source.node))
+        endpoint.set_handler(REQUEST, on_request)
+        endpoint.set_handler(REPLY, lambda token: received.add(token.source.node))
         endpoint.error_handler = on_returned
         daemon = MapperDaemon(library, node)
         mapping = node.spawn(daemon.run(), "mapper") if self.daemon else None
         while node.now() < end_time and not len(received) == len(requesters) == len(indices):
-            while peers:  # its program may not have begun
-                await endpoint.request(indices[peers.pop()], ASK)
+            while peers:  # again if one was returned: the peer's program may not have started
+                await endpoint.request(indices[peers.pop()], REQUEST)
             await node.sleep(PAUSE)
             await endpoint.poll()
         routes = (await daemon.endpoint.read_routes()).paths
-        del mapping  # it ends with the run
+        del mapping  # the task ends with the run
         return {
             "replies": sorted(received),
             "routes": {str(number): path.route.hex() for number, path in routes.items()},

@@ -1,4 +1,4 @@
-"""mpi4py's scripts, unchanged and with the changed import of `testbed.mpi`."""
+"""Scripts for mpi4py, unchanged and with the import of `testbed.mpi`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import shutil
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "mpi_scripts"
-THEIRS = "from mpi4py import MPI\n"
-OURS = "from testbed.mpi import MPI\n"
+MPI4PY_IMPORT = "from mpi4py import MPI\n"
+TESTBED_IMPORT = "from testbed.mpi import MPI\n"
 
 
-def with_our_import(name: str, folder: Path) -> str:
-    """Copy a script of `mpi_scripts` and its module into the folder, with our import."""
+def with_testbed_import(name: str, folder: Path) -> str:
+    """Copy a script of `mpi_scripts` and its module into the folder, with the import of `testbed.mpi`; return its path."""
     for file in SCRIPTS.glob("*.py"):
         shutil.copy(file, folder)
     text = (folder / name).read_text()
-    assert text.count(THEIRS) == 1
-    (folder / name).write_text(text.replace(THEIRS, OURS))
+    assert text.count(MPI4PY_IMPORT) == 1
+    (folder / name).write_text(text.replace(MPI4PY_IMPORT, TESTBED_IMPORT))
     return str(folder / name)
 
 
 def write_script(folder: Path, *lines: str) -> str:
-    """A script of these lines, behind the import."""
+    """Write a script of these lines after the import; return its path."""
     path = folder / "script.py"
-    path.write_text(OURS + "\n".join(["comm = MPI.COMM_WORLD", *lines]) + "\n")
+    path.write_text(TESTBED_IMPORT + "\n".join(["comm = MPI.COMM_WORLD", *lines]) + "\n")
     return str(path)

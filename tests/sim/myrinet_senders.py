@@ -17,47 +17,45 @@ Routes = Mapping[tuple[str, str], bytes]
 
 
 def tree_routes(layout: Layout) -> Routes:
-    """Along one spanning tree of the switches, so that no frames can wait for each other in a circle."""
-    opposite_ends = {end: second for link in layout.links for end, second in ((link.a, link.b), (link.b, link.a))}
+    """Return the routes along one spanning tree of the switches, on which no deadlock is possible."""
+    peer_ends = {end: second for link in layout.links for end, second in ((link.a, link.b), (link.b, link.a))}
     switches = {switch.name for switch in layout.switches}
     tree: dict[str, dict[str, End]] = {name: {} for name in switches}
     reached, to_visit = {layout.switches[0].name}, deque([layout.switches[0].name])
     while to_visit:
         name = to_visit.popleft()
-        for end, second in opposite_ends.items():
+        for end, second in peer_ends.items():
             if end.owner == name and second.owner in switches and second.owner not in reached:
                 reached.add(second.owner)
                 to_visit.append(second.owner)
                 tree[name][second.owner], tree[second.owner][name] = end, second
     nics = {node.name: End(node.name, node.nics[0].name) for node in layout.nodes}
     return {
-        (source, destination): _route(tree, opposite_ends, nics[source], nics[destination])
+        (source, destination): _route(tree, peer_ends, nics[source], nics[destination])
         for source in nics
         for destination in nics
         if source != destination
     }
 
 
-def _route(
-    tree: Mapping[str, Mapping[str, End]], opposite_ends: Mapping[End, End], source: End, destination: End
-) -> bytes:
-    first, last = opposite_ends[source], opposite_ends[destination]
-    before = {first.owner: ""}
+def _route(tree: Mapping[str, Mapping[str, End]], peer_ends: Mapping[End, End], source: End, destination: End) -> bytes:
+    first, last = peer_ends[source], peer_ends[destination]
+    previous = {first.owner: ""}
     to_visit = deque([first.owner])
-    while last.owner not in before:
+    while last.owner not in previous:
         name = to_visit.popleft()
         for neighbour in tree[name]:
-            if neighbour not in before:
-                before[neighbour] = name
+            if neighbour not in previous:
+                previous[neighbour] = name
                 to_visit.append(neighbour)
     path = [last.owner]
-    while before[path[-1]]:
-        path.append(before[path[-1]])
+    while previous[path[-1]]:
+        path.append(previous[path[-1]])
     route, end = [], first
     for name, following in zip(path[::-1], path[-2::-1], strict=False):
         out_end = tree[name][following]
         route.append(int(out_end.port) - int(end.port))
-        end = opposite_ends[out_end]
+        end = peer_ends[out_end]
     route.append(int(last.port) - int(end.port))
     return bytes(map(route_byte, route))
 
@@ -72,15 +70,15 @@ class MyrinetSender:
         self._nic = nic
         self._plug = plug
         self._sent = 0
-        self.came: list[tuple[int, int, int]] = []
-        """When, from which node, which of its frames."""
-        self.broken: list[bytes] = []
+        self.arrivals: list[tuple[int, int, int]] = []
+        """Time, number of the source node, and sequence number of each frame."""
+        self.invalid: list[bytes] = []
 
     def receive(self, now: int, frame: bytes) -> None:
         if not is_intact(frame) or frame[14:16] != TYPE:
-            self.broken.append(frame)
+            self.invalid.append(frame)
             return
-        self.came.append((now, int.from_bytes(frame[16:18], "big"), int.from_bytes(frame[18:20], "big")))
+        self.arrivals.append((now, int.from_bytes(frame[16:18], "big"), int.from_bytes(frame[18:20], "big")))
 
     def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
         adapter, names = self._adapter, self._plug.names
@@ -91,10 +89,10 @@ class MyrinetSender:
         self._nic.send(append_crc(head, route + TYPE + payload))
 
     def on_timer(self, now: int) -> None:  # noqa: ARG002
-        raise AssertionError("it has no deadline")
+        raise AssertionError("firmware without a deadline")
 
     def counter_values(self) -> Mapping[str, int]:
-        return {"received": len(self.came)}
+        return {"received": len(self.arrivals)}
 
     def pending_work(self) -> list[str]:
         return []
@@ -102,22 +100,22 @@ class MyrinetSender:
 
 class _NullHost:
     def on_completion(self, index: int) -> None:  # noqa: ARG002
-        raise AssertionError("it shows nothing")
+        raise AssertionError("firmware without completions")
 
     def pending_work(self) -> list[str]:
         return []
 
 
 class MyrinetSenderPlug:
-    """size: bytes that each frame carries."""
+    """Builds the NICs' agents. size: bytes of each frame's payload."""
 
     def __init__(self, layout: Layout, size: int = 1000) -> None:
         self.names = [node.name for node in layout.nodes]
         self.routes = tree_routes(layout)
         self.size = size
-        self.couriers: list[MyrinetSender] = []
+        self.senders: list[MyrinetSender] = []
 
     def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
-        courier = MyrinetSender(adapter, nic, self)
-        self.couriers.append(courier)
-        return Agent(courier, _NullHost())
+        sender = MyrinetSender(adapter, nic, self)
+        self.senders.append(sender)
+        return Agent(sender, _NullHost())

@@ -1,5 +1,5 @@
-"""Watches Open-MX's state machines: the steps of endpoints, pulls and partners, which the tables carry out, and messages to
-open endpoints, which the driver and the table count independently."""
+"""Watch Open-MX's state machines: steps of endpoints, pulls and partners, which the product takes from the tables, and
+messages to open endpoints, which the driver and the table count independently."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tests.sim.state_watch import Watch
 
 def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Count the steps of endpoints in drivers."""
-    step, hand_over = Firmware._step, Firmware._deliver
+    step, deliver = Firmware._step, Firmware._deliver
 
     def watched_step(firmware: Firmware, endpoint: DriverEndpoint, event: str) -> None:
         before = endpoint.state
         step(firmware, endpoint, event)
         watch.record(states.ENDPOINT, before, event, endpoint.state)
 
-    def watched_hand_over(
+    def watched_deliver(
         firmware: Firmware, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b""
     ) -> None:
         dropped = firmware.counters.unexp_eventq_full
-        hand_over(firmware, endpoint, event, data)
+        deliver(firmware, endpoint, event, data)
         if firmware.counters.unexp_eventq_full == dropped:
             kind = "connection request" if event.kind == TYPE_CONNECT else "message"
             watch.record(states.ENDPOINT, endpoint.state, kind, endpoint.state)
 
     patch.setattr(Firmware, "_step", watched_step)
-    patch.setattr(Firmware, "_deliver", watched_hand_over)
+    patch.setattr(Firmware, "_deliver", watched_deliver)
 
 
 def watch_pulls(patch: pytest.MonkeyPatch, watch: Watch) -> None:

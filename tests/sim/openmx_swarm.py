@@ -1,11 +1,11 @@
 """The swarm of Open-MX: random cases in the simulator, each first under faults, then on a healed network.
 
 While faults last no message may be received twice, changed or out of order, and none may count as arrived that has not been
-received. Once they are over everything must come to its end; where no connection has been ended, every message arrives.
-Nothing is left: no pinned memory, no zombie, no timer. Where a NIC has receive queues, all frames of an endpoint are
+received. After the faults every operation must complete; where no connection has been closed, every message arrives. No
+memory stays pinned, and no zombie and no timer is left. Where a NIC has receive queues, all frames of an endpoint are
 handled by one core.
 
-    python -m tests.sim.openmx_swarm 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.openmx_swarm 4711        repeat one case, and shrink it if it fails
     python -m tests.sim.openmx_swarm 0 1000      a range of them
 """
 
@@ -51,22 +51,22 @@ from tests.sim.unwrapped_errors import unwrapped
 from tests.unit.protocols.openmx_ledger import ANYONE, Ledger
 
 TIMEOUT: Final = 60 * SECOND
-"""Virtual time after the faults in which a case must have ended."""
+"""Virtual time after the faults by which a case must have ended."""
 KEY: Final = 0
-"""Key of all endpoints, which a message names that begins a connection."""
+"""Key of all endpoints, which a connection request must name."""
 IN_FLIGHT: Final = 35 * MILLISECOND
-"""Time in which frames that were on slow links when these healed have arrived."""
-LAST: Final = 8
-"""Bytes of the messages that all send to all at the end."""
-MISTAKES: Final = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors by which the ledger, driver and library show that something is wrong."""
-ENDS: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_SESSION, Status.BAD_ENDPOINT)
-"""Statuses with which a connection attempt with the right key may fail."""
+"""Time after which the frames that were on slow links when the faults ended have arrived."""
+FINAL_SIZE: Final = 8
+"""Bytes of the messages that each endpoint sends to each other one at the end."""
+PRODUCT_ERRORS: Final = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors that the ledger, the driver and the library raise if something is wrong."""
+CONNECT_FAILURES: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_SESSION, Status.BAD_ENDPOINT)
+"""Statuses with which a connection attempt with the correct key may fail."""
 
 
 class Run:
-    """Run of one case. ends: the open endpoints, by number. done: actions that each has begun. forgetful:
-    endpoints that were closed or restarted: they forget messages that have arrived, and frames do not distinguish a node's
+    """Run of one case. endpoints: the open endpoints, by number. begun: number of actions that each has begun. reset:
+    endpoints that were closed or restarted: they have lost their messages' state, and frames do not distinguish a node's
     incarnations.
     """
 
@@ -74,38 +74,38 @@ class Run:
         self.case = case
         self.simulation = simulation
         self.ranks = list(simulation.nodes)
-        self.ledger = Ledger(max([LAST, *[action.size for action in case.actions]]))
-        self.ends: dict[int, Endpoint] = {}
+        self.ledger = Ledger(max([FINAL_SIZE, *[action.size for action in case.actions]]))
+        self.endpoints: dict[int, Endpoint] = {}
         self.count = len(self.ranks) * case.per_rank
         self.actions = [[action for action in case.actions if action.end == end] for end in range(self.count)]
-        self.done = [0] * self.count
+        self.begun = [0] * self.count
         self.open_receives: list[list[tuple[int, Request]]] = [[] for _ in range(self.count)]
-        self.forgetful: set[int] = set()
+        self.reset: set[int] = set()
         self.rows: Counter[str] = Counter()
         for end in range(self.count):
             expected = [action.end for action in case.actions if action.peer == end and action.kind in SENDS]
             source(case.seed, f"receives of {end}").shuffle(expected)
-            self.begin(end)
+            self.start_program(end)
             self.simulation.spawn(self.ranks[case.rank_of(end)], self.receive_all, end, expected)
 
-    def begin(self, end: int) -> None:
-        """One incarnation of an endpoint's program."""
-        self.simulation.spawn(self.ranks[self.case.rank_of(end)], self.act_all, end)
+    def start_program(self, end: int) -> None:
+        """Start an incarnation of an endpoint's program."""
+        self.simulation.spawn(self.ranks[self.case.rank_of(end)], self.run_actions, end)
 
-    # Programs.
+    # Programs
 
-    async def act_all(self, library: Library, node: SimNode, end: int) -> None:
+    async def run_actions(self, library: Library, node: SimNode, end: int) -> None:
         await node.sleep(self.case.late[end])
         self.open(library, end)
-        for action in self.actions[end][self.done[end] :]:
+        for action in self.actions[end][self.begun[end] :]:
             await node.sleep(action.pause)
-            self.done[end] += 1
+            self.begun[end] += 1
             await self.act(library, node, action)
 
     async def act(self, library: Library, node: SimNode, action: Action) -> None:
-        end, kind = self.ends[action.end], action.kind
+        end, kind = self.endpoints[action.end], action.kind
         if kind == "reopen":
-            self.forgetful.add(action.end)
+            self.reset.add(action.end)
             end.close()
             await node.sleep(action.pause)
             self.open(library, action.end)
@@ -118,12 +118,12 @@ class Run:
         else:
             was_known = partner.is_connected or partner.connected is not None or action.peer == action.end
             status = await end.iconnect(partner, KEY + (kind == "stranger"))
-            if kind == "connect" and status not in (Status.SUCCESS, *ENDS) and not was_known:
+            if kind == "connect" and status not in (Status.SUCCESS, *CONNECT_FAILURES) and not was_known:
                 raise Violation(f"endpoint {action.end} cannot connect to {action.peer}: {status.name}")
 
     def open(self, library: Library, end: int) -> None:
-        """Open an endpoint, again perhaps, and post the receives that had no message."""
-        self.ends[end] = opened_endpoint = library.open_endpoint(self.case.index_of(end), KEY)
+        """Open or reopen an endpoint, and post the receives again that have not received a message."""
+        self.endpoints[end] = opened_endpoint = library.open_endpoint(self.case.index_of(end), KEY)
         closed = [
             (origin, request) for origin, request in self.open_receives[end]
             if not request.done or request.result().status is Status.ENDPOINT_CLOSED
@@ -135,19 +135,19 @@ class Run:
     async def receive_all(self, _library: Library, node: SimNode, end: int, expected: list[int]) -> None:
         rng = source(self.case.seed, f"pauses of {end}")
         for origin in expected:
-            while end not in self.ends or rng.random() < 0.3:
+            while end not in self.endpoints or rng.random() < 0.3:
                 await node.sleep(1 + rng.below(500 * MICROSECOND))
-            if self.ends[end].is_open:
-                self.receive(self.ends[end], end, origin)
+            if self.endpoints[end].is_open:
+                self.receive(self.endpoints[end], end, origin)
 
     def receive(self, opened_endpoint: Endpoint, end: int, origin: int) -> None:
         expected = ANYONE if self.case.wild[end] else origin
         self.open_receives[end].append((origin, self.ledger.receive(opened_endpoint, end, expected)))
 
-    # Faults.
+    # Faults
 
     def restart(self, number: int) -> None:
-        """A node restarts, with all programs: its endpoints' remaining actions follow in their next incarnation."""
+        """Restart a node with all its programs. Its endpoints' next incarnations take the remaining actions."""
         case, simulation = self.case, self.simulation
         name = simulation.layout.nodes[number].name
         for rank in simulation.hosts[name].ranks:
@@ -157,11 +157,11 @@ class Run:
         simulation.restart(name)
         for end in range(self.count):
             if case.node_of(end) == number:
-                self.forgetful.add(end)
-                self.ends.pop(end, None)
-                self.begin(end)
+                self.reset.add(end)
+                self.endpoints.pop(end, None)
+                self.start_program(end)
 
-    def through_the_faults(self) -> None:
+    def run_faults(self) -> None:
         case, simulation = self.case, self.simulation
         links = [link.name for link in simulation.layout.links]
         cuts = list(case.cuts)
@@ -176,38 +176,38 @@ class Run:
             simulation.restore(link)
             simulation.change(link, DELAY_ONLY)
 
-    # The end.
+    # End
 
-    def to_the_end(self, timeout: int) -> None:
-        """Raises Violation, at the latest after `timeout` ns."""
+    def run_to_end(self, timeout: int) -> None:
+        """Run until every operation has completed. Raises Violation, at the latest after `timeout` ns."""
         end = self.simulation.now() + timeout
         step = max(4 * MILLISECOND, 8 * self.case.tick)
-        while unfinished := self.left():
+        while unfinished := self.pending_work():
             if self.simulation.now() > end:
                 raise Violation("no progress on a healed network: " + "; ".join(unfinished[:20]))
-            if not self.case.is_calm and not self._programs_left():
-                self.talk()
+            if not self.case.is_calm and not self._running_programs():
+                self.send_to_all()
             self.simulation.run_until(self.simulation.now() + step)
             step += step // 4
         self.simulation.run_until(self.simulation.now() + 40 * self.case.tick + IN_FLIGHT)
-        if unfinished := self.left():
-            raise Violation("it was over, and is not: " + "; ".join(unfinished))
-        self.check_rest()
-        self.ledger.check(self.case.is_calm, lambda direction: bool(self.forgetful.intersection(direction)))
+        if unfinished := self.pending_work():
+            raise Violation("operations after the end: " + "; ".join(unfinished))
+        self.close_all()
+        self.ledger.check(self.case.is_calm, lambda direction: bool(self.reset.intersection(direction)))
 
-    def talk(self) -> None:
-        """Send from every endpoint to every other: a disconnect tells the peer nothing, so that only the next connection
-        ends the operations that wait for it."""
+    def send_to_all(self) -> None:
+        """Send from every endpoint to every other one: a disconnect does not notify the peer, so that only the next
+        connection ends the peer's pending operations."""
         for origin, destination in permutations(range(self.count), 2):
-            sender = self.ends[origin]
+            sender = self.endpoints[origin]
             partner = sender.partner(self.case.rank_of(destination), self.case.index_of(destination))
-            sender.iconnect(partner, KEY)  # a stranger may have been there
-            self.ledger.send(sender, partner, (origin, destination), LAST, synchronous=False)
-            self.receive(self.ends[destination], destination, origin)
+            sender.iconnect(partner, KEY)  # an action "stranger" may have failed the connection
+            self.ledger.send(sender, partner, (origin, destination), FINAL_SIZE, synchronous=False)
+            self.receive(self.endpoints[destination], destination, origin)
 
-    def left(self) -> list[str]:
-        """Return a sentence for each operation in progress. Receives count where every message must arrive."""
-        sentences = self._programs_left()
+    def pending_work(self) -> list[str]:
+        """Return a description of each operation in progress. Receives count only where every message must arrive."""
+        pending = self._running_programs()
         for name, node in self.simulation.nodes.items():
             firmware = node.agent.firmware
             host = [
@@ -215,17 +215,17 @@ class Run:
                 for sentence in node.agent.host.pending_work()
                 if self.case.is_calm or not sentence.startswith("a receive")
             ]
-            sentences += [f"{name}: {sentence}" for sentence in (*host, *firmware.pending_work())]
-            if not sentences and firmware.deadline is not None:
-                sentences.append(f"{name}: a timer runs")
-        return sentences
+            pending += [f"{name}: {sentence}" for sentence in (*host, *firmware.pending_work())]
+            if not pending and firmware.deadline is not None:
+                pending.append(f"{name}: a timer runs")
+        return pending
 
-    def _programs_left(self) -> list[str]:
+    def _running_programs(self) -> list[str]:
         return [f"{task}" for name in self.simulation.hosts for task in self.simulation.programs(name) if not task.done]
 
-    def check_rest(self) -> None:
-        """Close all endpoints. Raises Violation if operations are left in progress."""
-        for end in self.ends.values():
+    def close_all(self) -> None:
+        """Close all endpoints. Raises Violation if memory, timers or zombies are left."""
+        for end in self.endpoints.values():
             end.close()
         self.simulation.run_until(self.simulation.now() + 1)
         for name, node in self.simulation.nodes.items():
@@ -235,12 +235,12 @@ class Run:
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{name}: a timer is set without a transfer in progress")
             self.rows.update(node.agent.firmware.counter_values())
-        if zombies := sum(end._zombies for end in self.ends.values()):
+        if zombies := sum(end._zombies for end in self.endpoints.values()):
             raise Violation(f"{zombies} zombies are left")
 
 
 @contextmanager
-def steered() -> Iterator[None]:
+def check_steering() -> Iterator[None]:
     """Check that all frames for an endpoint from the wire are handled by the same core. Raises Violation."""
     look_up, softirq = Driver.look_up, HostedNic._softirq
     cores: dict[DriverEndpoint, int] = {}
@@ -271,7 +271,7 @@ def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
     layout = with_ranks(layout, case.per_node, {node.name: OPENMX_2009.cores for node in layout.nodes})
     prices = Prices(profile, steering=HASHES)
     with (
-        steered() if case.queues else nullcontext(),
+        check_steering() if case.queues else nullcontext(),
         Simulation(layout, plug(Settings(**dict(case.settings))), profile=prices, seed=case.seed) as simulation,
     ):
         for link, impairment in zip(layout.links, case.links, strict=True):
@@ -279,11 +279,11 @@ def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
         try:
             with unwrapped():
                 swarm_run = Run(case, simulation)
-                swarm_run.through_the_faults()
-                swarm_run.to_the_end(timeout)
+                swarm_run.run_faults()
+                swarm_run.run_to_end(timeout)
         except Violation:
             raise
-        except MISTAKES as error:
+        except PRODUCT_ERRORS as error:
             raise Violation(f"at {simulation.now()} ns: {type(error).__name__}: {error}") from error
         return swarm_run.rows
 

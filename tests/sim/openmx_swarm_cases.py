@@ -1,5 +1,5 @@
-"""The swarm's cases of Open-MX: endpoints of ranks that connect, send, disconnect, close and open again, with settings that
-are small enough to matter, under faults on the links and restarts of nodes.
+"""Cases of Open-MX's swarm: endpoints of ranks that connect, send, disconnect, close and reopen, with settings so small
+that they take effect, under faults on the links and restarts of nodes.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from testbed.engine.sources import Source, source
 from testbed.spec.layout import Impairment
 
 SIZES: Final = (4, 8, 32, 33, 128, 129, 1_462, 1_463, 4_096, 4_097, 10_000, 33_000, 70_000, 150_000)
-"""Bytes: of each kind of message, of one and more fragments, and of pulls of one and more blocks."""
+"""Bytes of each kind of message, of one and more fragments, and of pulls of one and more blocks."""
 BULK: Final = SIZES[-3:]
 SENDS: Final = ("send", "synchronous")
 BREAKS: Final = ("disconnect", "reopen", "connect", "stranger")
-"""Actions that end a connection, or begin one by hand; a stranger names a wrong key."""
-MESSAGES: Final = 50
-FEW: Final = 20
-"""Actions of a case, at least, and of one with long messages."""
+"""Actions that end a connection, or connect explicitly; a stranger uses a wrong key."""
+MIN_ACTIONS: Final = 50
+MIN_BULK_ACTIONS: Final = 20
+"""Minimum number of actions of a case with long messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Action of an endpoint. peer: the endpoint that it concerns. pause: ns before it."""
+    """Action of an endpoint. peer: the other endpoint. pause: ns before it."""
 
     end: int
     peer: int
@@ -49,8 +49,8 @@ class Case:
     """Random case of Open-MX.
 
     per_node: ranks of a node. per_rank: endpoints of a rank. queues: receive queues of NICs whose driver runs on the host's
-    cores; 0: hosts without costs. settings: the protocol's. wild: wild of each endpoint, whether its receives match any
-    message. late: ns for each endpoint before it is opened. restarts: time and node of each. links: impairment of each
+    cores; 0: hosts without costs. settings: the protocol's. wild: by endpoint, whether its receives match any message.
+    late: ns before each endpoint is opened. restarts: time and node of each. links: impairment of each
     until the faults end.
     """
 
@@ -102,12 +102,12 @@ def draw(seed: int) -> Case:
     restarts = tuple([(rng.below(faults_end), rng.below(nodes)) for _ in range(rng.choice((0, 0, 1, 2)))])
     settings = _settings(rng, is_calm)
     sizes = rng.choice((SIZES[:6], SIZES[:9], SIZES[:12], BULK))
-    pairs = 1 + rng.below(2 * ends)  # few: more messages between the same endpoints
+    pairs = 1 + rng.below(2 * ends)  # few pairs: more messages between the same endpoints
     peers = [(rng.below(ends), rng.below(ends)) for _ in range(pairs)]
     kinds = SENDS[:1] * rng.choice((2, 8)) + SENDS + (() if is_calm else BREAKS)
     pauses = (0, 0, 20 * MICROSECOND, faults_end // 20)
     actions = []
-    for _ in range((FEW if sizes is BULK else MESSAGES) + rng.below(20)):
+    for _ in range((MIN_BULK_ACTIONS if sizes is BULK else MIN_ACTIONS) + rng.below(20)):
         end, peer = rng.choice(peers)
         kind = rng.choice(kinds)
         actions.append(Action(end, peer, kind, rng.choice(sizes), rng.choice(pauses)))

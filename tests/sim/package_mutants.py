@@ -1,5 +1,4 @@
-"""Mistakes in the package that `testbed protocol new` writes, each of which the conformance check with its name must
-find."""
+"""Mutants of the package that `testbed protocol new` writes, each of which the named conformance check must find."""
 
 from __future__ import annotations
 
@@ -10,49 +9,49 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PackageMutant:
-    """check: name of the check that finds it. mistake: in a sentence. file: file of the package. right, wrong: its text."""
+    """check: the check that finds it. fault: in a sentence. file: path in the package. original, mutated: its text."""
 
     check: str
-    mistake: str
+    fault: str
     file: str
-    right: str
-    wrong: str
+    original: str
+    mutated: str
 
     def __str__(self) -> str:
         return self.check
 
     def apply(self, package: Path) -> None:
-        """Make the mistake in a written package."""
+        """Put the fault into a written package."""
         path = package / self.file
         text = path.read_text()
-        assert text.count(self.right) == 1, f"{self.file} has {self.right!r} {text.count(self.right)} times"
-        path.write_text(text.replace(self.right, self.wrong))
+        assert text.count(self.original) == 1, f"{self.file} has {self.original!r} {text.count(self.original)} times"
+        path.write_text(text.replace(self.original, self.mutated))
 
 
 MUTANTS: Final = (
     PackageMutant(
-        "self-sends", "messages to itself are given to the NIC, which has no way to itself", "host.py",
+        "self-sends", "messages to itself are given to the NIC, which cannot send to itself", "host.py",
         "        if destination == self.rank:", "        if destination == -1:",
     ),
     PackageMutant(
-        "wildcards", "messages of all contexts are those of the first", "host.py",
+        "wildcards", "all messages are matched in the first context", "host.py",
         "arrive_complete(card.peer, card.context, card.tag", "arrive_complete(card.peer, 0, card.tag",
     ),
     PackageMutant(
-        "wildcards", "a receive that names its source goes before an older one of any source", "host.py",
+        "wildcards", "a receive of one source is matched before an older one of any source", "host.py",
         "            self.matching.arrive_complete(card.peer, card.context",
         "            self.matching._posted.get(card.context, []).sort(key=lambda receive: receive.source < 0)\n"
         "            self.matching.arrive_complete(card.peer, card.context",
     ),
     PackageMutant(
-        "burst", "messages that wait for a descriptor wait for ever", "host.py",
+        "burst", "messages that wait for a descriptor wait forever", "host.py",
         "        self._outgoing.advance()\n", "",
     ),
     PackageMutant(
         "burst", "the memory of a message stays pinned", "host.py", "        self._memory.unpin(address)\n", "",
     ),
     PackageMutant(
-        "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
+        "cancel", "a cancelled receive completes, and stays in the queue", "host.py",
         "    def on_completion(self, index: int) -> None:",
         "    def receive(self, source, context, tag, buffer, completion):\n"
         "        from protocols.mpi.mpi_errors import CANCELLED\n"
@@ -62,7 +61,7 @@ MUTANTS: Final = (
         "    def on_completion(self, index: int) -> None:",
     ),
     PackageMutant(
-        "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",
+        "truncation", "a message longer than its buffer is truncated without an error", "host.py",
         '            self.matching.arrive_complete(card.peer, card.context, card.tag, b"".join(parts))\n',
         '            data = b"".join(parts)\n'
         "            arrival = self.matching.arrive(card.peer, card.context, card.tag, len(data))\n"
@@ -71,11 +70,11 @@ MUTANTS: Final = (
         "            self.matching.complete(arrival)\n",
     ),
     PackageMutant(
-        "mtu", "the room of a card forgets the check, four bytes of the header", "firmware.py",
+        "mtu", "the payload of a card is computed without the four bytes of the check", "firmware.py",
         "adapter.mtu + ETHERNET - FRAME_SIZE", "adapter.mtu + ETHERNET - FRAME_SIZE + 4",
     ),
     PackageMutant(
-        "deadlines", "a card is sent again, and its deadline stays where it was", "firmware.py",
+        "deadlines", "a card is resent, and its deadline is not moved", "firmware.py",
         "        self._timers.set(peer.number, now + self._settings.resend)",
         "        self._timers.set(peer.number, letter.index + self._settings.resend)",
     ),
@@ -84,12 +83,12 @@ MUTANTS: Final = (
         "        peer.sending = peer.expected = 0\n        for letter", "        for letter",
     ),
     PackageMutant(
-        "restarts", "a message to a peer that has restarted is forgotten, and its sender is not told", "firmware.py",
+        "restarts", "a message to a restarted peer is dropped, and its sender is not notified", "firmware.py",
         "            self._return(letter.index, Descriptor(peer.number, letter.arrived, outcome=Outcome.LOST))\n",
         "            self._owned.remove(letter.index)\n",
     ),
     PackageMutant(
-        "restarts", "the parts of a message whose sender has restarted begin its next one", "host.py",
+        "restarts", "the parts of a message whose sender has restarted are put before its next one", "host.py",
         "        self._parts.pop(peer, None)\n", "",
     ),
     PackageMutant(
@@ -97,35 +96,35 @@ MUTANTS: Final = (
         "        self.matching.fail_transfers(peer, _restarted(peer), sends=())\n", "",
     ),
     PackageMutant(
-        "restarts", "cards of a former incarnation are taken for the new one's", "firmware.py",
+        "restarts", "cards of a previous incarnation are accepted", "firmware.py",
         "        if standing is not Standing.CURRENT:", "        if standing is not Standing.CURRENT and kind != KIND_CARD:",
     ),
     PackageMutant(
-        "restarts", "the descriptor of a message that is lost is never free again", "host.py",
+        "restarts", "the descriptor of a lost message is never freed", "host.py",
         "        self._free.append(index)\n",
         "        if returned.outcome == Outcome.DONE:\n            self._free.append(index)\n",
     ),
     PackageMutant(
-        "restarts", "the memory of a message that is lost stays pinned", "host.py",
+        "restarts", "the memory of a lost message stays pinned", "host.py",
         "        self._memory.unpin(address)\n",
         "        if returned.outcome == Outcome.DONE:\n            self._memory.unpin(address)\n",
     ),
     PackageMutant(
-        "restarts", "memory for cards in which a restart was told is not given again", "host.py",
+        "restarts", "memory of cards that reported a restart is not reused", "host.py",
         "        self._give_place(index)\n        if returned.outcome == Outcome.DONE:\n",
         "        if returned.outcome == Outcome.DONE:\n            self._give_place(index)\n",
     ),
     PackageMutant(
-        "fates", "a repeated card is a new one", "firmware.py",
+        "fates", "a duplicate card is accepted as a new one", "firmware.py",
         "        if number == peer.expected:", "        if number in (peer.expected, peer.expected - 1):",
     ),
     PackageMutant(
-        "swarm", "the check is not looked at", "codec.py",
+        "swarm", "the check is not verified", "codec.py",
         "    if crc32(rest, crc32(raw[:36])) != check:", "    if False and check:",
     ),
 )  # fmt: skip
 LIVE_MUTANT: Final = PackageMutant(
-    "parity", "frames have incarnations of 16 bits, and on the wall clock these are times", "firmware.py",
+    "parity", "frames hold incarnations of 16 bits, and those of the wall clock are larger", "firmware.py",
     "        own, incarnation = self._adapter.address, self._peers.incarnation\n",
     "        own, incarnation = self._adapter.address, self._peers.incarnation\n        assert incarnation < 1 << 16\n",
 )  # fmt: skip

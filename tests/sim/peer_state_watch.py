@@ -1,4 +1,4 @@
-"""Watches tables of peers: each incarnation that a frame names is compared with the state table."""
+"""Compare each transition of a peer table with the state table."""
 
 from __future__ import annotations
 

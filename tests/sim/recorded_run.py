@@ -17,17 +17,17 @@ from tests.sim.echo_and_flood import EchoEndpoint, EchoPlug
 PROFILE = Profile("test", post=100, receive=700, ring=200, send=400, transfer=60, show=70, fetch=500, notice=30)
 
 
-async def ask_around(endpoint: EchoEndpoint, node: SimNode, seed: int, nodes: int) -> None:
+async def send_requests(endpoint: EchoEndpoint, node: SimNode, seed: int, nodes: int) -> None:
     rng = source(seed, node.name)
     for _ in range(20):
-        await endpoint.ask(
+        await endpoint.request(
             (node.number + 1 + rng.below(nodes - 1)) % nodes,
             rng.word().to_bytes(8, "big") * (1 + rng.below(100)),
         )
         await node.compute(rng.below(5_000))
 
 
-async def send_around(endpoint: emp.Endpoint, node: SimNode, seed: int, nodes: int) -> None:
+async def exchange_messages(endpoint: emp.Endpoint, node: SimNode, seed: int, nodes: int) -> None:
     """Exchange a message of some frames with every other node, in a random order."""
     rng = source(seed, node.name)
     peers = [number for number in range(nodes) if number != node.number]
@@ -45,7 +45,7 @@ async def send_around(endpoint: emp.Endpoint, node: SimNode, seed: int, nodes: i
 
 def record(folder: Path, seed: int, what: str = "tiny") -> None:
     cluster = Description.fat_tree(4, delay="2us", jitter="1us", rate="1gbit", loss="3%", duplicate="1%", seed=seed)
-    plug, program = (emp.plug(), send_around) if what == "emp" else (EchoPlug(timeout=1_000_000), ask_around)
+    plug, program = (emp.plug(), exchange_messages) if what == "emp" else (EchoPlug(timeout=1_000_000), send_requests)
     with Simulation(cluster, plug, profile=PROFILE, folder=folder) as simulation:
         for name in simulation.nodes:
             simulation.spawn(name, program, seed, len(simulation.nodes))

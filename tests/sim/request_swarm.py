@@ -1,9 +1,9 @@
-"""The swarm of active messages as a user runs them: random requests under random faults, judged by the checkers alone.
+"""Swarm of workload am-random: random requests under random faults, verified only by the checkers.
 
-A case is a run of workload am-random with a scenario. Beside `am2_swarm`, which looks into host libraries and NICs, it has
-what every protocol of active messages has: histories.
+A case is a run with a scenario. Unlike `am2_swarm`, which inspects host libraries and NICs, it uses only histories, which
+every protocol of active messages has.
 
-    python -m tests.sim.request_swarm am2 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.request_swarm am2 4711        repeat one case, and shrink it if it fails
     python -m tests.sim.request_swarm ssam 0 1000     a range of them, on SSAM
 """
 
@@ -31,14 +31,14 @@ from testbed.spec.scenario import Scenario
 NO_FAULT: Final = ""
 FAULTS: Final = (NO_FAULT, NO_FAULT, NO_FAULT, "cut", "long cut", "pause", "reset", "restart", "crash")
 """Faults of a case; a long cut outlasts a NIC's retransmissions."""
-LIMIT: Final = 120.0
+TIMEOUT: Final = 120.0
 """Seconds of virtual time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """kind: kind of the switch. impairments: impairments of every link. firmware: settings of the protocol. settings:
-    settings of the workload. fault: one of FAULTS, on the node `victim` from `begin` on, in microseconds."""
+    """kind: of the switch. impairments: of every link. firmware: the protocol's settings. settings: the workload's.
+    fault: one of FAULTS, at the node `victim`. begin: the fault's start in microseconds."""
 
     protocol: str
     kind: str
@@ -73,8 +73,8 @@ def draw(protocol: str, seed: int) -> Case:
     impairments = {"delay": rng.choice(("0s", "20us", "1ms"))}
     for name, chances in (("loss", ("0%", "2%", "10%")), ("duplicate", ("0%", "5%")), ("reorder", ("0%", "5%"))):
         impairments[name] = rng.choice(chances)
-    cells = protocol == "ssam"
-    if impairments["delay"] == "0s" or cells:  # cells keep their order
+    is_atm = protocol == "ssam"
+    if impairments["delay"] == "0s" or is_atm:  # an ATM network keeps the order of cells
         del impairments["reorder"]
     settings = {
         "requests": 60 + rng.below(60),
@@ -83,20 +83,20 @@ def draw(protocol: str, seed: int) -> Case:
         "largest": rng.choice((500, 4_000, 12_000)),
         "over": rng.choice(("0s", "20ms")),
     }
-    # With one frame for several endpoints that send at once, paging takes longer than any bound on recovery.
+    # With one frame for several endpoints that send at once, paging takes longer than the bound on recovery.
     firmware = {"credits": rng.choice((1, 2, 4)), "frames": max(2, endpoints - rng.below(2))}
-    if cells:
+    if is_atm:
         firmware = {"window": rng.choice((2, 8, 31)), "long_payload": rng.below(2) == 1}
         firmware["interrupts"] = rng.below(2) == 1
         firmware["long_window"] = 32 * rng.below(2)
     return Case(
-        protocol, "atm" if cells else "ethernet", seed, 2 + rng.below(3), tuple(impairments.items()),
+        protocol, "atm" if is_atm else "ethernet", seed, 2 + rng.below(3), tuple(impairments.items()),
         tuple(firmware.items()), tuple(settings.items()), rng.choice(FAULTS), victim=1 + rng.below(2),
-        begin=_begin(rng),
+        begin=_draw_begin(rng),
     )  # fmt: skip
 
 
-def _begin(rng: Source) -> int:
+def _draw_begin(rng: Source) -> int:
     return 200 + rng.below(15_000)
 
 
@@ -109,7 +109,7 @@ def run(case: Case) -> Counter[str]:
             testbed.run(
                 Cluster.star(case.nodes, kind=case.kind, **dict(case.impairments)), "am-random", protocol=case.protocol,
                 mode="sim", seed=case.seed, settings=dict(case.settings), firmware=dict(case.firmware),
-                scenario=case.scenario(), check=True, output=folder, timeout=LIMIT,
+                scenario=case.scenario(), check=True, output=folder, timeout=TIMEOUT,
             )  # fmt: skip
         except TestbedError as error:
             failure = str(error)
@@ -118,7 +118,7 @@ def run(case: Case) -> Counter[str]:
             reports = read_reports(read_run(folder))
     violations = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
     if violations or failure or not reports:
-        raise Violation(violations[0] if violations else f"no check failed, and the run did: {failure[-500:]}")
+        raise Violation(violations[0] if violations else f"no check failed, but the run did: {failure[-500:]}")
     counts = Counter({f"checked: {check.name}": check.checked for check in reports[0].checks.values()})
     counts.update({f"doubts: {ambiguity.outcome}": 1 for ambiguity in reports[0].ambiguities})
     counts.update({name: int(count) for name, count in reports[0].figures.items() if "seconds" not in name})

@@ -1,4 +1,4 @@
-"""Captures read by Scapy, independently of the project's own reader."""
+"""Captures read with Scapy, independently of the project's own reader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scapy.utils import RawPcapNgReader
 
 
 def read_capture(path: Path) -> list[tuple[str, int, bytes, str]]:
-    """Interface, time in ns, frame and comment of every frame."""
+    """Return interface, time in ns, contents and comment of every frame."""
     frames = []
     with RawPcapNgReader(str(path)) as reader:
         for frame, metadata in reader:

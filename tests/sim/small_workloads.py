@@ -1,4 +1,4 @@
-"""A small run of each workload."""
+"""Settings for a small run of each workload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that stall, with the sentence that names each in every mode; and firmware that breaks its rules."""
+"""Programs that stall, and defective firmware, with the reports that are expected in every mode."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import contextlib
 from pathlib import Path
 
 from testbed.workloads.form import Comm, Node
-from tests.sim.mpi_script_files import OURS
+from tests.sim.mpi_script_files import TESTBED_IMPORT
 
 OUTSIDE = Path(__file__).with_name("unruly_outside")
-HERE = "stalled_programs.py"
+FILE_NAME = "stalled_programs.py"
 
 SCRIPTS = {
     # name: the script, the rank that is reported, and the report.
@@ -50,8 +50,15 @@ SCRIPTS = {
         0, r"runs, at {}:[78] in <module>",
     ),
 }  # fmt: skip
-ALIKE = ("both send synchronously", "another tag", "has ended early", "a lock", "computes at last", "polls at last")
-"""In namespaces nothing is done for these that is not done for others."""
+REDUNDANT_LIVE = (
+    "both send synchronously",
+    "another tag",
+    "has ended early",
+    "a lock",
+    "computes at last",
+    "polls at last",
+)
+"""Programs that need no separate test in namespaces."""
 
 BUSY = ("computes", "a lock", "catches all and computes")  # no virtual time passes
 
@@ -61,41 +68,41 @@ def stalled_scripts(folder: Path, name: str) -> tuple[str, str]:
     body, rank, sentence = SCRIPTS[name]
     path = folder / "stalls.py"
     prologue = "comm = MPI.COMM_WORLD; rank = comm.rank"
-    path.write_text(OURS + "\n".join([prologue, "print('rank', rank, 'begins')", *body]) + "\n")
+    path.write_text(TESTBED_IMPORT + "\n".join([prologue, "print('rank', rank, 'begins')", *body]) + "\n")
     return str(path), rf"n{rank + 1}\b.* " + sentence.format(str(path).replace(".", r"\."))
 
 
-async def polls_in_vain(comm: Comm, node: Node) -> None:  # noqa: ARG001
+async def poll_forever(comm: Comm, node: Node) -> None:  # noqa: ARG001
     request = await comm.irecv(source=1 - comm.rank, tag=5)
-    while not await has_come(request):
+    while not await is_received(request):
         pass
 
 
-async def has_come(request: object) -> bool:
+async def is_received(request: object) -> bool:
     return (await request.test())[0]  # type: ignore[attr-defined]
 
 
-async def waits_in_vain(comm: Comm, node: Node) -> None:  # noqa: ARG001
-    await has_been_received(comm)
+async def receive_forever(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    await receive_message(comm)
 
 
-async def has_been_received(comm: Comm) -> None:
+async def receive_message(comm: Comm) -> None:
     await comm.recv(source=1 - comm.rank, tag=5)
 
 
-async def catches_all(comm: Comm, node: Node) -> None:  # noqa: ARG001
+async def suppress_all(comm: Comm, node: Node) -> None:  # noqa: ARG001
     while True:
         with contextlib.suppress(BaseException):
             await comm.recv(source=1 - comm.rank)
 
 
 AWAITED = {
-    "polls": (polls_in_vain, rf"polls, at \S*{HERE}:\d+ in has_come"),
-    "waits": (waits_in_vain, rf"waits for a receive .*, at \S*{HERE}:\d+ in has_been_received"),
-    "catches all": (catches_all, rf"waits for a receive .*, at \S*{HERE}:\d+ in catches_all"),
+    "polls": (poll_forever, rf"polls, at \S*{FILE_NAME}:\d+ in is_received"),
+    "waits": (receive_forever, rf"waits for a receive .*, at \S*{FILE_NAME}:\d+ in receive_message"),
+    "catches all": (suppress_all, rf"waits for a receive .*, at \S*{FILE_NAME}:\d+ in suppress_all"),
 }
 
-# The tag of a letter that makes the firmware of `unruly_outside/unruly` go wrong, at which node, and what is said.
+# By the tag of the letter that makes the firmware of `unruly_outside/unruly` fail: the node, and the report.
 # ruff: noqa: E501 -- scripts and sentences in tables
 
 FAULTS = {
@@ -118,7 +125,7 @@ FAULTS = {
 
 
 async def send_a_letter(comm: Comm, node: Node, *, tag: int) -> None:  # noqa: ARG001
-    """Send and receive forever, ignoring every error."""
+    """Send and receive letters forever, ignoring every error."""
     while True:
         try:
             if comm.rank == 0:

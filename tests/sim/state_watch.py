@@ -1,4 +1,4 @@
-"""Counts the rows of state tables that a run takes, and keeps the transitions that no table has."""
+"""Count the rows of state tables that a run takes, and record the transitions that no table has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from protocols.core.states import Row, StateTable
 from testbed.controller.conformance.trials import Violation
 
-Watching = Callable[[pytest.MonkeyPatch, "Watch"], None]
+WatchStarter = Callable[[pytest.MonkeyPatch, "Watch"], None]
 
 
 class Watch:
@@ -36,11 +36,11 @@ def label(table: StateTable, row: Row) -> str:
 
 
 def with_rows(
-    run: Callable[[], Counter[str]], tables: Sequence[StateTable], watching: Sequence[Watching]
+    run: Callable[[], Counter[str]], tables: Sequence[StateTable], watching: Sequence[WatchStarter]
 ) -> Counter[str]:
-    """Run a case under watch; return its counts and the state-table rows that it took, by `label`.
+    """Run a case under watch; return its counts and those of the state-table rows that it took, by `label`.
 
-    Raises Violation, also for a transition that no table has.
+    Raises Violation of the case, or for a transition that no table has.
     """
     watch = Watch()
     with pytest.MonkeyPatch.context() as patch:
@@ -53,9 +53,9 @@ def with_rows(
 
 
 def coverage(tables: Sequence[StateTable], stateless: Collection[str], counts: Counter[str]) -> dict[str, int]:
-    """How often each row of the tables was taken, and each counter has counted that no row raises (stateless).
+    """Return how often each row of the tables was taken, and the values of the counters that no row raises (stateless).
 
-    AssertionError if a counter has counted less than the rows that raise it were taken.
+    AssertionError if a counter is below the number of times that the rows that raise it were taken.
     """
     raised_counts: Counter[str] = Counter()
     for table in tables:

@@ -1,9 +1,9 @@
-"""Storms: random faults, including restarts, with programs whose messages repeat; no checker may accuse a protocol.
+"""Storms: random faults, including restarts, with programs that repeat messages; no check may fail.
 
 A case is drawn from its seed alone: protocol, program, nodes, and faults at random times. It runs in the simulation, or
-(`live`) in namespaces, and its history is checked however it ends.
+(`live`) in namespaces, and its history is checked whether it succeeds or fails.
 
-    python -m tests.sim.storms 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.storms 4711        repeat one case, and shrink it if it fails
     python -m tests.sim.storms 0 300       a range of them
 """
 
@@ -33,7 +33,7 @@ from tests.sim import storm_programs
 
 MILLISECOND = 1_000_000
 RESTARTS = ("crash", "restart", "reset")
-BESIDE = ("impair", "flap", "partition", "pause")
+OTHER_FAULTS = ("impair", "flap", "partition", "pause")
 PROGRAMS = ("churn", "repeats", "constant", "raises")
 
 
@@ -54,14 +54,14 @@ class Case:
 
 
 def draw(seed: int, milliseconds: int = 120) -> Case:
-    """The case of a seed. Another time stretches the faults with it."""
+    """Draw the case of a seed. The times of the faults scale with the duration."""
     rng = source(seed, "storm")
     protocol, program = ("emp", "am2")[seed % 2], PROGRAMS[seed // 2 % len(PROGRAMS)]
     nodes = 2 + rng.below(4)
     faults_end = milliseconds * MILLISECOND
     kinds = (
         *rng.sample(RESTARTS, 1 + rng.below(3)),
-        *rng.sample(BESIDE, rng.below(4)),
+        *rng.sample(OTHER_FAULTS, rng.below(4)),
     )
     storm = RandomFaults(
         kinds=kinds, rate=(3 + rng.below(12)) * 1000 / milliseconds, seed=seed, shortest=f"{faults_end // 100}ns",
@@ -72,8 +72,7 @@ def draw(seed: int, milliseconds: int = 120) -> Case:
 
 
 def run(case: Case, mode: Literal["sim", "live"] = "sim", timeout: float = 60.0) -> Counter[str]:
-    """Run a case; return how often each check was made. Raises Violation for a failed check or a run that ends by
-    itself."""
+    """Run a case; return how often each check was made. Raises Violation for a failed check or a failed run."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory) / "run"
         reason = ""

@@ -1,6 +1,6 @@
-"""The swarm's cases of EMP: its own host library, with descriptors so few that they run out.
+"""Cases of EMP's swarm on its host library, with so few descriptors that they run out.
 
-python -m tests.sim.swarm 4711        run one case again, and shrink it if it fails
+python -m tests.sim.swarm 4711        repeat one case, and shrink it if it fails
 python -m tests.sim.swarm 0 1000      a range of them
 """
 
@@ -37,7 +37,7 @@ class Matching(Host, Protocol):
 
 
 class EmpTransport:
-    """Messages by EMP's host library. free_descriptors: its descriptors at the beginning."""
+    """Messages through EMP's host library. free_descriptors: number of them at the beginning."""
 
     wildcards = (emp.ANY_SOURCE, emp.ANY_TAG)
     failures: tuple[type[Exception], ...] = (emp.EmpError,)
@@ -64,7 +64,7 @@ def _settings(rng: Source, eager: bool) -> dict[str, int]:
         "timeout": timeout,
         "longest_timeout": timeout * rng.choice((1, 4, 32)),
         "window": rng.choice((1, 2, 16)),
-        # With few, receives in another order than the messages come would wait for one another.
+        # With few, receives posted in another order than the messages arrive in would deadlock.
         "held": 640 if eager else rng.choice((1, 3, 640)),
     }
 
@@ -93,11 +93,11 @@ def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
     rows = message_swarm.run(case, EMP, timeout)
     if rows["messages_sent"] != len(case.messages) or rows["messages_received"] != len(case.messages):
-        raise Violation(f"{len(case.messages)} messages, and {rows}")
+        raise Violation(f"{len(case.messages)} messages, but counters {rows}")
     return rows
 
 
-async def fine(completion: Completion[emp.ReceiveResult]) -> emp.ReceiveResult:
+async def await_success(completion: Completion[emp.ReceiveResult]) -> emp.ReceiveResult:
     """Wait for a completion that must not fail. Raises Violation if it does."""
     try:
         return await completion

@@ -1,9 +1,9 @@
-"""The swarm's second kind of case: NICs restart during the traffic, and messages are given up.
+"""Swarm of EMP under restarts: NICs restart during the traffic, and senders give up messages.
 
-Then not everything can arrive: a message in flight may be returned to its sender, whether it has arrived or not.
-What must hold: nothing arrives twice, not at two incarnations of a NIC either, what arrives is right, whatever is posted
-ends (with its message, or with an error) or waits for a message that was never received, and once all is calm every node can
-talk to every other: as they are, where nothing is given up; where messages may be, once all NICs have started again.
+A message in flight may be returned to its sender, whether it has arrived or not. No message may arrive twice, not at two
+incarnations of a NIC either, nor with wrong contents. Every posted operation completes, with its message or an error, or
+waits for a message that was never received. After the faults every node can exchange messages with every other one: at once
+where no message is given up, otherwise after a restart of all NICs.
 
     python -m tests.sim.swarm_restarts 4711
 """
@@ -25,19 +25,19 @@ from testbed.controller.conformance.trials import Violation, print_line
 from testbed.engine.sources import Source, source
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
-from tests.sim.swarm import EMP, Matching, draw, fine
+from tests.sim.swarm import EMP, Matching, await_success, draw
 
-CALM_TAG = 1 << 20
-"""Tag of the messages that are sent when all faults are over; a second attempt has the next tag."""
+FINAL_TAG = 1 << 20
+"""Tag of the messages that are sent after all faults; a second attempt has the next tag."""
 
-LATER = 700_000
-"""Added to incarnations where they are times instead of counts, and no NIC assumes its peers' incarnations."""
+INCARNATION_OFFSET = 700_000
+"""Added to the incarnations in cases where, as with times, no NIC presumes its peers' first incarnation."""
 
-Calm = set[tuple[int, int]]
-"""Pairs of (source, attempt) of the messages that a node has received since all faults are over."""
+FinalMessages = set[tuple[int, int]]
+"""Pairs of (source, attempt) of the messages that a node has received after all faults."""
 
 
-async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
+async def send_messages(endpoint: Matching, node: SimNode, case: Case) -> None:
     rng = source(case.seed, f"sends of {node.name}")
     for number, message in enumerate(case.messages):
         if message.source == node.number:
@@ -50,34 +50,36 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
             await node.sleep(rng.below(600 * MICROSECOND))
 
 
-async def receive_some(endpoint: Matching, node: SimNode, case: Case, taken_numbers: list[int], calm: Calm) -> None:
-    """Receive during this incarnation. taken_numbers: messages received by all incarnations of this NIC."""
+async def receive_messages(
+    endpoint: Matching, node: SimNode, case: Case, received_numbers: list[int], final: FinalMessages
+) -> None:
+    """Receive during this incarnation. received_numbers: messages received by all incarnations of this NIC."""
     rng = source(case.seed, f"receives of {node.name}")
     while True:
         buffer = bytearray(MAX_SIZE)
         try:
             envelope = await receive(endpoint, node, rng, buffer)
         except emp.EmpError:
-            continue  # its sender has restarted, or has given up
+            continue  # its sender has restarted, or given up the message
         number = envelope.tag
-        if number >= CALM_TAG:
-            attempt = (envelope.source, number - CALM_TAG)
-            if bytes(buffer[: envelope.length]) != bytes([envelope.source] * 8) or attempt in calm:
-                raise Violation(f"{node.name}: {envelope.source}'s message is a different one, or was received twice")
-            calm.add(attempt)
+        if number >= FINAL_TAG:
+            attempt = (envelope.source, number - FINAL_TAG)
+            if bytes(buffer[: envelope.length]) != bytes([envelope.source] * 8) or attempt in final:
+                raise Violation(f"{node.name}: {envelope.source}'s message has other bytes, or was received twice")
+            final.add(attempt)
             continue
         message = case.messages[number]
         if (message.source, message.sink) != (envelope.source, node.number):
-            raise Violation(f"{node.name}: message {number} ({message}) came as {envelope}")
+            raise Violation(f"{node.name}: message {number} ({message}) arrived as {envelope}")
         if bytes(buffer[: envelope.length]) != payload(number, message.size):
-            raise Violation(f"{node.name}: message {number} came with other bytes")
-        if number in taken_numbers:
+            raise Violation(f"{node.name}: message {number} arrived with other bytes")
+        if number in received_numbers:
             raise Violation(f"{node.name}: message {number} was received twice")
-        taken_numbers.append(number)
+        received_numbers.append(number)
 
 
 async def receive(endpoint: Matching, node: SimNode, rng: Source, buffer: bytearray) -> emp.ReceiveResult:
-    """The next message, at once or in two steps: it is claimed by a probe, and received after a while."""
+    """Receive the next message, with a receive or with a probe that claims it and a later receive."""
     if rng.random() < 0.5:
         return await endpoint.post_receive(emp.ANY_SOURCE, emp.ANY_TAG, buffer)
     probe_result = await endpoint.post_probe(emp.ANY_SOURCE, emp.ANY_TAG, claim=True)
@@ -86,43 +88,42 @@ async def receive(endpoint: Matching, node: SimNode, rng: Source, buffer: bytear
     return await endpoint.post_claimed(probe_result, buffer)
 
 
-async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
-    """Send a message to every other node; the first to a peer whose restart is not yet known is returned and sent
-    again."""
+async def send_to_all(endpoint: Matching, node: SimNode, nodes: int) -> None:
+    """Send a message to every other node; the first one to a peer whose restart is not yet known is returned and
+    resent."""
     peers = [number for number in range(nodes) if number != node.number]
-    send_list = [endpoint.post_send(peer, CALM_TAG, bytes([node.number] * 8)) for peer in peers]
+    send_list = [endpoint.post_send(peer, FINAL_TAG, bytes([node.number] * 8)) for peer in peers]
     for peer, send in zip(peers, send_list, strict=True):
         try:
             await send
         except emp.EmpError:
-            await fine(endpoint.post_send(peer, CALM_TAG + 1, bytes([node.number] * 8)))
+            await await_success(endpoint.post_send(peer, FINAL_TAG + 1, bytes([node.number] * 8)))
 
 
-async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) -> None:
-    """Exchange a message with every other node between NICs without memory of earlier runs, all receives posted at
-    once."""
+async def exchange_after_restart(endpoint: Matching, node: SimNode, nodes: int, final: FinalMessages) -> None:
+    """Exchange a message with every other node after a restart of all NICs, with all receives posted at once."""
     peers = [number for number in range(nodes) if number != node.number]
     buffers = [bytearray(8) for _ in peers]
-    receives = [endpoint.post_receive(peer, CALM_TAG, buffer) for peer, buffer in zip(peers, buffers, strict=True)]
-    for send in [endpoint.post_send(peer, CALM_TAG, bytes([node.number] * 8)) for peer in peers]:
-        await fine(send)
+    receives = [endpoint.post_receive(peer, FINAL_TAG, buffer) for peer, buffer in zip(peers, buffers, strict=True)]
+    for send in [endpoint.post_send(peer, FINAL_TAG, bytes([node.number] * 8)) for peer in peers]:
+        await await_success(send)
     for peer, receive, buffer in zip(peers, receives, buffers, strict=True):
-        await fine(receive)
+        await await_success(receive)
         if bytes(buffer) != bytes([peer] * 8):
             raise Violation(f"{node.name}: {peer}'s message has other bytes")
-        calm.add((peer, 0))
+        final.add((peer, 0))
 
 
-def confuse(simulation: Simulation, rng: Source, earlier: int) -> None:
-    """Send a NIC acknowledgements of messages that it has not sent, and data from former or unknown incarnations, all
-    well-formed; ring its host's doorbell for unwritten descriptors.
+def inject_stale_frames(simulation: Simulation, rng: Source, offset: int) -> None:
+    """Send a NIC well-formed acknowledgements of messages that it has not sent, and data of former or unknown
+    incarnations; ring its doorbell for unwritten descriptors.
 
-    earlier: number added to the adapters' incarnations.
+    offset: number added to the adapters' incarnations.
     """
     victim = rng.choice(list(simulation.nodes.values()))
     peer = rng.choice([node for node in simulation.nodes.values() if node is not victim])
     destination, source_address = victim.adapter.address, peer.adapter.address
-    own_incarnation, peer_incarnation = victim.adapter.incarnation + earlier, peer.adapter.incarnation + earlier
+    own_incarnation, peer_incarnation = victim.adapter.incarnation + offset, peer.adapter.incarnation + offset
     former_incarnation = peer_incarnation - 1 if peer.adapter.incarnation > FIRST else 0
     for incarnation in (0, former_incarnation):
         data = codec.pack_frame(
@@ -164,7 +165,7 @@ def run(seed: int) -> Counter[str]:
     rng = source(seed, "restarts")
     timeout = dict(case.settings)["timeout"]
     settings = {**dict(case.settings), "give_up": rng.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
-    earlier = rng.choice((0, LATER))
+    offset = rng.choice((0, INCARNATION_OFFSET))
     case = replace(
         case,
         messages=tuple([message if rng.below(4) else replace(message, size=MAX_SIZE) for message in case.messages]),
@@ -172,53 +173,58 @@ def run(seed: int) -> Counter[str]:
     emp_plug = EMP.plug(settings)
 
     def plug(adapter: Adapter, nic: Nic) -> Agent:
-        return emp_plug(adapter.with_incarnation(adapter.incarnation + earlier), nic)
+        return emp_plug(adapter.with_incarnation(adapter.incarnation + offset), nic)
 
     layout = layout_of(case.shape, case.nodes)
     rows: Counter[str] = Counter()
     with Simulation(layout, plug, seed=seed) as simulation:
         for link, impairment in zip(layout.links, case.links, strict=True):
             simulation.change(link.name, impairment)
-        taken_numbers: dict[str, list[int]] = {node.name: [] for node in layout.nodes}
-        calm: dict[str, Calm] = {node.name: set() for node in layout.nodes}
+        received_numbers: dict[str, list[int]] = {node.name: [] for node in layout.nodes}
+        final: dict[str, FinalMessages] = {node.name: set() for node in layout.nodes}
         programs = []
         for node in layout.nodes:
-            programs.append(simulation.spawn(node.name, send_some, case))
-            programs.append(simulation.spawn(node.name, receive_some, case, taken_numbers[node.name], calm[node.name]))
-        confuse(simulation, rng, earlier)
+            programs.append(simulation.spawn(node.name, send_messages, case))
+            programs.append(
+                simulation.spawn(node.name, receive_messages, case, received_numbers[node.name], final[node.name])
+            )
+        inject_stale_frames(simulation, rng, offset)
         for time in sorted(rng.below(case.until) for _ in range(1 + rng.below(4))):
             simulation.run_until(time)
-            confuse(simulation, rng, earlier)
+            inject_stale_frames(simulation, rng, offset)
             restarted = rng.choice(layout.nodes).name
             rows.update(simulation.nodes[restarted].agent.firmware.counter_values())
             simulation.restart(restarted)
-            programs.append(simulation.spawn(restarted, receive_some, case, taken_numbers[restarted], calm[restarted]))
+            programs.append(
+                simulation.spawn(restarted, receive_messages, case, received_numbers[restarted], final[restarted])
+            )
         simulation.run_until(case.until)
         for link in layout.links:
             simulation.change(link.name, DELAY_ONLY)
-        # Long enough for what is left to arrive, or to be given up.
+        # Long enough for the remaining messages to arrive, or to be given up.
         simulation.run_until(case.until + 160 * timeout + 20 * settings["longest_timeout"])
         if settings["give_up"]:
-            # A receiver hears that a message was given up when its sender sends the next one: a receive that such a message
-            # has got waits until then, perhaps forever. So these cases only ask whether NICs that start again are heard.
+            # A receiver learns that a message was given up with the sender's next one: a receive that was matched to such a
+            # message waits until then, perhaps forever. So these cases only check communication after a restart of all NICs.
             for node in layout.nodes:
                 rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
                 simulation.restart(node.name)
-            conversations = [
-                simulation.spawn(node.name, begin_anew, case.nodes, calm[node.name]) for node in layout.nodes
+            exchanges = [
+                simulation.spawn(node.name, exchange_after_restart, case.nodes, final[node.name])
+                for node in layout.nodes
             ]
         else:
-            conversations = [simulation.spawn(node.name, talk, case.nodes) for node in layout.nodes]
+            exchanges = [simulation.spawn(node.name, send_to_all, case.nodes) for node in layout.nodes]
         simulation.run_until(simulation.now() + TIMEOUT)
-        for program in [*programs, *conversations]:
+        for program in [*programs, *exchanges]:
             if program.done:
                 program.result()
         all_numbers = set(range(case.nodes))
-        for node, conversation in zip(layout.nodes, conversations, strict=True):
-            if not conversation.done:
-                raise Violation(f"{node.name} is not heard any more: {simulation.nodes[node.name].pending_work()}")
-            if {peer for peer, _ in calm[node.name]} != all_numbers - {simulation.nodes[node.name].number}:
-                raise Violation(f"{node.name} hears only {calm[node.name]}")
+        for node, exchange in zip(layout.nodes, exchanges, strict=True):
+            if not exchange.done:
+                raise Violation(f"{node.name} cannot exchange messages: {simulation.nodes[node.name].pending_work()}")
+            if {peer for peer, _ in final[node.name]} != all_numbers - {simulation.nodes[node.name].number}:
+                raise Violation(f"{node.name} has only received {final[node.name]}")
         for node in layout.nodes:
             rows.update(simulation.nodes[node.name].agent.firmware.counter_values())
     return rows

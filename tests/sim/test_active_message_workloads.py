@@ -1,5 +1,5 @@
-"""Workloads on AM-II's endpoints, on small Myrinet networks with a hardware profile: each shows its counterpart's
-result in the paper on the Berkeley NOW."""
+"""Workloads on AM-II's endpoints, on small Myrinet networks with a hardware profile, reproduce the results of the paper
+on the Berkeley NOW."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MTU = 8500
 
 
 def one_switch(nodes: int) -> Description:
-    """Eight nodes at most."""
+    """Return a star of at most eight nodes."""
     return Description(
         name="one-switch",
         nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
@@ -30,7 +30,7 @@ def one_switch(nodes: int) -> Description:
 
 
 def two_switches(nodes: int, rate: str) -> Description:
-    """Half of the nodes at each, and one cable between, of that rate."""
+    """Return two switches with half of the nodes each, and one cable of that rate between them."""
     half_count = nodes // 2
     return Description(
         name="two-switches",
@@ -54,11 +54,11 @@ def rows(
 
 
 def gap() -> int:
-    rows_measured = rows("now-1998-pair", "am-logp", count=5, burst=50, rounds=1)
-    return int(rows_measured[1]["g_ns"])
+    measured = rows("now-1998-pair", "am-logp", count=5, burst=50, rounds=1)
+    return int(measured[1]["g_ns"])
 
 
-def test_clients_of_one_endpoint_share_its_rate_and_their_round_trips_grow_by_the_gap() -> None:
+def test_clients_of_one_endpoint_share_its_rate_and_each_adds_a_gap_to_the_round_trip() -> None:
     by_clients = {row["clients"]: row for row in rows(one_switch(8), "am-contention", clients="1,3,7", time="8ms")}
     assert by_clients[3]["requests_per_s"] == pytest.approx(by_clients[1]["requests_per_s"], rel=0.05)
     assert by_clients[3]["slowest_per_s"] == pytest.approx(by_clients[3]["requests_per_s"] / 3, rel=0.05)
@@ -66,13 +66,13 @@ def test_clients_of_one_endpoint_share_its_rate_and_their_round_trips_grow_by_th
     assert slope == pytest.approx(gap(), rel=0.1)
 
 
-def test_as_many_virtual_networks_as_frames_share_the_peak_rate() -> None:
+def test_virtual_networks_that_fit_into_the_frames_share_the_peak_rate() -> None:
     first, four_networks = rows(one_switch(5), "am-networks", threads="one", networks="1,4", time="8ms")
     assert four_networks["requests_per_s"] == pytest.approx(first["requests_per_s"], rel=0.05)
     assert four_networks["slowest_per_s"] == pytest.approx(four_networks["fastest_per_s"], rel=0.05)
 
 
-def test_more_networks_than_frames_suspend_one_thread_and_not_a_thread_for_each() -> None:
+def test_with_more_networks_than_frames_a_thread_for_each_is_faster_than_one_thread() -> None:
     firmware = {"frames": 3, "stay": 10_000_000}
     first, four_threads = rows(one_switch(5), "am-networks", firmware, networks="4", time="40ms")
     assert (first["threads"], four_threads["threads"]) == ("one", "each")
@@ -82,10 +82,10 @@ def test_more_networks_than_frames_suspend_one_thread_and_not_a_thread_for_each(
     assert four_threads["slowest_per_s"] > 0
 
 
-def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> None:
+def test_a_bisection_shares_the_cable_between_the_switches_and_neighbors_do_not() -> None:
     cluster = two_switches(12, "320mbit")
-    calm = {"attempt": 0}  # turns of a node's two endpoints would hide what a switch more adds to a round trip
-    by_pattern = {row["pattern"]: row for row in rows(cluster, "am-permutations", calm, count=12, trips=16)}
+    no_waiting = {"attempt": 0}  # turns of a node's two endpoints would hide the latency of another switch
+    by_pattern = {row["pattern"]: row for row in rows(cluster, "am-permutations", no_waiting, count=12, trips=16)}
     assert [row["senders"] for row in by_pattern.values()] == [12, 12, 12]
     assert by_pattern["neighbor"]["mean_bit_s"] > by_pattern["cshift"]["slowest_bit_s"] > 0
     share = 320_000_000 / 6  # of the cable: six nodes send in each direction
@@ -95,9 +95,9 @@ def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> Non
 
 
 def test_bulk_messages_of_every_size_arrive_intact() -> None:
-    rows_measured = rows("now-1998-pair", "am-bulk", sizes="1,1000,8192,20000", count=10)
-    rates = [row["bandwidth_bit_s"] for row in rows_measured]
-    assert [row["size_bytes"] for row in rows_measured] == [1, 1000, 8192, 20000]
+    measured = rows("now-1998-pair", "am-bulk", sizes="1,1000,8192,20000", count=10)
+    rates = [row["bandwidth_bit_s"] for row in measured]
+    assert [row["size_bytes"] for row in measured] == [1, 1000, 8192, 20000]
     assert rates == sorted(rates)
 
 
@@ -108,8 +108,8 @@ def test_clients_of_bulk_messages_share_the_bandwidth_of_the_endpoint() -> None:
     assert first["fairness"] == 1
 
 
-def test_packets_that_the_network_holds_back_in_their_nic_are_not_taken_for_lost() -> None:
-    """Four messages of eight packets, each 0.7 ms on the wire: the last one leaves after ten time-outs. With long
+def test_packets_that_backpressure_holds_in_the_nic_are_not_resent() -> None:
+    """Four messages of eight packets, each 0.7 ms on the wire: the last packet is sent after ten time-outs. With long
     time-outs, only refused packets are resent, and those to a peer that is not known yet."""
     cluster = Description(
         name="slow",
@@ -139,8 +139,8 @@ def test_consistent_dma_is_faster_for_small_transfers_and_streaming_dma_for_larg
     assert streaming[1] > consistent[1]
 
 
-def test_clients_of_more_endpoints_than_frames_send_in_bursts_and_equally_in_the_long_run() -> None:
-    """Two of the frames are the server's, for endpoints of which each stays 2 to 4 ms; the third serves barriers."""
+def test_clients_of_more_endpoints_than_frames_send_in_bursts_with_a_stable_average() -> None:
+    """Two of the frames serve the server's endpoints, each of which stays for 2 to 4 ms; the third one serves barriers."""
     firmware = {"frames": 3, "stay": 2_000_000}
     by_clients = {
         (row["networks"], row["interval_ns"]): row
@@ -157,14 +157,14 @@ def test_clients_of_more_endpoints_than_frames_send_in_bursts_and_equally_in_the
     assert smooth["deviation_per_s"] < bursts["deviation_per_s"] / 2
 
 
-def test_it_runs_over_ethernet_too() -> None:
+def test_logp_on_an_ideal_ethernet_measures_no_latency() -> None:
     result = testbed.run(
         Description.star(2), "am-logp", protocol="am2", mode="sim", settings={"count": 5, "rounds": 1}
     ).rows
-    assert result[0]["p50_ns"] == 0  # nothing takes any time there
+    assert result[0]["p50_ns"] == 0  # links and hosts without costs
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_impossible_settings_are_rejected() -> None:
     with pytest.raises(DescriptionError, match="clients: each 1 or more"):
         rows("now-1998-pair", "am-contention", clients="0")
     with pytest.raises(ProgramError, match="7 clients and a server: there are 2 nodes"):

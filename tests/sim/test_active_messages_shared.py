@@ -1,4 +1,4 @@
-"""One interface of active messages: the same workloads on AM-II and on SSAM, checked, on lossy links."""
+"""The same workloads of active messages on AM-II and on SSAM, checked, on lossy links."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SMALL: dict[str, dict[str, object]] = {
 
 def run_shared(protocol: str, workload: str, **options: object) -> RunResult:
     cluster = Cluster.star(3, kind=KINDS[protocol], loss="2%", delay="5us")
-    options_given = {"settings": SMALL[workload], "seed": 5, "check": True, **options}
-    return testbed.run(cluster, workload, protocol=protocol, mode="sim", **options_given)  # type: ignore[arg-type]
+    arguments = {"settings": SMALL[workload], "seed": 5, "check": True, **options}
+    return testbed.run(cluster, workload, protocol=protocol, mode="sim", **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("protocol", KINDS)
 @pytest.mark.parametrize("workload", SMALL)
-def test_a_workload_on_active_messages_runs_and_is_checked(workload: str, protocol: str) -> None:
+def test_a_workload_of_active_messages_passes_its_checks_under_loss(workload: str, protocol: str) -> None:
     run = run_shared(protocol, workload)
     assert run.rows
     assert run.checks is not None
@@ -40,25 +40,25 @@ def test_a_workload_on_active_messages_runs_and_is_checked(workload: str, protoc
     assert run.checks.messages > 5
 
 
-def test_the_settings_that_the_paper_plans_change_nothing_but_the_time() -> None:
+def test_the_extensions_planned_in_the_ssam_paper_pass_the_checks() -> None:
     firmware = {"long_payload": True, "window": 4, "long_window": 32, "interrupts": True}
     assert run_shared("ssam", "am-random", firmware=firmware).checks.passed  # type: ignore[union-attr]
 
 
-def test_a_protocol_without_active_messages_is_refused_with_those_that_have_them() -> None:
+def test_a_protocol_without_active_messages_is_rejected_with_a_list_of_those_that_have_them() -> None:
     with pytest.raises(UnsupportedError, match=r"which emp does not have: use --protocol with one of am2, ssam"):
         testbed.run(Cluster.star(2), "am-random", protocol="emp", mode="sim")
 
 
 @pytest.mark.parametrize("protocol", KINDS)
-def test_the_sort_finds_a_store_that_writes_elsewhere(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sort verifies: a mistake in Split-C's store makes it fail."""
+def test_the_sort_fails_if_a_store_writes_to_a_wrong_address(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sort verifies its result, so that a defect of Split-C's store makes it fail."""
     store = SplitC.store
 
-    async def store_elsewhere(space: SplitC, address: GlobalAddress, data: bytes) -> None:
+    async def store_at_wrong_address(space: SplitC, address: GlobalAddress, data: bytes) -> None:
         await store(space, address._replace(offset=address.offset ^ 4) if len(data) == 4 else address, data)
 
-    monkeypatch.setattr(SplitC, "store", store_elsewhere)
+    monkeypatch.setattr(SplitC, "store", store_at_wrong_address)
     with pytest.raises(TestbedError, match=r"keys are lost or new|not in order"):
         testbed.run(
             Cluster.star(3, kind=KINDS[protocol]), RadixSort(keys=60), protocol=protocol, mode="sim", check=False

@@ -1,4 +1,4 @@
-"""AM-II's NICs with frames made and read by Scapy behave, to the byte, as those with the generated codec."""
+"""AM-II's NICs with frames built and parsed by Scapy send the same bytes as those with the generated codec."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from testbed.sim.recorder import CAPTURE
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Transcript, converse
+from tests.sim.am2_endpoints import Transcript, start_exchange
 
 MACS = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
 SECOND = 1_000_000_000
 
 
-def myrinet() -> Description:
+def myrinet_star() -> Description:
     nodes = [Node(name=f"n{number}") for number in (1, 2, 3)]
     links = [Link(ends=(f"n{number}", f"s1:{number}"), corrupt="2%", loss="1%") for number in (1, 2, 3)]
     return Description(name="three", nodes=nodes, switches=[Switch(name="s1", kind="myrinet")], links=links, seed=5)
 
 
-CLUSTERS = {"ethernet": Description.star(3, delay="5us", loss="2%", corrupt="3%", seed=4), "myrinet": myrinet()}
+CLUSTERS = {"ethernet": Description.star(3, delay="5us", loss="2%", corrupt="3%", seed=4), "myrinet": myrinet_star()}
 
 
-def capture(cluster: Description, scapy: bool, folder: Path) -> bytes:
+def capture(cluster: Description, uses_scapy: bool, folder: Path) -> bytes:
     notes = Transcript()
     nics = plug(on_delivery=notes.on_delivery)
     with Simulation(
-        cluster, by_scapy(nics, frames, mapping, myrinet_layer) if scapy else nics, folder=folder
+        cluster, by_scapy(nics, frames, mapping, myrinet_layer) if uses_scapy else nics, folder=folder
     ) as simulation:
-        converse(simulation, notes, endpoints=1, requests=12)
+        start_exchange(simulation, notes, endpoints=1, requests=12)
         simulation.run(timeout=60 * SECOND)
     notes.check()
     return (folder / CAPTURE).read_bytes()
@@ -51,8 +51,8 @@ def test_captures_by_scapy_and_by_the_codec_are_equal(tmp_path: Path, cluster: s
     assert capture(CLUSTERS[cluster], True, tmp_path / "scapy") == expected
 
 
-def test_frames_with_other_fields_differ() -> None:
-    """A wrong field written by the firmware would show on the wire."""
+def test_rebuilding_a_frame_corrects_a_wrong_check() -> None:
+    """So a wrong field written by the firmware would show as a difference."""
     modules = {module.__name__ for module in (frames, mapping, myrinet_layer)}
     hint = add_envelope(mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"\x81")
     ack = add_envelope(codec.pack_answer(*MACS, codec.KIND_ACK, codec.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8), b"")

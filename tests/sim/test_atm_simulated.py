@@ -1,4 +1,4 @@
-"""ATM networks in the simulation: circuits along shortest paths, buffers, and refusals."""
+"""ATM networks in the simulation: virtual circuits along shortest paths, and rejected combinations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.loader import load
 
 CELL_TIME = 53 * 8 * 10**9 // 140_000_000
-"""At 140 Mbit/s, in ns."""
+"""Nanoseconds of a cell at 140 Mbit/s."""
 
 
 @dataclass
@@ -62,8 +62,8 @@ class Host:
 
 
 @dataclass
-class Firmwares:
-    """A plug that keeps its firmwares, by node number."""
+class CellPlug:
+    """A plug that records its firmwares, by node number."""
 
     firmwares: list[CellFirmware] = field(default_factory=list)
 
@@ -72,12 +72,12 @@ class Firmwares:
         return Agent(self.firmwares[-1], Host(self.firmwares[-1]))
 
 
-def mesh() -> Cluster:
-    """Six switches in a ring, with two nodes at each."""
+def ring() -> Cluster:
+    """Return a ring of six switches with two nodes each."""
     names = [f"s{number}" for number in range(1, 7)]
     nodes = [(f"n{switch_index}{port}", name) for switch_index, name in enumerate(names) for port in (1, 2)]
     return Cluster(
-        name="mesh",
+        name="ring",
         switches=[Switch(name=name, kind="atm") for name in names],
         nodes=[Node(name=node) for node, _ in nodes],
         links=[
@@ -87,9 +87,9 @@ def mesh() -> Cluster:
     )
 
 
-def test_every_node_reaches_every_other_by_a_shortest_path_in_a_ring_of_switches() -> None:
-    plug = Firmwares()
-    with Simulation(mesh(), plug) as simulation:
+def test_cells_take_a_shortest_path_between_all_nodes_of_a_ring() -> None:
+    plug = CellPlug()
+    with Simulation(ring(), plug) as simulation:
         nodes = list(simulation.nodes.values())
         for source in nodes:
             for destination in nodes:
@@ -100,13 +100,13 @@ def test_every_node_reaches_every_other_by_a_shortest_path_in_a_ring_of_switches
                 (time, frame) = cells.pop()
                 assert not cells
                 assert frame[-1] == source.number
-                apart = abs(source.number // 2 - destination.number // 2)
-                switches = min(apart, 6 - apart) + 1
+                distance = abs(source.number // 2 - destination.number // 2)
+                switches = min(distance, 6 - distance) + 1
                 assert time - start_time == pytest.approx((switches + 1) * CELL_TIME, abs=8)
         assert all(not any(counters.values()) for counters in simulation.network.switches.values())
 
 
-def test_a_protocol_without_cells_is_refused_by_name_before_anything_starts(tmp_path: Path) -> None:
+def test_a_protocol_without_cells_is_rejected_on_an_atm_switch(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="a switch of ATM, which forwards by cells: frames of this protocol"):
         testbed.run(load("ssam-1995-switch").description, "pingpong", mode="sim", output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -114,6 +114,6 @@ def test_a_protocol_without_cells_is_refused_by_name_before_anything_starts(tmp_
     assert "atm" not in fabrics_of["emp"] + fabrics_of["am2"] + fabrics_of["tcp"]
 
 
-def test_impairments_that_cells_cannot_have_are_errors_of_the_description() -> None:
+def test_jitter_on_an_atm_link_is_a_description_error() -> None:
     with pytest.raises(DescriptionError, match=r"jitter on a link of ATM switches.*keeps the order of its cells"):
         Cluster.star(2, kind="atm", delay="5us", jitter="1us")

@@ -1,4 +1,4 @@
-"""Rules that change frames, in complete runs: the changed messages at the receiver, and their replay."""
+"""Rules that change frames, in complete runs: effects at the receiver, and replays."""
 
 from __future__ import annotations
 
@@ -16,30 +16,28 @@ from testbed.spec.fault_models import Rule
 from testbed.spec.layout import Impairment
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
-from tests.sim.changed_frames import SET_TAG, SET_TAG_UNMENDED, expected, tags
+from tests.sim.changed_frames import SET_TAG, SET_TAG_KEEP_CHECK, expected, tags
 from tests.sim.changed_frames import TAG as SENT
-from tests.sim.test_am2_errors import AWAY, TAG, Pair
+from tests.sim.test_am2_errors import SECOND_NODE, TAG, Pair
 
 FATES = "fates.jsonl"
 
 
-@pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, SENT)], ids=["mended", "kept"])
-def test_a_changed_tag_is_delivered_if_the_checksum_is_updated_and_retransmitted_otherwise(
-    rule: str, second: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_KEEP_CHECK, SENT)], ids=["updated", "kept"])
+def test_a_changed_tag_is_delivered_only_if_the_checksum_is_updated(rule: str, second: int, tmp_path: Path) -> None:
     declared = testbed.run(Cluster.back_to_back(rules=[rule]), tags, mode="sim", output=tmp_path / "run")
     assert declared.results["n2"] == expected(second)
     assert read_log(tmp_path / "run" / FATES)[0].fate.sets == (("emp.tag", 7),)
 
 
-def test_a_scenario_changes_a_field_of_the_next_message() -> None:
+def test_a_rule_of_a_scenario_changes_a_field() -> None:
     fault = Rule(on="n1", direction="out", rules=["set emp.tag = 7 emp.type == MESSAGE and nth(2)"], at="1ms")
     scenario = Scenario(name="wrong-tag", faults=[fault])
     result = testbed.run(Cluster.back_to_back(delay="1ms"), tags, mode="sim", scenario=scenario)
     assert result.results["n2"] == expected(7)
 
 
-def test_a_run_finds_the_message_whose_tag_was_changed_on_the_way_and_its_replay_finds_it_again(
+def test_the_checks_report_a_message_with_a_changed_tag_and_a_replay_reproduces_the_report(
     tmp_path: Path,
 ) -> None:
     rule = "set emp.tag = 8 emp.type == MESSAGE and emp.tag < 0x1000000 and nth(4)"
@@ -49,10 +47,10 @@ def test_a_run_finds_the_message_whose_tag_was_changed_on_the_way_and_its_replay
             settings={"messages": 20},
         )  # fmt: skip
     failed = read_repetition(tmp_path / "run")
-    replayed = replay_repetition(failed, "sim", output=tmp_path / "again")
+    replayed = replay_repetition(failed, "sim", output=tmp_path / "replay")
     assert failed.failed
     assert (replayed.reproduced, replayed.applied) == (True, replayed.fates)
-    assert (tmp_path / "again" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
+    assert (tmp_path / "replay" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +63,7 @@ def test_a_run_finds_the_message_whose_tag_was_changed_on_the_way_and_its_replay
         ("openmx", "ethernet", "set openmx.tiny.length = 3 nth(2)"),
     ],
 )
-def test_fields_of_every_protocol_are_changed_logged_and_changed_again_by_a_replay(
+def test_a_replay_repeats_the_changes_of_every_protocols_fields(
     protocol: str, kind: str, rule: str, tmp_path: Path
 ) -> None:
     cluster = Cluster.star(3, kind=kind, rules=[rule])
@@ -75,23 +73,23 @@ def test_fields_of_every_protocol_are_changed_logged_and_changed_again_by_a_repl
     changed = [record.fate for record in read_log(tmp_path / "run" / FATES)]
     assert changed
     assert all(fate.sets or fate.flips for fate in changed)
-    replayed = replay_repetition(read_repetition(tmp_path / "run"), "sim", output=tmp_path / "again")
+    replayed = replay_repetition(read_repetition(tmp_path / "run"), "sim", output=tmp_path / "replay")
     assert (replayed.applied, replayed.fates) == (len(changed), len(changed))
-    assert (tmp_path / "again" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
+    assert (tmp_path / "replay" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
 
 
-def test_a_request_whose_endpoint_is_changed_on_the_way_comes_back_to_its_sender() -> None:
-    """AM-II's packets have Myrinet's CRC-8 in addition to AM-II's CRC-32: both are correct afterwards."""
+def test_a_request_whose_endpoint_is_changed_is_returned_to_its_sender() -> None:
+    """The rule updates Myrinet's CRC-8 and AM-II's CRC-32."""
     pair = Pair()
-    pair.asker.map(0, AWAY, TAG)
+    pair.requester.map(0, SECOND_NODE, TAG)
     pair.simulation.network.link_directions[pair.link, "forward"].change(0, Impairment(rules=("set am2.endpoint = 9",)))
-    pair.run(lambda asker: asker.try_request(0, 1, 41))
+    pair.run(lambda endpoint: endpoint.try_request(0, 1, 41))
     assert [message.status for message in pair.returned] == [Status.BAD_ENDPOINT]
     assert pair.delivered == []
 
 
-async def talk(comm: Comm, node: Node) -> str:  # noqa: ARG001
-    """Rank 0 sends and waits for the answer."""
+async def pingpong(comm: Comm, node: Node) -> str:  # noqa: ARG001
+    """Rank 0 sends a message and receives the reply."""
     buffer = bytearray(4)
     if comm.rank == 0:
         await comm.Send(b"ping", 1, 1)
@@ -103,36 +101,36 @@ async def talk(comm: Comm, node: Node) -> str:  # noqa: ARG001
 
 
 @pytest.mark.parametrize("field", ["vi = 9", "session = 77"])
-def test_a_connection_request_of_via_whose_addressee_is_changed_is_as_good_as_before(field: str) -> None:
+def test_via_connects_though_the_addressee_of_the_first_request_is_changed(field: str) -> None:
     cluster = Cluster.star(2, delay="10us", rules=[f"set via.{field} via.type == CONNECT and nth(1)"])
-    result = testbed.run(cluster, talk, protocol="via", mode="sim", timeout=10)
+    result = testbed.run(cluster, pingpong, protocol="via", mode="sim", timeout=10)
     assert result.results == {"n1": "pong", "n2": "ping"}
 
 
 @pytest.mark.parametrize("change", ["vi = 9 nth(2)", "session = 77 nth(2)", "from_session = 77 nth(1)"])
-def test_a_connection_of_via_with_a_changed_end_is_lost_at_both_sides(change: str) -> None:
+def test_via_reports_a_broken_connection_after_a_changed_connect_frame(change: str) -> None:
     field, count = change.rsplit(" ", 1)
     cluster = Cluster.star(2, delay="10us", rules=[f"set via.{field} via.type == CONNECT and {count}"])
     with pytest.raises(TestbedError, match=r"MPIError: rank \d has restarted or ended the connection"):
-        testbed.run(cluster, talk, protocol="via", mode="sim", timeout=10)
+        testbed.run(cluster, pingpong, protocol="via", mode="sim", timeout=10)
 
 
 @pytest.mark.parametrize(
-    ("field", "why"),
+    ("field", "reason"),
     [
         ("vi = 9", "has restarted or ended the connection"),
         ("session = 77", "has restarted or ended the connection"),
         ("handle = 9", "and this rank have lost their connection"),
     ],
 )
-def test_ranks_that_wait_since_a_frame_of_via_was_changed_are_told_with_the_reason(field: str, why: str) -> None:
-    """The message is lost with the connection. Both ranks wait for each other, and both know that it has ended."""
+def test_the_report_of_waiting_ranks_has_the_reason_for_vias_lost_connection(field: str, reason: str) -> None:
+    """The message is lost with the connection, so that both ranks wait for each other."""
     cluster = Cluster.star(2, delay="10us", rules=[f"set via.{field} via.type == RDMA_WRITE and nth(1)"])
     with pytest.raises(TestbedError) as caught:
-        testbed.run(cluster, talk, protocol="via", mode="sim", timeout=10)
+        testbed.run(cluster, pingpong, protocol="via", mode="sim", timeout=10)
     first, second = (line for line in str(caught.value).splitlines() if "waits for a receive" in line)
     assert "on n1 waits for a receive from rank 1, tag 1, 4 bytes (meanwhile, rank 1 has restarted or ended" in first
-    assert f"on n2 waits for a receive from rank 0, tag 1, 4 bytes (meanwhile, rank 0 {why} (" in second
+    assert f"on n2 waits for a receive from rank 0, tag 1, 4 bytes (meanwhile, rank 0 {reason} (" in second
 
 
 @pytest.mark.parametrize(
@@ -144,13 +142,13 @@ def test_ranks_that_wait_since_a_frame_of_via_was_changed_are_told_with_the_reas
     ],
     ids=["am2", "ssam", "via"],
 )
-def test_a_run_that_fails_behind_a_changed_frame_with_valid_checks_names_it(
+def test_a_run_that_fails_after_a_changed_frame_with_valid_checks_reports_the_frame(
     protocol: str, kind: str, rule: str, change: str
 ) -> None:
-    """AM-II's and SSAM's libraries raise an error, VIA's ranks wait: none of them can know why."""
+    """AM-II's and SSAM's libraries raise an error, VIA's ranks wait; only the run knows the reason."""
     with pytest.raises(TestbedError) as caught:
         testbed.run(
-            Cluster.star(2, kind=kind, delay="10us", rules=[rule]), talk, protocol=protocol, mode="sim", timeout=5
+            Cluster.star(2, kind=kind, delay="10us", rules=[rule]), pingpong, protocol=protocol, mode="sim", timeout=5
         )
     last = str(caught.value).splitlines()[-1]
     assert last.startswith("frames have been changed on their way, with valid checks: on n")

@@ -1,4 +1,4 @@
-"""Runs with checked histories: correct ones pass, a protocol's mistakes fail, and a failed check leaves its evidence."""
+"""Runs with checked histories: correct ones pass, mutants of a protocol fail, and failed checks are in the result."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from testbed.workloads.form import Node
 from tests.unit.protocols.emp_mutants import MUTANTS
 from tests.unit.protocols.mutants import Mutant
 
-MISTAKES = {mutant.name: mutant for mutant in MUTANTS}
+EMP_MUTANTS = {mutant.name: mutant for mutant in MUTANTS}
 
 
 async def receive_last_first(comm: Comm, node: Node) -> None:  # noqa: ARG001
-    """Receive many messages only after one that was sent later."""
+    """Receive many messages after one that was sent last."""
     if comm.rank == 0:
         requests = [await comm.Isend(bytes(64), 1, tag=1) for _ in range(40)]
         requests.append(await comm.Isend(b"now", 1, tag=2))
@@ -39,7 +39,7 @@ async def receive_last_first(comm: Comm, node: Node) -> None:  # noqa: ARG001
 
 
 def failed_checks(folder: Path, seed: int, workload: Any, **settings: object) -> set[str]:
-    """Return the failed checks of a run that loses a tenth of all frames, whether or not the run fails."""
+    """Return the failed checks of a run with 10 % loss, whether or not the run fails."""
     try:
         testbed.run(
             Cluster.star(4, loss="10%"), workload, mode="sim", seed=seed, output=folder, settings=settings, timeout=20,
@@ -58,13 +58,13 @@ TRAFFIC = {"messages": 30, "outstanding": 4, "largest": 8000}
 @pytest.mark.parametrize(
     ("mutant", "workload", "settings", "expected"),
     [
-        (MISTAKES["acknowledged once"], "random", TRAFFIC, "progress"),
-        (MISTAKES["acknowledged up to"], "random", TRAFFIC, "errors"),
-        (MISTAKES["never parked"], receive_last_first, {}, "progress"),
+        (EMP_MUTANTS["acknowledged once"], "random", TRAFFIC, "progress"),
+        (EMP_MUTANTS["acknowledged up to"], "random", TRAFFIC, "errors"),
+        (EMP_MUTANTS["never parked"], receive_last_first, {}, "progress"),
     ],
     ids=lambda choice: str(choice) if isinstance(choice, Mutant) else "",
 )
-def test_a_mistake_in_the_protocol_fails_a_check(
+def test_a_mutant_of_the_protocol_fails_a_check(
     mutant: Mutant, workload: Any, settings: Mapping[str, object], expected: str, tmp_path: Path
 ) -> None:
     assert failed_checks(tmp_path / "correct", 1, workload, **settings) == set()
@@ -96,7 +96,7 @@ def falsify_histories(
     patch.setattr(HistoryDevice, "__init__", falsifying_init)
 
 
-def test_a_correct_run_passes(tmp_path: Path) -> None:
+def test_a_correct_run_passes_all_checks(tmp_path: Path) -> None:
     result = testbed.run(
         Cluster.star(4, loss="5%", duplicate="5%", reorder="5%", delay="20us"), "random", mode="sim", seed=3,
         output=tmp_path / "run",
@@ -110,14 +110,14 @@ def test_a_correct_run_passes(tmp_path: Path) -> None:
     assert document["checks"] == [{"passed": True, "failed": [], "ambiguous": 0}]
 
 
-def test_only_requested_checks_run(tmp_path: Path) -> None:
+def test_histories_are_only_checked_on_request(tmp_path: Path) -> None:
     result = testbed.run(Cluster.star(2), "pingpong", mode="sim", settings={"count": 3}, output=tmp_path / "run")
     assert result.checks is None
     assert not (tmp_path / "run" / "history").exists()
     assert testbed.run(Cluster.star(2), "random", mode="sim", check=False).checks is None
 
 
-def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path: Path) -> None:
+def test_a_failed_check_fails_the_verdict_and_is_in_the_rows(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         falsify_histories(
             patch,
@@ -138,7 +138,7 @@ def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path
     ]
 
 
-def test_a_failed_check_fails_the_test_whose_cluster_ran_it(tmp_path: Path) -> None:
+def test_a_failed_check_fails_the_pytest_test_that_made_the_run(tmp_path: Path) -> None:
     cluster = SimulatedCluster(Cluster.star(2), tmp_path)
     assert cluster.run("random", messages=5).checks is not None
     with pytest.MonkeyPatch.context() as patch:
@@ -148,7 +148,7 @@ def test_a_failed_check_fails_the_test_whose_cluster_ran_it(tmp_path: Path) -> N
 
 
 class CutFirstSecond:
-    """n1's cable is unplugged for the first second."""
+    """Companion that cuts n1's link for the first second."""
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:  # noqa: ARG002
         link = simulation.layout.links[0].name
@@ -163,15 +163,15 @@ class CutFirstSecond:
         return [Disturbance(CUT, 0, 1_000_000_000, frozenset({"n1"}))]
 
 
-async def one_message(comm: Comm, node: Node) -> None:  # noqa: ARG001
+async def send_one_message(comm: Comm, node: Node) -> None:  # noqa: ARG001
     if comm.rank == 0:
         await comm.Send(b"hello", 1)
     else:
         await comm.Recv(bytearray(5), 0)
 
 
-def test_events_during_a_run_are_those_that_it_recovers_from() -> None:
-    result = testbed.run(Cluster.star(2), one_message, mode="sim", companions=[CutFirstSecond()])
+def test_the_recovery_from_a_companions_disturbance_is_checked() -> None:
+    result = testbed.run(Cluster.star(2), send_one_message, mode="sim", companions=[CutFirstSecond()])
     assert result.checks is not None
     assert result.checks.passed
     assert result.checks.checks["recovery"].checked == 1
@@ -179,7 +179,7 @@ def test_events_during_a_run_are_those_that_it_recovers_from() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
-def test_a_message_that_no_program_receives_is_a_note_of_the_verdict(tmp_path: Path, protocol: str) -> None:
+def test_a_message_that_is_never_received_is_a_note_of_the_verdict(tmp_path: Path, protocol: str) -> None:
     async def program(comm: Comm, node: Node) -> None:
         if comm.rank == 0:
             await comm.Isend(b"wanted", 1, 1)

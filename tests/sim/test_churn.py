@@ -1,4 +1,4 @@
-"""The workload `churn` under restarts, and refusals of other workloads in scenarios with restarts."""
+"""Workload `churn` under restarts, and rejections of other workloads in scenarios with restarts."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def run_churn(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.
 @pytest.mark.parametrize(
     ("protocol", "firmware"), [("emp", {}), ("am2", {}), ("openmx", {"tick": 100_000, "resends": 100})]
 )
-def test_restarted_nodes_continue_to_communicate_and_every_message_is_accounted_for(
-    protocol: str, firmware: dict[str, int]
-) -> None:
+def test_restarted_nodes_communicate_again_and_all_checks_pass(protocol: str, firmware: dict[str, int]) -> None:
     result = run_churn(*RESTARTS, protocol=protocol, firmware=firmware)
     rows = {row["node"]: row for row in result.rows}
     assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
     assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
-    assert rows["n2"]["from_lives"] > 3, "it has received from two incarnations of another node"
-    assert {row["clock_ns"] // 1_000_000 for row in rows.values()} == {250}, "restarted nodes end with the others"
+    assert rows["n2"]["from_lives"] > 3, "no message from another node's second incarnation"
+    assert {row["clock_ns"] // 1_000_000 for row in rows.values()} == {250}, (
+        "restarted nodes do not end at the same time as the others"
+    )
     assert result.checks is not None
     assert result.checks.passed
 
 
-def test_without_faults_every_message_is_sent_and_received() -> None:
+def test_without_faults_every_message_is_received() -> None:
     rows = testbed.run(
         Cluster.star(3, loss="5%"), "churn", mode="sim", settings={"time": "100ms", "settle": "500ms"}
     ).rows
@@ -60,7 +60,7 @@ def test_without_faults_every_message_is_sent_and_received() -> None:
 
 
 @pytest.mark.parametrize(("offset", "message"), [(8, "arrived twice, or after message"), (30, "byte 6 differs")])
-def test_a_corrupted_or_repeated_message_ends_the_run(
+def test_a_corrupted_or_duplicate_message_fails_the_run(
     offset: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receive = HistoryDevice.receive
@@ -85,16 +85,16 @@ RESTART_FAULTS = [
 
 
 @pytest.mark.parametrize("fault", RESTART_FAULTS, ids=lambda fault: fault.kind)
-def test_random_is_refused_with_restarts_and_the_workload_for_them_is_named(fault: Fault, tmp_path: Path) -> None:
+def test_random_is_rejected_in_scenarios_with_restarts_and_churn_is_proposed(fault: Fault, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=rf"{fault.kind}: workload random does not support .* workload churn"):
         testbed.run(Cluster.star(3), "random", mode="sim", scenario=Scenario(faults=[fault]), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_random_restarts_are_refused_and_faults_without_a_restart_are_not() -> None:
-    chance = Scenario(random=RandomFaults(kinds=["pause", "reset", "crash"], rate=1.0))
+def test_random_faults_that_may_restart_nodes_are_rejected_for_other_workloads() -> None:
+    random_faults = Scenario(random=RandomFaults(kinds=["pause", "reset", "crash"], rate=1.0))
     with pytest.raises(UnsupportedError, match="random: crash, reset: workload sort does not support"):
-        testbed.run(Cluster.star(3), "sort", mode="sim", scenario=chance)
+        testbed.run(Cluster.star(3), "sort", mode="sim", scenario=random_faults)
     harmless = Scenario(faults=[Impair(on="n1", at=0, loss="5%"), Crash(on="n3", at="5s")])
     assert testbed.run(Cluster.star(3), "random", mode="sim", scenario=harmless, settings={"messages": 20}).rows
 
@@ -105,24 +105,24 @@ def test_each_builtin_workload_declares_whether_it_supports_restarts() -> None:
         for name, entry in offered(WORKLOADS).items()
         if entry.module.startswith("testbed.")
     }
-    assert {name for name, bears in restartable.items() if bears} == {"am-random", "churn"}
+    assert {name for name, supports_restarts in restartable.items() if supports_restarts} == {"am-random", "churn"}
 
 
-async def wait(_comm: Comm, node: Node) -> int:
+async def sleep_and_return_starts(_comm: Comm, node: Node) -> int:
     await node.sleep(10_000_000)
     return node.starts
 
 
 async def without_restarts(comm: Comm, node: Node) -> int:
-    return await wait(comm, node)
+    return await sleep_and_return_starts(comm, node)
 
 
-without_restarts.supports_restarts = False  # type: ignore[attr-defined]  # as users write it
+without_restarts.supports_restarts = False  # type: ignore[attr-defined]  # the documented form
 
 
-def test_a_function_runs_with_restarts_unless_it_declares_that_it_does_not_support_them() -> None:
+def test_a_function_is_only_rejected_if_it_declares_that_it_does_not_support_restarts() -> None:
     scenario = Scenario(faults=[Restart(on="n2", at="1ms")])
-    assert testbed.run(Cluster.star(2), wait, mode="sim", scenario=scenario).results["n2"] == 2
+    assert testbed.run(Cluster.star(2), sleep_and_return_starts, mode="sim", scenario=scenario).results["n2"] == 2
     with pytest.raises(UnsupportedError, match="workload without_restarts does not support"):
         testbed.run(Cluster.star(2), without_restarts, mode="sim", scenario=scenario)
 
@@ -139,7 +139,7 @@ async def spawn_task(comm: Comm, node: Node, *, log: list[tuple[int, int]]) -> N
     await node.sleep(10_000_000)
 
 
-def test_tasks_of_a_program_end_with_it_in_a_crash() -> None:
+def test_a_restart_ends_the_tasks_that_a_program_has_spawned() -> None:
     log: list[tuple[int, int]] = []
 
     async def program(comm: Comm, node: Node) -> None:

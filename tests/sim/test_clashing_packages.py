@@ -1,4 +1,4 @@
-"""Two packages with one EtherType: every affected command names both; others work."""
+"""Two packages with the same EtherType: affected runs and commands report both packages, others work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testbed.observe.format.layers import frame_modules
 
 POSTCARD = Path(__file__).with_name("outside") / "postcard"
 EMP, MYRINET, FREE = 0x88B5, 0x88B6, 0x88B7
-OURS = rf"emp \(package netns-testbed {registry.offered(registry.FIELDS)['emp'].package_and_version()[1]}\)"
+BUILTIN_EMP = rf"emp \(package netns-testbed {registry.offered(registry.FIELDS)['emp'].package_and_version()[1]}\)"
 
 Install = Callable[..., None]
 
@@ -29,9 +29,9 @@ async def idle(comm: object, node: object) -> None: ...
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Return a function that installs copies of tests/sim/outside/postcard under other names."""
+    """Return a function that installs a copy of tests/sim/outside/postcard under another name."""
 
-    def installed(
+    def install_copy(
         package: str, ethertype: int, version: str = "1.0", *, name: str = "", fields: bool = True, begins: bytes = b""
     ) -> None:
         name = name or package
@@ -52,18 +52,18 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (metadata / "entry_points.txt").write_text(
             entries + (f"[testbed.fields]\n{name} = {package}.codec\n" if fields else "")
         )
-        forget()
+        clear_caches()
 
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
-    yield installed
+    yield install_copy
     for module in set(sys.modules) - before:
         if (getattr(sys.modules[module], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[module]
-    forget()
+    clear_caches()
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Clear the caches of registered packages."""
     known_fields.cache_clear()
     packages.protocol_clashes.cache_clear()
@@ -74,9 +74,9 @@ def simulate(protocol: str) -> None:
     testbed.run(Cluster.star(2, loss="5%"), idle, protocol=protocol, mode="sim")
 
 
-def test_a_package_that_takes_a_builtin_ethertype_is_named_with_the_builtin_one(install: Install) -> None:
+def test_a_package_with_the_ethertype_of_a_builtin_protocol_is_reported_with_that_protocol(install: Install) -> None:
     install("stranger", EMP, "1.2")
-    sentence = rf"EtherType 0x88B5 is claimed twice, by {OURS} and by stranger \(package stranger-nic 1\.2\)"
+    sentence = rf"EtherType 0x88B5 is claimed twice, by {BUILTIN_EMP} and by stranger \(package stranger-nic 1\.2\)"
     for protocol in ("emp", "stranger", "am2"):
         with pytest.raises(ConflictError, match=sentence):
             simulate(protocol)
@@ -86,7 +86,7 @@ def test_a_package_that_takes_a_builtin_ethertype_is_named_with_the_builtin_one(
         frame_modules()
 
 
-def test_two_packages_of_others_clash_with_each_other(install: Install) -> None:
+def test_two_installed_packages_with_one_ethertype_are_reported(install: Install) -> None:
     install("birch", FREE, "0.1")
     install("aspen", FREE, "2.0")
     with pytest.raises(
@@ -98,15 +98,15 @@ def test_two_packages_of_others_clash_with_each_other(install: Install) -> None:
     assert packages.clashes() == [str(raised.value)]
 
 
-def test_a_protocol_without_fields_is_detected_too(install: Install) -> None:
+def test_a_clashing_protocol_without_fields_is_reported(install: Install) -> None:
     install("stranger", EMP, fields=False)
-    assert "emp.type" in known_fields()  # no field of anybody's is in question
+    assert "emp.type" in known_fields()  # no fields clash
     for protocol in ("emp", "stranger"):
-        with pytest.raises(ConflictError, match=rf"{OURS} and by stranger \(package stranger-nic 1\.0\)"):
+        with pytest.raises(ConflictError, match=rf"{BUILTIN_EMP} and by stranger \(package stranger-nic 1\.0\)"):
             simulate(protocol)
 
 
-def test_a_copy_that_has_kept_the_name_is_named(install: Install) -> None:
+def test_fields_offered_by_two_packages_under_one_name_are_reported(install: Install) -> None:
     install("copied", EMP, name="emp")
     with pytest.raises(
         ConflictError, match=r"fields 'emp' are offered by package (copied-nic 1\.0 and|netns-).* by package"
@@ -114,13 +114,13 @@ def test_a_copy_that_has_kept_the_name_is_named(install: Install) -> None:
         known_fields()
 
 
-def test_a_field_of_a_standard_header_belongs_to_no_other(install: Install) -> None:
+def test_a_package_with_the_ethertype_of_a_standard_header_is_reported(install: Install) -> None:
     install("stranger", 0x0800)
     with pytest.raises(ConflictError, match=r"0x0800 .* by ip \(a usual header\) and by stranger"):
         known_fields()
 
 
-def test_distinguishable_packages_share_an_ethertype(install: Install) -> None:
+def test_packages_with_different_first_bytes_may_share_an_ethertype(install: Install) -> None:
     install("letters", MYRINET, begins=b"\x07\x77")
     install("postcards", FREE)
     assert {"letters.kind", "postcards.kind", "am2.kind"} <= set(known_fields().names())
@@ -128,22 +128,22 @@ def test_distinguishable_packages_share_an_ethertype(install: Install) -> None:
     simulate("postcards")
 
 
-def test_one_package_on_the_path_twice_is_one(
+def test_a_package_that_is_twice_on_the_path_does_not_clash(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("postcards", FREE)
     monkeypatch.syspath_prepend(shutil.copytree(tmp_path, tmp_path / "again"))
-    forget()
+    clear_caches()
     assert "postcards.kind" in known_fields()
     assert packages.clashes() == []
 
 
-def test_the_kernels_protocols_have_no_ethertype_to_clash(install: Install) -> None:
+def test_kernel_protocols_do_not_clash(install: Install) -> None:
     install("stranger", EMP)
     assert packages.protocol("tcp").ethertype == 0
 
 
-def test_lists_and_doctor_report_it_and_do_not_fail(install: Install) -> None:
+def test_protocol_list_warns_of_a_clash_and_succeeds(install: Install) -> None:
     install("stranger", EMP, "1.2")
     result = CliRunner().invoke(command, ["protocol", "list"])
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""Mismatched collective calls are reported with the ranks, their calls and lines."""
+"""Mismatched collective calls are reported with the ranks, their calls and source lines."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def floats(size: int) -> list[Any]:
 
 
 def run_checked(folder: Path, *calls: Call) -> dict[str, Any]:
-    """Let each rank make its call, behind one that all make; return the check of collective calls."""
+    """Let each rank make its call after a common barrier; return the check of collective calls."""
 
     async def program(comm: Comm, _: Node) -> None:
         await comm.Barrier()
         await calls[comm.rank](comm)
 
-    with suppress(TestbedError):  # the run stalls, or a rank gets an error: the checks are the same
+    with suppress(TestbedError):  # the run stalls, or a rank gets an error; the checks do not depend on it
         testbed.run(STAR, program, mode="sim", check=True, output=folder / "run", timeout=5.0)
     checks = json.loads((folder / "run" / "checks.json").read_text())["checks"]
     (check,) = [check for check in checks if check["check"] == "collective calls"]
@@ -102,58 +102,60 @@ MUTANTS: dict[str, tuple[Call, Call, str]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_rank_that_differs_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
-    right_program, wrong_program, sentence = MUTANTS[name]
-    passed_check = run_checked(tmp_path / "good", right_program, right_program, right_program)
+def test_a_mismatched_call_is_reported_with_the_source_lines_of_both_ranks(tmp_path: Path, name: str) -> None:
+    matching_call, mismatched_call, sentence = MUTANTS[name]
+    passed_check = run_checked(tmp_path / "good", matching_call, matching_call, matching_call)
     assert (passed_check["checked"], passed_check["failed"]) == (2, 0)
-    failed_check = run_checked(tmp_path / "bad", right_program, wrong_program, right_program)
+    failed_check = run_checked(tmp_path / "bad", matching_call, mismatched_call, matching_call)
     assert failed_check["failed"] == 1
-    (sentence_found,) = failed_check["violations"]
-    assert sentence in sentence_found
-    assert sentence_found.startswith("collective call 2 of ranks [0, 1, 2] (context 1), ")
-    assert sentence_found.count(f" at {__file__}:") == 2, "both ranks' lines"
-    assert "n2 calls" in sentence_found
+    (violation,) = failed_check["violations"]
+    assert sentence in violation
+    assert violation.startswith("collective call 2 of ranks [0, 1, 2] (context 1), ")
+    assert violation.count(f" at {__file__}:") == 2, "a rank's line is missing"
+    assert "n2 calls" in violation
 
 
 async def idle(comm: Comm) -> None:
     """Make no call."""
 
 
-def test_a_call_that_a_rank_has_not_made_is_reported_when_no_event_is_left(tmp_path: Path) -> None:
+def test_a_missing_call_of_a_rank_is_reported_when_the_run_stalls(tmp_path: Path) -> None:
     check = run_checked(tmp_path, Comm.Barrier, idle, Comm.Barrier)
-    (sentence_found,) = check["violations"]
-    assert sentence_found.startswith(
+    (violation,) = check["violations"]
+    assert violation.startswith(
         "collective call 2 of ranks [0, 1, 2] (context 1), not made by n2: n1 calls Barrier() at "
     )
 
 
-async def in_parts(comm: Comm) -> None:
-    """Make calls in communicators of some ranks, and in two of which the second gets the context of the first."""
-    part = await comm.Split(0 if comm.rank < 2 else UNDEFINED)
-    if part is not None:
-        await part.Bcast(bytearray(4), 1)
+async def call_in_communicators(comm: Comm) -> None:
+    """Make calls in a communicator of some ranks, and in two copies, the second of which reuses the first one's context."""
+    subgroup = await comm.Split(0 if comm.rank < 2 else UNDEFINED)
+    if subgroup is not None:
+        await subgroup.Bcast(bytearray(4), 1)
     for size in (4, 8):
         copy = await comm.Dup()
         await copy.Bcast(bytearray(size))
         copy.Free()
 
 
-def test_communicators_are_distinguished(tmp_path: Path) -> None:
-    check = run_checked(tmp_path, in_parts, in_parts, in_parts)
+def test_calls_in_different_communicators_are_checked_separately(tmp_path: Path) -> None:
+    check = run_checked(tmp_path, call_in_communicators, call_in_communicators, call_in_communicators)
     assert check["failed"] == 0
     assert check["checked"] == 7  # the first Barrier, Split, two Dup, three Bcast
 
 
-async def in_another_part(comm: Comm) -> None:
-    """Make a call in a communicator of some ranks with another root than theirs."""
-    part = await comm.Split(0)
-    assert part is not None
-    await part.Bcast(bytearray(4), comm.rank)
+async def broadcast_with_own_root(comm: Comm) -> None:
+    """Broadcast in a new communicator, with a different root at each rank."""
+    subgroup = await comm.Split(0)
+    assert subgroup is not None
+    await subgroup.Bcast(bytearray(4), comm.rank)
 
 
-def test_a_difference_in_another_communicator_is_reported_for_that_one(tmp_path: Path) -> None:
-    (sentence_found,) = run_checked(tmp_path, in_another_part, in_another_part, in_another_part)["violations"]
-    assert sentence_found.startswith(
+def test_a_mismatch_is_reported_with_its_communicators_ranks_and_context(tmp_path: Path) -> None:
+    (violation,) = run_checked(tmp_path, broadcast_with_own_root, broadcast_with_own_root, broadcast_with_own_root)[
+        "violations"
+    ]
+    assert violation.startswith(
         "collective call 1 of ranks [0, 1, 2] (context 5), roots differ: n1 calls Bcast(root 0, 4 bytes)"
     )
 

@@ -1,5 +1,5 @@
-"""Random collective calls compared with NumPy in one process, in the simulation with loss, with their histories checked.
-With TESTBED_LONG=1 there are more, of a fresh seed."""
+"""Results of random collective calls compared with NumPy's, in the simulation with loss and checked histories. With
+TESTBED_LONG=1 there are more calls, with a random seed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RESENT = {
 
 @pytest.mark.parametrize("seed", [SEED])
 @pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam", "openmx"])
-def test_every_result_is_numpys_though_frames_are_lost(tmp_path: Path, protocol: str, seed: int) -> None:
-    cases = 200 if LONG else {"ssam": 8, "openmx": 12}.get(protocol, 20)  # ATM's cells are many
+def test_every_result_equals_numpys_under_loss(tmp_path: Path, protocol: str, seed: int) -> None:
+    cases = 200 if LONG else {"ssam": 8, "openmx": 12}.get(protocol, 20)  # ATM's many cells take long
     network = {"kind": "atm", "rate": "140mbit", "overhead": 2} if protocol == "ssam" else {"rate": "1gbit"}
     cluster = Cluster.star(RANKS, delay="20us", loss="1%", seed=4, **network)
     result = testbed.run(

@@ -1,5 +1,5 @@
-"""The conformance suite in the simulation: every protocol that simulates passes, and a broken package fails the check that
-names its defect. TESTBED_LONG=1 makes every check with the command's usual scope."""
+"""The conformance suite in the simulation: every shipped protocol passes, and each mutant of a package fails the check that
+is meant to find it. TESTBED_LONG=1 runs every check with the command's default scope."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 SCOPE = Scope() if LONG else Scope(depth=2, cases=2)
 MUTANT_SCOPE = Scope(depth=2, cases=20)
 SIMULATED = [check.name for check in CHECKS if not check.needs_namespaces]
-EVERYBODY = [
-    name for name in offered(PROTOCOLS) if isinstance(one := load(PROTOCOLS, name), Protocol) and one.ethertype
+SHIPPED = [
+    name for name in offered(PROTOCOLS) if isinstance(offer := load(PROTOCOLS, name), Protocol) and offer.ethertype
 ]
 
 
@@ -36,8 +36,10 @@ def parcel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(3600 if LONG else 120)
-@pytest.mark.parametrize("protocol", EVERYBODY)
-def test_a_shipped_protocol_passes(protocol: str, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("protocol", SHIPPED)
+def test_a_shipped_protocol_passes_every_simulated_check(
+    protocol: str, record_property: Callable[[str, object], None]
+) -> None:
     results = [check(protocol, name, SCOPE) for name in SIMULATED]
     assert {result.check.name: result.reason for result in results if result.state is not State.PASSED} == {}
     record_property(
@@ -45,8 +47,8 @@ def test_a_shipped_protocol_passes(protocol: str, record_property: Callable[[str
     )
 
 
-def test_the_packages_own_tests_pass_the_suite_among_them(parcel: Path) -> None:
-    """Run them in its folder, with the package not installed, as its author does."""
+def test_the_tests_of_a_new_package_pass_and_include_the_suite(parcel: Path) -> None:
+    """They run in the package's folder, without an installation, as its author runs them."""
     completed = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=parcel, capture_output=True, text=True,
         check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -56,7 +58,7 @@ def test_the_packages_own_tests_pass_the_suite_among_them(parcel: Path) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_a_broken_package_fails_the_check_that_names_its_defect(
+def test_a_mutant_of_a_package_fails_the_check_that_is_meant_to_find_it(
     mutant: PackageMutant, parcel: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     name = f"muta{MUTANTS.index(mutant):02}"
@@ -64,11 +66,13 @@ def test_a_broken_package_fails_the_check_that_names_its_defect(
     mutant.apply(folder / name)
     with on_path(folder):
         result = check(name, mutant.check, MUTANT_SCOPE)
-    assert result.state is State.FAILED, f"it is not found that {mutant.mistake}"
-    record_property("note", f"conformance: {mutant.check} finds that {mutant.mistake}: {result.reason.splitlines()[0]}")
+    assert result.state is State.FAILED, f"the check does not find the fault: {mutant.fault}"
+    record_property(
+        "note", f"conformance: {mutant.check} finds the fault: {mutant.fault}: {result.reason.splitlines()[0]}"
+    )
 
 
-def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed(parcel: Path, tmp_path: Path) -> None:
+def test_a_failing_case_is_reduced_and_repeated_with_the_printed_option(parcel: Path, tmp_path: Path) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.check == "fates"]
     folder = copy_template(parcel, "mutanf", tmp_path)
     mutant.apply(folder / "mutanf")
@@ -76,7 +80,7 @@ def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed
         reason = check("mutanf", "fates", MUTANT_SCOPE).reason
         case = reason.rpartition("--case ")[2]
         exchange, _, fates = case.partition(":")
-        assert sum(fate != "p" for fate in fates) == 1, f"{case} has more faults than it takes"
+        assert sum(fate != "p" for fate in fates) == 1, f"{case} is not reduced to one fault"
         repeated = check("mutanf", "fates", case=case)
         assert repeated.state is State.FAILED
         assert repeated.reason.splitlines()[0] == reason.splitlines()[0]
@@ -90,14 +94,14 @@ def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed
         assert exchange in case
 
 
-def test_an_inapplicable_check_gives_the_reason() -> None:
+def test_an_inapplicable_check_returns_the_reason() -> None:
     result = check("ssam", "killed-host")
     assert (result.state, result.reason) == (
         State.NOT_APPLICABLE, "the protocol's NICs cannot be shared: it has no split driver",
     )  # fmt: skip
 
 
-def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(parcel: Path, tmp_path: Path) -> None:
+def test_an_exception_in_a_host_librarys_constructor_is_reported(parcel: Path, tmp_path: Path) -> None:
     folder = copy_template(parcel, "mutann", tmp_path)
     PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").apply(
         folder / "mutann"
@@ -106,7 +110,7 @@ def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(par
         check("mutann", "mtu")
 
 
-def test_unknown_names_are_refused_with_the_known_ones() -> None:
+def test_unknown_names_are_rejected_with_a_hint() -> None:
     with pytest.raises(NotFoundError, match="did you mean 'wildcards'"):
         find_check("wildcard")
     with pytest.raises(UnsupportedError, match="kernel protocol"):
@@ -127,7 +131,7 @@ def command(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Path, tmp_path: Path) -> None:
+def test_the_command_prints_each_check_and_exits_with_10_if_one_fails(parcel: Path, tmp_path: Path) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.check == "mtu"]
     folder = copy_template(parcel, "mutanm", tmp_path)
     mutant.apply(folder / "mutanm")
@@ -144,7 +148,7 @@ def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Pat
     assert [(check["name"], check["state"]) for check in document["checks"]] == [("mtu", "passed")]
 
 
-def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
+def test_protocol_list_shows_settings_and_profiles(parcel: Path) -> None:
     (own_row,) = [
         protocol
         for protocol in json.loads(command("list", "--json", path=parcel).stdout)["protocols"]
@@ -160,7 +164,7 @@ def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
     assert "parcel: resend=5000000" in command("list", path=parcel).stdout
 
 
-def test_a_host_library_that_raises_fails_the_check_with_its_line(parcel: Path, tmp_path: Path) -> None:
+def test_an_exception_in_the_host_library_fails_the_check_with_its_source_file(parcel: Path, tmp_path: Path) -> None:
     folder = copy_template(parcel, "mutanr", tmp_path)
     PackageMutant("", "", "host.py", "self._free.popleft()", 'self._free.pop({}["next"])').apply(folder / "mutanr")
     with on_path(folder):

@@ -1,4 +1,4 @@
-"""A run's results have Myrinet's switch counters: mappers' probes end at ports without a cable."""
+"""Results contain the counters of Myrinet's switches, as of mappers' probes to ports without a cable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from testbed import Cluster
 from testbed.spec.elements import Link, Node, Switch
 
 
-def test_a_run_reports_the_frames_that_its_switches_did_not_forward(tmp_path: Path) -> None:
+def test_the_result_counts_frames_that_switches_did_not_forward(tmp_path: Path) -> None:
     pair = Cluster(
         name="pair",
         nodes=[Node(name="n1"), Node(name="n2")],

@@ -1,4 +1,4 @@
-"""Packets of AM-II and of mappers on simulated Myrinet: rules by name, flows, captures."""
+"""Packets of AM-II and of mappers on a simulated Myrinet: rules on named fields, flows, captures."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.sim.scapy_captures import read_capture
 
 SECOND = 1_000_000_000
 MESSAGES = 8
-DATA = b"what the message says"
+DATA = b"contents of a message"
 
 
 def layout(loss: str = "0%") -> Layout:
-    """Three nodes at two switches; only the cable between these loses frames."""
+    """Return a layout of three nodes at two switches; only the cable between the switches loses frames."""
     nodes = [Node(name=f"n{number}") for number in (1, 2, 3)]
     switches = [Switch(name=name, kind="myrinet") for name in ("s1", "s2")]
     links = [Link(ends=ends) for ends in (("n1", "s1:1"), ("n2", "s2:1"), ("n3", "s2:2"))]
@@ -43,8 +43,8 @@ def layout(loss: str = "0%") -> Layout:
 
 
 class LetterFirmware:
-    """A NIC that sends a message to a peer for each ring of its host, and acknowledges those that come; on packets of
-    mapping it has a mapper."""
+    """Firmware that sends a message to a peer at each ring of the doorbell and acknowledges received ones. A mapper handles
+    mapping packets."""
 
     def __init__(self, adapter: Adapter, nic: Nic, names: list[str], routes: Routes) -> None:
         self._adapter, self._nic = adapter, nic
@@ -96,14 +96,14 @@ class LetterFirmware:
 
 class NullHost:
     def on_completion(self, index: int) -> None:  # noqa: ARG002
-        raise AssertionError("it shows nothing")
+        raise AssertionError("firmware without completions")
 
     def pending_work(self) -> list[str]:
         return []
 
 
 class LetterPlug:
-    """Makes the firmwares. n1 sends its messages to n2."""
+    """Builds the firmwares, and runs a simulation in which n1 sends messages to n2."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -134,7 +134,7 @@ def test_a_rule_drops_the_third_acknowledgement_and_no_packet_of_mapping() -> No
     assert (lost_record.direction, lost_record.flow.key, lost_record.n) == ("backward", (4, am2.KIND_ACK, 2), 3)
 
 
-def test_mappers_are_met_by_rules_of_their_own() -> None:
+def test_rules_on_mapping_packets_do_not_affect_am2s_packets() -> None:
     rules = RuleSet(known_fields())
     rules.add(0, "drop mapper.kind in (PROBE, LOOP) and first(4)")
     rules.add(0, "delay 1us myrinet.type == 5 and not mapper.kind == PROBE and nth(1)")
@@ -146,8 +146,8 @@ def test_mappers_are_met_by_rules_of_their_own() -> None:
 
 
 @pytest.mark.requires("interpreted")
-def test_fates_are_by_kind_and_channel_and_for_mapping_by_kind_and_independent_of_other_packets() -> None:
-    """The losses of AM-II's packets do not depend on whether mappers send between them."""
+def test_the_fates_of_am2s_packets_do_not_depend_on_mapping_packets() -> None:
+    """The losses of AM-II's messages are the same if all mapping packets are dropped."""
     log = LetterPlug(layout(loss="50%")).run()
     keys = Counter(record.flow.key[0] for record in log)
     assert keys[4]
@@ -156,13 +156,13 @@ def test_fates_are_by_kind_and_channel_and_for_mapping_by_kind_and_independent_o
     rules.add(0, "drop mapper")
     losses = [record for record in LetterPlug(layout(loss="50%")).run(rules) if record.cause == "loss"]
 
-    def of_messages(records: list[Record]) -> list[Record]:
+    def select_messages(records: list[Record]) -> list[Record]:
         return [record for record in records if record.flow.key[:2] == (4, am2.KIND_MESSAGE)]
 
-    assert of_messages(losses) == of_messages(log) != []
+    assert select_messages(losses) == select_messages(log) != []
 
 
-# Captures.
+# Captures
 
 
 @pytest.fixture(scope="module")
@@ -181,20 +181,20 @@ def decode(*arguments: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_the_frames_of_a_capture_are_described_with_the_rest_of_their_routes(recorded: Path) -> None:
+def test_decoded_frames_show_their_remaining_routes_and_fates(recorded: Path) -> None:
     lines = decode(recorded, "--filter", "am2").splitlines()
-    lines_sent = [line for line in lines if " n1:eth0 out " in line]
-    assert len(lines_sent) == MESSAGES
+    sent_lines = [line for line in lines if " n1:eth0 out " in line]
+    assert len(sent_lines) == MESSAGES
     text = "AM-II MEDIUM message 1 of endpoint 0.3 to 1.4, handler 7, 21 bytes, channel 2 sequence 1, route +2 -2, 96 bytes"
-    assert lines_sent[0].endswith(text)
+    assert sent_lines[0].endswith(text)
     (dropped,) = [line for line in lines if "dropped by rule" in line]
     assert "AM-II ACK channel 2 sequence 1, route -2, " in dropped
     broken = [line for line in lines if "wrong CRC-8" in line]
-    assert len(broken) == 1, "the frame of which a bit was flipped, where it comes"
+    assert len(broken) == 1, "the corrupted frame is marked once, at its receiver"
     assert " n2:eth0 in " in broken[0]
 
 
-def test_every_frame_is_described_by_a_protocol(recorded: Path) -> None:
+def test_every_frame_is_decoded_as_am2_or_as_mapping(recorded: Path) -> None:
     lines = decode(recorded, "--json").splitlines()
     facts = [json.loads(line) for line in lines]
     frames = read_capture(recorded)
@@ -208,7 +208,7 @@ def test_every_frame_is_described_by_a_protocol(recorded: Path) -> None:
     assert all("mapping PROBE" in line for line in probes)
 
 
-def test_in_detail_every_layer_is_a_line_and_a_wrong_crc_is_marked(recorded: Path) -> None:
+def test_verbose_output_has_a_line_for_each_layer_and_marks_a_wrong_crc(recorded: Path) -> None:
     text = decode(recorded, "-v", "--filter", "am2.kind == MESSAGE")
     layers = Counter(line.strip().partition(":")[0] for line in text.splitlines() if line.startswith("    "))
     assert layers["Myrinet"] == layers["AM-II"] == layers["Ethernet"] == layers["AM-II message"]
@@ -216,9 +216,9 @@ def test_in_detail_every_layer_is_a_line_and_a_wrong_crc_is_marked(recorded: Pat
     assert text.count(", wrong: it would be 0x") == 1
 
 
-def test_messages_are_put_together_from_their_packets_and_acknowledgements(recorded: Path) -> None:
+def test_messages_are_listed_with_their_packets_and_acknowledgements(recorded: Path) -> None:
     heads = decode(recorded, "--messages").splitlines()
     assert [line.split()[1] for line in heads] == [f"n1/n2/3.{number}" for number in range(1, MESSAGES + 1)]
     assert "AM2, 21 bytes, 1 frame, 1 acknowledgement, 1 lost, in " in heads[0]
-    assert "AM2, 21 bytes, 1 frame, in " in heads[1], "nobody answers a broken one"
+    assert "AM2, 21 bytes, 1 frame, in " in heads[1], "a corrupted frame is acknowledged"
     assert all("1 frame, 1 acknowledgement, in " in head for head in heads[2:])

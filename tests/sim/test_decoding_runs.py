@@ -1,4 +1,4 @@
-"""The command decode: captures of simulated runs, complete and growing, and files that are no captures."""
+"""Command `decode` on complete and growing captures of simulated runs, and on files that are not captures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.sim.scapy_captures import read_capture
 
 SIZE, COUNT = 4_000, 12
 MESSAGE_ID = slice(26, 30)
-"""Place of the message's number in a frame."""
+"""Position of the message's number in a frame."""
 
 
 async def send(endpoint: Endpoint, node: SimNode) -> None:  # noqa: ARG001
@@ -45,7 +45,7 @@ async def receive(endpoint: Endpoint, node: SimNode) -> None:  # noqa: ARG001
 
 
 def record(folder: Path, seed: int = 3) -> Path:
-    """A run of EMP under loss, and its capture."""
+    """Record a run of EMP under loss; return the path of its capture."""
     with Simulation(Description.star(2, delay="5us", loss="10%", seed=seed), plug(), folder=folder) as simulation:
         simulation.spawn("n1", send)
         simulation.spawn("n2", receive)
@@ -76,7 +76,7 @@ def documents(text: str) -> list[dict[str, Any]]:
     return records
 
 
-def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
+def test_every_captured_frame_is_a_line_with_its_fate(recorded: Path) -> None:
     captured = read_capture(recorded)
     completed = decode(recorded.parent)
     lines = completed.stdout.splitlines()
@@ -91,7 +91,7 @@ def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
         assert "n1:eth0 > n2:eth0 EMP" in line or "n2:eth0 > n1:eth0 EMP ACK" in line
 
 
-def test_a_filter_chooses_frames_as_a_rule_would(recorded: Path) -> None:
+def test_a_filter_selects_frames_by_a_rules_condition(recorded: Path) -> None:
     acknowledgements = [
         frame
         for interface, _, frame, _ in read_capture(recorded)
@@ -103,16 +103,16 @@ def test_a_filter_chooses_frames_as_a_rule_would(recorded: Path) -> None:
     assert completed.stderr.startswith(f"{len(acknowledgements)} of {len(read_capture(recorded))} frames")
 
 
-def test_as_json_a_frame_has_its_fields_by_the_names_of_filters(recorded: Path) -> None:
+def test_json_output_has_the_fields_under_the_names_of_filters(recorded: Path) -> None:
     completed = decode(recorded, "--json")
     assert completed.stderr == ""
-    document_list = documents(completed.stdout)
+    decoded = documents(completed.stdout)
     captured = read_capture(recorded)
-    assert [
-        (document["interface"], document["time"], document["bytes"], document["met"]) for document in document_list
-    ] == [(end, time, len(frame), comment) for end, time, frame, comment in captured]
-    assert {document["kind"] for document in document_list} == {"decoded"}
-    first = document_list[0]
+    assert [(document["interface"], document["time"], document["bytes"], document["met"]) for document in decoded] == [
+        (end, time, len(frame), comment) for end, time, frame, comment in captured
+    ]
+    assert {document["kind"] for document in decoded} == {"decoded"}
+    first = decoded[0]
     assert (first["protocol"], first["link"], first["direction"], first["way"]) == (
         "emp",
         "n1:eth0--s1:1",
@@ -128,7 +128,7 @@ def test_as_json_a_frame_has_its_fields_by_the_names_of_filters(recorded: Path) 
     }
 
 
-def test_all_fields_of_all_layers_are_shown_on_request(recorded: Path) -> None:
+def test_verbose_output_shows_all_fields_of_all_layers(recorded: Path) -> None:
     frame, *layers = decode(recorded, "-v", "--filter", "emp.type == 1 and before(1us)").stdout.splitlines()
     assert "EMP MESSAGE" in frame
     assert [line.strip().partition(":")[0] for line in layers] == ["Ethernet", "EMP", "EMP message", "Raw"]
@@ -136,19 +136,17 @@ def test_all_fields_of_all_layers_are_shown_on_request(recorded: Path) -> None:
     assert "source 0, destination 1, tag 0x5, total 4000" in layers[2]
 
 
-def test_each_messages_losses_match_the_capture(recorded: Path) -> None:
+def test_the_lost_frames_of_each_message_match_the_capture(recorded: Path) -> None:
     captured = read_capture(recorded)
-    document_list = documents(decode(recorded, "--messages", "--json").stdout)
-    assert [document["message"] for document in document_list] == [f"n1/n2/{number}" for number in range(COUNT)]
-    assert {document["bytes"] for document in document_list} == {SIZE}
-    by_id = Counter(int.from_bytes(frame[26:30], "big") for *_, frame, comment in captured if comment)
-    assert [document["lost"] for document in document_list] == [by_id[number] for number in range(COUNT)]
-    frames_of_sender = [
-        frame for end, _, frame, _ in captured if end == "n1:eth0" and frame[6:12] == captured[0][2][6:12]
-    ]
-    assert sum(document["sent"]["data"] for document in document_list) == len(frames_of_sender)
-    sent_counts = Counter(frames_of_sender)
-    assert sum(document["again"] for document in document_list if document["sent"].get("ack") == 1) <= sum(
+    decoded = documents(decode(recorded, "--messages", "--json").stdout)
+    assert [document["message"] for document in decoded] == [f"n1/n2/{number}" for number in range(COUNT)]
+    assert {document["bytes"] for document in decoded} == {SIZE}
+    lost_by_id = Counter(int.from_bytes(frame[26:30], "big") for *_, frame, comment in captured if comment)
+    assert [document["lost"] for document in decoded] == [lost_by_id[number] for number in range(COUNT)]
+    sender_frames = [frame for end, _, frame, _ in captured if end == "n1:eth0" and frame[6:12] == captured[0][2][6:12]]
+    assert sum(document["sent"]["data"] for document in decoded) == len(sender_frames)
+    sent_counts = Counter(sender_frames)
+    assert sum(document["again"] for document in decoded if document["sent"].get("ack") == 1) <= sum(
         sent_counts.values()
     ) - len(sent_counts)
     lines = decode(recorded, "--messages").stdout.splitlines()
@@ -156,7 +154,7 @@ def test_each_messages_losses_match_the_capture(recorded: Path) -> None:
     assert all(f"  n1/n2/{number}" in line and "EMP, 4,000 bytes" in line for number, line in enumerate(lines))
 
 
-def test_one_message_is_listed_frame_by_frame(recorded: Path) -> None:
+def test_option_message_lists_the_frames_of_one_message(recorded: Path) -> None:
     messages = documents(decode(recorded, "--messages", "--json").stdout)
     lossy = next(message for message in messages if message["lost"])
     (document,) = documents(decode(recorded, "--message", lossy["message"], "--json").stdout)
@@ -174,27 +172,25 @@ def test_one_message_is_listed_frame_by_frame(recorded: Path) -> None:
     assert sum("  lost" in line for line in lines) == lossy["lost"]
 
 
-def test_the_captures_of_all_repetitions_are_shown_in_the_order_of_time(tmp_path: Path) -> None:
+def test_captures_of_repetitions_are_merged_by_time(tmp_path: Path) -> None:
     for number in (1, 2):
         record(tmp_path / f"repeat-{number}", seed=number)
-    document_list = documents(decode(tmp_path, "--json").stdout)
-    assert {document["capture"] for document in document_list} == {"repeat-1", "repeat-2"}
-    assert [document["time"] for document in document_list] == sorted(document["time"] for document in document_list)
+    decoded = documents(decode(tmp_path, "--json").stdout)
+    assert {document["capture"] for document in decoded} == {"repeat-1", "repeat-2"}
+    assert [document["time"] for document in decoded] == sorted(document["time"] for document in decoded)
     assert len(decode(tmp_path, "--messages").stdout.splitlines()) == 2 * COUNT
     output = decode(tmp_path, "--message", "n1/0").stdout
     assert output.count("repeat-1 n1/n2/0") == output.count("repeat-2 n1/n2/0") == 1
     assert "has 2 captures: --follow needs a single file" in decode(tmp_path, "--follow", code=1).stderr
 
 
-def test_a_capture_comes_from_standard_input_too(recorded: Path) -> None:
+def test_a_capture_is_read_from_standard_input(recorded: Path) -> None:
     with recorded.open("rb") as file:
         completed = subprocess.run(command("-"), stdin=file, capture_output=True, text=True, check=True, timeout=60)
     assert completed.stdout == decode(recorded).stdout
 
 
-def test_a_file_that_grows_is_followed_until_an_interrupt_and_half_a_frame_is_waited_for(
-    recorded: Path, tmp_path: Path
-) -> None:
+def test_follow_prints_the_complete_frames_of_a_growing_file_until_an_interrupt(recorded: Path, tmp_path: Path) -> None:
     content, expected = recorded.read_bytes(), decode(recorded).stdout.splitlines(keepends=True)
     path = tmp_path / "grows.pcapng"
     path.touch()
@@ -206,7 +202,7 @@ def test_a_file_that_grows_is_followed_until_an_interrupt_and_half_a_frame_is_wa
                 file.write(content[start : start + 3_001])
                 so_far = tmp_path / "so_far.pcapng"
                 so_far.write_bytes(content[: start + 3_001])
-                while len(log) < frames_in(so_far):
+                while len(log) < count_frames(so_far):
                     log.append(process.stdout.readline())
         process.send_signal(signal.SIGINT)
         remaining_output, errors = process.communicate(timeout=60)
@@ -215,8 +211,8 @@ def test_a_file_that_grows_is_followed_until_an_interrupt_and_half_a_frame_is_wa
     assert errors.startswith(f"{len(expected)} frames")
 
 
-def frames_in(path: Path) -> int:
-    """Count the complete frames of a pcapng file by its block lengths alone."""
+def count_frames(path: Path) -> int:
+    """Count the complete frames of a pcapng file by its block lengths."""
     data, offset, count = path.read_bytes(), 0, 0
     while offset + 12 <= len(data) and offset + (
         size := int.from_bytes(data[offset + 4 : offset + 8], "little")
@@ -238,7 +234,7 @@ def test_a_file_replaced_while_it_is_followed_is_reported(recorded: Path, tmp_pa
     assert "has become shorter while it was read" in errors
 
 
-def test_the_frames_before_the_cut_of_a_truncated_capture_are_shown(recorded: Path, tmp_path: Path) -> None:
+def test_the_complete_frames_of_a_truncated_capture_are_shown_with_an_error(recorded: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.pcapng"
     path.write_bytes(recorded.read_bytes()[:-5])
     completed = decode(path, code=1)
@@ -264,7 +260,7 @@ def test_the_frames_before_the_cut_of_a_truncated_capture_are_shown(recorded: Pa
         (["it.pcapng", "--messages", "--follow"], "messages are printed when everything is read", 2),
     ],
 )
-def test_an_undecodable_file_is_an_error_of_one_line_with_an_exit_code(
+def test_an_invalid_file_or_option_is_an_error_with_its_exit_code(
     recorded: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -284,27 +280,27 @@ def test_an_undecodable_file_is_an_error_of_one_line_with_an_exit_code(
     assert completed.stdout == ""
 
 
-def test_an_unreadable_file_is_reported_with_its_name(recorded: Path, tmp_path: Path) -> None:
+def test_a_file_without_read_permission_is_reported_with_its_name(recorded: Path, tmp_path: Path) -> None:
     path = tmp_path / "secret.pcapng"
     path.write_bytes(recorded.read_bytes())
     path.chmod(0)
 
-    def as_anybody() -> str:
+    def read_unprivileged() -> str:
         if os.geteuid() == 0:  # root may read everything
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
         try:
             next(Source(str(path)).batches())
-        except OSError as error:  # which the command tells, and ends with 1
+        except OSError as error:  # the command prints it and exits with 1
             return reason_of(error)
-        return "it was read"
+        return "no error"
 
-    assert in_child(as_anybody) == f"Permission denied: {path}"
+    assert in_child(read_unprivileged) == f"Permission denied: {path}"
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--messages"], ["--filter", "emp"]])
-def test_scapy_is_imported_only_for_frames_that_it_alone_can_show(recorded: Path, options: list[str]) -> None:
+def test_decode_does_not_import_scapy_unless_output_is_verbose(recorded: Path, options: list[str]) -> None:
     lines = [
         "import sys",
         "from click.testing import CliRunner",
@@ -317,7 +313,7 @@ def test_scapy_is_imported_only_for_frames_that_it_alone_can_show(recorded: Path
 
 
 def test_an_external_protocol_is_decoded_like_a_builtin_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package in tests/sim/outside."""
+    """The protocol is the package in tests/sim/outside."""
     package_path = Path(__file__).with_name("outside")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package_path), *sys.path]))
     folder = tmp_path / "run"
@@ -352,7 +348,7 @@ def test_an_external_protocol_is_decoded_like_a_builtin_one(tmp_path: Path, monk
     assert "0x88b7, proto" in completed.stdout
 
 
-def test_frames_without_numbers_of_messages_are_reported(tmp_path: Path) -> None:
+def test_a_protocol_without_message_numbers_gives_a_warning_instead_of_messages(tmp_path: Path) -> None:
     """SSAM's cells number requests modulo 64."""
     network = {"kind": "atm", "rate": "140mbit", "overhead": 2}
     testbed.run(

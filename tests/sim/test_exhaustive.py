@@ -1,5 +1,5 @@
-"""Every protocol under every fate of the first transmissions, at most three; with TESTBED_LONG=1 of one more than by
-default."""
+"""Every protocol under all combinations of fates of its first transmissions, up to three of them; with TESTBED_LONG=1
+of one more than the command's default."""
 
 from __future__ import annotations
 
@@ -21,22 +21,31 @@ from tests.unit.protocols.am2_mutants import MUTANTS as AM2_MUTANTS
 from tests.unit.protocols.emp_mutants import MUTANTS
 from tests.unit.protocols.mutants import Mutant, searched
 
-SEEN_BY_TWO = {"credit kept", "not answered again", "not quiescent", "fragment twice", "any tag", "empty reply"}
-"""Mistakes of AM-II that a few messages between two nodes show; the others need older copies."""
+FOUND_BY_FEW_MESSAGES = {
+    "credit kept",
+    "not answered again",
+    "not quiescent",
+    "fragment twice",
+    "any tag",
+    "empty reply",
+}
+"""Mutants of AM-II that a few messages between two nodes find; the others need older copies."""
 
-MOST = 3
+MAX_DEPTH = 3
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
-def test_every_schedule_passes(subject: Subject, record_property: Callable[[str, object], None]) -> None:
-    depth = subject.depth + 1 if LONG else min(subject.depth, MOST)
+def test_every_schedule_of_fates_passes(subject: Subject, record_property: Callable[[str, object], None]) -> None:
+    depth = subject.depth + 1 if LONG else min(subject.depth, MAX_DEPTH)
     tallies = fate_schedules.search_all(partial(exhaustive.subject_of, subject.name), depth)
     failed = [str(failure) for tally in tallies.values() for failure in tally.failures]
     assert not failed, "\n".join(failed)
-    assert {tally.covered for tally in tallies.values()} == {len(FATES) ** depth}, "one was left out, or done twice"
+    assert {tally.covered for tally in tallies.values()} == {len(FATES) ** depth}, (
+        "a schedule was left out, or repeated"
+    )
     executed, covered = (
         sum(tally.executed for tally in tallies.values()),
         sum(tally.covered for tally in tallies.values()),
@@ -50,21 +59,21 @@ def test_every_schedule_passes(subject: Subject, record_property: Callable[[str,
     )
 
 
-def test_every_protocol_that_simulates_is_searched() -> None:
-    """Protocols with frames of their own are searched; the kernel's have none."""
-    protocols_offered = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
+def test_the_subjects_are_all_protocols_with_their_own_frames() -> None:
+    """The kernel's protocols have no frames of the testbed."""
+    protocols = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
     assert {
-        name for name, candidate in protocols_offered.items() if isinstance(candidate, Protocol) and candidate.ethertype
+        name for name, candidate in protocols.items() if isinstance(candidate, Protocol) and candidate.ethertype
     } == set(SUBJECTS)
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 7])
-def test_a_message_of_emp_has_as_many_frames_as_its_exchange_shows(frames: int) -> None:
+def test_an_emp_exchange_is_named_after_its_number_of_frames(frames: int) -> None:
     result = fate_schedules.run(EMP, str(frames), "")
     assert sum(transmission.direction == "forward" for transmission in result.transmissions) == frames
 
 
-def test_a_frame_meets_its_fate() -> None:
+def test_a_gate_passes_holds_duplicates_and_drops_frames_by_its_fates() -> None:
     arrived: list[bytes] = []
     gate = Gate("phhdt")
     gate.set_receiver("forward", lambda _, frame: arrived.append(frame))
@@ -75,7 +84,7 @@ def test_a_frame_meets_its_fate() -> None:
     assert gate.healed == 4
 
 
-def test_a_held_frame_without_a_successor_is_delivered_at_the_end() -> None:
+def test_a_held_frame_without_a_successor_is_delivered_on_release() -> None:
     arrived: list[bytes] = []
     gate = Gate("h")
     gate.set_receiver("forward", lambda _, frame: arrived.append(frame))
@@ -86,21 +95,23 @@ def test_a_held_frame_without_a_successor_is_delivered_at_the_end() -> None:
     assert arrived == [b"a"]
 
 
-def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
-    """A run of three transmissions gives 4^3 schedules, whatever fates are planned for later ones."""
-    fates, outcomes_seen = "pppppp", set()
+def test_schedules_that_differ_only_after_the_last_transmission_are_run_once() -> None:
+    """A run of three transmissions has 4^3 schedules, whatever the fates of later ones are."""
+    fates, executed = "pppppp", set()
     while fates:
-        outcomes_seen.add(fates[:3])
+        executed.add(fates[:3])
         assert fates[3:] == "ppp"
         fates = fate_schedules.next_schedule(fates, 3)
-    assert len(outcomes_seen) == 4**3
+    assert len(executed) == 4**3
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """Drawn at random, with fresh seeds in a long run: what some of them find, all of them find."""
+def test_schedules_of_few_transmissions_find_the_mutant(
+    mutant: Mutant, record_property: Callable[[str, object], None]
+) -> None:
+    """The schedules are drawn, with random seeds in a long run; the exhaustive search includes them."""
     search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.draw_schedule(seed, EMP)), FIRST, 1_000)
     record_property("note", f"exhaustive: {search}")
 
@@ -108,9 +119,9 @@ def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Ca
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "mutant", [am2_mutant for am2_mutant in AM2_MUTANTS if am2_mutant.name in SEEN_BY_TWO], ids=str
+    "mutant", [am2_mutant for am2_mutant in AM2_MUTANTS if am2_mutant.name in FOUND_BY_FEW_MESSAGES], ids=str
 )
-def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+def test_schedules_of_am2_find_the_mutant(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.draw_schedule(seed, AM2)), FIRST, 1_000)
     record_property("note", f"exhaustive: {search}")
 

@@ -1,5 +1,4 @@
-"""A third-party fabric in the simulation, a token ring of a hundred lines (`tests/packages`), known only by its
-registration."""
+"""A third-party fabric in the simulation: a token ring of a hundred lines (`tests/packages`) that is only registered."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ PACKAGES = Path(__file__).parents[1] / "packages"
 
 @pytest.fixture(autouse=True)
 def token_ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install the package."""
+    """Put the package on the path."""
     monkeypatch.syspath_prepend(PACKAGES)
     yield
     registered.cache_clear()
 
 
-def test_messages_cross_a_ring_intact_with_losses_rules_and_a_capture(tmp_path: Path) -> None:
+def test_checks_fates_rules_and_captures_work_on_a_third_party_fabric(tmp_path: Path) -> None:
     cluster = Cluster.star(4, kind="ring", delay="5us", loss="1%")
     scenario = tmp_path / "scenario.toml"
     scenario.write_text('[[fault]]\nkind = "impair"\non = "n1--s1"\nat = "1ms"\nrules = ["drop nth(3)"]\n')
@@ -44,12 +43,12 @@ def test_messages_cross_a_ring_intact_with_losses_rules_and_a_capture(tmp_path: 
     assert not [violation for check in checks["checks"] for violation in check["violations"]]
     causes = [json.loads(line)["cause"] for line in (tmp_path / "run" / "fates.jsonl").read_text().splitlines()]
     assert causes.count("loss") > 10
-    assert causes.count("rule") == 2, "one in each direction"
+    assert causes.count("rule") == 2, "the rule did not drop one frame in each direction"
     captured = (tmp_path / "run" / "capture.pcapng").read_bytes()
     assert captured.count(b"dropped") == len(causes)
 
 
-def test_the_ring_alone_decides_who_sends_and_repeats_it(tmp_path: Path) -> None:
+def test_runs_on_the_ring_are_reproducible_and_differ_from_those_on_ethernet(tmp_path: Path) -> None:
     captures = []
     for kind in ("ring", "ring", "ethernet"):
         output = tmp_path / str(len(captures))
@@ -66,7 +65,7 @@ def test_the_ring_alone_decides_who_sends_and_repeats_it(tmp_path: Path) -> None
     assert captures[0] == captures[1] != captures[2]
 
 
-def test_an_impairment_that_a_ring_cannot_have_is_an_error_in_the_description() -> None:
+def test_descriptions_that_the_ring_cannot_implement_are_rejected() -> None:
     with pytest.raises(DescriptionError, match=r"jitter on a link of token ring switches.*one rate and one order"):
         Cluster.star(2, kind="ring", delay="5us", jitter="1us")
     with pytest.raises(
@@ -96,7 +95,7 @@ def test_an_impairment_that_a_ring_cannot_have_is_an_error_in_the_description() 
         ("class FABRIC: network = print", r"whose kind is None: expected a testbed\.spec\.kinds\.Kind of that name"),
     ],
 )
-def test_a_fabric_that_lacks_something_is_an_error_in_the_description_that_names_its_package(
+def test_an_incomplete_fabric_is_reported_with_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, error: str
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -109,7 +108,7 @@ def test_a_fabric_that_lacks_something_is_an_error_in_the_description_that_names
         Cluster.star(2, kind="blank")
 
 
-def test_protocols_that_need_no_routes_declare_that_they_can_cross_it() -> None:
+def test_protocols_without_routes_list_the_ring_among_their_fabrics() -> None:
     fabrics_of = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
     assert fabrics_of["am2"] == fabrics_of["emp"] == ("ethernet", "myrinet", "ring")
     assert fabrics_of["tcp"] == ("ethernet", "ring")

@@ -17,10 +17,10 @@ from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Description
 
 FRAMES = 6
-SIZE = FRAMES * 1472 - 64  # bytes of an MPI message in so many frames, whatever MPI's own header takes
+SIZE = FRAMES * 1472 - 64  # bytes of an MPI message that takes so many frames with MPI's header
 COUNT = 8
 
-EMP_SAID = [
+EMP_ERRORS = [
     ({"unit": 0}, "found a collection of 0 frames, expected 1 to 255"),
     ({"unit": "two"}, "unit: found 'two', expected a whole number"),
     ({"unit": 2.5}, r"unit: found 2\.5, expected a whole number"),
@@ -49,70 +49,68 @@ def run_command(folder: Path, *arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("unit", [1, 2, 3, 6, None])
-def test_emp_acknowledges_as_many_frames_together_as_are_chosen(unit: int | None) -> None:
+def test_unit_sets_the_number_of_frames_per_acknowledgement(unit: int | None) -> None:
     counters = pingpong({} if unit is None else {"unit": unit}).counters["n2"]
     pings = (counters["data_stored"] - counters["messages_received"]) // (FRAMES - 1)  # all others are one frame
     assert pings > COUNT
     assert counters["acknowledgements_sent"] == counters["messages_received"] - pings + pings * FRAMES // (unit or 3)
 
 
-def test_emp_gives_up_where_that_is_chosen() -> None:
+def test_give_up_limits_the_retransmission_of_a_message() -> None:
     with pytest.raises(ProgramError, match="acknowledged nothing within the time limit"):
         pingpong({"give_up": 50_000_000}, loss=1.0)
 
 
-def test_emp_resends_when_its_timeout_expires() -> None:
-    often, seldom_resent = (
+def test_a_shorter_timeout_lowers_the_latency_under_loss() -> None:
+    short_timeout, long_timeout = (
         pingpong({"timeout": timeout, "longest_timeout": timeout}, loss=0.2) for timeout in (1_000_000, 100_000_000)
     )
-    assert often.counters["n1"]["collections_resent"]
-    assert sum(row["p50_ns"] for row in often.rows) < sum(row["p50_ns"] for row in seldom_resent.rows)
+    assert short_timeout.counters["n1"]["collections_resent"]
+    assert sum(row["p50_ns"] for row in short_timeout.rows) < sum(row["p50_ns"] for row in long_timeout.rows)
 
 
-def test_emp_has_as_many_descriptors_as_are_chosen() -> None:
+def test_descriptors_sets_the_number_of_descriptors() -> None:
     assert pingpong({"descriptors": 8}, size=20_000).rows
     with pytest.raises(ProgramError, match="the NIC has too few descriptors for it"):
         pingpong({"descriptors": 1}, size=20_000)
 
 
 @pytest.mark.parametrize("name", ["window", "held"])
-def test_emp_runs_with_the_least(name: str) -> None:
+def test_emp_runs_with_the_minimum_of_a_setting(name: str) -> None:
     assert pingpong({name: "1"}).rows
 
 
-@pytest.mark.parametrize(("firmware", "message"), EMP_SAID)
-def test_impossible_settings_of_emp_are_reported_before_anything_starts(
-    firmware: dict[str, object], message: str
-) -> None:
+@pytest.mark.parametrize(("firmware", "message"), EMP_ERRORS)
+def test_invalid_settings_of_emp_are_description_errors(firmware: dict[str, object], message: str) -> None:
     with pytest.raises(DescriptionError, match=message):
         pingpong(firmware)
 
 
-def test_all_of_emps_settings_can_be_chosen() -> None:
+def test_all_settings_of_emp_can_be_given() -> None:
     defaults = Settings()
-    chosen_settings = {name: getattr(defaults, name) for name in defaults.__slots__}
-    assert pingpong(chosen_settings).rows == pingpong({}).rows
+    firmware = {name: getattr(defaults, name) for name in defaults.__slots__}
+    assert pingpong(firmware).rows == pingpong({}).rows
 
 
-def test_settings_of_firmware_are_checked_before_anything_starts() -> None:
+def test_invalid_settings_of_am2_are_description_errors() -> None:
     with pytest.raises(DescriptionError, match=r"unknown setting 'frame'.*frames"):
         pingpong({"frame": 3}, "am2")
     with pytest.raises(DescriptionError, match="found frames = 0, expected 1 to 65536"):
         pingpong({"frames": 0}, "am2")
 
 
-def test_firmware_without_settings_refuses_them() -> None:
+def test_settings_of_a_kernel_protocol_are_rejected() -> None:
     with pytest.raises(UnsupportedError, match="the firmware of tcp has no settings"):
         testbed.run(Description.star(2), "pingpong", protocol="tcp", mode="live", firmware={"unit": 3})
 
 
 @pytest.mark.parametrize("options", [{"mode": "live", "nics": "shared"}, {"mode": "sim", "codec": "scapy"}])
-def test_firmware_settings_are_refused_where_they_have_no_effect(options: dict[str, str]) -> None:
+def test_firmware_settings_are_rejected_with_shared_nics_and_the_scapy_codec(options: dict[str, str]) -> None:
     with pytest.raises(UnsupportedError, match="fixed settings with --nics shared and --codec scapy"):
         testbed.run(Description.star(2), "pingpong", protocol="emp", firmware={"unit": 2}, **options)  # type: ignore[arg-type]
 
 
-def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
+def test_option_firmware_sets_the_firmware_of_am2(tmp_path: Path) -> None:
     arguments = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
     result = CliRunner().invoke(
         command, [*arguments, "--firmware", "reliable=no", "--firmware", "virtual=no", "--json"]
@@ -125,7 +123,7 @@ def test_the_command_takes_settings_of_firmware(tmp_path: Path) -> None:
     assert "--firmware goes with a workload" in rejected.output
 
 
-def test_the_command_accepts_emps_settings_and_refuses_impossible_ones(tmp_path: Path) -> None:
+def test_option_firmware_is_recorded_and_rejected_if_invalid(tmp_path: Path) -> None:
     arguments = ["pingpong", "--set", "count=4", "--set", "sizes=8700"]
     result = run_command(
         tmp_path / "run", *arguments, "--firmware", "unit=2", "--firmware", "longest-timeout=200000000"

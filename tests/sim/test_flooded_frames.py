@@ -1,4 +1,4 @@
-"""Frames flooded by a switch that does not know their address yet reach other NICs, too."""
+"""NICs ignore frames for other nodes, which a switch floods until it has learnt the destination's address."""
 
 from __future__ import annotations
 

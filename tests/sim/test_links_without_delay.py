@@ -1,4 +1,4 @@
-"""Links without rate and delay take no time, and no event except the last one before a NIC; nothing else differs."""
+"""Frames cross links without rate and delay in one event, with the same fates and counters as with delays."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TOP = "s5:3--s1:1"  # from the middle of the tree to its top
 
 @dataclass
 class Tree:
-    """Sixteen hosts in a fat tree, and a record of their frames."""
+    """Sixteen hosts in a fat tree, with their received frames."""
 
     delay: str = ""
     loss: str = "0%"
     loop: Loop = field(default_factory=lambda: Loop(VirtualClock()))
     log: list[Record] = field(default_factory=list)
-    came: list[tuple[int, bytes]] = field(default_factory=list)
+    received: list[tuple[int, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         layout = resolve(Description.fat_tree(4, loss=self.loss, **({"delay": self.delay} if self.delay else {})))
@@ -35,7 +35,7 @@ class Tree:
         self.macs = [bytes.fromhex(node.nics[0].mac.replace(":", "")) for node in layout.nodes]
         self.outs = [self.network.outgoing(end) for end in ends]
         for end in ends:
-            self.network.incoming(end).set_receiver(lambda now, frame: self.came.append((now, frame)))
+            self.network.incoming(end).set_receiver(lambda now, frame: self.received.append((now, frame)))
         self.link_directions = {
             (name, bound): self.network.link_directions[name, bound]
             for name, _ in self.network.link_directions
@@ -65,61 +65,61 @@ class Tree:
         self.loop.run()
 
 
-def test_a_frame_through_six_links_is_one_event() -> None:
+def test_a_frame_through_six_links_takes_one_event() -> None:
     tree = Tree()
     tree.send(0, 15)
     assert len(tree.loop.heap) == 1
-    ends_held = [link_direction.end for link_direction in tree.link_directions.values() if link_direction.in_flight]
-    assert [end.owner for end in ends_held] == ["n16"]
-    assert [link_direction.counters.delivered for link_direction in tree.link_directions.values()].count(1) == 5
+    ends = [direction.end for direction in tree.link_directions.values() if direction.in_flight]
+    assert [end.owner for end in ends] == ["n16"]
+    assert [direction.counters.delivered for direction in tree.link_directions.values()].count(1) == 5
     tree.loop.run()
-    assert [now for now, _ in tree.came] == [0]
-    assert [link_direction.counters.delivered for link_direction in tree.link_directions.values()].count(1) == 6
+    assert [now for now, _ in tree.received] == [0]
+    assert [direction.counters.delivered for direction in tree.link_directions.values()].count(1) == 6
 
 
 @pytest.mark.parametrize("loss", ["0%", "20%"])
-def test_the_same_frames_are_lost_and_counted_as_with_delays(loss: str) -> None:
+def test_fates_and_counters_do_not_depend_on_delays(loss: str) -> None:
     delayed_tree, undelayed_tree = Tree("1us", loss), Tree("", loss)
     delayed_tree.send_all()
     undelayed_tree.send_all()
-    assert sorted(frame for _, frame in undelayed_tree.came) == sorted(frame for _, frame in delayed_tree.came)
+    assert sorted(frame for _, frame in undelayed_tree.received) == sorted(frame for _, frame in delayed_tree.received)
     assert sorted(map(Record.to_line, undelayed_tree.log)) == sorted(map(Record.to_line, delayed_tree.log))
     assert bool(undelayed_tree.log) == (loss != "0%")
-    for name, link_direction in undelayed_tree.link_directions.items():
-        assert link_direction.counters.by_name() == delayed_tree.link_directions[name].counters.by_name(), name
+    for name, direction in undelayed_tree.link_directions.items():
+        assert direction.counters.by_name() == delayed_tree.link_directions[name].counters.by_name(), name
 
 
-def test_frames_keep_their_order() -> None:
+def test_frames_of_two_sources_arrive_in_the_order_of_sending() -> None:
     tree = Tree()
     for number in range(50):
         tree.send(0, 15, number)
         tree.send(1, 15, number)
     tree.loop.run()
-    numbers = [(frame[6:12], int.from_bytes(frame[16:18], "big")) for _, frame in tree.came]
+    numbers = [(frame[6:12], int.from_bytes(frame[16:18], "big")) for _, frame in tree.received]
     assert numbers == [(tree.macs[source], number) for number in range(50) for source in (0, 1)]
 
 
-def test_frames_in_flight_are_not_overtaken_when_a_delay_is_removed() -> None:
+def test_frames_in_flight_are_not_overtaken_after_a_delay_is_removed() -> None:
     tree = Tree("1us")
     tree.send(0, 15, 1)
 
-    def hurry(now: int) -> None:
-        for link_direction in tree.link_directions.values():
-            assert isinstance(link_direction, SimDirection)
-            link_direction.change(now, Tree().outs[0].impairment)
+    def remove_delay(now: int) -> None:
+        for direction in tree.link_directions.values():
+            assert isinstance(direction, SimDirection)
+            direction.change(now, Tree().outs[0].impairment)
         tree.send(0, 15, 2)
 
-    tree.loop.at(500, hurry)
+    tree.loop.at(500, remove_delay)
     tree.loop.run()
-    assert [(now, frame[17]) for now, frame in tree.came] == [(1_000, 1), (1_000, 2)]
+    assert [(now, frame[17]) for now, frame in tree.received] == [(1_000, 1), (1_000, 2)]
 
 
-def test_a_disconnected_cable_loses_frames_that_arrive_there() -> None:
+def test_a_cut_link_drops_the_frames_that_reach_it() -> None:
     tree = Tree()
     cut = [tree.link_directions[TOP, bound] for bound in BOTH]
-    for link_direction in cut:
-        link_direction.is_cut = True
+    for direction in cut:
+        direction.is_cut = True
     tree.send_all()
-    lost_count = sum(link_direction.lost for link_direction in cut)
+    lost_count = sum(direction.lost for direction in cut)
     assert 0 < lost_count < 3 * 16 * 15
-    assert len(tree.came) == 3 * 16 * 15 - lost_count
+    assert len(tree.received) == 3 * 16 * 15 - lost_count

@@ -1,8 +1,7 @@
-"""A live peer that is cut off for longer than a protocol retransmits: requests fail, and once the link is repaired messages
-pass again.
+"""A link that is cut for longer than a protocol retransmits: sends fail, and succeed again after the repair.
 
-A sender without an answer gives up after a time of its protocol. Open-MX's receiver notices the new connection, which ends
-the receive that waits; in the other protocols it waits on.
+A sender without acknowledgements gives up after the protocol's time limit. Open-MX's receiver notices the new connection,
+which fails a pending receive; in the other protocols the receive stays pending.
 """
 
 from __future__ import annotations
@@ -27,14 +26,13 @@ LAST = 0xFFFF
 
 
 class RankRecord(NamedTuple):
-    """RankRecord of one rank. numbers: of messages sent or received. failures: numbers of failed sends, and when they
-    failed; for a receiver, the number of failed receives."""
+    """Record of one rank. numbers: of messages sent or received. failures: number and time of each failed call."""
 
     numbers: list[int]
     failures: list[tuple[int, int]]
 
 
-async def numbered(comm: Comm, node: Node, *, until: int = 0, size: int = 40) -> RankRecord:
+async def send_numbered(comm: Comm, node: Node, *, until: int = 0, size: int = 40) -> RankRecord:
     """Rank 0 sends numbered messages synchronously, one every 200 ms until `until`, and then the last one; rank 1 receives
     them."""
     log, buffer = RankRecord([], []), bytearray(size)
@@ -63,7 +61,7 @@ def run(
 ) -> tuple[RankRecord, RankRecord]:
     """Cut the receiver's link for `seconds` s; return both ranks' logs."""
     result = testbed.run(
-        cluster or Cluster.star(2), numbered, protocol=protocol, mode="sim", firmware=firmware or None, check=True,
+        cluster or Cluster.star(2), send_numbered, protocol=protocol, mode="sim", firmware=firmware or None, check=True,
         settings={"until": CUT + (seconds + 2) * SECOND, "size": size}, timeout=seconds + 60, output=folder / "run",
         scenario=Scenario(name="long-cut", faults=[Down(on="n2", at="900ms", for_=f"{seconds}s")]),
     )  # fmt: skip
@@ -71,13 +69,13 @@ def run(
     assert result.checks.passed, result.checks.to_text()
     sender, receiver = result.results["n1"], result.results["n2"]
     assert sender.numbers[-1] == receiver.numbers[-1] == LAST
-    assert receiver.numbers == sorted(set(receiver.numbers)), "in order, and none twice"
+    assert receiver.numbers == sorted(set(receiver.numbers)), "messages are out of order or duplicate"
     assert {*sender.numbers} <= {*receiver.numbers}
     return sender, receiver
 
 
 @pytest.mark.parametrize(
-    ("protocol", "firmware", "patience", "failed_count"),
+    ("protocol", "firmware", "time_limit", "failed_receives"),
     [
         ("openmx", {"resends": 3}, 2, 1),
         ("emp", {"give_up": SECOND}, 1, 0),
@@ -86,35 +84,35 @@ def run(
         ("via", {"give_up": SECOND}, 1, 0),
     ],
 )
-def test_sends_to_an_unreachable_peer_fail_and_succeed_again_when_the_link_is_repaired(
-    tmp_path: Path, protocol: str, firmware: dict[str, int], patience: float, failed_count: int
+def test_sends_fail_after_the_protocols_time_limit_and_succeed_after_the_repair(
+    tmp_path: Path, protocol: str, firmware: dict[str, int], time_limit: float, failed_receives: int
 ) -> None:
     sender, receiver = run(tmp_path, protocol, firmware, 8)
     first = sender.failures[0][1]
-    assert CUT + patience * SECOND < first < CUT + 1.5 * patience * SECOND
-    assert sender.failures[-1][1] < CUT + (8 + 1.5 * patience) * SECOND, "none hangs"
-    assert len(receiver.failures) == failed_count
+    assert CUT + time_limit * SECOND < first < CUT + 1.5 * time_limit * SECOND
+    assert sender.failures[-1][1] < CUT + (8 + 1.5 * time_limit) * SECOND, "a send has failed too late"
+    assert len(receiver.failures) == failed_receives
 
 
 @pytest.mark.parametrize("protocol", ["emp", "via"])
-def test_sends_wait_for_the_link_where_the_protocol_never_gives_up(tmp_path: Path, protocol: str) -> None:
+def test_sends_wait_for_the_repair_if_the_protocol_does_not_give_up(tmp_path: Path, protocol: str) -> None:
     sender, receiver = run(tmp_path, protocol, {}, 8)
     assert sender.failures == receiver.failures == []
 
 
-def test_open_mx_gives_up_after_its_resends_twice_a_second(tmp_path: Path) -> None:
-    """`OMX_RESENDS_MAX` is 1000: with TESTBED_LONG=1, otherwise 20."""
+def test_open_mx_gives_up_after_its_number_of_resends_at_two_a_second(tmp_path: Path) -> None:
+    """`OMX_RESENDS_MAX` is 1000, as with TESTBED_LONG=1; otherwise the test uses 20."""
     resends = 1000 if LONG else 20
     sender, receiver = run(tmp_path, "openmx", {"resends": resends}, resends // 2 + 4)
     assert 0 < sender.failures[0][1] - CUT - resends * SECOND // 2 < SECOND
     assert len(receiver.failures) == 1
 
 
-def test_a_message_that_is_being_pulled_ends_at_both_ends_though_its_sender_sends_nothing_more(tmp_path: Path) -> None:
-    """The announcement is acknowledged, so that nothing makes the sender's library look for its partner."""
+def test_a_pull_over_a_cut_link_fails_at_both_ends_without_further_sends(tmp_path: Path) -> None:
+    """The rendezvous request is acknowledged, so that the sender's library has nothing to retransmit."""
     slow_cluster = Cluster.star(2, rate="1mbit")
     sender, receiver = run(
         tmp_path, "openmx", {"resends": 3, "pull_timeout": SECOND // 2}, 3, slow_cluster, size=120_000
     )
     assert len(sender.failures) == len(receiver.failures) == 1
-    assert sender.failures[0][1] > CUT + 3 * SECOND, "it hears of it when frames pass again"
+    assert sender.failures[0][1] > CUT + 3 * SECOND, "the sender's library has failed before the repair"

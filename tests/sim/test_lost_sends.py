@@ -1,7 +1,7 @@
-"""Messages that were reported sent and are never received, as receivers restart or end, senders crash, or runs are
+"""Messages whose sends were completed but that are never received, as receivers restart or end, senders crash, or runs are
 aborted.
 
-Programs, histories, checkers and the run's lines report them, and no protocol is blamed.
+Programs, histories, checkers and the run's notes report them, and no check fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAST = 255
 Mode = Literal["sim", "live"]
 
 
-async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MICROSECOND) -> list[int]:
+async def send_at_intervals(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MICROSECOND) -> list[int]:
     """Rank 0 starts sends of 40 bytes at intervals, and then waits for them; rank 1 receives until the last one, which is
     repeated until it arrives."""
     if comm.rank == 0:
@@ -50,16 +50,16 @@ async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MI
                 await comm.Ssend(bytes([LAST]) * 40, 1, 7)
                 return failed
             await node.sleep(gap)
-    buffer, numbers_received = bytearray(40), []
-    while LAST not in numbers_received:
+    buffer, received = bytearray(40), []
+    while LAST not in received:
         await comm.Recv(buffer, 0, 7)
-        numbers_received.append(buffer[0])
-    return numbers_received
+        received.append(buffer[0])
+    return received
 
 
 async def send_until_received(comm: Comm, node: Node) -> int:
-    """Rank 0 sends synchronously until it is received, and returns the number of failures; rank 1's first
-    incarnation receives nothing."""
+    """Rank 0 repeats a synchronous send until it succeeds, and returns the number of failures; rank 1's first incarnation
+    receives nothing."""
     if comm.rank == 1:
         if node.starts == 1:
             await node.sleep(60_000 * MILLISECOND)
@@ -75,7 +75,7 @@ async def send_until_received(comm: Comm, node: Node) -> int:
 
 
 async def send_and_return(comm: Comm, node: Node) -> None:
-    """Rank 0 makes no further call after a message whose loss has not been reported yet."""
+    """Rank 0 returns without a further call after a message whose loss has not been reported yet."""
     if comm.rank == 0:
         for _ in range(2):
             await comm.Isend(b"hello", 1, 7)
@@ -86,12 +86,12 @@ async def send_and_return(comm: Comm, node: Node) -> None:
         await node.sleep(1_000 * MILLISECOND)
 
 
-async def stream(comm: Comm, node: Node, *, size: int = 40, gap: int = 0, span: int = 20 * MILLISECOND) -> None:
-    """Send as many messages as fit in `span`; a restarted node sends none."""
+async def stream(comm: Comm, node: Node, *, size: int = 40, gap: int = 0, duration: int = 20 * MILLISECOND) -> None:
+    """Send as many messages as fit in `duration`; a restarted node sends none."""
     if comm.rank == 1:
         while True:
             await comm.Recv(bytearray(size), 0)
-    while node.starts == 1 and node.now() < span:
+    while node.starts == 1 and node.now() < duration:
         await comm.Send(bytes(size), 1)
         await node.sleep(gap)
 
@@ -119,9 +119,9 @@ def history_entries(tmp_path: Path, node: str, number: int) -> list[str]:
 
 
 def report(tmp_path: Path) -> Report:
-    (only_report,) = read_reports(read_run(tmp_path / "run"))
-    assert only_report.passed, only_report.to_text()
-    return only_report
+    (result,) = read_reports(read_run(tmp_path / "run"))
+    assert result.passed, result.to_text()
+    return result
 
 
 def check_lost_messages(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
@@ -134,49 +134,50 @@ def check_lost_messages(tmp_path: Path, protocol: str, mode: Mode = "sim", nics:
         count, gap = 100, 20 * MILLISECOND
     elif protocol == "emp":
         faults = [Reset(on="n2", at="5ms")]
-    result = run_with_faults(tmp_path, isends, protocol, *faults, mode=mode, nics=nics, count=count, gap=gap)
-    failed, numbers_received = result.results["n1"], result.results["n2"]
-    *numbers, last = numbers_received
+    result = run_with_faults(tmp_path, send_at_intervals, protocol, *faults, mode=mode, nics=nics, count=count, gap=gap)
+    failed, received = result.results["n1"], result.results["n2"]
+    *numbers, last = received
     assert last == LAST
-    assert numbers == sorted(set(numbers)), "in order, and none twice"
-    assert {*range(numbers[0], count)} - {*failed} <= {*numbers}, "a message that failed may have been received"
+    assert numbers == sorted(set(numbers)), "messages are out of order or duplicate"
+    assert {*range(numbers[0], count)} - {*failed} <= {*numbers}, (
+        "a message was neither received nor reported as failed"
+    )
     for number in range(count):
         ends = history_entries(tmp_path, "n1", number + 1)[1:]
         if number in failed:
             assert ends == (["failed"] if ends[0] == "failed" else ["buffered", "undelivered"])
         else:
             assert ends == (["sent"] if protocol == "emp" else ["buffered", "sent"])
-    doubtful = {ambiguity.message.split(" of ")[0] for ambiguity in report(tmp_path).ambiguities}
-    assert doubtful >= {f"message {number + 1}" for number in failed}
+    ambiguous = {ambiguity.message.split(" of ")[0] for ambiguity in report(tmp_path).ambiguities}
+    assert ambiguous >= {f"message {number + 1}" for number in failed}
     assert failed
     if mode == "sim":
         assert failed == [8]
         assert 8 not in numbers
-        delivery = "not delivered" if protocol == "emp" else "unknown"  # sent before the restart
+        delivery = "not delivered" if protocol == "emp" else "unknown"  # it was sent before the restart
         assert {ambiguity.outcome for ambiguity in report(tmp_path).ambiguities} == {delivery}
 
 
 @BOTH_PROTOCOLS
-def test_a_returned_message_is_reported_by_its_request_the_history_and_the_checkers(
+def test_a_send_that_fails_after_its_completion_is_reported_by_request_history_and_checks(
     tmp_path: Path, protocol: str
 ) -> None:
     check_lost_messages(tmp_path, protocol)
 
 
 def check_unmatched_send(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
-    """A message that has arrived unmatched is lost with its receiver, and its sender is notified though nothing else is
-    sent."""
+    """A message that has arrived unmatched is lost with its receiver, and its sender is notified without a further send."""
     reset = Reset(on="n2", at="5ms" if mode == "sim" else "105ms")
     assert run_with_faults(tmp_path, send_until_received, protocol, reset, mode=mode, nics=nics).results["n1"] >= 1
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2", "ssam", "via", "openmx"])
-def test_a_synchronous_send_to_a_receiver_that_restarts_fails(tmp_path: Path, protocol: str) -> None:
+def test_a_synchronous_send_fails_if_the_receiver_restarts(tmp_path: Path, protocol: str) -> None:
     check_unmatched_send(tmp_path, protocol)
 
 
 @BOTH_PROTOCOLS
-def test_an_error_that_no_call_could_report_is_a_line_of_the_run(tmp_path: Path, protocol: str) -> None:
+def test_a_failed_send_that_no_call_reports_is_a_note_of_the_verdict(tmp_path: Path, protocol: str) -> None:
     cut = Down(on="n2", at="9ms", for_="3ms")
     result = run_with_faults(
         tmp_path, send_and_return, protocol, Reset(on="n2", at="5ms"), cut, Reset(on="n2", at="11ms")
@@ -187,29 +188,35 @@ def test_an_error_that_no_call_could_report_is_a_line_of_the_run(tmp_path: Path,
 
 
 @BOTH_PROTOCOLS
-@pytest.mark.parametrize("away", ["0s", "30ms"], ids=["forever", "for a while"])
-def test_sends_lost_with_their_crashed_sender_are_not_violations(tmp_path: Path, protocol: str, away: str) -> None:
-    cut = Down(on="n1", at="8ms", for_="7ms")  # so that its NIC has messages that it cannot send
-    crash = Crash(on="n1", at="10ms") if away == "0s" else Crash(on="n1", at="10ms", for_=away)
+@pytest.mark.parametrize("downtime", ["0s", "30ms"], ids=["forever", "restarted"])
+def test_sends_lost_with_their_crashed_sender_are_not_violations(tmp_path: Path, protocol: str, downtime: str) -> None:
+    cut = Down(on="n1", at="8ms", for_="7ms")  # so that its NIC has unsent messages
+    crash = Crash(on="n1", at="10ms") if downtime == "0s" else Crash(on="n1", at="10ms", for_=downtime)
     with pytest.raises(StalledError):
         run_with_faults(tmp_path, stream, protocol, cut, crash, gap=300 * MICROSECOND)
-    doubts = report(tmp_path).ambiguities
-    assert doubts
+    ambiguities = report(tmp_path).ambiguities
+    assert ambiguities
     if protocol == "am2":
         assert any(
-            ambiguity.notification.startswith("complete, and without a known delivery when") for ambiguity in doubts
+            ambiguity.notification.startswith("complete, and without a known delivery when")
+            for ambiguity in ambiguities
         )
-        assert {ambiguity.outcome for ambiguity in doubts if ambiguity.notification.startswith("complete")} == {
+        assert {ambiguity.outcome for ambiguity in ambiguities if ambiguity.notification.startswith("complete")} == {
             "not delivered"
         }
 
 
 @BOTH_PROTOCOLS
-def test_a_message_to_a_node_that_is_down_is_reported_when_it_is_given_up(tmp_path: Path, protocol: str) -> None:
+def test_a_send_to_a_crashed_node_is_reported_when_the_protocol_gives_up(tmp_path: Path, protocol: str) -> None:
     if protocol == "am2":  # by default EMP never gives up
         with pytest.raises(ProgramError, match=r"a send to rank 1, tag 0, 40 bytes, was reported done|acknowledged"):
             run_with_faults(
-                tmp_path, stream, protocol, Crash(on="n2", at="5ms"), gap=10 * MILLISECOND, span=10_000 * MILLISECOND
+                tmp_path,
+                stream,
+                protocol,
+                Crash(on="n2", at="5ms"),
+                gap=10 * MILLISECOND,
+                duration=10_000 * MILLISECOND,
             )
         assert history_entries(tmp_path, "n1", 2) == ["send", "buffered", "undelivered"]
     else:
@@ -224,13 +231,13 @@ def test_a_run_aborted_during_a_long_message_reports_it(tmp_path: Path, protocol
     slow_cluster = Cluster.star(2, rate="200kbit")
     with pytest.raises(StalledError):
         run_with_faults(
-            tmp_path, stream, protocol, cluster=slow_cluster, size=20_000, span=10_000 * MILLISECOND, timeout=5
+            tmp_path, stream, protocol, cluster=slow_cluster, size=20_000, duration=10_000 * MILLISECOND, timeout=5
         )  # each takes 0.8 s
-    sends_started = [entry["n"] for entry in read(tmp_path / "run" / "history" / "n1.jsonl") if entry["what"] == "send"]
-    doubts = report(tmp_path).ambiguities  # AM-II's sender may be one message ahead
-    assert doubts[-1].message.startswith(f"message {sends_started[-1]} of n1 to n2")
-    assert len(doubts) <= (2 if protocol == "am2" else 1)
-    assert {entry.outcome for entry in doubts} == {"not delivered"}
+    sends = [entry["n"] for entry in read(tmp_path / "run" / "history" / "n1.jsonl") if entry["what"] == "send"]
+    ambiguities = report(tmp_path).ambiguities  # AM-II's sender may have started one more message
+    assert ambiguities[-1].message.startswith(f"message {sends[-1]} of n1 to n2")
+    assert len(ambiguities) <= (2 if protocol == "am2" else 1)
+    assert {entry.outcome for entry in ambiguities} == {"not delivered"}
 
 
 SCRIPT = """
@@ -269,7 +276,7 @@ elif comm.rank == 2:
 
 @BOTH_PROTOCOLS
 @pytest.mark.parametrize("end", ["its end", "Finalize"])
-def test_the_end_of_a_script_reports_lost_sends_as_mpi_finalize_would(tmp_path: Path, protocol: str, end: str) -> None:
+def test_lost_sends_are_reported_by_finalize_or_at_the_end_of_a_script(tmp_path: Path, protocol: str, end: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     cluster, reset = Cluster.star(3, delay="500us"), Reset(on="n2", at="10ms")
     if end == "Finalize":

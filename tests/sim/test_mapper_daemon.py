@@ -1,5 +1,5 @@
-"""The mapper as a daemon of each host, which reaches the network and its NIC's routes by a privileged endpoint, as in the
-paper."""
+"""The mapper as a daemon of each host, which uses the network and its NIC's routes through a privileged endpoint, as in
+the paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = ("n1", "n2", "n3", "n4")
 
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])
-def test_daemons_map_the_network_as_mappers_in_the_firmware_do_and_messages_go_by_their_routes(profile: str) -> None:
+def test_mapper_daemons_install_the_same_routes_as_mappers_in_the_firmware(profile: str) -> None:
     cluster = Cluster.ring(4, kind="myrinet", seed=3)
     by_daemons, by_firmware = (
         testbed.run(
@@ -22,10 +22,10 @@ def test_daemons_map_the_network_as_mappers_in_the_firmware_do_and_messages_go_b
             protocol="am2",
             mode="sim",
             profile=profile,
-            firmware={"mapper": where_mapped},
-            settings={"daemon": where_mapped == "daemon"},
+            firmware={"mapper": mapper},
+            settings={"daemon": mapper == "daemon"},
         )
-        for where_mapped in ("daemon", "firmware")
+        for mapper in ("daemon", "firmware")
     )
     for rank, name in enumerate(NAMES):
         result, default_result = by_daemons.results[name], by_firmware.results[name]
@@ -34,10 +34,10 @@ def test_daemons_map_the_network_as_mappers_in_the_firmware_do_and_messages_go_b
         assert len(result["routes"]) == 3
         assert result["leads"] == (rank == 0)
         assert by_firmware.counters[name]["mapper_probes_sent"] > 0
-        assert "mapper_probes_sent" not in by_daemons.counters[name], "the NIC has no mapper of its own"
+        assert "mapper_probes_sent" not in by_daemons.counters[name], "the firmware has a mapper, too"
 
 
-def test_without_a_daemon_or_a_mapper_in_the_firmware_there_are_no_routes() -> None:
+def test_without_a_mapper_messages_fail_for_want_of_routes() -> None:
     with pytest.raises(testbed.TestbedError, match="no map of the network has come yet"):
         testbed.run(
             Cluster.ring(4, kind="myrinet"), "am-random", protocol="am2", mode="sim", firmware={"mapper": "daemon"},

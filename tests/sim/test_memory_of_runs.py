@@ -1,4 +1,4 @@
-"""A finished run of the simulation leaves no memory behind that a next one in the same process would add to."""
+"""A run of the simulation frees its memory, so that runs in one process do not accumulate memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# In a process of its own: memory that earlier tests leave, and that a run may give back, would hide what this run leaves.
+# A separate process, as memory that earlier tests have left could hide this run's.
 _PROGRAM = """
 import gc, sys, weakref
 import testbed
@@ -29,7 +29,7 @@ print([cycle() is None for cycle in cycles])
 
 
 @pytest.mark.parametrize(("mebibytes", "is_freed"), [(100, True), (1, False)])
-def test_much_garbage_of_a_run_is_collected_at_its_end(mebibytes: int, is_freed: bool) -> None:
+def test_garbage_of_a_run_is_collected_at_its_end_above_a_threshold(mebibytes: int, is_freed: bool) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(mebibytes)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == str([is_freed, is_freed])

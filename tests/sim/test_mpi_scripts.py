@@ -1,4 +1,4 @@
-"""mpi4py's scripts in the simulation, with one changed import."""
+"""Scripts for mpi4py in the simulation, with one changed import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
 from testbed.workloads.lookup import choose
-from tests.sim.mpi_script_files import with_our_import, write_script
+from tests.sim.mpi_script_files import with_testbed_import, write_script
 
 DELAY = 10_000  # ns, of each of the two links between two nodes
 STAR = Cluster.star(2, delay="10us", seed=5)
@@ -24,24 +24,24 @@ def lines(folder: Path, node: str = "n1") -> list[str]:
     return (folder / "logs" / f"{node}.log").read_text().splitlines()
 
 
-def test_a_pingpong_runs_with_one_changed_import_and_takes_the_links_delay(tmp_path: Path) -> None:
-    script = with_our_import("pingpong.py", tmp_path)
+def test_a_pingpong_script_measures_the_delay_of_the_links(tmp_path: Path) -> None:
+    script = with_testbed_import("pingpong.py", tmp_path)
     for name in ("first", "second"):
         result = testbed.run(STAR, script, mode="sim", settings={"args": "50"}, output=tmp_path / name)
         assert result.results == {"n1": None, "n2": None}
     table = [line.split() for line in lines(tmp_path / "first")]
     assert [int(length) for length, _ in table] == [1, 16, 256, 4096, 65536]
-    assert {float(latency) for _, latency in table[:4]} == {2 * DELAY / 1000}, "the model's clock, and no time-out"
+    assert {float(latency) for _, latency in table[:4]} == {2 * DELAY / 1000}, "the latency is not that of the model"
     assert lines(tmp_path / "second") == lines(tmp_path / "first")
-    assert not (tmp_path / "first" / "logs" / "n2.log").exists(), "rank 1 says nothing"
+    assert not (tmp_path / "first" / "logs" / "n2.log").exists(), "rank 1 prints nothing"
 
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
 @pytest.mark.parametrize("loss", ["0%", "5%"])
-def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
+def test_a_script_with_requests_probes_and_communicators_passes_the_checks(
     tmp_path: Path, loss: str, protocol: str
 ) -> None:
-    script, folder = with_our_import("neighbours.py", tmp_path), tmp_path / "run"
+    script, folder = with_testbed_import("neighbours.py", tmp_path), tmp_path / "run"
     cluster = Cluster.star(4, loss=loss)
     result = testbed.run(cluster, script, protocol=protocol, mode="sim", seed=3, check=True, output=folder)
     assert result.checks is not None
@@ -53,7 +53,7 @@ def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
     assert events.count("cancelled") == 1
 
 
-def test_a_script_is_compiled_as_python_compiles_it_and_leaves_the_directory_as_it_was(
+def test_a_script_is_compiled_without_inherited_flags_and_its_chdir_does_not_affect_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -64,7 +64,7 @@ def test_a_script_is_compiled_as_python_compiles_it_and_leaves_the_directory_as_
     assert lines(Path("run")) == ["/ {'count': <class 'int'>}"]
 
 
-def test_arguments_that_no_shell_accepts_are_reported(tmp_path: Path) -> None:
+def test_arguments_that_a_shell_would_reject_are_reported(tmp_path: Path) -> None:
     with pytest.raises(
         ProgramError, match=r"args: found it's, expected arguments as in a shell \(No closing quotation\)"
     ):
@@ -73,7 +73,7 @@ def test_arguments_that_no_shell_accepts_are_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
 def test_a_script_sends_matrix_columns_with_derived_datatypes(tmp_path: Path, protocol: str) -> None:
-    testbed.run(Cluster.star(2, loss="2%"), with_our_import("columns.py", tmp_path), protocol=protocol, mode="sim")
+    testbed.run(Cluster.star(2, loss="2%"), with_testbed_import("columns.py", tmp_path), protocol=protocol, mode="sim")
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_the_tutorials_examples_with_arrays_run_with_one_changed_import(
     cells = {"kind": "atm", "rate": "140mbit", "overhead": 2} if protocol == "ssam" else {}
     folder = tmp_path / "run"
     testbed.run(
-        Cluster.star(ranks, loss="1%", seed=2, **cells), with_our_import("arrays.py", tmp_path), protocol=protocol,
+        Cluster.star(ranks, loss="1%", seed=2, **cells), with_testbed_import("arrays.py", tmp_path), protocol=protocol,
         mode="sim", check=True, output=folder,
     )  # fmt: skip
     assert [lines(folder, f"n{rank + 1}") for rank in range(ranks)] == [["done"]] * ranks
 
 
-def test_an_exception_in_a_script_is_reported_with_traceback_and_node(tmp_path: Path) -> None:
+def test_an_exception_in_a_script_is_reported_with_its_node_and_traceback(tmp_path: Path) -> None:
     script = write_script(tmp_path, "if comm.rank == 1:", "    comm.Recv(bytearray(1), 7)", "comm.recv(source=1)")
     with pytest.raises(ProgramError, match="n2: ") as raised:
         testbed.run(STAR, script, mode="sim")
@@ -99,7 +99,7 @@ def test_an_exception_in_a_script_is_reported_with_traceback_and_node(tmp_path: 
     assert str(raised.value).endswith("MPIError: rank must be 0 to 1, got 7")
 
 
-def test_a_script_that_waits_forever_is_reported_with_each_ranks_operation_and_line(tmp_path: Path) -> None:
+def test_a_stalled_script_is_reported_with_each_ranks_operation_and_line(tmp_path: Path) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with pytest.raises(StalledError) as raised:
         testbed.run(STAR, script, mode="sim")
@@ -111,7 +111,7 @@ def test_a_script_that_waits_forever_is_reported_with_each_ranks_operation_and_l
 
 
 @pytest.mark.parametrize("end", ["sys.exit()", "sys.exit(0)", "sys.exit(None)"])
-def test_a_script_may_end_itself(tmp_path: Path, end: str) -> None:
+def test_a_script_may_exit_with_success(tmp_path: Path, end: str) -> None:
     testbed.run(STAR, write_script(tmp_path, "import sys", end), mode="sim")
 
 
@@ -123,7 +123,7 @@ def test_a_script_may_end_itself(tmp_path: Path, end: str) -> None:
         ("comm.Abort(4)", "rank 0 has called Abort, with error code 4"),
     ],
 )
-def test_a_script_that_ends_itself_with_a_code_has_failed(tmp_path: Path, end: str, message: str) -> None:
+def test_a_script_that_exits_with_an_error_code_fails_the_run(tmp_path: Path, end: str, message: str) -> None:
     script = write_script(tmp_path, "import sys", "if comm.rank == 0:", f"    {end}")
     with pytest.raises(ProgramError, match=message):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""NICs of different MTUs on one network: a NIC drops a frame above its MTU, as a real interface does, and reports it."""
+"""NICs of different MTUs on one network: a NIC drops a frame above its MTU, like an Ethernet interface, and reports it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MILLISECOND = 1_000_000
 SLOW = Profile("slow", receive=1_000, send=1_000)
 
 
-def mixed(*mtus: int) -> Description:
+def star_of_mtus(*mtus: int) -> Description:
     nodes = [Node(name=f"n{number}", nics=[Nic(mtu=mtu)]) for number, mtu in enumerate(mtus, 1)]
     return Description(**{**Description.star(len(mtus)).model_dump(exclude_defaults=True), "nodes": nodes})
 
@@ -33,12 +33,12 @@ async def receive(endpoint: Endpoint, _node: SimNode, size: int) -> int:
 
 
 @pytest.mark.parametrize("profile", [IDEAL, SLOW], ids=["ideal", "slow"])
-def test_a_longer_frame_than_a_nic_takes_is_lost_and_named(profile: Profile, tmp_path: Path) -> None:
-    with Simulation(mixed(9_000, 1_500, 9_000), plug(), profile=profile, folder=tmp_path) as simulation:
-        far_receiver = simulation.spawn("n3", receive, 8_000)
+def test_a_frame_above_the_receivers_mtu_is_dropped_and_reported(profile: Profile, tmp_path: Path) -> None:
+    with Simulation(star_of_mtus(9_000, 1_500, 9_000), plug(), profile=profile, folder=tmp_path) as simulation:
+        large_mtu_receiver = simulation.spawn("n3", receive, 8_000)
         simulation.spawn("n1", send, 2, 8_000)
         simulation.run()
-        assert far_receiver.result() == 8_000
+        assert large_mtu_receiver.result() == 8_000
         simulation.spawn("n2", receive, 8_000)
         simulation.spawn("n1", send, 1, 8_000)
         with pytest.raises(
@@ -49,12 +49,12 @@ def test_a_longer_frame_than_a_nic_takes_is_lost_and_named(profile: Profile, tmp
         assert nics["n2"].oversized > 0
         assert nics["n2"].received == nics["n3"].oversized == 0
     records = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
-    losing_nodes = [line["node"] for line in records if line.get("why") == "longer than the NIC takes"]
-    assert losing_nodes == ["n2"] * nics["n2"].oversized
+    dropping_nodes = [line["node"] for line in records if line.get("why") == "longer than the NIC takes"]
+    assert dropping_nodes == ["n2"] * nics["n2"].oversized
 
 
 def test_a_message_within_every_mtu_arrives() -> None:
-    with Simulation(mixed(1_500, 9_000), plug()) as simulation:
+    with Simulation(star_of_mtus(1_500, 9_000), plug()) as simulation:
         simulation.spawn("n1", send, 1, 8_000)
         task = simulation.spawn("n2", receive, 8_000)
         simulation.run()

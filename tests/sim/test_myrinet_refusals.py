@@ -1,4 +1,4 @@
-"""Impairments that a Myrinet link cannot have are refused in a description and in a scenario."""
+"""Impairments that a Myrinet link cannot have are rejected in descriptions and in scenarios."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from testbed.spec.resolver import resolve
 
 
 def pair(**impairment: object) -> Cluster:
-    """Two nodes at a switch of Myrinet's; n2's link is impaired."""
+    """Return two nodes at a Myrinet switch; n2's link is impaired."""
     return Cluster(
         name="pair",
         nodes=[Node(name="n1"), Node(name="n2")],
         switches=[Switch(name="s1", kind="myrinet")],
-        links=[Link(ends=["n1", "s1"]), Link(ends=["n2", "s1"], **impairment)],  # type: ignore[arg-type]  # a test's
+        links=[Link(ends=["n1", "s1"]), Link(ends=["n2", "s1"], **impairment)],  # type: ignore[arg-type]  # keys of a link
     )
 
 
 @pytest.mark.parametrize(
     "keys", [{"delay": "1ms", "jitter": "10us"}, {"queue": "64KiB"}, {"delay": "1ms", "reorder": "5%"}]
 )
-def test_a_description_that_asks_for_it_is_wrong(keys: dict[str, object]) -> None:
+def test_a_description_with_jitter_queue_or_reordering_on_myrinet_is_rejected(keys: dict[str, object]) -> None:
     key = [*keys][-1]
     with pytest.raises(DescriptionError, match=rf"{key} on a link of Myrinet switches(.|\n)*keeps the order"):
         resolve(pair(**keys))
@@ -33,11 +33,11 @@ def test_a_description_that_asks_for_it_is_wrong(keys: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize("mode", ["sim", "live"])
-def test_a_scenario_that_injects_it_is_refused_before_the_run(mode: str) -> None:
+def test_a_scenario_with_reordering_on_myrinet_is_rejected_before_the_run(mode: str) -> None:
     layout = resolve(pair(delay="1ms"))
-    reorders = Scenario(name="late", faults=(Impair(on=("n2",), at="1s", reorder="5%"),))
+    reordering = Scenario(name="late", faults=(Impair(on=("n2",), at="1s", reorder="5%"),))
     with pytest.raises(UnsupportedError, match=r"fault.*n2:eth0--s1:\d.*keeps the order"):
-        check(reorders, layout, mode)
+        check(reordering, layout, mode)
     check(Scenario(name="late", faults=(Impair(on=("n2",), at="1s", loss="5%"),)), layout, mode)
 
 
@@ -46,11 +46,11 @@ def test_a_scenario_that_injects_it_is_refused_before_the_run(mode: str) -> None
     "fault",
     [Incast(receiver="n1", at="1s", rate="1mbit"), Traffic(senders=("n1",), receiver="n2", at="1s", rate="1mbit")],
 )
-def test_loads_of_the_kernels_datagrams_have_no_routes(fault: Fault, mode: str) -> None:
+def test_background_traffic_of_the_kernel_is_rejected_on_myrinet(fault: Fault, mode: str) -> None:
     with pytest.raises(UnsupportedError, match=r"n[12], n[12]: the kernel's datagrams have no source routes"):
         check(Scenario(name="load", faults=(fault,)), resolve(pair()), mode)
 
 
-def test_the_same_is_no_matter_on_ethernet() -> None:
+def test_a_scenario_with_reordering_on_ethernet_is_accepted() -> None:
     layout = resolve(Cluster.star(2, delay="1ms"))
     check(Scenario(name="late", faults=(Impair(on=("n2",), at="1s", reorder="5%"),)), layout, "sim")

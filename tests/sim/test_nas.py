@@ -1,5 +1,5 @@
-"""NAS kernels in the simulation: verified, schedules that take the time of their operations, and refusals. With
-TESTBED_LONG=1 every kernel over every protocol, and all classes of the Open-MX paper."""
+"""NAS kernels in the simulation: verified results, times of schedules, and rejected settings. With TESTBED_LONG=1 every
+kernel over every protocol, and all classes of the Open-MX paper."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_class_s_is_verified(kernel: str, protocol: str) -> None:
     assert measured["took_ns"] > 0
 
 
-def test_class_s_is_verified_over_cells() -> None:
+def test_class_s_is_verified_over_atm() -> None:
     cluster = Cluster.star(2, kind="atm", rate="140mbit", overhead=2)
     (measured,) = testbed.run(cluster, "nas", protocol="ssam", mode="sim", settings={"kernel": "mg"}).rows
     assert (measured["ranks"], measured["verified"]) == (2, True)
@@ -47,7 +47,7 @@ def test_class_w_is_verified(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("problem", ["S", *(["A", "B", "C"] if LONG else [])])
-def test_the_sort_is_verified_up_to_the_papers_greatest_class(problem: str) -> None:
+def test_is_is_verified_up_to_the_papers_largest_class(problem: str) -> None:
     """A takes some 5 s of a processor and 0.5 GB, B 26 s and 1.7 GB, C 140 s and 2 GB."""
     cluster = Cluster.star(4, delay="5us", rate="10gbit")
     settings = {"kernel": "is", "problem": problem}
@@ -57,11 +57,11 @@ def test_the_sort_is_verified_up_to_the_papers_greatest_class(problem: str) -> N
     assert (actual["problem"], actual["ranks"], actual["verified"], actual["value"]) == (problem, 4, True, 50)
 
 
-def test_ranks_above_a_power_of_two_take_no_part() -> None:
+def test_ranks_above_a_power_of_two_stay_idle() -> None:
     assert row(7, kernel="ft")["ranks"] == 4
 
 
-def test_a_schedule_takes_the_time_of_its_operations_and_messages() -> None:
+def test_a_schedule_takes_the_time_of_its_operations_at_the_given_speed() -> None:
     slow_time, fast_time = (row(kernel="mg", schedule=True, mops=mops)["took_ns"] for mops in (1, 1_000_000))
     computed = MG["S"].operations() / 4 / 1e6 * 1e9
     assert slow_time - fast_time == pytest.approx(computed, rel=0.01)
@@ -76,7 +76,7 @@ def test_a_schedule_of_the_papers_classes_runs_on_sixteen_ranks(kernel: str, pro
     assert (measured["ranks"], measured["schedule"]) == (16, True)
 
 
-def test_an_invalid_start_is_reported() -> None:
+def test_invalid_settings_of_nas_are_reported() -> None:
     with pytest.raises(DescriptionError, match="one of is, cg, mg, ft"):
         row(kernel="lu")
     with pytest.raises(TestbedError, match=r"ft\.B: its checksums are not included.*schedule=true"):

@@ -1,4 +1,4 @@
-"""Workloads on a protocol's own host library."""
+"""Native workloads, which call a protocol's own host library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAG = 9
 
 
 class Increments(Native[ActiveMessages]):
-    """Node 1 adds one to each received number."""
+    """All nodes send a number to node 1, which replies with the next number. meets: call a barrier first."""
 
     protocol = "am2"
 
@@ -31,46 +31,46 @@ class Increments(Native[ActiveMessages]):
             await node.barrier()
         endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
-        words_received: list[int] = []
+        received: list[int] = []
 
         def on_request(token: Token, word: int) -> None:
-            words_received.append(word)
+            received.append(word)
             token.reply(2, word + 1)
 
         endpoint.set_handler(1, on_request)
-        endpoint.set_handler(2, lambda _, word: words_received.append(word))
+        endpoint.set_handler(2, lambda _, word: received.append(word))
         if node.rank != 1:
             endpoint.map(0, EndpointName(1, 0), TAG)
             await endpoint.request(0, 1, 40 + node.rank)
-        while len(words_received) < (1 if node.rank != 1 else len(node.names) - 1):
+        while len(received) < (1 if node.rank != 1 else len(node.names) - 1):
             await endpoint.wait()
             await endpoint.poll()
-        node.row(heard=sorted(words_received))
-        return sorted(words_received)
+        node.row(heard=sorted(received))
+        return sorted(received)
 
 
 def run_workload(**options: object) -> RunResult:
-    options_given: dict[str, object] = {"protocol": "am2", "mode": "sim", **options}
-    return testbed.run(Description.star(3), Increments, **options_given)  # type: ignore[arg-type]
+    arguments: dict[str, object] = {"protocol": "am2", "mode": "sim", **options}
+    return testbed.run(Description.star(3), Increments, **arguments)  # type: ignore[arg-type]
 
 
-def test_a_native_workload_has_the_host_library_and_tells_rows_as_others_do() -> None:
+def test_a_native_workload_calls_the_host_library_and_returns_rows() -> None:
     run = run_workload()
     assert run.results == {"n1": [41], "n2": [40, 42], "n3": [43]}
     assert [(row["node"], row["rank"]) for row in run.rows if row["heard"] == [43]] == [("n3", 2)]
 
 
-def test_it_uses_a_single_endpoint() -> None:
-    run = run_workload(firmware={"frames": 1, "virtual": False})  # there would be no second one
+def test_a_native_workload_allocates_no_further_endpoint() -> None:
+    run = run_workload(firmware={"frames": 1, "virtual": False})  # a second endpoint cannot be allocated
     assert run.results["n1"] == [41]
 
 
-def test_it_runs_over_its_own_protocol_only() -> None:
+def test_a_native_workload_is_rejected_over_another_protocol() -> None:
     with pytest.raises(UnsupportedError, match="calls the host library of am2"):
         run_workload(protocol="emp")
 
 
-def test_its_history_is_checked_on_request() -> None:
+def test_the_history_of_a_native_workload_is_checked_on_request() -> None:
     run = run_workload(check=True)
     assert run.checks is not None
     assert run.checks.passed
@@ -79,7 +79,7 @@ def test_its_history_is_checked_on_request() -> None:
 
 
 class Idle(Native[object]):
-    """Speaks to a host library that reports no active messages."""
+    """Native workload of a host library that does not report its messages."""
 
     protocol = "emp"
 
@@ -88,17 +88,17 @@ class Idle(Native[object]):
 
 
 @pytest.mark.parametrize("options", [{"check": True}, {"history": True}], ids=str)
-def test_a_host_library_that_reports_nothing_has_no_history(options: dict[str, Any]) -> None:
+def test_a_history_of_a_host_library_that_does_not_report_messages_is_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="the host library of emp does not report its messages"):
         testbed.run(Description.star(2), Idle, protocol="emp", mode="sim", **options)
 
 
-def test_it_has_no_barriers() -> None:
+def test_a_barrier_in_a_native_workload_is_an_error() -> None:
     with pytest.raises(ProgramError, match="a native workload does not have"):
         run_workload(settings={"meets": "yes"})
 
 
-def test_an_exception_of_a_native_program_ends_the_run_with_its_node() -> None:
+def test_an_exception_in_a_native_workload_is_reported_with_its_node() -> None:
     class Fails(Native[ActiveMessages]):
         protocol = "am2"
 

@@ -1,4 +1,4 @@
-"""Fates drawn along a complete path at a flow's first frame equal those that each direction draws separately."""
+"""Fates that are drawn for a complete path at once equal those that each link direction draws separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testbed.spec.resolver import resolve
 
 LAYOUT: Final = resolve(Description.fat_tree(4, loss="20%", delay="1us", rate="1gbit"))
 UPWARD: Final = "s5:3--s1:1"  # from the middle of the tree to its top
-CHANGES: Final = 40_000  # ns: during the traffic
+CHANGES: Final = 40_000  # ns; during the traffic
 
 
 def fates(changed_link: str = "") -> list[Record]:
@@ -41,8 +41,8 @@ def fates(changed_link: str = "") -> list[Record]:
         outs[source].enter(loop.now(), macs[destination] + macs[source] + bytes.fromhex("88b50102") + bytes(100))
 
     def change(now: int) -> None:
-        link_direction = network.link_directions[changed_link, "forward"]
-        link_direction.change(now, replace(link_direction.impairment, loss=0.4))
+        direction = network.link_directions[changed_link, "forward"]
+        direction.change(now, replace(direction.impairment, loss=0.4))
 
     for pair_index in range(len(pairs)):
         loop.at(pair_index * 100, send, pair_index)
@@ -54,27 +54,27 @@ def fates(changed_link: str = "") -> list[Record]:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("changed_link", ["", UPWARD])
-def test_fates_drawn_ahead_are_those_that_each_direction_draws(
+def test_fates_drawn_for_a_path_equal_those_of_each_direction(
     changed_link: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn_counts: list[int] = []
+    path_lengths: list[int] = []
 
     def chains(states: bytes, words: tuple[int, ...]) -> tuple[int, ...]:
         results = original_chains(states, words)
-        drawn_counts.append(len(results))
+        path_lengths.append(len(results))
         return results
 
     original_chains = fate_hash.chains
     monkeypatch.setattr(fate_hash, "chains", chains)
     drawn_ahead = fates(changed_link)
-    assert set(drawn_counts) == {
+    assert set(path_lengths) == {
         4,
         6,
     }  # lengths of the paths drawn ahead: within a pod, and over the core
     monkeypatch.setattr(flows, "_MIN_PATH", flows.MAX_PATH + 1)
-    drawn_counts.clear()
+    path_lengths.clear()
     assert fates(changed_link) == drawn_ahead
-    assert drawn_counts == []
+    assert path_lengths == []
     links = {record.link for record in drawn_ahead}
     assert links == {link.name for link in LAYOUT.links}
     assert {record.epoch for record in drawn_ahead if record.link == UPWARD} == ({0, 1} if changed_link else {0})

@@ -19,6 +19,6 @@ def test_programs_that_only_poll_terminate(profile: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_a_poll_without_await_is_an_error_with_the_correct_form() -> None:
+def test_a_poll_without_await_is_an_error_that_shows_the_correct_call() -> None:
     with pytest.raises(ProgramError, match=r"was not awaited, .* write 'await endpoint\.poll\(\)'"):
         testbed.run(Cluster.star(2), PollingWorkload(awaits=False), mode="sim", protocol="am2", timeout=60)

@@ -1,4 +1,4 @@
-"""Runs under a profile: reports, a program's view of time on a priced host, and slow NICs in scenarios."""
+"""Runs under a profile: reported use of resources, durations of a program's calls, and slow NICs in scenarios."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from testbed.workloads.form import Comm, Node
 PINGPONG = {"sizes": "64", "count": 20}
 
 
-def test_a_run_under_a_profile_reports_it_and_the_use_of_its_resources(tmp_path: Path) -> None:
+def test_a_run_reports_its_profile_and_the_use_of_its_resources(tmp_path: Path) -> None:
     result = testbed.run(
         "emp-2001", "pingpong", mode="sim", profile="emp-2001", settings=PINGPONG, output=tmp_path / "run"
     )
@@ -34,7 +34,7 @@ def test_a_run_under_a_profile_reports_it_and_the_use_of_its_resources(tmp_path:
     counters, n1 = result.counters["n1"], usage["n1"]
     assert counters["frames_resent"] == 0
     assert n1["processor"]["busy_ns"] == (
-        n1["core"]["jobs"] / 2 * EMP_2001.ring  # what is posted is noticed, too
+        n1["core"]["jobs"] / 2 * EMP_2001.ring  # each operation is posted, and its completion noticed
         + n1["reading DMA engine"]["jobs"] * EMP_2001.fetched
         + n1["writing DMA engine"]["jobs"] * EMP_2001.stored
         + (counters["frames_sent"] + counters["acknowledgements_sent"]) * EMP_2001.sent
@@ -43,7 +43,7 @@ def test_a_run_under_a_profile_reports_it_and_the_use_of_its_resources(tmp_path:
     assert 0 < n1["processor"]["share"] < 1
 
 
-def test_without_a_profile_no_use_is_reported(tmp_path: Path) -> None:
+def test_a_run_without_a_profile_reports_no_use_of_resources(tmp_path: Path) -> None:
     result = testbed.run("emp-2001", "pingpong", mode="sim", settings=PINGPONG, output=tmp_path / "run")
     assert result.usage == {}
     assert read_run(tmp_path / "run").parameters["profile"] == {"name": "ideal"}
@@ -56,11 +56,11 @@ def test_without_a_profile_no_use_is_reported(tmp_path: Path) -> None:
         ("now-1998-pair", "am2", "am-bulk", {"sizes": "32768", "count": 5}, "packets_resent"),
     ],
 )
-def test_frames_that_wait_for_a_slow_dma_engine_are_not_taken_for_lost(
+def test_frames_that_wait_for_a_slow_dma_engine_are_not_resent(
     cluster: str, protocol: str, workload: str, settings: dict[str, object], resent: str
 ) -> None:
-    """The last of the frames that are queued at once leaves long after a time-out; each is answered well within one. With
-    the longest time-outs, only refused packets are resent, and frames to a peer that is not known yet."""
+    """The last of the queued frames is sent long after a time-out; each is acknowledged well within one. With the longest
+    time-out, only refused packets are resent, and frames to a peer that is not known yet."""
     timeout, longest = 2_000_000, 150_000_000
     profile = Profile("slow to read", fetch=timeout // 2, ahead=1)
 
@@ -75,30 +75,30 @@ def test_frames_that_wait_for_a_slow_dma_engine_are_not_taken_for_lost(
     assert count(timeout) == count(longest)
 
 
-def test_a_programs_posts_take_their_own_time() -> None:
+def test_posting_operations_takes_the_profiles_time() -> None:
     profile = Profile("slow host", post=1_000, translate=500, notice=200)
 
     async def post(comm: Comm, node: Node) -> list[int]:
-        times_posted = [node.now()]
+        times = [node.now()]
         requests = []
         for number in range(3):
             buffer = bytearray(100)
             peer = 1 - comm.rank
             requests.append(await (comm.Isend(buffer, peer, number) if comm.rank else comm.Irecv(buffer, peer, number)))
-            times_posted.append(node.now())
+            times.append(node.now())
         await node.compute(10_000)
-        times_posted.append(node.now())
+        times.append(node.now())
         await node.sleep(5_000)
-        times_posted.append(node.now())
+        times.append(node.now())
         for request in requests:
             await request.Wait()
-        return [posted_at - times_posted[0] for posted_at in times_posted]
+        return [time - times[0] for time in times]
 
     result = testbed.run("emp-2001", post, mode="sim", profile=profile)
     assert result.results["n1"] == [0, 1_500, 3_000, 4_500, 14_500, 19_500]
 
 
-def test_a_run_under_a_profile_is_replayed_under_it(tmp_path: Path) -> None:
+def test_a_run_is_replayed_under_its_profile(tmp_path: Path) -> None:
     settings = {"messages": 20}
     testbed.run("star-4", "random", mode="sim", profile="emp-2002", settings=settings, output=tmp_path / "run", seed=3)
     replayed = testbed.replay(tmp_path / "run", "sim")
@@ -106,7 +106,7 @@ def test_a_run_under_a_profile_is_replayed_under_it(tmp_path: Path) -> None:
     assert replayed.error == ""
 
 
-def test_namespaces_do_not_price(tmp_path: Path) -> None:
+def test_profiles_are_rejected_in_namespaces(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="NICs and hosts have no modelled cost"):
         testbed.run("emp-2001", "pingpong", mode="live", profile="emp-2001")
     result = CliRunner().invoke(command, ["run", "star-4", "--on", "n1", "true", "--profile", "emp-2001"])
@@ -115,7 +115,7 @@ def test_namespaces_do_not_price(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_slow_nic_slows_messages_and_reports_the_factor(tmp_path: Path) -> None:
+def test_a_slow_nic_delays_messages_and_its_effect_is_recorded(tmp_path: Path) -> None:
     """n2's processor takes five times as long from 10 ms to 20 ms."""
     scenario = Scenario(name="slow", faults=[Slow(on="n2", factor=5.0, from_="10ms", to="20ms")])
 
@@ -133,18 +133,18 @@ def test_a_slow_nic_slows_messages_and_reports_the_factor(tmp_path: Path) -> Non
                 await receive.Wait()
             round_trips.append((start_time, node.now() - start_time))
             if not comm.rank:
-                await node.sleep(100_000)  # the other one's receive has been begun by then
+                await node.sleep(100_000)  # until then the peer has posted its receive
         return round_trips
 
     result = testbed.run(
         "emp-2001", ping, mode="sim", profile="emp-2001", scenario=scenario, output=tmp_path / "run", timeout=20
     )
     round_trips = result.results["n1"]
-    default_time = max(time for start_of_trip, time in round_trips if start_of_trip < 9_000_000)
-    slowed = min(time for start_of_trip, time in round_trips if 10_000_000 < start_of_trip < 19_000_000)
-    after = max(time for start_of_trip, time in round_trips if start_of_trip > 21_000_000)
+    default_time = max(time for trip_start, time in round_trips if trip_start < 9_000_000)
+    slowed = min(time for trip_start, time in round_trips if 10_000_000 < trip_start < 19_000_000)
+    after = max(time for trip_start, time in round_trips if trip_start > 21_000_000)
     assert after <= default_time
-    # At n2 a round trip takes at least a frame that comes, one that is stored, a descriptor, and a frame that goes.
+    # At n2 a round trip takes at least the work for a received frame, a stored one, a descriptor and a sent frame.
     assert slowed > default_time + 4 * (EMP_2001.receive + EMP_2001.stored + EMP_2001.ring + EMP_2001.fetched) - 10_000
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     (end,) = [event for event in events if event["event"] == "fault ends"]
@@ -153,8 +153,8 @@ def test_a_slow_nic_slows_messages_and_reports_the_factor(tmp_path: Path) -> Non
     assert not [note for note in result.verdict.notes if "had no effect" in note]
 
 
-def test_a_nic_under_a_flood_still_sends() -> None:
-    """Both exchange a lot while one of them works: neither is late by so much that it sends anything twice."""
+def test_a_nic_that_receives_a_flood_acknowledges_without_duplicates() -> None:
+    """Both nodes exchange messages while one of them computes: no frame is late enough to be resent."""
     result = testbed.run(
         "emp-2001", "comb", mode="sim", profile="emp-2001", settings={"steps": 2, "rounds": 2, "work": "10ms"}
     )

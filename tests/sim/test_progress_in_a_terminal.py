@@ -1,4 +1,4 @@
-"""A long simulation shows its progress in a terminal, and only there."""
+"""A long simulation shows its progress if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMAND = [
 ]
 
 
-def in_a_terminal(folder: Path) -> str:
+def run_in_terminal(folder: Path) -> str:
     """Run the command in a terminal and return its standard error."""
     master, terminal = pty.openpty()
     try:
@@ -33,21 +33,21 @@ def in_a_terminal(folder: Path) -> str:
         try:
             while data := file.read(4096):
                 text += data
-        except OSError:  # the error of a terminal without a writer
+        except OSError:  # the terminal has no writer any more
             pass
     assert process.wait() == 0
     return text.decode()
 
 
-def test_a_long_simulation_shows_how_far_it_is_in_a_terminal(tmp_path: Path) -> None:
-    text = in_a_terminal(tmp_path / "run")
+def test_a_long_simulation_shows_its_progress_in_a_terminal(tmp_path: Path) -> None:
+    text = run_in_terminal(tmp_path / "run")
     assert "random on star-4, " in text
     assert " s simulated, " in text
     assert " events, " in text
     assert " messages: " in text
 
 
-def test_it_shows_nothing_without_a_terminal(tmp_path: Path) -> None:
+def test_a_simulation_shows_no_progress_without_a_terminal(tmp_path: Path) -> None:
     completed = subprocess.run(
         [*COMMAND, "messages=1200", "--output", str(tmp_path / "run")], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Several ranks on a node: each with a function of the node's NIC, in the simulation."""
+"""Several ranks on a node, each with a function of the node's NIC, in the simulation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ends = ["b", "s"]
 """
 
 
-async def everybody_greets(comm: Comm, node: Node) -> list[str]:
+async def exchange_names(comm: Comm, node: Node) -> list[str]:
     """Send this rank's name to every other rank; return the received names by rank."""
     requests = [await comm.isend(node.name, rank, 1) for rank in range(comm.size) if rank != comm.rank]
     names = [await comm.recv(source=rank, tag=1) if rank != comm.rank else node.name for rank in range(comm.size)]
@@ -59,16 +59,16 @@ async def everybody_greets(comm: Comm, node: Node) -> list[str]:
 
 
 @PROTOCOLS
-def test_ranks_are_numbered_node_by_node_and_all_reach_each_other(protocol: str) -> None:
-    result = testbed.run(LOSSY, everybody_greets, protocol=protocol, mode="sim", ranks_per_node=2, seed=3)
+def test_ranks_are_numbered_node_by_node_and_exchange_messages(protocol: str) -> None:
+    result = testbed.run(LOSSY, exchange_names, protocol=protocol, mode="sim", ranks_per_node=2, seed=3)
     names = ["n1.0", "n1.1", "n2.0", "n2.1", "n3.0", "n3.1"]
     assert list(result.results) == names
-    assert all(names_received == names for names_received in result.results.values())
+    assert all(received_names == names for received_names in result.results.values())
 
 
 @PROTOCOLS
 @pytest.mark.parametrize("profile", ["ideal", "the paper's"])
-def test_nothing_is_lost_or_out_of_order_between_ranks_under_loss(protocol: str, profile: str) -> None:
+def test_messages_between_ranks_pass_the_checks_under_loss(protocol: str, profile: str) -> None:
     profile_name = {
         "ideal": "ideal",
         "the paper's": {"emp": "emp-2001", "am2": "now-1998", "via": "lam-via-2000"}[protocol],
@@ -82,20 +82,20 @@ def test_nothing_is_lost_or_out_of_order_between_ranks_under_loss(protocol: str,
     assert len(result.results) == 9
 
 
-def test_a_message_between_ranks_of_one_node_never_enters_its_link(tmp_path: Path) -> None:
-    async def first_two(comm: Comm, node: Node) -> None:  # noqa: ARG001
+def test_a_message_between_ranks_of_one_node_is_not_sent_on_its_link(tmp_path: Path) -> None:
+    async def send_from_first_to_second(comm: Comm, node: Node) -> None:  # noqa: ARG001
         if comm.rank == 0:
             await comm.send("hello", 1)
         elif comm.rank == 1:
             assert await comm.recv(source=0) == "hello"
 
-    testbed.run(LOSSY, first_two, mode="sim", ranks_per_node=2, capture=True, output=tmp_path / "run")
+    testbed.run(LOSSY, send_from_first_to_second, mode="sim", ranks_per_node=2, capture=True, output=tmp_path / "run")
     assert not read_capture(tmp_path / "run" / CAPTURE)
 
 
-def test_a_single_rank_has_its_nodes_name_even_if_another_node_has_several(tmp_path: Path) -> None:
+def test_a_nodes_only_rank_has_the_nodes_name(tmp_path: Path) -> None:
     result = testbed.run(
-        Description.from_toml(CORES), everybody_greets, mode="sim", history=True, output=tmp_path / "run"
+        Description.from_toml(CORES), exchange_names, mode="sim", history=True, output=tmp_path / "run"
     )
     assert list(result.results) == ["a.0", "a.1", "b"]
     request = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -107,7 +107,7 @@ def test_a_single_rank_has_its_nodes_name_even_if_another_node_has_several(tmp_p
     assert sorted(path.stem for path in (tmp_path / "run" / "history").iterdir()) == ["a.0", "a.1", "b"]
 
 
-async def only_computes_beside_the_others(comm: Comm, node: Node) -> int:
+async def pingpong_next_to_busy_rank(comm: Comm, node: Node) -> int:
     """Ranks 0 and 2 exchange ten messages and return the time that it took; rank 1 computes for 100 ms."""
     if comm.rank == 1:
         await node.compute(100_000_000)
@@ -119,20 +119,20 @@ async def only_computes_beside_the_others(comm: Comm, node: Node) -> int:
     return node.now() - start_time
 
 
-def test_programs_that_share_a_core_have_their_turns_and_on_cores_of_their_own_do_not_wait() -> None:
-    times_taken = {}
+def test_a_busy_rank_delays_only_programs_of_its_own_core() -> None:
+    durations = {}
     for cores in ("cores = 1\nranks = [0, 0]", "cores = 2\nranks = [0, 1]"):
         pair = Description.from_toml(CORES.replace("cores = 2\nranks = [1, 0]", cores))
-        result = testbed.run(pair, only_computes_beside_the_others, mode="sim", profile="emp-2001")
-        times_taken[cores] = result.results["a.0"]
+        result = testbed.run(pair, pingpong_next_to_busy_rank, mode="sim", profile="emp-2001")
+        durations[cores] = result.results["a.0"]
         usage = result.usage["a"]
-    assert times_taken["cores = 2\nranks = [0, 1]"] < 1_000_000
-    assert times_taken["cores = 1\nranks = [0, 0]"] > EMP_2001.timeslice
+    assert durations["cores = 2\nranks = [0, 1]"] < 1_000_000
+    assert durations["cores = 1\nranks = [0, 0]"] > EMP_2001.timeslice
     assert usage["core 1"]["compute_ns"] == usage["core 1"]["busy_ns"] == 100_000_000
     assert usage["core 0"]["library_ns"] == usage["core 0"]["busy_ns"]
 
 
-async def polls_for_a_message(comm: Comm, node: Node) -> None:
+async def poll_for_message(comm: Comm, node: Node) -> None:
     if comm.rank == 0:
         await node.sleep(1_000_000)
         await comm.send("late", 1)
@@ -142,15 +142,15 @@ async def polls_for_a_message(comm: Comm, node: Node) -> None:
             pass
 
 
-def test_a_program_that_polls_burns_its_core() -> None:
-    result = testbed.run(Description.star(2), polls_for_a_message, mode="sim", profile="emp-2001")
+def test_a_polling_program_is_charged_to_its_own_core() -> None:
+    result = testbed.run(Description.star(2), poll_for_message, mode="sim", profile="emp-2001")
     polling, sleeping = result.usage["n2"]["core"], result.usage["n1"]["core"]
     assert polling["poll_ns"] > 900_000
     assert polling["share"] > 0.9
     assert "poll_ns" not in sleeping
 
 
-def test_nodes_of_one_cluster_have_different_profiles(tmp_path: Path) -> None:
+def test_a_node_may_have_its_own_profile(tmp_path: Path) -> None:
     description = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "slow.toml"'))
     (tmp_path / "slow.toml").write_text('like = "emp-2001"\npost = "50us"\n')
     (tmp_path / "pair.toml").write_text(CORES.replace('name = "b"', 'name = "b"\nprofile = "slow.toml"'))
@@ -167,23 +167,23 @@ def test_nodes_of_one_cluster_have_different_profiles(tmp_path: Path) -> None:
     assert list(request["profiles"]) == ["b"]
 
 
-def test_a_runs_profile_of_a_node_overrides_its_description() -> None:
+def test_a_profile_of_a_node_in_the_run_overrides_the_description() -> None:
     description = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2001"'))
-    result = testbed.run(description, everybody_greets, mode="sim", profiles={"b": EMP_2002})
+    result = testbed.run(description, exchange_names, mode="sim", profiles={"b": EMP_2002})
     assert "receiving processor" in result.usage["b"]
     assert "processor" not in result.usage["a"]
 
 
-def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
+def test_invalid_placements_and_profiles_are_rejected() -> None:
     with pytest.raises(NotFoundError, match="there is no such node"):
-        testbed.run(LOSSY, everybody_greets, mode="sim", profiles={"n9": "emp-2001"})
+        testbed.run(LOSSY, exchange_names, mode="sim", profiles={"n9": "emp-2001"})
     wrong = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2000"'))
     with pytest.raises(NotFoundError, match=r"profile of node b: unknown profile 'emp-2000' — did you mean 'emp-200"):
-        testbed.run(wrong, everybody_greets, mode="sim")
+        testbed.run(wrong, exchange_names, mode="sim")
     with pytest.raises(UnsupportedError, match="1 to 64, got 65"):
-        testbed.run(LOSSY, everybody_greets, mode="sim", ranks_per_node=65)
+        testbed.run(LOSSY, exchange_names, mode="sim", ranks_per_node=65)
     with pytest.raises(UnsupportedError, match="cells"):
-        testbed.run(Description.from_toml(CELLS), everybody_greets, protocol="ssam", mode="sim", ranks_per_node=2)
+        testbed.run(Description.from_toml(CELLS), exchange_names, protocol="ssam", mode="sim", ranks_per_node=2)
     with pytest.raises(DescriptionError, match=r"node\[1\] \(a\).*core 2.*0 to 1"):
         Description.from_toml(CORES.replace("[1, 0]", "[1, 2]"))
     with pytest.raises(DescriptionError, match="core 1 twice"):
@@ -192,18 +192,16 @@ def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])
 def test_ranks_on_a_source_routed_network_exchange_messages(profile: str) -> None:
-    result = testbed.run(
-        "now-1998-pair", everybody_greets, protocol="am2", mode="sim", ranks_per_node=3, profile=profile
-    )
+    result = testbed.run("now-1998-pair", exchange_names, protocol="am2", mode="sim", ranks_per_node=3, profile=profile)
     names = ["n1.0", "n1.1", "n1.2", "n2.0", "n2.1", "n2.2"]
-    assert all(names_received == names for names_received in result.results.values())
+    assert all(received_names == names for received_names in result.results.values())
     assert [counts["mapper_answers_sent"] > 0 for counts in result.counters.values()] == [False] * 3 + [True] + [
         False
     ] * 2
     assert all(counts["mapper_tables_installed"] > 0 for counts in result.counters.values())
 
 
-def test_a_native_workload_has_several_ranks_on_a_node_too() -> None:
+def test_a_native_workload_runs_with_several_ranks_per_node() -> None:
     result = testbed.run(
         LOSSY, "am-random", protocol="am2", mode="sim", ranks_per_node=2, settings={"requests": 50}, seed=5
     )
@@ -212,7 +210,7 @@ def test_a_native_workload_has_several_ranks_on_a_node_too() -> None:
     assert result.verdict.grade is Grade.TRUSTED
 
 
-def test_a_node_that_crashes_takes_all_its_ranks_along_and_they_start_again() -> None:
+def test_a_restart_of_a_node_restarts_all_its_ranks() -> None:
     crash = Scenario.from_toml('[[fault]]\nkind = "restart"\non = "n2"\nfrom = "100ms"\nto = "150ms"\n')
     result = testbed.run(
         LOSSY, "churn", mode="sim", ranks_per_node=2, scenario=crash, check=True, seed=4, settings={"time": "300ms"}
@@ -221,7 +219,7 @@ def test_a_node_that_crashes_takes_all_its_ranks_along_and_they_start_again() ->
     assert sorted(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1", "n3.0", "n3.1"]
 
 
-def test_ranks_behind_a_source_routed_switch_get_their_routes_again_after_a_crash() -> None:
+def test_ranks_of_a_source_routed_network_are_mapped_again_after_a_restart() -> None:
     crash = Scenario.from_toml('[[fault]]\nkind = "restart"\non = "n1"\nfrom = "300ms"\nto = "350ms"\n')
     result = testbed.run(
         "now-1998-pair", "churn", protocol="am2", mode="sim", ranks_per_node=2, scenario=crash, check=True, seed=4,

@@ -1,4 +1,4 @@
-"""Recordings of a simulation, and that a repeated simulation writes equal ones."""
+"""Files that a simulation records, which are equal for equal seeds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.sim.scapy_captures import read_capture
 FILES = (CAPTURE, FATES, TRACE)
 
 
-def in_a_process_of_its_own(program_name: str, folder: Path, seed: int, hash_seed: str) -> list[bytes]:
-    """The files of a run."""
+def record_in_subprocess(program_name: str, folder: Path, seed: int, hash_seed: str) -> list[bytes]:
+    """Record a run in another process; return the contents of its files."""
     root = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
     subprocess.run(
@@ -43,25 +43,25 @@ def in_a_process_of_its_own(program_name: str, folder: Path, seed: int, hash_see
 
 async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, interval: int) -> None:
     for _ in range(count):
-        endpoint.ask(peer, bytes(100))
+        endpoint.request(peer, bytes(100))
         await node.sleep(interval)
 
 
 @pytest.mark.parametrize("program_name", ["tiny", "emp"])
-def test_the_same_seed_gives_the_same_bytes_in_other_processes_and_another_seed_gives_others(
+def test_recordings_are_equal_in_all_processes_for_equal_seeds_and_differ_otherwise(
     tmp_path: Path, program_name: str
 ) -> None:
     record(tmp_path / "here", 5, program_name)
-    own_files = [(tmp_path / "here" / name).read_bytes() for name in FILES]
-    other_files = in_a_process_of_its_own(program_name, tmp_path / "there", 5, "1")
-    in_other_process = in_a_process_of_its_own(program_name, tmp_path / "elsewhere", 5, "4242")
-    other_seed = in_a_process_of_its_own(program_name, tmp_path / "other", 6, "1")
-    assert own_files == other_files == in_other_process
-    assert len(own_files[0]) > 100_000
-    assert all(first != other_file for first, other_file in zip(own_files, other_seed, strict=True))
+    expected = [(tmp_path / "here" / name).read_bytes() for name in FILES]
+    first_process = record_in_subprocess(program_name, tmp_path / "there", 5, "1")
+    second_process = record_in_subprocess(program_name, tmp_path / "elsewhere", 5, "4242")
+    other_seed = record_in_subprocess(program_name, tmp_path / "other", 6, "1")
+    assert expected == first_process == second_process
+    assert len(expected[0]) > 100_000
+    assert all(first != second for first, second in zip(expected, other_seed, strict=True))
 
 
-def test_the_capture_has_each_frame_where_and_when_it_left_and_came(tmp_path: Path) -> None:
+def test_the_capture_has_each_frame_at_its_sender_and_at_its_receiver(tmp_path: Path) -> None:
     plug = EchoPlug()
     with Simulation(Description.star(2, delay="5us"), plug, folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 1, 1)
@@ -76,7 +76,7 @@ def test_the_capture_has_each_frame_where_and_when_it_left_and_came(tmp_path: Pa
     ]
 
 
-def test_a_fate_is_recorded_where_the_frame_meets_it(tmp_path: Path) -> None:
+def test_a_fate_is_recorded_at_the_interface_where_the_frame_is_lost(tmp_path: Path) -> None:
     rules = RuleSet(standard_fields())
     with Simulation(Description.star(2, delay="5us"), EchoPlug(), folder=tmp_path, rules=rules) as simulation:
         rules.add(0, "drop eth.type == 0x88b6 and nth(1)")
@@ -85,7 +85,7 @@ def test_a_fate_is_recorded_where_the_frame_meets_it(tmp_path: Path) -> None:
         simulation.cut(simulation.layout.links[1].name)
         simulation.run_until(100_000)
     comments = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
-    # Each direction counts by itself: the first that reaches it is lost.
+    # Each direction counts separately: the first frame that reaches it is lost.
     (fate,) = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
     description = fate.describe()
     assert description.startswith("dropped by rule 'drop eth.type == 0x88b6 and nth(1)', frame 1 of flow 0x88b6 ")
@@ -100,7 +100,7 @@ def test_a_fate_is_recorded_where_the_frame_meets_it(tmp_path: Path) -> None:
     assert [line["descriptor"] for line in trace if line["what"] == "posts"] == [0, 1, 2, 3]
 
 
-def test_the_log_of_fates_replays(tmp_path: Path) -> None:
+def test_a_replay_of_logged_fates_repeats_them(tmp_path: Path) -> None:
     cluster = Description.back_to_back(loss="20%", seed=3)
     with Simulation(cluster, EchoPlug(), folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 200, 1_000)
@@ -119,7 +119,7 @@ def test_the_log_of_fates_replays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("profile", "nic"), [(IDEAL, ImmediateNic), (Profile(send=1), PricedNic)])
-def test_the_recorder_wraps_directions_and_nics_that_do_not_know_of_it(
+def test_the_recorder_does_not_replace_directions_and_nics(
     tmp_path: Path, profile: Profile, nic: type[ImmediateNic]
 ) -> None:
     with Simulation(Description.star(2), EchoPlug(), profile=profile, folder=tmp_path) as simulation:
@@ -143,7 +143,7 @@ def test_a_frame_dropped_by_a_full_queue_is_captured_with_the_reason(tmp_path: P
     ]
 
 
-def test_without_a_folder_nothing_watches() -> None:
+def test_without_a_folder_directions_and_nics_are_not_wrapped() -> None:
     with Simulation(Description.back_to_back(), EchoPlug()) as simulation:
         kinds = {type(wrapper).__name__ for wrapper in simulation.network.link_directions.values()}
         kinds |= {type(node.nic).__name__ for node in simulation.nodes.values()}

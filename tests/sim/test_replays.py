@@ -1,4 +1,4 @@
-"""A failed run fails again when it is replayed from its folder, and with few of its fates."""
+"""Replays of failed runs from their folders, with all and with a minimal set of fates."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
 
 
 @pytest.fixture
-def forgetful() -> Iterator[None]:
-    """EMP that forgets a lost acknowledgement once the next is acknowledged."""
+def mutated_emp() -> Iterator[None]:
+    """Apply a mutant of EMP that forgets a lost collection once the next one is acknowledged."""
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].apply(patch)
         yield
 
 
 def run_random(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None = None) -> Path:
-    """Run random traffic with a loss of a tenth, or with a scenario."""
+    """Run random traffic with 10 % loss, or with a scenario."""
     cluster = Cluster.star(3, loss="10%") if scenario is None else Cluster.star(3)
     try:
         testbed.run(
@@ -51,30 +51,30 @@ def run_random(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario 
 
 
 def failing_run(directory: Path, scenario: Scenario | None = None) -> Path:
-    """The first run, of 30 seeds, in which the mistake shows."""
+    """Return the folder of the first run, of up to 30 seeds, in which the mutant fails."""
     for seed in range(30):
         folder = run_random(directory / str(seed), seed, scenario=scenario)
         if read_repetition(folder).failed:
             return folder
-    raise AssertionError("30 runs, and nothing failed")
+    raise AssertionError("none of 30 runs has failed")
 
 
 @pytest.mark.requires("interpreted")
-@pytest.mark.usefixtures("forgetful")
-def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("mutated_emp")
+def test_a_replay_applies_all_fates_and_fails_the_same_checks(tmp_path: Path) -> None:
     repetition = read_repetition(failing_run(tmp_path))
     assert repetition.failed == {"errors", "nothing lost"}
-    replayed = replay_repetition(repetition, "sim", output=tmp_path / "again")
+    replayed = replay_repetition(repetition, "sim", output=tmp_path / "replay")
     assert replayed.reproduced
     assert replayed.failed == {"errors", "nothing lost"}
     assert "has given the message up" in replayed.error
     assert replayed.applied == replayed.fates > 5
-    assert (tmp_path / "again" / "checks.json").read_text() == (repetition.folder / "checks.json").read_text()
+    assert (tmp_path / "replay" / "checks.json").read_text() == (repetition.folder / "checks.json").read_text()
 
 
 @pytest.mark.requires("interpreted")
-@pytest.mark.usefixtures("forgetful")
-def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("mutated_emp")
+def test_a_replay_without_a_log_draws_the_fates_from_the_seed(tmp_path: Path) -> None:
     folder = failing_run(tmp_path)
     (folder / "fates.jsonl").unlink()
     replayed = replay_repetition(read_repetition(folder), "sim")
@@ -86,8 +86,8 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("interpreted")
-@pytest.mark.usefixtures("forgetful")
-def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("mutated_emp")
+def test_a_replay_ignores_an_incomplete_log_of_fates(tmp_path: Path) -> None:
     folder = failing_run(tmp_path)
     result = json.loads((folder / "result.json").read_text())
     untold = {"fates": {"whole": False, "untold": ["it ends before the run: the disk is full"]}}
@@ -101,8 +101,8 @@ def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("interpreted")
-@pytest.mark.usefixtures("forgetful")
-def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("mutated_emp")
+def test_minimizing_keeps_few_fates_that_reproduce_the_failure(tmp_path: Path) -> None:
     repetition = read_repetition(failing_run(tmp_path))
     shrunk = minimize(repetition, 400)
     assert shrunk.minimal
@@ -115,7 +115,7 @@ def test_few_of_many_fates_make_the_run_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("interpreted")
-def test_after_the_mistake_is_fixed_the_replay_reports_it(tmp_path: Path) -> None:
+def test_a_replay_of_a_fixed_failure_does_not_reproduce_it(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         MUTANTS[1].apply(patch)
         repetition = read_repetition(failing_run(tmp_path))
@@ -127,8 +127,8 @@ def test_after_the_mistake_is_fixed_the_replay_reports_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.requires("interpreted")
-@pytest.mark.usefixtures("forgetful")
-def test_the_last_of_several_repetitions_failed(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("mutated_emp")
+def test_by_default_the_failed_last_repetition_is_replayed(tmp_path: Path) -> None:
     folder = run_random(tmp_path / "run", 2, repeat=50)
     repetition = read_repetition(folder)
     assert repetition.failed == {"errors", "nothing lost"}
@@ -141,8 +141,8 @@ def test_the_last_of_several_repetitions_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("interpreted")
-@pytest.mark.usefixtures("forgetful")
-def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("mutated_emp")
+def test_minimizing_keeps_the_faults_of_a_scenario_that_cause_the_failure(tmp_path: Path) -> None:
     scenario = Scenario(
         faults=[
             Cpu(on="n3", at="0s", share=0.5),
@@ -160,31 +160,31 @@ def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path
     assert replay_repetition(repetition, "sim", repetition.minimal_file).reproduced
 
 
-def test_a_replay_in_namespaces_waits_for_longer_than_am2_takes_to_give_a_node_up() -> None:
-    """Programs make no progress meanwhile: their last requests are for the node that has crashed."""
+def test_the_progress_timeout_of_live_replays_is_longer_than_am2_takes_to_give_up_a_node() -> None:
+    """Programs make no progress meanwhile, as their last requests are to the crashed node."""
     crash = Scenario(faults=[Crash(on="n3", at="1ms")])
     result = testbed.run(
         Cluster.star(3), "am-random", protocol="am2", mode="sim", settings={"requests": 60}, scenario=crash
     )
     took = max(row["took_ns"] for row in result.rows) / 1e9
-    assert 5 < took < SCENARIO_PROGRESS_TIMEOUT / 2, "s; twice as long on a busy machine"
+    assert 5 < took < SCENARIO_PROGRESS_TIMEOUT / 2, "seconds; a busy machine may take twice as long"
 
 
-def test_a_workload_from_python_must_be_given_again(tmp_path: Path) -> None:
-    async def wrong_program(comm: object, node: object) -> None:  # noqa: ARG001
+def test_a_replay_of_a_function_needs_the_function(tmp_path: Path) -> None:
+    async def raise_error(comm: object, node: object) -> None:  # noqa: ARG001
         raise ValueError("always")
 
     with pytest.raises(TestbedError):
-        testbed.run(Cluster.star(2), wrong_program, mode="sim", output=tmp_path / "run", check=True)
+        testbed.run(Cluster.star(2), raise_error, mode="sim", output=tmp_path / "run", check=True)
     with pytest.raises(UnsupportedError, match="has no name"):
         read_repetition(tmp_path / "run")
-    replayed = testbed.replay(tmp_path / "run", "sim", workload=wrong_program)
+    replayed = testbed.replay(tmp_path / "run", "sim", workload=raise_error)
     assert replayed.failed_originally == {RUN_ERROR}
     assert replayed.reproduced
     assert "ValueError: always" in replayed.error
 
 
-def test_fates_of_several_repetitions_in_namespaces_are_refused() -> None:
+def test_logging_fates_of_several_live_repetitions_is_rejected() -> None:
     with pytest.raises(UnsupportedError, match="--fates needs --repeat 1"):
         testbed.run(Cluster.star(2), "random", fates=True, repeat=2)
 

@@ -1,4 +1,4 @@
-"""The command reproduce: several papers, parallel points, continuation, a page, kept rows, and exit codes."""
+"""Command `reproduce`: several papers, parallel points, continuation, the HTML page, kept rows and exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUNS = ("--run", "raw", "--run", "tcp")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -48,7 +48,7 @@ def document(*arguments: str) -> dict[str, object]:
     return printed_document
 
 
-def changed(folder: str) -> dict[str, int]:
+def modification_times(folder: str) -> dict[str, int]:
     return {file.stem: file.stat().st_mtime_ns for file in (Path(folder) / "via").iterdir()}
 
 
@@ -57,11 +57,11 @@ def test_parallel_and_serial_runs_have_equal_rows() -> None:
     by_two_processes = document("via", *RUNS, "--jobs", "2", "--output", "papers")
     assert by_one_process["rows"] == by_two_processes["rows"]
     assert len(list(Path("results/reproductions").iterdir())) == 1
-    assert set(changed("papers")) == {"raw", "tcp"}
+    assert set(modification_times("papers")) == {"raw", "tcp"}
 
 
-def test_points_are_measured_on_the_engine_that_is_given() -> None:
-    class Noting(SerialEngine):
+def test_points_are_computed_by_the_given_engine() -> None:
+    class RecordingEngine(SerialEngine):
         """Engine that records the points that it computes."""
 
         def __init__(self) -> None:
@@ -73,24 +73,24 @@ def test_points_are_measured_on_the_engine_that_is_given() -> None:
                 yield executor
             self.points = [str(call.args[1]) for call in submit.call_args_list]
 
-    engine = Noting()
+    engine = RecordingEngine()
     (result,) = reproduce_all(["via"], runs=["raw", "tcp"], engine=engine)
     assert engine.points == ["via, run raw", "via, run tcp"]
     assert len(result.rows) == 33
 
 
-def test_a_continued_reproduction_measures_the_missing_points() -> None:
+def test_a_continued_reproduction_computes_only_missing_points() -> None:
     first = document("via", *RUNS, "--jobs", "1", "--output", "papers")
-    before = changed("papers")
+    before = modification_times("papers")
     (Path("papers") / "via" / "raw.json").unlink()
     second = document("--continue", "papers", "--jobs", "1")
     assert second["rows"] == first["rows"]
-    after = changed("papers")
+    after = modification_times("papers")
     assert after["tcp"] == before["tcp"]
     assert after["raw"] > before["raw"]
 
 
-def test_a_point_whose_request_has_changed_is_measured_anew() -> None:
+def test_a_continued_reproduction_repeats_points_of_another_request() -> None:
     document("via", *RUNS, "--jobs", "1", "--output", "papers")
     file = Path("papers/via/raw.json")
     point = json.loads(file.read_text())
@@ -101,7 +101,7 @@ def test_a_point_whose_request_has_changed_is_measured_anew() -> None:
     assert json.loads(file.read_text())["rows"]
 
 
-def test_a_profile_keeps_its_values_when_its_file_moves() -> None:
+def test_a_continued_reproduction_does_not_need_the_profiles_file() -> None:
     Path("slow.toml").write_text('like = "emp-2001"\nreceive = "11us"\n')
     arguments = ("emp", "--run", "latency", "--profile", "slow.toml", "--output", "papers")
     assert reproduce(*arguments).exit_code == 10
@@ -111,7 +111,7 @@ def test_a_profile_keeps_its_values_when_its_file_moves() -> None:
     assert "profile slow" in reproduction.output
 
 
-def test_the_rows_of_a_system_have_source_name_and_kind() -> None:
+def test_rows_are_printed_with_source_name_and_value() -> None:
     reproduction = reproduce("emp", "--run", "calls")
     assert reproduction.exit_code == 0
     lines = [" ".join(line.split()) for line in reproduction.output.splitlines()]
@@ -120,15 +120,15 @@ def test_the_rows_of_a_system_have_source_name_and_kind() -> None:
     assert "points are in results/reproductions/" in reproduction.output
 
 
-def test_the_page_is_written_from_points_that_are_done() -> None:
+def test_the_report_is_written_from_existing_points() -> None:
     assert reproduce("via", *RUNS, "--jobs", "1", "--output", "papers").exit_code == 0
-    before = changed("papers")
+    before = modification_times("papers")
     assert reproduce("--continue", "papers", "--report", "pages/papers.html").exit_code == 0
-    assert changed("papers") == before
+    assert modification_times("papers") == before
     assert '<section id="via"' in Path("pages/papers.html").read_text()
 
 
-def test_a_prediction_that_is_worse_than_the_kept_one_ends_with_10(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prediction_with_a_larger_error_than_the_kept_row_exits_with_10(monkeypatch: pytest.MonkeyPatch) -> None:
     kept_before = kept_rows("emp")
     assert kept_before is not None
     kept_better = replace(kept_before, rows=[replace(row, ours=row.paper) for row in kept_before.rows])
@@ -140,7 +140,7 @@ def test_a_prediction_that_is_worse_than_the_kept_one_ends_with_10(monkeypatch: 
     assert f"not reproduced: {message}, the kept error is +0.0%" in reproduction.output
 
 
-def test_kept_rows_are_those_of_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_keep_writes_the_measured_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept_before = kept_rows("emp")
     assert kept_before is not None
     (tmp_path / "package").mkdir()
@@ -179,9 +179,7 @@ def test_damaged_kept_rows_are_reported(tmp_path: Path, monkeypatch: pytest.Monk
         (("emp", "--output", "."), "exists and is not empty", 5),
     ],
 )
-def test_invalid_requests_are_refused_with_an_explanation_and_leave_no_folder(
-    arguments: Sequence[str], sentence: str, code: int
-) -> None:
+def test_invalid_arguments_are_errors_and_leave_no_folder(arguments: Sequence[str], sentence: str, code: int) -> None:
     Path("a file").write_text("")
     reproduction = reproduce(*arguments)
     assert (getattr(reproduction.exception, "exit_code", None) or reproduction.exit_code) == code
@@ -190,8 +188,8 @@ def test_invalid_requests_are_refused_with_an_explanation_and_leave_no_folder(
 
 
 @pytest.mark.timeout(1800 if LONG else 120)
-def test_several_papers_computed_in_other_processes_equal_the_kept_rows() -> None:
-    """In the long mode, all of them."""
+def test_papers_reproduced_in_other_processes_equal_the_kept_rows() -> None:
+    """The long mode reproduces all papers."""
     names = systems() if LONG else ["emp", "via"]
     completed = subprocess.run(
         [Path(sys.executable).with_name("testbed"), "reproduce", *([] if LONG else names), "--json", "--report", "all.html"],
@@ -202,11 +200,9 @@ def test_several_papers_computed_in_other_processes_equal_the_kept_rows() -> Non
     document = json.loads(completed.stdout)
     jsonschema.validate(document, dict(schema_of("reproduce")))
     assert {system["system"]: system["failures"] for system in document["systems"]} == {name: [] for name in names}
-    rows_measured = [
+    measured = [
         (row["system"], row["name"], round(row["ours"], 6)) for row in document["rows"] if row["kind"] != "paper"
     ]
-    kept_systems = [(name, kept_rows(name)) for name in names]
-    assert rows_measured == [
-        (name, row.name, row.ours) for name, rows in kept_systems if rows is not None for row in rows.rows
-    ]
+    kept = [(name, kept_rows(name)) for name in names]
+    assert measured == [(name, row.name, row.ours) for name, rows in kept if rows is not None for row in rows.rows]
     assert re.findall(r'<section id="(\w+)"', Path("all.html").read_text()) == ["summary", *names]

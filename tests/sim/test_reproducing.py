@@ -1,4 +1,4 @@
-"""EMP's paper compared with the simulation: its rows and shapes are reproduced, and not under another profile."""
+"""EMP's paper compared with the simulation: its rows and shapes are reproduced, but not with a changed profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testbed.observe.comparing.scores import MAX_CALIBRATION_ERROR
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.loader import load
-from tests.sim.documented_rows import otherwise_documented
+from tests.sim.documented_rows import rows_that_differ
 
 MILLISECOND = 1_000_000
 
@@ -29,11 +29,11 @@ def emp() -> Reproduction:
     return reproduce("emp")
 
 
-def test_the_documentation_has_these_rows(emp: Reproduction) -> None:
-    assert otherwise_documented(emp) == []
+def test_the_documentation_lists_these_rows(emp: Reproduction) -> None:
+    assert rows_that_differ(emp) == []
 
 
-def doubled_profile(*keys: str) -> Profile:
+def profile_with_doubled(*keys: str) -> Profile:
     return replace(EMP_2001, name="doubled", **{key: 2 * getattr(EMP_2001, key) for key in keys})
 
 
@@ -46,7 +46,7 @@ def test_calibrated_rows_and_shapes_are_reproduced(emp: Reproduction) -> None:
     assert all(abs(comparison.error) <= MAX_CALIBRATION_ERROR for comparison in calibrated)
 
 
-def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) -> None:
+def test_all_rows_are_listed_and_most_of_them_are_predicted(emp: Reproduction) -> None:
     assert len(emp.rows) == 11
     predicted = [abs(row.error) for row in emp.rows if not row.calibrated]
     assert len(predicted) == 8
@@ -62,8 +62,8 @@ def test_every_row_names_the_source_of_its_value(emp: Reproduction) -> None:
     table = {row.row.name: row.row.others for row in emp.rows if row.row.others}
     assert table["Table 2, total"] == {"TCP": 266, "GM": 190}
     for system in ("TCP", "GM"):  # the paper's sums, up to its rounding
-        parts_of_table = [other_systems[system] for name, other_systems in table.items() if name != "Table 2, total"]
-        assert sum(parts_of_table) == pytest.approx(table["Table 2, total"][system], abs=1)
+        parts = [other_systems[system] for name, other_systems in table.items() if name != "Table 2, total"]
+        assert sum(parts) == pytest.approx(table["Table 2, total"][system], abs=1)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_every_row_names_the_source_of_its_value(emp: Reproduction) -> None:
     [("receive", "stored"), ("ring", "tick", "fetched", "sent"), ("store",)],
     ids=["receive path", "other events", "DMA set-up"],
 )
-def test_a_profile_with_one_constant_doubled_fails(keys: tuple[str, ...]) -> None:
-    reproduction = reproduce("emp", profile=doubled_profile(*keys), runs=["latency"])
+def test_a_profile_with_doubled_constants_does_not_reproduce_the_latency(keys: tuple[str, ...]) -> None:
+    reproduction = reproduce("emp", profile=profile_with_doubled(*keys), runs=["latency"])
     assert any("latency, 4 B" in sentence for sentence in reproduction.failures)
 
 
-def test_a_host_that_moves_the_bytes_itself_breaks_the_shape_of_figure_6() -> None:
-    """Descriptors found late, one by one, are work that waits until the program has done its own."""
+def test_a_host_that_is_slow_to_notice_completions_breaks_the_shape_of_figure_6() -> None:
+    """The host's work for completed descriptors then has to wait for the program's computation."""
     reproduction = reproduce("emp", profile=replace(EMP_2001, name="busy host", notice=30_000), runs=["calls"])
     broken = [shape.shape.name for shape in reproduction.shapes if not shape.holds]
     assert any(name.startswith("Figure 6") for name in broken)
@@ -95,22 +95,22 @@ def test_the_command_exits_with_10_if_a_row_is_not_reproduced(tmp_path: Path) ->
     assert "profile slow" in result.output
 
 
-def test_other_modes_and_systems_without_a_paper_are_refused_with_the_reason() -> None:
+def test_live_mode_and_systems_without_a_paper_are_rejected() -> None:
     with pytest.raises(UnsupportedError, match="needs mode sim or dilated, got live: profiles give costs"):
         reproduce("emp", mode="live")
     with pytest.raises(NotFoundError, match=r"tcp has no paper to compare with; am2, emp, openmx, ssam, via have one"):
         reproduce("tcp")
 
 
-def test_the_papers_own_figures_leave_no_room_for_the_time_of_its_isend(emp: Reproduction) -> None:
-    """A page is mapped in less than 1 us (section 3.2), and 10 kB have two pages more than the 4 kB
-    of which 880 Mb/s are sent. docs/protocols/emp.md says more."""
+def test_the_papers_own_numbers_contradict_the_time_of_its_isend(emp: Reproduction) -> None:
+    """A page is mapped in less than 1 us (section 3.2), and 10 kB have two more pages than the 4 kB that are sent at
+    880 Mb/s; see docs/protocols/emp.md."""
     paper = {row.row.name: row.row.paper for row in emp.rows}
-    of_a_page = 4096 * 8 / paper["bandwidth, 4 KB"]
-    assert of_a_page + 2 < 40 < paper["Table 2, MPI_Isend"]
+    page_time = 4096 * 8 / paper["bandwidth, 4 KB"]
+    assert page_time + 2 < 40 < paper["Table 2, MPI_Isend"]
     assert paper["latency, 4 B"] < paper["Table 2, MPI_Isend"]
-    measured_values = {row.row.name: row.ours for row in emp.rows}
-    assert measured_values["Table 2, MPI_Isend"] == measured_values["Table 2, MPI_Irecv"] < paper["Table 2, MPI_Irecv"]
+    measured = {row.row.name: row.ours for row in emp.rows}
+    assert measured["Table 2, MPI_Isend"] == measured["Table 2, MPI_Irecv"] < paper["Table 2, MPI_Irecv"]
 
 
 @pytest.mark.parametrize("size", [4, 1500])

@@ -59,9 +59,9 @@ def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_i
         simulation.run_until(SECOND)
         assert all(isinstance(direction, ChannelDirection) for direction in simulation.network.link_directions.values())
         no_frame_was_dropped(simulation)
-    for number, courier in enumerate(plug.couriers):
-        assert sorted(source for _, source, _ in courier.came) == sorted((number - step) % 100 for step in steps)
-        assert not courier.broken
+    for number, sender in enumerate(plug.senders):
+        assert sorted(source for _, source, _ in sender.arrivals) == sorted((number - step) % 100 for step in steps)
+        assert not sender.invalid
 
 
 def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
@@ -77,7 +77,7 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
         assert waiting_frames == 2 * 99  # in the memory of their NICs, the only queue
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
-    arrived = plug.couriers[0].came
+    arrived = plug.senders[0].arrivals
     assert Counter(source for _, source, _ in arrived) == dict.fromkeys(range(1, 100), 3)
     for source in range(1, 100):
         assert [number for _, source_found, number in arrived if source_found == source] == [1, 2, 3]
@@ -93,10 +93,10 @@ def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_e
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
     slow_time = 800_000  # ns for 1,000 bytes at 10 Mb/s
-    ends = {node: max(time for time, source, _ in plug.couriers[2].came if source == node) for node in (0, 3)}
+    ends = {node: max(time for time, source, _ in plug.senders[2].arrivals if source == node) for node in (0, 3)}
     assert 10 * slow_time < ends[0] < 11 * slow_time
     assert 8 * slow_time < ends[3] < 10 * slow_time  # frames of both sources in turn
-    assert max(time for time, _, _ in plug.couriers[3].came) < slow_time
+    assert max(time for time, _, _ in plug.senders[3].arrivals) < slow_time
 
 
 def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
@@ -109,12 +109,12 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
         simulation.change(MIDDLE, Impairment(loss=0.5))
         ring_all(simulation, [(0, 2)] * 40)
         simulation.run_until(1_000_000)
-        assert 5 < direction.counters.loss == 40 - len(plug.couriers[2].came) < 35
+        assert 5 < direction.counters.loss == 40 - len(plug.senders[2].arrivals) < 35
         simulation.change(MIDDLE, Impairment())
         with rules.add(simulation.now(), f'drop link == "{MIDDLE}" and nth(2)'):
             ring_all(simulation, [(1, 3)] * 3)
             simulation.run_until(2_000_000)
-        assert [number for _, _, number in plug.couriers[3].came] == [1, 3]
+        assert [number for _, _, number in plug.senders[3].arrivals] == [1, 3]
         simulation.cut(MIDDLE)
         ring_all(simulation, [(1, 3), (1, 0)])
         simulation.run_until(3_000_000)
@@ -122,8 +122,8 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
         ring_all(simulation, [(1, 3)])
         simulation.run_until(4_000_000)
         assert direction.lost == 1
-    assert [number for _, _, number in plug.couriers[3].came] == [1, 3, 6]
-    assert [number for _, _, number in plug.couriers[0].came] == [5]
+    assert [number for _, _, number in plug.senders[3].arrivals] == [1, 3, 6]
+    assert [number for _, _, number in plug.senders[0].arrivals] == [5]
     assert Counter(record.cause for record in log) == {"loss": direction.counters.loss, "rule": 1}
     assert {record.link for record in log} == {MIDDLE}
 
@@ -173,12 +173,12 @@ def test_a_deadlock_ends_after_the_configured_timeout_and_is_captured_and_report
     ) as simulation:
         ring_all(simulation, [(source, (source + 2) % 4) for source in range(4)])
         simulation.run_until(999_000)
-        assert not any(courier.came or courier.broken for courier in plug.couriers)
+        assert not any(sender.arrivals or sender.invalid for sender in plug.senders)
         simulation.run_until(SECOND)
         assert [counters["truncated"] for counters in simulation.network.switches.values()] == [0, 1, 1, 1]
         assert sum(direction.in_flight for direction in simulation.network.link_directions.values()) == 0
-    assert [len(courier.came) for courier in plug.couriers] == [0, 1, 0, 0]
-    assert [len(courier.broken) for courier in plug.couriers] == [1, 0, 1, 1]
+    assert [len(sender.arrivals) for sender in plug.senders] == [0, 1, 0, 0]
+    assert [len(sender.invalid) for sender in plug.senders] == [1, 0, 1, 1]
     assert (tmp_path / CAPTURE).read_bytes().count(b"truncated, blocked for too long") == 3
     assert (tmp_path / TRACE).read_text().count("truncates a frame") == 3
 
@@ -193,8 +193,8 @@ def test_a_node_that_starts_again_gets_frames_again() -> None:
         restarted()
         ring_all(simulation, [(0, 2)])
         simulation.run_until(2_000_000)
-    assert not plug.couriers[2].came
-    assert [number for _, _, number in plug.couriers[4].came] == [2]
+    assert not plug.senders[2].arrivals
+    assert [number for _, _, number in plug.senders[4].arrivals] == [2]
 
 
 def test_frames_waiting_in_a_nic_are_lost_with_the_nic() -> None:
@@ -206,7 +206,7 @@ def test_frames_waiting_in_a_nic_are_lost_with_the_nic() -> None:
         ring_all(simulation, [(0, 2)])
         simulation.run_until(SECOND)
     # The first had gone on the link; the new NIC begins to count anew.
-    assert [number for _, _, number in plug.couriers[2].came] == [1, 1]
+    assert [number for _, _, number in plug.senders[2].arrivals] == [1, 1]
 
 
 def test_an_impairment_that_a_link_without_a_queue_cannot_have_is_refused_with_its_name() -> None:

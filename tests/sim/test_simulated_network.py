@@ -22,14 +22,14 @@ from tests.sim.echo_and_flood import ETHERTYPE, EchoEndpoint, EchoPlug, flood
 async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:
     """Send requests one by one; return when the last reply has come."""
     for _ in range(count):
-        await endpoint.ask(peer, bytes(size))
+        await endpoint.request(peer, bytes(size))
     return node.now()
 
 
 async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, interval: int) -> None:
     """Ask, and wait for no reply."""
     for _ in range(count):
-        endpoint.ask(peer, bytes(100))
+        endpoint.request(peer, bytes(100))
         await node.sleep(interval)
 
 

@@ -24,13 +24,13 @@ async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, size
     """Send requests one by one; return when each reply came."""
     times_measured = []
     for _ in range(count):
-        await endpoint.ask(peer, bytes(size))
+        await endpoint.request(peer, bytes(size))
         times_measured.append(node.now())
     return times_measured
 
 
 async def ask_at_once(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, size: int) -> int:
-    for completion in [endpoint.ask(peer, bytes(size)) for _ in range(count)]:
+    for completion in [endpoint.request(peer, bytes(size)) for _ in range(count)]:
         await completion
     return node.now()
 
@@ -163,7 +163,7 @@ def test_the_slowest_resource_sets_the_pace() -> None:
 
 def test_a_program_that_computes_keeps_the_core_from_its_nic() -> None:
     async def compute_and_ask(endpoint: EchoEndpoint, node: SimNode) -> list[int]:
-        reply = endpoint.ask(1, bytes(10))
+        reply = endpoint.request(1, bytes(10))
         await node.compute(1_000_000)
         times_measured = [node.now()]
         await reply
@@ -254,11 +254,11 @@ def test_a_host_that_reacts_to_a_completion_finds_the_firmware_idle(
     monkeypatch.setattr(EchoFirmware, "on_doorbell", rung)
 
     async def keep_asking(endpoint: EchoEndpoint, node: SimNode) -> int:
-        requests = [endpoint.ask(1, b"")]
+        requests = [endpoint.request(1, b"")]
 
         def ask_again(_: object) -> None:
             if len(requests) < 10:
-                requests.append(endpoint.ask(1, b""))
+                requests.append(endpoint.request(1, b""))
                 requests[-1].add_callback(ask_again)
 
         requests[0].add_callback(ask_again)

@@ -36,7 +36,7 @@ MIN = 100
 
 @pytest.mark.requires("interpreted")
 def test_random_walks_take_every_row_of_am2s_tables() -> None:
-    watch = am2_walks.walked()
+    watch = am2_walks.walk()
     assert not watch.unknown
     assert {row: count for row, count in am2_walks.rows(watch).items() if count < MIN} == {}
 

@@ -1,4 +1,4 @@
-"""Columns of a matrix go to the rows of another one, by derived datatypes."""
+"""Send the columns of a matrix to the rows of another one with derived datatypes."""
 
 from array import array
 
@@ -12,10 +12,10 @@ if comm.rank == 0:
     matrix = array("d", range(ROWS * COLUMNS))
     comm.Send([matrix, COLUMNS, column], 1)
 elif comm.rank == 1:
-    turned = array("d", bytes(8 * ROWS * COLUMNS))
-    comm.Recv([turned, MPI.DOUBLE], 0)
-    assert all(turned[c * ROWS + r] == r * COLUMNS + c for r in range(ROWS) for c in range(COLUMNS))
+    transposed = array("d", bytes(8 * ROWS * COLUMNS))
+    comm.Recv([transposed, MPI.DOUBLE], 0)
+    assert all(transposed[c * ROWS + r] == r * COLUMNS + c for r in range(ROWS) for c in range(COLUMNS))
     back = array("d", bytes(8 * ROWS * COLUMNS))
-    comm.Sendrecv(turned, 1, 5, [back, COLUMNS, column], 1, 5)
+    comm.Sendrecv(transposed, 1, 5, [back, COLUMNS, column], 1, 5)
     assert list(back) == list(range(ROWS * COLUMNS))
 column.Free()

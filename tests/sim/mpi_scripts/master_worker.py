@@ -1,4 +1,4 @@
-"""A master that hands out tasks to any worker that asks, and workers that look for the next one, all by probing."""
+"""A master that hands out tasks to any worker that is ready, and workers that wait for the next one, all by probing."""
 
 # ruff: noqa: T201
 
@@ -21,14 +21,14 @@ if comm.rank == 0:
         if not comm.iprobe(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=status):
             continue
         worker, tag = status.Get_source(), status.Get_tag()
-        answer = comm.recv(source=worker, tag=tag)
+        message = comm.recv(source=worker, tag=tag)
         if tag == READY:
             if tasks:
                 comm.send(tasks.pop(), dest=worker, tag=START)
             else:
                 comm.send(None, dest=worker, tag=EXIT)
         elif tag == DONE:
-            results[answer[0]] = answer[1]
+            results[message[0]] = message[1]
         else:
             closed += 1
     assert results == {task: task**2 for task in range(TASKS)}

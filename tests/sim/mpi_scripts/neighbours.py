@@ -1,4 +1,4 @@
-"""MPI script beyond ping-pong: objects of its own classes, requests, probes, communicators, a module in its directory."""
+"""MPI script with pickled objects of its own class, requests, probes, communicators and a module in its directory."""
 
 # ruff: noqa: T201
 

@@ -1,4 +1,4 @@
-"""A ring of stages, each of which receives the next item while it works on one, and tests its requests in between."""
+"""A pipeline whose stages each receive the next item while they work on one, and test their requests in between."""
 
 # ruff: noqa: T201
 

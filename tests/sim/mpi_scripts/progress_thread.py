@@ -6,11 +6,11 @@ import time
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
-over = threading.Event()
+is_done = threading.Event()
 
 
 def progress():
-    while not over.is_set():
+    while not is_done.is_set():
         comm.Iprobe()
         time.sleep(0.001)
 
@@ -22,5 +22,5 @@ time.sleep(0.05)  # computes
 comm.send("hello", dest=1 - comm.rank)
 while not request.test()[0]:
     time.sleep(0.001)
-over.set()
+is_done.set()
 thread.join()
