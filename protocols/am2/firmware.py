@@ -102,7 +102,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._loopback = card.peers.loopback
         self._loopback_frames = self._loopback.frames
         self._is_mapper_started = True
-        self._has_few_deadlines = True  # neither pending notices, nor keepalives, nor a mapper have deadlines
+        self._has_few_deadlines = True  # neither pending notices nor a mapper have deadlines
         self._waiting_slots = self._sender.waiting_slots
         self._has_new_routes = False  # routes have been installed, and waiting messages not been sent
         self._mapping_port = MappingPort(card, self._install)
@@ -124,7 +124,10 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
     def deadline(self) -> int | None:
         deadline = self._sender.scan_at
         is_scan_only = self._has_few_deadlines and not self._leaving and not self._waiting_slots
-        return deadline if is_scan_only else self._earliest_deadline(deadline)
+        if not is_scan_only:
+            return self._earliest_deadline(deadline)
+        # A scan also looks at the peers that owe replies: it need not be woken for them.
+        return deadline if deadline is not None else self._sender.reply_watch.due_at
 
     def counter_values(self) -> Mapping[str, int]:
         counts = self._counters.counter_values()
@@ -348,13 +351,10 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             sender.given_up_peers.clear()
             if sender.undelivered_notices:
                 self._keep_notices(now)
-        watch = sender.reply_watch
-        if self._pending_notices.by_peer or watch.due_at is not None or not self._has_few_deadlines:
+        sender.ask_hosts(now)
+        if self._pending_notices.by_peer or not self._has_few_deadlines:
             self._pending_notices.on_timer(now)
-            sender.ask_hosts(now)
-            self._has_few_deadlines = not (
-                mapper is not None or self._pending_notices.by_peer or watch.due_at is not None
-            )
+            self._has_few_deadlines = not (mapper is not None or self._pending_notices.by_peer)
         if self._leaving:
             self._residency.advance_unloads(now)
         if self._loopback_frames:

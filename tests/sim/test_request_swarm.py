@@ -16,7 +16,7 @@ from testbed import Cluster, TestbedError
 from testbed.controller.checkers.runs import recheck
 from testbed.controller.replay.replays import minimize, read_repetition, replay_repetition
 from testbed.observe.recorded import read_run
-from testbed.spec.fault_models import Cpu, Impair
+from testbed.spec.fault_models import Cpu, Crash, Impair
 from testbed.spec.scenario import Scenario
 from tests.sim import request_swarm
 from tests.unit.protocols.am2_mutants import NATIVE
@@ -46,6 +46,22 @@ def test_the_checkers_find_nothing_wrong_in_any_case(
     assert tally.rows["checked: replies"] > 100 * CASES
     assert tally.rows["checked: errors"]
     assert tally.rows["checked: recovery"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_to_a_node_that_never_comes_back_end_though_no_program_abandons_them(seed: int) -> None:
+    """A program abandons requests after five minutes of silence; without keepalives, the run takes as long."""
+    cluster = Cluster.star(3, loss="3%", seed=seed)
+    result = testbed.run(
+        cluster, "am-random", protocol="am2", mode="sim", seed=seed, settings={"requests": 60, "patience": "300s"},
+        scenario=Scenario(faults=[Crash(on="n3", at="3ms")]), timeout=600,
+    )  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed, result.checks.to_text()
+    for row in result.rows:
+        assert row["replied"] + row["returned"] == row["sent"] == 60
+        assert row["returned"] >= 1
+        assert row["took_ns"] < 30_000_000_000
 
 
 @pytest.mark.requires("interpreted")

@@ -10,6 +10,7 @@ import pytest
 from protocols.am2 import page as layout
 from protocols.am2.codec import (
     FORM_BULK,
+    FORM_LOST_REPLY,
     FORM_MEDIUM,
     KIND_ACK,
     KIND_NACK,
@@ -587,6 +588,42 @@ def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_
         (host, endpoint, subject) for host, endpoint, subject in card.host_notifications if subject == layout.LOST
     ]
     assert notifications == [(host, 1, layout.LOST) for host in range(card.settings.max_hosts)]
+
+
+def test_a_silent_peer_is_sent_a_keepalive_for_the_host_that_waits_and_its_loss_is_told_to_all() -> None:
+    keepalive = 1_000 * MILLISECOND
+    card = SharedNic(Settings(frames=3, stay=0, attempt=0, keepalive=keepalive, retries=3), 3)
+    endpoints = [card.number(host) for host in range(3)]
+    for endpoint in endpoints:
+        card.create(endpoint)
+    card.request(endpoints[1])
+    (packet,) = card.take_packets()
+    assert isinstance(packet, SentMessage)
+    card.answer(packet)
+    card.host_notifications.clear()
+    card.elapse(keepalive + 2 * MILLISECOND)
+    assert card.host_notifications == [(host, 1, layout.OWED) for host in range(card.settings.max_hosts)]
+    assert card.take_packets() == [], "it is not known whether a host waits"
+    answer = (1 << layout.ENDPOINT_BITS | endpoints[1]) << layout.SUBJECT_BITS | layout.AWAITED
+    card.windows[0].ring(card.now, answer)
+    assert (card.counter("invalid"), card.take_packets()) == (1, []), "the endpoint is another host's"
+    card.windows[1].ring(card.now, answer)
+    card.windows[1].ring(card.now, answer)
+    assert len(card.take_packets()) == 1
+    card.host_notifications.clear()
+    card.elapse(keepalive)
+    assert card.host_notifications == [(host, 1, layout.LOST) for host in range(card.settings.max_hosts)]
+
+
+def test_the_loss_of_a_reply_is_told_to_the_host_of_its_requester() -> None:
+    card = shared_nic(3)
+    endpoints = [card.number(host) for host in range(3)]
+    for endpoint in endpoints:
+        card.create(endpoint)
+    card.host_notifications.clear()
+    request = 7
+    assert card.arrive(endpoints[2], form=FORM_LOST_REPLY, message=request)[0][0] == KIND_ACK
+    assert card.host_notifications == [(2, request << layout.ENDPOINT_BITS | endpoints[2], layout.LOST_REPLY)]
 
 
 # What a host may not do to the others.
