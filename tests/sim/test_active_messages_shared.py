@@ -1,4 +1,4 @@
-"""The same workloads of active messages on AM-II and on SSAM, checked, on lossy links."""
+"""Workloads of active messages on AM-II and on SSAM, checked, on lossy links."""
 
 from __future__ import annotations
 

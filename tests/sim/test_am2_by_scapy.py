@@ -52,7 +52,7 @@ def test_captures_by_scapy_and_by_the_codec_are_equal(tmp_path: Path, cluster: s
 
 
 def test_rebuilding_a_frame_corrects_a_wrong_check() -> None:
-    """So a wrong field written by the firmware would show as a difference."""
+    """A wrong field written by the firmware would show as a difference."""
     modules = {module.__name__ for module in (frames, mapping, myrinet_layer)}
     hint = add_envelope(mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"\x81")
     ack = add_envelope(codec.pack_answer(*MACS, codec.KIND_ACK, codec.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8), b"")
