@@ -231,7 +231,7 @@ def test_healing_restores_the_previous_state(datapath: ConfiguredDatapath, shape
 
 
 def test_an_untouched_link_loses_no_frame_while_others_are_replugged() -> None:
-    """Interfaces and datapath stay unchanged as well."""
+    """The interfaces and the datapath stay unchanged, too."""
     with Cluster.star(4).up() as cluster, frames_between(cluster, ("n2", "n3"), ("n3", "n2")) as traffic:
         before = {node: namespace_contents(cluster[node].namespace) for node in ("n2", "n3")}
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Workloads of active messages, each on AM-II and on SSAM, checked, on lossy links."""
+"""Workloads of active messages on AM-II and on SSAM, checked, on lossy links."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_a_shipped_protocol_passes_every_simulated_check(
 
 
 def test_the_tests_of_a_new_package_pass_and_include_the_suite(parcel: Path) -> None:
-    """Run in the package's folder, without an installation, as by its author."""
+    """The tests run in the package's folder, without an installation, as its author runs them."""
     completed = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=parcel, capture_output=True, text=True,
         check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},

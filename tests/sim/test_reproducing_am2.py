@@ -1,5 +1,5 @@
-"""AM-II's paper compared with the simulation, the rows of two workstations on one switch. The rest takes minutes:
-`test_active_message_workloads` has its workloads on small networks."""
+"""AM-II's paper compared with the simulation: the rows of two workstations on one switch. The other rows take minutes;
+`test_active_message_workloads` runs their workloads on small networks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_documentation_lists_these_rows(am2: Reproduction) -> None:
     assert rows_that_differ(am2) == []
 
 
-def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_by_them(am2: Reproduction) -> None:
+def test_the_two_calibrated_rows_are_reproduced_with_one_constant(am2: Reproduction) -> None:
     assert {row.row.name: row.row.paper for row in am2.rows} == {"round trip, 4 words": 42, "bandwidth, 8 KB": 31}
     assert all(row.calibrated and abs(row.error) <= MAX_CALIBRATION_ERROR for row in am2.rows)
     assert am2.paper.constants == 1
@@ -55,14 +55,14 @@ def test_the_papers_qualitative_statements_hold(am2: Reproduction) -> None:
 
 
 @pytest.mark.parametrize("key", ["receive", "ring", "show", "notice", "bus_transaction"])
-def test_a_profile_with_one_cost_doubled_fails(key: str) -> None:
-    doubled_cost = replace(NOW_1998, name="doubled", **{key: 2 * getattr(NOW_1998, key)})
-    assert reproduce("am2", profile=doubled_cost, runs=["logp", "bulk"]).failures
+def test_a_profile_with_a_doubled_cost_does_not_reproduce_the_paper(key: str) -> None:
+    doubled = replace(NOW_1998, name="doubled", **{key: 2 * getattr(NOW_1998, key)})
+    assert reproduce("am2", profile=doubled, runs=["logp", "bulk"]).failures
 
 
 def test_a_round_trip_between_idle_nics_takes_the_sum_of_its_components(am2: Reproduction) -> None:
     def one_way(profile: Profile) -> int:
-        entry = 48 + 4 * 4  # what the host writes of it
+        entry = 48 + 4 * 4  # bytes of the entry that the host writes
         host = profile.post + transfer_time(entry, profile.write_rate) + profile.notice
         nics = profile.ring + profile.send + profile.receive + profile.show
         overhead = FRAME_OVERHEAD + 4 * 4 + 1  # arguments, and the route's one byte, on the first cable
@@ -71,7 +71,7 @@ def test_a_round_trip_between_idle_nics_takes_the_sum_of_its_components(am2: Rep
     assert am2.rows[0].ours * 1000 == pytest.approx(2 * one_way(NOW_1998), rel=0.01)
 
 
-class PagesIn(Native[ActiveMessages]):
+class LoadEndpoint(Native[ActiveMessages]):
     """Measure how long an idle node takes to load an endpoint into its NIC."""
 
     protocol = "am2"
@@ -86,8 +86,8 @@ class PagesIn(Native[ActiveMessages]):
         return node.now() - start_time
 
 
-def test_a_page_is_written_by_the_host_and_the_kernel_is_interrupted_when_it_is_there() -> None:
-    result = testbed.run(Description.star(2), PagesIn, protocol="am2", mode="sim", profile="now-1998")
+def test_loading_an_endpoint_takes_the_time_of_the_hosts_writes_and_an_interrupt() -> None:
+    result = testbed.run(Description.star(2), LoadEndpoint, protocol="am2", mode="sim", profile="now-1998")
     write_time = transfer_time(SIZE + 4, NOW_1998.write_rate)
     firmware = NOW_1998.ring + NOW_1998.show
     assert result.results["n1"] == pytest.approx(NOW_1998.post + write_time + firmware + NOW_1998.interrupt, abs=20)
@@ -109,7 +109,7 @@ def test_every_row_relation_and_table_names_its_source() -> None:
     assert {table.run for table in paper.tables} == set(paper.runs)
 
 
-def test_the_command_prints_tables_and_relations_and_its_document_fits_its_schema(tmp_path: Path) -> None:
+def test_the_command_prints_tables_and_relations_and_a_document_of_its_schema(tmp_path: Path) -> None:
     folder = str(tmp_path / "points")
     arguments = ["reproduce", "am2", "--run", "logp", "--run", "unacknowledged", "--jobs", "1", "--output", folder]
     result = CliRunner().invoke(command, arguments)
@@ -124,6 +124,6 @@ def test_the_command_prints_tables_and_relations_and_its_document_fits_its_schem
     assert [table["name"] for table in document["systems"][0]["tables"]] == names
 
 
-def test_a_run_that_the_paper_does_not_have_is_an_error_with_its_neighbour() -> None:
+def test_an_unknown_run_of_a_paper_is_an_error_with_a_suggestion() -> None:
     with pytest.raises(NotFoundError, match=r"no run 'logs' — did you mean 'logp'"):
         reproduce("am2", runs=["logs"])

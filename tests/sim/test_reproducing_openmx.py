@@ -1,6 +1,6 @@
 """The Open-MX multiqueue paper compared with the simulation: calibrated rows, predictions with their errors, and relations.
 
-In CI the runs of 0 bytes, of one pair of 4 MiB, and around the rendezvous; with TESTBED_LONG=1 all, with all-to-all.
+CI computes the runs of 0 bytes, of one pair of 4 MiB, and around the rendezvous; TESTBED_LONG=1 all of them.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ def test_calibrated_rows_and_relations_are_reproduced(openmx: Reproduction) -> N
     assert all(abs(row.error) <= MAX_CALIBRATION_ERROR for row in calibrated)
 
 
-def test_all_published_values_of_table_1_are_there_and_none_is_invented() -> None:
+def test_the_rows_are_exactly_the_published_values_of_table_1() -> None:
     rows = paper_of("openmx").rows
     tables = [row.table for row in rows]
     assert {table: tables.count(table) for table in tables} == {"0 B": 8, "4 MB": 9, "4 MB with I/OAT": 9}
-    assert not [row for row in rows if row.name.startswith("0 B, round robin")], "the paper's text lacks it"
+    assert not [row for row in rows if row.name.startswith("0 B, round round_robin")], "the paper has no such value"
 
 
-def test_the_median_error_of_predictions_is_below_a_tenth(openmx: Reproduction) -> None:
+def test_the_median_error_of_predictions_is_below_ten_percent(openmx: Reproduction) -> None:
     assert openmx.overall is not None
     assert openmx.overall.median < 0.1
 
 
 def latency(profile: Profile, layout: Layout | str = "openmx-2009", **firmware: int) -> tuple[int, RunResult]:
-    """Half a round trip of 0 bytes, ns, and the run."""
+    """Return half a round trip of 0 bytes, in ns, and the run."""
     result = testbed.run(
         layout, "pingpong", protocol="openmx", mode="sim", profile=profile, firmware=firmware,
         settings={"sizes": (0,), "count": 10},
@@ -74,13 +74,13 @@ def latency(profile: Profile, layout: Layout | str = "openmx-2009", **firmware: 
 
 
 @pytest.mark.parametrize("kind", [INTERRUPT, RETURN, LOOKUP, EVENT])
-def test_each_cost_of_the_receive_path_is_in_the_way_of_a_message(kind: str) -> None:
+def test_each_cost_of_the_receive_path_adds_to_the_latency(kind: str) -> None:
     work = {**WORK, kind: replace(WORK[kind], fixed=WORK[kind].fixed + 1_000)}
     assert latency(replace(OPENMX_2009, work=work))[0] >= latency(OPENMX_2009)[0] + 900
 
 
 def interrupt_times(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
-    """Nanoseconds of interrupts by core of node n1, in an exchange among all ranks."""
+    """Return the nanoseconds of interrupts on each core of node n1 during an exchange among all ranks."""
     result = testbed.run(
         "openmx-2009", "random", protocol="openmx", mode="sim", profile=profile, ranks_per_node=ranks, seed=1,
         settings={"messages": 30, "largest": 60_000}, firmware=options or None,
@@ -88,14 +88,14 @@ def interrupt_times(profile: Profile, ranks: int, **options: object) -> dict[str
     return {core: usage.get("interrupt_ns", 0) for core, usage in result.usage["n1"].items() if core.startswith("core")}
 
 
-def test_each_policy_interrupts_its_cores() -> None:
-    first, robin, multi = (
+def test_each_steering_policy_interrupts_its_cores() -> None:
+    single_queue, round_robin, multiqueue = (
         interrupt_times(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009)
     )
-    assert {core for core, interrupt_time in first.items() if interrupt_time} == {"core 0"}
-    assert all(robin.values())
-    assert max(robin.values()) < 1.5 * min(robin.values())
-    assert {core for core, interrupt_time in multi.items() if interrupt_time} == {
+    assert {core for core, interrupt_time in single_queue.items() if interrupt_time} == {"core 0"}
+    assert all(round_robin.values())
+    assert max(round_robin.values()) < 1.5 * min(round_robin.values())
+    assert {core for core, interrupt_time in multiqueue.items() if interrupt_time} == {
         "core 0",
         "core 1",
         "core 2",
@@ -116,18 +116,18 @@ def test_a_program_moves_to_the_core_of_its_queue_unless_it_opts_out() -> None:
     assert busy_cores(0) == {"core 7"}
 
 
-def test_an_idle_core_wakes_up_and_one_with_a_program_that_waits_does_not() -> None:
+def test_busy_waiting_saves_the_cost_of_waking_up_a_core() -> None:
     waiting_latency, _ = latency(OPENMX_2009)
     sleeping, _ = latency(replace(OPENMX_2009, busy_waiting=False))
     assert sleeping == waiting_latency + WORK[WAKE].fixed
 
 
-def test_coalesced_interrupts_are_later_and_fewer() -> None:
+def test_coalescing_reduces_the_time_of_interrupts() -> None:
     coalesced = replace(OPENMX_2009, coalescing=20_000)
     assert sum(interrupt_times(coalesced, 2).values()) < sum(interrupt_times(OPENMX_2009, 2).values())
 
 
-def test_a_profile_names_its_hash_and_the_time_of_coalescing(tmp_path: Path) -> None:
+def test_a_profile_sets_steering_and_coalescing(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('like = "openmx-2009"\nsteering = "myri10ge"\ncoalescing = "10us"\nround_robin = true\n')
     profile = profile_of(file, PROTOCOL)
@@ -137,8 +137,11 @@ def test_a_profile_names_its_hash_and_the_time_of_coalescing(tmp_path: Path) -> 
         profile_of(file, PROTOCOL)
 
 
-def test_queues_of_a_simulation_are_those_of_the_run() -> None:
-    for queues, steering, cores in ((2, "", {"core 0", "core 1"}), (1, "round-robin", {f"core {n}" for n in range(8)})):
+def test_options_queues_and_steering_override_the_profile() -> None:
+    for queues, steering, cores in (
+        (2, "", {"core 0", "core 1"}),
+        (1, "round-round_robin", {f"core {n}" for n in range(8)}),
+    ):
         result = testbed.run(
             "openmx-2009", "random", protocol="openmx", mode="sim", profile="openmx-2009", ranks_per_node=4, seed=1,
             settings={"messages": 30, "largest": 60_000}, queues=queues, steering=steering,
@@ -146,11 +149,11 @@ def test_queues_of_a_simulation_are_those_of_the_run() -> None:
         assert {core for core, usage in result.usage["n1"].items() if usage.get("interrupt_ns")} == cores
 
 
-def test_in_all_to_all_one_core_that_takes_all_interrupts_has_no_time_left() -> None:
+def test_all_to_all_saturates_a_single_core_that_takes_all_interrupts() -> None:
     """Section 4.5: "the load on this core becomes the limiting factor"."""
 
     def shares(profile: Profile, migrate: int) -> list[float]:
-        """Share of the time that each core of a node is busy, from core 0 on."""
+        """Return the share of time that each core of a node is busy, from core 0 on."""
         result = testbed.run(
             "openmx-2009", "imb", protocol="openmx", mode="sim", profile=profile, ranks_per_node=8,
             firmware={"migrate": migrate},

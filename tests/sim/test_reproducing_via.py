@@ -49,7 +49,7 @@ def test_calibrated_rows_relations_and_the_crossing_are_reproduced(via: Reproduc
     assert all(abs(row.error) <= MAX_CALIBRATION_ERROR for row in calibrated)
 
 
-def test_table_1_is_complete_and_no_row_between_two_calibrated_ones_counts(via: Reproduction) -> None:
+def test_table_1_is_complete_and_its_calibrated_rows_are_adjacent(via: Reproduction) -> None:
     assert {table: len(rows_of(via, table)) for table in via.errors} == {
         "": 1, "VIA, remote": 16, "VIA, local": 16, "TCP, remote": 16, "TCP, local": 16,
     }  # fmt: skip
@@ -59,7 +59,7 @@ def test_table_1_is_complete_and_no_row_between_two_calibrated_ones_counts(via: 
     assert calibrated_indices[-1] - calibrated_indices[0] == 1
 
 
-def test_errors_of_predictions_are_summed_up_by_table(via: Reproduction) -> None:
+def test_the_errors_of_predictions_are_summarized_by_table(via: Reproduction) -> None:
     for table, errors in via.errors.items():
         predicted = sorted(abs(row.error) for row in rows_of(via, table) if not row.calibrated)
         assert errors.rows == len(predicted)
@@ -73,26 +73,26 @@ def test_errors_of_predictions_are_summed_up_by_table(via: Reproduction) -> None
     [(INTERRUPT, Cost(54_000)), (MPI, Cost(4_500)), (AGENT, Cost(8_000))],
     ids=["interrupt", "mpi", "agent"],
 )
-def test_another_cost_of_the_host_breaks_calibrated_rows(kind: str, cost: Cost) -> None:
+def test_calibrated_rows_fail_with_another_cost_of_the_host(kind: str, cost: Cost) -> None:
     changed = reproduce("via", profile=with_work(**{kind: cost}), runs=["remote", "local"])
     assert any("it is calibrated" in sentence for sentence in changed.failures)
 
 
-def test_without_copies_via_costs_no_more_for_a_byte_than_tcp() -> None:
+def test_without_copies_vias_cost_per_byte_is_not_above_tcps() -> None:
     without_copies = reproduce("via", profile=with_work(**{COPY: Cost(0, 1 << 60, 1 << 60)}), runs=["remote", "tcp"])
     assert any(sentence.startswith("VIA costs more for each byte") for sentence in without_copies.failures)
 
 
 def test_tcp_is_computed_for_the_wire_of_the_papers_cluster() -> None:
-    """VIA's frames contain their check sequence, of 4 bytes, and TCP's do not."""
+    """VIA's frames include their check sequence of 4 bytes, TCP's do not."""
     link = resolve(load("lam-via-2000").description).links[0].forward
     assert (link.rate, link.overhead + 4, link.minimum_frame - 4, link.delay) == (
         tcp_costs.WIRE_RATE, tcp_costs.WIRE_OVERHEAD, tcp_costs.MIN_FRAME, tcp_costs.LINK_DELAY,
     )  # fmt: skip
 
 
-def test_a_stream_over_tcp_takes_the_wires_time_for_each_segment() -> None:
-    """Each of many segments takes as long as the slowest stage: one wire."""
+def test_each_further_segment_over_tcp_takes_its_time_on_the_wire() -> None:
+    """In a pipeline, each further segment takes the time of the slowest stage, the wire."""
     sizes = (tcp_costs.SEGMENT_SIZE * 10, tcp_costs.SEGMENT_SIZE * 30)
     short_time, long_time = [row["p50_ns"] for row in tcp_costs.rows(LAM_VIA_2000, sizes) if not row["local"]]
     wire = (
@@ -103,7 +103,7 @@ def test_a_stream_over_tcp_takes_the_wires_time_for_each_segment() -> None:
     assert long_time - short_time == 20 * wire
 
 
-def test_a_paper_whose_column_has_too_few_values_is_refused() -> None:
+def test_a_column_of_a_paper_with_too_few_values_is_rejected() -> None:
     assert paper_of("via").runs["tcp"].model
     lines = [
         *(f'{key} = "t"' for key in ("title", "authors", "published", "cluster", "profile")), "constants = 0",
@@ -115,9 +115,9 @@ def test_a_paper_whose_column_has_too_few_values_is_refused() -> None:
         parse("\n".join(lines), "a paper")
 
 
-def test_between_ranks_of_a_node_a_message_takes_one_copy_of_the_kernel_agent_and_no_interrupt() -> None:
-    """MPI adds two copies, into registered memory and out of the RDMA area. Every doorbell is a trap: for a message there
-    are two, one with the receive descriptor and one with the send descriptor."""
+def test_a_message_between_ranks_of_a_node_costs_one_copy_and_two_traps_but_no_interrupt() -> None:
+    """MPI would add two copies, into registered memory and out of the RDMA area. Each of a message's two doorbells, for the
+    receive and for the send descriptor, is a trap."""
     size, count = 1_024, 10
     result = testbed.run(
         "lam-via-2000", "via-pingpong", protocol="via", mode="sim", profile=LAM_VIA_2000, ranks_per_node=2,

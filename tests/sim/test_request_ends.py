@@ -31,7 +31,7 @@ def handle_all(pair: Pair, endpoint: Endpoint) -> None:
 
 
 def returned_statuses(pair: Pair) -> list[Status]:
-    return [returned_message.status for returned_message in pair.returned]
+    return [returned.status for returned in pair.returned]
 
 
 def lose_the_reply(pair: Pair) -> None:
@@ -54,9 +54,7 @@ def test_a_request_whose_reply_was_given_up_is_returned_once_its_peer_is_reachab
     pair.simulation.restore(pair.link)
     pair.elapse(3 * SECOND)  # the replier's NIC tries a second after it has given up, and then after two more
     handle_all(pair, pair.requester)
-    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
-        (Status.UNREACHABLE, (41,))
-    ]
+    assert [(returned.status, returned.arguments) for returned in pair.returned] == [(Status.UNREACHABLE, (41,))]
     assert pair.requester.credits(0) == 4
     assert not pair.requester.unanswered(0)
 
@@ -67,7 +65,7 @@ def test_a_request_whose_reply_was_given_up_is_returned_when_the_peer_is_heard_o
     assert pair.requester.try_request(0, 1, 42)  # its frame is the first that the replier's NIC receives
     pair.elapse()
     handle_all(pair, pair.requester)
-    assert [returned_message.arguments for returned_message in pair.returned] == [(41,)]
+    assert [returned.arguments for returned in pair.returned] == [(41,)]
     handle_all(pair, pair.replier)
     handle_all(pair, pair.requester)
     assert pair.replies == [43]
@@ -103,9 +101,7 @@ def test_a_refused_reply_ends_its_request(pair: Pair) -> None:
     handle_all(pair, pair.replier)
     handle_all(pair, pair.requester)
     assert statuses == [Status.REPLY_REJECTED]
-    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
-        (Status.UNREACHABLE, (41,))
-    ]
+    assert [(returned.status, returned.arguments) for returned in pair.returned] == [(Status.UNREACHABLE, (41,))]
     assert pair.requester.credits(0) == 4
 
 
@@ -144,9 +140,7 @@ def test_a_late_reply_to_a_returned_request_does_not_hide_that_a_later_one_has_n
     assert pair.requester.try_request(0, 1, 41)
     pair.elapse(TIMEOUT)
     handle_all(pair, pair.requester)
-    assert [returned_message.arguments for returned_message in pair.returned] == [(41,)], (
-        "no acknowledgement has arrived"
-    )
+    assert [returned.arguments for returned in pair.returned] == [(41,)], "no acknowledgement has arrived"
     pair.cut_replies = pair.reverse.is_cut = False
     handle_all(pair, pair.replier)
     handle_all(pair, pair.requester)
@@ -156,7 +150,7 @@ def test_a_late_reply_to_a_returned_request_does_not_hide_that_a_later_one_has_n
     pair.simulation.cut(pair.link)
     pair.elapse(3 * pair.requester.library.settings.keepalive)
     handle_all(pair, pair.requester)
-    assert [returned_message.arguments for returned_message in pair.returned] == [(41,), (42,)]
+    assert [returned.arguments for returned in pair.returned] == [(41,), (42,)]
 
 
 def test_a_slow_program_is_waited_for_with_few_keepalives(pair: Pair) -> None:
@@ -203,19 +197,19 @@ def test_no_keepalive_is_sent_for_an_abandoned_request(pair: Pair) -> None:
     assert pair.simulation.nodes["n1"].agent.firmware.deadline is None
 
 
-def test_a_reply_that_comes_after_its_request_was_abandoned_calls_no_handler(pair: Pair) -> None:
+def test_a_reply_to_an_abandoned_request_is_a_stray(pair: Pair) -> None:
     assert pair.requester.try_request(0, 1, 41)
     pair.elapse()
     assert pair.requester.abandon(0) == 1
     handle_all(pair, pair.replier)
     handle_all(pair, pair.requester)
     assert pair.replies == []
-    assert [returned_message.status for returned_message in pair.returned] == [Status.ABANDONED]
+    assert [returned.status for returned in pair.returned] == [Status.ABANDONED]
     assert pair.requester.inbox.stray_replies == 1
     assert pair.requester.credits(0) == 4
 
 
-def allocate_again(endpoint: Endpoint) -> Endpoint:
+def reallocate(endpoint: Endpoint) -> Endpoint:
     """Free an endpoint, and allocate others until one has its number."""
     bundle, name = endpoint.bundle, endpoint.name
     endpoint.free()
@@ -224,11 +218,11 @@ def allocate_again(endpoint: Endpoint) -> Endpoint:
     return next_endpoint
 
 
-def test_a_request_to_an_endpoint_whose_number_is_used_again_is_returned_and_not_the_next_ones(pair: Pair) -> None:
+def test_a_request_to_a_freed_endpoint_is_returned_if_its_number_is_in_use_again(pair: Pair) -> None:
     assert pair.requester.try_request(0, 1, 41)
     pair.elapse()
     words_handled: list[int] = []
-    following = allocate_again(pair.replier)
+    following = reallocate(pair.replier)
     following.tag = TAG
     following.set_handler(1, lambda _, word: words_handled.append(word))
     following.library.driver.fault(following)
@@ -236,19 +230,17 @@ def test_a_request_to_an_endpoint_whose_number_is_used_again_is_returned_and_not
     handle_all(pair, following)
     handle_all(pair, pair.requester)
     assert words_handled == []
-    assert [(returned_message.status, returned_message.arguments) for returned_message in pair.returned] == [
-        (Status.UNREACHABLE, (41,))
-    ]
+    assert [(returned.status, returned.arguments) for returned in pair.returned] == [(Status.UNREACHABLE, (41,))]
     assert pair.requester.try_request(0, 1, 42)
     pair.elapse()
     handle_all(pair, following)
     assert words_handled == [42]
 
 
-def test_a_reply_for_an_endpoint_whose_number_is_used_again_is_not_the_next_ones(pair: Pair) -> None:
+def test_a_new_endpoint_does_not_handle_replies_for_its_predecessor(pair: Pair) -> None:
     assert pair.requester.try_request(0, 1, 41)
     pair.elapse()
-    following = allocate_again(pair.requester)
+    following = reallocate(pair.requester)
     following.set_handler(2, lambda _, word: pair.replies.append(word))
     following.map(0, SECOND_NODE, TAG)
     following.library.driver.fault(following)

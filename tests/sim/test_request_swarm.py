@@ -1,5 +1,5 @@
-"""Workload am-random under random faults: the checkers of active messages accept correct runs, and find each mistake of
-AM-II that MPI's calls do not show. Fixed seeds in CI, fresh ones with TESTBED_LONG=1."""
+"""Workload am-random under random faults: the checkers of active messages pass correct runs, and find each mutant of
+AM-II that MPI's checkers do not find. Fixed seeds in CI, random ones with TESTBED_LONG=1."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ from testbed.spec.scenario import Scenario
 from tests.sim import request_swarm
 from tests.unit.protocols.am2_mutants import NATIVE
 from tests.unit.protocols.mutants import Mutant, find, searched
-from tests.unit.protocols.ssam_mutants import NATIVE as OF_SSAM
+from tests.unit.protocols.ssam_mutants import NATIVE as SSAM_MUTANTS
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 500 if LONG else 8
-SEARCHED = 10_000
-"""First seed of the mutants' searches, beyond the cases' seeds."""
-MISTAKES = {mutant.name: mutant for mutant in NATIVE}
+FIRST_OF_SEARCH = 10_000
+"""First seed of the search for mutants, apart from the cases' seeds."""
+AM2_MUTANTS = {mutant.name: mutant for mutant in NATIVE}
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("protocol", request_swarm.SWARMS)
-def test_the_checkers_find_nothing_wrong_in_any_case(
-    protocol: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_every_case_passes_the_checks(protocol: str, record_property: Callable[[str, object], None]) -> None:
     swarm = request_swarm.SWARMS[protocol]
     tally = swarm.many(range(FIRST, FIRST + CASES), chunk=3)
     failures = [f"{swarm.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
@@ -68,14 +66,14 @@ def test_requests_to_a_node_that_never_comes_back_end_though_no_program_abandons
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("protocol", "mutant"),
-    [*(("am2", mutant) for mutant in NATIVE), *(("ssam", mutant) for mutant in OF_SSAM)],
+    [*(("am2", mutant) for mutant in NATIVE), *(("ssam", mutant) for mutant in SSAM_MUTANTS)],
     ids=str,
 )
-def test_the_swarm_of_requests_finds(
+def test_the_swarm_of_requests_finds_the_mutant(
     protocol: str, mutant: Mutant, record_property: Callable[[str, object], None]
 ) -> None:
-    """With fresh seeds in a long run, and the median of several searches; in CI with others than the cases'."""
-    trial, first = request_swarm.SWARMS[protocol].trial, SEARCHED + FIRST
+    """Seeds are random in a long run, which searches several times; in CI they are fixed, apart from the cases."""
+    trial, first = request_swarm.SWARMS[protocol].trial, FIRST_OF_SEARCH + FIRST
     if LONG:
         record_property("note", f"swarm of requests: {searched(mutant, trial, first, 1_000)}")
     else:
@@ -84,7 +82,7 @@ def test_the_swarm_of_requests_finds(
 
 
 @pytest.mark.parametrize("mutant", NATIVE, ids=str)
-def test_the_checkers_of_mpi_do_not_see(mutant: Mutant) -> None:
+def test_the_checkers_of_mpi_do_not_find_the_mutant(mutant: Mutant) -> None:
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
         for seed in range(4):
@@ -100,16 +98,16 @@ def test_the_checkers_of_mpi_do_not_see(mutant: Mutant) -> None:
 @pytest.mark.parametrize(
     ("name", "check"), [("handled again", "nothing twice"), ("by name", "replies"), ("all of its node", "errors")]
 )
-def test_a_mistake_fails_the_check_of_the_promise_that_it_breaks(name: str, check: str, tmp_path: Path) -> None:
+def test_a_mutant_fails_the_check_that_is_meant_to_find_it(name: str, check: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MISTAKES[name].apply(patch)
+        AM2_MUTANTS[name].apply(patch)
         folder = failing_run(tmp_path)
     assert read_repetition(folder).failed == {check}
     assert [report.failed for report in recheck(read_run(folder))] == [(check,)]
 
 
 def failing_run(directory: Path, scenario: Scenario | None = None) -> Path:
-    """The first run, of 30 seeds, in which a check fails."""
+    """Return the folder of the first run, of up to 30 seeds, in which a check fails."""
     settings = {"requests": 60, "freed": 1, "patience": "1s"}
     cluster = Cluster.star(3) if scenario is not None else Cluster.star(3, loss="5%")
     for seed in range(30):
@@ -128,7 +126,7 @@ def failing_run(directory: Path, scenario: Scenario | None = None) -> Path:
 
 def test_a_failed_run_fails_again_and_of_its_fates_few_are_enough(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        MISTAKES["all of its node"].apply(patch)
+        AM2_MUTANTS["all of its node"].apply(patch)
         run = read_repetition(failing_run(tmp_path))
         assert replay_repetition(run, "sim").reproduced
         shrunk = minimize(run, 60)
@@ -141,7 +139,7 @@ def test_a_failed_run_fails_again_and_of_its_fates_few_are_enough(tmp_path: Path
 def test_a_scenario_of_requests_is_reduced_to_the_necessary_faults(tmp_path: Path) -> None:
     scenario = Scenario(faults=[Cpu(on="n3", at="0s", share=0.5), Impair(on="n2", at="20ms", for_="1ms", delay="10us")])
     with pytest.MonkeyPatch.context() as patch:
-        MISTAKES["by name"].apply(patch)
+        AM2_MUTANTS["by name"].apply(patch)
         run = read_repetition(failing_run(tmp_path, scenario))
         assert run.failed == {"replies"}
         shrunk = minimize(run, 20)

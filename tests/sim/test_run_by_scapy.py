@@ -1,4 +1,4 @@
-"""A run with frames made and read by Scapy equals the run with the codec, to the byte."""
+"""A run with frames built and parsed by Scapy captures the same bytes as the run with the generated codec."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("protocol", CORRUPT)
-def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, protocol: str) -> None:
+def test_captures_by_scapy_and_by_the_codec_are_equal(tmp_path: Path, protocol: str) -> None:
     expected = run_captured(tmp_path, protocol, "generated")
     assert expected
     assert run_captured(tmp_path, protocol, "scapy") == expected
@@ -50,14 +50,14 @@ def test_scapy_builds_the_frames_only_on_request(monkeypatch: pytest.MonkeyPatch
         built[0] += 1
         return bytes(build(packet))
 
-    async def greet(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    async def exchange(comm: Comm, node: Node) -> None:  # noqa: ARG001
         await comm.sendrecv("hello", 1 - comm.rank, source=1 - comm.rank)
 
     monkeypatch.setattr(Packet, "build", count_build)
-    testbed.run("star-2", greet, mode="sim", protocol=protocol, codec=codec)
+    testbed.run("star-2", exchange, mode="sim", protocol=protocol, codec=codec)
     assert bool(built[0]) == (codec == "scapy")
 
 
-def test_a_protocol_without_frames_is_refused() -> None:
+def test_the_scapy_codec_is_rejected_for_a_kernel_protocol() -> None:
     with pytest.raises(UnsupportedError, match="tcp cannot have its frames built by Scapy"):
         testbed.run("star-4", "pingpong", protocol="tcp", codec="scapy")

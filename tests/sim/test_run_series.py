@@ -1,4 +1,4 @@
-"""`testbed run` over several protocols and in several modes: one table, one report, a verdict each."""
+"""`testbed run` with several protocols and modes: one table, one report, and a verdict for each run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(folder: Path, *arguments: str, workload: str = WORKLOAD) -> Result:
     return CliRunner().invoke(command, ["run", "star-2", workload, "--output", str(folder), *arguments])
 
 
-def test_protocols_are_in_one_table_with_a_verdict_each_and_in_one_report(tmp_path: Path) -> None:
+def test_runs_of_several_protocols_share_a_table_and_a_report(tmp_path: Path) -> None:
     completed = run(tmp_path / "run", "--protocol", "emp,openmx,tcp", "--mode", "sim", *SMALL)
     assert completed.exit_code == 0, completed.output
     lines = [line.split() for line in completed.stdout.splitlines()]
@@ -36,7 +36,7 @@ def test_protocols_are_in_one_table_with_a_verdict_each_and_in_one_report(tmp_pa
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["emp-sim", "openmx-sim", "report.html"]
 
 
-def test_json_has_each_run_or_the_reason_for_its_absence(tmp_path: Path) -> None:
+def test_json_output_has_each_run_or_the_reason_why_it_was_not_made(tmp_path: Path) -> None:
     completed = run(tmp_path / "run", "--protocol", "emp,tcp", "--mode", "sim", "--json", *SMALL)
     document = json.loads(completed.stdout)
     jsonschema.validate(document, schema_of("run-series"))
@@ -47,18 +47,18 @@ def test_json_has_each_run_or_the_reason_for_its_absence(tmp_path: Path) -> None
     assert second["verdict"].startswith("not run: ")
 
 
-def test_a_failed_run_is_listed_with_the_others_and_decides_the_exit_code(tmp_path: Path) -> None:
-    program = tmp_path / "picky.py"
+def test_a_failed_run_of_a_series_is_listed_and_sets_the_exit_code(tmp_path: Path) -> None:
+    program = tmp_path / "fail_once.py"
     program.write_text(
         "from pathlib import Path\n"
-        "async def picky(comm, node):\n"
+        "async def fail_once(comm, node):\n"
         f"    seen = Path({str(tmp_path / 'seen')!r})\n"
         "    if comm.rank == 0 and not seen.exists():\n"
         "        seen.touch()\n"
         "        raise ValueError('not the first one')\n"
         "    node.row(ranks=comm.size)\n"
     )
-    completed = run(tmp_path / "run", "--protocol", "via,emp", "--mode", "sim", workload=f"{program}:picky")
+    completed = run(tmp_path / "run", "--protocol", "via,emp", "--mode", "sim", workload=f"{program}:fail_once")
     assert completed.exit_code == 1, completed.output
     assert re.search(r"via +sim +failed\nemp +sim +trusted\n", completed.stdout)
     assert re.search(r"via, sim: n1: Traceback(.|\n)*ValueError: not the first one", completed.stderr)
@@ -68,7 +68,7 @@ def test_a_failed_run_is_listed_with_the_others_and_decides_the_exit_code(tmp_pa
     ("arguments", "error"),
     [(("--protocol", "tcp,udp", "--mode", "sim"), UnsupportedError), (("--protocol", "emp,tpc"), NotFoundError)],
 )
-def test_a_failed_start_leaves_nothing_behind(
+def test_a_rejected_series_leaves_no_folder(
     arguments: tuple[str, ...], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -85,7 +85,7 @@ def test_a_failed_start_leaves_nothing_behind(
         (("--on", "n1", "true", "--mode", "live,sim"), "commands run once"),
     ],
 )
-def test_impossible_names_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+def test_invalid_lists_of_names_are_rejected(arguments: tuple[str, ...], reason: str) -> None:
     completed = CliRunner().invoke(command, ["run", "star-2", *arguments])
     assert completed.exit_code == 2
     assert reason in completed.output

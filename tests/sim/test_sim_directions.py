@@ -1,4 +1,4 @@
-"""A simulated direction agrees with the wire model on every path through it."""
+"""A simulated link direction agrees with the wire model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS = [bytes.fromhex(f"02000000000{to}02000000000{by}88b501{kind:02x}") for to
 def impairment(
     delay: int, rate: int, queue: tuple[int, int], loss: float, overhead: int, duplicate: float, reorder: float
 ) -> Impairment:
-    """queue: bytes or frames. A queue and an overhead need a rate, and reordering needs a delay."""
+    """Build a valid impairment. queue: bytes and frames. A queue and an overhead need a rate, reordering needs a delay."""
     octets, frames = queue if rate else (0, 0)
     return Impairment(
         delay=delay,
@@ -56,11 +56,11 @@ STEPS = st.lists(
 )
 
 
-@example(  # the third frame is offered when the second, behind the first, is due
+@example(  # the third frame is offered when the second one, queued after the first, is due
     Impairment(delay=300), [(0, (HEADS[0], 57)), (61, (HEADS[0], 1_000)), (300, (HEADS[0], 41))]
 )
 @given(IMPAIRMENTS, STEPS)
-def test_frames_arrive_at_the_models_times_and_are_counted_at_every_moment(
+def test_arrivals_and_counters_equal_those_of_the_wire_model(
     first: Impairment, steps: list[tuple[int, tuple[bytes, int] | Impairment]]
 ) -> None:
     fields = known_fields()
@@ -79,7 +79,7 @@ def test_frames_arrive_at_the_models_times_and_are_counted_at_every_moment(
         """Run the loop and the model until `end`, inclusive."""
         while model.deadline is not None and model.deadline <= end:
             expected.extend(model.poll(model.deadline))
-        while True:  # what is due then may be scheduled only once what comes before it has arrived
+        while True:  # an event of that time may only be scheduled by an earlier one
             loop.at(end, lambda _: loop.stop())
             loop.run()
             if not loop.heap or loop.heap[0][0] > end:
@@ -104,7 +104,7 @@ def test_frames_arrive_at_the_models_times_and_are_counted_at_every_moment(
     assert logs[0] == logs[1]
 
 
-def way_of(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
+def build_direction(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
     """Return a direction with its loop, and a list that arrival times are added to."""
     loop, fields = Loop(VirtualClock()), known_fields()
     link = Link(End("a", "0"), End("b", "0"), forward=impairment)
@@ -115,7 +115,7 @@ def way_of(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
 
 
 def test_a_frame_with_a_shorter_delay_does_not_overtake_those_in_flight() -> None:
-    loop, direction, arrived = way_of(Impairment(delay=10_000))
+    loop, direction, arrived = build_direction(Impairment(delay=10_000))
     direction.enter(0, bytes(60))
     direction.enter(0, bytes(60))
     direction.change(0, Impairment(delay=10))
@@ -125,8 +125,8 @@ def test_a_frame_with_a_shorter_delay_does_not_overtake_those_in_flight() -> Non
     assert arrived == [10_000, 10_000, 10_000, 20_010]
 
 
-def test_frames_passed_before_a_change_count_if_counting_continues() -> None:
-    loop, direction, arrived = way_of(Impairment(loss=1e-9, delay=10))
+def test_a_change_without_restart_continues_the_count_of_a_loss_pattern() -> None:
+    loop, direction, arrived = build_direction(Impairment(loss=1e-9, delay=10))
     for _ in range(3):
         direction.enter(0, bytes(60))
     direction.change(0, Impairment(loss_pattern="5", delay=10), restart=False)
@@ -136,8 +136,8 @@ def test_frames_passed_before_a_change_count_if_counting_continues() -> None:
     assert (len(arrived), direction.counters.loss_pattern) == (5, 1)
 
 
-def test_the_receiver_of_a_frame_may_send_another_in_the_same_direction() -> None:
-    loop, direction, arrived = way_of(Impairment(delay=10))
+def test_a_receiver_may_send_frames_in_the_same_direction() -> None:
+    loop, direction, arrived = build_direction(Impairment(delay=10))
 
     def send_again(now: int, frame: bytes) -> None:
         arrived.append(now)
@@ -152,15 +152,15 @@ def test_the_receiver_of_a_frame_may_send_another_in_the_same_direction() -> Non
     assert loop.heap == []
 
 
-def test_a_repaired_cable_works_as_before() -> None:
-    loop, direction, arrived = way_of(Impairment(delay=10_000))
+def test_a_restored_link_delivers_frames_again() -> None:
+    loop, direction, arrived = build_direction(Impairment(delay=10_000))
 
-    def plug(now: int, is_out: bool) -> None:
-        direction.is_cut = is_out
+    def cut_and_send(now: int, is_cut: bool) -> None:
+        direction.is_cut = is_cut
         direction.enter(now, bytes(60))
 
-    for start, is_out in ((0, False), (1_000, True), (2_000, False)):
-        loop.at(start, partial(plug, is_out=is_out))
+    for start, is_cut in ((0, False), (1_000, True), (2_000, False)):
+        loop.at(start, partial(cut_and_send, is_cut=is_cut))
     loop.run()
     assert arrived == [10_000, 12_000]
     assert (direction.lost, direction.in_flight, direction.counters.offered, direction.counters.delivered) == (

@@ -43,7 +43,7 @@ def _content(peer: int, size: int) -> bytes:
 
 @pytest.mark.parametrize("profile", [IDEAL, WITH_COSTS], ids=["ideal", "with costs"])
 @pytest.mark.parametrize("size", [0, 1, 1_400, 20_000])
-def test_all_nodes_send_to_all_others_through_a_fat_tree_that_loses_frames(profile: Profile, size: int) -> None:
+def test_all_nodes_send_to_all_others_through_a_lossy_fat_tree(profile: Profile, size: int) -> None:
     cluster = Description.fat_tree(4, delay="2us", rate="1gbit", loss="2%", duplicate="1%", seed=size)
     with Simulation(cluster, plug(), profile=profile) as simulation:
         count = len(simulation.nodes)
@@ -59,7 +59,7 @@ def test_all_nodes_send_to_all_others_through_a_fat_tree_that_loses_frames(profi
         )
 
 
-def test_a_slower_processor_makes_the_same_message_take_longer() -> None:
+def test_a_message_takes_longer_with_a_slower_nic() -> None:
     def elapsed_time(profile: Profile) -> int:
         with Simulation(Description.back_to_back(delay="1us", rate="1gbit"), plug(), profile=profile) as simulation:
             simulation.spawn("n2", receive, [0], 30_000)
@@ -70,7 +70,7 @@ def test_a_slower_processor_makes_the_same_message_take_longer() -> None:
     assert elapsed_time(IDEAL) < elapsed_time(Profile(receive=5_000)) < elapsed_time(Profile(receive=20_000))
 
 
-def test_an_unreachable_peer_is_named_when_the_run_times_out(tmp_path: Path) -> None:
+def test_a_stalled_run_reports_the_pending_send_and_receive(tmp_path: Path) -> None:
     with Simulation(Description.star(3), plug(), folder=tmp_path) as simulation:
         simulation.cut(simulation.layout.links[1].name)
         simulation.spawn("n2", receive, [0], 100)

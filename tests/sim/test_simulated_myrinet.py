@@ -1,4 +1,4 @@
-"""Clusters of Myrinet switches in the simulation."""
+"""Myrinet networks in the simulation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECOND = 1_000_000_000
 
 
 def line() -> Layout:
-    """n1 and n2 at s1, n3 and n4 at s2, one cable between."""
+    """Return n1 and n2 at s1, n3 and n4 at s2, and one cable between the switches."""
     nodes = [Node(name=f"n{number}") for number in range(1, 5)]
     switches = [Switch(name=name, kind="myrinet") for name in ("s1", "s2")]
     ends = [("n1", "s1:1"), ("n2", "s1:2"), ("n3", "s2:1"), ("n4", "s2:2"), ("s1:3", "s2:3")]
@@ -37,61 +37,61 @@ def line() -> Layout:
 MIDDLE = "s1:3--s2:3"
 
 
-def ring_all(simulation: Simulation, pairs: list[tuple[int, int]]) -> None:
+def ring_doorbells(simulation: Simulation, pairs: list[tuple[int, int]]) -> None:
     nodes = list(simulation.nodes.values())
     for source, destination in pairs:
         nodes[source].nic.ring_doorbell(destination, 0, 0)
 
 
-def no_frame_was_dropped(simulation: Simulation) -> None:
+def assert_no_drops(simulation: Simulation) -> None:
     """Check that no link or switch dropped a frame, as no link is impaired."""
     directions = simulation.network.link_directions.values()
     assert sum(direction.counters.dropped + direction.lost + direction.in_flight for direction in directions) == 0
     assert not any(sum(counters.values()) for counters in simulation.network.switches.values())
 
 
-def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_is_dropped() -> None:
+def test_nodes_of_the_now_exchange_frames_across_subclusters_without_drops() -> None:
     layout = resolve(Description.now())
     plug = MyrinetSenderPlug(layout, size=100)
     steps = (1, 7, 37, 50, 99)
     with Simulation(layout, plug) as simulation:
-        ring_all(simulation, [(source, (source + step) % 100) for step in steps for source in range(100)])
+        ring_doorbells(simulation, [(source, (source + step) % 100) for step in steps for source in range(100)])
         simulation.run_until(SECOND)
         assert all(isinstance(direction, ChannelDirection) for direction in simulation.network.link_directions.values())
-        no_frame_was_dropped(simulation)
+        assert_no_drops(simulation)
     for number, sender in enumerate(plug.senders):
         assert sorted(source for _, source, _ in sender.arrivals) == sorted((number - step) % 100 for step in steps)
         assert not sender.invalid
 
 
-def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
+def test_backpressure_delivers_all_frames_of_ninety_nine_senders_to_one_node() -> None:
     layout = resolve(Description.now())
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
-        ring_all(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
+        ring_doorbells(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
         waiting_frames = sum(
             direction.waiting_frames
             for direction in simulation.network.link_directions.values()
             if isinstance(direction, ChannelDirection)
         )
-        assert waiting_frames == 2 * 99  # in the memory of their NICs, the only queue
+        assert waiting_frames == 2 * 99  # in the memory of the senders' NICs, the only queue
         simulation.run_until(SECOND)
-        no_frame_was_dropped(simulation)
+        assert_no_drops(simulation)
     arrived = plug.senders[0].arrivals
     assert Counter(source for _, source, _ in arrived) == dict.fromkeys(range(1, 100), 3)
     for source in range(1, 100):
-        assert [number for _, source_found, number in arrived if source_found == source] == [1, 2, 3]
+        assert [number for _, sender, number in arrived if sender == source] == [1, 2, 3]
 
 
-def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_else() -> None:
-    """A worm is as slow on every link as on its slowest."""
+def test_a_slow_cable_blocks_only_the_outputs_on_its_worms_paths() -> None:
+    """A worm moves on all links at the rate of its slowest one."""
     layout = line()
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
         simulation.change(MIDDLE, Impairment(rate=10_000_000))
-        ring_all(simulation, [(0, 2)] * 10 + [(3, 2)] * 10 + [(2, 3)] * 10)
+        ring_doorbells(simulation, [(0, 2)] * 10 + [(3, 2)] * 10 + [(2, 3)] * 10)
         simulation.run_until(SECOND)
-        no_frame_was_dropped(simulation)
+        assert_no_drops(simulation)
     slow_time = 800_000  # ns for 1,000 bytes at 10 Mb/s
     ends = {node: max(time for time, source, _ in plug.senders[2].arrivals if source == node) for node in (0, 3)}
     assert 10 * slow_time < ends[0] < 11 * slow_time
@@ -99,7 +99,7 @@ def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_e
     assert max(time for time, _, _ in plug.senders[3].arrivals) < slow_time
 
 
-def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
+def test_loss_rules_and_cuts_apply_to_a_cable_between_switches() -> None:
     layout = line()
     rules = RuleSet(standard_fields())
     log: list[Record] = []
@@ -107,19 +107,19 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
     with Simulation(layout, plug, rules=rules, log=log.append) as simulation:
         direction = simulation.network.link_directions[MIDDLE, "forward"]
         simulation.change(MIDDLE, Impairment(loss=0.5))
-        ring_all(simulation, [(0, 2)] * 40)
+        ring_doorbells(simulation, [(0, 2)] * 40)
         simulation.run_until(1_000_000)
         assert 5 < direction.counters.loss == 40 - len(plug.senders[2].arrivals) < 35
         simulation.change(MIDDLE, Impairment())
         with rules.add(simulation.now(), f'drop link == "{MIDDLE}" and nth(2)'):
-            ring_all(simulation, [(1, 3)] * 3)
+            ring_doorbells(simulation, [(1, 3)] * 3)
             simulation.run_until(2_000_000)
         assert [number for _, _, number in plug.senders[3].arrivals] == [1, 3]
         simulation.cut(MIDDLE)
-        ring_all(simulation, [(1, 3), (1, 0)])
+        ring_doorbells(simulation, [(1, 3), (1, 0)])
         simulation.run_until(3_000_000)
         simulation.restore(MIDDLE)
-        ring_all(simulation, [(1, 3)])
+        ring_doorbells(simulation, [(1, 3)])
         simulation.run_until(4_000_000)
         assert direction.lost == 1
     assert [number for _, _, number in plug.senders[3].arrivals] == [1, 3, 6]
@@ -133,25 +133,25 @@ def run_recorded(folder: Path, seed: int = 1) -> dict[str, bytes]:
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug, seed=seed, folder=folder) as simulation:
         simulation.change(MIDDLE, Impairment(loss=0.2, corrupt=0.2, delay=3_000))
-        ring_all(simulation, [(0, 2), (1, 3), (1, 2), (3, 0)] * 20)
+        ring_doorbells(simulation, [(0, 2), (1, 3), (1, 2), (3, 0)] * 20)
         simulation.run_until(SECOND)
     return {name: (folder / name).read_bytes() for name in (CAPTURE, FATES, TRACE)}
 
 
-def test_two_runs_are_equal_to_the_byte_and_another_seed_is_another_run(tmp_path: Path) -> None:
-    first, second, third_run = (run_recorded(tmp_path / name, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+def test_recordings_are_equal_for_equal_seeds_and_differ_otherwise(tmp_path: Path) -> None:
+    first, second, other_seed = (run_recorded(tmp_path / name, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert first == second
-    assert first[FATES] != third_run[FATES]
+    assert first[FATES] != other_seed[FATES]
     assert first[FATES].count(b'"loss"') > 2
     assert b"dropped by loss" in first[CAPTURE]
 
 
-def test_frames_that_a_switch_does_not_forward_are_captured_there_and_reported(tmp_path: Path) -> None:
+def test_frames_that_a_switch_does_not_forward_are_captured_traced_and_counted(tmp_path: Path) -> None:
     layout = line()
     plug = MyrinetSenderPlug(layout)
     plug.routes = {**plug.routes, ("n1", "n3"): b"\x87", ("n1", "n4"): b"\x88"}
     with Simulation(layout, plug, folder=tmp_path) as simulation:
-        ring_all(simulation, [(0, 2), (0, 3)])
+        ring_doorbells(simulation, [(0, 2), (0, 3)])
         simulation.run_until(SECOND)
         counters = simulation.network.switches["s1"]
         assert {cause: count for cause, count in counters.items() if count} == {"no_cable": 1, "no_port": 1}
@@ -159,8 +159,8 @@ def test_frames_that_a_switch_does_not_forward_are_captured_there_and_reported(t
     assert '"node": "s1", "what": "loses a frame", "port": 1' in (tmp_path / TRACE).read_text()
 
 
-def test_a_deadlock_ends_after_the_configured_timeout_and_is_captured_and_reported(tmp_path: Path) -> None:
-    """Four switches in a ring, port 2 to the next one's port 1; each frame turns past one switch. Three are truncated."""
+def test_switches_truncate_deadlocked_worms_after_the_configured_timeout(tmp_path: Path) -> None:
+    """Four switches in a ring, port 2 to the next one's port 1; each worm crosses three. Three worms are truncated."""
     nodes = [Node(name=f"n{number}") for number in range(1, 5)]
     switches = [Switch(name=f"s{number}", kind="myrinet") for number in range(1, 5)]
     links = [Link(ends=(f"n{number}", f"s{number}:3")) for number in range(1, 5)]
@@ -171,7 +171,7 @@ def test_a_deadlock_ends_after_the_configured_timeout_and_is_captured_and_report
     with Simulation(
         layout, plug, folder=tmp_path, fabrics={"myrinet": Myrinet(Settings(timeout=1_000_000))}
     ) as simulation:
-        ring_all(simulation, [(source, (source + 2) % 4) for source in range(4)])
+        ring_doorbells(simulation, [(source, (source + 2) % 4) for source in range(4)])
         simulation.run_until(999_000)
         assert not any(sender.arrivals or sender.invalid for sender in plug.senders)
         simulation.run_until(SECOND)
@@ -183,33 +183,33 @@ def test_a_deadlock_ends_after_the_configured_timeout_and_is_captured_and_report
     assert (tmp_path / TRACE).read_text().count("truncates a frame") == 3
 
 
-def test_a_node_that_starts_again_gets_frames_again() -> None:
+def test_a_restarted_node_receives_frames_again() -> None:
     layout = line()
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
-        restarted = simulation.crash("n3")
-        ring_all(simulation, [(0, 2)])
+        restart = simulation.crash("n3")
+        ring_doorbells(simulation, [(0, 2)])
         simulation.run_until(1_000_000)
-        restarted()
-        ring_all(simulation, [(0, 2)])
+        restart()
+        ring_doorbells(simulation, [(0, 2)])
         simulation.run_until(2_000_000)
     assert not plug.senders[2].arrivals
     assert [number for _, _, number in plug.senders[4].arrivals] == [2]
 
 
-def test_frames_waiting_in_a_nic_are_lost_with_the_nic() -> None:
+def test_frames_that_wait_in_a_nic_are_lost_at_its_restart() -> None:
     layout = line()
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
-        ring_all(simulation, [(0, 2)] * 10)
+        ring_doorbells(simulation, [(0, 2)] * 10)
         simulation.restart("n1")
-        ring_all(simulation, [(0, 2)])
+        ring_doorbells(simulation, [(0, 2)])
         simulation.run_until(SECOND)
-    # The first had gone on the link; the new NIC begins to count anew.
+    # The first frame was already on the link; the new NIC numbers its frames from 1.
     assert [number for _, _, number in plug.senders[2].arrivals] == [1, 1]
 
 
-def test_an_impairment_that_a_link_without_a_queue_cannot_have_is_refused_with_its_name() -> None:
+def test_a_queue_on_a_myrinet_link_is_rejected() -> None:
     layout = line()
     links = tuple(replace(link, forward=Impairment(queue=100_000)) for link in layout.links)
     with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: a link of a Myrinet network.*no queue"):

@@ -1,4 +1,4 @@
-"""Frames through simulated links and switches: their times, paths and drops."""
+"""Frames on simulated links and switches: times, paths and drops."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from testbed.spec.model import Description
 from tests.sim.echo_and_flood import ETHERTYPE, EchoEndpoint, EchoPlug, flood
 
 
-async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:
-    """Send requests one by one; return when the last reply has come."""
+async def send_requests(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:
+    """Send requests, each after the previous reply; return the time of the last reply."""
     for _ in range(count):
         await endpoint.request(peer, bytes(size))
     return node.now()
 
 
 async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, interval: int) -> None:
-    """Ask, and wait for no reply."""
+    """Send requests at intervals without waiting for replies."""
     for _ in range(count):
         endpoint.request(peer, bytes(100))
         await node.sleep(interval)
 
 
 def frame(destination: bytes, source: bytes) -> bytes:
-    """Return a frame of an EtherType that no firmware here answers."""
+    """Return a frame with an EtherType that the echo firmware ignores."""
     return destination + source + b"\x88\xb7" + bytes(46)
 
 
@@ -43,24 +43,24 @@ def received_counts(plug: EchoPlug) -> list[int]:
     return [len(endpoint.firmware.frames) for endpoint in plug.endpoints]
 
 
-def test_a_round_trip_takes_twice_the_delay_of_every_link_on_the_way() -> None:
+def test_a_round_trip_takes_twice_the_delay_of_each_link_on_the_path() -> None:
     with Simulation(Description.star(3, delay="5us"), EchoPlug()) as simulation:
-        task = simulation.spawn("n1", ask, 1)
+        task = simulation.spawn("n1", send_requests, 1)
         simulation.run()
         assert task.result() == 4 * 5_000
 
 
-def test_a_frame_takes_its_time_on_every_wire() -> None:
+def test_a_frame_takes_its_serialization_time() -> None:
     with Simulation(Description.back_to_back(rate="100mbit"), EchoPlug()) as simulation:
-        task = simulation.spawn("n1", ask, 1, size=106)  # 125 bytes with their headers: 1000 bits
+        task = simulation.spawn("n1", send_requests, 1, size=106)  # 125 bytes with their headers: 1000 bits
         simulation.run()
         assert task.result() == 2 * 10_000
 
 
-def test_without_delays_a_hundred_round_trips_end_at_time_zero_in_order() -> None:
+def test_without_delays_round_trips_take_no_time_and_keep_their_order() -> None:
     plug = EchoPlug()
     with Simulation(Description.star(2), plug) as simulation:
-        task = simulation.spawn("n1", ask, 1, count=100)
+        task = simulation.spawn("n1", send_requests, 1, count=100)
         simulation.run()
         assert task.result() == 0
     indices = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
@@ -68,11 +68,11 @@ def test_without_delays_a_hundred_round_trips_end_at_time_zero_in_order() -> Non
 
 
 @pytest.mark.parametrize("cluster", [Description.star(4), Description.line(4), Description.dumbbell(2, 2)])
-def test_a_switch_that_learns_floods_once_and_then_knows(cluster: Description) -> None:
+def test_a_learning_switch_floods_only_the_first_request(cluster: Description) -> None:
     plug = EchoPlug()
     with Simulation(cluster, plug) as simulation:
         nodes = list(simulation.nodes)
-        task = simulation.spawn(nodes[0], ask, 3, count=5)
+        task = simulation.spawn(nodes[0], send_requests, 3, count=5)
         simulation.run()
         assert task.done
         # The first request is flooded; its reply and all later frames are forwarded to their ports.
@@ -80,20 +80,18 @@ def test_a_switch_that_learns_floods_once_and_then_knows(cluster: Description) -
 
 
 @pytest.mark.parametrize("cluster", [Description.ring(4), Description.full_mesh(4), Description.fat_tree(4)])
-def test_where_switches_form_cycles_every_frame_follows_the_plans_tables(cluster: Description) -> None:
+def test_switches_in_cycles_forward_by_static_tables_without_flooding(cluster: Description) -> None:
     plug = EchoPlug()
     with Simulation(cluster, plug) as simulation:
         nodes = list(simulation.nodes)
         for number, name in enumerate(nodes):
-            simulation.spawn(name, ask, (number + 1) % len(nodes))
+            simulation.spawn(name, send_requests, (number + 1) % len(nodes))
         simulation.run()
-        assert received_counts(plug) == [2] * len(
-            nodes
-        )  # a request and a reply, and nothing that was for somebody else
+        assert received_counts(plug) == [2] * len(nodes)  # a request and a reply, and no flooded frame
 
 
 @pytest.mark.parametrize("cluster", [Description.star(4), Description.ring(4), Description.fat_tree(4)])
-def test_a_broadcast_comes_once_to_everybody_else(cluster: Description) -> None:
+def test_a_broadcast_arrives_once_at_every_other_node(cluster: Description) -> None:
     plug = EchoPlug()
     with Simulation(cluster, plug) as simulation:
         first = next(iter(simulation.nodes.values()))
@@ -102,7 +100,7 @@ def test_a_broadcast_comes_once_to_everybody_else(cluster: Description) -> None:
         assert received_counts(plug) == [0] + [1] * (len(simulation.nodes) - 1)
 
 
-def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
+def test_a_frame_to_a_link_local_address_of_bridges_is_not_forwarded() -> None:
     plug = EchoPlug()
     with Simulation(Description.star(3), plug) as simulation:
         simulation.nodes["n1"].nic.send(frame(bytes.fromhex("0180c200000e"), plug.endpoints[0].adapter.address))
@@ -110,7 +108,7 @@ def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
         assert received_counts(plug) == [0, 0, 0]
 
 
-def test_a_frame_longer_than_the_mtu_is_refused() -> None:
+def test_sending_a_frame_above_the_mtu_is_an_error() -> None:
     with (
         Simulation(Description.back_to_back(), EchoPlug()) as simulation,
         pytest.raises(
@@ -120,8 +118,8 @@ def test_a_frame_longer_than_the_mtu_is_refused() -> None:
         simulation.nodes["n1"].nic.send(bytes(1515))
 
 
-def test_fates_are_those_of_the_wire_model_alone() -> None:
-    """The n-th frame of a flow has the fate that a direction of that seed, link and name gives it."""
+def test_fates_in_the_simulation_equal_those_of_the_wire_model() -> None:
+    """The fate of a flow's n-th frame follows from the seed, the link and the direction."""
     impairment = Impairment(loss=0.2, duplicate=0.1, corrupt=0.1)
     layout = Simulation(Description.back_to_back(seed=7), EchoPlug()).layout
     layout = replace(layout, links=(replace(layout.links[0], forward=impairment),))
@@ -142,7 +140,7 @@ def test_fates_are_those_of_the_wire_model_alone() -> None:
     assert [data for _, data in plug.endpoints[1].firmware.frames] == [data for _, data in direction.poll(1_000_000)]
 
 
-def test_another_seed_than_the_descriptions_gives_other_fates() -> None:
+def test_a_seed_of_the_run_overrides_the_descriptions() -> None:
     def fates(seed: int | None) -> list[int]:
         log: list[Record] = []
         with Simulation(Description.back_to_back(loss="10%", seed=1), EchoPlug(), seed=seed, log=log.append) as run:
@@ -153,7 +151,7 @@ def test_another_seed_than_the_descriptions_gives_other_fates() -> None:
     assert fates(None) == fates(1) != fates(2)
 
 
-def test_an_injected_rule_decides_until_it_is_lifted() -> None:
+def test_a_rule_applies_until_it_is_removed() -> None:
     rules = RuleSet(standard_fields())
     plug = EchoPlug()
     with Simulation(Description.back_to_back(delay="1us"), plug, rules=rules) as simulation:
@@ -163,11 +161,11 @@ def test_an_injected_rule_decides_until_it_is_lifted() -> None:
         simulation.spawn("n1", send, 1, 3, 1_000)
         simulation.run()
         simulation.run_until(100_000)
-    numbers_received = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
-    assert numbers_received == [0, 2, 3, 4, 5]
+    received = [int.from_bytes(data[15:19], "big") for _, data in plug.endpoints[1].firmware.frames]
+    assert received == [0, 2, 3, 4, 5]
 
 
-def test_a_cut_cable_drops_new_frames_and_delivers_those_in_flight() -> None:
+def test_a_cut_link_drops_new_frames_and_delivers_those_in_flight() -> None:
     plug = EchoPlug()
     with Simulation(Description.back_to_back(delay="10us"), plug) as simulation:
         link = simulation.layout.links[0].name
@@ -183,7 +181,7 @@ def test_a_cut_cable_drops_new_frames_and_delivers_those_in_flight() -> None:
     ]  # fmt: skip
 
 
-def test_a_changed_delay_counts_for_frames_from_then_on() -> None:
+def test_a_changed_delay_applies_to_later_frames() -> None:
     plug = EchoPlug()
     with Simulation(Description.back_to_back(delay="10us"), plug) as simulation:
         simulation.spawn("n1", send, 1, 4, 1_000)
@@ -193,7 +191,7 @@ def test_a_changed_delay_counts_for_frames_from_then_on() -> None:
     assert [time for time, _ in plug.endpoints[1].firmware.frames] == [10_000, 11_000, 32_000, 33_000]
 
 
-def test_a_missing_link_cannot_be_cut() -> None:
+def test_cutting_an_unknown_link_is_an_error() -> None:
     with (
         Simulation(Description.back_to_back(), EchoPlug()) as simulation,
         pytest.raises(NotFoundError, match="no link 'n1--n9': there are n1:eth0--n2:eth0"),
@@ -201,8 +199,8 @@ def test_a_missing_link_cannot_be_cut() -> None:
         simulation.cut("n1--n9")
 
 
-def test_a_thousand_nodes_reach_each_other_through_a_fat_tree() -> None:
-    """Every node sends to the one that is 500 further on: nothing is flooded, nothing is lost, at most six links each."""
+def test_a_thousand_nodes_exchange_frames_through_a_fat_tree_without_flooding() -> None:
+    """Each node sends to the one with a number higher by 500: each frame crosses at most six links, and none is lost."""
     with Simulation(Description.fat_tree(16, delay="1us"), flood) as simulation:
         count = len(simulation.nodes)
         for node in simulation.nodes.values():

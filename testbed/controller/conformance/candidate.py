@@ -21,8 +21,9 @@ from testbed.spec.model import Description
 
 TIMEOUT: Final = 20 * SECOND
 """Virtual time after which the programs are stuck."""
-REST: Final = 2 * SECOND
-"""Virtual time after the programs, in which needless timers expire."""
+REST: Final = 20 * SECOND
+"""Virtual time in which the network becomes idle after the programs, also if an acknowledgement is lost several times, and
+in which needless timers expire."""
 
 Program = Callable[[Device, SimNode], Coroutine[Any, Any, None]]
 """Program of a rank. Raises Violation for an error of the protocol."""

@@ -10,19 +10,17 @@ from typing import Final, NamedTuple
 
 from protocols.core.firmware import Plug
 from testbed.controller.conformance import fate_schedules, message_swarm
-from testbed.controller.conformance.candidate import Candidate, candidate
+from testbed.controller.conformance.candidate import REST, Candidate, candidate
 from testbed.controller.conformance.exchanges import EXCHANGES, MatchedExchange, MatchedProtocol
 from testbed.controller.conformance.fate_schedules import DEPTH, FATES, Gate, reduce_fates, run_with_gate
 from testbed.controller.conformance.message_swarm import SIZES, Case, DeviceTransport, smaller
-from testbed.controller.conformance.network_faults import KINDS, REORDERING, SECOND
+from testbed.controller.conformance.network_faults import KINDS, REORDERING
 from testbed.controller.conformance.trials import Swarm, Violation, run_seeds
 from testbed.errors import NotFoundError
 from testbed.sim.sim_node import SimNode
 
 PAYLOAD: Final = 1_400
 """Bytes of a message per frame of an exchange. If a protocol's frames hold less, messages have more frames."""
-REST: Final = 20 * SECOND
-"""Virtual time in which the network becomes idle after the programs, also if an acknowledgement is lost several times."""
 MAX_ATTEMPTS: Final = 100
 """Maximum number of cases in a reduction."""
 
