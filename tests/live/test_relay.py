@@ -458,7 +458,7 @@ def test_a_cluster_with_a_killed_injection_is_repaired_by_the_next_command(
 
 
 @pytest.mark.requires("userns")
-def test_an_ordinary_users_relay_applies_changes_and_heals(switch: os.PathLike[str]) -> None:
+def test_an_ordinary_users_relay_applies_changes_and_heals(home: os.PathLike[str]) -> None:
     def body() -> None:
         with Cluster.star(2).up() as cluster:
             fault = cluster.inject("n1", delay="3ms")
@@ -479,7 +479,7 @@ def test_an_ordinary_users_relay_applies_changes_and_heals(switch: os.PathLike[s
             assert relayed_links(cluster) == {}
             ping(cluster, "n1", "n2")
 
-    wait_for_success(as_user(switch, body))  # type: ignore[arg-type]
+    wait_for_success(as_user(home, body))  # type: ignore[arg-type]
 
 
 def test_a_restarted_relay_continues_its_counters_of_rules() -> None:

@@ -27,7 +27,7 @@ def machine(_sandbox: None) -> Iterator[Machine]:
     try:
         machine.assert_unchanged("left behind by the test", deadline=30)
     finally:
-        if machine.spoilt:
+        if machine.has_leftovers:
             machine.clear()
 
 
