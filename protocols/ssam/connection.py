@@ -56,8 +56,8 @@ class Connection:
     """
 
     __slots__ = (
-        "_answered", "_burst", "_hurried", "_recover", "_tick_base", "_tick_next", "base", "expected", "kept", "next",
-        "node", "number", "ours", "pending", "quiet", "session", "theirs", "window",
+        "_answered", "_burst", "_hurried", "_last_answered", "_recover", "_tick_base", "_tick_next", "base", "expected",
+        "kept", "next", "node", "number", "ours", "pending", "quiet", "session", "theirs", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, node: int, window: int, incarnation: int) -> None:
@@ -80,6 +80,7 @@ class Connection:
         self._recover = 0  # end of the requests sent before the last time-out
         self._burst = 1
         self._hurried = -1  # last request that was resent before its time-out
+        self._last_answered = -1  # the latest request that is answered
 
     @property
     def is_open(self) -> bool:
@@ -130,6 +131,7 @@ class Connection:
         if number >= self.next or self._answered[number % MAX_WINDOW]:
             return False
         self._answered[number % MAX_WINDOW] = 1
+        self._last_answered = max(self._last_answered, number)
         while self.base < self.next and self._answered[self.base % MAX_WINDOW]:
             self.base += 1
         return True
@@ -141,7 +143,7 @@ class Connection:
         number = self.base if low is None else self.base + (low - self.base) % SEQUENCE_NUMBERS
         if number >= self.next or number <= self._hurried or self._answered[number % MAX_WINDOW]:
             return None
-        if low is None and not any(self._answered[later % MAX_WINDOW] for later in range(number + 1, self.next)):
+        if low is None and self._last_answered < number:
             return None
         self._hurried = number
         return number
@@ -189,7 +191,7 @@ class Connection:
         self.kept.clear()
         self._tick_base = self._tick_next = 0
         self._recover = 0
-        self._hurried = -1
+        self._hurried = self._last_answered = -1
 
 
 def introduced(data: bytes) -> tuple[Identity, Identity] | None:
