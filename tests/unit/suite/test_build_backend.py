@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,8 @@ def test_a_touched_module_alone_is_compiled_again(tmp_path: Path) -> None:
     first, second = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*.so"))]
 
     (tmp_path / "second.c").write_text(MODULE.format(name="second") + "\n/* changed */\n")
+    later = time.time() + 2  # setuptools compares whole seconds
+    os.utime(tmp_path / "second.c", (later, later))
     assert built(tmp_path) == ["compiling 1 of 1 C files"]
     now_first, now_second = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*.so"))]
     assert now_first == first
