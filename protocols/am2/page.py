@@ -164,9 +164,14 @@ GONE: Final = 75
 """An endpoint of another NIC, named by that NIC's number and the endpoint's, no longer exists and will not reply to
 requests."""
 ENDPOINT_BITS: Final = 16
-"""Bits of the endpoint's number below the NIC's number, in GONE and AWAITED, or the request's, in LOST_REPLY."""
+"""Bits of the endpoint's number below the NIC's number, in GONE, AWAITED and LOST_REPLY."""
+NODE_BITS: Final = 16
+"""Bits of the NIC's number below the request's, in LOST_REPLY."""
+REQUEST_MASK: Final = 0xFF_FFFF
+"""Bits of a request's number in LOST_REPLY, so that a notification has 64 bits at most."""
 LOST_REPLY: Final = 76
-"""An endpoint's request, named by its number and the endpoint's, was replied to, and the reply given up or refused."""
+"""An endpoint's request, named by its number, the replier's NIC and the endpoint, was replied to, and the reply given up or
+refused."""
 OWED: Final = 78
 """A NIC, whose number is in place of the endpoint's, has sent no reply for long: does the host wait for one?"""
 LOST: Final = 71

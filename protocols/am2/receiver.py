@@ -164,7 +164,9 @@ class Receiver:
             is_request = message.slot < layout.REPLIES and message.peer is peer
             if is_request and message.unanswered and not message.status and unpack_message(message.body)[7] == request:
                 message.status = UNREACHABLE
-        self._card.nic.interrupt((request << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS | layout.LOST_REPLY)
+        request &= layout.REQUEST_MASK
+        subject = ((request << layout.NODE_BITS | peer.number) << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS
+        self._card.nic.interrupt(subject | layout.LOST_REPLY)
 
     def discard_parts(self, peer: Peer) -> None:
         """Discard the partly received messages of a restarted peer."""

@@ -447,10 +447,14 @@ class Endpoint:
             if destination.node == node and endpoint in (None, destination.endpoint)
         )
 
-    def abandon_request(self, number: int) -> None:
-        """End a request whose reply was given up, as `abandon_unreachable`."""
-        if number in self.outbox.pending:
-            self._abandon([number])
+    def abandon_replied(self, request: int, node: int) -> None:
+        """End a request to a node whose reply was given up, as `abandon_unreachable`. request: its number's low bits
+        (`page.REQUEST_MASK`)."""
+        self._abandon(
+            number
+            for number, (destination, _, _) in self.outbox.pending.items()
+            if number & layout.REQUEST_MASK == request and destination.node == node
+        )
 
     def _abandon(self, requests: Iterable[int]) -> None:
         numbers = [number for number in requests if number not in self._doubtful_requests]

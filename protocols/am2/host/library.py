@@ -233,9 +233,9 @@ class ActiveMessages(Host):
             for requester in self._endpoints.values():
                 requester.abandon_unreachable(*divmod(number, 1 << layout.ENDPOINT_BITS))
         elif subject == layout.LOST_REPLY:
-            request, number = divmod(number, 1 << layout.ENDPOINT_BITS)
+            replied, number = divmod(number, 1 << layout.ENDPOINT_BITS)
             if (owner := self._endpoints.get(number)) is not None:
-                owner.abandon_request(request)
+                owner.abandon_replied(*divmod(replied, 1 << layout.NODE_BITS))
         elif subject == layout.UNMAPPED:
             endpoint = self._endpoints.get(number >> layout.SUBJECT_BITS)
             if endpoint is not None:

@@ -477,6 +477,21 @@ def test_accepted_requests_to_a_dead_endpoint_are_returned_and_the_nic_returns_t
     assert endpoint.is_empty
 
 
+def test_a_lost_reply_ends_only_a_request_to_its_replier() -> None:
+    host = Host()
+    endpoint, _ = send_requests(host, 2)
+    returned_messages: list[Returned] = []
+    endpoint.error_handler = returned_messages.append
+    page = cast(memoryview, endpoint.outbox.page)
+    page[layout.SLOT_OFFSETS[0]] = page[layout.SLOT_OFFSETS[1]] = layout.FREE  # they have been taken
+    for replier in (REMOTE.node + 1, REMOTE.node):
+        assert endpoint.is_empty
+        named = (1 << layout.NODE_BITS | replier) << layout.ENDPOINT_BITS | endpoint.name.endpoint
+        host.am.on_completion(named << layout.SUBJECT_BITS | layout.LOST_REPLY)
+    assert endpoint.handle() == 1
+    assert [(message.status, message.message) for message in returned_messages] == [(Status.UNREACHABLE, 1)]
+
+
 def test_accepted_requests_are_determined_when_the_page_is_accessible() -> None:
     host = Host()
     endpoint, _ = send_requests(host, 2)

@@ -623,7 +623,9 @@ def test_the_loss_of_a_reply_is_told_to_the_host_of_its_requester() -> None:
     card.host_notifications.clear()
     request = 7
     assert card.arrive(endpoints[2], form=FORM_LOST_REPLY, message=request)[0][0] == KIND_ACK
-    assert card.host_notifications == [(2, request << layout.ENDPOINT_BITS | endpoints[2], layout.LOST_REPLY)]
+    replier = 1
+    named = ((request & layout.REQUEST_MASK) << layout.NODE_BITS | replier) << layout.ENDPOINT_BITS | endpoints[2]
+    assert card.host_notifications == [(2, named, layout.LOST_REPLY)]
 
 
 # What a host may not do to the others.
