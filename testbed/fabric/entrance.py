@@ -7,6 +7,7 @@ from typing import Final
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.direction import check
+from testbed.fabric.interface import Wrapper
 from testbed.fates.fate_counters import Counters, Outcome
 from testbed.fates.stage import FateOptions, FateStage
 from testbed.spec.kinds import Kind
@@ -16,7 +17,7 @@ from testbed.spec.layout import DirectionName, Impairment
 class Entrance:
     """The entrance of a channel: cable, fates and counters; the network decides when frames enter.
 
-    take: called with each frame that enters; an observer may replace it. lost: number of frames that entered while the cable
+    take: called with each frame that enters; `observe` wraps it. lost: number of frames that entered while the cable
     was pulled. deferred: frames that a rule has just delayed or duplicated, with the times at which they enter. A rule that
     reorders has no effect, since no frame can be overtaken.
     """
@@ -45,6 +46,15 @@ class Entrance:
         """Set another impairment, as `LinkDirection.change`. Raises the constructor's errors; nothing has changed then."""
         self._check(impairment)
         self.fates.change(now, impairment, files, restart)
+
+    @property
+    def overflowed(self) -> int:
+        """Number of frames that a full queue has dropped."""
+        return self.counters.queue
+
+    def observe(self, wrapper: Wrapper | None) -> None:
+        """Wrap `take`; None: no longer."""
+        self.take = self.enter if wrapper is None else wrapper(self.take)
 
     def enter(self, now: int, frame: bytes) -> bytes | None:
         """Decide on a frame; return the frame for the network, or None if it is lost or delayed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -16,7 +17,7 @@ from testbed.fabric import pcapng
 from testbed.fabric.interface import Receive
 from testbed.fates.records import Record
 from testbed.nic.immediate import ImmediateNic
-from testbed.sim.sim_network import AnyDirection, ChannelDirection
+from testbed.sim.sim_direction import SimDirection
 from testbed.spec.layout import End, Layout
 
 CAPTURE: Final = "capture.pcapng"
@@ -60,15 +61,12 @@ class Recording:
         for file in (self._capture, self._fates, self._trace):
             file.close()
 
-    def record_direction(self, link_direction: AnyDirection) -> None:
-        """Record frames that enter a direction; on a modelled network, when the network accepts them."""
-        if isinstance(link_direction, ChannelDirection):
-            link_direction.channel.entrance.take = self._wrap_take(link_direction, link_direction.channel.entrance.take)
-        else:
-            link_direction.take = self._wrap_take(link_direction, link_direction.take)
+    def record_direction(self, link_direction: SimDirection) -> None:
+        """Record frames that enter a direction, when its network accepts them."""
+        link_direction.channel.entrance.observe(partial(self._wrap_take, link_direction))
 
     def _wrap_take(
-        self, link_direction: AnyDirection, take: Callable[Concatenate[int, bytes, Arguments], Result]
+        self, link_direction: SimDirection, take: Callable[Concatenate[int, bytes, Arguments], Result]
     ) -> Callable[Concatenate[int, bytes, Arguments], Result]:
         """Wrap `take` to record each frame together with its fates."""
         source, link = link_direction.source, link_direction.link

@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 from zlib import crc32
 
 from testbed.engine.loop import Loop
@@ -37,6 +37,9 @@ _PREFIX: Final = "watch."
 _PIPE_SIZE: Final = 1 << 20  # bytes: the maximum for an unprivileged user
 _MAX_TEXT: Final = 500  # characters of a description: a write of at most 4,096 bytes to a pipe is atomic
 _numbers = itertools.count(1)
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +173,23 @@ class Watchers:
     def _watch_uplink(self, name: str, direction: str, link: ModelledLink) -> None:
         uplink, source = link.uplinks[direction], link.sockets()[direction]
         entrance = link.directions[direction].channel.entrance
-        enter = entrance.enter
 
-        def watched(now: int, frame: bytes) -> bytes | None:
-            accepted = enter(now, frame)
-            if self._records:
-                self._report_fates(name, direction, uplink.stamp + source.clock_offset, frame)
-            return accepted
+        def watch(
+            take: Callable[Concatenate[int, bytes, Arguments], Result],
+        ) -> Callable[Concatenate[int, bytes, Arguments], Result]:
+            def watched(now: int, frame: bytes, /, *arguments: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+                result = take(now, frame, *arguments, **keywords)
+                if self._records:
+                    self._report_fates(name, direction, uplink.stamp + source.clock_offset, frame)
+                return result
+
+            return watched
 
         def restore() -> None:
-            entrance.take = enter
+            entrance.observe(None)
 
-        entrance.take = watched
+        entrance.observe(None)
+        entrance.observe(watch)
         self._add(name, direction, restore)
 
     def _add(self, name: str, direction: str, restore: Callable[[], object]) -> None:
