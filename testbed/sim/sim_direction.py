@@ -131,7 +131,7 @@ class SimDirection(Port):
 
     @property
     def receive(self) -> Receive:
-        """What gets the frames, at a NIC."""
+        """The receiver of frames, at a NIC."""
         return self.channel.receive
 
     def set_receiver(self, receive: Receive) -> None:

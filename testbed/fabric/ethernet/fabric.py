@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from testbed.fabric.ethernet.network import Network
-from testbed.fabric.ethernet.switch import STATIC, TREE
+from testbed.fabric.ethernet.ethernet_switch import STATIC, TREE
 from testbed.fabric.interface import OnDrop, Table
 from testbed.spec.kinds import ETHERNET, Kind
 from testbed.spec.layout import Layout, Switch
@@ -23,7 +23,7 @@ class Ethernet:
         return Network()
 
     def table(self, layout: Layout, switch: Switch) -> Table:  # noqa: ARG002
-        """Return a switch's table, as for `switch.Switch.install`."""
+        """Return a switch's table, as for `ethernet_switch.Switch.install`."""
         if switch.learns:
             return {}
         return {**switch.forwarding, **{f"{TREE}{port}": port for port in switch.tree}, STATIC: 1}

@@ -8,7 +8,7 @@ from heapq import heappop
 from typing import Final
 
 from testbed.fabric.ethernet.channel import Channel, Events
-from testbed.fabric.ethernet.switch import Switch
+from testbed.fabric.ethernet.ethernet_switch import Switch
 from testbed.fabric.interface import HeapEntry, Plug, Table
 from testbed.fates.flows import Classifier
 from testbed.fates.stage import FateOptions
