@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from testbed.fabric.ethernet.network import Network
 from testbed.fabric.ethernet.ethernet_switch import STATIC, TREE
+from testbed.fabric.ethernet.network import Network
 from testbed.fabric.interface import OnDrop, Table
 from testbed.spec.kinds import ETHERNET, Kind
 from testbed.spec.layout import Layout, Switch
