@@ -12,6 +12,13 @@ from testbed.fates.fate_counters import Counters
 from testbed.nic.immediate import Port
 from testbed.spec.layout import DirectionName, Impairment, Link
 
+_SentCallback = tuple[int, Callable[[int], object]]
+"""Value of `SimDirection._accepted_count` at which to call, and the callback."""
+
+_NO_FRAMES: Final[deque[bytes]] = deque()
+_NO_CALLBACKS: Final[deque[_SentCallback]] = deque()
+"""Never changed: most directions keep no frame waiting, and an empty deque takes 600 bytes."""
+
 
 class Driver:
     """Polls a network at its deadlines, unless it has its events in the loop's heap."""
@@ -58,11 +65,9 @@ class SimDirection(Port):
         forward = direction == "forward"
         self._driver = driver
         self._entrance = channel.entrance
-        self._waiting_frames: deque[bytes] = deque()
+        self._waiting_frames: deque[bytes] = _NO_FRAMES
         self._accepted_count = 0  # number of frames accepted after they waited
-        self._sent_callbacks: deque[tuple[int, Callable[[int], object]]] = (
-            deque()
-        )  # value of `_accepted_count` and callback
+        self._sent_callbacks: deque[_SentCallback] = _NO_CALLBACKS
         self.channel: Final = channel
         self.link: Final = link.name
         self.source: Final = link.a if forward else link.b
@@ -113,6 +118,8 @@ class SimDirection(Port):
     def enter(self, now: int, frame: bytes) -> bool:
         """Send a frame of a NIC; return whether it waits."""
         if self._waiting_frames or not self._driver.offer(now, self.channel, frame):
+            if self._waiting_frames is _NO_FRAMES:
+                self._waiting_frames = deque()
             self._waiting_frames.append(frame)
             return True
         return False
@@ -120,6 +127,8 @@ class SimDirection(Port):
     def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
         """Call `callback` with the time at which the network has accepted all frames that wait now."""
         if self._waiting_frames:
+            if self._sent_callbacks is _NO_CALLBACKS:
+                self._sent_callbacks = deque()
             self._sent_callbacks.append((self._accepted_count + len(self._waiting_frames), callback))
         else:
             callback(now)

@@ -23,6 +23,7 @@ class Network:
 
     def __init__(self) -> None:
         self._events: Final = Events([], itertools.count(1).__next__)
+        self._on_leave: Final = self._leave
         self._is_shared = False  # whether the driver's heap has the events
         self._switches: dict[str, Switch] = {}
         self._classifier: Classifier | None = None  # of the links
@@ -61,7 +62,7 @@ class Network:
         end: Plug | None = None,
     ) -> Channel:
         """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `LinkDirection`."""
-        channel = Channel(link, direction, impairment, options, self._events, self._leave)
+        channel = Channel(link, direction, impairment, options, self._events, self._on_leave)
         self._classifier = options.classifier
         if start is not None:
             self._switches.setdefault(start.switch, Switch()).outputs[start.port] = channel
