@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 from zlib import crc32
@@ -185,12 +186,9 @@ class Watchers:
 
             return watched
 
-        def restore() -> None:
-            entrance.observe(None)
-
-        entrance.observe(None)
+        entrance.observe(None)  # the last watch
         entrance.observe(watch)
-        self._add(name, direction, restore)
+        self._add(name, direction, partial(entrance.observe, None))
 
     def _add(self, name: str, direction: str, restore: Callable[[], object]) -> None:
         self._reported.add((name, direction))
