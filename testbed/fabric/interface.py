@@ -7,7 +7,7 @@ no sockets: time is an argument, `deadline` is the time of the next poll, and fr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from testbed.lazy_dataclass import dataclass
 
@@ -32,17 +32,6 @@ HeapEntry = tuple[int, int, Callable[[Any], object] | None, Any]
 """Event of a loop's heap: time, sequence number, callback, argument. Without a callback the argument's method `call` is
 called with the time, unless its `sequence` is another one by then."""
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
-class Wrapper(Protocol):
-    """Wraps the entry function of a direction, which gets a time and a frame, and what the fabric adds."""
-
-    def __call__(
-        self, take: Callable[Concatenate[int, bytes, Arguments], Result]
-    ) -> Callable[Concatenate[int, bytes, Arguments], Result]: ...
-
 
 @dataclass(frozen=True, slots=True)
 class Plug:
@@ -65,7 +54,7 @@ class Entrance(Protocol):
 
     @property
     def overflowed(self) -> int:
-        """Number of frames that a full queue has dropped."""
+        """Number of frames that a full queue at the entrance has dropped."""
         ...
 
     @property
@@ -73,8 +62,8 @@ class Entrance(Protocol):
     @property
     def counters(self) -> Counters: ...
 
-    def observe(self, wrapper: Wrapper | None) -> None:
-        """Wrap the function that is called with each frame that enters; None: no longer."""
+    def observe(self, observer: Receive | None) -> None:
+        """Call `observer` after each frame whose fate was decided, also of a lost one; None: no longer."""
         ...
 
 

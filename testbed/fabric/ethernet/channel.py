@@ -12,7 +12,7 @@ from heapq import heappush
 from typing import Final, Protocol
 
 from testbed.fabric.direction import LinkDirection
-from testbed.fabric.interface import HeapEntry, Receive, Wrapper, discard
+from testbed.fabric.interface import HeapEntry, Receive, discard
 from testbed.fabric.line import FULL
 from testbed.fates.fate_counters import Counters
 from testbed.fates.flows import MAX_PATH, FlowCount, FlowEntry, Flows, draw_along_path
@@ -61,16 +61,16 @@ class Channel:
 
     With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since memory
     access dominates the cost of thousands of directions. Frames in flight are then in `_first`, which is also in the
-    heap, and in `_following`; otherwise they are on the direction's line; never in both. take: the entry function, which
-    observers wrap. receive: the sink of frames, unless it ends at a switch. on_space: never called. sequence: sequence of
-    the valid entry in the heap whose argument is the channel.
+    heap, and in `_following`; otherwise they are on the direction's line; never in both. take: the entry function;
+    it calls `admit`, and the observer if there is one. receive: the sink of frames, unless it ends at a switch. on_space: never
+    called. sequence: sequence of the valid entry in the heap whose argument is the channel.
     """
 
     __slots__ = (
         "_arrive", "_direction", "_fates", "_first", "_following", "_generation", "_heap", "_is_cut",
-        "_is_fast_when_empty", "_is_unimpaired", "_line", "_loss_flows", "_next", "_on_leave", "_reported_in_flight",
-        "_reported_in_flight_bytes", "_reverse", "_switch", "_switch_receive", "_table", "_taken_bytes",
-        "_taken_frames", "_wake", "lost", "on_space", "receive", "sequence", "take",
+        "_is_fast_when_empty", "_is_unimpaired", "_line", "_loss_flows", "_next", "_observer", "_on_leave",
+        "_reported_in_flight", "_reported_in_flight_bytes", "_reverse", "_switch", "_switch_receive", "_table",
+        "_taken_bytes", "_taken_frames", "_wake", "lost", "on_space", "receive", "sequence", "take",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,7 @@ class Channel:
         self.sequence = 0
         self.on_space: Callable[[int], object] | None = None
         self.take: Callable[[int, bytes, FlowEntry | None], Channel | None] = self.admit
+        self._observer: Receive = discard
         self.receive: Receive = discard
         self._switch: SwitchInput | None = None
         self._switch_receive: Callable[[int, bytes, FlowEntry | None], object] | None = None  # the switch's receive
@@ -161,9 +162,15 @@ class Channel:
         while channel is not None:
             channel = channel.take(now, frame, entry)
 
-    def observe(self, wrapper: Wrapper | None) -> None:
-        """Wrap the entry function; None: no longer."""
-        self.take = self.admit if wrapper is None else wrapper(self.take)
+    def observe(self, observer: Receive | None) -> None:
+        """Call `observer` after each frame that enters, also if it is lost; None: no longer."""
+        self._observer = discard if observer is None else observer
+        self.take = self.admit if observer is None else self._admit_observed
+
+    def _admit_observed(self, now: int, frame: bytes, entry: FlowEntry | None) -> Channel | None:
+        channel = self.admit(now, frame, entry)
+        self._observer(now, frame)
+        return channel
 
     def admit(self, now: int, frame: bytes, entry: FlowEntry | None) -> Channel | None:
         """Take a frame as `enter` does; return the next direction if the frame reaches it at once, and the caller must

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Final
 from zlib import crc32
 
 from testbed.engine.loop import Loop
@@ -38,9 +38,6 @@ _PREFIX: Final = "watch."
 _PIPE_SIZE: Final = 1 << 20  # bytes: the maximum for an unprivileged user
 _MAX_TEXT: Final = 500  # characters of a description: a write of at most 4,096 bytes to a pipe is atomic
 _numbers = itertools.count(1)
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,19 +172,11 @@ class Watchers:
         uplink, source = link.uplinks[direction], link.sockets()[direction]
         entrance = link.directions[direction].channel.entrance
 
-        def watch(
-            take: Callable[Concatenate[int, bytes, Arguments], Result],
-        ) -> Callable[Concatenate[int, bytes, Arguments], Result]:
-            def watched(now: int, frame: bytes, /, *arguments: Arguments.args, **keywords: Arguments.kwargs) -> Result:
-                result = take(now, frame, *arguments, **keywords)
-                if self._records:
-                    self._report_fates(name, direction, uplink.stamp + source.clock_offset, frame)
-                return result
+        def report(_now: int, frame: bytes) -> None:
+            if self._records:
+                self._report_fates(name, direction, uplink.stamp + source.clock_offset, frame)
 
-            return watched
-
-        entrance.observe(None)  # the last watch
-        entrance.observe(watch)
+        entrance.observe(report)
         self._add(name, direction, partial(entrance.observe, None))
 
     def _add(self, name: str, direction: str, restore: Callable[[], object]) -> None:
