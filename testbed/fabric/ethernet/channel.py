@@ -62,8 +62,8 @@ class Channel:
     With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since memory
     access dominates the cost of thousands of directions. Frames in flight are then in `_first`, which is also in the
     heap, and in `_following`; otherwise they are on the direction's line; never in both. take: the entry function;
-    it calls `admit`, and the observer if there is one. receive: the sink of frames, unless it ends at a switch. on_space: never
-    called. sequence: sequence of the valid entry in the heap whose argument is the channel.
+    it calls `admit`, and the observer if there is one. receive: the sink of frames, unless it ends at a switch. on_space:
+    never called. sequence: sequence of the valid entry in the heap whose argument is the channel.
     """
 
     __slots__ = (
