@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from testbed import fabrics
 from testbed.engine.loop import Loop
@@ -46,15 +46,14 @@ class Network:
         options = FateOptions(
             seed, rules=rules, fields=fields, classifier=classifier, files={} if files is None else files, log=log
         )
-        modelled = {name: kind.name for name, kind in layout.simulated_switches().items()}
-        self._make_models(loop, layout, modelled, overrides or {}, None if recording is None else recording.drop)
+        modelled = layout.simulated_switches().keys()
+        self._make_models(loop, layout, overrides or {}, None if recording is None else recording.drop)
         for link in layout.links:
-            kind = modelled.get(link.a.owner) or modelled.get(link.b.owner)
             for direction in BOTH:
                 link_direction = (
                     SimDirection(link, direction, loop, options)
-                    if kind is None
-                    else self._channel(link, direction, options, modelled, *self._models[kind])
+                    if link.model is None
+                    else self._channel(link, direction, options, modelled, *self._models[link.kind])
                 )
                 if recording is not None:
                     recording.record_direction(link_direction)
@@ -95,12 +94,11 @@ class Network:
         self,
         loop: Loop,
         layout: Layout,
-        modelled: Mapping[str, str],
         overrides: Mapping[str, Fabric],
         on_drop: OnDrop | None,
     ) -> None:
-        """Make the network model of each kind. modelled: switch name -> kind."""
-        for kind in dict.fromkeys(modelled.values()):
+        """Make the network model of each kind."""
+        for kind in dict.fromkeys(link.kind for link in layout.links if link.model):
             fabric = overrides[kind] if kind in overrides else fabrics.fabric(kind)
             model = fabric.network(on_drop=on_drop)
             model.keep({switch.name: fabric.table(layout, switch) for switch in layout.switches if switch.kind == kind})
@@ -111,7 +109,7 @@ class Network:
         link: Link,
         direction: DirectionName,
         options: FateOptions,
-        modelled: Mapping[str, str],
+        modelled: Collection[str],
         model: Model,
         driver: Driver,
     ) -> ChannelDirection:
