@@ -164,6 +164,15 @@ def test_a_fibre_between_two_nics_is_a_link_of_the_atm_network(fibre: None, tmp_
     assert testbed("heal").returncode == 0
     assert exchange(tmp_path) == [*range(22)]
 
+    assert testbed("link", "n1--n2", "down").returncode == 0
+    (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
+    assert not cluster["links"][0]["up"]
+    delivered = shown_by_top()["backward"]["frames"], shown_by_top()["forward"]["frames"]
+    send(tmp_path)
+    assert (shown_by_top()["backward"]["frames"], shown_by_top()["forward"]["frames"]) == delivered
+    assert testbed("link", "n1--n2", "up").returncode == 0
+    assert exchange(tmp_path) == [*range(22)]
+
 
 def shown_by_top() -> dict[str, Any]:
     (link,) = json.loads(testbed("top", "--once", "--json", "--interval", "100ms").stdout)["links"]
