@@ -141,9 +141,8 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
             leader[name] = name = leader[leader[name]]
         return name
 
-    simulated = layout.simulated_switches().keys()
     for link in layout.links:
-        if link.datapath == "direct" or simulated & {link.a.owner, link.b.owner}:
+        if link.datapath == "direct" or link.model:
             leader[find_leader(link.b.owner)] = find_leader(link.a.owner)
     groups: dict[str, _Group] = {}
     for name in leader:

@@ -15,7 +15,6 @@ from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.sim.recorder import Recording
 from testbed.sim.sim_direction import Driver, SimDirection
-from testbed.spec.kinds import DEFAULT
 from testbed.spec.layout import BOTH, DirectionName, End, Layout
 
 
@@ -40,20 +39,20 @@ class Network:
         self._outgoing: dict[End, SimDirection] = {}
         self._incoming: dict[End, SimDirection] = {}
         self._recording = recording
-        self._models: dict[str, tuple[Fabric, Model, Driver]] = {}  # by kind of switch
+        self._models: dict[str, tuple[Fabric, Model, Driver]] = {}  # by kind of link
         classifier = Classifier(fields if rules is None else rules.fields)
         options = FateOptions(
             seed, rules=rules, fields=fields, classifier=classifier, files={} if files is None else files, log=log
         )
-        kinds = {switch.name: switch.kind for switch in layout.switches}
+        switches = {switch.name for switch in layout.switches}
         on_drop = None if recording is None else recording.drop
-        for kind in dict.fromkeys([*kinds.values(), DEFAULT.name]):
+        for kind in dict.fromkeys(link.kind for link in layout.links):
             fabric = overrides[kind] if overrides and kind in overrides else fabrics.fabric(kind)
             model = fabric.network(on_drop=on_drop)
             self._models[kind] = fabric, model, Driver(loop, model)
         for link in layout.links:
-            _, model, driver = self._models[kinds.get(link.a.owner) or kinds.get(link.b.owner) or DEFAULT.name]
-            a, b = (Plug(end.owner, int(end.port)) if end.owner in kinds else None for end in (link.a, link.b))
+            _, model, driver = self._models[link.kind]
+            a, b = (Plug(end.owner, int(end.port)) if end.owner in switches else None for end in (link.a, link.b))
             for direction in BOTH:
                 impairment, start, end = (link.forward, a, b) if direction == "forward" else (link.backward, b, a)
                 channel = model.join(link.name, direction, impairment, options, start, end)

@@ -424,7 +424,7 @@ class Node(Element):
 
 
 KindName = Annotated[str, Before(_kind), Schema({"type": "string", "examples": ["ethernet", "myrinet", "atm"]})]
-"""Name of a kind of switch."""
+"""Name of a kind of network."""
 
 
 class Switch(Element):
@@ -456,6 +456,7 @@ class Link(Impairments):
             *,
             ends: Sequence[str],
             tags: Sequence[str] = (),
+            kind: str | None = None,
             datapath: str = "auto",
             forward: Impairments | ImpairmentKeys | None = None,
             backward: Impairments | ImpairmentKeys | None = None,
@@ -466,6 +467,9 @@ class Link(Impairments):
         description="The two ends: 'n1', 'n1:eth0', 's1' or 's1:3'.", schema={"minItems": 2, "maxItems": 2}
     )
     tags: Tags = Field((), description="Tags: '@TAG' selects all elements with the tag.")
+    kind: KindName | None = Field(
+        None, description="Kind of its network, between two nodes without a switch; default: ethernet."
+    )
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
         "auto",
         description="The datapath of an impaired link; default: the first that supports its impairments exactly. "

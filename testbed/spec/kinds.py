@@ -1,4 +1,4 @@
-"""Kinds of switches in descriptions: built-in kinds, and those of fabrics that packages register."""
+"""Kinds of networks in descriptions: built-in kinds, and those of fabrics that packages register."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CELLS: Final = "cells"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of switch. name: in descriptions. title: in sentences, before "switches".
+    """A kind of network: of its switches and links. name: in descriptions. title: in sentences.
 
     ports: default number of a switch's ports; 0: as many as its links need. max_ports: maximum number of ports; 0: no
-    limit. why_max: reason of the maximum ("on ...: because ..."). lacks: keys of impairments that a link at such a switch
-    cannot have. why_lacks: the reason. framing: header by which its switches forward instead of Ethernet addresses, so that
-    only protocols whose frames have it can cross the switch; empty: Ethernet addresses. planned: its switches get
-    forwarding tables. modelled: the switch and the cables between two such switches are simulated, also in the relay;
-    otherwise a switch is a bridge of the kernel."""
+    limit. why_max: reason of the maximum ("on ...: because ..."). lacks: keys of impairments that its links cannot have.
+    why_lacks: the reason. framing: header by which its switches forward instead of Ethernet addresses, so that
+    only protocols whose frames have it can cross the network; empty: Ethernet addresses. planned: its switches get
+    forwarding tables. modelled: its switches and links are simulated, also in the relay; otherwise a switch is a bridge of
+    the kernel. needs_switch: no link joins two nodes."""
 
     name: str
     title: str
@@ -41,11 +41,12 @@ class Kind:
     framing: str = ""
     planned: bool = False
     modelled: bool = True
+    needs_switch: bool = False
 
     @property
     def refusal(self) -> str:
         """Reason why the kernel's protocols cannot cross it, if it has a framing."""
-        return f"the kernel's datagrams have no {self.framing}, by which {self.title}'s switches forward"
+        return f"the kernel's datagrams have no {self.framing}, by which {self.title} forwards"
 
     @property
     def routed(self) -> bool:
@@ -53,7 +54,7 @@ class Kind:
         return self.framing == SOURCE_ROUTES
 
     def unsupported(self, impairment: Impairment | Impairments) -> list[str]:
-        """Return the keys of an impairment that a link at such a switch cannot have."""
+        """Return the keys of an impairment that its links cannot have."""
         return [key for key in self.lacks if getattr(impairment, key)]
 
 

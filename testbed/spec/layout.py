@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from typing import Final, Literal
 
 from testbed.lazy_dataclass import dataclass
-from testbed.spec.kinds import Kind, kind_of
+from testbed.spec.kinds import ETHERNET, Kind, kind_of
 
 DirectionName = Literal["forward", "backward"]
 """Direction of a link: from its first end to its second, or back."""
@@ -139,7 +139,8 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Link:
     """A cable. forward is the direction a -> b. datapath: "auto"; "netem", "tc" or "relay", used while the link is
-    impaired; or "direct" (between two nodes: a veth pair, never impaired)."""
+    impaired; or "direct" (between two nodes: a veth pair, never impaired). kind: of its network, and so of the switches at
+    its ends."""
 
     a: End
     b: End
@@ -147,10 +148,17 @@ class Link:
     forward: Impairment = Impairment()
     backward: Impairment = Impairment()
     tags: tuple[str, ...] = ()
+    kind: str = ETHERNET.name
 
     @property
     def name(self) -> str:
         return f"{self.a}--{self.b}"
+
+    @property
+    def model(self) -> Kind | None:
+        """The kind of its network if that is modelled; None: the kernel's pairs of interfaces and bridges."""
+        kind = kind_of(self.kind)
+        return kind if kind.modelled else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,25 +211,17 @@ class Layout:
         return {switch.name: kind for switch in self.switches if (kind := kind_of(switch.kind)).modelled}
 
     def source_routed_nodes(self) -> dict[str, Kind]:
-        """Return the nodes whose first NICs are at switches that forward by source routes, with the kinds of these
-        switches."""
+        """Return the nodes whose first NICs are in networks that forward by source routes, with their kinds."""
         return {name: kind for name, kind in self.framed_nodes().items() if kind.routed}
 
     def framed_nodes(self) -> dict[str, Kind]:
-        """Return the nodes whose first NICs are at switches with a framing, with the kinds of these switches."""
-        kinds = {name: kind for name, kind in self.simulated_switches().items() if kind.framing}
-        if not kinds:
-            return {}
-        ends = {}
-        for link in self.links:
-            for end, peer in ((link.a, link.b), (link.b, link.a)):
-                if peer.owner in kinds:
-                    ends[end] = kinds[peer.owner]
+        """Return the nodes whose first NICs are in networks with a framing, with the kinds of these networks."""
+        kinds = {end: kind for link in self.links if (kind := link.model) and kind.framing for end in (link.a, link.b)}
         first_ends = {node.name: End(node.name, node.nics[0].name) for node in self.nodes if node.nics}
-        return {name: ends[end] for name, end in first_ends.items() if end in ends}
+        return {name: kinds[end] for name, end in first_ends.items() if end in kinds}
 
     def framings(self) -> set[str]:
-        """Return the framings of the switches at the nodes' first NICs, without Ethernet switches."""
+        """Return the framings of the networks of the nodes' first NICs, without Ethernet."""
         return {kind.framing for kind in self.framed_nodes().values()}
 
     def keeps_order(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from testbed.json_text import check
+from testbed.spec.kinds import ETHERNET
 from testbed.spec.layout import End, Impairment, Layout, Link, Nic, Node, Part, Route, Switch, Tunnel
 
 Json = dict[str, Any]
@@ -183,6 +184,8 @@ def _link(link: Link) -> Json:
         data["backward"] = impairment_to_json(link.backward)
     if link.tags:
         data["tags"] = list(link.tags)
+    if link.kind != ETHERNET.name:
+        data["kind"] = link.kind
     return data
 
 
@@ -239,6 +242,7 @@ def _to_link(data: Mapping[str, Any]) -> Link:
         impairment_from_json(forward) if forward else _UNIMPAIRED,
         impairment_from_json(backward) if backward else _UNIMPAIRED,
         tuple(data.get("tags", ())),
+        data.get("kind", ETHERNET.name),
     )
 
 

@@ -18,7 +18,7 @@ from testbed.spec.kinds import ETHERNET, kind_of
 from testbed.spec.layout import End, Impairment, Layout, Link, Nic, Node, Route, Switch
 from testbed.spec.model import Description
 from testbed.spec.routing import routes
-from testbed.spec.validation import effective
+from testbed.spec.validation import effective, kind_of_link
 from testbed.spec.wiring import Wiring, wire
 
 _DEFAULT_DISTRIBUTION = "uniform"
@@ -163,6 +163,7 @@ def _switches(description: Description, wiring: Wiring, mac: dict[End, str]) -> 
 def _links(description: Description, wiring: Wiring) -> list[Link]:
     result = []
     default = impairment(description.defaults.link)
+    kinds = {switch.name: switch.kind for switch in description.switches}
     for link, pair in zip(description.links, wiring.ends, strict=True):
         if pair is None:
             raise AssertionError("a checked description has no link with an unknown end")
@@ -170,7 +171,8 @@ def _links(description: Description, wiring: Wiring) -> list[Link]:
             default if impairments is description.defaults.link else impairment(impairments)
             for impairments in effective(link, description.defaults)
         )
-        result.append(Link(pair[0], pair[1], link.datapath, forward, backward, link.tags))
+        kind = kind_of_link(link, kinds)
+        result.append(Link(pair[0], pair[1], link.datapath, forward, backward, link.tags, kind))
     return result
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from testbed.errors import Problem
@@ -66,7 +66,13 @@ def check(parts: Parts) -> list[Problem]:
     paths = _make_paths(parts)
     references = list(_references(parts, paths))
     wiring = wire(parts.nodes, parts.switches, parts.links)
-    problems = [*_names(parts, paths), *_host_names(parts, paths), *references, *_ports(parts, paths, wiring)]
+    problems = [
+        *_names(parts, paths),
+        *_host_names(parts, paths),
+        *references,
+        *_ports(parts, paths, wiring),
+        *_kinds(parts, paths),
+    ]
     problems += _doubled_links(parts, paths)
     problems += _nics(parts, paths, wiring)
     problems += _hosts(parts, paths)
@@ -226,6 +232,25 @@ def _ports(parts: Parts, paths: _Paths, wiring: Wiring) -> Iterator[Problem]:
                 yield Problem(f"{path}.ends", f"a switch of kind {a} and one of kind {b}", "switches of one kind")
 
 
+def _kinds(parts: Parts, paths: _Paths) -> Iterator[Problem]:
+    """Find links whose kind their ends or their datapath contradict."""
+    kinds = {switch.name: switch.kind for switch in parts.switches}
+    for link, path in zip(parts.links, paths.links, strict=True):
+        if link.kind is None:
+            continue
+        found, at_switch = format_value(link.kind), next((owner for owner in link.owners if owner in kinds), None)
+        if at_switch is not None and kinds[at_switch] != link.kind:
+            expected = (
+                f"{format_value(kinds[at_switch])}, the kind of the switch {at_switch}, or no kind: it is implied"
+            )
+            yield Problem(f"{path}.kind", found, expected)
+        elif at_switch is None and kind_of(link.kind).needs_switch:
+            yield Problem(f"{path}.kind", f"{found} between two nodes", "a switch of that kind between them")
+        elif kind_of(link.kind).modelled and link.datapath not in ("auto", "relay"):
+            expected = f"'auto': links of kind {link.kind} are in the relay"
+            yield Problem(f"{path}.datapath", format_value(link.datapath), expected)
+
+
 def too_many_ports(path: str, ports: int, kind: Kind) -> Problem:
     """Return the problem of a switch with too many ports."""
     return Problem(path, f"{ports:,} ports", f"at most {kind.max_ports:,} ports {kind.why_max}")
@@ -268,7 +293,7 @@ def _hosts(parts: Parts, paths: _Paths) -> Iterator[Problem]:
 def _impairments(parts: Parts, paths: _Paths) -> Iterator[Problem]:
     """Find contradictions in a direction's effective impairments; each is reported once, at the key that causes it."""
     mtus = {node.name: [nic.mtu for nic in node.nics if nic.mtu] for node in parts.nodes if node.nics}
-    modelled = {switch.name: kind for switch in parts.switches if (kind := kind_of(switch.kind)).modelled}
+    kinds = {switch.name: switch.kind for switch in parts.switches}
     default = parts.defaults.link
     valid_defaults: set[tuple[int, str]] = set()  # frame sizes and kinds for which the defaults are valid
     seen: set[str] = set()
@@ -277,18 +302,18 @@ def _impairments(parts: Parts, paths: _Paths) -> Iterator[Problem]:
             continue
         owners = link.owners
         frame = max([parts.defaults.mtu, *(mtu for owner in owners for mtu in mtus.get(owner, ()))]) + _ETHERNET_HEADER
-        switch_kind = next((modelled[owner] for owner in owners if owner in modelled), ETHERNET)
+        kind = kind_of(kind_of_link(link, kinds))
         both = effective(link, parts.defaults)
         for direction, impairments in zip(("forward", "backward"), both, strict=True):
-            if impairments is default and (frame, switch_kind.name) in valid_defaults:
+            if impairments is default and (frame, kind.name) in valid_defaults:
                 continue
             problems_found = list(contradictions(impairments, frame))
             problems_found += [
-                (key, f"{key} on a link of {switch_kind.title} switches", f"none: {switch_kind.why_lacks}")
-                for key in switch_kind.unsupported(impairments)
+                (key, f"{key} on a link of kind {kind.name}", f"none: {kind.why_lacks}")
+                for key in kind.unsupported(impairments)
             ]
             if impairments is default and not problems_found:
-                valid_defaults.add((frame, switch_kind.name))
+                valid_defaults.add((frame, kind.name))
             levels = [(f"{path}.{direction}", getattr(link, direction) or Impairments()), (path, link)]
             levels.append(("defaults.link", default))
             for key, found, expected in problems_found:
@@ -305,6 +330,11 @@ def _impairments(parts: Parts, paths: _Paths) -> Iterator[Problem]:
                 yield Problem(
                     f"{path}.datapath", f"'direct' on a link with {join_alternatives(impaired, 'and')}", expected
                 )
+
+
+def kind_of_link(link: Link, kinds: Mapping[str, str]) -> str:
+    """Return the kind of a link's network. kinds: of the switches, by name."""
+    return next((kinds[owner] for owner in link.owners if owner in kinds), link.kind or ETHERNET.name)
 
 
 def effective(link: Link, defaults: Defaults) -> tuple[Impairments, Impairments]:

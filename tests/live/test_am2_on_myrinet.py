@@ -11,7 +11,9 @@ import pytest
 
 import testbed
 from testbed import Cluster, registry
+from testbed.controller.runs.run_options import Mode
 from testbed.runtime.logs import read_log
+from testbed.spec.elements import Link, Node
 from testbed.workloads.lookup import choose
 from tests.sim.scapy_captures import read_capture
 from tests.sim.small_workloads import SMALL
@@ -55,6 +57,17 @@ def test_every_workload_completes_on_lossy_links(name: str) -> None:
     assert any(counters["packets_resent"] for counters in result.counters.values())
     lost = [finding for finding in result.verdict.findings if finding.what in ("NIC lost", "relay lost")]
     assert {finding.measured for finding in lost} == {0}, "the emulator loses only frames of the configured loss"
+
+
+@pytest.mark.parametrize("mode", ["sim", "live"])
+@pytest.mark.parametrize("protocol", ["am2", "emp"])
+def test_a_cable_between_two_nics_is_a_network_without_switches(protocol: str, mode: Mode) -> None:
+    link = Link(ends=["n1", "n2"], kind="myrinet", loss="2%")
+    pair = Cluster(name="pair", seed=7, nodes=[Node(name="n1"), Node(name="n2")], links=[link])
+    result = testbed.run(pair, "random", protocol=protocol, mode=mode, settings={"messages": 60}, check=True)
+    assert result.checks is not None
+    assert result.checks.passed, result.checks.to_text()
+    assert len(result.rows) > 0
 
 
 def test_a_capture_at_a_nic_marks_the_frames_lost_on_its_cable(tmp_path: Path) -> None:

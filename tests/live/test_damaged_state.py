@@ -50,7 +50,7 @@ def nested_lists(path: Path) -> None:
 
 
 def long_number(path: Path) -> None:
-    path.write_text('{"format": 3, "created": ' + "9" * 5_000 + "}")
+    path.write_text('{"format": 4, "created": ' + "9" * 5_000 + "}")
 
 
 def wrong_type(path: Path) -> None:

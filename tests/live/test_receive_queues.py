@@ -96,11 +96,14 @@ def test_programs_are_pinned_to_the_core_of_their_worker_only_with_bind(bind: bo
         assert result.results[f"n1.{rank}"] == result.results[f"n2.{rank}"] == expected
 
 
-async def ping_between_barriers(comm: Comm, node: Node) -> str:  # noqa: ARG001  signature of a workload
+PINGS = 100
+
+
+async def ping_between_barriers(comm: Comm, node: Node) -> str:
     await comm.Barrier()
-    address = "10.0.0.2" if comm.rank < RANKS else "10.0.0.1"
+    address = "10.0.0.2" if node.name.startswith("n1") else "10.0.0.1"
     output = subprocess.run(
-        ["ping", "-c", "3", "-i", "0.02", address], capture_output=True, text=True, check=False
+        ["ping", "-c", f"{PINGS}", "-i", "0.002", address], capture_output=True, text=True, check=False
     ).stdout
     await comm.Barrier()
     return output
@@ -111,9 +114,32 @@ def test_ip_packets_keep_the_kernels_path_with_receive_workers() -> None:
     result = testbed.run(
         "star-2", ping_between_barriers, protocol="openmx", nics="shared", ranks_per_node=RANKS, queues=2
     )
-    assert all("3 received" in output for output in result.results.values())
+    assert all(f"{PINGS} received" in output for output in result.results.values())
     dropped = ("drop_invalid_type", "drop_bad_header_datalen", "drop_bad_check")
     assert not [counts[name] for counts in result.counters.values() for name in dropped if counts.get(name)]
+    assert (
+        sum(taken for node in ("n1", "n2") for taken, _ in workers(result, node, 2)) <= frames_sent(result) < 2 * PINGS
+    )
+
+
+@pytest.mark.requires("ping")
+def test_ip_packets_pass_no_receive_queue_of_a_modelled_nic() -> None:
+    """The NIC's DMA engine stores the frames of the modelled queues, whose interrupts and softirqs cores spend time on."""
+    result = testbed.run(
+        "openmx-2009", ping_between_barriers, protocol="openmx", mode="dilated", dilate=100, profile="openmx-2009",
+        ranks_per_node=2,
+    )  # fmt: skip
+    assert all(f"{PINGS} received" in output for output in result.results.values())
+    stored = [result.usage[node]["writing DMA engine"]["jobs"] for node in ("n1", "n2")]
+    assert min(stored) > 0
+    assert sum(stored) <= frames_sent(result) < 2 * PINGS
+
+
+def frames_sent(result: RunResult) -> int:
+    """Return the number of frames that Open-MX has sent, on all nodes."""
+    return sum(
+        count for counts in result.counters.values() for name, count in counts.items() if name.startswith("send_")
+    )
 
 
 def test_unsupported_receive_queues_are_rejected_with_the_supported_ones() -> None:

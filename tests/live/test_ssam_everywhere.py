@@ -22,9 +22,11 @@ from testbed.controller.conformance.parity import differing_flows, fates_by_flow
 from testbed.controller.runs.run_options import Mode
 from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
+from testbed.spec.elements import Link, Node
 from testbed.spec.toml_writer import to_toml
 from tests.live.testbed_command import assert_error
 from tests.live.testbed_command import testbed as command
+from tests.sim.scapy_captures import read_capture
 
 import_module("testbed.pytest_plugin.cluster_life")  # pytester unloads modules that its runs import
 
@@ -44,11 +46,20 @@ def star(seed: int = 7) -> Cluster:
 # One workload in three modes.
 
 
-def run_requests(folder: Path, mode: Mode, seed: int = 7) -> RunResult:
-    """Run random requests between all nodes with a checked history and logged fates."""
+def fibre() -> Cluster:
+    """Two nodes without a switch; the fibre between them loses cells."""
+    impairments = {"rate": "140mbit", "overhead": 2, "delay": "100us", "loss": "2%"}
+    return Cluster(
+        name="fibre", seed=7, nodes=[Node(name="n1"), Node(name="n2")],
+        links=[Link(ends=["n1", "n2"], kind="atm", **impairments)],  # type: ignore[arg-type]  # keys of a link
+    )  # fmt: skip
+
+
+def run_requests(folder: Path, mode: Mode, seed: int = 7, cluster: Cluster | None = None) -> RunResult:
+    """Run random requests between all nodes, of the star by default, with a checked history and logged fates."""
     return testbed.run(
-        star(seed), "am-random", protocol="ssam", mode=mode, dilate=100 if mode == "dilated" else None, check=True,
-        fates=True, settings={"requests": REQUESTS, "endpoints": 1, "largest": 200}, output=folder,
+        cluster or star(seed), "am-random", protocol="ssam", mode=mode, dilate=100 if mode == "dilated" else None,
+        check=True, fates=True, settings={"requests": REQUESTS, "endpoints": 1, "largest": 200}, output=folder,
     )  # fmt: skip
 
 
@@ -87,6 +98,30 @@ def test_requests_and_fates_equal_the_simulations(mode: Mode, simulated: Path, t
     )
     assert not differing
     assert compared >= 20
+
+
+@pytest.mark.parametrize("mode", ["live", "dilated"])
+def test_requests_and_fates_on_a_fibre_between_two_nodes_equal_the_simulations(mode: Mode, tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("sim", mode)}
+    results = [run_requests(folder, name, cluster=fibre()) for name, folder in folders.items()]
+    assert [result.checks is not None and result.checks.passed for result in results] == [True, True]
+    simulated, real = folders.values()
+    assert handled_and_replied(real) == handled_and_replied(simulated)
+    differing, compared = differing_flows(
+        fates_by_flow(read_log(simulated / FATES)), fates_by_flow(read_log(real / FATES))
+    )
+    assert (differing, compared >= 4) == ([], True), compared
+
+
+def test_a_capture_at_a_fibre_between_two_nodes_marks_the_lost_cells(tmp_path: Path) -> None:
+    path, log = tmp_path / "n1.pcapng", tmp_path / "fates.jsonl"
+    with fibre().up(fates=log) as cluster:
+        with cluster.capture("n1", path) as capture:
+            testbed.run(cluster, "am-random", protocol="ssam", settings={"requests": REQUESTS, "endpoints": 1})
+        assert capture.result is not None
+    lost = [frame for _, _, frame, met in read_capture(path) if "dropped by loss" in met]
+    assert len(lost) == len(list(read_log(log))) > 0, "both ends are interfaces, so that both directions are captured"
+    assert {len(frame) for frame in lost} == {14 + 53}
 
 
 def test_another_seed_has_other_fates(simulated: Path, tmp_path: Path) -> None:

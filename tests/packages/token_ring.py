@@ -25,7 +25,7 @@ RING = Kind(
     "ring", "token ring",
     lacks=("jitter", "distribution", "jitter_file", "rate", "rate_trace", "reorder", "queue", "queue_frames",
            "minimum_frame", "overhead", "cell_size", "cell_overhead"),
-    why_lacks="a ring has one rate and one order",
+    why_lacks="a ring has one rate and one order", needs_switch=True,
 )  # fmt: skip
 
 

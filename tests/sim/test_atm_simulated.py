@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -106,14 +107,32 @@ def test_cells_take_a_shortest_path_between_all_nodes_of_a_ring() -> None:
         assert all(not any(counters.values()) for counters in simulation.network.switches.values())
 
 
-def test_a_protocol_without_cells_is_rejected_on_an_atm_switch(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="a switch of ATM, which forwards by cells: frames of this protocol"):
-        testbed.run(load("ssam-1995-switch").description, "pingpong", mode="sim", output=tmp_path / "run")
+def test_a_full_output_fifo_leaves_cells_in_the_nic_until_the_fibre_has_sent_one() -> None:
+    """Section 3.2 of the SSAM paper: the SBA-100's output FIFO has 36 cells. One more is being sent."""
+    plug, offered = CellPlug(), 100
+    with Simulation(load("ssam-1995").description, plug) as simulation:
+        for _ in range(offered):
+            simulation.nodes["n1"].nic.ring_doorbell(1, 0, 0)
+        simulation.run_until(simulation.now() + 1)
+        fibre = simulation.network.link_directions["n1:eth0--n2:eth0", "forward"]
+        assert fibre.counters.blocked
+        assert fibre.counters.offered == 37
+        simulation.run_until(simulation.now() + (offered + 1) * 55 * 8 * 1_000_000_000 // 140_000_000)
+        times = [time for time, _ in plug.firmwares[1].cells]
+        assert len(times) == offered, "a full FIFO loses nothing"
+        assert {later - earlier for earlier, later in pairwise(times)} <= {3_142, 3_143}
+        assert fibre.counters.dropped == 0
+
+
+@pytest.mark.parametrize("topology", ["ssam-1995", "ssam-1995-switch"])
+def test_a_protocol_without_cells_is_rejected_on_an_atm_network(topology: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="node n1 is ATM, which forwards by cells: frames of this protocol"):
+        testbed.run(load(topology).description, "pingpong", mode="sim", output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     fabrics_of = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
     assert "atm" not in fabrics_of["emp"] + fabrics_of["am2"] + fabrics_of["tcp"]
 
 
 def test_jitter_on_an_atm_link_is_a_description_error() -> None:
-    with pytest.raises(DescriptionError, match=r"jitter on a link of ATM switches.*keeps the order of its cells"):
+    with pytest.raises(DescriptionError, match=r"jitter on a link of kind atm.*keeps the order of its cells"):
         Cluster.star(2, kind="atm", delay="5us", jitter="1us")

@@ -13,7 +13,7 @@ import testbed
 from testbed import Cluster
 from testbed.errors import DescriptionError, TestbedError, UnsupportedError
 from testbed.packages import offered_protocols
-from testbed.spec.elements import Link, Switch
+from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.kinds import registered
 
 PACKAGES = Path(__file__).parents[1] / "packages"
@@ -66,12 +66,17 @@ def test_runs_on_the_ring_are_reproducible_and_differ_from_those_on_ethernet(tmp
 
 
 def test_descriptions_that_the_ring_cannot_implement_are_rejected() -> None:
-    with pytest.raises(DescriptionError, match=r"jitter on a link of token ring switches.*one rate and one order"):
+    with pytest.raises(DescriptionError, match=r"jitter on a link of kind ring.*one rate and one order"):
         Cluster.star(2, kind="ring", delay="5us", jitter="1us")
     with pytest.raises(
         DescriptionError, match=r"'rings'.*expected ethernet, myrinet, atm or ring.*did you mean 'ring'"
     ):
         Cluster.star(2, kind="rings")
+    pair = [Node(name="n1"), Node(name="n2")]
+    with pytest.raises(
+        DescriptionError, match=r"kind: found 'ring' between two nodes.*a switch of that kind between them"
+    ):
+        Cluster(name="pair", nodes=pair, links=[Link(ends=["n1", "n2"], kind="ring")])
     with pytest.raises(UnsupportedError, match=r"s1:1--s2:1: a ring has stations, and no cable to another ring"):
         testbed.run(
             Cluster(

@@ -215,7 +215,7 @@ def test_nics_that_cannot_reach_each_other_are_refused_before_anything_starts(tm
 def test_a_protocol_without_routes_is_refused_on_myrinet_before_there_is_a_folder(
     protocol: str, mode: Mode, tmp_path: Path
 ) -> None:
-    with pytest.raises(UnsupportedError, match="a switch of Myrinet, which forwards by source routes"):
+    with pytest.raises(UnsupportedError, match="is Myrinet, which forwards by source routes"):
         testbed.run("now-1998", "pingpong", protocol=protocol, mode=mode, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -37,8 +37,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
         update={"links": tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)}
     )
     samples_by_key: dict[tuple[str, str], list[float]] = {}
-    paper = Cluster.back_to_back(rate="140mbit", overhead=-12).model_copy(update={"name": "fibre"})
-    with direct.up() as near, paper.up() as fibre:
+    with direct.up() as near, Cluster.load("ssam-1995").up() as fibre:
         contenders = {
             EMP: lambda: _trip(near, "emp trip", count, spin=True),
             SSAM: lambda: _trip(near, "ssam trip", count, spin=True),
@@ -52,7 +51,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
                     samples_by_key.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
                     samples_by_key.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
     settings = {
-        "cluster": {EMP: "two nodes, one pair of interfaces", SSAM: "the same", SSAM_RELAYED: "a fibre as ssam-1995's"},
+        "cluster": {EMP: "two nodes, one pair of interfaces", SSAM: "the same", SSAM_RELAYED: "ssam-1995"},
         "bytes": {EMP: 4, SSAM: 40, SSAM_RELAYED: 40}, "count": count, "interleaved": list(contenders),
         "waiting": {EMP: "spinning", SSAM: "spinning", SSAM_RELAYED: "sleeping"}, "processors": [SENDER, RECEIVER],
     }  # fmt: skip

@@ -22,7 +22,6 @@ from testbed.kernel.datapaths import Choice, choose
 from testbed.kernel.filesystem import read_text
 from testbed.runtime.logs import read_log
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
-from testbed.spec.kinds import Kind
 from testbed.spec.layout import ConfiguredDatapath, Impairment, Layout, Link, Tunnel
 from testbed.spec.units import format_duration
 
@@ -62,7 +61,7 @@ class DatapathSelector:
         """Choose the datapath of a link. Refusals are collected for `check_refusals`."""
         sides = [in_force(link, direction, self._injected) for direction in BOTH]
         down = is_down(link, self._injected)
-        kind = self._kind(link)
+        kind = link.model
         if not (down or any(side.whole for side in sides) or kind):
             return
         for side in sides:
@@ -71,7 +70,7 @@ class DatapathSelector:
             if (tunnel := self._tunnels.get(link.name)) is not None:
                 sides = [_without_underlay(side, tunnel) for side in sides]
             gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
-            link_service, notes = self._link_service(link, sides, kind, down=down)
+            link_service, notes = self._link_service(link, sides, down=down)
         except UnsupportedError as error:
             self._refusals.append(f"  {link.name}: {str(error).removeprefix(f'{link.name}: ')}")
             return
@@ -95,21 +94,18 @@ class DatapathSelector:
         if self._refusals:
             raise UnsupportedError("\n".join([f"{self._layout.name} cannot have its impairments:", *self._refusals]))
 
-    def _kind(self, link: Link) -> Kind | None:
-        """Return the kind of the modelled switches at the link's ends, if any."""
-        return self._modelled.get(link.a.owner) or self._modelled.get(link.b.owner)
-
     def _plugs(self, link: Link) -> tuple[Plug | None, Plug | None]:
         """Return the ports of modelled switches at a link's ends."""
         a, b = (Plug(end.owner, int(end.port)) if end.owner in self._modelled else None for end in (link.a, link.b))
         return a, b
 
-    def _link_service(
-        self, link: Link, sides: list[InForce], kind: Kind | None, *, down: bool
-    ) -> tuple[LinkService, tuple[str, ...]]:
+    def _link_service(self, link: Link, sides: list[InForce], *, down: bool) -> tuple[LinkService, tuple[str, ...]]:
+        kind = link.model
         forward, backward = [side.whole for side in sides]
         if kind and (only := self._asked if link.datapath == "auto" else link.datapath) not in ("auto", "relay"):
-            raise UnsupportedError(f"the datapath {only!r} cannot carry this: {kind.title}'s switches are in the relay")
+            raise UnsupportedError(
+                f"the datapath {only!r} cannot carry this: links of kind {kind.name} are in the relay"
+            )
         if link.datapath == "direct":
             raise UnsupportedError(
                 'it is declared datapath = "direct": one pair of interfaces, with nothing between them that could be '
@@ -129,11 +125,10 @@ class DatapathSelector:
         return LinkService(choice.datapath, forward, backward, down), choice.notes
 
     def _carries_gso(self, link: Link, direction: DirectionName, side: InForce) -> bool:
-        kind = self._kind(link)
-        key = side.impairment, tuple(side.rules.values()), side.replay, kind.name if kind else ""
+        key = side.impairment, tuple(side.rules.values()), side.replay, link.kind
         result = self._gso.get(key)
         if result is None:
-            result = self._gso[key] = carries_gso(self._layout, link, direction, side, self.files, kind)
+            result = self._gso[key] = carries_gso(self._layout, link, direction, side, self.files)
         return result
 
 
@@ -161,10 +156,8 @@ def carries_gso(
     direction: DirectionName,
     side: InForce | RelayedDirection,
     files: Mapping[str, str],
-    kind: Kind | None = None,
 ) -> bool:
-    """Whether the relay would forward GSO frames unsegmented. kind: kind of modelled switches at the link's ends, which
-    never do.
+    """Whether the relay would forward GSO frames unsegmented; modelled networks never do.
 
     Raises the model's errors, so that impairments are validated for any datapath.
     """
@@ -174,8 +167,8 @@ def carries_gso(
     if side.replay:
         rules.add(0, Replay(read_log(Path(side.replay))))
     options = FateOptions(layout.seed, rules=rules, files=files)
-    if kind is not None:
-        fabrics.fabric(kind.name).network().join(link.name, direction, side.impairment, options)
+    if link.model:
+        fabrics.fabric(link.kind).network().join(link.name, direction, side.impairment, options)
         return False
     return LinkDirection(link.name, direction, side.impairment, options).carries_gso and not side.replay
 

@@ -46,11 +46,8 @@ def decide(
     """
     injected = tuple(injected)
     injected_links = {name for injection in injected for name in injection.links}
-    modelled = layout.simulated_switches().keys()
     impaired = [
-        link
-        for link in layout.links
-        if link.name in injected_links or link.forward or link.backward or modelled & {link.a.owner, link.b.owner}
+        link for link in layout.links if link.name in injected_links or link.forward or link.backward or link.model
     ]
     if not impaired:
         return Decisions()

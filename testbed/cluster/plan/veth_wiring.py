@@ -32,8 +32,8 @@ A link that the relay forwards is *diverted*: it stays plugged or joined, and it
 A link to another machine has a *tunnel* (VXLAN) in the wire namespace instead of its end there; it is otherwise wired as
 if the tunnel were the far end of a node's pair.
 
-Modelled switches (those of Myrinet) and the cables between them exist only in the relay. A NIC at one of them has a
-pair whose far end, in the wire namespace, is always free.
+Modelled networks (Myrinet, ATM) exist only in the relay. A NIC in one of them has a pair whose far end, in the wire
+namespace, is always free.
 """
 
 from __future__ import annotations
@@ -134,14 +134,13 @@ def free_ends(layout: Layout, name: str) -> tuple[str, str]:
 
 def all_free_ends(layout: Layout) -> dict[str, tuple[str, str]]:
     """Return the free ends of all links that can be spliced, by link name."""
-    modelled = layout.simulated_switches()
     switches = {switch.name for switch in layout.switches}
     ends_by_link = {}
     for link, ends in zip(layout.links, wire_ends(layout), strict=True):
         if link.datapath == "direct":
             continue
-        if modelled.keys() & {link.a.owner, link.b.owner}:
-            a, b = ("" if at.owner in modelled else end for at, end in zip((link.a, link.b), ends, strict=True))
+        if link.model:
+            a, b = ("" if at.owner in switches else end for at, end in zip((link.a, link.b), ends, strict=True))
             ends_by_link[link.name] = a, b
         else:
             ends_by_link[link.name] = _free_ends(link, ends, switches)
@@ -206,7 +205,7 @@ class Wiring:
     stay down until their port settings are made; otherwise the first broadcast would circulate at switches with planned
     forwarding, and a patch would duplicate it. made_up: devices that are set up when they are made. hooked: ports whose
     frames can be diverted. of_link: link name -> its devices in the wire namespace. detours: link name -> its
-    diversion. uplinks: NICs at modelled switches. tunnels: device -> (link name, tunnel to its end on another machine).
+    diversion. uplinks: NICs in modelled networks. tunnels: device -> (link name, tunnel to its end on another machine).
     """
 
     def __init__(self, layout: Layout, spliced: Collection[str] = (), diverted: Collection[str] = ()) -> None:
@@ -222,9 +221,9 @@ class Wiring:
         self.stages: dict[str, Stage] = {}
         self.detours: dict[str, Detour] = {}
         self.uplinks: list[Device] = []
-        self._modelled = layout.simulated_switches()
+        modelled = layout.simulated_switches()
         self.ports: dict[str, dict[int, Device]] = {
-            switch.name: {} for switch in layout.switches if switch.name not in self._modelled
+            switch.name: {} for switch in layout.switches if switch.name not in modelled
         }
         self.of_link: dict[str, list[Device]] = {}
         for link, ends in zip(layout.links, wire_ends(layout), strict=True):
@@ -250,8 +249,8 @@ class Wiring:
 
     def _wire_link(self, link: Link, devices: tuple[str, str], *, spliced: bool, diverted: bool) -> None:
         ends = [link.a, link.b]
-        if self._modelled.keys() & {link.a.owner, link.b.owner}:
-            self._wire_to_modelled(link, devices)
+        if link.model:
+            self._wire_modelled(link, devices)
             return
         outer = [end for end in ends if end.owner not in self.ports]  # nodes, and ends on other machines
         if link.datapath == "direct":
@@ -310,10 +309,10 @@ class Wiring:
             at = (wire_side[link.a], wire_side[link.b]) if two_nodes else (device,)
             self.detours[link.name] = Detour(*_patch(at[0]), at)
 
-    def _wire_to_modelled(self, link: Link, devices: tuple[str, str]) -> None:
+    def _wire_modelled(self, link: Link, devices: tuple[str, str]) -> None:
         for end, device in zip((link.a, link.b), devices, strict=True):
-            if end.owner not in self._modelled:
-                nic = self._nics[end.owner, end.port]
+            nic = self._nics.get((end.owner, end.port))
+            if nic is not None:
                 self.cables.append(
                     Cable(link.name, (namespace_names.WIRE, device), (end.owner, end.port), nic.mtu, far_mac=nic.mac)
                 )

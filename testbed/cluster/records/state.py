@@ -46,7 +46,7 @@ from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.layout_json import check_ends, to_json, unchecked
 
-FORMAT = 3
+FORMAT = 4
 
 LOCK_TIMEOUT = 30.0  # seconds that a command waits for another one on the same cluster
 

@@ -74,7 +74,7 @@ def measure(store: Store, state: State, target: Target, seconds: float | None, t
     findings += spans.machine_findings(before, after, table)
     notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changes)]
     notes += _notes_on_models(state.layout, chosen)
-    if not (chosen or state.layout.simulated_switches()):
+    if not (chosen or any(link.model for link in state.layout.links)):
         notes.append(NOTHING_PROBED)
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
@@ -101,8 +101,7 @@ class _ProbedPath:
 def _directions(store: Store, state: State, target: Target) -> list[_ProbedPath]:
     """Choose the directions of links that have interfaces at both ends."""
     layout = state.layout
-    modelled = layout.simulated_switches().keys()
-    links = [link for link in _links(state, target) if not modelled & {link.a.owner, link.b.owner}]
+    links = [link for link in _links(state, target) if not link.model]
     directions = [
         (link, direction) for link in links for direction in BOTH if _is_probed(state, target, link, direction)
     ]
@@ -124,7 +123,7 @@ def _directions(store: Store, state: State, target: Target) -> list[_ProbedPath]
 
 
 def _routed(state: State, target: Target) -> list[_ProbedPath]:
-    """Choose paths, in both directions, across the links at source-routed switches."""
+    """Choose paths, in both directions, across the links of modelled networks."""
     layout = state.layout
     routed = routed_links(layout)
     probed_links = {
@@ -171,17 +170,17 @@ def _is_probed(state: State, target: Target, link: Link, direction: DirectionNam
 
 
 def _notes_on_models(layout: Layout, chosen: Sequence[_ProbedPath]) -> list[str]:
-    """Return notes on whether and how links of modelled switches were probed."""
+    """Return notes on whether and how links of modelled networks were probed."""
     notes = []
-    routed = {end.owner for link in routed_links(layout) for end in (link.a, link.b)}
-    for kind, is_probed in {(kind, name in routed): None for name, kind in layout.simulated_switches().items()}:
+    routed = routed_links(layout)
+    for kind, is_probed in {(kind, link in routed): None for link in layout.links if (kind := link.model)}:
         if not is_probed:
             framing = f"frames there need {kind.framing}"
             reason = framing if kind.framing else "the switch is a model, and only one end of each link is an interface"
-            notes.append(f"links of {kind.title} switches were not probed: {reason}")
+            notes.append(f"{kind.title} links were not probed: {reason}")
         elif chosen:
             notes.append(
-                f"links of {kind.title} switches were probed from NIC to NIC: a finding covers all links of the path and "
+                f"{kind.title} links were probed from NIC to NIC: a finding covers all links of the path and "
                 "their combined impairments"
             )
     return notes

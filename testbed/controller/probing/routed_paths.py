@@ -45,11 +45,11 @@ class RoutedPath:
 
 
 def routed_links(layout: Layout) -> list[Link]:
-    """Return the links of switches whose fabric can route frames along a given path."""
+    """Return the links whose fabric can route frames along a given path."""
     routing = {
-        name for name, kind in layout.simulated_switches().items() if isinstance(fabrics.fabric(kind.name), Routing)
+        kind for kind in {link.kind for link in layout.links if link.model} if isinstance(fabrics.fabric(kind), Routing)
     }
-    return [link for link in layout.links if routing & {link.a.owner, link.b.owner}]
+    return [link for link in layout.links if link.kind in routing]
 
 
 def routed_paths(layout: Layout, chosen: Sequence[Link]) -> list[RoutedPath]:
@@ -59,6 +59,9 @@ def routed_paths(layout: Layout, chosen: Sequence[Link]) -> list[RoutedPath]:
     paths: list[RoutedPath | None] = []
     for link in chosen:
         nics = [end for end in (link.a, link.b) if not graph.is_switch(end)]
+        if len(nics) == 2:
+            paths += [graph.path(link, "forward", [link.a]), graph.path(link, "backward", [link.b])]
+            continue
         if nics:
             paths.append(graph.path(link, THERE_AND_BACK, [nics[0], graph.other_end(nics[0])]))
             continue
@@ -76,7 +79,7 @@ class _Graph:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._kinds = layout.simulated_switches()
+        self._switches = layout.simulated_switches().keys()
         self._cables: dict[End, tuple[Link, DirectionName, End]] = {}
         self._ports: dict[str, list[End]] = {}
         for link in layout.links:
@@ -86,7 +89,7 @@ class _Graph:
             self._ports.setdefault(end.owner, []).append(end)
 
     def is_switch(self, end: End) -> bool:
-        return end.owner in self._kinds
+        return end.owner in self._switches
 
     def other_end(self, end: End) -> End:
         return self._cables[end][2]
@@ -113,7 +116,7 @@ class _Graph:
         hops = tuple(
             (outgoing.owner, int(self.other_end(previous).port), int(outgoing.port)) for previous, outgoing in pairwise(ends)
         )  # fmt: skip
-        fabric = fabrics.fabric(self._kinds[ends[1].owner].name)
+        fabric = fabrics.fabric(link.kind)
         assert isinstance(fabric, Routing)
         source, sink = ends[0], self.other_end(ends[-1])
         route = Way(source.owner, sink.owner, hops)

@@ -134,7 +134,7 @@ class RunTimeoutError(TestbedError):
 
 def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
     """Check that a workload can run on all nodes. Raises UnsupportedError if a node has no NIC, if its frames cannot reach
-    the other nodes by raw Ethernet, if switches cannot forward them, or if nodes cannot have several ranks;
+    the other nodes by raw Ethernet, if networks cannot forward them, or if nodes cannot have several ranks;
     DescriptionError for too few ranks."""
     for node in layout.nodes:
         if not node.nics:
@@ -143,7 +143,7 @@ def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
     if lacking:
         first = min(lacking)
         raise UnsupportedError(
-            f"node {first} is connected to a switch of {lacking[first].title}, which forwards by {lacking[first].framing}: "
+            f"the network of node {first} is {lacking[first].title}, which forwards by {lacking[first].framing}: "
             f"frames of this protocol have none{_alternatives(lacking[first])}"
         )
     if not protocol.uses_kernel_sockets and (unreachable := _unreachable_node(layout)):
@@ -175,8 +175,8 @@ def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
     if framed:
         first = min(framed)
         raise UnsupportedError(
-            f"node {first} is connected to a switch that forwards by {framed[first].framing}, which select a NIC and not "
-            f"one of its functions: use one rank per node"
+            f"the network of node {first} forwards by {framed[first].framing}, which select a NIC and not one of its "
+            f"functions: use one rank per node"
         )
 
 

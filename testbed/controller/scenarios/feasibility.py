@@ -207,22 +207,21 @@ def _restarts_program(fault: Fault) -> bool:
 
 
 def _framed(fault: Traffic | Incast, layout: Layout) -> dict[str, Kind]:
-    """Return the nodes of a load that are connected to switches with a framing, with the kinds of these switches."""
+    """Return the nodes of a load that are in networks with a framing, with the kinds of these networks."""
     framed = layout.framed_nodes()
     names = (*senders_of(layout, fault), node_of(layout, fault.receiver))
     return {name: framed[name] for name in names if name in framed}
 
 
 def _unsupported_impairments(fault: Fault, layout: Layout) -> list[str]:
-    """Return a reason for each link of a modelled switch that does not support the impairment on any datapath."""
+    """Return a reason for each link of a modelled network that does not support the impairment on any datapath."""
     injection = injection_of(fault, layout)
     if injection is None:
         return []
-    refusals, modelled = [], layout.simulated_switches()
+    refusals = []
     for link, direction in injection.places:
         cable = next(cable for cable in layout.links if cable.name == link)
-        kind = modelled.get(cable.a.owner) or modelled.get(cable.b.owner)
-        if kind and (keys := kind.unsupported(in_force(cable, direction, (injection,)).impairment)):
+        if (kind := cable.model) and (keys := kind.unsupported(in_force(cable, direction, (injection,)).impairment)):
             refusals.append(f"{link}: {kind.why_lacks}: it can have no {', '.join(keys)}")
     return list(dict.fromkeys(refusals))
 

@@ -25,6 +25,7 @@ from testbed.kernel import loss_classifier, namespaces, softnet, userns
 from testbed.kernel.loss_classifier import Counters
 from testbed.kernel.rtnl_dump import by_name, interfaces
 from testbed.runtime.relay.orders import DIRECTIONS
+from testbed.spec.layout import Layout
 
 _PROC_STAT: Final = Path("/proc/stat")
 _STEAL: Final = 7  # index: user, nice, system, idle, iowait, irq, softirq, steal
@@ -127,16 +128,18 @@ NICs."""
 def switch_counts(cluster: RunningCluster) -> SwitchCounts:
     """Read the counters of modelled switches; empty if the relay does not answer."""
     layout = cluster.state.layout
-    names = layout.simulated_switches()
-    report = relay_client.report(Store(), cluster.state) if names else None
-    if report is None:
-        return {}
+    report = relay_client.report(Store(), cluster.state) if layout.simulated_switches() else None
+    return switch_counts_of(layout, report) if report is not None else {}
+
+
+def switch_counts_of(layout: Layout, report: Mapping[str, Any]) -> SwitchCounts:
+    """Return the counters of modelled switches in a report of the relay."""
     counts = {name: {**by_cause, "stops": 0} for name, by_cause in report["switches"].items()}
     for link in layout.links:
         for direction in DIRECTIONS:
-            stops = report["links"].get(link.name, {}).get(direction, {}).get("stops", 0)
-            if stops:
-                counts[(link.b if direction == "forward" else link.a).owner]["stops"] += stops
+            owner = (link.b if direction == "forward" else link.a).owner
+            if owner in counts:
+                counts[owner]["stops"] += report["links"].get(link.name, {}).get(direction, {}).get("stops", 0)
     return counts
 
 

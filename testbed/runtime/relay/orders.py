@@ -40,8 +40,8 @@ class RelayedLink:
     """A link that the relay forwards.
 
     a, b: its ends in the wire namespace; frames of the forward direction arrive on a. taps: the interfaces at which the
-    relay receives the frames that arrive on a and b; empty: a and b themselves. fabric: the kind of the modelled switches
-    at its ends, or empty; plugs: their ports, instead of a and b. is_cut: the cable at a modelled switch is pulled.
+    relay receives the frames that arrive on a and b; empty: a and b themselves. fabric: the kind of its network if that
+    is modelled, or empty; plugs: ports of modelled switches, instead of a and b. is_cut: its cable is pulled.
     """
 
     name: str
@@ -88,8 +88,8 @@ class Orders:
         return replace(self, links=tuple(link for link in self.links if self.process_of(link) == number))
 
     def process_of(self, link: RelayedLink) -> int:
-        """Return the number of the process that forwards a link. All links at modelled switches of one kind belong to one
-        process, which runs their network."""
+        """Return the number of the process that forwards a link. All links of modelled networks of one kind belong to
+        one process, which runs their network."""
         return crc32((link.fabric or link.name).encode()) % self.processes
 
     def processes_of(self) -> dict[str, int]:
@@ -155,7 +155,7 @@ class Orders:
 
 
 def _plugs_to_json(link: RelayedLink) -> dict[str, Any]:
-    """Return the keys that only links at modelled switches have."""
+    """Return the keys that only links of modelled networks have."""
     if not link.fabric:
         return {}
     return {

@@ -101,7 +101,9 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
 
 @pytest.mark.parametrize("configured", ["direct", "netem", "tc"])
 def test_only_the_relay_forwards_them(configured: ConfiguredDatapath) -> None:
-    with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: Myrinet's switches"):
+    with pytest.raises(
+        UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: links of kind myrinet"
+    ):
         decide_datapaths(layout(), configured=configured)
 
 

@@ -10,6 +10,7 @@ from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.routed_paths import THERE_AND_BACK, RoutedPath, combine, routed_links, routed_paths
 from testbed.fabric.myrinet.route import delta, is_intact
 from testbed.fates.header_fields import skip_route
+from testbed.spec.elements import Link, Node
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.resolver import resolve
 
@@ -51,6 +52,17 @@ def test_a_nics_link_is_crossed_there_and_back_and_a_cable_on_the_shortest_way_b
 def test_every_link_of_the_now_is_on_a_path() -> None:
     layout = resolve(Cluster.now())
     assert {link for link, _ in paths(layout)} == {link.name for link in layout.links}
+
+
+@pytest.mark.parametrize("kind", ["atm", "myrinet"])
+def test_a_cable_between_two_nics_is_probed_in_each_direction(kind: str) -> None:
+    pair = Cluster(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[Link(ends=["n1", "n2"], kind=kind)])
+    found = paths(resolve(pair))
+    assert {key: (path.source.owner, path.sink.owner) for key, path in found.items()} == {
+        ("n1:eth0--n2:eth0", "forward"): ("n1", "n2"),
+        ("n1:eth0--n2:eth0", "backward"): ("n2", "n1"),
+    }
+    assert [[way for _, way in path.crossed] for path in found.values()] == [["forward"], ["backward"]]
 
 
 def test_probes_of_an_atm_network_are_cells_of_the_circuit_between_two_nics() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from testbed.controller.verdict.counter_snapshots import switch_counts_since
+from testbed.controller.verdict.counter_snapshots import switch_counts_of, switch_counts_since
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
 
 
 def test_counts_before_a_run_are_excluded() -> None:
@@ -14,4 +17,17 @@ def test_counts_before_a_run_are_excluded() -> None:
 def test_a_restarted_relay_counts_from_zero() -> None:
     assert switch_counts_since({"s1": {"no_port": 3, "stops": 1}}, {"s1": {"no_port": 2, "stops": 4}}) == {
         "s1": {"no_port": 2, "stops": 4}
+    }
+
+
+def test_stops_on_a_link_between_two_nics_are_no_switchs() -> None:
+    layout = resolve(
+        Description(
+            name="c", nodes=[Node(name="n1"), Node(name="n2")], switches=[Switch(name="s1", kind="atm")],
+            links=[Link(ends=["n1", "s1"]), Link(ends=["n1", "n2"], kind="atm")],
+        )
+    )  # fmt: skip
+    links = {link.name: {"forward": {"stops": number}} for number, link in enumerate(layout.links, 3)}
+    assert switch_counts_of(layout, {"switches": {"s1": {"full": 1}}, "links": links}) == {
+        "s1": {"full": 1, "stops": 3}
     }

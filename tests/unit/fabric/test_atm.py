@@ -133,6 +133,23 @@ def test_a_nics_full_output_rejects_cells_and_announces_free_space() -> None:
     assert [number for _, number in star.came[1]] == [0, 1, 2, 3, 4, 99]
 
 
+def test_on_a_fibre_between_two_nics_each_cell_of_a_frame_has_a_fate_and_the_full_fifo_rejects_the_next_frame() -> None:
+    rules = RuleSet(known_fields())
+    rules.add(0, "drop atm.vci == 33 and nth(3)")
+    network = Network(replace(HARDWARE, fifo=4))
+    fibre = network.join("n1--n2", "forward", Impairment(), FateOptions(7, rules=rules, fields=known_fields()))
+    came: list[Arrival] = []
+    fibre.receive = lambda now, frame: came.append((now, frame[-1]))
+    cells = [header(circuit(0, 1, 2)) + number.to_bytes(PAYLOAD, "big") for number in range(6)]
+    assert fibre.offer(0, HEAD + b"".join(cells))
+    assert not fibre.offer(0, HEAD + cells[0]), "one is being sent, and four wait"
+    assert fibre.entrance.counters.blocked == 1
+    while network.deadline is not None:
+        network.poll(network.deadline)
+    assert came == [(CELL_TIME * (place + 1), number) for place, number in enumerate((0, 1, 3, 4, 5))]
+    assert fibre.entrance.counters.dropped == 1
+
+
 def test_a_switchs_full_output_buffer_drops_cells_and_counts_them() -> None:
     senders, cells, buffer = 8, 50, 10
     star = Star(senders + 1, hardware=replace(HARDWARE, buffer=buffer, fifo=cells))

@@ -87,8 +87,8 @@ def test_indivisible_groups_stay_together() -> None:
         (Switch("m1", "myrinet", (0, 1)),),
         (
             Link(End("n1", "0"), End("n2", "0"), datapath="direct"),
-            Link(End("n3", "0"), End("m1", "0")),
-            Link(End("n4", "0"), End("m1", "1")),
+            Link(End("n3", "0"), End("m1", "0"), kind="myrinet"),
+            Link(End("n4", "0"), End("m1", "1"), kind="myrinet"),
         ),
     )  # fmt: skip
     placement = place(direct, THREE)

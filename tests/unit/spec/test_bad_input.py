@@ -217,6 +217,38 @@ def test_switches_of_different_kinds_do_not_fit_each_other() -> None:
     assert message.expected == "switches of one kind"
 
 
+NODES_AND_SWITCH = 'name = "c"\nnode = [{name = "n1"}, {name = "n2"}]\nswitch = [{name = "s1", kind = "atm"}]\n'
+
+
+def test_the_kind_of_a_link_at_a_switch_is_the_switchs() -> None:
+    links = '[[link]]\nends = ["n1", "s1"]\n[[link]]\nends = ["n2", "s1"]\nkind = {}'
+    problem = only_problem(NODES_AND_SWITCH + links.format('"myrinet"'))
+    assert (problem.path, problem.found) == ("link[2].kind", "'myrinet'")
+    assert problem.expected == "'atm', the kind of the switch s1, or no kind: it is implied"
+    assert only_problem(NODES_AND_SWITCH + links.format('"ethernet"')).path == "link[2].kind"
+    layout = resolve(parse(NODES_AND_SWITCH + links.format('"atm"'), "x"))
+    assert [link.kind for link in layout.links] == ["atm", "atm"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "expected"),
+    [
+        ('kind = "token-ring"', "link[1].kind", "ethernet, myrinet or atm"),
+        ('kind = "atm"\ndatapath = "direct"', "link[1].datapath", "'auto': links of kind atm are in the relay"),
+        ('kind = "atm"\ndatapath = "netem"', "link[1].datapath", "'auto': links of kind atm are in the relay"),
+        ('kind = "atm"\njitter = "1us"\ndelay = "1ms"', "link[1].jitter", "keeps the order of its cells"),
+        ('kind = "myrinet"\nqueue = "64KiB"', "link[1].queue", "keeps the order of its frames"),
+    ],
+)
+def test_a_cable_between_two_nodes_has_what_its_kind_allows(keys: str, path: str, expected: str) -> None:
+    text = 'name = "c"\nnode = [{name = "n1"}, {name = "n2"}]\n[[link]]\nends = ["n1", "n2"]\n'
+    problem = only_problem(text + keys)
+    assert problem.path == path
+    assert expected in problem.expected
+    (link,) = resolve(parse(text, "x")).links
+    assert link.kind == "ethernet"
+
+
 def nic(*lines: str) -> str:
     """Two nodes on a switch; the lines describe n1's NIC."""
     return (
@@ -639,7 +671,8 @@ _PART = st.fixed_dictionaries({}, optional={
     }), max_size=3),
     "link": st.lists(st.fixed_dictionaries({
         "ends": st.lists(st.sampled_from(["n1", "n2", "s1", "s2", "s1:1", "n1:eth1", "x"]), min_size=1, max_size=2),
-    }, optional={"jitter": st.just("1us"), "delay": st.sampled_from(["1us", 1]), "datapath": st.just("direct")}),
+    }, optional={"jitter": st.just("1us"), "delay": st.sampled_from(["1us", 1]), "datapath": st.just("direct"),
+        "kind": st.sampled_from(["ethernet", "atm", "x"])}),
         max_size=4),
     "network": st.sampled_from(["10.0.0.0/8", "10.0.0.0/30", "x"]),
     "network6": st.sampled_from(["fd00::/48", "fd00::/64", 7]),
