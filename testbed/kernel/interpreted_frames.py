@@ -10,12 +10,11 @@ import ctypes
 import errno
 import mmap
 import os
-import select
 import socket
 import struct
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate, chain
 from typing import Final
 
@@ -69,25 +68,23 @@ class FrameCalls:
     """Calls of one packet socket, one frame each. It may read frames ahead: the descriptor tells of frames that have come
     only once `receive` has returned None."""
 
-    __slots__ = ("_longest", "_looks", "_opened", "_poll", "_receive", "send")
+    __slots__ = ("_longest", "_receive", "close", "send")
 
     def __init__(self, opened: socket.socket, longest: int) -> None:
         """opened: `close` closes it. longest: bytes of a frame, 1 or more; longer ones are cut."""
         if longest < 1:
             raise ValueError(f"a frame has 1 byte or more, not {longest}")
-        self._opened = opened
         self._longest = longest
         self._receive = opened.recv
-        self._looks = select.epoll()
-        self._looks.register(opened.fileno(), select.EPOLLIN)
-        self._poll: Callable[[float], Sequence[object]] = self._looks.poll
         self.send: Callable[[Buffer], int] = opened.send
         """Send a frame; return its length. Waits while the interface takes no more. OSError."""
+        self.close: Callable[[], None] = opened.close
+        """Close the socket: all calls raise OSError from now on."""
 
     def receive(self) -> bytes | None:
         """Receive the next frame; None where none has come, or the interface is down. OSError."""
-        if not self._poll(0):  # a tenth of the time of BlockingIOError
-            return None
+        # The exception takes longer than to look at the descriptor first (1.3 us; poll 0.5, epoll 0.3), but a frame that
+        # has come is here sooner: round trips of bare sockets by exceptions 7.8 us, by poll 8.5, by epoll 10.
         try:
             return self._receive(self._longest, _MSG_DONTWAIT)
         except BlockingIOError:
@@ -96,12 +93,6 @@ class FrameCalls:
             if error.errno not in DOWN:
                 raise
             return None
-
-    def close(self) -> None:
-        """Close the socket: all calls raise OSError from now on."""
-        self._poll = _always
-        self._looks.close()
-        self._opened.close()
 
 
 class Arena:
@@ -208,11 +199,6 @@ class Arena:
             elif (reason := ctypes.get_errno()) != errno.EINTR:
                 return sent, reason
         return sent, 0
-
-
-def _always(_: float) -> tuple[bool]:
-    """Report a pending event: reading the socket then raises its error."""
-    return (True,)
 
 
 def _address(buffer: bytearray) -> int:

@@ -57,7 +57,7 @@ class Driver(engine_loop.Waiter):
         self._deadline: int | None = None  # the deadline set in the kernel
         self._others = select.poll()
         self._has_others = False  # whether another descriptor has been watched
-        self._waiter = Waiter(0)
+        self._waiter = Waiter(0, is_light=True)
         self._waiter.watch(wire.fileno())
 
     def close(self) -> None:

@@ -20,9 +20,10 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(writer)
 
 
-@pytest.fixture(params=[SPIN, 0], ids=["spinning", "never spinning"])
+@pytest.fixture(params=[(SPIN, False), (0, False), (0, True)], ids=["spinning", "never spinning", "light"])
 def waiter(request: pytest.FixtureRequest) -> Iterator[Waiter]:
-    waiter = Waiter(request.param)
+    spin, is_light = request.param
+    waiter = Waiter(spin, is_light=is_light)
     yield waiter
     waiter.close()
 
