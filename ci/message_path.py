@@ -24,7 +24,6 @@ from testbed import Cluster
 ROOT = Path(testbed.__file__).parents[1]
 ENDS = {
     ("testbed/sim/sim_direction.py", "enter"),
-    ("testbed/sim/sim_network.py", "enter"),
     ("testbed/runtime/nodes/veth_port.py", "send"),
 }
 """Where a frame leaves a NIC: what is entered there does not belong to the way any more."""

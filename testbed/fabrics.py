@@ -1,4 +1,4 @@
-"""The registered fabrics with modelled switches, by kind of switch."""
+"""The registered fabrics, by kind of switch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import cast
 
 from testbed import registry
 from testbed.fabric.interface import Fabric, Table
-from testbed.spec.kinds import ETHERNET, registered
+from testbed.spec.kinds import DEFAULT, registered
 from testbed.spec.layout import Layout
 
 
@@ -28,5 +28,5 @@ def tables(layout: Layout) -> dict[str, Table]:
 
 
 def names() -> list[str]:
-    """All available kinds of switches."""
-    return [ETHERNET.name, *registry.offered(registry.FABRICS)]
+    """All available kinds of switches, the default one first."""
+    return sorted(registry.offered(registry.FABRICS), key=DEFAULT.name.__ne__)

@@ -36,6 +36,13 @@ MALFORMED: Final = -1
 """The packet has a right checksum and invalid content: it is not answered."""
 
 _SLOT_OFFSETS: Final = layout.SLOT_OFFSETS
+_SUBJECT_BITS: Final = layout.SUBJECT_BITS
+_ARRIVED_REPLIES: Final = layout.ARRIVED_REPLIES
+_ARRIVED_REQUESTS: Final = layout.ARRIVED_REQUESTS
+_MAX_ARGUMENTS: Final = layout.MAX_ARGUMENTS
+_MESSAGE_OFFSET: Final = layout.MESSAGE_OFFSET
+_READY: Final = layout.READY
+_RING_MASK: Final = layout.RING_SIZE - 1
 _PACK_HEAD: Final = layout.HEAD.pack_into
 _UNPACK_TAG: Final = layout.TAG.unpack_from
 _ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -73,7 +80,7 @@ class Receiver:
         form, flags, _, count, origin, number, tag, message, offset, total = unpack_message(body)
         length = len(body) - MESSAGE_HEADER_SIZE - 4 * count
         card, counters = self._card, self._counters
-        if length < 0 or count > layout.MAX_ARGUMENTS or form > FORM_BULK:
+        if length < 0 or count > _MAX_ARGUMENTS or form > FORM_BULK:
             if form == FORM_GONE:
                 self._on_endpoint_gone(peer, origin)
             elif form == FORM_LOST_REPLY:
@@ -94,13 +101,13 @@ class Receiver:
                 card.nic.interrupt(number << layout.SUBJECT_BITS | layout.FAULT)
             return REASON_NOT_RESIDENT
         if flags & FLAGS_REPLY:
-            slot = layout.ARRIVED_REPLIES + endpoint.next_reply
+            slot = _ARRIVED_REPLIES + endpoint.next_reply
         else:
             own_tag = _UNPACK_TAG(page)[0] if self._guarded else _ANY
             if own_tag != _ANY and (own_tag != tag or not own_tag):
                 counters.bad_tags += 1
                 return REASON_BAD_TAG
-            slot = layout.ARRIVED_REQUESTS + endpoint.next_request
+            slot = _ARRIVED_REQUESTS + endpoint.next_request
         entry_offset = _SLOT_OFFSETS[slot]
         if form:
             if form == FORM_MEDIUM:
@@ -121,14 +128,14 @@ class Receiver:
         elif page[entry_offset]:
             counters.overruns += 1
             return REASON_OVERRUN
-        _PACK_HEAD(page, entry_offset, layout.READY, 0, peer.number, length, 0, peer.incarnation)
-        message_offset, size = entry_offset + layout.MESSAGE_OFFSET, MESSAGE_HEADER_SIZE + 4 * count
+        _PACK_HEAD(page, entry_offset, _READY, 0, peer.number, length, 0, peer.incarnation)
+        message_offset, size = entry_offset + _MESSAGE_OFFSET, MESSAGE_HEADER_SIZE + 4 * count
         page[message_offset : message_offset + size] = body[:size] if length else body
         if flags & FLAGS_REPLY:
-            endpoint.next_reply = endpoint.next_reply + 1 & layout.RING_SIZE - 1
+            endpoint.next_reply = endpoint.next_reply + 1 & _RING_MASK
             peer.replied += 1
         else:
-            endpoint.next_request = endpoint.next_request + 1 & layout.RING_SIZE - 1
+            endpoint.next_request = endpoint.next_request + 1 & _RING_MASK
             endpoint.requesters[peer] = None
         counters.messages_delivered += 1
         if self._on_delivery is not None:
@@ -136,7 +143,7 @@ class Receiver:
                 self._on_delivery(Delivery(card.number, card.incarnation, number, message, True))
             else:
                 self._on_delivery(Delivery(peer.number, peer.incarnation, origin, message))
-        card.nic.post_completion(number << layout.SUBJECT_BITS | slot)
+        card.nic.post_completion(number << _SUBJECT_BITS | slot)
         return REASON_NONE
 
     def _on_endpoint_gone(self, peer: Peer, number: int) -> None:

@@ -44,8 +44,8 @@ class ReplyWatch:
         self.due_at: int | None = None
 
     def on_accepted(self, peer: Peer, endpoint: NicEndpoint) -> None:
-        """Watch a peer that has accepted a request."""
-        if not peer.is_watched and self._interval:
+        """Watch a peer that has accepted a request, and is not watched yet."""
+        if self._interval:
             peer.is_watched = True
             self.new[peer] = endpoint
 

@@ -112,10 +112,12 @@ class Sender:
             if is_its_turn and self._turn_length:
                 self._turn_owner = endpoint
                 self._turn_end = now + self._turn_length
-        if is_its_turn:
-            self._begin(now, endpoint, slot)
-        else:
+        if not is_its_turn:
             self._scheduler.add(endpoint, slot)
+            return
+        message = endpoint.messages.get(slot) or self._read(endpoint, slot)
+        if message is not None:
+            self._send_packets(now, message)
 
     def next_turn(self, now: int) -> None:
         """Begin the next endpoint's turn."""
@@ -284,7 +286,8 @@ class Sender:
         message = packet[0]
         message.unanswered -= 1
         message.endpoint.unanswered -= 1
-        if not message.unanswered and (message.status or message.is_sent):
+        # A message that is not a bulk message is one packet.
+        if not message.unanswered and (not message.packet_size or message.status or message.is_sent):
             self._finish(message)
         if peer.scheduler.waiting_slots:
             self.send_waiting(now, peer)
@@ -559,7 +562,7 @@ class Sender:
                     self.scan_at = 0
             self._return_message(endpoint, slot, message.status)
             return
-        if slot < layout.REPLIES:
+        if slot < layout.REPLIES and not message.peer.is_watched:
             self.reply_watch.on_accepted(message.peer, endpoint)
         page[_SLOT_OFFSETS[slot]] = layout.ANSWERED if message.packet_size else layout.FREE
         if not endpoint.frames.is_trusted:

@@ -7,6 +7,7 @@ from typing import Final
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.direction import check
+from testbed.fabric.interface import Receive, discard
 from testbed.fates.fate_counters import Counters, Outcome
 from testbed.fates.stage import FateOptions, FateStage
 from testbed.spec.kinds import Kind
@@ -16,12 +17,12 @@ from testbed.spec.layout import DirectionName, Impairment
 class Entrance:
     """The entrance of a channel: cable, fates and counters; the network decides when frames enter.
 
-    take: called with each frame that enters; an observer may replace it. lost: number of frames that entered while the cable
-    was pulled. deferred: frames that a rule has just delayed or duplicated, with the times at which they enter. A rule that
-    reorders has no effect, since no frame can be overtaken.
+    take: called with each frame that enters; it calls `enter`, and the observer if there is one. lost: number of frames that
+    entered while the cable was pulled. deferred: frames that a rule has just delayed or duplicated, with the times at which
+    they enter. A rule that reorders has no effect, since no frame can be overtaken.
     """
 
-    __slots__ = ("_kind", "_link", "_name", "counters", "deferred", "fates", "is_cut", "lost", "take")
+    __slots__ = ("_kind", "_link", "_name", "_observer", "counters", "deferred", "fates", "is_cut", "lost", "take")
 
     def __init__(
         self, link: str, direction: DirectionName, impairment: Impairment, options: FateOptions, kind: Kind
@@ -38,6 +39,7 @@ class Entrance:
         self.lost = 0
         self.deferred: Final[list[tuple[int, bytes]]] = []
         self.take: Callable[[int, bytes], bytes | None] = self.enter
+        self._observer: Receive = discard
 
     def change(
         self, now: int, impairment: Impairment, files: Mapping[str, str] | None = None, restart: bool | None = None
@@ -45,6 +47,16 @@ class Entrance:
         """Set another impairment, as `LinkDirection.change`. Raises the constructor's errors; nothing has changed then."""
         self._check(impairment)
         self.fates.change(now, impairment, files, restart)
+
+    @property
+    def overflowed(self) -> int:
+        """0: the queue is not here, and the network reports its full queues."""
+        return 0
+
+    def observe(self, observer: Receive | None) -> None:
+        """Call `observer` after each frame that enters, also if it is lost; None: no longer."""
+        self._observer = discard if observer is None else observer
+        self.take = self.enter if observer is None else self._enter_observed
 
     def enter(self, now: int, frame: bytes) -> bytes | None:
         """Decide on a frame; return the frame for the network, or None if it is lost or delayed."""
@@ -68,6 +80,11 @@ class Entrance:
         is_delayed = verdict.extra_delay > 0
         self.deferred.extend([(now + verdict.extra_delay, verdict.frame)] * (is_delayed + verdict.copy))
         return None if is_delayed else verdict.frame
+
+    def _enter_observed(self, now: int, frame: bytes) -> bytes | None:
+        accepted = self.enter(now, frame)
+        self._observer(now, frame)
+        return accepted
 
     def count_delivered(self, frame: bytes) -> None:
         """Count a frame that the channel has delivered."""

@@ -1,4 +1,4 @@
-"""Interface of fabrics with modelled switches, through which the simulation and the relay drive them.
+"""Interface of fabrics, through which the simulation and the relay drive them.
 
 A package registers a `Fabric` in the entry point group "testbed.fabrics", by its kind's name. Its networks have no clock and
 no sockets: time is an argument, `deadline` is the time of the next poll, and frames are delivered by callbacks.
@@ -7,13 +7,13 @@ no sockets: time is an argument, `deadline` is the time of the next poll, and fr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from testbed.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:  # not imported at run time: modules that only use Plug need no models
-    from testbed.fabric.entrance import Entrance
-    from testbed.fates.stage import FateOptions
+    from testbed.fates.fate_counters import Counters
+    from testbed.fates.stage import FateOptions, FateStage
     from testbed.spec.kinds import Kind
     from testbed.spec.layout import DirectionName, Impairment, Layout, Switch
 
@@ -28,12 +28,43 @@ OnDrop = Callable[[int, str, int, str, str, bytes], object]
 frame"), the reason, the frame."""
 
 
+HeapEntry = tuple[int, int, Callable[[Any], object] | None, Any]
+"""Event of a loop's heap: time, sequence number, callback, argument. Without a callback the argument's method `call` is
+called with the time, unless its `sequence` is another one by then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plug:
     """A port of a switch."""
 
     switch: str
     port: int
+
+
+class Entrance(Protocol):
+    """Where frames enter a channel: its cable, fates and counters. is_cut: the cable is pulled: frames that enter are lost,
+    frames in flight arrive."""
+
+    is_cut: bool
+
+    @property
+    def lost(self) -> int:
+        """Number of frames that entered while the cable was pulled."""
+        ...
+
+    @property
+    def overflowed(self) -> int:
+        """Number of frames that a full queue at the entrance has dropped."""
+        ...
+
+    @property
+    def fates(self) -> FateStage: ...
+    @property
+    def counters(self) -> Counters: ...
+
+    def observe(self, observer: Receive | None) -> None:
+        """Call `observer` after each frame whose fate was decided, also of a lost one; None: no longer."""
+        ...
 
 
 class Channel(Protocol):
@@ -81,7 +112,8 @@ class Network(Protocol):
         ...
 
     def keep(self, tables: Mapping[str, Table]) -> None:
-        """Add missing switches, remove all others, and install the tables. tables: by switch."""
+        """Add missing switches, remove all others, and install the tables. tables: by switch. Called after links have
+        joined or left."""
         ...
 
     def join(
@@ -98,6 +130,15 @@ class Network(Protocol):
 
     def poll(self, now: int) -> None:
         """Process all events that are due, such as deliveries of frames."""
+        ...
+
+
+@runtime_checkable
+class SharesHeap(Protocol):
+    """A network that can put its events into its driver's heap, in order with the driver's own events of the same time."""
+
+    def share(self, heap: list[HeapEntry], next_sequence: Callable[[], int]) -> None:
+        """Put all events into that heap, before any link joins; the network has no deadline then."""
         ...
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from testbed import fabrics
 from testbed.engine.loop import Loop
-from testbed.fabric.interface import Fabric, OnDrop, Plug, Receive
+from testbed.fabric.interface import Fabric, Plug, Receive
 from testbed.fabric.interface import Network as Model
 from testbed.fates.flows import Classifier
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
-from testbed.sim.ethernet_switch import Port, make_ports
 from testbed.sim.recorder import Recording
-from testbed.sim.sim_direction import SimDirection
-from testbed.sim.sim_network import AnyDirection, ChannelDirection, Driver
-from testbed.spec.layout import BOTH, DirectionName, End, Layout, Link, Switch
+from testbed.sim.sim_direction import Driver, SimDirection
+from testbed.spec.layout import BOTH, DirectionName, End, Layout
 
 
 class Network:
@@ -37,47 +35,40 @@ class Network:
         overrides: Mapping[str, Fabric] | None = None,
     ) -> None:
         """Arguments as for `FateOptions`. overrides: fabrics that replace the registered fabrics, by kind."""
-        self.link_directions: dict[tuple[str, DirectionName], AnyDirection] = {}
-        self._outgoing: dict[End, AnyDirection] = {}
-        self._incoming: dict[End, AnyDirection] = {}
+        self.link_directions: dict[tuple[str, DirectionName], SimDirection] = {}
+        self._outgoing: dict[End, SimDirection] = {}
+        self._incoming: dict[End, SimDirection] = {}
         self._recording = recording
-        self._models: dict[str, tuple[Model, Driver]] = {}
+        self._models: dict[str, tuple[Fabric, Model, Driver]] = {}  # by kind
         classifier = Classifier(fields if rules is None else rules.fields)
         options = FateOptions(
             seed, rules=rules, fields=fields, classifier=classifier, files={} if files is None else files, log=log
         )
-        modelled = layout.simulated_switches().keys()
-        self._make_models(loop, layout, overrides or {}, None if recording is None else recording.drop)
+        switches = {switch.name: switch.kind for switch in layout.switches}
+        on_drop = None if recording is None else recording.drop
+        for kind in dict.fromkeys([*switches.values(), *(link.kind for link in layout.links)]):
+            fabric = overrides[kind] if overrides and kind in overrides else fabrics.fabric(kind)
+            model = fabric.network(on_drop=on_drop)
+            self._models[kind] = fabric, model, Driver(loop, model)
         for link in layout.links:
+            _, model, driver = self._models[link.kind]
+            a, b = (Plug(end.owner, int(end.port)) if end.owner in switches else None for end in (link.a, link.b))
             for direction in BOTH:
-                link_direction = (
-                    SimDirection(link, direction, loop, options)
-                    if link.model is None
-                    else self._channel(link, direction, options, modelled, *self._models[link.kind])
-                )
+                impairment, start, end = (link.forward, a, b) if direction == "forward" else (link.backward, b, a)
+                channel = model.join(link.name, direction, impairment, options, start, end)
+                link_direction = SimDirection(link, direction, channel, driver)
                 if recording is not None:
                     recording.record_direction(link_direction)
-                self.link_directions[link.name, direction] = self._outgoing[link_direction.source] = self._incoming[
-                    link_direction.end
-                ] = link_direction
-        macs = {
-            nic.mac: classifier.mac(bytes.fromhex(nic.mac.replace(":", "")))
-            for node in layout.nodes
-            for nic in node.nics
-        }
-        for switch in layout.switches:
-            if switch.name in modelled:
-                continue
-            for number, port in self._ports(switch, macs).items():
-                link_direction = self._incoming[End(switch.name, str(number))]
-                assert isinstance(link_direction, SimDirection)
-                link_direction.connect_switch(port)
+                self.link_directions[link.name, direction] = link_direction
+                self._outgoing[link_direction.source] = self._incoming[link_direction.end] = link_direction
+        for kind, (fabric, model, _) in self._models.items():
+            model.keep({switch.name: fabric.table(layout, switch) for switch in layout.switches if switch.kind == kind})
 
-    def outgoing(self, end: End) -> AnyDirection:
+    def outgoing(self, end: End) -> SimDirection:
         """The direction that starts at this end."""
         return self._outgoing[end]
 
-    def incoming(self, end: End) -> AnyDirection:
+    def incoming(self, end: End) -> SimDirection:
         """The direction that ends at this end."""
         return self._incoming[end]
 
@@ -88,43 +79,4 @@ class Network:
     @property
     def switches(self) -> dict[str, Mapping[str, int]]:
         """The counters of each modelled switch, by cause."""
-        return {name: counters for model, _ in self._models.values() for name, counters in model.switches.items()}
-
-    def _make_models(
-        self,
-        loop: Loop,
-        layout: Layout,
-        overrides: Mapping[str, Fabric],
-        on_drop: OnDrop | None,
-    ) -> None:
-        """Make the network model of each kind."""
-        for kind in dict.fromkeys(link.kind for link in layout.links if link.model):
-            fabric = overrides[kind] if kind in overrides else fabrics.fabric(kind)
-            model = fabric.network(on_drop=on_drop)
-            model.keep({switch.name: fabric.table(layout, switch) for switch in layout.switches if switch.kind == kind})
-            self._models[kind] = model, Driver(loop, model)
-
-    def _channel(
-        self,
-        link: Link,
-        direction: DirectionName,
-        options: FateOptions,
-        modelled: Collection[str],
-        model: Model,
-        driver: Driver,
-    ) -> ChannelDirection:
-        a, b = (Plug(end.owner, int(end.port)) if end.owner in modelled else None for end in (link.a, link.b))
-        forward = direction == "forward"
-        impairment = link.forward if forward else link.backward
-        start, end = (a, b) if forward else (b, a)
-        channel = model.join(link.name, direction, impairment, options, start, end)
-        return ChannelDirection(link, direction, channel, driver)
-
-    def _ports(self, switch: Switch, macs: Mapping[str, bytes]) -> dict[int, Port]:
-        link_directions = {number: self._outgoing[End(switch.name, str(number))] for number in switch.ports}
-        ethernet_directions = {
-            number: link_direction
-            for number, link_direction in link_directions.items()
-            if isinstance(link_direction, SimDirection)
-        }
-        return make_ports(ethernet_directions, switch.learns, switch.forwarding, switch.tree, macs)
+        return {name: counters for _, model, _ in self._models.values() for name, counters in model.switches.items()}

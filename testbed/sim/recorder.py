@@ -1,30 +1,26 @@
 """Recorder of a simulation: frames as pcapng, fates and a trace as JSON Lines; wrappers that observe directions and
 NICs.
 
-Recording wraps directions and NICs, which do not know of it, so that a run without recording pays nothing.
+Recording observes directions and wraps NICs, which do not know of it, so that a run without recording pays nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Final
 
 from protocols.core.host_work import host_work
 from testbed.fabric import pcapng
 from testbed.fabric.interface import Receive
 from testbed.fates.records import Record
 from testbed.nic.immediate import ImmediateNic
-from testbed.sim.sim_network import AnyDirection, ChannelDirection
+from testbed.sim.sim_direction import SimDirection
 from testbed.spec.layout import End, Layout
 
 CAPTURE: Final = "capture.pcapng"
 FATES: Final = "fates.jsonl"
 TRACE: Final = "trace.jsonl"
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -60,37 +56,27 @@ class Recording:
         for file in (self._capture, self._fates, self._trace):
             file.close()
 
-    def record_direction(self, link_direction: AnyDirection) -> None:
-        """Record frames that enter a direction; on a modelled network, when the network accepts them."""
-        if isinstance(link_direction, ChannelDirection):
-            link_direction.channel.entrance.take = self._wrap_take(link_direction, link_direction.channel.entrance.take)
-        else:
-            link_direction.take = self._wrap_take(link_direction, link_direction.take)
-
-    def _wrap_take(
-        self, link_direction: AnyDirection, take: Callable[Concatenate[int, bytes, Arguments], Result]
-    ) -> Callable[Concatenate[int, bytes, Arguments], Result]:
-        """Wrap `take` to record each frame together with its fates."""
+    def record_direction(self, link_direction: SimDirection) -> None:
+        """Record frames that enter a direction, when its network accepts them, together with their fates."""
         source, link = link_direction.source, link_direction.link
         number = self.interface(source) if source in self._nics else -1
+        lost = overflowed = 0
 
-        def take_and_record(
-            now: int, frame: bytes, /, *arguments: Arguments.args, **keywords: Arguments.kwargs
-        ) -> Result:
-            lost, overflowed = link_direction.lost, link_direction.overflowed
-            result = take(now, frame, *arguments, **keywords)
+        def record(now: int, frame: bytes) -> None:
+            nonlocal lost, overflowed
             if link_direction.lost > lost:
+                lost = link_direction.lost
                 self._record_loss(now, source, link, "the cable is out")
             elif link_direction.overflowed > overflowed:
+                overflowed = link_direction.overflowed
                 self._record_loss(now, source, link, "queue full")
             if self._frame_events:
                 self.capture(self.interface(source), now, frame, "outbound", "; ".join(self._frame_events))
                 self._frame_events.clear()
             elif number >= 0:
                 self.capture(number, now, frame, "outbound")
-            return result
 
-        return take_and_record
+        link_direction.channel.entrance.observe(record)
 
     def drop(self, now: int, switch: str, port: int, action: str, reason: str, frame: bytes) -> None:
         """Record that a modelled switch drops or truncates a frame from an input port."""

@@ -1,326 +1,163 @@
-"""One direction of a link in the simulation: the wire model, and the event that takes frames out of it.
-
-One entry in the engine's heap stands for all frames in a direction: the next time at which something is due. So a frame
-costs one entry per link that it crosses. A direction without random decisions only does arithmetic.
-"""
+"""Networks in the simulation: their driver, and the directions of their links, which are ports of NICs."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from heapq import heappush
-from typing import Final, Protocol
+from typing import Final
 
-from testbed.engine.loop import NEVER, Loop
-from testbed.fabric.direction import LinkDirection
-from testbed.fabric.interface import Receive, discard
-from testbed.fabric.line import FULL
+from testbed.engine.loop import Loop
+from testbed.fabric.interface import Channel, Network, Receive, SharesHeap
 from testbed.fates.fate_counters import Counters
-from testbed.fates.flows import MAX_PATH, FlowCount, FlowEntry, Flows, draw_along_path
-from testbed.fates.stage import FateOptions
 from testbed.nic.immediate import Port
 from testbed.spec.layout import DirectionName, Impairment, Link
 
-_InFlight = tuple[int, bytes, FlowEntry | None]
-"""A frame in flight: arrival time, frame, and its flow if known."""
+_SentCallback = tuple[int, Callable[[int], object]]
+"""Value of `SimDirection._accepted_count` at which to call, and the callback."""
+
+_NO_FRAMES: Final[deque[bytes]] = deque()
+_NO_CALLBACKS: Final[deque[_SentCallback]] = deque()
+"""Never changed: most directions keep no frame waiting, and an empty deque takes 600 bytes."""
 
 
-class SwitchInput(Protocol):
-    """A switch's input port.
+class Driver:
+    """Polls a network at its deadlines, unless it has its events in the loop's heap."""
 
-    out: the outgoing direction of this port. table: MAC -> outgoing direction, if known. learns: the port must get every
-    frame; otherwise only frames whose destination is not in the table.
-    """
+    def __init__(self, loop: Loop, network: Network) -> None:
+        self._network = network
+        self._timer = loop.timer(self._on_timer)
+        self._is_busy = False
+        self._is_polled = not isinstance(network, SharesHeap)
+        if isinstance(network, SharesHeap):
+            network.share(loop.heap, loop.next_sequence)
 
-    __slots__ = ()
+    def offer(self, now: int, channel: Channel, frame: bytes) -> bool:
+        """Offer a NIC's frame to the network; False if it must wait."""
+        is_accepted = channel.offer(now, frame)
+        if self._is_polled and not self._is_busy:
+            self._timer.set(self._network.deadline)
+        return is_accepted
 
-    @property
-    def out(self) -> SimDirection: ...
-    @property
-    def table(self) -> dict[bytes, SimDirection]: ...
-    @property
-    def learns(self) -> bool: ...
-
-    def receive(self, now: int, frame: bytes, entry: FlowEntry | None) -> object:
-        """Receive a frame. entry: its flow, if already classified."""
-        ...
+    def _on_timer(self, now: int) -> None:
+        self._is_busy = True
+        self._network.poll(now)
+        self._is_busy = False
+        self._timer.set(self._network.deadline)
 
 
 class SimDirection(Port):
-    """One direction of a link. Times never go backwards.
-
-    With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since memory
-    access dominates the cost of thousands of directions. Frames in flight are then in `_first`, which is also in the loop's
-    heap, and in `_following`; otherwise they are on the direction's line; never in both. take: the entry function, which
-    observers wrap. receive: the sink of frames. sequence: sequence of the valid entry in the loop's heap, as of a timer.
-    """
+    """One direction of a link on a channel of a network. Frames that the network does not accept yet wait in the NIC's
+    memory."""
 
     __slots__ = (
-        "_arrive", "_direction", "_fates", "_first", "_following", "_generation", "_heap", "_is_cut",
-        "_is_fast_when_empty", "_is_unimpaired", "_line", "_loss_flows", "_next", "_reported_in_flight",
-        "_reported_in_flight_bytes", "_reverse", "_switch", "_switch_receive", "_table", "_taken_bytes",
-        "_taken_frames", "_wake", "end", "link", "lost", "receive", "sequence", "source", "take",
-    )  # fmt: skip
+        "_accepted_count",
+        "_driver",
+        "_entrance",
+        "_sent_callbacks",
+        "_waiting_frames",
+        "channel",
+        "end",
+        "link",
+        "source",
+    )
 
-    def __init__(self, link: Link, direction: DirectionName, loop: Loop, options: FateOptions) -> None:
+    def __init__(self, link: Link, direction: DirectionName, channel: Channel, driver: Driver) -> None:
         forward = direction == "forward"
-        self._direction = LinkDirection(link.name, direction, link.forward if forward else link.backward, options)
-        self._fates = self._direction.fates
-        self._line = self._direction.line
-        self._heap = loop.heap
-        self._next = loop.next_sequence
-        self._arrive = self._first_arrives
-        self._first: _InFlight | None = None
-        self._generation = (
-            0  # of entries in the heap: incremented when frames move to the line, so that old entries are stale
-        )
-        self._following: deque[_InFlight] = deque()
-        self._taken_frames = 0  # frames on the fast path since the last _count
-        self._taken_bytes = 0
-        self._reported_in_flight = 0  # frames in flight at the last _count
-        self._reported_in_flight_bytes = 0
-        self._wake = NEVER  # when the entry in the heap is due
-        self.sequence = 0
+        self._driver = driver
+        self._entrance = channel.entrance
+        self._waiting_frames: deque[bytes] = _NO_FRAMES
+        self._accepted_count = 0  # number of frames accepted after they waited
+        self._sent_callbacks: deque[_SentCallback] = _NO_CALLBACKS
+        self.channel: Final = channel
         self.link: Final = link.name
         self.source: Final = link.a if forward else link.b
         self.end: Final = link.b if forward else link.a
-        self.take: Callable[[int, bytes, FlowEntry | None], SimDirection | None] = self.admit
-        self.receive: Receive = discard
-        self._switch: SwitchInput | None = None
-        self._switch_receive: Callable[[int, bytes, FlowEntry | None], object] | None = None  # the switch's receive
-        self._table: Mapping[bytes, SimDirection] | None = None  # destinations that bypass _onward
-        self._reverse: SimDirection | None = None
-        self.lost = 0
-        """Number of frames lost on a pulled cable."""
-        self._is_cut = False
-        self._is_unimpaired = False  # only rate and delay
-        self._loss_flows: Flows | None = None  # set if there is only rate, delay and independent loss
-        self._is_fast_when_empty = False  # the fast path can be used once the line is empty
-        self._choose_path()
+        channel.on_space = self._send_waiting
+
+    @property
+    def waiting_frames(self) -> int:
+        """Number of frames that wait in the NIC."""
+        return len(self._waiting_frames)
 
     @property
     def is_cut(self) -> bool:
         """Whether the cable is pulled: frames that enter are lost, frames in flight arrive."""
-        return self._is_cut
+        return self._entrance.is_cut
 
     @is_cut.setter
     def is_cut(self, value: bool) -> None:
-        self._is_cut = value
-        self._choose_path()
+        self._entrance.is_cut = value
+
+    @property
+    def lost(self) -> int:
+        """Number of frames lost on a pulled cable."""
+        return self._entrance.lost
 
     @property
     def impairment(self) -> Impairment:
-        return self._direction.impairment
+        return self._entrance.fates.impairment
 
     @property
     def counters(self) -> Counters:
-        """The up-to-date counters."""
-        self._count()
-        return self._direction.counters
+        return self._entrance.counters
 
     @property
     def overflowed(self) -> int:
-        """Frames dropped because the queue was full."""
-        return self._direction.counters.queue
+        """Frames dropped because a queue was full."""
+        return self._entrance.overflowed
 
     @property
     def in_flight(self) -> int:
-        """Number of frames in the queue, on the line and in flight."""
-        return self._direction.in_flight + len(self._in_flight())
+        """Frames inside the network."""
+        return self.channel.in_flight
 
     def idle_rules(self) -> list[str]:
         """A sentence for each of the impairment's own rules that has never decided a fate."""
-        return self._direction.idle_rules()
+        return self._entrance.fates.idle_rules()
 
-    def enter(self, now: int, frame: bytes, entry: FlowEntry | None = None) -> None:
-        """Send a frame. entry: its flow, if already classified."""
-        link_direction: SimDirection | None = self
-        while link_direction is not None:
-            link_direction = link_direction.take(now, frame, entry)
+    def enter(self, now: int, frame: bytes) -> bool:
+        """Send a frame of a NIC; return whether it waits."""
+        if self._waiting_frames or not self._driver.offer(now, self.channel, frame):
+            if self._waiting_frames is _NO_FRAMES:
+                self._waiting_frames = deque()
+            self._waiting_frames.append(frame)
+            return True
+        return False
 
     def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
-        """Call `callback` at once: a line accepts frames immediately."""
-        callback(now)
-
-    def admit(self, now: int, frame: bytes, entry: FlowEntry | None) -> SimDirection | None:
-        """Take a frame as `enter` does; return the next direction if the frame reaches it at once, and the caller must
-        enter it.
-
-        This is the case if the frame takes no time to the next switch, and the destination is in the switch's table. So
-        links and switches without delay need no events.
-        """
-        if not self._is_unimpaired:
-            loss_flows = self._loss_flows
-            if loss_flows is None:
-                self._enter_slowly(now, frame)
-                return None
-            if entry is None:
-                entry = loss_flows.entry(frame)
-                if entry.path is None:
-                    draw_along_path(entry, self._path(entry.destination))
-            flow_count = loss_flows.count_loss(entry, self._fates.loss)
-            if flow_count is not None:
-                self._record_loss(flow_count)
-                return None
-        line, size = self._line, len(frame)
-        due = line.arrival(now, size)
-        if due == FULL:
-            counters = self._direction.counters
-            counters.offered += 1
-            counters.queue += 1
-            return None
-        due += line.delay
-        if due == now and (table := self._table) is not None and self._first is None:
-            link_direction = table.get(frame[:6] if entry is None else entry.destination)
-            if link_direction is not None and link_direction is not self._reverse:
-                self._taken_frames += 1
-                self._taken_bytes += size
-                return link_direction
-        self._taken_frames += 1
-        self._taken_bytes += size
-        if self._first is None:
-            self._first = (due, frame, entry)
-            heappush(self._heap, (due, self._next(), self._arrive, self._generation))
+        """Call `callback` with the time at which the network has accepted all frames that wait now."""
+        if self._waiting_frames:
+            if self._sent_callbacks is _NO_CALLBACKS:
+                self._sent_callbacks = deque()
+            self._sent_callbacks.append((self._accepted_count + len(self._waiting_frames), callback))
         else:
-            self._following.append((due, frame, entry))
-        return None
+            callback(now)
 
     def drop_unsent(self) -> None:
-        """Do nothing: no frames of this direction wait in the NIC's memory."""
+        """Drop the frames that wait in the NIC, which has lost its memory. See `restart`."""
+        self._waiting_frames.clear()
+        self._sent_callbacks.clear()
+
+    @property
+    def receive(self) -> Receive:
+        """The receiver of frames, at a NIC."""
+        return self.channel.receive
 
     def set_receiver(self, receive: Receive) -> None:
         """Deliver frames to `receive` from now on."""
-        self.receive = receive
-        self._switch = self._switch_receive = self._table = self._reverse = None
-
-    def connect_switch(self, switch: SwitchInput) -> None:
-        """Deliver frames to a switch from now on."""
-        self._switch, self._switch_receive, self._reverse = switch, switch.receive, switch.out
-        self._table = None if switch.learns else switch.table
+        self.channel.receive = receive
 
     def change(
-        self,
-        now: int,
-        impairment: Impairment,
-        files: Mapping[str, str] | None = None,
-        restart: bool | None = None,
+        self, now: int, impairment: Impairment, files: Mapping[str, str] | None = None, restart: bool | None = None
     ) -> None:
-        """Change the impairment, as `Direction.change` does."""
-        self._move_to_line()
-        self._direction.change(now, impairment, files, restart)
-        self._arm()
-        self._choose_path()
+        """Change the impairment, as `LinkDirection.change` does."""
+        self.channel.change(now, impairment, files, restart)
 
-    def _first_arrives(self, generation: int) -> None:
-        """Deliver the first frame of the fast path, and those due at the same time. generation: generation of its
-        entry in the heap."""
-        first = self._first
-        if first is None or generation != self._generation:
-            return  # it was moved to the line
-        waiting, switch_receive, table = self._following, self._switch_receive, self._table
-        while True:
-            now, frame, entry = first
-            following = self._first = waiting.popleft() if waiting else None
-            if switch_receive is None:
-                self.receive(now, frame)
-            elif (
-                table is not None
-                and (link_direction := table.get(frame[:6] if entry is None else entry.destination)) is not None
-                and link_direction is not self._reverse
-            ):
-                while link_direction is not None:  # as `enter`
-                    link_direction = link_direction.take(now, frame, entry)
-            else:
-                switch_receive(now, frame, entry)
-            if following is None or generation != self._generation:
-                return  # a frame that entered meanwhile has its own heap entry
-            due = following[0]
-            if due > now:
-                heappush(self._heap, (due, self._next(), self._arrive, generation))
-                return
-            first = following
-
-    def _path(self, destination: bytes) -> list[Flows]:
-        """The directions that a frame for that MAC takes from this one on, as long as they only have independent loss."""
-        path: list[Flows] = []
-        link_direction: SimDirection | None = self
-        while link_direction is not None and len(path) < MAX_PATH:
-            loss_flows, switch = link_direction._loss_flows, link_direction._switch
-            if loss_flows is None or loss_flows in path:
-                break
-            path.append(loss_flows)
-            link_direction = None if switch is None else switch.table.get(destination)
-        return path
-
-    def _enter_slowly(self, now: int, frame: bytes) -> None:
-        if self._is_cut:
-            self.lost += 1
-        else:
-            self._direction.offer(now, frame)
-            self._arm()
-
-    def _record_loss(self, flow_count: FlowCount) -> None:
-        """Lose a frame of that flow by independent loss."""
-        self._fates.count_passed(1)
-        self._fates.log_loss(flow_count)
-        counters = self._direction.counters
-        counters.offered += 1
-        counters.loss += 1
-
-    def call(self, now: int) -> None:
-        """Handle the due time. For the loop only."""
-        self._wake = NEVER
-        switch_receive = self._switch_receive
-        for _, frame in self._direction.poll(now):
-            if switch_receive is None:
-                self.receive(now, frame)
-            else:
-                switch_receive(now, frame, None)
-        self._arm()
-        if self._is_fast_when_empty and self._line.deadline is None:
-            self._choose_path()
-
-    def _arm(self) -> None:
-        """Put an entry for the deadline into the heap, unless an earlier one exists."""
-        deadline = self._line.deadline
-        if deadline is not None and deadline < self._wake:
-            self._wake = deadline
-            self.sequence = sequence = self._next()
-            heappush(self._heap, (deadline, sequence, None, self))
-
-    def _choose_path(self) -> None:
-        """Choose the path of frames: the fast path if it suffices and no frame is on the line."""
-        self._count()
-        fates, line = self._fates, self._line
-        loss_flows = fates.flows if fates.loss and not fates.takes_rules else None
-        is_simple = (fates.is_idle or loss_flows is not None) and line.is_plain and not self._is_cut
-        self._is_fast_when_empty = is_simple and line.deadline is not None
-        is_simple = is_simple and line.deadline is None
-        self._is_unimpaired = is_simple and fates.is_idle
-        self._loss_flows = loss_flows if is_simple else None
-
-    def _move_to_line(self) -> None:
-        """Move the frames of the fast path to the line; their heap entry becomes stale."""
-        self._count()
-        for due, frame, _ in self._in_flight():
-            self._line.schedule_arrival(due, frame)
-        self._reported_in_flight = self._reported_in_flight_bytes = 0
-        self._first = None
-        self._generation += 1
-        self._following.clear()
-
-    def _in_flight(self) -> list[_InFlight]:
-        """The frames of the fast path that have not arrived."""
-        return [] if self._first is None else [self._first, *self._following]
-
-    def _count(self) -> None:
-        """Add the fast path's counts to the counters."""
-        counters, frames_in_flight = self._direction.counters, self._in_flight()
-        frames, size = len(frames_in_flight), sum(len(frame) for _, frame, _ in frames_in_flight)
-        counters.offered += self._taken_frames
-        counters.delivered += self._reported_in_flight + self._taken_frames - frames
-        counters.delivered_bytes += self._reported_in_flight_bytes + self._taken_bytes - size
-        if self._loss_flows is not None:
-            self._fates.count_passed(self._taken_frames)
-        self._reported_in_flight, self._reported_in_flight_bytes = frames, size
-        self._taken_frames = self._taken_bytes = 0
+    def _send_waiting(self, now: int) -> None:
+        """Send waiting frames: the link accepts frames again."""
+        waiting_frames = self._waiting_frames
+        while waiting_frames and self._driver.offer(now, self.channel, waiting_frames[0]):
+            waiting_frames.popleft()
+            self._accepted_count += 1
+            while self._sent_callbacks and self._sent_callbacks[0][0] <= self._accepted_count:
+                self._sent_callbacks.popleft()[1](now)

@@ -32,8 +32,8 @@ from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
 from testbed.sim.network import Network
 from testbed.sim.recorder import NicWatcher, Recording
+from testbed.sim.sim_direction import SimDirection
 from testbed.sim.sim_host import FunctionPort, PollAccounts, Prices, SimHost
-from testbed.sim.sim_network import AnyDirection
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import BOTH, DirectionName, End, Impairment, Layout
 from testbed.spec.model import Description
@@ -413,7 +413,7 @@ class Simulation:
             raise NotFoundError(f"no node {name!r} with a NIC: there are {', '.join(list(self.hosts)[:20])}")
         return host
 
-    def _link_directions(self, link: str, direction: DirectionName | None = None) -> list[AnyDirection]:
+    def _link_directions(self, link: str, direction: DirectionName | None = None) -> list[SimDirection]:
         if (link, "forward") not in self.network.link_directions:
             names = [name for name, link_direction in self.network.link_directions if link_direction == "forward"]
             raise NotFoundError(f"no link {link!r}: there are {', '.join(names[:20])}")

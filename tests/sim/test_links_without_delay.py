@@ -10,7 +10,6 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.fates.records import Record
 from testbed.fields import known_fields
 from testbed.sim.network import BOTH, Network
-from testbed.sim.sim_direction import SimDirection
 from testbed.spec.layout import End
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -105,7 +104,6 @@ def test_frames_in_flight_are_not_overtaken_after_a_delay_is_removed() -> None:
 
     def remove_delay(now: int) -> None:
         for direction in tree.link_directions.values():
-            assert isinstance(direction, SimDirection)
             direction.change(now, Tree().outs[0].impairment)
         tree.send(0, 15, 2)
 

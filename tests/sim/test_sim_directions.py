@@ -7,13 +7,14 @@ from functools import partial
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from testbed import fabrics
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.fabric.direction import LinkDirection
 from testbed.fates.flows import Classifier
 from testbed.fates.records import Record
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
-from testbed.sim.sim_direction import SimDirection
+from testbed.sim.sim_direction import Driver, SimDirection
 from testbed.spec.layout import End, Impairment, Link
 
 HEADS = [bytes.fromhex(f"02000000000{to}02000000000{by}88b501{kind:02x}") for to, by in ("12", "31") for kind in (1, 2)]
@@ -68,9 +69,7 @@ def test_arrivals_and_counters_equal_those_of_the_wire_model(
     link = Link(End("a", "0"), End("b", "0"), forward=first)
     model = LinkDirection(link.name, "forward", first, FateOptions(seed=3, fields=fields, log=logs[0].append))
     loop = Loop(VirtualClock())
-    direction = SimDirection(
-        link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields), log=logs[1].append)
-    )
+    direction = join(loop, link, FateOptions(3, fields=fields, classifier=Classifier(fields), log=logs[1].append))
     expected: list[tuple[int, bytes]] = []
     arrived: list[tuple[int, bytes]] = []
     direction.set_receiver(lambda now, frame: arrived.append((now, frame)))
@@ -104,11 +103,18 @@ def test_arrivals_and_counters_equal_those_of_the_wire_model(
     assert logs[0] == logs[1]
 
 
+def join(loop: Loop, link: Link, options: FateOptions) -> SimDirection:
+    """Add the forward direction of a link to an Ethernet that runs on a loop."""
+    network = fabrics.fabric("ethernet").network()
+    driver = Driver(loop, network)
+    return SimDirection(link, "forward", network.join(link.name, "forward", link.forward, options), driver)
+
+
 def build_direction(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
     """Return a direction with its loop, and a list that arrival times are added to."""
     loop, fields = Loop(VirtualClock()), known_fields()
     link = Link(End("a", "0"), End("b", "0"), forward=impairment)
-    direction = SimDirection(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))
+    direction = join(loop, link, FateOptions(3, fields=fields, classifier=Classifier(fields)))
     arrived: list[int] = []
     direction.set_receiver(lambda now, _: arrived.append(now))
     return loop, direction, arrived

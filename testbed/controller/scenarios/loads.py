@@ -11,8 +11,8 @@ from typing import Final
 
 from testbed.engine.loop import Loop
 from testbed.sim.network import Network
+from testbed.sim.sim_direction import SimDirection
 from testbed.sim.sim_host import SimHost
-from testbed.sim.sim_network import AnyDirection
 from testbed.spec.layout import End, Node
 
 _SECOND: Final = 1_000_000_000
@@ -27,7 +27,7 @@ class TrafficSender:
 
     __slots__ = ("_frame", "_interval", "_link_direction", "_loop", "_running", "sent")
 
-    def __init__(self, loop: Loop, link_direction: AnyDirection, frame: bytes, rate: int) -> None:
+    def __init__(self, loop: Loop, link_direction: SimDirection, frame: bytes, rate: int) -> None:
         self._loop = loop
         self._link_direction = link_direction
         self._frame = frame

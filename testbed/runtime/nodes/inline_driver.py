@@ -49,6 +49,7 @@ class Driver(engine_loop.Waiter):
         nic.fail = self.loop.fail
         self._ticks = TickCount()
         self._firmware = firmware
+        self._receive = nic.frame_handler(firmware)
         self._has_input_fifo = has_input_fifo
         self._frames_in_a_row = 0
         self.patience: Final = patience
@@ -83,7 +84,7 @@ class Driver(engine_loop.Waiter):
         polling = loop.polling
         if polling:
             return self._poll()
-        next_frame, receive, now = self._wire.next_frame, nic.frame_handler(firmware), time.monotonic_ns
+        next_frame, receive, now = self._wire.next_frame, self._receive, time.monotonic_ns
         woken, heap, deferred = loop.woken, loop.heap, nic.deferred
         due: int | None = 0  # the firmware's deadline when it was read last; 0: read it again
         until, spin, patience = 0, self.spin, self.patience
@@ -158,8 +159,7 @@ class Driver(engine_loop.Waiter):
 
     def _receive_frames(self) -> int:
         """Pass the waiting frames to the firmware; return their number. The firmware's deferred frames are sent at once."""
-        nic, next_frame = self._nic, self._wire.next_frame
-        receive, now = nic.frame_handler(self._firmware), time.monotonic_ns
+        nic, next_frame, receive, now = self._nic, self._wire.next_frame, self._receive, time.monotonic_ns
         if nic.deferred:
             nic.flush()
         limit = _MAX_DRAINED if self._has_input_fifo else _MAX_POLLED

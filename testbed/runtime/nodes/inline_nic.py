@@ -30,6 +30,7 @@ class InlineNic(CompletingNic, Nic):
     __slots__ = (
         "_agent",
         "_on_doorbell",
+        "_transmit",
         "busy",
         "deferred",
         "fail",
@@ -40,6 +41,7 @@ class InlineNic(CompletingNic, Nic):
     def __init__(self, port: VethPort) -> None:
         super().__init__(_not_attached)
         self.port: Final = port
+        self._transmit = port.transmit
         self.busy = False
         self.deferred: list[Callable[[], bytes]] = []
         """Functions that make the frames to be sent after those of the program's next step."""
@@ -73,7 +75,11 @@ class InlineNic(CompletingNic, Nic):
         return receive_without_control
 
     def send(self, frame: Buffer) -> bool | None:
-        return self.port.send(frame)
+        try:
+            return self._transmit(frame) is True
+        except OSError as error:
+            self.port.count_lost(error, frame)
+            return None
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         if self.is_prompt:

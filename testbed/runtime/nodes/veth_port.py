@@ -22,13 +22,15 @@ class VethPort:
     they are lost inside the emulator. down: number of frames for an interface that was down or removed, or whose peer
     was."""
 
-    __slots__ = ("_send", "_wire", "down", "unsent")
+    __slots__ = ("_wire", "down", "transmit", "unsent")
 
     def __init__(self, wire: FrameSocket) -> None:
         self.unsent = 0
         self.down = 0
         self._wire = wire
-        self._send = wire.send
+        self.transmit: Callable[[Buffer], object] = wire.send
+        """Send a frame, which the caller must not change afterwards. Returns True if it waits in the port. Raises OSError:
+        then call `count_lost`."""
 
     @property
     def frames_waiting(self) -> int:
@@ -36,12 +38,12 @@ class VethPort:
         return 0
 
     def send(self, frame: Buffer) -> bool | None:
-        """Send a frame, which the caller must not change afterwards. Returns True if it waits in the port."""
+        """Send a frame as `transmit`, and count it if it is lost."""
         try:
-            self._send(frame)
+            return self.transmit(frame) is True
         except OSError as error:
-            self._count_lost(error, frame)
-        return None
+            self.count_lost(error, frame)
+            return None
 
     def when_sent(self, then: Callable[[], object]) -> None:
         """Call `then` as soon as no frame waits in the port; at once without flow control."""
@@ -52,7 +54,8 @@ class VethPort:
         NIC's."""
         return False
 
-    def _count_lost(self, error: OSError, frame: Buffer) -> None:
+    def count_lost(self, error: OSError, frame: Buffer) -> None:
+        """Count a frame that the kernel did not accept."""
         if self._wire.is_down(error, len(frame)):
             self.down += 1
         else:
@@ -75,14 +78,12 @@ class FlowControlPort(VethPort):
 
         self.on_hold: Callable[[], object] = _ignore
         self.outlet: Final = Outlet(self._send_frame, send_control, control_header, lambda: self.on_hold())
+        self.transmit = self.outlet.send
         self.ask_again: Final = self.outlet.repeat_ask
 
     @property
     def frames_waiting(self) -> int:
         return len(self.outlet.waiting_frames)
-
-    def send(self, frame: Buffer) -> bool | None:
-        return self.outlet.send(frame)
 
     def when_sent(self, then: Callable[[], object]) -> None:
         if self.outlet.waiting_frames:
@@ -96,9 +97,9 @@ class FlowControlPort(VethPort):
     def _send_frame(self, frame: Buffer) -> bool:
         """Pass a frame to the kernel; return whether the kernel has accepted it."""
         try:
-            self._send(frame)
+            self._wire.send(frame)
         except OSError as error:
-            self._count_lost(error, frame)
+            self.count_lost(error, frame)
             return False
         return True
 

@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -170,19 +171,13 @@ class Watchers:
     def _watch_uplink(self, name: str, direction: str, link: ModelledLink) -> None:
         uplink, source = link.uplinks[direction], link.sockets()[direction]
         entrance = link.directions[direction].channel.entrance
-        enter = entrance.enter
 
-        def watched(now: int, frame: bytes) -> bytes | None:
-            accepted = enter(now, frame)
+        def report(_now: int, frame: bytes) -> None:
             if self._records:
                 self._report_fates(name, direction, uplink.stamp + source.clock_offset, frame)
-            return accepted
 
-        def restore() -> None:
-            entrance.take = enter
-
-        entrance.take = watched
-        self._add(name, direction, restore)
+        entrance.observe(report)
+        self._add(name, direction, partial(entrance.observe, None))
 
     def _add(self, name: str, direction: str, restore: Callable[[], object]) -> None:
         self._reported.add((name, direction))

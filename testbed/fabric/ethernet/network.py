@@ -1,0 +1,93 @@
+"""Network of Ethernet switches: events of its links, in its own heap or in its driver's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop
+from typing import Final
+
+from testbed.fabric.ethernet.channel import Channel, Events
+from testbed.fabric.ethernet.ethernet_switch import Switch
+from testbed.fabric.interface import HeapEntry, Plug, Table
+from testbed.fates.flows import Classifier
+from testbed.fates.stage import FateOptions
+from testbed.spec.layout import DirectionName, Impairment
+
+
+class Network:
+    """Ethernet switches, and the channels between them and to NICs. Implements `fabric.interface.Network` and `SharesHeap`.
+
+    A cable at a switch is in use from the next `keep` on.
+    """
+
+    def __init__(self) -> None:
+        self._events: Final = Events([], itertools.count(1).__next__)
+        self._on_leave: Final = self._leave
+        self._is_shared = False  # whether the driver's heap has the events
+        self._switches: dict[str, Switch] = {}
+        self._classifier: Classifier | None = None  # of the links
+
+    def share(self, heap: list[HeapEntry], next_sequence: Callable[[], int]) -> None:
+        """Put all events into the driver's heap. Call it before links join."""
+        self._events.heap, self._events.next_sequence = heap, next_sequence
+        self._is_shared = True
+
+    @property
+    def deadline(self) -> int | None:
+        """When to poll next; None: never, or the driver's heap has the events."""
+        heap = self._events.heap
+        return None if self._is_shared or not heap else heap[0][0]
+
+    @property
+    def switches(self) -> Mapping[str, Mapping[str, int]]:
+        """Empty: links lose frames, the switches none."""
+        return {}
+
+    def keep(self, tables: Mapping[str, Table]) -> None:
+        """Add missing switches, remove all others, and install the tables. tables: by switch."""
+        for name in self._switches.keys() - tables.keys():
+            self._switches.pop(name).remove()
+        macs = self._macs(tables.values())
+        for name, table in tables.items():
+            self._switches.setdefault(name, Switch()).install(table, macs)
+
+    def join(
+        self,
+        link: str,
+        direction: DirectionName,
+        impairment: Impairment,
+        options: FateOptions,
+        start: Plug | None = None,
+        end: Plug | None = None,
+    ) -> Channel:
+        """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `LinkDirection`."""
+        channel = Channel(link, direction, impairment, options, self._events, self._on_leave)
+        self._classifier = options.classifier
+        if start is not None:
+            self._switches.setdefault(start.switch, Switch()).outputs[start.port] = channel
+        if end is not None:
+            self._switches.setdefault(end.switch, Switch()).inputs[end.port] = channel
+        return channel
+
+    def poll(self, now: int) -> None:
+        """Process all events that are due."""
+        heap = self._events.heap
+        while not self._is_shared and heap and heap[0][0] <= now:
+            when, sequence, callback, argument = heappop(heap)
+            if callback is not None:
+                callback(argument)
+            elif argument.sequence == sequence:
+                argument.call(when)
+
+    def _leave(self, channel: Channel) -> None:
+        for switch in self._switches.values():
+            for channels in (switch.outputs, switch.inputs):
+                for port in [port for port, plugged in channels.items() if plugged is channel]:
+                    del channels[port]
+
+    def _macs(self, tables: Iterable[Table]) -> dict[str, bytes]:
+        """Return text -> bytes of the MACs in tables; one object for each MAC, which the links' flows share."""
+        macs = {key: bytes.fromhex(key.replace(":", "")) for key in set().union(*tables) if ":" in key}
+        classifier = self._classifier
+        return macs if classifier is None else {key: classifier.mac(mac) for key, mac in macs.items()}
