@@ -268,7 +268,7 @@ class Uplink:
 
 
 class ModelledLink(ForwardedLink):
-    """A link with a modelled switch at one end or both."""
+    """A link of a modelled network."""
 
     def __init__(self, link: RelayedLink, driver: Driver, options: LinkOptions) -> None:
         """Open the sockets and join the network. OSError if an interface does not exist."""
