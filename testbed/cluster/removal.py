@@ -84,9 +84,10 @@ def _remove_tunnels(cluster: str) -> None:
     from testbed.kernel.netlink import RouteSocket
 
     name = namespace_names.namespace(cluster, namespace_names.WIRE)
-    if name not in own_names(cluster):  # an earlier, interrupted removal has removed it
+    path = str(namespaces.NAMES / name)
+    if not _has_mark(path, cluster):  # an earlier, interrupted removal has removed it
         return
-    with namespaces.inside(str(namespaces.NAMES / name)), contextlib.closing(RouteSocket()) as route:
+    with namespaces.inside(path), contextlib.closing(RouteSocket()) as route:
         tunnels = [interface.index for interface in rtnl_dump.interfaces(route) if interface.kind == "vxlan"]
         route.execute([netlink_messages.remove_link(index) for index in tunnels])
 

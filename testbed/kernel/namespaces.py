@@ -150,7 +150,8 @@ def alias_of(path: str) -> str:
 
     namespace = open_path(path)
     try:
-        return rtnl_dump.by_name(rtnl_dump.interfaces(namespace.route))["lo"].alias
+        loopback = rtnl_dump.interface_named(namespace.route, "lo")
+        return loopback.alias if loopback is not None else ""
     finally:
         namespace.close()
 

@@ -6,8 +6,9 @@ Network namespaces are passed as open file descriptors. Constants have the names
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+import struct
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
@@ -18,6 +19,7 @@ from testbed.kernel.netlink import (
     ETH_P_ALL,
     EXCEPTION_PRIORITY,
     JOIN_PRIORITY,
+    MIRRED,
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
@@ -33,13 +35,12 @@ from testbed.kernel.netlink import (
     TC_H_ROOT,
     TC_MESSAGE,
     TCA_KIND,
+    TCA_MIRRED_PARMS,
+    TCA_OPTIONS,
     attribute,
     message,
 )
 from testbed.kernel.shapes import U32, Fixed, Ip, Mac, Message, Mtu, Text, shaped
-
-if TYPE_CHECKING:
-    from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 RTM_NEWLINK, RTM_DELLINK = 16, 17
 RTM_NEWADDR, RTM_DELADDR = 20, 21
@@ -54,8 +55,16 @@ IFA_F_NODAD = 0x02
 NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
-_ALL, _NONE = ("0x0/0x0+0",), ("0x0/0x1+0", "0x1/0x1+0")  # keys of u32 that match every frame, and no frame
-_ANY_CLASS = 0x0001_0001  # a hook has no classes: a filter without an action needs one to match
+TCA_U32_CLASSID, TCA_U32_SEL, TCA_U32_ACT, TCA_U32_INDEV = 1, 5, 7, 8
+_SELECTOR: Final = struct.Struct("=BBBxHHhhI")  # struct tc_u32_sel: flags, offset's shift, number of keys, ...
+_KEY: Final = struct.Struct(">II8x")  # struct tc_u32_key: mask, value; at offset 0
+_ALL: Final = (_KEY.pack(0, 0),)
+"""Keys of u32 that match every frame."""
+_NONE: Final = (_KEY.pack(1, 0), _KEY.pack(1, 1))
+"""Keys of u32 that match no frame."""
+_ANY_CLASS: Final = struct.pack(
+    "=I", 0x0001_0001
+)  # a hook has no classes: a filter without an action needs one to match
 
 _CLSACT = attribute(TCA_KIND, b"clsact\0")
 
@@ -71,7 +80,7 @@ Attribute: TypeAlias = "tuple[str, object]"
 
 
 def _message(
-    layer: type[ifinfmsg] | type[ifaddrmsg] | type[rtmsg] | type[ndmsg] | type[tcmsg],
+    layer: type[ifinfmsg] | type[ifaddrmsg] | type[rtmsg] | type[ndmsg],
     kind: int,
     flags: int,
     fields: Mapping[str, object],
@@ -85,13 +94,6 @@ def _message(
     message["attrs"] = [attribute for attribute in attributes if attribute[1] is not None]
     encoded: Message = message
     return encoded
-
-
-def _tc_message(kind: int, flags: int, fields: Mapping[str, object], attributes: list[Attribute]) -> Message:
-    # Imported only for impaired links: pyroute2's traffic control is half of its import time.
-    from pyroute2.netlink.rtnl.tcmsg import tcmsg
-
-    return _message(tcmsg, kind, flags, fields, attributes)
 
 
 def _nested(*attributes: Attribute) -> dict[str, object]:
@@ -349,74 +351,71 @@ def add_clsact(index: int) -> bytes:
     return _clsact(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE, index)
 
 
-@shaped
-def redirect_incoming(index: U32, out: U32, priority: Fixed = JOIN_PRIORITY, handle: Fixed = 0) -> Message:
+def redirect_incoming(index: int, out: int, priority: int = JOIN_PRIORITY, handle: int = 0) -> bytes:
     """Redirect every frame that comes in on `index` to leave by `out`: one direction of a cable between two interfaces.
 
     handle: `PREPARED` where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
     """
-    return _u32(index, TC_H_CLSACT_INGRESS, priority, handle, ("TCA_U32_ACT", _redirection(out)))
+    return _u32(index, TC_H_CLSACT_INGRESS, priority, handle, _redirection(out))
 
 
-@shaped
-def redirect_outgoing(index: U32, out: U32) -> Message:
+def redirect_outgoing(index: int, out: int) -> bytes:
     """Redirect every frame that leaves by `index`, and that no other filter there takes, to leave by `out`."""
-    return _u32(index, TC_H_CLSACT_EGRESS, PATCH_PRIORITY, 0, ("TCA_U32_ACT", _redirection(out)))
+    return _u32(index, TC_H_CLSACT_EGRESS, PATCH_PRIORITY, 0, _redirection(out))
 
 
-@shaped
-def discard_from(index: U32, input_name: Text) -> Message:
+def discard_from(index: int, input_name: str) -> bytes:
     """Discard outgoing frames of `index` that arrived on the interface `input_name`: redirect them to the loopback
     interface."""
-    condition, discard = ("TCA_U32_INDEV", f"{input_name}\0"), ("TCA_U32_ACT", _redirection(_LOOPBACK))
-    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_PATCH, condition, discard)
+    options = _arrived_on(input_name) + _redirection(_LOOPBACK)
+    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_PATCH, options)
 
 
-@shaped
-def allow_from(index: U32, input_name: Text) -> Message:
+def allow_from(index: int, input_name: str) -> bytes:
     """Except outgoing frames of `index` that arrived on the interface `input_name` from `redirect_outgoing`."""
-    condition, leave = ("TCA_U32_INDEV", f"{input_name}\0"), ("TCA_U32_CLASSID", _ANY_CLASS)
-    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_STAGE, condition, leave)
+    options = _arrived_on(input_name) + attribute(TCA_U32_CLASSID, _ANY_CLASS)
+    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_STAGE, options)
 
 
-def _u32(index: int, side: int, priority: int, handle: int, *options: Attribute, keys: Sequence[str] = _ALL) -> Message:
+def _u32(index: int, side: int, priority: int, handle: int, options: bytes, keys: tuple[bytes, ...] = _ALL) -> bytes:
     """Add a filter of u32: kernels without cls_matchall have it."""
-    fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
-    selector = {"flags": TC_U32_TERMINAL, "keys": [*keys]}
-    nested = _nested(*options, ("TCA_U32_SEL", selector))
-    return _tc_message(RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", nested)])
+    selector = _SELECTOR.pack(TC_U32_TERMINAL, 0, len(keys), 0, 0, 0, 0, 0) + b"".join(keys)
+    options += attribute(TCA_U32_SEL, selector)
+    body = attribute(TCA_KIND, b"u32\0") + attribute(TCA_OPTIONS, options)
+    return message(RTM_NEWTFILTER, CREATE, TC_MESSAGE.pack(0, index, handle, side, priority << 16 | ETH_P_ALL) + body)
 
 
-def _redirection(out: int) -> dict[str, object]:
-    parameters = {"action": TC_ACT_STOLEN, "eaction": TCA_EGRESS_REDIR, "ifindex": out}
-    action = _nested(("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", _nested(("TCA_MIRRED_PARMS", parameters))))
-    return _nested(("TCA_ACT_PRIO_1", action))
+def _arrived_on(name: str) -> bytes:
+    return attribute(TCA_U32_INDEV, name.encode() + b"\0")
 
 
-@shaped
-def prepare_redirection(index: U32, priority: Fixed) -> Message:
+def _redirection(out: int) -> bytes:
+    parameters = attribute(TCA_MIRRED_PARMS, MIRRED.pack(0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, out))
+    action = attribute(TCA_KIND, b"mirred\0") + attribute(TCA_OPTIONS, parameters)
+    return attribute(TCA_U32_ACT, attribute(1, action))  # TCA_ACT_PRIO_1
+
+
+def prepare_redirection(index: int, priority: int) -> bytes:
     """Add a filter that matches nothing. Adding the first filter of a priority, and removing the last one, takes
     milliseconds; with this filter, redirections are added and removed at once. EEXIST if it exists already."""
-    return _u32(index, TC_H_CLSACT_INGRESS, priority, _PLACEHOLDER, keys=_NONE)
+    return _u32(index, TC_H_CLSACT_INGRESS, priority, _PLACEHOLDER, b"", _NONE)
 
 
-@shaped
-def remove_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
+def remove_redirection(index: int, priority: int, handle: int = 0) -> bytes:
     """Undo `redirect_incoming`; with handle `PREPARED` the prepared filter stays, with 0 it is removed, too. ENOENT if there
     is no redirection, EINVAL without a hook."""
     return _remove_filter(index, TC_H_CLSACT_INGRESS, priority, handle)
 
 
-@shaped
-def remove_outgoing(index: U32, priority: Fixed = PATCH_PRIORITY) -> Message:
+def remove_outgoing(index: int, priority: int = PATCH_PRIORITY) -> bytes:
     """Undo `redirect_outgoing`; for EXCEPTION_PRIORITY, `discard_from` and `allow_from`. Refused like
     `remove_redirection`."""
     return _remove_filter(index, TC_H_CLSACT_EGRESS, priority, 0)
 
 
-def _remove_filter(index: int, side: int, priority: int, handle: int) -> Message:
-    fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
-    return _tc_message(RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
+def _remove_filter(index: int, side: int, priority: int, handle: int) -> bytes:
+    fields = TC_MESSAGE.pack(0, index, handle, side, priority << 16 | ETH_P_ALL)
+    return message(RTM_DELTFILTER, NLM_F_REQUEST, fields + (attribute(TCA_KIND, b"u32\0") if handle else b""))
 
 
 def remove_clsact(index: int) -> bytes:
@@ -431,17 +430,13 @@ def _clsact(kind: int, flags: int, index: int) -> bytes:
 
 def add_qdisc(index: int, kind: str) -> bytes:
     """Add a queueing discipline with default options at the root of an interface."""
-    message = _tc_message(
-        RTM_NEWQDISC, CREATE, {"index": index, "parent": TC_H_ROOT, "handle": 0x1_0000}, [("TCA_KIND", kind)]
-    )
-    message.encode()
-    return bytes(message.data)
+    fields = TC_MESSAGE.pack(0, index, 0x1_0000, TC_H_ROOT, 0)
+    return message(RTM_NEWQDISC, CREATE, fields + attribute(TCA_KIND, kind.encode() + b"\0"))
 
 
-@shaped
-def remove_qdisc(index: U32) -> Message:
+def remove_qdisc(index: int) -> bytes:
     """Remove the queueing discipline at an interface's root."""
-    return _tc_message(RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
+    return message(RTM_DELQDISC, NLM_F_REQUEST, TC_MESSAGE.pack(0, index, 0, TC_H_ROOT, 0))
 
 
 def _split(network: str) -> tuple[str, int]:

@@ -2,6 +2,8 @@
 
 Host keys, also those of jump hosts, are verified with OpenSSH's known_hosts files; unknown ones are refused. User, port,
 keys, agent and jump hosts come from the user's OpenSSH configuration, unless the machines file sets them.
+
+Connections through jump hosts are made here, since Fabric passes several jump hosts in reverse order.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
 from fabric import Config, Connection
+from fabric.connection import derive_shorthand
 from paramiko import Channel, MissingHostKeyPolicy, PKey, SSHClient
 from paramiko.ssh_exception import (
     AuthenticationException,
@@ -26,6 +29,7 @@ from paramiko.ssh_exception import (
 
 from testbed.errors import NotFoundError, PermissionDeniedError, TestbedError, reason_of
 from testbed.spec.machines import Machine
+from testbed.ssh.client_config import client_config
 
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds for each of TCP's connection, sshd's banner and the login."""
@@ -54,8 +58,9 @@ class _Refusal(MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no t
 class LineChannel:
     """Lines to and from the standard input and output of a program on a machine. The program ends with the connection."""
 
-    def __init__(self, connection: Connection, channel: Channel) -> None:
-        self._connection = connection
+    def __init__(self, connections: Sequence[Connection], channel: Channel) -> None:
+        """connections: to jump hosts, and to the machine."""
+        self._connections = connections
         self._channel = channel
         self._replies = channel.makefile("rb")
         self._sending = Lock()
@@ -88,52 +93,92 @@ class LineChannel:
 
     def close(self) -> None:
         self._channel.close()
-        self._connection.close()
+        _close(self._connections)
 
 
 def open_channel(machine: Machine, command: str) -> LineChannel:
-    """Connect to a machine and start a program there. Raises UnreachableError, PermissionDeniedError, NotFoundError."""
-    connection = _connection(machine)
+    """Connect to a machine and start a program there. Raises UnreachableError, PermissionDeniedError, NotFoundError, and
+    TestbedError for an invalid configuration of ssh."""
+    connections = _connections(machine)
+    target = connections[-1]
+    hop = target
     try:
-        connection.open()
-        transport = connection.transport
-        transport.set_keepalive(_KEEPALIVE)
-        if isinstance(transport.sock, socket.socket):
-            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
-        channel = transport.open_session(timeout=CONNECT_TIMEOUT)
+        for hop in connections:
+            hop.open()
+            hop.transport.set_keepalive(_KEEPALIVE)
+            if isinstance(hop.transport.sock, socket.socket):
+                hop.transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
+        channel = target.transport.open_session(timeout=CONNECT_TIMEOUT)
         channel.exec_command(command)
     except BaseException as error:
-        connection.close()
-        reason = _reason(error, connection.user)
+        _close(connections)
+        reason = _reason(error, hop.user)
         if reason is None:
             raise
         refused = isinstance(error, AuthenticationException)
-        where = f"machine {machine.name} ({connection.host}:{connection.port})"
+        jump = "" if hop is target else "jump host of "
+        where = f"{jump}machine {machine.name} ({hop.host}:{hop.port})"
         raise (PermissionDeniedError if refused else UnreachableError)(f"{where} {reason}") from error
-    return LineChannel(connection, channel)
+    return LineChannel(connections, channel)
 
 
-def _connection(machine: Machine) -> Connection:
-    arguments: dict[str, object] = {"banner_timeout": CONNECT_TIMEOUT, "auth_timeout": CONNECT_TIMEOUT}
-    if machine.key is not None:
-        if not Path(machine.key).is_file():
-            raise NotFoundError(f"machine {machine.name}: there is no key {machine.key}")
-        arguments["key_filename"] = machine.key
-    connection = Connection(
-        machine.address or machine.name,
-        user=machine.user,
-        port=machine.port,
-        config=Config(),
-        connect_timeout=CONNECT_TIMEOUT,
-        connect_kwargs=arguments,
-    )
-    hop: object = connection
+def _close(connections: Sequence[Connection]) -> None:
+    for connection in reversed(connections):
+        connection.close()
+
+
+def _connections(machine: Machine) -> Sequence[Connection]:
+    """Return the closed connections to a machine's jump hosts, the first to connect to first, and to the machine."""
+    if machine.key is not None and not Path(machine.key).is_file():
+        raise NotFoundError(f"machine {machine.name}: there is no key {machine.key}")
+    config = Config(ssh_config=client_config())
+    keys = [] if machine.key is None else [machine.key]
+    hop: object = _connection(machine.address or machine.name, machine.user, machine.port, keys, config, ())
+    connections: list[Connection] = []
     while isinstance(hop, Connection):
-        for file in _known_hosts(hop):
-            hop.client.load_system_host_keys(str(file))
-        hop.client.set_missing_host_key_policy(_Refusal())
+        connections.insert(0, hop)
         hop = hop.gateway
+    return connections
+
+
+def _connection(
+    host: str, user: str | None, port: int | None, keys: Sequence[str], config: Config, beyond: tuple[str, ...],
+    gateway: Connection | None = None,
+) -> Connection:  # fmt: skip
+    """Return a connection to a host. keys: files with priority. beyond: hosts that are reached through this one. gateway:
+    the way to the host; None: that of its configuration."""
+    connection = Connection(
+        host,
+        user=user,
+        port=port,
+        config=config,
+        gateway=_gateway(config, host, beyond) if gateway is None else gateway,
+        connect_timeout=CONNECT_TIMEOUT,
+        connect_kwargs={"banner_timeout": CONNECT_TIMEOUT, "auth_timeout": CONNECT_TIMEOUT, "key_filename": [*keys]},
+    )
+    files = connection.connect_kwargs["key_filename"]
+    connection.connect_kwargs["key_filename"] = [file for file in files if Path(file).expanduser().is_file()]
+    for file in _known_hosts(connection):
+        connection.client.load_system_host_keys(str(file))
+    connection.client.set_missing_host_key_policy(_Refusal())
     return connection
+
+
+def _gateway(config: Config, host: str, beyond: tuple[str, ...]) -> Connection | str | bool:
+    """Return the way to a host: a connection to the last of its jump hosts, its ProxyCommand, or False."""
+    options = config.base_ssh_config.lookup(host)
+    jumps = options.get("proxyjump", "none")
+    if jumps == "none":
+        command: str | None = options.get("proxycommand")
+        return command or False
+    ways = [derive_shorthand(jump.strip().removeprefix("ssh://")) for jump in jumps.split(",")]
+    if any(way["host"] in (host, *beyond) for way in ways):  # a block for all hosts, which include the jump hosts
+        return False
+    gateway: Connection | None = None
+    for way in ways:
+        gateway = _connection(way["host"], way["user"], way["port"], [], config, (*beyond, host), gateway)
+    assert gateway is not None
+    return gateway
 
 
 def _known_hosts(connection: Connection) -> Iterator[Path]:
@@ -154,6 +199,8 @@ def _reason(error: BaseException, user: str) -> str | None:
             return "refuses the login: the key has a passphrase, and no agent has the key (ssh-add)"
         case AuthenticationException():
             return f"refuses the login of {user}: {_plain(str(error))}"
+        case SSHException() if str(error) == "No authentication methods available":
+            return f"cannot log in {user}: no key is in the machines file, ~/.ssh or an agent (ssh-add)"
         case NoValidConnectionsError():
             return f"cannot be reached: {'; '.join(sorted({reason_of(each) for each in error.errors.values()}))}"
         case TimeoutError():

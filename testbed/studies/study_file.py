@@ -18,13 +18,15 @@
 
     [[point]]                             # or single points
     protocol = "am2"
+    cores = 4                             # of this point in namespaces
 
     [resources]                           # of a run in namespaces; default: exclusive = true, the whole machine
     cores = 2
 
 Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. Parameters are
 those of `testbed run`: ``cluster``, ``workload``, ``protocol``, ``mode``, ``seed``, ...; ``settings.KEY`` of the workload,
-``firmware.KEY`` of the protocol's NICs, and ``link.KEY``: a default impairment of all links.
+``firmware.KEY`` of the protocol's NICs, and ``link.KEY``: a default impairment of all links. ``cores`` and ``exclusive`` of
+a point replace those of [resources].
 
 Or a study is a swarm: random small clusters with faults, each of which must deliver every message exactly once::
 
@@ -59,6 +61,10 @@ OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
 }  # fmt: skip
 """Parameters without a dot, and the types of their values."""
 
+CORES, EXCLUSIVE = "cores", "exclusive"
+RESOURCES: Final[Mapping[str, tuple[type, ...]]] = {CORES: (int,), EXCLUSIVE: (bool,)}
+"""Parameters of a point that reserve processors, and the types of their values."""
+
 SWARM, FIRST_SEED, CASES = "swarm", "first_seed", "cases"
 """Parameters of a point that runs cases of a swarm: the protocol, the seed of the first case, the number of cases."""
 
@@ -69,19 +75,30 @@ _REQUIRED: Final = ("cluster", "workload")
 _TABLES: Final = ("name", "run", "grid", "latin", "point", "resources", "swarm")
 _SWARM_NUMBERS: Final = {"cases": (1, None), "seed": (0, 0), "cases_per_point": (1, 500)}
 """Numbers of the table [swarm]: minimum, and default."""
-_RESOURCES: Final = ("cores", "exclusive")
+_CORE_COUNT: Final = "a number of processors, 1 or more"
+_EITHER: Final = "either cores, or exclusive = true"
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
     """A study. points: the parameters of each run, in the order of the file. varied: names of the parameters that differ
-    between points. base: directory of relative files. cores: needed by a run in namespaces; None: the whole machine."""
+    between points. base: directory of relative files. cores: needed by a run in namespaces whose point does not say it;
+    None: the whole machine."""
 
     name: str
     points: tuple[Parameters, ...]
     varied: tuple[str, ...]
     base: Path
     cores: int | None = None
+
+    def cores_of(self, number: int) -> int | None:
+        """Return the processors that a point needs if it runs in namespaces; None: the whole machine."""
+        point = self.points[number]
+        if point.get(EXCLUSIVE, False):
+            return None
+        cores = point.get(CORES, self.cores)
+        assert cores is None or isinstance(cores, int)
+        return cores
 
 
 def load(path: str | Path) -> Study:
@@ -99,6 +116,10 @@ def parse(text: str, source: str, name: str = "study", base: Path | None = None)
         raise DescriptionError(source, reader.problems)
     assert study is not None
     return study
+
+
+def _is_core_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 class _Reader:
@@ -133,6 +154,7 @@ class _Reader:
                 {**common, **combination, **sample, **point} for sample in sampled for point in (listed_points or [{}])
             ]
         varied = (*axes, *ranges, *dict.fromkeys(key for point in listed_points for key in point))
+        self._check_resources(points, cores)
         return Study(str(title), tuple(points), tuple(dict.fromkeys(varied)), base, cores)
 
     def _swarm(self, title: str, base: Path) -> Study | None:
@@ -253,18 +275,27 @@ class _Reader:
             self.problems.append(Problem("resources", format_value(table), "a table"))
             return None
         for key in table:
-            if key not in _RESOURCES:
-                self._unknown("resources", key, _RESOURCES)
-        cores = table.get("cores")
-        if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
-            self.problems.append(Problem("resources.cores", format_value(cores), "a number of processors, 1 or more"))
+            if key not in RESOURCES:
+                self._unknown("resources", key, tuple(RESOURCES))
+        cores = table.get(CORES)
+        if cores is not None and not _is_core_count(cores):
+            self.problems.append(Problem("resources.cores", format_value(cores), _CORE_COUNT))
             return None
-        exclusive = table.get("exclusive", cores is None)
+        exclusive = table.get(EXCLUSIVE, cores is None)
         if not isinstance(exclusive, bool):
             self.problems.append(Problem("resources.exclusive", format_value(exclusive), "true or false"))
         elif exclusive is (cores is not None):
-            self.problems.append(Problem("resources", "", "either cores, or exclusive = true"))
+            self.problems.append(Problem("resources", "", _EITHER))
         return cores
+
+    def _check_resources(self, points: Sequence[Parameters], cores: int | None) -> None:
+        """Find the first point with contradictory resources. cores: of the study."""
+        for number, point in enumerate(points):
+            exclusive = point.get(EXCLUSIVE)
+            if (exclusive is True and CORES in point) or (exclusive is False and point.get(CORES, cores) is None):
+                found = ", ".join(f"{key} = {format_value(point[key])}" for key in RESOURCES if key in point)
+                self.problems.append(Problem("", f"{found} of point {number}", _EITHER))
+                return
 
     def _flatten(self, path: str, table: object, depth: int = 0) -> list[tuple[str, str, object]]:
         """List names, paths and values of a table whose groups are tables, or keys with a dot. depth: 1 if a value may be a
@@ -293,7 +324,11 @@ class _Reader:
         if dot and group == "link" and key not in Impairments.model_fields:
             self._unknown(path_of_value.rpartition(".")[0], key, tuple(Impairments.model_fields))
             return False
-        if (group in GROUPS and key) if dot else name in OPTIONS:
+        if (
+            (group in GROUPS and key)
+            if dot
+            else name in OPTIONS or (name in RESOURCES and path_of_value != f"run.{name}")
+        ):
             return True
         self._unknown(
             path_of_value.removesuffix(name).rstrip("."), name, (*OPTIONS, *(f"{group}.KEY" for group in GROUPS))
@@ -304,7 +339,10 @@ class _Reader:
         """Whether it is a parameter with a value of its type; else add a problem."""
         if not self._is_known(name, path_of_value):
             return False
-        types = OPTIONS.get(name, (str, int, float, bool))
+        if name == CORES and not _is_core_count(value):
+            self.problems.append(Problem(path_of_value, format_value(value), _CORE_COUNT))
+            return False
+        types = {**OPTIONS, **RESOURCES}.get(name, (str, int, float, bool))
         if isinstance(value, types) and (not isinstance(value, bool) or bool in types):
             return True
         self.problems.append(

@@ -22,7 +22,7 @@ from testbed.spec.loader import load, parse
 from testbed.spec.model import Description
 from testbed.spec.toml_writer import to_toml
 from testbed.studies.designs import Parameters, Value
-from testbed.studies.study_file import CASES, FIRST_SEED, SWARM
+from testbed.studies.study_file import CASES, FIRST_SEED, RESOURCES, SWARM
 
 DONE, FAILED = "done", "failed"
 
@@ -60,7 +60,8 @@ def _freeze_imports() -> None:
 
 def requested(parameters: Parameters, base: Path) -> str:
     """Format the request of a point. base: directory of relative files."""
-    return json.dumps({"parameters": parameters, "base": str(base)})
+    of_run = {name: value for name, value in parameters.items() if name not in RESOURCES}
+    return json.dumps({"parameters": of_run, "base": str(base)})
 
 
 def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Execution of a study: its points run on an engine, in parallel as processors are available; failed points are retried.
 
-A simulated run takes one processor. A run in namespaces takes the number of processors in the study's file, or the whole
-machine, since other runs would disturb its times.
+A simulated run takes one processor. A run in namespaces takes the number of processors of its point or of the study, or the
+whole machine, since other runs would disturb its times.
 """
 
 from __future__ import annotations
@@ -68,8 +68,12 @@ class _Scheduler:
         self._pending = deque(unfinished)
         self._isolated: deque[int] = deque()  # points that were running when a process died: each is run alone
         self._running: dict[Future[str], int] = {}
-        if study.cores is not None and study.cores > engine.width and any(is_live(point) for point in study.points):
-            raise UnsupportedError(f"a run takes {study.cores} processors, and there are {engine.width} workers")
+        for number in unfinished:
+            if self._processors_of(number) > engine.width:
+                processors = self._processors_of(number)
+                raise UnsupportedError(
+                    f"point {number} takes {processors} processors, and there are {engine.width} workers"
+                )
 
     def _is_done(self, number: int) -> bool:
         return number in self.outcomes and self.outcomes[number].is_done
@@ -131,7 +135,7 @@ class _Scheduler:
         """Return the number of processors that a point takes."""
         if not is_live(self._study.points[number]):
             return 1
-        return self._engine.width if self._study.cores is None else self._study.cores
+        return self._study.cores_of(number) or self._engine.width
 
     def _add_result(self, number: int, result: Mapping[str, Any]) -> None:
         self._attempts[number] += 1

@@ -26,7 +26,7 @@ from testbed.controller.runs.run_options import PlainOptions
 from testbed.errors import ConflictError, DescriptionError, NotFoundError, TestbedError, UnsupportedError
 from testbed.spec import units
 from testbed.studies.study_file import OPTIONS, Study, load
-from testbed.studies.study_folder import new_folder, open_folder
+from testbed.studies.study_folder import labelled_rows, new_folder, open_folder
 from testbed.studies.study_points import compute
 from testbed.studies.study_runs import run_study
 
@@ -339,6 +339,20 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
             ["resources.exclusive: found 1"],
         ),
         (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\ncores=2\n[[point]]\nseed=1\ncores=0\n"
+            "[[point]]\nseed=2\nexclusive=1\n",
+            ["run: found unknown key 'cores'", "point[1].cores: found 0", "point[2].exclusive: found 1"],
+        ),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\ncores=[1, 2]\n[[point]]\nseed=1\n"
+            "[[point]]\nseed=2\nexclusive=true\n",
+            ["cores = 1, exclusive = true of point 1, expected either cores, or exclusive = true"],
+        ),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[[point]]\nseed=1\n[[point]]\nseed=2\nexclusive=false\n",
+            ["exclusive = false of point 1, expected either cores, or exclusive = true"],
+        ),
+        (
             "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n'link.loss'=['0%']\nlink={loss=['1%']}\n",
             ["grid.link.loss: found twice in this table"],
         ),
@@ -406,9 +420,8 @@ def test_folders_without_a_study_are_rejected(tmp_path: Path) -> None:
 class RecordingEngine:
     """An engine of threads that run nothing, and record which points run concurrently."""
 
-    width = 2
-
-    def __init__(self) -> None:
+    def __init__(self, width: int = 2) -> None:
+        self.width = width
         self.concurrent: set[frozenset[int]] = set()
         self._running: list[int] = []
 
@@ -451,7 +464,35 @@ def test_a_live_run_has_all_processors_or_those_that_the_study_reserves(
     assert pairs, "no simulated points ran concurrently"
 
 
+def test_points_in_namespaces_have_their_own_processors_and_simulated_ones_fill_the_rest(tmp_path: Path) -> None:
+    live = {0: "cores = 3", 1: "cores = 1", 2: "exclusive = true", 3: "cores = 2", 4: ""}
+    needed = dict.fromkeys(range(14), 1) | {0: 3, 2: 4, 3: 2, 4: 2}
+    points = "".join(
+        f"[[point]]\nmode = '{'live' if number in live else 'sim'}'\nsettings = {{ number = {number} }}\n"
+        + live.get(number, "cores = 4")  # which a simulated point does not take
+        + "\n"
+        for number in needed
+    )
+    text = f"[run]\ncluster = 'star-2'\nworkload = 'pingpong'\n{points}[resources]\ncores = 2\n"
+    study, engine = study_of(tmp_path, text), RecordingEngine(4)
+    assert len(run_study(study, new_folder(tmp_path / "out", study), engine)) == 14
+    assert all(sum(needed[number] for number in running) <= 4 for running in engine.concurrent)
+    assert any({0, 1} <= running for running in engine.concurrent), "both fit, and begin together"
+    assert any(3 in running and running - live.keys() for running in engine.concurrent), (
+        "simulated points fill the rest"
+    )
+
+
+def test_an_axis_may_reserve_processors_which_the_run_itself_does_not_see(tmp_path: Path) -> None:
+    text = "[run]\ncluster = 'star-2'\nworkload = 'pingpong'\nmode = 'sim'\n"
+    study = study_of(tmp_path, text + "[grid]\nexclusive = [true, false]\n[resources]\ncores = 2\n")
+    assert [study.cores_of(number) for number in range(2)] == [None, 2]
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), SerialEngine())
+    assert [outcome.error for outcome in outcomes.values()] == ["", ""]
+    assert [row["exclusive"] for row in labelled_rows(study, outcomes)][:: len(outcomes[0].rows)] == [True, False]
+
+
 def test_a_live_run_that_needs_more_processors_than_workers_is_rejected(tmp_path: Path) -> None:
     study = study_of(tmp_path, "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=3\n")
-    with pytest.raises(UnsupportedError, match="a run takes 3 processors, and there are 2 workers"):
+    with pytest.raises(UnsupportedError, match="point 0 takes 3 processors, and there are 2 workers"):
         run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))

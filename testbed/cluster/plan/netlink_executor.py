@@ -46,7 +46,7 @@ from testbed.errors import ConflictError, KernelError, reason_of
 from testbed.kernel import cgroups, namespaces, netlink_messages, offloads, processes, syscalls
 from testbed.kernel.filesystem import write_setting
 from testbed.kernel.netlink import RequestError, RouteSocket
-from testbed.kernel.rtnl_dump import ROUTING, Contents, interface, interfaces, node_contents, wire_contents
+from testbed.kernel.rtnl_dump import ROUTING, Contents, any_settles, interface, node_contents, wire_contents
 
 # Errors of the kernel by which the operation has nothing left to do, such as removing an object that does not exist.
 _HARMLESS_ERRORS = {
@@ -223,7 +223,7 @@ class NetlinkExecutor:
         deadline = time.monotonic() + _CARRIER_TIMEOUT
         for key in {operation.key for operation in operations if isinstance(operation, MakeCable)}:
             route = self.open(key).route
-            while any(interface.settles for interface in interfaces(route)) and time.monotonic() < deadline:
+            while any_settles(route) and time.monotonic() < deadline:
                 time.sleep(_POLL_INTERVAL)
 
     def _await_carrier(self, index: int) -> None:

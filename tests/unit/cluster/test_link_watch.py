@@ -3,7 +3,7 @@ frames."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import struct
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +11,13 @@ import pytest
 from testbed.cluster.plan import netlink_executor
 from testbed.cluster.plan.kernel_operations import MakeCable, Operation, SetUp
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
-from testbed.kernel.rtnl_dump import Counters, Interface
+from testbed.kernel.netlink import attribute
+from testbed.kernel.rtnl_dump import any_settles
 
 CABLE = MakeCable("n1.eth0", "", "n1-eth0", 3, "", 0, up=True, peer_key="n1", peer_device="eth0", peer_index=2,
                   peer_mac="", mtu=1500)  # fmt: skip
-READY = Interface(3, "n1-eth0", "veth", "", 1500, True, 0, 2, "", Counters(0, 0, 0, 0, 0, 0))
+UP, LOWER_UP = 1, 0x10000
+STATE_DOWN, STATE_UP, STATE_UNKNOWN = 2, 6, 0
 
 
 def await_watch(monkeypatch: pytest.MonkeyPatch, settling: int, operations: list[Operation]) -> int:
@@ -23,14 +25,14 @@ def await_watch(monkeypatch: pytest.MonkeyPatch, settling: int, operations: list
     is read before its carrier is noticed."""
     reads = 0
 
-    def read(_: object) -> list[Interface]:
+    def read(_: object) -> bool:
         nonlocal reads
         reads += 1
-        return [replace(READY, settles=reads <= settling)]
+        return reads <= settling
 
     executor = NetlinkExecutor("c", lambda _: "", named=False)
     monkeypatch.setattr(executor, "open", lambda _: SimpleNamespace(route=None))
-    monkeypatch.setattr(netlink_executor, "interfaces", read)
+    monkeypatch.setattr(netlink_executor, "any_settles", read)
     executor.await_link_watch(operations)
     return reads
 
@@ -46,3 +48,26 @@ def test_a_change_without_new_cables_reads_no_interfaces(monkeypatch: pytest.Mon
 def test_a_change_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(netlink_executor, "_CARRIER_TIMEOUT", 0.05)
     assert await_watch(monkeypatch, 1_000_000, [CABLE]) > 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "state", "settles"),
+    [
+        (UP | LOWER_UP, STATE_DOWN, True),
+        (UP | LOWER_UP, STATE_UP, False),
+        (UP | LOWER_UP, STATE_UNKNOWN, False),  # as of loopback interfaces, which have no link watch
+        (UP, STATE_DOWN, False),
+    ],
+)
+def test_an_interface_settles_while_its_carrier_is_not_noticed(flags: int, state: int, settles: bool) -> None:
+    link = struct.pack("=BxHiII", 0, 1, 3, flags, 0)
+    entry = memoryview(link + attribute(3, b"n1-eth0\0") + attribute(16, bytes([state])))
+    requests: list[bytes] = []
+
+    class Route:
+        def dump(self, _: int, fields: bytes) -> list[memoryview]:
+            requests.append(fields)
+            return [entry]
+
+    assert any_settles(Route()) is settles  # type: ignore[arg-type]
+    assert requests == [bytes(len(link)) + attribute(29, struct.pack("=I", 8))], "without statistics"

@@ -12,7 +12,7 @@ from testbed.kernel import diversion, netlink_messages, rtnl_dump, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.diversion import EGRESS, INGRESS, Diversion, diversions
 from testbed.kernel.namespaces import open_path
-from testbed.kernel.netlink import RequestError, RouteSocket
+from testbed.kernel.netlink import JOIN_PRIORITY, STAGE_PRIORITY, RequestError, RouteSocket
 from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.kernel.taps import Tap, pass_any
 from testbed.kernel.tpacket import Ring
@@ -171,6 +171,24 @@ def test_other_filters_are_no_diversions() -> None:
         route.execute([netlink_messages.redirect_incoming(PORT, TAP)])
         assert diversions(route, [PORT, TAP]) == {}
         assert rtnl_dump.wire_contents(route).redirections == {PORT: TAP}
+
+    run_in_namespace(test)
+
+
+def test_a_prepared_redirection_takes_no_frames() -> None:
+    """Whatever they begin with: also IP packets of odd length, in whose first word the lowest bit is set."""
+
+    def test(route: RouteSocket) -> None:
+        sender, back = open_socket("sender"), open_socket("back")
+        route.execute(
+            [
+                netlink_messages.prepare_redirection(PORT, STAGE_PRIORITY),
+                netlink_messages.redirect_incoming(PORT, TAP, JOIN_PRIORITY),
+            ]
+        )
+        for number in range(4):
+            sender.send([frame(number)])
+        assert numbers(back) == [0, 1, 2, 3]
 
     run_in_namespace(test)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.kernel import netlink_messages
+from testbed.kernel.netlink import ETH_P_ALL, EXCEPTION_PRIORITY, PATCH_PRIORITY
 
 SHAPED: dict[str, Callable[..., bytes]] = {
     name: function for name, function in vars(netlink_messages).items() if inspect.unwrap(function) is not function
@@ -52,7 +55,7 @@ def encoded_directly(function: Callable[..., bytes], values: dict[str, object]) 
 
 
 def test_every_request_is_tested() -> None:
-    assert {"make_bridge", "make_veth", "redirect_incoming", "add_ip_route", "flush_learned"} <= SHAPED.keys()
+    assert {"make_bridge", "make_veth", "add_forwarding", "add_ip_route", "flush_learned"} <= SHAPED.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SHAPED))
@@ -72,9 +75,9 @@ def test_patched_bytes_are_those_that_are_encoded(name: str) -> None:
 def test_a_value_that_equals_a_place_holder_is_no_trouble() -> None:
     """The placeholders are ordinary values, and the second message of a shape is patched correctly all the same."""
     for index in (0x3D5B_9700, 0x3D5B_9701, 5):
-        values: dict[str, object] = {"index": index, "out": 0x3D5B_9700}
-        assert netlink_messages.redirect_incoming(index, 0x3D5B_9700) == encoded_directly(
-            netlink_messages.redirect_incoming, values
+        values: dict[str, object] = {"index": index, "mtu": 0x3D5B_9700, "bridge": 0x3D5B_9702}
+        assert netlink_messages.set_link(index, mtu=0x3D5B_9700, bridge=0x3D5B_9702) == encoded_directly(
+            netlink_messages.set_link, values
         )
 
 
@@ -100,3 +103,53 @@ def test_a_hook_is_packed_as_pyroute2_encodes_it(kind: str, index: int) -> None:
     message.encode()
     packed = netlink_messages.add_clsact(index) if kind == "add" else netlink_messages.remove_clsact(index)
     assert packed == bytes(message.data)
+
+
+def u32_filter(fields: dict[str, int], options: list[tuple[str, object]], keys: list[str]) -> bytes:
+    """Encode a filter of u32 by pyroute2, without the flag that it sets on one of the nested attributes."""
+    message = tcmsg()
+    message["header"]["type"], message["header"]["flags"] = netlink_messages.RTM_NEWTFILTER, netlink_messages.CREATE
+    for name, value in fields.items():
+        message[name] = value
+    selector = ("TCA_U32_SEL", {"flags": netlink_messages.TC_U32_TERMINAL, "keys": keys})
+    message["attrs"] = [("TCA_KIND", "u32"), ("TCA_OPTIONS", {"attrs": [*options, selector]})]
+    message.encode()
+    return bytes(message.data).replace(bytes.fromhex("24000280"), bytes.fromhex("24000200"))
+
+
+def redirection(out: int) -> tuple[str, object]:
+    parameters = {
+        "action": netlink_messages.TC_ACT_STOLEN,
+        "eaction": netlink_messages.TCA_EGRESS_REDIR,
+        "ifindex": out,
+    }
+    mirred = {"attrs": [("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", {"attrs": [("TCA_MIRRED_PARMS", parameters)]})]}
+    return "TCA_U32_ACT", {"attrs": [("TCA_ACT_PRIO_1", mirred)]}
+
+
+@given(index=VALUES["U32"], out=VALUES["U32"], name=VALUES["Text"])
+def test_filters_are_packed_as_pyroute2_encodes_them(index: int, out: int, name: str) -> None:
+    incoming, outgoing = netlink_messages.TC_H_CLSACT_INGRESS, netlink_messages.TC_H_CLSACT_EGRESS
+    fields = {"index": index, "handle": netlink_messages.PREPARED, "parent": incoming, "info": 3 << 16 | ETH_P_ALL}
+    assert netlink_messages.redirect_incoming(index, out, 3, netlink_messages.PREPARED) == u32_filter(
+        fields, [redirection(out)], ["0x0/0x0+0"]
+    )
+    fields = {"index": index, "handle": 0, "parent": outgoing, "info": PATCH_PRIORITY << 16 | ETH_P_ALL}
+    assert netlink_messages.redirect_outgoing(index, out) == u32_filter(fields, [redirection(out)], ["0x0/0x0+0"])
+    arrived = ("TCA_U32_INDEV", f"{name}\0")
+    exceptions = {
+        1: (netlink_messages.discard_from(index, name), redirection(1)),
+        2: (netlink_messages.allow_from(index, name), ("TCA_U32_CLASSID", 0x0001_0001)),
+    }
+    for handle, (packed, option) in exceptions.items():
+        fields |= {"handle": handle, "info": EXCEPTION_PRIORITY << 16 | ETH_P_ALL}
+        assert packed == u32_filter(fields, [arrived, option], ["0x0/0x0+0"])
+
+
+def test_bring_up_imports_nothing_of_pyroute2s_traffic_control() -> None:
+    program = (
+        "import sys; from testbed.kernel import netlink_messages as messages\n"
+        "messages.redirect_incoming(1, 2); messages.remove_redirection(1, 4); messages.add_qdisc(1, 'fq')\n"
+        "print([name for name in sys.modules if 'tcmsg' in name])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -28,7 +28,7 @@ class PiecewiseChannel:
 
 def test_a_short_line_of_another_thread_does_not_come_into_a_long_one() -> None:
     channel = PiecewiseChannel()
-    line = LineChannel(None, channel)
+    line = LineChannel([], channel)
     pulse_sender = Thread(target=lambda: [line.send(b"\n") for _ in range(20)])
     pulse_sender.start()
     line.send(b"x" * 500 + b"\n")
@@ -46,4 +46,4 @@ class BrokenChannel(PiecewiseChannel):
 
 def test_a_connection_that_breaks_while_a_line_is_sent_is_an_os_error() -> None:
     with pytest.raises(ConnectionError, match="connection closed"):
-        LineChannel(None, BrokenChannel()).send(b"\n")
+        LineChannel([], BrokenChannel()).send(b"\n")

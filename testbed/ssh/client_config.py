@@ -1,0 +1,72 @@
+"""OpenSSH's client configuration of the user and of the system, ssh_config(5), with the files that it includes.
+
+Paramiko's parser ignores ``Include``. Here each included line is put in the place of its ``Include``, and each ``Host`` or
+``Match`` line becomes a ``Match`` line that has the conditions of the blocks around it too.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from paramiko import SSHConfig
+from paramiko.ssh_exception import ConfigParseError
+
+from testbed.errors import TestbedError, reason_of
+
+_FILES: Final = ("~/.ssh/config", "/etc/ssh/ssh_config")
+_MAX_DEPTH: Final = 16  # of included files, as in OpenSSH
+_OPTION: Final = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)")
+
+
+def client_config() -> SSHConfig:
+    """Read the configuration of this process's user and of the system. Raises TestbedError."""
+    config = SSHConfig()
+    for name in _FILES:
+        file = Path(name).expanduser()
+        if file.is_file():
+            try:
+                config.parse(_lines(file, file.parent, "", 0))
+            except (ConfigParseError, ValueError) as error:  # the latter: of shlex
+                raise TestbedError(f"{file} is not a configuration of ssh: {error}") from error
+    return config
+
+
+def _lines(file: Path, folder: Path, around: str, depth: int) -> Iterator[str]:
+    """Yield the lines of a file, with those of the files that it includes. folder: of relative names. around: conditions of
+    the blocks that include the file; empty: none."""
+    if depth > _MAX_DEPTH:
+        raise TestbedError(f"{file} includes itself, or is included more than {_MAX_DEPTH} levels deep")
+    try:
+        text = file.read_text(errors="replace")
+    except OSError as error:
+        raise TestbedError(f"{file} cannot be read: {reason_of(error)}") from error
+    block = around
+    for line in text.splitlines():
+        option = _OPTION.match(line)
+        keyword, value = (option[1].lower(), option[2]) if option else ("", "")
+        if keyword in ("host", "match"):
+            block = " ".join(filter(None, (around, _conditions(keyword, value))))
+            yield _header(block)
+        elif keyword == "include":
+            for name in shlex.split(value):
+                pattern = folder / Path(name).expanduser()
+                for included in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
+                    yield from _lines(included, folder, block, depth + 1)
+                    yield _header(block)
+        else:
+            yield line
+
+
+def _conditions(keyword: str, value: str) -> str:
+    """Return the conditions of a block, in Match's syntax; empty: none."""
+    if keyword == "host":
+        return shlex.join(["originalhost", ",".join(shlex.split(value))])
+    return re.sub(r"(^|\s)all$", "", value, flags=re.IGNORECASE)
+
+
+def _header(block: str) -> str:
+    return f"Match {block}" if block else "Host *"
