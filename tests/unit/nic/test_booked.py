@@ -20,7 +20,7 @@ def test_a_job_takes_the_first_gap_that_is_long_enough() -> None:
     assert (server.busy, server.jobs, server.free) == (201, 5, 201)
 
 
-def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
+def test_a_zero_cost_job_waits_for_the_current_one() -> None:
     server = BookableServer("bus", VirtualClock())
     server.reserve(100, 50)
     assert server.reserve(100, 0) == 100

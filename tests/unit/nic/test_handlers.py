@@ -36,7 +36,7 @@ def test_no_kind_of_event_keeps_another_waiting_forever() -> None:
     assert handlers.begins == list(range(0, 130, 10))
 
 
-def test_time_is_counted_that_it_is_busy_and_that_events_wait() -> None:
+def test_busy_time_and_waiting_time_are_counted() -> None:
     handlers = RecordedHandlers()
     events = [handlers.add(RECEIVED, str(cost), cost) for cost in (10, 20, 30)]
     handlers.loop.run()
@@ -56,7 +56,7 @@ def test_zero_cost_work_is_done_at_once_in_its_order() -> None:
     assert handlers.ended[1:] == [("first", 10), ("free, too", 10)]
 
 
-def test_an_event_that_comes_of_another_waits_for_its_turn() -> None:
+def test_an_event_caused_by_another_waits_for_its_turn() -> None:
     handlers = RecordedHandlers()
     handlers.handlers.add(0, RING, FirmwareEvent(10, lambda _: handlers.add(RING, "of the first", 10)))
     handlers.add(RECEIVED, "a frame", 10)
