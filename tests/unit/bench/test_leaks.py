@@ -25,31 +25,31 @@ def noisy(seed: int, slope: float, noise: float) -> list[Sample]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_leak_is_detected_in_varying_memory(seed: int) -> None:
-    growth_result = growth(noisy(seed, slope=20_000, noise=30_000))
-    assert growth_result.samples == SECONDS / 2
-    assert 0 < growth_result.least < 20_000 * growth_result.seconds < growth_result.most
-    assert growth_result.gained == pytest.approx(20_000 * growth_result.seconds, rel=0.2)
+    result = growth(noisy(seed, slope=20_000, noise=30_000))
+    assert result.samples == SECONDS / 2
+    assert 0 < result.least < 20_000 * result.seconds < result.most
+    assert result.gained == pytest.approx(20_000 * result.seconds, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_fluctuation_is_not_a_leak(seed: int) -> None:
-    growth_result = growth(noisy(seed, slope=0, noise=100_000))
-    assert growth_result.least < 0 < growth_result.most
+    result = growth(noisy(seed, slope=0, noise=100_000))
+    assert result.least < 0 < result.most
 
 
 def test_a_leak_in_steps_of_the_allocator_is_detected() -> None:
-    growth_result = growth(samples_of([MEBIBYTE * (second // 4) for second in range(SECONDS)]))
-    assert growth_result.least > 4 * MEBIBYTE
+    result = growth(samples_of([MEBIBYTE * (second // 4) for second in range(SECONDS)]))
+    assert result.least > 4 * MEBIBYTE
 
 
 def test_a_single_step_is_no_leak() -> None:
-    growth_result = growth(samples_of([(100 * MEBIBYTE if second > 45 else 0) for second in range(SECONDS)]))
-    assert growth_result.least <= 0
+    result = growth(samples_of([(100 * MEBIBYTE if second > 45 else 0) for second in range(SECONDS)]))
+    assert result.least <= 0
 
 
 def test_growth_during_warm_up_is_ignored() -> None:
-    growth_result = growth(samples_of([min(second, 25) * MEBIBYTE for second in range(SECONDS)]))
-    assert (growth_result.least, growth_result.gained, growth_result.most) == (0, 0, 0)
+    result = growth(samples_of([min(second, 25) * MEBIBYTE for second in range(SECONDS)]))
+    assert (result.least, result.gained, result.most) == (0, 0, 0)
 
 
 def test_an_outlier_neither_hides_a_leak_nor_is_one() -> None:

@@ -62,7 +62,7 @@ def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
 
 
 def trial_of_relay(capacity: float, rate: float, lost: int = 0) -> Trial:
-    """A second at `rate` of a relay that can do `capacity` frames/s."""
+    """Return a trial of one second at `rate` with a relay that forwards `capacity` frames/s."""
     return Trial(sent=int(rate), rate=rate, seconds=1.0, offered=int(rate), lost=lost, cpu=rate / capacity)
 
 
