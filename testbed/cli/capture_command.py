@@ -70,7 +70,7 @@ def capture_command(
 
 
 def _document(captured: CaptureResult) -> Mapping[str, object]:
-    return {**asdict(captured), "whole": captured.complete}
+    return {**asdict(captured), "complete": captured.complete}
 
 
 def _print_totals(captured: CaptureResult) -> None:
@@ -78,15 +78,15 @@ def _print_totals(captured: CaptureResult) -> None:
     total = sum(captured.frames.values())
     by_end = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
     echo(f"{total} frames in {captured.seconds:.1f} s" + (f": {by_end}" if total else ""), err=True)
-    if captured.met:
-        echo("met: " + ", ".join(f"{number} {cause}" for cause, number in sorted(captured.met.items())), err=True)
+    if captured.fates:
+        echo("fates: " + ", ".join(f"{number} {cause}" for cause, number in sorted(captured.fates.items())), err=True)
     if captured.gone:
         echo("the cluster was taken down", err=True)
     for end, number in captured.dropped.items():
         echo(f"warning: {number} frames at {end} are missing: they arrived faster than they were read", err=True)
     for number, problem in (
         (captured.cut, "frames were truncated"),
-        (captured.untold, "frames have fates that were not reported"),
+        (captured.unknown_fates, "frames have fates that were not reported"),
         (captured.undecided, "frames may have been dropped by a loss classifier; it is not known which"),
         (captured.late, "frames came late and are out of order"),
     ):

@@ -31,7 +31,13 @@ _CONTROL_CATEGORIES = (
 
 _MAX_PURPOSE = 200  # bytes; a file's name has 255 at most
 FORMAT = 1  # of the JSON documents that the command prints; documents.py describes them
-_FORMATS = {"reproduce": 2}  # of kinds whose form has changed
+_FORMATS = dict.fromkeys(  # of kinds whose form has changed
+    (
+        "capture", "decoded", "doctor", "frame", "machines-capture", "machines-check", "machines-status", "message",
+        "reproduce", "status", "top",
+    ),
+    2,
+)  # fmt: skip
 
 name_option = click.option("--name", metavar="CLUSTER", help="Cluster; default: the only one that is up.", default=None)
 cluster_argument = click.argument("cluster", required=False, metavar="[CLUSTER]")

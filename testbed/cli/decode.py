@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.consoles import FORMAT, echo, json_option, to_json
+from testbed.cli.consoles import echo, format_of, json_option, to_json
 from testbed.errors import NotFoundError, TestbedError, did_you_mean, errors_naming, reason_of
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _facts(source: Source) -> Show:
 
 
 def _line(kind: str, document: Mapping[str, object]) -> str:
-    return to_json({"format": FORMAT, "kind": kind, **document}) + "\n"
+    return to_json({"format": format_of(kind), "kind": kind, **document}) + "\n"
 
 
 @click.command("dissector", short_help="Write a dissector of the protocols for Wireshark.")

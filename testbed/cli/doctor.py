@@ -13,7 +13,7 @@ from testbed.cli.table_layout import print_table
 from testbed.packages import Offered, offered_protocols
 
 if TYPE_CHECKING:
-    from testbed.kernel.capability_probe import Ability
+    from testbed.kernel.capability_probe import Capability
 
 
 @click.command("doctor")
@@ -24,26 +24,24 @@ def doctor_command(datapaths: bool, as_json: bool) -> None:
     if datapaths:
         _show_datapaths(as_json)
         return
-    from testbed.machines.machine_report import abilities
+    from testbed.machines.machine_report import capabilities
 
-    machine_abilities = abilities()
+    found = capabilities()
     if as_json:
-        print_json(
-            "doctor", {"abilities": [asdict(ability) for ability in machine_abilities], "protocols": documents()}
-        )
+        print_json("doctor", {"capabilities": [asdict(capability) for capability in found], "protocols": documents()})
         return
-    print_abilities(machine_abilities)
+    print_capabilities(found)
     echo()
     print_protocols()
 
 
-def print_abilities(abilities: Sequence[Ability], indent: str = "") -> None:
-    width = max(len(ability.name) for ability in abilities)
-    for ability in abilities:
-        status = click.style("yes", fg="green") if ability.there else click.style("no ", fg="red")
-        echo(f"{indent}{status}  {ability.name.ljust(width)}  {ability.detail}: {ability.meaning}")
-        if ability.remedy and not ability.there:
-            echo(f"{indent}     {''.ljust(width)}  to get it: {ability.remedy}")
+def print_capabilities(capabilities: Sequence[Capability], indent: str = "") -> None:
+    width = max(len(capability.name) for capability in capabilities)
+    for capability in capabilities:
+        status = click.style("yes", fg="green") if capability.available else click.style("no ", fg="red")
+        echo(f"{indent}{status}  {capability.name.ljust(width)}  {capability.detail}: {capability.meaning}")
+        if capability.remedy and not capability.available:
+            echo(f"{indent}     {''.ljust(width)}  to get it: {capability.remedy}")
 
 
 def _show_datapaths(as_json: bool) -> None:

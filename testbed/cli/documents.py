@@ -86,7 +86,7 @@ _NODE = _object(
     name=_TEXT,
     tags=_list(_TEXT),
     namespace=_with_description(_TEXT, "the path of its network namespace"),
-    there=_with_description(_FLAG, "whether the namespace exists"),
+    exists=_with_description(_FLAG, "whether the namespace exists"),
     programs=_with_description(_list(_NUMBER), "pids of the programs in the node"),
     agent=_AGENT,
     nics=_list(_NIC),
@@ -107,7 +107,7 @@ _LINK = _object(
     notes=_with_description(
         _list(_TEXT), "approximations of the datapath, and reasons why other datapaths were not chosen"
     ),
-    there=_with_description(_FLAG, "whether both ends exist"),
+    exists=_with_description(_FLAG, "whether both ends exist"),
     up=_FLAG,
     forward=_with_description(_DIRECTION, "a to b"),
     backward=_with_description(_DIRECTION, "b to a"),
@@ -140,7 +140,7 @@ _FLOW = _object(
     bits=_with_description({"type": "number"}, "bit/s"),
     dropped=_with_description({"type": "object"}, "frames by cause"),
     drop_rate=_with_description({"type": "number"}, "frames/s"),
-    met=_with_description({"type": "object"}, "frames by other fates: corrupted, duplicated, reordered, delayed"),
+    fates=_with_description({"type": "object"}, "frames by other fates: corrupted, duplicated, reordered, delayed"),
     declared=_with_description(_TEXT, "impairments in words"),
     injected=_with_description(_TEXT, "impairments in words"),
 )
@@ -233,7 +233,7 @@ _PROTOCOLS = _list(
         problem=_with_description(_TEXT, "reason why it is unavailable, or empty"),
     )
 )
-_ABILITIES = _list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT))
+_CAPABILITIES = _list(_object(name=_TEXT, available=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT))
 _REPORT: Schema = {
     **_object(
         host_name=_TEXT,
@@ -245,7 +245,7 @@ _REPORT: Schema = {
         underlay_mtu=_with_description(
             _NUMBER, "MTU of the interface with the underlay address; 0: no underlay address"
         ),
-        abilities=_ABILITIES,
+        capabilities=_CAPABILITIES,
     ),
     "type": ["object", "null"],
 }
@@ -433,7 +433,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         bytes=_with_description(_NUMBER, "of the frame"),
         what=_with_description(_TEXT, "summary of the frame"),
         causes=_with_description(_list(_TEXT), "causes of the fate: loss, rule, queue full, ..."),
-        met=_with_description(_TEXT, "description of the frame's fate; empty if it passed unchanged"),
+        fate=_with_description(_TEXT, "description of the frame's fate; empty if it passed unchanged"),
     ),
     "decoded": _object(
         capture=_with_description(_TEXT, "file name, if the folder has several captures"),
@@ -448,7 +448,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         fields=_with_description(
             {"type": "object"}, "values by the field names of filters and rules: numbers; addresses as text"
         ),
-        met=_with_description(_TEXT, "description of the frame's fate; empty if it passed unchanged"),
+        fate=_with_description(_TEXT, "description of the frame's fate; empty if it passed unchanged"),
     ),
     "message": {
         **_object(
@@ -464,7 +464,7 @@ DOCUMENTS: Mapping[str, Schema] = {
             again=_with_description(_NUMBER, "number of retransmissions among the sent frames"),
             lost=_with_description(_NUMBER, "lost frames of any role"),
             frames=_with_description(
-                _list({"type": "object"}), "its frames: time, interface, way, role, what, again, lost, met"
+                _list({"type": "object"}), "its frames: time, interface, way, role, what, again, lost, fate"
             ),
         ),
         "required": ["capture", "protocol", "message", "begun", "ended", "bytes", "sent", "again", "lost"],
@@ -474,14 +474,14 @@ DOCUMENTS: Mapping[str, Schema] = {
         target=_TEXT,
         seconds={"type": "number"},
         frames=_with_description({"type": "object"}, "number of frames by end of a link"),
-        met=_with_description({"type": "object"}, "frames with a fate other than a pass, by cause"),
+        fates=_with_description({"type": "object"}, "frames with a fate other than a pass, by cause"),
         dropped=_with_description({"type": "object"}, "number of frames that were not read in time, by end"),
         cut=_with_description(_NUMBER, "frames that are truncated"),
-        untold=_with_description(_NUMBER, "frames whose fate is unknown"),
+        unknown_fates=_with_description(_NUMBER, "frames whose fate is unknown"),
         undecided=_with_description(_NUMBER, "frames that a loss classifier may have dropped: it is unknown which"),
         late=_with_description(_NUMBER, "frames out of order"),
         gone=_with_description(_FLAG, "the cluster was taken down"),
-        whole=_with_description(_FLAG, "all frames were captured, with their fates"),
+        complete=_with_description(_FLAG, "all frames were captured, with their fates"),
     ),
     "runs": _object(
         runs=_list(
@@ -559,7 +559,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         )
     ),
     "doctor": _object(
-        abilities=_ABILITIES,
+        capabilities=_CAPABILITIES,
         protocols=_PROTOCOLS,
     ),
     "machines-check": _object(
@@ -610,7 +610,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         target=_TEXT,
         file=_with_description(_TEXT, "path of the capture of all machines"),
         frames=_with_description({"type": "object"}, "number of frames by end of a link"),
-        whole=_with_description({"type": "boolean"}, "all frames were captured, with their fates"),
+        complete=_with_description({"type": "boolean"}, "all frames were captured, with their fates"),
     ),
     "machines-gc": _object(machines=_with_description({"type": "object"}, "findings as of gc, by machine")),
 }

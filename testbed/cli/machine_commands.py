@@ -96,14 +96,14 @@ def _print(finding: MachineFinding) -> None:
     echo(f"{machine.name}: {verdict}" + (f", {finding.problem}" if finding.problem else ""))
     if report is None:
         return
-    from testbed.cli.doctor import print_abilities
+    from testbed.cli.doctor import print_capabilities
 
     underlay = f", underlay MTU {report.underlay_mtu:,}" if report.underlay_mtu else ""
     echo(
         f"  {report.host_name}: {report.cores} cores, {report.memory / 2**30:.1f} GiB, Linux {report.kernel}, "
         f"Python {report.python}, testbed {report.version}{underlay}"
     )
-    print_abilities(report.abilities, "  ")
+    print_capabilities(report.capabilities, "  ")
 
 
 @click.command("up")
@@ -325,8 +325,8 @@ def _print_status(machine: str, part: Mapping[str, Any]) -> None:
         programs = f", programs {', '.join(map(str, node['programs']))}" if node["programs"] else ""
         echo(f"  {node['name']}: {'up' if node['exists'] else 'GONE'}{programs}")
     for link in part["links"]:
-        if not (link["there"] and link["up"]):
-            echo(f"  {link['name']}: {'down' if link['there'] else 'GONE'}")
+        if not (link["exists"] and link["up"]):
+            echo(f"  {link['name']}: {'down' if link['exists'] else 'GONE'}")
     for number, what in part["injected"]:
         echo(f"  {number}: {what}")
     for sentence in part["missing"]:

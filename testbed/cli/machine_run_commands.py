@@ -176,7 +176,7 @@ def capture_command(file: Path, cluster: str, target: str, path: Path, duration:
         if not seconds:
             echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
         select.select([stop], [], [], seconds or None)
-    totals = {"frames": captured.frames, "whole": captured.complete}
+    totals = {"frames": captured.frames, "complete": captured.complete}
     if as_json:
         print_json("machines-capture", {"cluster": cluster, "target": target, "file": str(path), **totals})
         return

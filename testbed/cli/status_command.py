@@ -69,7 +69,7 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
                 "name": node.name,
                 "tags": list(node.tags),
                 "namespace": state.namespaces.get(node.name, ""),
-                "there": node_statuses[node.name].exists,
+                "exists": node_statuses[node.name].exists,
                 "programs": list(node_statuses[node.name].programs),
                 "agent": _agent(node_statuses[node.name].agent),
                 "nics": [
@@ -104,7 +104,7 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
                 "b": str(link.link.b),
                 "datapath": link.datapath,
                 "notes": list(state.notes.get(link.link.name, ())),
-                "there": link.exists,
+                "exists": link.exists,
                 "up": link.up,
                 "forward": _direction(link.forward, link.forward_impairment),
                 "backward": _direction(link.backward, link.backward_impairment),

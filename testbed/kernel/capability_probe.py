@@ -15,35 +15,35 @@ from testbed.kernel.netlink import RequestError, RouteSocket
 
 
 @dataclass(frozen=True, slots=True)
-class Ability:
-    """A kernel feature. there: the kernel has it. detail: result of the probe. meaning: what depends on the feature.
+class Capability:
+    """A kernel feature. available: the kernel has it. detail: result of the probe. meaning: what depends on the feature.
     remedy: how to get it."""
 
     name: str
-    there: bool
+    available: bool
     detail: str
     meaning: str
     remedy: str
 
 
-def probe() -> list[Ability]:
+def probe() -> list[Capability]:
     """Probe all features; the probes are cleaned up."""
     groups = _cgroups("cpu", "CPU shares of nodes"), _cgroups("memory", "memory limits of nodes")
     return [_privilege(), _user_namespaces(), *_namespace_abilities(), *groups]
 
 
-def probe_for_tunnels() -> list[Ability]:
+def probe_for_tunnels() -> list[Capability]:
     """Probe only what a cluster's links to other machines need: "root", "network namespaces", "vxlan"."""
     return [_privilege(), *_namespace_abilities({"vxlan"})]
 
 
-def _namespace_abilities(names: Container[str] | None = None) -> list[Ability]:
+def _namespace_abilities(names: Container[str] | None = None) -> list[Capability]:
     """Run trials in a scratch namespace. names: of these trials; None: all."""
     enter = _new_namespace if userns.is_root() else userns.become_namespace_root
     try:
         return in_child(lambda: _run_trials(enter, names))
     except TestbedError as error:
-        return [Ability("network namespaces", False, str(error), "everything", "run as root")]
+        return [Capability("network namespaces", False, str(error), "everything", "run as root")]
 
 
 def _new_namespace() -> None:
@@ -53,9 +53,9 @@ def _new_namespace() -> None:
         raise TestbedError(f"the kernel refused a network namespace: {error.strerror}") from error
 
 
-def _privilege() -> Ability:
+def _privilege() -> Capability:
     root = userns.is_root()
-    return Ability(
+    return Capability(
         "root",
         root,
         "has CAP_NET_ADMIN and CAP_SYS_ADMIN" if root else f"user {os.geteuid()}",
@@ -64,13 +64,13 @@ def _privilege() -> Ability:
     )
 
 
-def _user_namespaces() -> Ability:
+def _user_namespaces() -> Capability:
     meaning = "clusters without root"
     try:
         in_child(userns.become_namespace_root)
     except TestbedError as error:
-        return Ability("user namespaces", False, "refused", meaning, str(error))
-    return Ability("user namespaces", True, "made one", meaning, "")
+        return Capability("user namespaces", False, "refused", meaning, str(error))
+    return Capability("user namespaces", True, "made one", meaning, "")
 
 
 _MODULE = "load the module (modprobe {0}), or install the kernel's extra modules (linux-modules-extra on Ubuntu)"
@@ -79,10 +79,10 @@ _MODULE = "load the module (modprobe {0}), or install the kernel's extra modules
 _Trial = tuple[str, Callable[[RouteSocket], None], str, str]
 
 
-def _run_trials(enter: Callable[[], None], names: Container[str] | None) -> list[Ability]:
+def _run_trials(enter: Callable[[], None], names: Container[str] | None) -> list[Capability]:
     """Run the trials of these names, or all, in a new namespace. Called in a child process."""
     enter()
-    abilities = [Ability("network namespaces", True, "made one", "everything", "")]
+    capabilities = [Capability("network namespaces", True, "made one", "everything", "")]
     route = RouteSocket()
     trials: list[_Trial] = [
         ("veth", _try_veth, "every link", _MODULE.format("veth")),
@@ -108,14 +108,14 @@ def _run_trials(enter: Callable[[], None], names: Container[str] | None) -> list
         try:
             attempt(route)
         except RequestError as error:
-            abilities.append(Ability(name, False, error.refusals[0].reason, meaning, remedy))
+            capabilities.append(Capability(name, False, error.refusals[0].reason, meaning, remedy))
         except OSError as error:
-            abilities.append(Ability(name, False, error.strerror or str(error), meaning, remedy))
+            capabilities.append(Capability(name, False, error.strerror or str(error), meaning, remedy))
         except (KernelError, PermissionDeniedError) as error:
-            abilities.append(Ability(name, False, str(error), meaning, remedy))
+            capabilities.append(Capability(name, False, str(error), meaning, remedy))
         else:
-            abilities.append(Ability(name, True, "works", meaning, ""))
-    return abilities
+            capabilities.append(Capability(name, True, "works", meaning, ""))
+    return capabilities
 
 
 _MAC = "06:00:00:00:00:01"
@@ -184,8 +184,8 @@ def _try_classifier(route: RouteSocket) -> None:
     loss_classifier.try_classifier(route, 102)
 
 
-def _cgroups(controller: str, meaning: str) -> Ability:
+def _cgroups(controller: str, meaning: str) -> Capability:
     name = f"cgroup v2 {controller}"
     if unavailable := cgroups.unavailable(frozenset({controller})):
-        return Ability(name, False, unavailable.reason, meaning, unavailable.remedy)
-    return Ability(name, True, "groups can use it", meaning, "")
+        return Capability(name, False, unavailable.reason, meaning, unavailable.remedy)
+    return Capability(name, True, "groups can use it", meaning, "")

@@ -73,7 +73,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities of this machine for this user. reasons: name of a missing ability -> why.
+    """Capabilities of this machine for this user. reasons: name of a missing capability -> why.
 
     netem: it is available. netem_seed: netem takes a seed. netem_duplicate: one interface may duplicate while another has
     a netem. size_table: a discipline takes a table of frame sizes. tbf: the shaper. bpf: the loss classifier. relay:
@@ -90,7 +90,7 @@ class Capabilities:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     def missing_reason(self, name: str) -> str:
-        """Return why an ability is missing."""
+        """Return why a capability is missing."""
         return self.reasons.get(name, "this machine does not have it")
 
 

@@ -1,4 +1,4 @@
-"""Report of a machine: its kernel's abilities and this installation's, its processors, memory and underlay."""
+"""Report of a machine: its kernel's capabilities and this installation's, its processors, memory and underlay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from protocols.core.compiled_build import COMPILED, build
 from testbed.errors import TestbedError
 from testbed.kernel import rtnl_dump
-from testbed.kernel.capability_probe import Ability, probe, probe_for_tunnels
+from testbed.kernel.capability_probe import Capability, probe, probe_for_tunnels
 from testbed.kernel.netlink import RouteSocket
 
 DISTRIBUTION = "netns-testbed"
@@ -21,7 +21,7 @@ DISTRIBUTION = "netns-testbed"
 @dataclass(frozen=True, slots=True)
 class MachineReport:
     """The facts of a machine. memory: bytes. underlay_mtu: MTU of the interface with its underlay address; 0 without
-    one. abilities: as `abilities` lists them."""
+    one. capabilities: as `capabilities` lists them."""
 
     host_name: str
     version: str
@@ -30,21 +30,24 @@ class MachineReport:
     cores: int
     memory: int
     underlay_mtu: int
-    abilities: tuple[Ability, ...]
+    capabilities: tuple[Capability, ...]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MachineReport:
         """Parse the output of `dataclasses.asdict`."""
-        return cls(**{**data, "abilities": tuple(Ability(**ability) for ability in data["abilities"])})
+        return cls(**{**data, "capabilities": tuple(Capability(**capability) for capability in data["capabilities"])})
 
-    def missing(self, name: str) -> Ability | None:
-        """Return the ability of that name if the machine does not have it."""
-        return next((ability for ability in self.abilities if ability.name == name and not ability.there), None)
+    def missing(self, name: str) -> Capability | None:
+        """Return the capability of that name if the machine does not have it."""
+        return next(
+            (capability for capability in self.capabilities if capability.name == name and not capability.available),
+            None,
+        )
 
 
 def report(underlay: str = "", *, complete: bool = True) -> MachineReport:
     """Examine this machine. underlay: its address in the network between machines, or empty. complete: probe all
-    abilities; otherwise only those that links to other machines need, which takes a seventh of the time."""
+    capabilities; otherwise only those that links to other machines need, which takes a seventh of the time."""
     return MachineReport(
         host_name=platform.node(),
         version=metadata.version(DISTRIBUTION),
@@ -53,7 +56,7 @@ def report(underlay: str = "", *, complete: bool = True) -> MachineReport:
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         underlay_mtu=underlay_mtu(underlay) if underlay else 0,
-        abilities=tuple(abilities() if complete else probe_for_tunnels()),
+        capabilities=tuple(capabilities() if complete else probe_for_tunnels()),
     )
 
 
@@ -72,15 +75,15 @@ def underlay_mtu(address: str) -> int:
         route.close()
 
 
-def abilities() -> list[Ability]:
+def capabilities() -> list[Capability]:
     """Probe this machine's features in a scratch namespace, and examine this installation."""
     from testbed.packages import problems  # imports protocols, which the report for bring-up does not need
 
     problem_list = problems()
-    protocols = Ability(
+    protocols = Capability(
         "protocols", not problem_list, "; ".join(problem_list) or "no two packages clash", "runs, fates and rules", ""
     )
-    compiled = Ability(
+    compiled = Capability(
         "compiled",
         build() == COMPILED,
         f"the modules that run per frame and per event are {build()}",

@@ -42,7 +42,7 @@ def _up(name: str, layout: Mapping[str, Any], origin: str, asked: ConfiguredData
 
 
 def _survey(name: str, underlay: str) -> object:
-    """Return the data for a plan: this machine's report, without the abilities that a plan does not need, and its part
+    """Return the data for a plan: this machine's report, without the capabilities that a plan does not need, and its part
     of the cluster."""
     return {"report": asdict(machine_report.report(underlay, complete=False)), "present": _present(name)}
 
@@ -108,7 +108,7 @@ def _status(name: str) -> object:
     cluster_status = status(Store().choose(name))
     return {
         "nodes": [asdict(node) for node in cluster_status.nodes],
-        "links": [{"name": link.link.name, "there": link.exists, "up": link.up} for link in cluster_status.links],
+        "links": [{"name": link.link.name, "exists": link.exists, "up": link.up} for link in cluster_status.links],
         "injected": [[injection.number, injection.what] for injection in cluster_status.state.injected],
         "missing": list(cluster_status.missing),
     }

@@ -83,4 +83,4 @@ def test_a_capture_at_a_nic_marks_the_frames_lost_on_its_cable(tmp_path: Path) -
     address = bytes.fromhex(cluster["n1"].layout.nics[0].mac.replace(":", ""))
     assert {frame[6:12] for frame in lost} == {address}
     logged = [record for record in read_log(log) if (record.link, record.direction) == (link, "forward")]
-    assert len(lost) == len(logged) == capture.result.met["loss"] > 0
+    assert len(lost) == len(logged) == capture.result.fates["loss"] > 0

@@ -83,7 +83,7 @@ def test_exactly_the_frames_that_the_relay_loses_are_recorded(tmp_path: Path) ->
     lost = sum(counts["loss"] for counts in counted)
     assert lost > COUNT // 3
     assert capture.result.complete
-    assert capture.result.met == {"loss": lost}
+    assert capture.result.fates == {"loss": lost}
     frames = read_capture(path)
     assert sum(met.startswith("dropped by loss, frame ") for *_, met in frames) == lost
     assert len(frames) == sum(counts["offered"] + counts["delivered"] for counts in counted)
@@ -100,7 +100,7 @@ def test_every_frame_that_a_classifier_loses_is_recorded_although_it_reports_non
         with cluster.capture("n1--n2", path) as capture:
             send_both_ways(cluster)
         after = read_counters(Store(), cluster.state).classifiers
-    assert capture.result.met == {"loss": sum(after[place].lost - before[place].lost for place in after)}
+    assert capture.result.fates == {"loss": sum(after[place].lost - before[place].lost for place in after)}
     assert capture.result.complete
     assert_consistent_ends(path, ("n1:eth0", "n2:eth0"))
 
@@ -124,9 +124,9 @@ def test_a_fault_injected_later_is_reported_from_its_first_frame_on(tmp_path: Pa
                         classifier.lost for classifier in read_counters(Store(), cluster.state).classifiers.values()
                     )
             send_both_ways(cluster, 20)
-        assert capture.result.met.get("loss", 0) <= lost, capture.result
+        assert capture.result.fates.get("loss", 0) <= lost, capture.result
         if capture.result.complete:
-            assert capture.result.met == {"loss": lost}, capture.result
+            assert capture.result.fates == {"loss": lost}, capture.result
             return
     raise AssertionError(f"none of {_ATTEMPTS} captures was complete: {capture.result}")
 
@@ -148,7 +148,7 @@ def test_duplicates_corruption_and_rules_are_listed_where_the_frame_enters(tmp_p
         ("corrupt", "corrupted", "1 bit flipped by corrupt"),
     ):
         total = sum(counts[counter] for counts in counted)
-        assert capture.result.met[cause] == total == sum(start in word for word in words) > 0
+        assert capture.result.fates[cause] == total == sum(start in word for word in words) > 0
     assert sum("delayed for 3000000 ns by rule 'delay 3ms" in word for word in words) == 2
     assert sum("dropped by rule 'drop eth.type" in word for word in words) == 2
 
@@ -161,7 +161,7 @@ def test_a_frame_that_meets_a_full_queue_is_recorded(tmp_path: Path) -> None:
         send_both_ways(cluster, 50)
         full = sum(counter["queue"] for counter in counters(cluster))
     assert full > 10
-    assert capture.result.met == {"queue full": full}
+    assert capture.result.fates == {"queue full": full}
 
 
 def test_unimpaired_and_direct_links_record_each_frame_once_at_each_capture_point(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_relay_killed_during_a_capture_reports_its_fates_after_its_restart(tmp
                 nics["n1"].send(node_sockets.numbered_frame(b, a, number))
         ((_, direction_report),) = relay_report(cluster)["links"].items()
         assert direction_report["forward"]["counters"]["offered"] == 200
-        assert capture.result.met == {"loss": direction_report["forward"]["counters"]["loss"]}
+        assert capture.result.fates == {"loss": direction_report["forward"]["counters"]["loss"]}
 
 
 def _has_new_relay(cluster: RunningCluster, first_pid: int) -> bool:
@@ -332,7 +332,7 @@ def test_the_command_ends_on_ctrl_c_with_a_file_that_tcpdump_reads(tmp_path: Pat
     assert process.returncode == 0
     frames = read_capture(path)
     assert f"{len(frames)} frames in" in errors
-    assert f"met: {sum(bool(met) for *_, met in frames)} loss" in errors
+    assert f"fates: {sum(bool(fate) for *_, fate in frames)} loss" in errors
     read = subprocess.run(["tcpdump", "-nn", "-r", path], capture_output=True, text=True, check=True)
     assert sum(not line.startswith("\t") for line in read.stdout.splitlines()) == len(frames)
 
@@ -360,8 +360,8 @@ def test_json_output_has_an_object_per_frame_and_then_the_totals() -> None:
     assert [document["kind"] for document in (*frames, total)] == ["frame"] * 60 + ["capture"]
     assert sum(total["frames"].values()) == 60
     lost = [entry for entry in frames if entry["causes"] == ["loss"]]
-    assert len(lost) == total["met"]["loss"] > 0
-    assert all(document["way"] == "out" and document["met"].startswith("dropped by loss, frame ") for document in lost)
+    assert len(lost) == total["fates"]["loss"] > 0
+    assert all(document["way"] == "out" and document["fate"].startswith("dropped by loss, frame ") for document in lost)
     assert {entry["end"] for entry in frames} == {"n1:eth0", "n2:eth0"}
     assert all(entry["bytes"] == 64 for entry in frames if "0x88b5" in entry["what"])
 
@@ -375,7 +375,7 @@ def test_with_json_and_a_file_only_the_total_is_printed(tmp_path: Path) -> None:
             _, errors = rejected.communicate(timeout=60)
     document = json.loads(printed)
     jsonschema.validate(document, schema_of("capture"))
-    assert document["whole"]
+    assert document["complete"]
     assert len(read_capture(path)) == sum(document["frames"].values())
     assert rejected.returncode == 2
     assert "standard output is the capture" in errors

@@ -33,7 +33,7 @@ def test_an_ordinary_user_captures_lost_frames(home: Path, lasting: bool) -> Non
             assert report is not None
             ((_, directions),) = report["links"].items()
             lost = sum(directions[direction]["counters"]["loss"] for direction in ("forward", "backward"))
-            assert capture.result.met == {"loss": lost}
+            assert capture.result.fates == {"loss": lost}
             assert lost > 20
             assert capture.result.complete
             assert sum(bool(met) for *_, met in read_capture(home / "x.pcapng")) == lost

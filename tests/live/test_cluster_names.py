@@ -70,5 +70,5 @@ def test_a_capture_of_one_link_contains_no_fates_of_others(tmp_path: Path) -> No
             cluster["n1"].run(["ping", "-c1", "-W1", "n2"])
             cluster["n3"].run(["ping", "-c3", "-i0.1", "-W1", "n2"], check=False)
         assert sum(capture.result.frames.values()) > 0
-        assert capture.result.untold == 0
+        assert capture.result.unknown_fates == 0
         assert capture.result.complete

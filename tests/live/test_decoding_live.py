@@ -59,12 +59,12 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
         follower.send_signal(signal.SIGINT)
         assert follower.wait(60) == 0
         assert follower.stdout.read() == ""
-    lost = capture.result.met["loss"]
+    lost = capture.result.fates["loss"]
     assert lost > 0
     assert sum("[dropped by loss, frame " in line for line in followed) == lost
     # The output equals the file's content, with NICs by name.
     document_list = documents(path)
-    assert [(document["interface"], document["time"], document["met"]) for document in document_list] == [
+    assert [(document["interface"], document["time"], document["fate"]) for document in document_list] == [
         (end, when, met) for end, when, _, met in captured
     ]
     for line, (end, _, frame, met) in zip(followed, captured, strict=True):

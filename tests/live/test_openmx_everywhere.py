@@ -124,11 +124,11 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
             "--set", "largest=100000", "--scenario", str(faults), "--output", str(run), "--check",
         )  # fmt: skip
     assert ran.returncode in (0, 8), ran.stderr  # 8: a busy machine
-    lost = captured.result.met["rule"]
+    lost = captured.result.fates["rule"]
     assert 1 <= lost <= 6  # one per direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
     replies = [document for document in decoded if document["fields"].get("openmx.type") == TYPE_PULL_REPLY]
-    assert sum(reply["met"].startswith("dropped by rule") for reply in replies) == lost
+    assert sum(reply["fate"].startswith("dropped by rule") for reply in replies) == lost
     assert any("Open-MX CONNECT" in line for line in output("decode", str(capture)))
     report = tmp_path / "report.html"
     output("report", str(run), "-o", str(report))

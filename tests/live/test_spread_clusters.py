@@ -234,7 +234,7 @@ if LONG:
             status = document(clean, "status", "lab.toml", "many")["machines"]
             assert isinstance(status, dict)
             assert sum(node["exists"] for part in status.values() for node in part["nodes"]) == MANY
-            assert all(link["there"] and link["up"] for part in status.values() for link in part["links"])
+            assert all(link["exists"] and link["up"] for part in status.values() for link in part["links"])
             first, *others = (next(name for name in names if name != "s1") for names in placement.values())
             for peer in others:
                 execute(clean, "many", first, "ping", "-c1", "-W10", peer)

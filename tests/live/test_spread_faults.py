@@ -549,7 +549,7 @@ if LONG:
         top = run_command(machines, "top", "lab.toml", NAME, "--interval", "100ms")
         assert [node["name"] for node in cast("list[dict[str, object]]", top["nodes"])] == ["n1", "n2", "n3"]
         captured = run_command(machines, "capture", "lab.toml", NAME, "all", "-w", "all.pcapng", "--for", "100ms")
-        assert captured["whole"]
+        assert captured["complete"]
         assert (machines.folder / "all.pcapng").stat().st_size > 0
         assert (
             run_command(machines, "partition", "lab.toml", NAME, "n1", "/", "n2,n3")["what"] == "partition n1 / n2,n3"

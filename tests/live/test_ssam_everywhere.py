@@ -190,7 +190,7 @@ def capture(up: Path) -> Path:
 def test_a_capture_lists_messages_and_frames_dropped_by_rules(capture: Path) -> None:
     lines = run_command("decode", capture / "n1.pcapng").splitlines()
     assert any(" SSAM REQUEST " in line for line in lines)
-    dropped = [document for document in decode_capture(capture) if document["met"].startswith("dropped by rule")]
+    dropped = [document for document in decode_capture(capture) if document["fate"].startswith("dropped by rule")]
     assert len(dropped) == 2
     assert {document["fields"]["atm.vci"] for document in dropped} >= {33}
     assert REPLY in {document["fields"]["ssam.kind"] for document in dropped}

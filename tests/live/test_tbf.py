@@ -142,7 +142,7 @@ def test_at_most_rate_and_burst_pass(route: RouteSocket) -> None:
 
 def test_capabilities_agree_with_doctor() -> None:
     capabilities = probe_capabilities()
-    reported = {ability.name: ability.there for ability in probe()}
+    reported = {capability.name: capability.available for capability in probe()}
     assert (capabilities.netem, capabilities.tbf, capabilities.bpf) == (
         reported["netem"],
         reported["tbf"],

@@ -136,11 +136,11 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     with Cluster.star(3, delay="100us").up() as cluster, cluster.capture("all", capture) as captured:
         ran = command("run", cluster.name, "random", *RUN, "--scenario", str(faults), "--output", str(run))
     assert ran.returncode in (0, 8), ran.stderr
-    lost = captured.result.met["rule"]
+    lost = captured.result.fates["rule"]
     assert 1 <= lost <= 6  # one per direction of three links
     decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
     writes = [document for document in decoded if document["fields"].get("via.type") == TYPE_RDMA_WRITE]
-    assert sum(write["met"].startswith("dropped by rule") for write in writes) == lost
+    assert sum(write["fate"].startswith("dropped by rule") for write in writes) == lost
     assert any("VIA CONNECT PEER_REQUEST" in line for line in output("decode", str(capture)))
     records = [json.loads(line) for line in output("decode", str(capture), "--messages", "--json")]
     assert sum(record["lost"] for record in records) >= lost

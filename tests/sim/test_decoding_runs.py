@@ -108,7 +108,7 @@ def test_json_output_has_the_fields_under_the_names_of_filters(recorded: Path) -
     assert completed.stderr == ""
     decoded = documents(completed.stdout)
     captured = read_capture(recorded)
-    assert [(document["interface"], document["time"], document["bytes"], document["met"]) for document in decoded] == [
+    assert [(document["interface"], document["time"], document["bytes"], document["fate"]) for document in decoded] == [
         (end, time, len(frame), comment) for end, time, frame, comment in captured
     ]
     assert {document["kind"] for document in decoded} == {"decoded"}
@@ -165,7 +165,7 @@ def test_option_message_lists_the_frames_of_one_message(recorded: Path) -> None:
         for interface, time, frame, comment in read_capture(recorded)
         if int.from_bytes(frame[MESSAGE_ID], "big") == number
     ]
-    assert [(frame["interface"], frame["time"], frame["met"]) for frame in document["frames"]] == recorded_frames
+    assert [(frame["interface"], frame["time"], frame["fate"]) for frame in document["frames"]] == recorded_frames
     head, *lines = decode(recorded, "--message", f"n1/{number}").stdout.splitlines()
     assert f" {lossy['message']} " in head
     assert len(lines) == len(recorded_frames)

@@ -92,6 +92,6 @@ def test_a_broadcast_in_a_fat_tree_arrives_once_and_the_farthest_nodes_reach_eac
 
 def test_doctor_finds_netem_and_the_controllers_of_cgroups() -> None:
     output = subprocess.run(["testbed", "doctor", "--json"], capture_output=True, text=True, check=True).stdout
-    present = {ability["name"]: ability["there"] for ability in json.loads(output)["abilities"]}
+    present = {capability["name"]: capability["available"] for capability in json.loads(output)["capabilities"]}
     assert [name for name in present if not present[name]] == ([] if build() == COMPILED else ["compiled"])
     assert {"netem", "cgroup v2 cpu", "cgroup v2 memory"} <= present.keys()

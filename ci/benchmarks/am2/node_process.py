@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.am2.am2_programs import PING, PONG, programs
+from benchmarks.harness.direct_pair import direct_pair
 from protocols.am2.protocol import PROTOCOL as AM2
 from protocols.emp.protocol import PROTOCOL as EMP
 from testbed import Cluster
@@ -23,15 +24,13 @@ PAIR, CROSSBAR = "pair", "crossbar"
 
 
 def clusters() -> dict[str, Cluster]:
-    pair = Cluster.back_to_back()
-    direct = tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)
     crossbar = Cluster(
         name=CROSSBAR,
         nodes=[Node(name=PING), Node(name=PONG)],
         switches=[Switch(name="s1", kind="myrinet")],
         links=[Link(ends=[PING, "s1:1"]), Link(ends=[PONG, "s1:2"])],
     )
-    return {PAIR: pair.model_copy(update={"links": direct}), CROSSBAR: crossbar}
+    return {PAIR: direct_pair(), CROSSBAR: crossbar}
 
 
 class Nodes:

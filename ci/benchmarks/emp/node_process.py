@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.direct_pair import direct_pair
 from benchmarks.harness.host_programs import PING, PONG, Pair, programs
 from benchmarks.harness.idle_processes import wait_until_idle
 from protocols.emp.codec import ETHERTYPE
@@ -27,9 +28,7 @@ SPIN = 10_000_000_000  # ns: never sleep
 
 class Nodes:
     def __init__(self) -> None:
-        description = Cluster.back_to_back()
-        direct = tuple(link.model_copy(update={"datapath": "direct"}) for link in description.links)
-        self._cluster = description.model_copy(update={"links": direct}).up()
+        self._cluster = direct_pair().up()
         self._nics = {node.name: node.layout.nics[0] for node in self._cluster}
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import testbed
 from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.direct_pair import direct_pair
 from benchmarks.harness.host_programs import LARGE as EMP_LARGE
 from benchmarks.harness.host_programs import MESSAGE, PING, PONG
 from benchmarks.harness.processors import RECEIVER, SENDER
@@ -37,13 +38,6 @@ _RESEND = Settings(resend=1)
 Progress = Callable[[str], None]
 
 
-def _direct() -> Cluster:
-    pair = Cluster.back_to_back()
-    return pair.model_copy(
-        update={"links": tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)}
-    )
-
-
 def _run(cluster: RunningCluster, protocol: Protocol, kind: str, count: int) -> dict[str, Any]:
     chosen = programs(kind, count)
     pinned = dict(zip(chosen, (SENDER, RECEIVER), strict=True))
@@ -58,7 +52,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Measure round trips of 4 bytes between the same interfaces, spinning, by each system's own calls."""
     samples_by_key: dict[tuple[str, str], list[float]] = {}
     contenders = {EMP: (EMP_PROTOCOL, "emp trip"), MX: (MX_PROTOCOL, "mx trip")}
-    with _direct().up() as cluster:
+    with direct_pair().up() as cluster:
         for turn in range(repeat + 1):
             progress(f"{TRIPS}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             for contender, (protocol, kind) in contenders.items():
@@ -75,7 +69,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
 def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
     """Measure one-way streams of equal size, spinning."""
     samples_by_key: dict[str, list[float]] = {EMP: [], MX: []}
-    with _direct().up() as cluster:
+    with direct_pair().up() as cluster:
         for turn in range(repeat + 1):
             progress(f"{STREAM}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             for contender, protocol, kind, size in (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.direct_pair import direct_pair
 from benchmarks.harness.idle_processes import wait_until_idle
 from benchmarks.shared.processes import Process, agent
 from protocols.core.completion import Completion
@@ -92,10 +93,7 @@ class Pair:
 
 @contextlib.contextmanager
 def _up(loss: float) -> Iterator[RunningCluster]:
-    description = Cluster.back_to_back()
-    update: dict[str, object] = {"datapath": "direct"} if not loss else {}
-    links = tuple(link.model_copy(update=update) for link in description.links)
-    with description.model_copy(update={"links": links}).up() as cluster:
+    with (Cluster.back_to_back() if loss else direct_pair()).up() as cluster:
         if loss:
             with cluster.inject("n1", loss=loss):
                 yield cluster

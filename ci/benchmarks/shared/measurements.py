@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.direct_pair import direct_pair
 from benchmarks.harness.host_programs import PING, PONG, Pair, programs
 from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import Row
@@ -11,7 +12,6 @@ from benchmarks.shared import agent_round_trips, many_hosts
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
 from protocols.emp.split_driver import split_driver
-from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.agents import Placement, agents
 from testbed.runtime.nodes.patience import Patience
@@ -53,9 +53,7 @@ def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Pro
     """Measure in turn round trips of 4 bytes of EMP on shared and inline NICs, and of 8 bytes of TCP."""
     spin = waiting == SPINNING
     samples_by_key: dict[tuple[str, str], list[float]] = {}
-    description = Cluster.back_to_back()
-    links = tuple(link.model_copy(update={"datapath": "direct"}) for link in description.links)
-    with description.model_copy(update={"links": links}).up() as cluster:
+    with direct_pair().up() as cluster:
         nodes = list(cluster)
         ends = [NodeAddress(node.namespace, node.address, node.layout.nics[0].mac) for node in nodes]
         for turn in range(repeat + 1):

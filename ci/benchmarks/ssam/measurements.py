@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.direct_pair import direct_pair
 from benchmarks.harness.host_programs import PING
 from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import Row
@@ -32,12 +33,8 @@ Progress = Callable[[str], None]
 def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Measure in turn 4-byte messages of EMP and 40-byte requests of SSAM with their replies, both spinning, between the
     same interfaces; and SSAM's on the fibre of the paper in the relay, which has its rate."""
-    pair = Cluster.back_to_back()
-    direct = pair.model_copy(
-        update={"links": tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)}
-    )
     samples_by_key: dict[tuple[str, str], list[float]] = {}
-    with direct.up() as near, Cluster.load("ssam-1995").up() as fibre:
+    with direct_pair().up() as near, Cluster.load("ssam-1995").up() as fibre:
         contenders = {
             EMP: lambda: _trip(near, "emp trip", count, spin=True),
             SSAM: lambda: _trip(near, "ssam trip", count, spin=True),

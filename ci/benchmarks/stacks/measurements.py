@@ -12,13 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.direct_pair import direct_pair
 from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import REPOSITORY, Row
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import Endpoint, plug
 from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
-from testbed import Cluster, RunningCluster, TestbedError, run
+from testbed import RunningCluster, TestbedError, run
 from testbed.controller.runs.agents import agents
 from testbed.controller.runs.folders import RunFolder
 from testbed.runtime.nodes.run_orders import ProgramNode
@@ -49,11 +50,10 @@ Progress = Callable[[str], None]
 @contextmanager
 def two_nodes() -> Iterator[RunningCluster]:
     """Context manager: two nodes on one pair of interfaces, each on its own processor, with an sshd."""
-    described = Cluster.back_to_back()
-    links = tuple(link.model_copy(update={"datapath": "direct"}) for link in described.links)
-    processors = zip(described.nodes, (SENDER, RECEIVER), strict=True)
+    pair = direct_pair()
+    processors = zip(pair.nodes, (SENDER, RECEIVER), strict=True)
     nodes = tuple(node.model_copy(update={"cpus": (processor,)}) for node, processor in processors)
-    with described.model_copy(update={"links": links, "nodes": nodes}).up() as cluster:
+    with pair.model_copy(update={"nodes": nodes}).up() as cluster:
         cluster.ssh()
         yield cluster
 

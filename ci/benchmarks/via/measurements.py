@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.direct_pair import direct_pair
 from benchmarks.harness.host_programs import LARGE, MESSAGE, PING, PONG
 from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import Row
@@ -31,13 +32,6 @@ Measured = tuple[dict[str, Any], int]
 """Results by node, and number of retransmitted frames."""
 
 
-def _direct() -> Cluster:
-    pair = Cluster.back_to_back()
-    return pair.model_copy(
-        update={"links": tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)}
-    )
-
-
 def _run(
     cluster: RunningCluster, protocol: Protocol, kind: str, count: int, *, spin: bool = True, timeout: float = TIMEOUT
 ) -> Measured:
@@ -57,7 +51,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     contenders = {
         EMP: (EMP_PROTOCOL, "emp trip"), MPI_EMP: (EMP_PROTOCOL, "mpi trip"), MPI_VIA: (VIA_PROTOCOL, "mpi trip"),
     }  # fmt: skip
-    with _direct().up() as cluster:
+    with direct_pair().up() as cluster:
         for turn in range(repeat + 1):
             progress(f"{TRIPS}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             for contender, (protocol, kind) in contenders.items():
@@ -75,7 +69,7 @@ def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
     """Measure one-way streams of EMP and of a VI of the reliable provider, spinning."""
     samples_by_key: dict[str, list[float]] = {EMP: [], VIA: []}
     resent = dict.fromkeys(samples_by_key, 0)
-    with _direct().up() as cluster:
+    with direct_pair().up() as cluster:
         for turn in range(repeat + 1):
             progress(f"{STREAM}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             for contender, protocol, kind in ((EMP, EMP_PROTOCOL, "emp stream"), (VIA, VIA_PROTOCOL, "via stream")):

@@ -168,8 +168,8 @@ def _links(snapshot: Snapshot) -> list[Row]:
 
 
 def _direction(direction: Direction, causes: str) -> tuple[str, str]:
-    met = ", ".join(f"{count:,} {name}" for name, count in direction.met.items())
-    parts = [f"{direction.frames:,} frames, {size(direction.bytes)} bytes", f"dropped {causes or 'none'}", met]
+    fates = ", ".join(f"{count:,} {name}" for name, count in direction.fates.items())
+    parts = [f"{direction.frames:,} frames, {size(direction.bytes)} bytes", f"dropped {causes or 'none'}", fates]
     impairments = f"declared: {direction.declared or 'nothing'}; injected: {direction.injected or 'nothing'}"
     return "; ".join(part for part in parts if part), impairments
 

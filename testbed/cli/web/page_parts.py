@@ -324,4 +324,4 @@ def _both(forward: str, backward: str) -> str:
 
 
 def _other_fates(direction: Direction) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in direction.met.items())
+    return ", ".join(f"{count:,} {name}" for name, count in direction.fates.items())

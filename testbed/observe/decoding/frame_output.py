@@ -114,7 +114,7 @@ class Timelines:
                 "what": sighting.what,
                 "again": sighting.again,
                 "lost": sighting.lost,
-                "met": sighting.frame.comment,
+                "fate": sighting.frame.comment,
             }
             for sighting in message.sightings
         ]
@@ -184,7 +184,7 @@ class Facts:
             "what": describe(frame, self._nics),
             "protocol": formatter.name if formatter is not None else headers[-1] if headers else "",
             "fields": fields,
-            "met": frame.comment,
+            "fate": frame.comment,
         }
 
 

@@ -26,7 +26,7 @@ class Direction:
     """One direction of a link: frames and bytes since its creation, drops by cause, and impairments in force.
 
     Causes: those of `fates.fate_counters`, "kernel", and "queue" for drops by a queueing discipline of the kernel.
-    met: fates other than drops, from `fates.fate_counters`. rate in frames/s, bits in bit/s, drop_rate in frames/s.
+    fates: fates other than drops, from `fates.fate_counters`. rate in frames/s, bits in bit/s, drop_rate in frames/s.
     declared and injected: as text, empty for none.
     """
 
@@ -36,7 +36,7 @@ class Direction:
     bits: float = 0.0
     dropped: Mapping[str, int] = field(default_factory=dict)
     drop_rate: float = 0.0
-    met: Mapping[str, int] = field(default_factory=dict)
+    fates: Mapping[str, int] = field(default_factory=dict)
     declared: str = ""
     injected: str = ""
 

@@ -215,7 +215,7 @@ class _Watched:
             8 * _rate(previous.bytes, now.bytes, span),
             now.dropped,
             _rate(dropped, drops, span),
-            now.met,
+            now.fates,
             declared,
             injected,
         )

@@ -58,12 +58,12 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class DirectionTraffic:
-    """Totals of one direction. dropped: frames by cause. met: fates other than drops, as in `fates.fate_counters`."""
+    """Totals of one direction. dropped: frames by cause. fates: fates other than drops, as in `fates.fate_counters`."""
 
     frames: int = 0
     bytes: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
-    met: Mapping[str, int] = field(default_factory=dict)
+    fates: Mapping[str, int] = field(default_factory=dict)
 
 
 class Wires:
@@ -122,12 +122,12 @@ class Wires:
                 direction_key = link, direction
                 counts_of_relay = relayed.get(direction_key, {})
                 causes = {name: counts_of_relay[name] for name in CAUSES if name in counts_of_relay}
-                met = {name: counts_of_relay[name] for name in FATES if name in counts_of_relay}
+                fates = {name: counts_of_relay[name] for name in FATES if name in counts_of_relay}
                 if direction_key in self._classifiers:
                     causes |= _drops(loss_classifier.counters_in(self._classifiers[direction_key]))
                 if queues and (full := queues.get(self._stages.get(direction_key, 0))):
                     causes["queue"] = causes.get("queue", 0) + full
-                totals[direction_key] = _traffic(interface, counter.receives, causes, met)
+                totals[direction_key] = _traffic(interface, counter.receives, causes, fates)
         return dict(self._wires), totals
 
     def _open_sockets(self, key: str) -> CounterSockets | None:
@@ -253,12 +253,12 @@ def _drops(counters: loss_classifier.Counters) -> dict[str, int]:
 
 
 def _relayed_traffic(counts: Mapping[str, int]) -> DirectionTraffic:
-    dropped, met = ({name: counts[name] for name in names if name in counts} for names in (CAUSES, FATES))
-    return DirectionTraffic(counts.get("delivered", 0), counts.get("delivered_bytes", 0), dropped, met)
+    dropped, fates = ({name: counts[name] for name in names if name in counts} for names in (CAUSES, FATES))
+    return DirectionTraffic(counts.get("delivered", 0), counts.get("delivered_bytes", 0), dropped, fates)
 
 
 def _traffic(
-    counts: InterfaceCounters, receives: bool, causes: dict[str, int], met: dict[str, int]
+    counts: InterfaceCounters, receives: bool, causes: dict[str, int], fates: dict[str, int]
 ) -> DirectionTraffic:
     frames, size, lost = (
         (counts.rx_frames, counts.rx_bytes, counts.rx_dropped)
@@ -267,4 +267,4 @@ def _traffic(
     )
     if lost:
         causes["kernel"] = lost
-    return DirectionTraffic(frames, size, causes, met)
+    return DirectionTraffic(frames, size, causes, fates)

@@ -4,7 +4,7 @@
 
     with cluster.capture("n1", "n1.pcapng") as capture:
         ...
-    print(capture.result.frames, capture.result.met["loss"])
+    print(capture.result.frames, capture.result.fates["loss"])
 
 A capture does not disturb the links: frames are captured at the interfaces that they pass, and the relay reports their
 fates during the capture, whether it writes a log of fates or not.
@@ -35,18 +35,18 @@ from testbed.observe.sniff.sniffer import Sniffer
 class CaptureResult:
     """Result of a capture.
 
-    frames: number of frames, by link end. met: frames with a fate, by cause (see `fates.records`, and "queue full").
-    dropped: by end, frames that the kernel dropped because the ring was full. cut: truncated frames. untold: fates that
-    the relay could not report in time, or whose frames are missing from the capture. undecided: frames for which it is
+    frames: number of frames, by link end. fates: frames with a fate, by cause (see `fates.records`, and "queue full").
+    dropped: by end, frames that the kernel dropped because the ring was full. cut: truncated frames. unknown_fates: fates
+    that the relay could not report in time, or whose frames are missing from the capture. undecided: frames for which it is
     unknown whether a loss classifier dropped them. late: frames out of order. gone: the cluster was taken down.
     """
 
     seconds: float = 0.0
     frames: Mapping[str, int] = field(default_factory=dict)
-    met: Mapping[str, int] = field(default_factory=dict)
+    fates: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     cut: int = 0
-    untold: int = 0
+    unknown_fates: int = 0
     undecided: int = 0
     late: int = 0
     gone: bool = False
@@ -54,7 +54,7 @@ class CaptureResult:
     @property
     def complete(self) -> bool:
         """Whether every frame was captured with its fate."""
-        return not (any(self.dropped.values()) or self.cut or self.untold or self.undecided)
+        return not (any(self.dropped.values()) or self.cut or self.unknown_fates or self.undecided)
 
 
 def enter(store: Store, cluster: str) -> None:
@@ -97,7 +97,7 @@ def capture(
     """
     sniffer = Sniffer(store, cluster, target)
     frames: Counter[str] = Counter()
-    met: Counter[str] = Counter()
+    fates: Counter[str] = Counter()
     remaining = count or None
 
     def pass_to_sink(ready: list[CapturedFrame]) -> bool:
@@ -107,7 +107,7 @@ def capture(
         sink.take(ready)
         for frame in ready:
             frames[str(frame.point.end)] += 1
-            met.update(frame.causes)
+            fates.update(frame.causes)
         if remaining is not None:
             remaining -= len(ready)
         return remaining == 0
@@ -130,10 +130,10 @@ def capture(
         return CaptureResult(
             (ended - sniffer.begun) / 1e9,
             dict(frames),
-            dict(met),
+            dict(fates),
             {end: missing for end, missing in sniffer.dropped.items() if missing},
             sniffer.cut,
-            sniffer.untold,
+            sniffer.unknown_fates,
             sniffer.undecided,
             sniffer.late,
             sniffer.gone,

@@ -59,7 +59,7 @@ class CaptureFile:
             number = self._numbers[str(captured.point.end), captured.point.link]
             self._frames[number] += 1
             bound: pcapng.Bound = "outbound" if captured.entering else "inbound"
-            header, trailer = pcapng.enclose(number, captured.when, len(captured.frame), bound, captured.met)
+            header, trailer = pcapng.enclose(number, captured.when, len(captured.frame), bound, captured.fate)
             blocks += (header, captured.frame, trailer)
         if blocks:
             self._write(blocks)
@@ -100,9 +100,9 @@ class Lines:
         for captured in frames:
             seconds, rest = divmod(captured.when, _SECOND)
             clock = time.strftime("%H:%M:%S", time.localtime(seconds))
-            met = f"  [{captured.met}]" if captured.met else ""
+            fate = f"  [{captured.fate}]" if captured.fate else ""
             way = ">" if captured.entering else "<"
-            self._print(f"{clock}.{rest:09} {captured.point.end!s:{self._width}} {way} {label(captured.frame)}{met}")
+            self._print(f"{clock}.{rest:09} {captured.point.end!s:{self._width}} {way} {label(captured.frame)}{fate}")
 
     def end(self, started: int, ended: int, dropped: Mapping[str, int]) -> None:
         """Do nothing: the summary reports missing frames."""
@@ -130,7 +130,7 @@ class Facts:
                     "bytes": len(captured.frame),
                     "what": label(captured.frame),
                     "causes": list(captured.causes),
-                    "met": captured.met,
+                    "fate": captured.fate,
                 }
             )
 

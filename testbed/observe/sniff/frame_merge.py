@@ -34,14 +34,14 @@ def _direction_of(point: Point) -> tuple[str, str]:
 @dataclass(slots=True)
 class CapturedFrame:
     """A frame captured at a point. when: wall clock, nanoseconds. entering: whether it enters the link at the point (else it
-    leaves the link). met: text of its fate; empty if it passed. causes: causes of that fate. reconstruction: reconstruction
+    leaves the link). fate: text of its fate; empty if it passed. causes: causes of that fate. reconstruction: reconstruction
     of the fate, if the relay does not report it."""
 
     when: int
     point: Point
     entering: bool
     frame: bytes
-    met: str = ""
+    fate: str = ""
     causes: tuple[str, ...] = ()
     reconstruction: FateReconstruction | None = None
 
@@ -98,9 +98,9 @@ class FrameMerge:
             seen.reconstruction = reconstruction
             reconstruction.add(seen.when, seen.frame)
 
-    def add_fates(self, met: Iterable[FrameFates]) -> None:
+    def add_fates(self, fates: Iterable[FrameFates]) -> None:
         """Add fates reported by the relay; their frames may be added later."""
-        self._fates += met
+        self._fates += fates
 
     def release(self, until: int, captured_until: int = 0) -> list[CapturedFrame]:
         """Release the frames with timestamps up to `until`. captured_until: time until which all frames have been captured,
@@ -116,7 +116,7 @@ class FrameMerge:
         self._released = until
         for frame in released:
             if frame.reconstruction is not None:
-                cause, frame.met = frame.reconstruction.decide(frame.frame, max(until, captured_until))
+                cause, frame.fate = frame.reconstruction.decide(frame.frame, max(until, captured_until))
                 frame.causes = (cause,) if cause else ()
         return released
 
@@ -124,42 +124,42 @@ class FrameMerge:
         """Match the reported fates to the frames with timestamps up to `until`."""
         later: list[FrameFates] = []
         stamps = {key: sorted(entered) for key, entered in self._entering.items()}
-        for met in self._fates:
-            if met.stamp > until + MAX_STAMP_DIFFERENCE:
-                later.append(met)
+        for fate in self._fates:
+            if fate.stamp > until + MAX_STAMP_DIFFERENCE:
+                later.append(fate)
                 continue
-            key = met.link, met.direction
-            seen = self._frame_of(met, self._entering.get(key, {}), stamps.get(key, []))
+            key = fate.link, fate.direction
+            seen = self._frame_of(fate, self._entering.get(key, {}), stamps.get(key, []))
             if seen is not None:
-                seen.met, seen.causes = met.text, met.causes
-            elif met.stamp > until:
-                later.append(met)
-            elif met.stamp > self._start_time:
+                seen.fate, seen.causes = fate.text, fate.causes
+            elif fate.stamp > until:
+                later.append(fate)
+            elif fate.stamp > self._start_time:
                 self.unplaced += 1
         self._fates = later
 
     def _frame_of(
-        self, met: FrameFates, entered: Mapping[int, list[CapturedFrame]], stamps: list[int]
+        self, fate: FrameFates, entered: Mapping[int, list[CapturedFrame]], stamps: list[int]
     ) -> CapturedFrame | None:
         """Find the frame of a fate. stamps: sorted timestamps of all frames that entered the direction."""
-        exact = _first_without_fate(met, entered.get(met.stamp, ()))
+        exact = _first_without_fate(fate, entered.get(fate.stamp, ()))
         if exact is not None:
             return exact
         near = stamps[
-            bisect_left(stamps, met.stamp - MAX_STAMP_DIFFERENCE) : bisect_right(
-                stamps, met.stamp + MAX_STAMP_DIFFERENCE
+            bisect_left(stamps, fate.stamp - MAX_STAMP_DIFFERENCE) : bisect_right(
+                stamps, fate.stamp + MAX_STAMP_DIFFERENCE
             )
         ]
-        for stamp in sorted(near, key=lambda stamp: abs(stamp - met.stamp)):
-            frame = _first_without_fate(met, entered[stamp])
+        for stamp in sorted(near, key=lambda stamp: abs(stamp - fate.stamp)):
+            frame = _first_without_fate(fate, entered[stamp])
             if frame is not None:
                 return frame
         return None
 
 
-def _first_without_fate(met: FrameFates, frames: Iterable[CapturedFrame]) -> CapturedFrame | None:
+def _first_without_fate(fate: FrameFates, frames: Iterable[CapturedFrame]) -> CapturedFrame | None:
     """Return the first frame with the fate's content that has no fate yet."""
     for seen in frames:
-        if not seen.met and crc32(seen.frame) == met.crc:
+        if not seen.fate and crc32(seen.frame) == fate.crc:
             return seen
     return None

@@ -114,7 +114,7 @@ class Sniffer:
         return self._merge.late
 
     @property
-    def untold(self) -> int:
+    def unknown_fates(self) -> int:
         """Number of fates that the relay could not report in time, or whose frames were not captured."""
         return self._watch.dropped_reports + self._merge.unplaced
 
@@ -184,7 +184,7 @@ class Sniffer:
             ring.close()
         captured = {point.link for _, point in self._all_rings()}
         # The relay reports on all its links.
-        self._merge.add_fates(met for met in self._watch.read() if met.link in captured)
+        self._merge.add_fates(fates for fates in self._watch.read() if fates.link in captured)
         self._read_classifiers()
 
     def _read_classifiers(self) -> None:

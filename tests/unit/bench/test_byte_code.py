@@ -9,7 +9,9 @@ import pytest
 from benchmarks.harness.session import PACKAGES, compile_modules
 
 
-def test_modules_are_compiled_and_processes_may_write_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_byte_code_is_written_for_all_modules_and_by_child_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for package in PACKAGES:

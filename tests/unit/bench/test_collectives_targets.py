@@ -26,7 +26,7 @@ def is_reached(times: dict[int, float]) -> bool | None:
         ({4: 10.0, 8: 15.0}, None),
     ],
 )
-def test_a_barrier_takes_as_many_rounds_as_the_logarithm_of_the_ranks(
+def test_a_barriers_target_is_the_logarithm_of_the_number_of_ranks(
     times: dict[int, float], expected: bool | None
 ) -> None:
     assert is_reached(times) is expected

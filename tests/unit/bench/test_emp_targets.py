@@ -17,7 +17,7 @@ def measured_value(rows: Sequence[Row], name_part: str) -> float | None:
     return next(target.measured for target in targets(rows) if name_part in target.name)
 
 
-def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:
+def test_every_target_of_blocking_round_trips_names_the_way_of_waiting() -> None:
     rows = [
         trips(m.EMP, 40e-6),
         trips(m.AT_ONCE, 120e-6),
@@ -29,7 +29,7 @@ def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:
     assert measured_value(rows, "both look first") == pytest.approx(4.0)
 
 
-def test_rounds_are_compared_one_by_one_and_the_upper_end_shows_their_scatter() -> None:
+def test_ratios_are_by_round_and_the_upper_end_reflects_their_scatter() -> None:
     ours, theirs = (10e-6, 40e-6, 10e-6, 40e-6), (10e-6, 20e-6, 10e-6, 20e-6)
     rows = [trips(name, *ours) for name in (m.EMP, m.AT_ONCE)] + [
         trips(name, *theirs) for name in (m.TCP, m.TCP_POLLING_FIRST)

@@ -24,35 +24,35 @@ def noisy(seed: int, slope: float, noise: float) -> list[Sample]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_leak_is_found_though_its_memory_varies(seed: int) -> None:
-    growth_result = growth(noisy(seed, slope=20_000, noise=30_000))
-    assert growth_result.samples == SECONDS / 2
-    assert 0 < growth_result.least < 20_000 * growth_result.seconds < growth_result.most
-    assert growth_result.gained == pytest.approx(20_000 * growth_result.seconds, rel=0.2)
+def test_a_leak_is_detected_in_varying_memory(seed: int) -> None:
+    result = growth(noisy(seed, slope=20_000, noise=30_000))
+    assert result.samples == SECONDS / 2
+    assert 0 < result.least < 20_000 * result.seconds < result.most
+    assert result.gained == pytest.approx(20_000 * result.seconds, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_fluctuation_is_not_a_leak(seed: int) -> None:
-    growth_result = growth(noisy(seed, slope=0, noise=100_000))
-    assert growth_result.least < 0 < growth_result.most
+    result = growth(noisy(seed, slope=0, noise=100_000))
+    assert result.least < 0 < result.most
 
 
-def test_a_leak_in_steps_as_the_allocator_makes_them_is_found() -> None:
-    growth_result = growth(samples_of([MEBIBYTE * (second // 4) for second in range(SECONDS)]))
-    assert growth_result.least > 4 * MEBIBYTE
+def test_a_leak_in_steps_of_the_allocator_is_detected() -> None:
+    result = growth(samples_of([MEBIBYTE * (second // 4) for second in range(SECONDS)]))
+    assert result.least > 4 * MEBIBYTE
 
 
-def test_one_step_however_high_is_no_leak() -> None:
-    growth_result = growth(samples_of([(100 * MEBIBYTE if second > 45 else 0) for second in range(SECONDS)]))
-    assert growth_result.least <= 0
+def test_a_single_step_is_no_leak() -> None:
+    result = growth(samples_of([(100 * MEBIBYTE if second > 45 else 0) for second in range(SECONDS)]))
+    assert result.least <= 0
 
 
 def test_growth_during_warm_up_is_ignored() -> None:
-    growth_result = growth(samples_of([min(second, 25) * MEBIBYTE for second in range(SECONDS)]))
-    assert (growth_result.least, growth_result.gained, growth_result.most) == (0, 0, 0)
+    result = growth(samples_of([min(second, 25) * MEBIBYTE for second in range(SECONDS)]))
+    assert (result.least, result.gained, result.most) == (0, 0, 0)
 
 
-def test_one_outlier_hides_no_leak_and_is_none() -> None:
+def test_an_outlier_neither_hides_a_leak_nor_is_one() -> None:
     leaking = [20_000.0 * second for second in range(SECONDS)]
     leaking[50] = 0
     assert growth(samples_of(leaking)).least > 0
@@ -61,14 +61,14 @@ def test_one_outlier_hides_no_leak_and_is_none() -> None:
     assert growth(samples_of(flat)).least == 0
 
 
-def test_too_few_samples_are_refused() -> None:
+def test_too_few_samples_are_rejected() -> None:
     series = samples_of([0.0] * SECONDS)
     growth(series[: 2 * MIN])
     with pytest.raises(ValueError, match="too few to tell a leak"):
         growth(series[: 2 * MIN - 2])
 
 
-def test_a_lasting_descriptor_is_found_and_a_short_lived_one_is_not() -> None:
+def test_a_lasting_descriptor_is_detected_and_a_short_lived_one_is_not() -> None:
     assert more_at_least(samples_of([11 + (second > 38) for second in range(SECONDS)])) == 1
     assert more_at_least(samples_of([11 + 12 * (second % 3 == 0) for second in range(SECONDS)])) == 0
     assert more_at_least(samples_of([11 - (second > 50) for second in range(SECONDS)])) == -1
@@ -80,7 +80,7 @@ def row(measure: str, value: float, **settings: object) -> Row:
     return Row("storm", "kernel", measure, 4, "B", (value,), {"messages": 1_000, **settings})
 
 
-def test_a_storm_that_leaks_or_leaves_objects_is_reported_in_words() -> None:
+def test_leaks_and_leftovers_of_a_storm_are_reported() -> None:
     leak_free = [row(MESSAGES, 10), row(LEFT, 0, what=[]), row(f"relay: {MEMORY}", STEADY),
              row(f"{NODES}: {MEMORY}", 4 * 65536 + 100_000), row(f"relay: {DESCRIPTORS}", 0)]  # fmt: skip
     assert leaks(leak_free) == []

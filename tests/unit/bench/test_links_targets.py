@@ -32,19 +32,19 @@ def test_lateness_is_the_median_of_the_runs(lateness: float, expected: bool) -> 
 
 
 @pytest.mark.parametrize(("ours", "expected"), [(0.951, True), (0.949, False), (2.0, True)])
-def test_unimpaired_tcp_may_be_five_per_cent_slower_and_as_fast_as_it_likes(ours: float, expected: bool) -> None:
+def test_the_limit_of_unimpaired_tcp_is_five_per_cent_slower(ours: float, expected: bool) -> None:
     rows = [row("unimpaired", name, throughput.TCP, value) for name, value in (("testbed", ours), ("ip", 1.0))]
     assert is_reached(rows, "unimpaired: TCP") is expected
 
 
 @pytest.mark.parametrize(("ours", "expected"), [(1.049, True), (1.051, False), (0.5, True)])
-def test_unimpaired_round_trips_may_be_five_per_cent_longer(ours: float, expected: bool) -> None:
+def test_the_limit_of_unimpaired_round_trips_is_five_per_cent_longer(ours: float, expected: bool) -> None:
     rows = [row("unimpaired", name, throughput.ROUND_TRIP, value) for name, value in (("testbed", ours), ("ip", 1.0))]
     assert is_reached(rows, "unimpaired: round trip") is expected
 
 
 @pytest.mark.parametrize(("cost", "expected"), [(1.49, True), (1.5, False)])
-def test_a_frame_among_many_links_costs_less_than_one_and_a_half_times_as_much(cost: float, expected: bool) -> None:
+def test_the_limit_of_a_frames_cost_with_many_links_is_one_and_a_half_times(cost: float, expected: bool) -> None:
     measure = relay.LINKS.format(load=relay.LOADS[0])
     rows = [row("links", "2 links", measure, 1.0), row("links", "200 links", measure, cost)]
     assert is_reached(rows, f"{relay.LOADS[0]:,}/s") is expected
@@ -62,7 +62,7 @@ def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
 
 
 def trial_of_relay(capacity: float, rate: float, lost: int = 0) -> Trial:
-    """A second at `rate` of a relay that can do `capacity` frames/s."""
+    """Return a trial of one second at `rate` with a relay that forwards `capacity` frames/s."""
     return Trial(sent=int(rate), rate=rate, seconds=1.0, offered=int(rate), lost=lost, cpu=rate / capacity)
 
 
@@ -77,7 +77,7 @@ def test_a_relay_that_always_loses_frames_has_no_clean_rate() -> None:
     assert highest_clean_rate(lambda rate: trial_of_relay(1e6, rate, lost=1)) is None
 
 
-def test_one_trial_that_was_disturbed_does_not_end_the_search() -> None:
+def test_one_disturbed_trial_does_not_end_the_search() -> None:
     trials = 0
 
     def disturbed(rate: float) -> Trial:

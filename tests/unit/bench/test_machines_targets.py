@@ -20,7 +20,7 @@ def is_reached(rows: Sequence[Row], name: str) -> bool | None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(1.25, True), (1.26, False)])
-def test_bring_up_may_take_a_quarter_longer_than_on_one_machine(seconds: float, expected: bool) -> None:
+def test_the_limit_of_bring_up_is_a_quarter_above_one_machines(seconds: float, expected: bool) -> None:
     rows = [
         row("star", bring_up.THREE, bring_up.BRING_UP, [seconds, 3.0, 9.0]),
         row("star", bring_up.ONE, bring_up.BRING_UP, [1.0, 3.0, 1.0]),
@@ -29,14 +29,14 @@ def test_bring_up_may_take_a_quarter_longer_than_on_one_machine(seconds: float, 
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1.0, True), (1.01, False)])
-def test_a_message_for_each_node_is_the_limit_in_every_phase(share: float, expected: bool) -> None:
+def test_the_limit_of_messages_is_one_per_node_and_phase(share: float, expected: bool) -> None:
     rows = [row("messages", bring_up.THREE, bring_up.MESSAGES.format("run"), [share])]
     assert is_reached(rows, "control messages per node: run") is expected
     assert is_reached(rows, "control messages per node: up") is None
 
 
 @pytest.mark.parametrize(("measure", "ours"), [(tunnels.TCP, 0.94), (tunnels.ROUND_TRIP, 1.06)])
-def test_a_link_may_be_a_twentieth_worse_than_a_bare_vxlan_and_better_without_limit(measure: str, ours: float) -> None:
+def test_a_links_limit_is_a_twentieth_worse_than_a_bare_vxlan(measure: str, ours: float) -> None:
     name = f"{measure}, from a bare VXLAN's"
     for factor, expected in ((ours, False), (1 + (ours - 1) / 2, True), (2 - ours, True)):
         rows = [

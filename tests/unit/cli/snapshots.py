@@ -19,7 +19,7 @@ def two_nodes() -> Snapshot:
         bits=9_744_000.0,
         dropped={"loss": 451, "queue": 12},
         drop_rate=43.0,
-        met={"corrupted": 7},
+        fates={"corrupted": 7},
         declared="delay 1ms",
         injected="loss 5%",
     )

@@ -47,7 +47,7 @@ def test_a_command_leaves_the_collector_as_it_was(
     assert collector() == before
 
 
-def test_a_report_is_repeatable_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_leaves_the_collector_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     run = ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=10", "--output", "run"]
@@ -82,7 +82,7 @@ def test_a_disabled_or_frozen_collector_stays_so() -> None:
         gc.enable()
 
 
-def test_in_a_process_of_its_own_a_command_leaves_it_off() -> None:
+def test_a_command_in_its_own_process_leaves_the_collector_off() -> None:
     """A last collection would delay the exit of a command with its own process."""
     program = (
         "import gc, sys; from testbed.cli.main import main\n"

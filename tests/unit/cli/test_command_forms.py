@@ -53,7 +53,7 @@ def test_no_option_of_a_command_is_missing_but_the_clusters_name_and_json(offer:
     assert len(fields) >= 1
 
 
-def test_a_filled_form_becomes_the_words_that_the_command_parses() -> None:
+def test_a_filled_form_is_converted_to_command_line_arguments() -> None:
     values = {
         "target": "n1", "others": "a 'b c'", "hard": "5%", "times": "3", "way": "down", "again": True,
         "rules": ["drop udp", "", "delay 1ms tcp"], "empty": "",
@@ -96,7 +96,7 @@ def test_unknown_options_of_a_form_are_rejected(values: dict[str, Any], message:
 
 
 @pytest.mark.parametrize("name", ["down", "exec", "up", "shell", "", "--help"])
-def test_commands_that_are_not_offered_are_refused(name: str) -> None:
+def test_commands_without_a_form_are_rejected(name: str) -> None:
     with pytest.raises(FormError, match="is offered here"):
         HERE.arguments(name, "star-4", {})
     with pytest.raises(FormError, match="is offered here"):
@@ -117,7 +117,7 @@ def test_a_form_shows_how_the_command_line_begins() -> None:
 
 
 @pytest.mark.parametrize("offer", [HERE, ON_MACHINES])
-def test_the_real_commands_take_their_forms_words(monkeypatch: pytest.MonkeyPatch, offer: Offer) -> None:
+def test_the_commands_accept_the_arguments_of_their_forms(monkeypatch: pytest.MonkeyPatch, offer: Offer) -> None:
     for name, values in {
         "inject": {"target": "n1", "delay": "1ms", "queue_frames": "3", "duration": "1s"},
         "link": {"target": "n1", "action": "flap", "duration": "1s"},

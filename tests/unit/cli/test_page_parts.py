@@ -20,14 +20,14 @@ def parts(snapshot: Snapshot | Absent, **wishes: Any) -> dict[str, Any]:
     return document
 
 
-def test_the_head_has_the_totals_of_all_links() -> None:
+def test_the_header_has_the_totals_of_all_links() -> None:
     head = parts(two_nodes())["head"]
     assert (head["cluster"], head["summary"], head["age"]) == ("pair", "2 nodes, 1 switch, 2 links", "3 min 12 s")
     assert (head["drops"], head["dropping"], head["faults"]) == ("43", True, 1)
     assert head["carriers"] == ["relay 8%"]
 
 
-def test_the_picture_has_every_element_at_a_place_and_every_link_between_its_ends() -> None:
+def test_the_picture_has_every_element_and_link() -> None:
     picture = parts(two_nodes())["picture"]
     assert [name for name, *_ in picture["nodes"]] == ["n1", "n2"]
     assert [(name, kind) for name, _, _, kind in picture["switches"]] == [("s1", "ethernet")]
@@ -47,7 +47,7 @@ def test_the_picture_has_room_for_a_link_that_passes_above_others() -> None:
     assert y + height == 0
 
 
-def test_the_picture_stays_as_it_is_while_the_cluster_does() -> None:
+def test_the_picture_is_stable_while_the_cluster_does_not_change() -> None:
     first, later = two_nodes(), replace(two_nodes(), time=two_nodes().time + 10**9, age=193.0)
     assert parts(first)["picture"] == parts(later)["picture"]
     assert parts(first)["head"] != parts(later)["head"]
@@ -69,7 +69,7 @@ def test_a_link_has_load_drops_and_impairments_by_direction() -> None:
     assert (lossy_link["state"], lossy_link["datapath"]) == ("up", "relay")
 
 
-def test_a_node_has_its_processor_time_its_programs_and_whether_frames_of_it_are_dropped() -> None:
+def test_a_node_shows_its_processor_time_programs_and_drops() -> None:
     first, second = parts(two_nodes())["nodes"]
     assert (first["cpu"], first["programs"], first["busiest"], first["dropping"]) == (0.42, 2, "iperf3", False)
     assert (second["programs"], second["dropping"]) == (0, True)

@@ -28,7 +28,7 @@ def test_an_outdated_picture_is_detected(tmp_path: Path) -> None:
     assert "is not what is shown today" in completed.stderr
 
 
-def test_the_picture_needs_nothing_from_elsewhere_and_is_small() -> None:
+def test_the_picture_is_small_and_self_contained() -> None:
     text = (PICTURES / "top.svg").read_text()
     assert len(text) < 200_000
     assert "url(http" not in text

@@ -7,7 +7,7 @@ import pytest
 from testbed.cli.table_layout import print_rows
 
 
-def test_rows_with_equal_keys_are_one_table_whatever_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_with_equal_keys_in_any_order_share_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([
         {"node": "n1", "sent": 1, "handled": 2, "rank": 0},
         {"node": "n2", "handled": 4, "sent": 3},

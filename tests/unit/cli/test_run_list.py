@@ -98,7 +98,7 @@ def test_only_the_latest_of_many_runs_are_shown(tmp_path: Path) -> None:
     assert runs.folder("0") is None
 
 
-def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
+def test_a_damaged_run_does_not_hide_others(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b")
     (tmp_path / "b" / "run.json").write_text("{")
@@ -107,7 +107,7 @@ def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
         assert [run["name"] for run in sample_document(runs)] == ["a"]
 
 
-def test_an_event_with_a_strange_number_is_no_repetition(tmp_path: Path) -> None:
+def test_an_event_with_an_invalid_number_is_no_repetition(tmp_path: Path) -> None:
     events = [{"event": "repetition begins", "number": number} for number in ("2", None, [1], 1)]
     write_run(tmp_path / "a", events=events, result={}, repeat=2, process=str(identity()))
     runs = RunList(tmp_path)
@@ -115,7 +115,7 @@ def test_an_event_with_a_strange_number_is_no_repetition(tmp_path: Path) -> None
     runs.close()
 
 
-def test_a_report_is_drawn_once_and_anew_when_the_run_has_changed(tmp_path: Path) -> None:
+def test_a_report_is_rendered_again_only_after_a_change_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
     folder = write_run(tmp_path / "-run", ping_pong_rows())  # a name like an option's
 
@@ -134,7 +134,7 @@ def test_a_report_is_drawn_once_and_anew_when_the_run_has_changed(tmp_path: Path
     assert first == second < third
 
 
-def test_a_run_that_cannot_be_drawn_shows_the_reason(tmp_path: Path) -> None:
+def test_a_run_without_a_report_shows_the_reason(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with pytest.raises(TestbedError, match="is not a run's folder"):
         asyncio.run(ReportPages(tmp_path).page(tmp_path / "run"))

@@ -136,13 +136,13 @@ def test_colours_mark_faults_and_losses_and_are_absent_without_them() -> None:
     assert "▸n1:eth0 → s1:1" in "\n".join(screen_lines(two_nodes(), view))
 
 
-def test_a_terminal_that_knows_letters_only_gets_letters_only() -> None:
+def test_an_ascii_terminal_gets_only_ascii() -> None:
     screen = console(80, 24, encoding="ascii")
     screen.print(frame(two_nodes(), View(panel=1), 80, 24), end="")  # else it could not be encoded
     assert isinstance(screen.file, io.TextIOWrapper)
 
 
-def test_no_program_can_write_to_the_terminal_by_its_name() -> None:
+def test_control_characters_of_program_names_are_escaped_on_the_terminal() -> None:
     hostile_node = Node("n1", "up", (), (Program(1, "\x1b[2Jx\r\n", 0.5, 1),))
     text = "\n".join(screen_lines(replace(two_nodes(), nodes=(hostile_node,)), width=200))
     assert "?[2Jx??" in text
@@ -162,7 +162,7 @@ def test_messages_stay_in_their_line() -> None:
     assert lines[-1].rstrip().endswith("…")
 
 
-def test_a_page_for_paper_has_all_rows_and_no_selection() -> None:
+def test_a_printed_page_has_all_rows_and_no_selection() -> None:
     with io.StringIO() as file:
         Console(width=200, file=file).print(page(star(100), 200))
         text = file.getvalue()
@@ -187,7 +187,7 @@ def test_a_frame_fills_any_screen_exactly(width: int, height: int, panel: int, n
 
 
 @pytest.mark.parametrize("panel", range(len(PANELS)))
-def test_every_row_has_a_cell_forevery_column(panel: int) -> None:
+def test_every_row_has_a_cell_for_every_column(panel: int) -> None:
     for row in PANELS[panel].rows(two_nodes()):
         assert len(row.cells) == len(PANELS[panel].columns)
         assert len(row.order) >= len(PANELS[panel].sorts)

@@ -51,7 +51,7 @@ def test_an_escape_alone_is_a_key_once_nothing_follows() -> None:
 
 
 @given(st.lists(st.sampled_from([b"\x1b[A", b"\x1bOB", b"\x1b[6~", b"q", "ä".encode(), b"\t"])), st.data())
-def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st.DataObject) -> None:
+def test_keys_are_decoded_from_partial_reads(parts: list[bytes], data: st.DataObject) -> None:
     key_bytes = b"".join(parts)
     cut = data.draw(st.integers(0, len(key_bytes)))
     keys = Keys()
@@ -61,7 +61,7 @@ def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st
 
 
 @given(st.binary(max_size=40))
-def test_nonsense_is_harmless(data: bytes) -> None:
+def test_unknown_input_is_ignored(data: bytes) -> None:
     keys = Keys()
     for key in [*keys.feed(data), *keys.feed(b"")]:
         press(View(), key, two_nodes())
@@ -85,7 +85,7 @@ def test_the_selection_stays_with_its_row_when_the_order_changes() -> None:
     assert view.sort == 1
 
 
-def test_each_panel_has_a_selection_and_an_order_of_its_own() -> None:
+def test_each_panel_has_its_selection_and_sort_order() -> None:
     view, _ = after(View(), ["j", "s", "tab", "j", "j", "shift-tab"])
     assert (view.panel, view.keys[0], view.keys[1]) == (0, "n2", "n2:eth0--s1:2 forward")
     assert view.sorts == (1, 0, 0, 0, 0)
@@ -95,7 +95,7 @@ def test_the_sort_order_cycles() -> None:
     assert after(View(), ["s"] * 5)[0].sort == 0
 
 
-def test_help_is_closed_by_any_key_which_does_nothing_else() -> None:
+def test_any_key_only_closes_the_help() -> None:
     view, actions = after(View(), ["?", "d"])
     assert not view.help
     assert actions == []
@@ -125,7 +125,7 @@ def test_a_prompt_is_edited_where_the_cursor_is() -> None:
     assert view.prompt.text == ""
 
 
-def test_letters_that_do_something_elsewhere_are_letters_in_a_prompt() -> None:
+def test_command_keys_are_text_in_a_prompt() -> None:
     view, actions = after(View(), ["i", *"qdhHp?s "])
     assert actions == []
     assert view.prompt is not None
@@ -142,7 +142,7 @@ def test_rejected_input_stays_editable() -> None:
     assert view.prompt.text == ""
 
 
-def test_words_that_cannot_be_split_are_an_error_in_the_last_line() -> None:
+def test_unbalanced_quotes_are_an_error_in_the_last_line() -> None:
     view, actions = after(View(), ["i", *"--rule 'drop", "enter"])
     assert actions == []
     assert view.failed
@@ -162,7 +162,7 @@ def test_healing_removes_the_faults_of_the_selection() -> None:
     assert after(View(), ["H"])[1] == [Command(("heal",))]
 
 
-def test_healing_where_nothing_is_injected_heals_nothing() -> None:
+def test_healing_without_injections_does_nothing() -> None:
     view, actions = after(View(), ["h"])
     assert actions == []
     assert view.message == "nothing is injected on n1"
@@ -173,6 +173,6 @@ def test_nothing_can_be_injected_on_an_event() -> None:
     assert (view.prompt, actions, view.failed) == (None, [], True)
 
 
-def test_without_a_cluster_keys_do_nothing_to_it() -> None:
+def test_keys_without_a_cluster_have_no_effect() -> None:
     view, actions = after(View(), ["i", "d", "h", "H", "j", "G"], Absent("nothing"))
     assert (view, actions) == (View(), [])

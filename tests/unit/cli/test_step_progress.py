@@ -10,7 +10,7 @@ from testbed.cli import progress_display
 from testbed.cli.progress_display import step_progress
 
 
-def test_steps_of_an_earlier_command_do_not_count_for_the_remaining_time(
+def test_the_remaining_time_ignores_steps_of_earlier_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0

@@ -92,7 +92,7 @@ async def test_the_page_and_its_files_are_served_to_holders_of_the_token(tmp_pat
     "path", ["/", "/wrong/", "/static/view.js", "/wrong/static/view.js", f"/{TOKEN}x/", "/ä/", "//", "", "*"]
 )
 @in_loop
-async def test_without_the_token_everything_is_refused(tmp_path: Path, path: str) -> None:
+async def test_requests_without_the_token_are_rejected(tmp_path: Path, path: str) -> None:
     response = await request(ViewUnderTest(tmp_path).app, path, OURS)
     assert response.status == 403
     assert "testbed top --web" in response.text
@@ -111,14 +111,14 @@ async def test_a_name_rebound_to_this_machine_gives_no_access(tmp_path: Path, ho
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:8001", f"https://{HOST}", None])
 @in_loop
-async def test_a_socket_of_another_page_is_refused(tmp_path: Path, origin: str | None) -> None:
+async def test_a_web_socket_of_another_origin_is_rejected(tmp_path: Path, origin: str | None) -> None:
     headers = OURS if origin is None else {**OURS, "origin": origin}
     async with connected(ViewUnderTest(tmp_path).app, SOCKET, headers) as socket:
         assert (await socket.message())["type"] == "websocket.close"
 
 
 @in_loop
-async def test_a_socket_without_the_token_is_refused(tmp_path: Path) -> None:
+async def test_a_web_socket_without_the_token_is_rejected(tmp_path: Path) -> None:
     async with connected(ViewUnderTest(tmp_path).app, "/wrong/socket", PAGE) as socket:
         assert (await socket.message())["type"] == "websocket.close"
 
@@ -137,7 +137,7 @@ async def test_other_files_cannot_be_reached(tmp_path: Path, path: str) -> None:
 
 
 @in_loop
-async def test_the_page_may_load_nothing_from_elsewhere(tmp_path: Path) -> None:
+async def test_the_content_policy_forbids_other_origins(tmp_path: Path) -> None:
     policy = (await request(ViewUnderTest(tmp_path).app, f"/{TOKEN}/", OURS)).headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in policy
@@ -225,7 +225,7 @@ async def test_a_page_shows_that_the_cluster_is_down_and_up_again(tmp_path: Path
 
 
 @in_loop
-async def test_a_paused_page_keeps_its_snapshot_and_is_told_that_the_cluster_has_gone(tmp_path: Path) -> None:
+async def test_a_paused_page_keeps_its_snapshot_until_the_cluster_is_down(tmp_path: Path) -> None:
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
         await socket.message()
         await socket.until("picture")
@@ -314,7 +314,7 @@ async def test_only_the_last_jobs_are_kept(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_command_is_run_as_a_user_would_and_its_message_comes_back(tmp_path: Path) -> None:
+async def test_a_command_runs_as_on_the_command_line_and_returns_its_message(tmp_path: Path) -> None:
     async with viewed(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE) as socket:
         view.sampler.snapshot = replace(two_nodes(), cluster="no-such-cluster")
         await socket.message()
@@ -331,7 +331,7 @@ async def test_a_command_is_run_as_a_user_would_and_its_message_comes_back(tmp_p
 
 
 @in_loop
-async def test_commands_that_change_the_cluster_are_run_one_after_the_other(tmp_path: Path) -> None:
+async def test_commands_that_change_the_cluster_run_in_sequence(tmp_path: Path) -> None:
     async with viewed(tmp_path, interval=60.0) as view:
         states: list[list[str]] = []
         for _ in range(2):
@@ -360,7 +360,7 @@ async def test_a_split_character_in_an_event_is_sent_too(tmp_path: Path) -> None
 
 
 @in_loop
-async def test_markup_in_the_content_of_nodes_and_events_is_text(tmp_path: Path) -> None:
+async def test_markup_in_nodes_and_events_is_escaped(tmp_path: Path) -> None:
     """The page sets text only; here its JSON carries it unchanged."""
     hostile_event = FormattedEvent(0, "<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>")
     async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
@@ -370,7 +370,7 @@ async def test_markup_in_the_content_of_nodes_and_events_is_text(tmp_path: Path)
         assert socket.parts["events"][0]["cells"][1:] == ["<script>alert(1)</script>", "</script>", hostile_event.what]
 
 
-def test_no_script_of_the_page_makes_markup_of_text() -> None:
+def test_the_pages_scripts_insert_text_only_as_text() -> None:
     for file in STATIC.glob("*.js"):
         for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser", "setHTML"):
             assert word not in file.read_text(), file.name

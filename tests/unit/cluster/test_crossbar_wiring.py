@@ -53,7 +53,7 @@ def decide_datapaths(full_layout: Layout, *injections: Injection, configured: Co
     return decide(full_layout, injections, configured, Path())
 
 
-def test_switches_and_the_cables_between_them_are_no_kernel_objects() -> None:
+def test_crossbars_and_their_cables_are_not_kernel_objects() -> None:
     operations = plan(layout(), ExistingState(), decide_datapaths(layout()).link_services)
     assert [operation.name for operation in operations if isinstance(operation, MakeSwitch)] == ["s3"]
     cables = {operation.label: operation for operation in operations if isinstance(operation, MakeCable)}
@@ -100,7 +100,7 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
 
 
 @pytest.mark.parametrize("configured", ["direct", "netem", "tc"])
-def test_only_the_relay_forwards_them(configured: ConfiguredDatapath) -> None:
+def test_only_the_relay_forwards_links_of_crossbars(configured: ConfiguredDatapath) -> None:
     with pytest.raises(
         UnsupportedError, match=r"n1:eth0--s1:1: the datapath .* cannot carry this: links of kind myrinet"
     ):
@@ -120,7 +120,7 @@ def test_routed_nodes_and_ordered_links_follow_from_the_layout() -> None:
         assert not pair.source_routed_nodes()
 
 
-def test_a_slowed_cluster_tells_its_relay_by_how_much() -> None:
+def test_the_relay_receives_the_factor_of_a_slowed_cluster() -> None:
     slowed = slow_layout(layout(), 20)
     assert decide_datapaths(slowed).orders.slowed == 20
     assert from_json(to_json(slowed)) == slowed

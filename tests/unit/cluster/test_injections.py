@@ -61,14 +61,14 @@ def test_only_the_named_keys_of_the_named_directions_are_changed() -> None:
     assert forward(on_other_link) == DECLARED.forward
 
 
-def test_the_later_of_two_counts_key_by_key() -> None:
+def test_later_injections_override_earlier_ones_key_by_key() -> None:
     earlier, later = injection(1, delay=7, corrupt=0.1), injection(2, delay=8)
     assert forward(earlier, later) == Impairment(delay=8, loss=0.1, corrupt=0.1)
     assert forward(earlier) == Impairment(delay=7, loss=0.1, corrupt=0.1)
     assert forward(later) == Impairment(delay=8, loss=0.1)
 
 
-def test_nothing_can_be_injected_over_something() -> None:
+def test_an_injection_of_zero_overrides_a_declared_value() -> None:
     assert forward(injection(1, loss=0.0)) == Impairment(delay=5)
 
 
@@ -80,12 +80,12 @@ def test_an_injected_impairment_replaces_a_declared_one_that_excludes_it() -> No
     assert replaced == Impairment(rate=77, queue_frames=5)
 
 
-def test_a_jitter_that_is_taken_away_takes_its_distribution_along() -> None:
+def test_removing_a_jitter_removes_its_distribution() -> None:
     jittery = replace(LINK, forward=Impairment(delay=5, jitter=1, distribution="table", jitter_file="t"))
     assert in_force(jittery, "forward", [injection(1, jitter=0)]).impairment == Impairment(delay=5)
 
 
-def test_an_overlay_that_contradicts_the_declaration_is_refused_with_its_place() -> None:
+def test_an_injection_that_contradicts_the_description_is_rejected_with_its_key() -> None:
     with pytest.raises(DescriptionError) as caught:
         in_force(LINK, "forward", [injection(1, jitter=5)])
     assert f"{NAME} forward: jitter: found jitter without a delay" in str(caught.value)
@@ -159,7 +159,7 @@ def test_links_are_named_in_many_ways(target: str, indices: list[int]) -> None:
         ("", "no link, node or switch ''"),
     ],
 )
-def test_an_unknown_link_is_refused_with_the_known_ones(target: str, message: str) -> None:
+def test_an_unknown_link_is_rejected_with_the_known_links(target: str, message: str) -> None:
     with pytest.raises(NotFoundError) as caught:
         links_of(STAR, target)
     assert message in str(caught.value)
@@ -188,7 +188,7 @@ def test_out_of_a_switch_is_towards_every_node() -> None:
     assert directions == tuple((link.name, "backward") for link in STAR.links)
 
 
-def test_an_unknown_direction_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_direction_is_rejected_with_the_known_directions() -> None:
     with pytest.raises(NotFoundError) as caught:
         places_of(links_of(STAR, "n1"), "n1", "n1-n2")
     assert "no direction 'n1-n2' there; n1:eth0--s1:1 has 'out' or 'n1-s1'" in str(caught.value)
@@ -231,7 +231,7 @@ def injections(draw: st.DrawFn) -> Injection:
 
 
 @given(injections())
-def test_an_injection_comes_back_from_its_state(found: Injection) -> None:
+def test_an_injection_survives_writing_and_reading(found: Injection) -> None:
     assert Injection.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 

@@ -45,7 +45,7 @@ def test_a_change_without_new_cables_reads_no_interfaces(monkeypatch: pytest.Mon
     assert await_watch(monkeypatch, 3, [SetUp("", "n1-eth0", 3)]) == 0
 
 
-def test_a_change_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_waits_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(netlink_executor, "_CARRIER_TIMEOUT", 0.05)
     assert await_watch(monkeypatch, 1_000_000, [CABLE]) > 1
 

@@ -7,7 +7,7 @@ from testbed.cluster.services.machine_watch import INTERVAL, MAX_UNANSWERED, MIN
 SECOND = 1_000_000_000
 
 
-def test_a_machine_that_answers_is_reachable_however_rare_the_requests_are() -> None:
+def test_a_machine_that_replies_to_rare_requests_is_reachable() -> None:
     machine = Reachability(0)
     for hour in range(1, 100):
         number = machine.next_request()
@@ -67,7 +67,7 @@ def test_a_machine_is_reachable_with_its_first_reply_and_can_be_lost_again() -> 
     assert machine.lost_at == 9
 
 
-def test_sequence_numbers_begin_anew() -> None:
+def test_sequence_numbers_wrap_around() -> None:
     machine = Reachability(0)
     for number in range(1, (1 << 16) + 2 * MAX_UNANSWERED):
         machine.next_request()

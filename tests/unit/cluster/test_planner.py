@@ -95,7 +95,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
-def test_when_all_is_there_nothing_is_to_be_done(description: Description) -> None:
+def test_a_second_up_plans_no_operation(description: Description) -> None:
     assert built(description).converge(resolve(description)) == []
 
 
@@ -158,7 +158,7 @@ def test_adding_a_node_to_a_switch_does_not_disturb_its_trunk_whose_port_moves()
     assert not any("s1.s2" in line or line.startswith(("make link s", "remove s")) for line in changed(before, after))
 
 
-def test_one_of_two_parallel_trunks_less_is_one_trunk_less() -> None:
+def test_removing_one_of_two_parallel_trunks_removes_one_trunk() -> None:
     before = linked_cluster("n1 s1", "n2 s2", "s1 s2", "s1 s2", nodes=2)
     after = linked_cluster("n1 s1", "n2 s2", "s1 s2", nodes=2)
     assert [line for line in changed(before, after) if "remove" in line] == ["remove s1.s2.2", "remove s2.s1.2"]
@@ -218,7 +218,7 @@ def test_cables_between_nodes_change_partners_without_new_nics() -> None:
     }  # fmt: skip
 
 
-def test_direct_links_that_change_partners_are_made_anew() -> None:
+def test_direct_links_that_change_partners_are_recreated() -> None:
     """Both pairs differ only in their indexes, so no index occurs in two of them."""
     before = linked_cluster("n1 n2", "n3 n4", nodes=4, switches=0, datapath="direct")
     after = linked_cluster("n1 n3", "n2 n4", nodes=4, switches=0, datapath="direct")
@@ -248,7 +248,7 @@ def test_the_first_indexes_are_left_to_the_kernel() -> None:
             assert operation.peer_index >= FIRST_NODE_INDEX > 20
 
 
-def test_the_kernels_own_interfaces_are_left_alone() -> None:
+def test_the_kernels_own_interfaces_are_not_changed() -> None:
     kernel = built(Description.star(2))
     for key in kernel.interfaces:
         kernel.make(key, 2, "tunl0", "ipip", "00:00:00:00", 1480)
@@ -342,7 +342,7 @@ def test_a_ring_that_is_opened_learns_again() -> None:
     assert not any("make" in line for line in operations)
 
 
-def test_flooding_moves_to_another_tree_without_a_cycle_on_the_way() -> None:
+def test_flooding_moves_to_another_tree_without_a_temporary_cycle() -> None:
     """Ports stop flooding before others begin: at no moment do all trunks of a ring flood."""
     trunks = ["s1 s2", "s2 s3", "s3 s4", "s4 s1"]
     nodes = [f"n{number} s{number}" for number in range(1, 5)]
@@ -378,7 +378,7 @@ def test_adding_a_node_to_a_ring_changes_tables_only_by_its_own_entry() -> None:
 # What was done by hand, or left half-way
 
 
-def test_a_namespace_removed_by_hand_is_made_again() -> None:
+def test_a_namespace_removed_by_hand_is_recreated() -> None:
     kernel = built(Description.star(3))
     kernel.carry_out(RemoveNamespace("n2"))
     assert lines(kernel.converge(resolve(Description.star(3)))) == [
@@ -389,7 +389,7 @@ def test_a_namespace_removed_by_hand_is_made_again() -> None:
     ]
 
 
-def test_a_namespace_whose_other_cable_ends_are_still_being_freed_is_made_again() -> None:
+def test_a_namespace_is_recreated_while_its_cables_far_ends_are_being_freed() -> None:
     """The kernel frees a namespace later than its name."""
     kernel = built(Description.star(3))
     for table in (kernel.interfaces, kernel.addresses, kernel.routes, kernel.routing):
@@ -506,7 +506,7 @@ def test_any_cluster_converges_to_any_other_and_a_second_up_does_nothing(data: s
 # Limits
 
 
-def test_limits_are_set_when_they_are_wanted_changed_and_lifted() -> None:
+def test_limits_are_set_changed_and_removed() -> None:
     def limited(**limits: object) -> Description:
         return Description(name="x", nodes=[Node(name="n1", **limits)])  # type: ignore[arg-type]
 

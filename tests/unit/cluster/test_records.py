@@ -49,7 +49,7 @@ def test_a_users_clusters_are_in_the_runtime_directory_only_if_that_is_the_users
 
 
 @given(MARKS)
-def test_a_mark_reads_back_and_fits_an_alias(mark: Mark) -> None:
+def test_a_mark_survives_writing_and_reading_and_fits_an_alias(mark: Mark) -> None:
     assert Mark.parse(str(mark)) == mark
     assert len(str(mark).encode()) <= LONGEST_ALIAS
 
@@ -77,7 +77,7 @@ def test_an_incomplete_mark_is_none(alias: str) -> None:
 
 
 @given(IDENTITIES)
-def test_an_identity_reads_back(process: Identity) -> None:
+def test_an_identity_survives_writing_and_reading(process: Identity) -> None:
     assert Identity.parse(str(process)) == process
 
 
@@ -99,7 +99,7 @@ def test_this_process_is_alive_and_one_with_another_start_is_not() -> None:
     IDENTITIES,
     st.one_of(st.none(), IDENTITIES),
 )
-def test_a_state_reads_back(
+def test_a_state_survives_writing_and_reading(
     now: object, before: object, phase: str, lasting: bool, owner: Identity, holder: Identity | None
 ) -> None:
     state = State(
@@ -118,6 +118,6 @@ def test_a_state_reads_back(
     assert State.from_json(state.to_json()) == state
 
 
-def test_a_state_of_another_version_is_refused() -> None:
+def test_a_state_of_another_version_is_rejected() -> None:
     with pytest.raises(ValueError, match="format 99"):
         State.from_json(json.dumps({"format": 99}))

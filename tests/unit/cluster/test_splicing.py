@@ -318,7 +318,7 @@ def test_forward_frames_leave_the_links_first_end(ends: list[str]) -> None:
 
 
 @pytest.mark.parametrize("datapath", ["netem", "tc"])
-def test_the_new_way_is_opened_when_all_of_it_stands_and_closed_before_it_is_changed(datapath: str) -> None:
+def test_a_new_path_is_opened_when_complete_and_closed_before_changes(datapath: str) -> None:
     link_service = {"netem": NETEM, "tc": TC}[datapath]
     other_datapath = {"netem": TC, "tc": NETEM}[datapath]
     layout = resolve(Description.ring(3))
@@ -465,7 +465,7 @@ def assert_diverted(kernel: Kernel, detour: Detour) -> None:
         assert first.master
 
 
-def test_other_links_are_left_alone() -> None:
+def test_other_links_are_not_changed() -> None:
     layout = resolve(Description.fat_tree(4))
     kernel = built(layout)
     trunk = next(
@@ -652,7 +652,7 @@ def test_leftovers_of_a_killed_change_are_repaired(link_service: LinkService) ->
                 assert_spliced(repaired, layout, expected)
 
 
-def test_hooks_that_nothing_needs_are_taken_away() -> None:
+def test_unneeded_hooks_are_removed() -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     kernel.hooks.add(by_name(kernel, "", "s1").index)
@@ -709,7 +709,7 @@ def test_parts_removed_from_a_spliced_link_are_restored(part: str) -> None:
     assert kernel.converge(layout, link_services) == []
 
 
-def test_more_ports_than_a_bridge_has_are_refused() -> None:
+def test_more_ports_than_a_bridge_has_are_rejected() -> None:
     layout = resolve(Description.star(512))
     link_services = {link.name: TC for link in layout.links}
     with pytest.raises(UnsupportedError, match="1,024 ports"):

@@ -38,6 +38,6 @@ def test_directions_are_those_of_each_that_has_the_tag() -> None:
         places(STAR, "@slow", "out")
 
 
-def test_an_unknown_tag_is_refused_with_the_nearest() -> None:
+def test_an_unknown_tag_is_rejected_with_the_nearest() -> None:
     with pytest.raises(NotFoundError, match="has the tag 'slwo'; did you mean '@slow'"):
         links_of(STAR, "@slwo")

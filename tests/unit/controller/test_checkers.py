@@ -49,7 +49,7 @@ def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message]
 
 
 @given(MESSAGES, st.data())
-def test_a_message_that_comes_once_more_is_found(messages: list[Message], data: st.DataObject) -> None:
+def test_a_duplicated_message_is_found(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(NODES, messages)
     repeated = data.draw(st.sampled_from(messages))
     history.received(
@@ -66,7 +66,7 @@ def test_a_message_that_comes_once_more_is_found(messages: list[Message], data: 
 
 
 @given(MESSAGES, st.data())
-def test_another_content_is_found_where_it_came(messages: list[Message], data: st.DataObject) -> None:
+def test_a_changed_content_is_found_at_its_receiver(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(NODES, messages)
     node, index = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
     history.events[node][index]["digest"] = "ff"
@@ -122,7 +122,7 @@ def test_messages_under_different_tags_may_overtake() -> None:
     assert history.report().passed
 
 
-def test_a_message_whose_followers_came_is_lost_though_no_receive_waits() -> None:
+def test_a_message_that_later_ones_overtook_is_lost_even_without_a_waiting_receive() -> None:
     history = HistoryBuilder(2)
     for content in ("0a", "0b"):
         history.sent(0, history.begin_send(0, 1, content=content))
@@ -205,7 +205,7 @@ def test_a_program_that_ended_by_an_allowed_error_explains_its_peers_errors_in_a
     assert failed(Ending.ABORTED, dead="n4"), "no fault allows the first error"
 
 
-def test_a_message_too_long_for_its_buffer_is_cut_off_and_no_loss() -> None:
+def test_a_message_truncated_to_its_buffer_is_no_loss() -> None:
     history = HistoryBuilder(2)
     receive = history.begin_receive(1, size=4)
     history.sent(0, history.begin_send(0, 1, size=8))
@@ -213,7 +213,7 @@ def test_a_message_too_long_for_its_buffer_is_cut_off_and_no_loss() -> None:
     assert history.report().passed
 
 
-def test_a_message_that_is_cut_off_though_it_fits_is_found() -> None:
+def test_a_message_truncated_although_it_fits_is_found() -> None:
     history = HistoryBuilder(2)
     receive = history.begin_receive(1, size=8)
     history.sent(0, history.begin_send(0, 1, size=8))
@@ -274,7 +274,7 @@ def test_a_sender_that_never_learns_of_the_reception_makes_no_progress() -> None
     assert report.ambiguities[0].outcome == "delivered"
 
 
-def test_programs_that_wait_for_unsent_messages_are_no_fault_of_the_protocol() -> None:
+def test_programs_that_wait_for_unsent_messages_are_no_violation() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1, tag=1)
     history.begin_send(0, 1, tag=2)
@@ -311,7 +311,7 @@ def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
     assert history.report(Circumstances(disturbances=[other_node], bound=2.5)).checks["recovery"].checked == 0
 
 
-def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
+def test_a_restarted_program_numbers_from_one() -> None:
     history = exchange_all(2, [Message(0, 1, content="0a")])
     history._counts = [0, 0]
     receive, send = history.begin_receive(1), history.begin_send(0, 1, content="0b")

@@ -32,7 +32,7 @@ def test_the_reduced_case_has_the_effect_with_any_number_of_trials(causes: list[
 
 
 @given(st.sets(st.integers(0, 99), min_size=2, max_size=2))
-def test_two_causes_of_a_hundred_take_few_trials(needed: set[int]) -> None:
+def test_finding_two_causes_of_a_hundred_takes_few_trials(needed: set[int]) -> None:
     assert shrink(range(100), lambda causes: needed <= set(causes), 1_000).trials <= 120
 
 

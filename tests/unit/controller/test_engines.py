@@ -107,7 +107,7 @@ def test_the_death_of_a_process_is_a_one_line_error() -> None:
         list(map_unordered(ProcessEngine(2), die, [7]))
 
 
-def test_processes_are_others_and_the_own_one_is_not() -> None:
+def test_the_process_engine_uses_other_processes_and_the_serial_engine_its_own() -> None:
     assert {pid for _, pid in map_unordered(SerialEngine(), process, range(3))} == {os.getpid()}
     assert os.getpid() not in {pid for _, pid in map_unordered(ProcessEngine(2), process, range(3))}
 

@@ -28,7 +28,7 @@ def test_the_chance_of_a_sample_is_the_binomial_distributions(samples: int, shar
     assert two_sided(hits, samples, share) == pytest.approx(exactly(hits, samples, share), rel=1e-9, abs=1e-300)
 
 
-def test_a_million_frames_take_no_time() -> None:
+def test_a_million_frames_are_assessed_quickly() -> None:
     assert two_sided(300_000, 1_000_000, 0.3) == pytest.approx(1, abs=0.01)
     assert two_sided(302_300, 1_000_000, 0.3) == pytest.approx(5.2e-7, rel=0.05)  # 5.02 standard deviations
 
@@ -53,7 +53,7 @@ def test_an_assertions_message_has_the_measured_values() -> None:
         assert_loss(0.3, 1_200, 10_000)
 
 
-def test_too_few_frames_are_refused_whatever_their_content() -> None:
+def test_too_few_frames_are_rejected() -> None:
     for lost in (0, 30, 100):
         with pytest.raises(SampleTooSmallError, match=r"100 frames cannot show .* send 3,196 or more"):
             assert_loss(0.3, lost, 100)
@@ -61,7 +61,7 @@ def test_too_few_frames_are_refused_whatever_their_content() -> None:
         assert_loss(0, 0, 0)
 
 
-def test_no_loss_and_nothing_but_loss_leave_no_room() -> None:
+def test_losses_of_0_and_1_are_exact() -> None:
     assert_loss(0, 0, 1)
     assert_loss("100%", 7, 7)
     with pytest.raises(AssertionError, match="exactly 0"):
@@ -70,7 +70,7 @@ def test_no_loss_and_nothing_but_loss_leave_no_room() -> None:
         assert_loss(1, 6, 7)
 
 
-def test_impossible_numbers_are_refused() -> None:
+def test_impossible_numbers_are_rejected() -> None:
     for lost, sent in ((5, 4), (-1, 4)):
         with pytest.raises(ValueError, match="that were lost must be 0 to"):
             assert_loss(0.5, lost, sent)

@@ -37,6 +37,6 @@ def test_without_promises_there_is_nothing_to_check(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_udp_is_the_kernels_own_and_not_to_be_had_in_the_simulation() -> None:
+def test_udp_is_a_kernel_protocol_without_a_simulation() -> None:
     with pytest.raises(UnsupportedError, match="udp is a kernel protocol, which needs --mode live"):
         testbed.run("star-4", "pingpong", protocol="udp", mode="sim")

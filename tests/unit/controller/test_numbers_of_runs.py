@@ -37,7 +37,7 @@ LARGEST_SEED = 2**64 - 1
         ({"settings": {"count": "9" * 5000}}, "expected a whole number"),
     ],
 )
-def test_a_forbidden_number_is_refused_with_the_allowed_ones(
+def test_an_invalid_number_is_rejected_with_the_allowed_range(
     tmp_path: Path, mode: Mode, options: Mapping[str, object], expected: str
 ) -> None:
     with pytest.raises(DescriptionError) as caught:
@@ -47,7 +47,7 @@ def test_a_forbidden_number_is_refused_with_the_allowed_ones(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_largest_seed_is_one() -> None:
+def test_the_largest_seed_is_valid() -> None:
     result = testbed.run("star-2", "pingpong", mode="sim", seed=LARGEST_SEED, settings={"sizes": 4, "count": 2})
     assert result.seed == LARGEST_SEED
 
@@ -68,7 +68,7 @@ def test_the_largest_seed_is_one() -> None:
     ],
 )
 @pytest.mark.parametrize("size", ["256MiB", 2**28, -1])
-def test_no_workload_takes_a_message_of_a_size_that_none_can_have(workload: str, setting: str, size: str | int) -> None:
+def test_workloads_reject_impossible_message_sizes(workload: str, setting: str, size: str | int) -> None:
     choose(workload, {setting: LARGEST_MESSAGE})
     with pytest.raises(DescriptionError):
         choose(workload, {setting: size})
@@ -88,13 +88,13 @@ def test_no_workload_takes_a_message_of_a_size_that_none_can_have(workload: str,
         ("comb", {"batch": "-1"}),
     ],
 )
-def test_impossible_counts_and_rates_are_refused(workload: str, settings: Mapping[str, object]) -> None:
+def test_impossible_counts_and_rates_are_rejected(workload: str, settings: Mapping[str, object]) -> None:
     with pytest.raises(DescriptionError):
         choose(workload, settings)
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e30"])
-def test_an_unlimited_duration_of_a_check_is_refused(seconds: str) -> None:
+def test_an_unlimited_duration_of_a_check_is_rejected(seconds: str) -> None:
     result = CliRunner().invoke(command, ["check", "--seconds", seconds])
     assert isinstance(result.exception, DescriptionError), result.exception
 

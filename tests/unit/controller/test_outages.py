@@ -32,7 +32,7 @@ def test_a_death_and_the_following_events_are_one_outage() -> None:
     assert outage.disturbance().affects("n1", "n2")
 
 
-def test_a_dead_service_that_is_not_back_is_an_outage_without_an_end() -> None:
+def test_a_service_that_was_not_restarted_is_an_outage_without_an_end() -> None:
     (outage,) = outages(RELAY[:1])
     assert (outage.gap, outage.finding().measured) == (0, None)
 

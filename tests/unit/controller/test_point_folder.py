@@ -58,7 +58,7 @@ def test_a_folder_with_content_is_not_reused(folder: PointFolder) -> None:
         new_folder(folder.path, {})
 
 
-def test_a_missing_damaged_or_incompatible_folder_is_refused(folder: PointFolder, tmp_path: Path) -> None:
+def test_a_missing_damaged_or_incompatible_folder_is_rejected(folder: PointFolder, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere", folder.path / "reproduction.json"):
         with pytest.raises(NotFoundError, match="is not the folder of a reproduction"):
             open_folder(path)

@@ -177,7 +177,7 @@ def test_unconfigured_jitter_is_found() -> None:
     assert findings["jitter"].grade is Grade.INVALID
 
 
-def test_other_frames_that_are_in_the_way_keep_delays_undecided() -> None:
+def test_interfering_frames_leave_delays_undecided() -> None:
     result = replace(result_with_delays(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
     assert findings_of(JITTERY, result)["delay p50"].grade is Grade.UNDECIDED
     shaped = Impairment(rate=1_000_000)
@@ -254,7 +254,7 @@ def test_a_train_for_which_no_time_was_left_decides_nothing() -> None:
     assert "alone" in finding.reason
 
 
-def test_only_a_long_row_of_frames_that_waited_tells_a_rate() -> None:
+def test_a_rate_is_measured_only_by_many_queued_frames() -> None:
     assert rate_of_queued([(index * 10, index * 10 + 5) for index in range(500)], 8, 100) is None
     queued = [(index * 10, index * 20 + 200) for index in range(500)]
     assert rate_of_queued(queued, 8, 100) == pytest.approx(8e9 / 20)

@@ -44,7 +44,7 @@ def test_a_probe_has_the_requested_length_and_identifies_itself() -> None:
     assert parsed.intact
 
 
-def test_it_is_sent_to_an_address_that_no_bridge_forwards_and_from_none() -> None:
+def test_a_probe_has_addresses_that_no_bridge_forwards() -> None:
     assert FRAME[:6] == bytes.fromhex("0180c200000e")
     assert FRAME[6:12] == bytes(6)
     assert FRAME[12:14] == bytes.fromhex("88b6")

@@ -55,7 +55,7 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         profile_of(tmp_path / "nowhere.toml", PROTOCOL)
 
 
-def test_files_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
+def test_profiles_that_refer_to_each_other_are_rejected(tmp_path: Path) -> None:
     first_file, second_file = tmp_path / "one.toml", tmp_path / "other.toml"
     first_file.write_text(f'like = "{second_file}"\n')
     second_file.write_text(f'like = "{first_file}"\n')
@@ -80,7 +80,7 @@ def test_kinds_of_work_add_to_those_of_the_profile_that_it_is_like(tmp_path: Pat
     assert profile_of(file, PROTOCOL).work == {"trap": Cost(1_000), "wake": Cost(2_000)}
 
 
-def test_work_of_an_unknown_kind_or_an_unknown_cost_is_refused(tmp_path: Path) -> None:
+def test_work_of_an_unknown_kind_or_an_unknown_cost_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('[work]\ntrap = 3\n[work.tarp]\nfixed = "1us"\n[work.copy]\nspeed = "1gbit"\nrate = "fast"\n')
     with pytest.raises(DescriptionError) as caught:
@@ -98,7 +98,7 @@ def test_a_profile_is_restored_from_a_runs_folder(profile: Profile) -> None:
     assert profile_of(profile_values(profile), PROTOCOL) == profile
 
 
-def test_a_slow_processor_takes_a_multiple_foreverything_and_nothing_else_does() -> None:
+def test_a_slow_processor_multiplies_all_of_its_costs_and_no_others() -> None:
     slowed = EMP_2001.slowed(3)
     for key in Profile.__slots__:
         factor = 3 if key in PROCESSOR_COSTS else 1

@@ -22,7 +22,7 @@ def events() -> RequestEvents:
     return events
 
 
-def test_requests_that_are_handled_and_replied_to_are_right(events: RequestEvents) -> None:
+def test_handled_and_replied_requests_pass(events: RequestEvents) -> None:
     report = events.report()
     assert report.passed
     assert report.messages == report.checks["replies"].checked == report.checks["content"].checked == 2
@@ -50,13 +50,13 @@ def test_a_request_without_a_send_is_not_handled(events: RequestEvents) -> None:
     assert events.report().failed == ("nothing twice",)
 
 
-def test_a_request_is_handled_where_it_was_sent_to(events: RequestEvents) -> None:
+def test_a_request_handled_at_another_endpoint_is_found(events: RequestEvents) -> None:
     events.request(3, endpoint=1)
     events.handled(3, endpoint=0)
     assert events.report().failed == ("nothing twice",)
 
 
-def test_a_request_comes_with_the_content_that_it_was_sent_with(events: RequestEvents) -> None:
+def test_a_request_with_changed_content_is_found(events: RequestEvents) -> None:
     events.request(3, "a3")
     events.handled(3, "a4")
     assert events.report().failed == ("content",)
@@ -148,7 +148,7 @@ def test_a_reused_endpoint_number_continues_counting(events: RequestEvents) -> N
     assert events.report(STUCK).passed
 
 
-def test_a_program_that_starts_again_counts_from_the_beginning(events: RequestEvents) -> None:
+def test_a_restarted_program_counts_from_the_beginning(events: RequestEvents) -> None:
     events.restart(SENDER)
     events.exchange(1)
     report = events.report()
@@ -166,7 +166,7 @@ def test_a_request_without_an_end_has_waited_where_nothing_could_happen_any_more
     assert events.report().passed, "programs that end need not wait"
 
 
-def test_a_request_that_had_arrived_was_the_programs_to_handle(events: RequestEvents) -> None:
+def test_an_arrived_request_that_the_program_did_not_handle_is_no_violation(events: RequestEvents) -> None:
     events.request(3)
     events.end(SENDER)
     events.end(RECEIVER, (0, 1, 0))
@@ -182,7 +182,7 @@ def test_a_request_whose_sender_was_not_notified_has_no_end(events: RequestEvent
     assert events.report(STUCK).failed == ("progress",)
 
 
-def test_a_program_that_was_killed_proves_nothing(events: RequestEvents) -> None:
+def test_a_killed_program_causes_no_violation(events: RequestEvents) -> None:
     events.request(3)
     events.end(SENDER)
     assert events.report(STUCK).passed
@@ -204,7 +204,7 @@ def test_a_reply_that_comes_too_long_after_a_fault_is_late(events: RequestEvents
 @pytest.mark.parametrize(
     "change", [{"what": "sold"}, {"n": "3"}, {"digest": 7}, {"endpoint": None}], ids=lambda change: next(iter(change))
 )
-def test_a_damaged_event_is_refused_with_its_line(events: RequestEvents, change: dict[str, object]) -> None:
+def test_a_damaged_event_is_rejected_with_its_line(events: RequestEvents, change: dict[str, object]) -> None:
     events.events["n1"][1] |= change
     with pytest.raises(BrokenFileError, match=r"n1\.jsonl"):
         events.report()

@@ -206,7 +206,7 @@ def test_programs_over_the_kernels_tcp_cannot_be_restarted(fault: Fault) -> None
     check(Scenario(faults=[Crash(on="n1", at=0)]), STAR, "live", over_kernel=True)
 
 
-def test_random_faults_on_unknown_elements_are_refused() -> None:
+def test_random_faults_on_unknown_elements_are_rejected() -> None:
     with pytest.raises(DescriptionError, match="no link, node or switch 'n77'"):
         check(Scenario(random=RandomFaults(kinds=["pause"], rate=1.0, on="n77")), STAR, "sim")
     with pytest.raises(NotFoundError, match="'on' names no node"):

@@ -132,7 +132,7 @@ def test_lateness_counts_only_within_the_span() -> None:
     assert grade_of(relay(before, account(2_000, direction({24: 5_050}))), "relay lateness p99") is Grade.UNDECIDED
 
 
-def test_a_relay_that_lacks_processor_time_is_told_with_its_ceiling() -> None:
+def test_a_relay_without_enough_processor_time_is_reported_with_its_ceiling() -> None:
     before = account(0, direction(), ran={7: 0, 8: 0})
     late = account(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={7: SECOND, 8: SECOND // 2})
     reasons = {finding.what: finding.reason for finding in relay(before, late) if finding.direction == "forward"}

@@ -190,7 +190,7 @@ def test_a_median_within_the_allowed_lateness_passes_and_a_sample_must_show_the_
         (lambda: until_sure(reachability_test("10%"), [False] * 5), "no probe was answered; 6 are needed"),
     ],
 )  # fmt: skip
-def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[], object], message: str) -> None:
+def test_a_sample_too_small_for_the_deviation_is_rejected(check: Callable[[], object], message: str) -> None:
     with pytest.raises(SampleTooSmallError, match=message):
         check()
 
@@ -279,5 +279,5 @@ def test_reachability_is_sure_with_one_answer_and_silence_takes_as_many_probes_a
         until_sure(silent, iter(lambda: False, True))
 
 
-def test_fewest_samples_are_those_that_give_an_interval() -> None:
+def test_the_minimum_sample_size_gives_an_interval() -> None:
     assert (min_samples(0.5), min_samples(0.9)) == (21, 138)

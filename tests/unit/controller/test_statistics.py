@@ -62,13 +62,13 @@ def test_losses_in_bursts_have_the_expected_extra_variance() -> None:
     assert variance / independent == pytest.approx(burst_inflation(parameters), rel=4.892 * (2 / 599) ** 0.5)
 
 
-def test_states_that_do_not_hang_together_inflate_nothing() -> None:
+def test_uncorrelated_states_do_not_increase_the_variance() -> None:
     assert burst_inflation((0.3, 0.7, 1.0, 0.0)) == pytest.approx(1)
     assert burst_inflation((0.0, 0.0, 1.0, 0.0)) == 1
     assert burst_inflation((0.5, 0.5, 0.0, 0.0)) == 1  # both states lose equally: none
 
 
-def test_enough_is_just_enough() -> None:
+def test_the_required_number_of_samples_is_minimal() -> None:
     samples = required_samples(0.05, 0.05 * 0.95)
     assert statistics.smallest_visible(0.05, (0.05 * 0.95 / samples) ** 0.5) == pytest.approx(0.2, rel=1e-3)
 

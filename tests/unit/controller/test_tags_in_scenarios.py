@@ -46,7 +46,7 @@ def problems(*faults: Fault) -> str:
     return str(caught.value)
 
 
-def test_tags_stand_wherever_nodes_and_links_do() -> None:
+def test_tags_are_valid_in_place_of_nodes_and_links() -> None:
     assert touched_nodes(RACKS, Pause(on=["@rack2", "n1"], at=0, for_="1s")) == ["n1", "n4", "n5"]
     injection = injection_of(Down(on="@slow", at=0), RACKS)
     assert injection is not None
@@ -131,12 +131,12 @@ def test_a_tag_that_is_invalid_in_its_place_is_reported_before_anything_starts()
         ),
     ],
 )
-def test_keys_that_do_not_go_together(fault: Fault, message: str) -> None:
+def test_incompatible_keys_are_rejected(fault: Fault, message: str) -> None:
     assert [str(problem) for problem in fault.problems()] == [
         next(str(problem) for problem in fault.problems() if message in str(problem))
     ]
 
 
-def test_the_result_is_written_back() -> None:
+def test_a_scenario_with_tags_survives_writing_and_reading() -> None:
     scenario = Scenario(name="x", faults=[Flap(on="@rack1", pick=1, seed=4, at="1s", for_="1ms")])
     assert Scenario.from_toml(scenario.to_toml()) == scenario

@@ -61,7 +61,7 @@ def test_requested_approximations_only_degrade() -> None:
     assert TABLE.grade("approximation", 1.0) is Grade.DEGRADED
 
 
-def test_a_table_with_other_limits_leaves_the_first_as_it_was() -> None:
+def test_a_table_with_other_limits_does_not_change_the_original() -> None:
     mild = TABLE.with_limits("delay p50", degraded=1, invalid=2)
     assert mild.grade("delay p50", 3) is Grade.INVALID
     assert TABLE.grade("delay p50", 3) is Grade.TRUSTED

@@ -37,7 +37,7 @@ def test_every_row_of_a_figure_is_full_and_every_field_is_in_it(system: str) -> 
             assert frame_figures.is_behind(field) or f">{field.name}" in figure
 
 
-def test_a_large_field_within_a_row_is_cut_into_its_ends_and_one_row() -> None:
+def test_a_large_field_is_abbreviated_to_its_ends_and_one_row() -> None:
     figure = frame_figures.figure(layers("ssam")[1])
     assert figure.count(">data<") == 2
     assert figure.count(">data, 40 bytes<") == 1

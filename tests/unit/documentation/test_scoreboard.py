@@ -29,7 +29,7 @@ def test_the_picture_was_drawn_of_the_kept_rows() -> None:
         assert f"{cells[0]}, rows {cells[1]}, predicted {cells[2]}, median error {cells[3]}" in description
 
 
-def test_another_row_is_another_table_and_another_picture() -> None:
+def test_a_changed_row_changes_the_table_and_the_picture() -> None:
     first, *others = [
         kept_system
         for kept_system in paper_tables.kept_systems()
@@ -40,7 +40,7 @@ def test_another_row_is_another_table_and_another_picture() -> None:
     assert scoreboard.with_table(README, paper_tables.summary([changed, *others])) != README
 
 
-def test_a_readme_without_a_place_for_the_table_is_an_error() -> None:
+def test_a_readme_without_the_markers_of_the_table_is_an_error() -> None:
     with pytest.raises(ValueError, match="no place"):
         scoreboard.with_table("# A title\n", "")
 

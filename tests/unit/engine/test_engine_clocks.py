@@ -169,7 +169,7 @@ def test_the_virtual_clock_watches_no_descriptors() -> None:
         Loop(VirtualClock()).watch(4, lambda _: None)
 
 
-def test_the_virtual_clock_advances_too_and_never_goes_back() -> None:
+def test_the_virtual_clock_never_goes_back() -> None:
     clock = VirtualClock()
     loop, called = Loop(clock), list[int]()
     loop.at(20, called.append)
@@ -212,7 +212,7 @@ def test_tasks_that_wake_each_other_endlessly_hide_neither_descriptors_nor_timer
     loop.close()
 
 
-def test_every_poll_on_a_machines_clock_is_a_look_at_descriptors_and_timers() -> None:
+def test_every_poll_on_the_wall_clock_checks_descriptors_and_timers() -> None:
     waiter = Late()
     loop = Loop(waiter)
     arrived = list[str]()

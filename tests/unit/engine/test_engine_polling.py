@@ -95,7 +95,7 @@ def test_a_poller_sees_an_unannounced_frame_within_one_poll(loop: Loop) -> None:
     assert trigger_time + 50 <= seen_at <= trigger_time + 50 + POLL_TIME
 
 
-def test_any_number_of_pollers_do_not_hold_up_time(loop: Loop) -> None:
+def test_any_number_of_pollers_let_time_advance(loop: Loop) -> None:
     events = [Event(str(number)) for number in range(50)]
     for number, event in enumerate(events):
         loop.at(1_000 * (number + 1), lambda _, event=event: event.set())  # type: ignore[misc]
@@ -140,7 +140,7 @@ def test_pollers_that_wait_for_each_other_each_see_it_with_their_next_poll(loop:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 100])
-def test_pollers_of_each_other_agree_though_nothing_else_happens(loop: Loop, steps: int) -> None:
+def test_pollers_of_each_other_progress_without_other_events(loop: Loop, steps: int) -> None:
     event = Event("there")
 
     async def other_task() -> None:

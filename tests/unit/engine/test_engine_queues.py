@@ -11,7 +11,7 @@ from testbed.engine.queues import Queue
 from testbed.engine.waitables import Event
 
 
-def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
+def test_items_leave_in_the_order_of_arrival() -> None:
     loop, queue = Loop(VirtualClock()), Queue[int]("frames")
 
     async def main() -> list[int]:
@@ -53,7 +53,7 @@ def test_no_task_runs_between_a_putter_and_the_waiting_getter() -> None:
     assert received == [("who waited", "one"), ("the putter itself", "two")]
 
 
-def test_a_full_queue_makes_putters_wait_and_takes_them_in_their_order() -> None:
+def test_putters_wait_for_a_full_queue_in_their_order() -> None:
     loop, queue, accepted = Loop(VirtualClock()), Queue[str]("ring", 2), list[tuple[str, int]]()
 
     async def puts(name: str) -> None:
@@ -73,7 +73,7 @@ def test_a_full_queue_makes_putters_wait_and_takes_them_in_their_order() -> None
     assert accepted == [("a", 0), ("b", 0), ("c", 10), ("d", 20)]
 
 
-def test_without_waiting_a_full_queue_refuses_and_an_empty_one_returns_nothing() -> None:
+def test_offers_to_a_full_queue_fail_and_an_empty_queue_raises() -> None:
     queue: Queue[int] = Queue("ring", 1)
     assert queue.offer(1)
     assert not queue.offer(2)
@@ -83,7 +83,7 @@ def test_without_waiting_a_full_queue_refuses_and_an_empty_one_returns_nothing()
 
 
 @pytest.mark.parametrize("capacity", [0, -1])
-def test_a_queue_without_room_for_anything_is_refused(capacity: int) -> None:
+def test_a_queue_of_capacity_0_is_rejected(capacity: int) -> None:
     with pytest.raises(ValueError, match="1 or more"):
         Queue[int]("ring", capacity)
 
@@ -110,7 +110,7 @@ def test_an_event_can_happen_again() -> None:
     putters=st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8)), max_size=5), max_size=4),
     getters=st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8)), max_size=5), max_size=4),
 )
-def test_no_item_is_lost_or_doubled_and_each_putters_order_is_kept_whoever_gives_up_when(
+def test_cancellation_neither_loses_nor_duplicates_nor_reorders_items(
     capacity: int | None, putters: list[list[tuple[int, int]]], getters: list[list[tuple[int, int]]]
 ) -> None:
     """putters, getters: for each of its operations, how long it pauses before, and how long it has patience."""

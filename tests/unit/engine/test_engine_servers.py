@@ -43,7 +43,7 @@ def test_tasks_that_use_a_server_are_served_in_their_order() -> None:
     assert ended == [("a", 30), ("b", 35), ("c", 35)]
 
 
-def test_the_job_of_a_task_that_is_cancelled_keeps_the_server_busy_all_the_same() -> None:
+def test_the_job_of_a_cancelled_task_still_occupies_the_server() -> None:
     loop = Loop(VirtualClock())
     engine = Server("DMA engine", loop)
 
@@ -70,7 +70,7 @@ def test_a_server_without_a_loop_is_reserved_only() -> None:
 
 
 @given(jobs=JOBS)
-def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs: list[tuple[int, int]]) -> None:
+def test_jobs_are_served_as_by_a_simulation_of_every_nanosecond(jobs: list[tuple[int, int]]) -> None:
     arrivals = []
     now = 0
     for pause, cost in jobs:

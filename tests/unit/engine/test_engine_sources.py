@@ -25,12 +25,12 @@ SHUFFLED = "dhgfebac"
 LONG = 9238610404657117961
 
 
-def test_the_words_are_splitmix64s() -> None:
+def test_the_outputs_are_those_of_splitmix64() -> None:
     stream = Source(1234567)
     assert tuple(stream.word() for _ in SPLITMIX64) == SPLITMIX64
 
 
-def test_the_words_are_the_draws_that_fates_are_made_of() -> None:
+def test_the_outputs_equal_the_draws_of_fates() -> None:
     stream = Source(99)
     assert [stream.word() for _ in range(5)] == [draw(99, n) for n in range(1, 6)]
 
@@ -65,12 +65,12 @@ def test_a_number_below_a_bound_is_below_it(start: int, bound: int) -> None:
 
 
 @pytest.mark.parametrize("bound", [0, -1, 2**64 + 1])
-def test_a_bound_that_no_number_can_be_below_is_refused(bound: int) -> None:
+def test_a_bound_below_1_is_rejected(bound: int) -> None:
     with pytest.raises(ValueError, match="bound must be 1 to"):
         Source(1).below(bound)
 
 
-def test_a_draw_that_would_come_once_too_often_is_redrawn() -> None:
+def test_biased_draws_are_redrawn() -> None:
     """All but one of the 2^64 words divide evenly among 2^64 - 1 numbers. The odd one is 0, where the product's low
     half is 0."""
     before_zero = Source(-GOLDEN & MASK)  # mix64(0) is 0

@@ -227,7 +227,7 @@ def test_an_error_that_ends_the_run_cancels_all_tasks() -> None:
     assert not loop.in_task
 
 
-def test_a_task_of_an_awaitable_that_is_no_coroutine_is_refused() -> None:
+def test_a_task_of_an_awaitable_other_than_a_coroutine_is_rejected() -> None:
     loop = Loop(VirtualClock())
     with pytest.raises(
         TypeError, match="task 'pause' needs a coroutine, got Until: call an 'async def' that awaits it"

@@ -196,7 +196,7 @@ def test_a_circuit_to_a_port_without_a_cable_drops_its_cells() -> None:
     assert star.network.switches["s1"][NO_CABLE] == 1
 
 
-def test_a_switch_that_is_taken_away_takes_its_cells_along() -> None:
+def test_the_cells_of_a_removed_switch_are_dropped() -> None:
     star = Star(2)
     star.send(0, 0, 1)
     star.network.keep({})
@@ -237,7 +237,7 @@ def test_a_shorter_delay_lets_no_cell_overtake() -> None:
     assert [number for _, number in star.came[1]] == [1, 2]
 
 
-def test_impairments_that_cells_cannot_have_are_refused_with_the_reason() -> None:
+def test_impairments_that_cells_cannot_have_are_rejected_with_the_reason() -> None:
     with pytest.raises(UnsupportedError, match=r"keeps the order of its cells.*it can have no jitter"):
         Star(2, Impairment(delay=10, jitter=5))
 

@@ -46,7 +46,7 @@ def test_an_unused_opportunity_expires() -> None:
     assert dues(traced(), [(3, 100), (11, 100), (12, 100), (13, 100)]) == [10, 13, 13, 20]
 
 
-def test_the_delay_comes_on_top() -> None:
+def test_the_delay_adds_to_the_traces_times() -> None:
     assert dues(traced(delay=5 * MILLISECOND), [(0, 100)]) == [6]
 
 
@@ -58,7 +58,7 @@ def test_the_queue_holds_its_limit_and_drops_the_rest() -> None:
     assert wire.offer(MILLISECOND, numbered(3, 1504)) is Outcome.ACCEPTED
 
 
-def test_a_change_of_the_delay_does_not_begin_the_trace_anew_and_another_trace_waits_for_the_wire() -> None:
+def test_a_changed_delay_continues_the_trace_and_another_trace_starts_when_the_wire_is_idle() -> None:
     wire = traced()
     files = {"up.trace": TRACE, "slow.trace": "2\n"}
     wire.offer(0, numbered(0, 1504))
@@ -91,7 +91,7 @@ def test_the_mean_rate_decides_the_queue() -> None:
         ("0\n0\n", 2, "a last time of 0 ms"),
     ],
 )
-def test_a_broken_line_is_named_with_its_file(text: str, line: int, expected: str) -> None:
+def test_an_invalid_line_is_reported_with_its_file(text: str, line: int, expected: str) -> None:
     with pytest.raises(BrokenFileError) as caught:
         traced(text)
     assert caught.value.line == line

@@ -62,7 +62,7 @@ def test_a_gso_frame_arrives_unsegmented_after_the_delay_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("impairment", [Impairment(), Impairment(delay=MILLISECOND)], ids=["nothing", "delay"])
-def test_where_all_frames_have_equal_fates_gso_frames_may_stay(impairment: Impairment) -> None:
+def test_gso_frames_stay_unsegmented_if_all_segments_have_equal_fates(impairment: Impairment) -> None:
     assert direction(impairment).carries_gso
     assert direction(impairment, rules=RuleSet(standard_fields())).carries_gso
 
@@ -76,7 +76,7 @@ def test_where_all_frames_have_equal_fates_gso_frames_may_stay(impairment: Impai
     ],
     ids=lambda keys: " ".join(keys),
 )  # fmt: skip
-def test_where_frames_meet_fates_of_their_own_pieces_may_not_stay(impairment: dict[str, object]) -> None:
+def test_gso_frames_are_segmented_if_each_segment_has_a_fate(impairment: dict[str, object]) -> None:
     wire = direction(Impairment(**impairment), files={"trace": "1\n2\n"})  # type: ignore[arg-type]
     assert not wire.carries_gso
     wire.change(0, Impairment(delay=MILLISECOND))
@@ -85,7 +85,7 @@ def test_where_frames_meet_fates_of_their_own_pieces_may_not_stay(impairment: di
     assert not wire.carries_gso
 
 
-def test_a_rule_ends_it_until_it_is_lifted_and_one_for_another_link_does_not() -> None:
+def test_a_rule_of_the_link_forces_segmentation_until_it_is_lifted() -> None:
     rules = RuleSet(standard_fields())
     wire = direction(Impairment(delay=MILLISECOND), rules=rules)
     rules.add(0, 'drop link == "other"')

@@ -45,7 +45,7 @@ def test_the_rate_is_exact_for_small_and_large_frames(rate: int, size: int) -> N
     assert [due for due, _ in delivered] == [number * size * 8 * SECOND // rate for number in range(1, count + 1)]
 
 
-def test_an_idle_wire_lets_nothing_through_at_once() -> None:
+def test_an_idle_wire_delays_a_frame_by_its_time_on_the_wire() -> None:
     # 50 bytes at 1000 bytes/s take 50 ms: a wire is not a token bucket.
     assert carried(Impairment(rate=8000), [(7, numbered(1, 50))]) == [(7 + 50 * MILLISECOND, numbered(1, 50))]
 
@@ -196,7 +196,7 @@ def test_a_change_that_contradicts_itself_changes_nothing() -> None:
         (Impairment(gemodel=(0.1, 0.2)), "gemodel", "four probabilities"),
     ],
 )
-def test_contradictions_are_refused(impairment: Impairment, key: str, expected: str) -> None:
+def test_contradictory_impairments_are_rejected(impairment: Impairment, key: str, expected: str) -> None:
     with pytest.raises(DescriptionError) as caught:
         direction(impairment)
     assert [problem.path for problem in caught.value.problems] == [key]

@@ -45,7 +45,7 @@ def along(source: int, destination: int, switches: int) -> list[int]:
 
 @pytest.mark.parametrize("switches", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", [4, 1000, 8192])
-def test_a_frame_is_cut_through_every_switch_adds_its_hop_and_not_the_frames_length(switches: int, size: int) -> None:
+def test_cut_through_switches_add_their_hop_time_and_not_the_frames_length(switches: int, size: int) -> None:
     net = MyrinetNetwork(line(switches))
     sent = frame(along(1, 2, switches), size)
     net.send(0, "n11", sent)
@@ -80,7 +80,7 @@ def test_a_route_of_step_0_sends_a_frame_back_where_it_came_from() -> None:
     assert sorted(mark_of(arrived) for _, arrived in net.came["n11"]) == [1, 2]
 
 
-def test_a_route_that_is_not_used_up_is_left_to_the_nic() -> None:
+def test_an_unused_rest_of_a_route_arrives_at_the_nic() -> None:
     net = MyrinetNetwork(star(2))
     net.send(0, "n1", frame([1, 3]))
     net.run()
@@ -155,7 +155,7 @@ def test_a_nic_is_notified_when_its_link_is_blocked_and_when_it_has_space_again(
     assert channel.entrance.counters.offered == 1
 
 
-def test_four_senders_flood_one_output_and_share_it_one_by_one() -> None:
+def test_four_senders_share_an_output_round_robin() -> None:
     net = MyrinetNetwork(star(5))
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", *[frame([5 - nic], 1000, mark=nic)] * 50)
@@ -219,7 +219,7 @@ def test_frames_that_circulate_are_truncated_after_the_timeout_and_the_network_r
     assert mark_of(net.came["n3"][-1][1]) == 99
 
 
-def test_short_frames_that_fill_the_inputs_of_a_ring_are_swallowed() -> None:
+def test_short_frames_that_deadlock_a_ring_are_dropped() -> None:
     """Frames this short hold no channel, so truncating them would free none."""
     net = MyrinetNetwork(ring(), settings=Settings(hop=100, slack=20))
     for nic in (1, 2, 3, 4):
@@ -235,7 +235,7 @@ def test_short_frames_that_fill_the_inputs_of_a_ring_are_swallowed() -> None:
 # Impairments
 
 
-def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
+def test_losses_equal_those_of_any_link_and_block_nothing() -> None:
     net = MyrinetNetwork(star(2), {"n2:0--s:2": Impairment(loss=0.3)})
     net.send(0, "n1", *[frame([1], 500, mark=number) for number in range(100)])
     net.run()
@@ -272,7 +272,7 @@ def test_a_cut_cable_drops_arriving_frames_and_unblocks_those_behind_it() -> Non
     assert [mark_of(frame) for _, frame in net.came["n12"]] == [5]
 
 
-def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_time() -> None:
+def test_a_frame_delayed_by_a_rule_is_overtaken_and_arrives_at_its_time() -> None:
     rules = RuleSet(standard_fields())
     net = MyrinetNetwork(star(2), rules=rules)
     rules.add(0, "delay 1ms nth(1)")
@@ -293,7 +293,7 @@ def test_a_duplicated_frame_arrives_twice_in_succession() -> None:
 
 
 @pytest.mark.parametrize("key", ["reorder", "jitter", "queue", "overhead"])
-def test_an_ordered_link_without_a_queue_refuses_impairments_that_need_one(key: str) -> None:
+def test_an_ordered_link_without_a_queue_rejects_impairments_that_need_one(key: str) -> None:
     impairment = {"reorder": Impairment(delay=5, reorder=0.1), "jitter": Impairment(delay=5, jitter=1)}
     with pytest.raises(UnsupportedError, match=key):
         MyrinetNetwork(star(2), {"n1:0--s:1": impairment.get(key) or Impairment(**{key: 9000})})

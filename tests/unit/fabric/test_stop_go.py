@@ -68,7 +68,7 @@ def test_no_frame_leaves_before_the_network_has_answered() -> None:
     assert line.frames() == numbered(1, 2)
 
 
-def test_it_reports_the_departure_of_waiting_frames_only_when_they_have_left() -> None:
+def test_the_departure_of_waiting_frames_is_reported_when_they_have_left() -> None:
     line, log = Line(), []
     assert line.outlet.send(b"1")
     line.outlet.when_sent(lambda: log.append(1))
@@ -81,7 +81,7 @@ def test_it_reports_the_departure_of_waiting_frames_only_when_they_have_left() -
     assert not line.outlet.send(b"3")
 
 
-def test_it_requests_a_count_after_half_a_window_and_waits_after_a_full_one() -> None:
+def test_a_count_is_requested_after_half_a_window_and_awaited_after_a_full_one() -> None:
     line = Line()
     line.on_control_frame(GO, 0, 4)
     line.frames()
@@ -115,7 +115,7 @@ def test_frames_refused_by_an_unplugged_cable_use_no_window() -> None:
     assert line.frames() == numbered(21)
 
 
-def test_a_lost_answer_is_made_up_by_the_next_one() -> None:
+def test_the_next_count_makes_up_for_a_lost_one() -> None:
     line = Line()
     line.on_control_frame(GO, 0, 4)
     line.leaks = True
@@ -140,7 +140,7 @@ def test_a_restarted_network_that_names_an_older_count_stops_until_asked() -> No
     assert line.frames() == numbered(3)
 
 
-def test_only_complete_words_to_their_own_address_are_words() -> None:
+def test_incomplete_and_foreign_control_frames_are_ignored() -> None:
     word = encode(ControlFrame(STOP, 7, 9), HEAD)
     assert decode(word) == ControlFrame(STOP, 7, 9)
     assert decode(bytes(6) + word[6:]) is None

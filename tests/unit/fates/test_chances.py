@@ -36,7 +36,7 @@ def test_independent_losses_match_the_configured_rate(probability: float, sample
     assert check_share(lost, samples, probability, "frames lost") <= MIN_DEVIATION
 
 
-def test_a_sample_that_cannot_see_a_fifth_is_refused() -> None:
+def test_a_sample_too_small_for_a_deviation_of_a_fifth_is_rejected() -> None:
     with pytest.raises(TooSmallError, match="sees deviations from"):
         check_share(100, 10_000, 0.01, "frames lost")
     with pytest.raises(AssertionError, match=r"not 0\.01"):
@@ -206,7 +206,7 @@ def test_ordered_and_unordered_events_are_merged_by_time() -> None:
     assert delivered == [(12, 2), (13, 3), (14, 4), (15, 5), (15, 0), (15, 1), (16, 6), (17, 7)]
 
 
-def test_order_is_kept_under_jitter_however_large() -> None:
+def test_order_is_kept_under_any_jitter() -> None:
     schedule = [(index * MICROSECOND, numbered(index)) for index in range(2_000)]
     for distribution in ("uniform", "normal", "pareto"):
         impairment = Impairment(delay=MILLISECOND, jitter=5 * MILLISECOND, distribution=distribution)

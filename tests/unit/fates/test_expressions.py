@@ -226,7 +226,7 @@ def parsed(text: str) -> Rule | RuleError:
 
 
 @given(st.text(st.sampled_from([*string.ascii_lowercase, *'0123456789.:/-_ ()=!<>&|,"{}\tä']), max_size=40))
-def test_any_text_is_a_rule_or_an_error_with_a_column(text: str) -> None:
+def test_arbitrary_text_is_a_rule_or_an_error_with_a_column(text: str) -> None:
     for prefix in ("", "drop ", "corrupt 3 tcp.dport == ", "delay 1ms nth("):
         result = parsed(prefix + text)
         if isinstance(result, RuleError):
@@ -241,7 +241,7 @@ WORDS = [
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=14))
-def test_any_words_are_a_rule_or_an_error_with_a_column(words: list[str]) -> None:
+def test_arbitrary_tokens_are_a_rule_or_an_error_with_a_column(words: list[str]) -> None:
     text = " ".join(["drop", *words])
     result = parsed(text)
     if isinstance(result, RuleError):

@@ -24,7 +24,7 @@ def word(text: str) -> int:
     return int(text, 16)
 
 
-def test_every_vector_holds() -> None:
+def test_the_hash_matches_its_test_vectors() -> None:
     for row in VECTORS["mix64"]:
         assert fate_hash.mix64(word(row["word"])) == word(row["result"])
     for row in VECTORS["absorb"]:
@@ -52,7 +52,7 @@ def test_every_vector_holds() -> None:
         assert [n for n in range(1, row["first"] + 1) if model.step(n)] == row["lost"]
 
 
-def test_a_stream_is_splitmix64_whose_outputs_others_publish() -> None:
+def test_a_stream_matches_published_outputs_of_splitmix64() -> None:
     # The first five from the seed 1234567, as Rosetta Code lists them for SplitMix64.
     published = [
         6457827717110365317,
@@ -85,7 +85,7 @@ def test_all_states_are_words_of_64_bits(state: int, value: int, n: int) -> None
     assert 0 <= fate_hash.below(value, 1500 * 8) < 1500 * 8
 
 
-def test_one_bit_of_the_input_moves_half_of_the_output() -> None:
+def test_one_input_bit_changes_half_of_the_output_bits() -> None:
     flipped = sum(
         (fate_hash.mix64(number) ^ fate_hash.mix64(number ^ 1 << bit)).bit_count()
         for number in range(1, 101)
@@ -120,6 +120,6 @@ def test_flipped_bits_match_the_configured_number_and_stay_within_the_frame(
 
 
 @given(st.lists(WORDS, min_size=1, max_size=12), st.lists(WORDS, max_size=6).map(tuple))
-def test_many_chains_in_one_go_are_those_one_by_one(states: list[int], words: tuple[int, ...]) -> None:
+def test_batched_chains_equal_single_ones(states: list[int], words: tuple[int, ...]) -> None:
     joined_states = b"".join([state.to_bytes(fate_hash.LANE, "little") for state in states])
     assert fate_hash.chains(joined_states, words) == tuple([fate_hash.chain(state, words) for state in states])

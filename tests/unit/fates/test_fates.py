@@ -195,7 +195,7 @@ def test_a_flow_is_the_ethertype_the_macs_and_the_protocols_key(frame: bytes, ex
 
 @given(st.lists(st.sampled_from([bytes(60), *KINDS]).flatmap(
     lambda frame: st.tuples(st.just(frame), st.integers(0, 59), st.integers(0, 255))), max_size=40))  # fmt: skip
-def test_the_shortcut_to_a_flow_never_differs_from_the_long_way(edits: list[tuple[bytes, int, int]]) -> None:
+def test_cached_and_uncached_flow_lookups_agree(edits: list[tuple[bytes, int, int]]) -> None:
     frames = []
     for frame, place, value in edits:
         frame_bytes = bytearray(frame)
@@ -205,7 +205,7 @@ def test_the_shortcut_to_a_flow_never_differs_from_the_long_way(edits: list[tupl
     assert [record.flow for record in log] == [flow_of(frame, {}) for frame in frames * 2]
 
 
-def test_a_protocol_names_the_fields_that_tell_its_flows_apart() -> None:
+def test_a_protocol_declares_its_flow_key_fields() -> None:
     fields = standard_fields()
     fields.register("emp", 0x88B5, {"type": (0, 1), "id": (2, 2, 0, [("type", 3)])}, flow=["type", "id"])
     frames = [ethernet(bytes([kind, 0, 0, 9])) for kind in (3, 4, 3)]
@@ -213,7 +213,7 @@ def test_a_protocol_names_the_fields_that_tell_its_flows_apart() -> None:
     assert [(record.flow.key, record.n) for record in log] == [((3, 9), 1), ((4, 0), 1), ((3, 9), 2)]
 
 
-def test_counting_begins_anew_when_the_fate_parameters_are_set() -> None:
+def test_counting_restarts_when_the_fate_parameters_are_set() -> None:
     log: list[Record] = []
     wire = direction(Impairment(loss=1.0), log=log.append)
     run_schedule(wire, [(0, numbered(1)), (0, numbered(2))])
@@ -235,7 +235,7 @@ def test_a_record_survives_writing_and_reading() -> None:
             Record.from_line(broken)
 
 
-def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> None:
+def test_cached_and_uncached_reads_of_a_flow_key_agree() -> None:
     """Bytes of the flow key tell flows apart; others, and bits outside a mask, do not; a truncated field counts as 0."""
     fields = standard_fields()
     fields.register("tiny", 0x88B5, {"kind": (1, 1), "way": (2, 2, 0x0FF0)}, ("kind", "way"))
@@ -269,7 +269,7 @@ def test_the_short_form_for_losses_equals_the_long_one(frames: list[bytes], seed
     assert [(record.flow, record.n) for record in fast_log] == expected
 
 
-def test_a_flow_is_one_whatever_precedes_its_headers() -> None:
+def test_a_flow_does_not_depend_on_preceding_headers() -> None:
     """VLAN tags and IP options shift the headers, so each frame's offsets are found anew."""
     fields = standard_fields()
     fields.register("far", 0x88B5, {"kind": (30, 1)}, ("kind",))
@@ -298,7 +298,7 @@ def test_a_flow_is_one_whatever_precedes_its_headers() -> None:
     assert sorted(counts.values()) == [6, 6, 12]
 
 
-def test_a_flow_is_one_whichever_of_its_frames_is_met_first() -> None:
+def test_a_flow_does_not_depend_on_its_first_frame() -> None:
     """Frames with a tag, without, and with other bits outside the key give one flow, in any order."""
     fields = standard_fields()
     fields.register("near", 0x88B5, {"kind": (1, 1, 0x0F)}, ("kind",))
@@ -336,7 +336,7 @@ def test_directions_that_share_a_classifier_count_and_draw_separately() -> None:
     assert separate[0] != separate[1]
 
 
-def test_flows_outlive_their_cached_shortcuts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flows_outlive_their_cache_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("testbed.fates.flows.MAX_CACHED", 2)
     _, log = fates_of(Impairment(loss=1.0), list(enumerate(KINDS * 3)))
     assert [record.n for record in log] == [n for n in (1, 2, 3) for _ in KINDS]

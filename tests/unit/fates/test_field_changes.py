@@ -98,7 +98,7 @@ def test_the_checks_of_a_tagged_frame_are_corrected_as_without_a_tag() -> None:
     assert changed == tagged(arrives("set emp.tag = 7", EMP_MESSAGE), 5)
 
 
-def test_a_malformed_frame_is_neither_extended_nor_refused() -> None:
+def test_a_malformed_frame_keeps_its_length() -> None:
     for size in range(14, len(EMP_MESSAGE)):
         cut = EMP_MESSAGE[:size]
         assert [len(frame) for frame in offered("set eth.dst = 02:00:00:00:00:09", [cut])[0]] == [size]
@@ -243,7 +243,7 @@ def test_a_rule_in_python_sets_fields_and_leaves_out_those_that_a_frame_lacks() 
         ("set emp.tag = 7, emp.tag = 8", "emp.tag", "emp.tag is set twice"),
     ],
 )
-def test_an_impossible_change_is_refused_with_its_place(rule: str, marked: str, words: str) -> None:
+def test_an_impossible_change_is_rejected_with_its_column(rule: str, marked: str, words: str) -> None:
     with pytest.raises(RuleError) as caught:
         offered(rule, [])
     assert words in str(caught.value)
@@ -297,7 +297,7 @@ def test_correcting_the_checks_of_random_bytes_neither_fails_nor_changes_their_l
         assert len(mend_checks(known_fields(), frame)) == len(frame)
 
 
-def test_a_protocol_whose_check_nothing_computes_is_refused() -> None:
+def test_a_protocol_without_a_function_for_its_check_is_rejected() -> None:
     fields = standard_fields()
     with pytest.raises(ValueError, match="its check 'sum' is not one of its fields, or no function"):
         fields.register("mine", 0x9999, {"sum": (0, 2)}, check="sum")

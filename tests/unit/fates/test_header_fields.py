@@ -117,6 +117,6 @@ def test_a_failed_registration_adds_no_fields(
     assert (fields.names(), fields.headers()) == before
 
 
-def test_an_unknown_field_is_refused_with_the_nearest() -> None:
+def test_an_unknown_field_is_rejected_with_the_nearest() -> None:
     with pytest.raises(UnknownFieldError, match=r"'ip\.scr' — did you mean 'ip\.src'"):
         standard_fields().reader("ip.scr")

@@ -27,7 +27,7 @@ def deviations(distribution: str, count: int = 6_000, text: str = "") -> list[in
     return [due - index * SECOND - DELAY for index, (due, _) in enumerate(delivered)]
 
 
-def test_uniform_is_even_between_both_ends() -> None:
+def test_uniform_jitter_is_uniformly_distributed() -> None:
     deviations_found = deviations("uniform")
     assert -SPREAD <= min(deviations_found) < -SPREAD * 0.99
     assert SPREAD >= max(deviations_found) > SPREAD * 0.99
@@ -54,7 +54,7 @@ def test_pareto_is_netems_table() -> None:
     assert statistics.fmean(table) / SCALE == pytest.approx(-0.0335, abs=0.001)
 
 
-def test_a_table_is_drawn_from_evenly() -> None:
+def test_a_tables_entries_are_equally_likely() -> None:
     deviations_found = deviations("table", text="# two values\n -8192 4096\n 4096\n4096\n")
     assert set(deviations_found) == {-SPREAD, SPREAD // 2}
     check_mean(
@@ -121,7 +121,7 @@ def test_uniform_reaches_every_nanosecond() -> None:
         ("# nothing\n", 0, "no entry"),
     ],
 )
-def test_a_broken_table_names_file_and_line(text: str, line: int, expected: str) -> None:
+def test_an_invalid_table_is_reported_with_file_and_line(text: str, line: int, expected: str) -> None:
     with pytest.raises(BrokenFileError) as caught:
         parse_table(text, "my.dist")
     assert caught.value.line == line
@@ -131,7 +131,7 @@ def test_a_broken_table_names_file_and_line(text: str, line: int, expected: str)
 
 
 @pytest.mark.parametrize(("text", "line"), [("1ms\n5\n", 2), ("1ms\n\n2ms", 2), ("-1ms", 1), ("", 0)])
-def test_a_broken_trace_names_file_and_line(text: str, line: int) -> None:
+def test_an_invalid_trace_is_reported_with_file_and_line(text: str, line: int) -> None:
     with pytest.raises(BrokenFileError, match=r"my\.txt") as caught:
         parse_trace(text, "my.txt")
     assert caught.value.line == line

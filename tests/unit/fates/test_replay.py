@@ -112,7 +112,7 @@ def test_a_replay_touches_no_other_link_or_direction() -> None:
     assert direction(Impairment(), rules=rules).offer(0, numbered(0)).dropped
 
 
-def test_a_run_whose_losses_were_set_half_way_is_replayed() -> None:
+def test_a_run_with_losses_set_during_the_run_is_replayed() -> None:
     impairments = [Impairment(), Impairment(loss=0.3), Impairment(loss=0.3, delay=5), Impairment(corrupt=0.5)]
 
     def run(rules: RuleSet, replaying: bool) -> tuple[list[tuple[int, bytes]], list[Record]]:

@@ -84,7 +84,7 @@ def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:
     assert outcomes == [[False, True, False]] * 4
 
 
-def test_a_rule_of_one_link_and_direction_leaves_the_others_alone(rules: RuleSet) -> None:
+def test_a_rule_of_one_link_and_direction_does_not_affect_others(rules: RuleSet) -> None:
     fault = rules.add(0, f"drop link == {LINK} and direction == backward")
     forward, backward = (
         LinkDirection(LINK, way_name, NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
@@ -126,7 +126,7 @@ def test_a_rule_holds_from_when_it_is_added_until_it_is_lifted(rules: RuleSet) -
     assert (len(rules), fault.decided) == (0, 1)
 
 
-def test_adding_or_lifting_a_rule_does_not_reset_another_ones_count(rules: RuleSet) -> None:
+def test_adding_or_lifting_a_rule_does_not_reset_other_counts(rules: RuleSet) -> None:
     rules.add(0, "drop nth(3)")
     wire = direction(Impairment(), rules=rules)
     assert not wire.offer(0, numbered(1)).dropped
@@ -208,13 +208,13 @@ def test_rules_that_never_decided_are_reported_at_the_end(rules: RuleSet) -> Non
     ]
 
 
-def test_rules_added_and_removed_a_thousand_times_leave_one_sentence(rules: RuleSet) -> None:
+def test_equal_rules_that_never_matched_are_reported_once(rules: RuleSet) -> None:
     for _ in range(1000):
         rules.add(0, "drop arp").lift()
     assert rules.idle_rules() == ["the rule 'drop arp' has never matched a frame"]
 
 
-def test_a_rule_that_is_none_adds_nothing(rules: RuleSet) -> None:
+def test_an_invalid_rule_adds_nothing(rules: RuleSet) -> None:
     with pytest.raises(RuleError):
         rules.add(0, "drop udp and")
     assert (len(rules), rules.idle_rules()) == (0, [])
@@ -228,7 +228,7 @@ def test_a_set_lists_its_links() -> None:
 @pytest.mark.parametrize(
     "broken", [lambda: delay(0), lambda: corrupt(0), lambda: Fate(delay=-1), lambda: Fate(flips=-1)]
 )
-def test_an_impossible_fate_is_refused(broken: object) -> None:
+def test_an_impossible_fate_is_rejected(broken: object) -> None:
     with pytest.raises(ValueError, match=r"(delay|bits|flips) must be"):
         broken()  # type: ignore[operator]
 

@@ -81,7 +81,7 @@ def test_the_shortcuts_find_the_flow_of_the_fields(
             assert (number.flow, located) == (flow_of(frame, readers), locate(frame))
 
 
-def test_a_rule_may_call_values_as_their_protocol_does_and_hits_no_other_protocols_frames() -> None:
+def test_a_rule_may_use_names_of_values_and_matches_only_that_protocol() -> None:
     rules = RuleSet(shared())
     wire = LinkDirection("l", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     rules.add(0, "drop mine.kind == ACK and nth(2)")
@@ -108,7 +108,7 @@ def test_an_unknown_name_of_a_value_is_an_error_with_the_known_names() -> None:
         ({"begins": b"\0\7", "routed": False}, "one follows a source route, the other does not"),
     ],
 )
-def test_indistinguishable_protocols_are_refused(options: dict[str, object], reason: str) -> None:
+def test_indistinguishable_protocols_are_rejected(options: dict[str, object], reason: str) -> None:
     fields = shared()
     with pytest.raises(ValueError, match=re.escape(reason)):
         fields.register("it", ETHERTYPE, {"a": (2, 1)}, **{"routed": True, **options})

@@ -73,7 +73,7 @@ def test_a_rule_drops_the_second_frame_of_a_type_on_a_link_in_the_middle() -> No
 
 
 @pytest.mark.parametrize("routed", [True, False])
-def test_only_protocols_that_declare_it_are_looked_for_behind_a_route(routed: bool) -> None:
+def test_only_source_routed_protocols_are_searched_behind_a_route(routed: bool) -> None:
     fields = standard_fields()
     fields.register("mine", ETHERTYPE, {"type": (0, 1)}, flow=["type"], routed=routed)
     frame = HEAD + b"\x81\x04"

@@ -157,7 +157,7 @@ def test_arithmetic_is_modulo_two_to_the_64(name: str, machine: Machine) -> None
 
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("name", SHIFTS)
-def test_shifts_take_zeros_in(name: str, machine: Machine) -> None:
+def test_shifts_insert_zeros(name: str, machine: Machine) -> None:
     choose, expected_result = SHIFTS[name]
 
     @given(WORDS, st.integers(0, 63))

@@ -230,7 +230,7 @@ def test_a_pattern_loses_the_models_numbers(pattern: str) -> None:
 
 
 @pytest.mark.requires("bpf")
-def test_the_longest_pattern_is_taken() -> None:
+def test_the_longest_pattern_is_accepted() -> None:
     numbers = [3 * number + number % 2 for number in range(1, loss_classifier.MAX_RANGES + 1)]
     pattern = f"{', '.join(map(str, numbers))} every 3100"
     assert refusal(Impairment(loss_pattern=pattern)) == ""
@@ -238,14 +238,14 @@ def test_the_longest_pattern_is_taken() -> None:
 
 
 @pytest.mark.requires("bpf")
-def test_all_three_losses_together_name_the_models_cause() -> None:
+def test_three_kinds_of_loss_together_have_the_models_cause() -> None:
     chance = random.Random("together")
     impairment = Impairment(loss=0.2, gemodel=(0.1, 0.3, 0.9, 0.05), loss_pattern="2, 5-6 every 8")
     compare(impairment, [random_frame(chance) for _ in range(4_000)])
 
 
 @pytest.mark.requires("bpf")
-def test_the_other_direction_and_another_seed_lose_others() -> None:
+def test_other_directions_and_seeds_lose_other_frames() -> None:
     results = set()
     for seed, direction in ((SEED, "forward"), (SEED, "backward"), (SEED + 1, "backward")):
         losses = losses_of(fate_hash.direction_key(seed, LINK, direction), Impairment(loss=0.5))
@@ -275,7 +275,7 @@ def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_t
 
 
 @pytest.mark.requires("bpf")
-def test_a_new_program_counts_frames_from_one_again_and_can_go_on_in_the_old_ones_counters() -> None:
+def test_a_new_program_counts_from_one_or_continues_the_previous_counters() -> None:
     losses = losses_of(KEY, Impairment(loss=0.5))
     with loss_classifier.load(losses) as first:
         fates = [run_on(first.program, ethernet()).result for _ in range(50)]

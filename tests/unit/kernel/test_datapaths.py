@@ -59,22 +59,22 @@ ASKING: dict[str, Impairment] = {
 PROPERTIES = {"repeatable fates", "live change", "counters by cause"}
 
 
-def chosen(forward: Impairment, abilities: Capabilities = ALL, requested: ConfiguredDatapath = "auto") -> Datapath:
-    return choose(forward, NOTHING, abilities, requested).datapath
+def chosen(forward: Impairment, capabilities: Capabilities = ALL, requested: ConfiguredDatapath = "auto") -> Datapath:
+    return choose(forward, NOTHING, capabilities, requested).datapath
 
 
 def refusal(
-    requested: ConfiguredDatapath, forward: Impairment, abilities: Capabilities = ALL, backward: Impairment = NOTHING
+    requested: ConfiguredDatapath, forward: Impairment, capabilities: Capabilities = ALL, backward: Impairment = NOTHING
 ) -> str:
     with pytest.raises(UnsupportedError) as caught:
-        choose(forward, backward, abilities, requested)
+        choose(forward, backward, capabilities, requested)
     return str(caught.value)
 
 
 # The table
 
 
-def test_the_table_has_an_entry_forevery_feature_and_every_datapath() -> None:
+def test_the_table_has_an_entry_for_every_feature_and_datapath() -> None:
     assert set(ASKING) | PROPERTIES == set(NAMES) == set(TABLE)
     assert all(tuple(row) == LADDER for row in TABLE.values())
     assert set(datapaths._NETEM) == set(datapaths._TC) == set(NAMES)
@@ -108,7 +108,7 @@ def test_only_requested_features_are_judged() -> None:
     assert assess("netem", without_rate) == []  # nothing of it means anything without a rate
 
 
-def test_every_key_of_an_impairment_is_looked_at() -> None:
+def test_every_key_of_an_impairment_is_assessed() -> None:
     """A key added to impairments must have a feature, else the datapath `direct` would accept it."""
     harmless = {"distribution", "jitter_file", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "overhead"}
     harmless |= {"cell_size", "cell_overhead"}
@@ -166,7 +166,7 @@ def test_a_link_without_impairment_is_direct() -> None:
         (ASKING["rules"], "relay", "relay", "relay"),
     ],
 )
-def test_the_first_that_does_it_exactly_is_taken(
+def test_the_first_exact_datapath_is_chosen(
     impairment: Impairment, with_netem: Datapath, without: Datapath, rootless: Datapath
 ) -> None:
     assert chosen(impairment) == with_netem
@@ -190,7 +190,7 @@ def test_the_reasons_against_earlier_datapaths_are_reported() -> None:
     )
 
 
-def test_a_long_list_is_cut() -> None:
+def test_a_long_list_of_reasons_is_truncated() -> None:
     impairment = Impairment(rules=("drop udp",), loss_pattern="5", rate_trace="t", corrupt=0.1, corrupt_bits=2)
     assert choose(impairment, NOTHING, ALL).notes[0].endswith("; and 1 more")
 
@@ -215,7 +215,7 @@ def test_an_exact_datapath_has_no_notes(datapath: Datapath) -> None:
     assert choose(NOTHING, NOTHING, ALL, datapath) == Choice(datapath)
 
 
-def test_a_direct_link_refuses_impairments() -> None:
+def test_a_direct_link_rejects_impairments() -> None:
     assert refusal("direct", LOSS) == "the datapath 'direct' cannot carry this: it carries no impairment"
 
 
@@ -238,7 +238,7 @@ def test_tc_needs_only_the_requested_capabilities() -> None:
     assert refusal("tc", ASKING["overhead"], replace(ALL, size_table=False))
 
 
-def test_the_classifier_can_refuse_impairments_that_it_generally_supports() -> None:
+def test_the_classifier_can_reject_values_of_supported_impairments() -> None:
     def frame_too_long(impairment: Impairment) -> str:
         return "the pattern is too long" if impairment.loss_pattern else ""
 
@@ -248,7 +248,7 @@ def test_the_classifier_can_refuse_impairments_that_it_generally_supports() -> N
     assert choose(LOSS, NOTHING, WITHOUT_NETEM, classifier_refusal=frame_too_long).datapath == "tc"
 
 
-def test_without_a_relay_a_link_that_needs_it_is_refused_with_all_reasons() -> None:
+def test_a_link_that_needs_a_missing_relay_is_rejected_with_all_reasons() -> None:
     text = refusal(
         "auto", DELAY, replace(WITHOUT_NETEM, relay=False, reasons={"netem": "no netem", "relay": "no socket"})
     )
@@ -269,14 +269,14 @@ def test_a_netem_without_a_seed_is_chosen_for_no_random_impairment_unless_reques
     assert choice.notes == ("chance (loss) is approximate: it falls otherwise in every run: it takes no seed",)
 
 
-def test_a_netem_without_duplication_next_to_another_is_skipped() -> None:
+def test_netem_is_skipped_if_it_cannot_duplicate_beside_another_netem() -> None:
     single = replace(ALL, netem_duplicate=False, reasons={"netem_duplicate": "one at a time"})
     choice = choose(ASKING["duplicate"], NOTHING, single)
     assert (choice.datapath, choice.notes[0]) == ("relay", "netem not taken: one at a time")
     assert chosen(LOSS, single) == "netem"
 
 
-def test_a_minimum_frame_needs_the_table_of_sizes() -> None:
+def test_a_minimum_frame_needs_the_size_table() -> None:
     impairment = replace(ASKING["minimum frame"], queue_frames=5)
     assert chosen(impairment) == "netem"
     assert chosen(impairment, replace(ALL, size_table=False)) == "relay"

@@ -101,7 +101,7 @@ def set_link(message: Callable[[int], bytes], index: int) -> None:
     open_path("/proc/thread-self/ns/net").route.execute([message(index)])
 
 
-def test_frames_come_in_order_however_many_wait() -> None:
+def test_waiting_frames_are_received_in_order() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         numbers = itertools.count()
@@ -115,7 +115,7 @@ def test_frames_come_in_order_however_many_wait() -> None:
     on_both(scenario)
 
 
-def test_any_buffer_is_sent_and_nothing_else() -> None:
+def test_only_buffers_can_be_sent() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         short_frame = frame(1, 100)
@@ -130,7 +130,7 @@ def test_any_buffer_is_sent_and_nothing_else() -> None:
     on_both(scenario)
 
 
-def test_a_frame_that_is_too_long_is_cut_also_among_others() -> None:
+def test_an_oversized_frame_is_truncated() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b", 100)
         sent = [frame(number, size) for number, size in enumerate((60, 99, 100, 101, 1_000, 60))]
@@ -141,7 +141,7 @@ def test_a_frame_that_is_too_long_is_cut_also_among_others() -> None:
     on_both(scenario)
 
 
-def test_a_frame_of_no_byte_is_refused() -> None:
+def test_an_empty_frame_is_rejected() -> None:
     def scenario(path: ModuleType) -> None:
         for longest in (0, -1):
             with pytest.raises(ValueError, match=f"a frame has 1 byte or more, not {longest}"):
@@ -210,7 +210,7 @@ def test_frames_that_came_before_an_interface_went_down_are_received() -> None:
     on_both(scenario)
 
 
-def test_a_closed_socket_gives_nothing_any_more_although_frames_were_read_ahead() -> None:
+def test_a_closed_socket_returns_no_prefetched_frames() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         for number in range(10):

@@ -53,7 +53,7 @@ def test_a_checksum_that_was_left_to_hardware(version: int, data: bytes, layer: 
     assert offloaded.segment() == [bytes(packet)]
 
 
-def test_a_checksum_that_comes_to_nothing_is_all_ones() -> None:
+def test_a_checksum_of_zero_is_sent_as_all_ones() -> None:
     """0 would mean that there is no checksum."""
     base = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / b"\0\0")
     sum_but_data = 0xFFFF - base[UDP].chksum

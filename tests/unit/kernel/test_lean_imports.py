@@ -19,7 +19,7 @@ def after(*lines: str) -> object:
 MODULES = "print(json.dumps(len([name for name in sys.modules if name.startswith('pyroute2.')])))"
 
 
-def test_messages_need_little_of_it() -> None:
+def test_netlink_messages_import_few_modules_of_pyroute2() -> None:
     few_modules = after("from testbed.kernel import netlink_messages as messages", MODULES)
     all_modules = after("import pyroute2", "from testbed.kernel import netlink_messages as messages", MODULES)
     assert isinstance(few_modules, int)
@@ -36,7 +36,7 @@ def test_messages_need_little_of_it() -> None:
         ["import pyroute2", "pyroute2.netlink.rtnl", "found = pyroute2.IPRoute"],
     ],
 )
-def test_the_complete_package_can_be_imported(lines: list[str]) -> None:
+def test_pyroute2_can_be_imported_completely_afterwards(lines: list[str]) -> None:
     before = "from testbed.kernel import netlink_messages as messages"
     text = "print(json.dumps([found.__name__, messages.ifinfmsg is sys.modules['pyroute2.netlink.rtnl.ifinfmsg'].ifinfmsg]))"
     assert after(before, *lines, text) == ["IPRoute", True]
@@ -51,7 +51,7 @@ def test_a_missing_name_is_an_attribute_error() -> None:
     assert after(*lines) is False
 
 
-def test_a_package_that_is_there_already_stays_as_it_is() -> None:
+def test_an_already_imported_package_is_not_changed() -> None:
     lines = [
         "import pyroute2",
         "from testbed.kernel import netlink_messages as messages",

@@ -26,7 +26,7 @@ def hold_lock(path: Path, *, note: str = "") -> processes.Identity:
     return daemons.start("holding", (), take, signal.pause)
 
 
-def test_one_process_holds_a_lock_and_the_others_know_its_pid(path: Path) -> None:
+def test_others_can_read_the_pid_of_a_locks_holder(path: Path) -> None:
     assert locks.holder(path) == 0
     assert locks.holder_pidfd(path) is None
     lock = hold_lock(path)
@@ -43,7 +43,7 @@ def test_one_process_holds_a_lock_and_the_others_know_its_pid(path: Path) -> Non
     assert locks.holder(path) == 0
 
 
-def test_the_notes_of_a_dead_holder_pass_to_the_next_and_those_of_an_ended_one_do_not(path: Path) -> None:
+def test_the_next_holder_reads_the_notes_of_a_dead_holder_only(path: Path) -> None:
     processes.end(hold_lock(path, note="somebody"))
     assert locks.read_note(path) == "somebody"
     lock = locks.Lock(path)
@@ -61,7 +61,7 @@ def test_a_process_that_a_holder_forks_does_not_hold_the_lock(path: Path) -> Non
     processes.end(child)
 
 
-def test_there_is_no_lock_without_its_file_or_on_a_replaced_file(path: Path) -> None:
+def test_a_lock_on_a_missing_or_replaced_file_fails(path: Path) -> None:
     path.unlink()
     assert (locks.holder(path), locks.read_note(path)) == (0, "")
     locks.clear(path)

@@ -116,7 +116,7 @@ def test_the_kernels_report_is_compared_without_the_attributes_that_it_omits() -
 
 
 @given(st.floats(0, 1))
-def test_a_probability_is_the_nearest_share_and_never_none_or_all_by_rounding(probability: float) -> None:
+def test_a_probability_is_rounded_to_the_nearest_share_but_never_to_0_or_1(probability: float) -> None:
     share = netem.share(probability)
     assert abs(Fraction(share, 2**32 - 1) - Fraction(probability)) <= Fraction(1, 2**32 - 1)
     assert (share == 0) is (probability == 0)
@@ -133,7 +133,7 @@ def test_probabilities_at_the_edges(probability: float, expected: int) -> None:
     assert netem.share(probability) == expected
 
 
-def test_gilbert_elliotts_third_number_is_turned_round() -> None:
+def test_gilbert_elliotts_third_parameter_is_complemented() -> None:
     """The kernel wants the probability that the bad state passes a frame, a description gives that of a loss."""
     assert options(Impairment(gemodel=(0.25, 0.75, 1.0, 0.0))).gemodel == (2**30, 3 * 2**30 - 1, 0, 0)
     assert options(Impairment(gemodel=(0.0, 1.0, 0.25, 0.5))).gemodel == (0, 2**32 - 1, 3 * 2**30 - 1, 2**31)
@@ -208,7 +208,7 @@ def test_with_a_rate_the_limit_is_the_queue_the_frame_on_the_wire_and_those_in_f
     assert options(Impairment(rate=rate, queue=frame - 1)).limit == 1 + 1
 
 
-def test_the_usual_queue_is_the_bandwidth_delay_product_of_the_round_trip_in_full_frames() -> None:
+def test_the_default_queue_is_the_round_trips_bandwidth_delay_product_in_full_frames() -> None:
     rate, delay = 10**9, 10 * MILLISECOND
     product = rate * 2 * delay // (8 * 10**9)
     assert options(Impairment(rate=rate, delay=delay)).limit == product // 1514 + 1 + -(-product // 2 // 1514)
@@ -228,14 +228,14 @@ def test_the_tables_are_those_of_the_wire_model() -> None:
     assert netem.distribution_table("table", "t.dist", "# two\n-8192 8192") == (-SCALE, SCALE)
 
 
-def test_the_uniform_table_is_even_from_one_end_to_the_other() -> None:
+def test_the_uniform_table_is_linear() -> None:
     table = netem.distribution_table("uniform")
     assert (len(table), sum(table), table[0], table[-1]) == (netem.MAX_TABLE_ENTRIES, 0, -SCALE, SCALE)
     assert {second - first for first, second in itertools.pairwise(table)} == {1, 2}
     assert options(Impairment(delay=1, jitter=1)).table == table
 
 
-def test_a_table_that_is_too_long_or_broken_is_refused_with_its_name() -> None:
+def test_a_distribution_table_that_is_too_long_or_damaged_is_rejected_with_its_name() -> None:
     long_table = "1 " * (netem.MAX_TABLE_ENTRIES + 1)
     impairment = Impairment(delay=1, jitter=1, distribution="table", jitter_file="mine.dist")
     with pytest.raises(
@@ -267,7 +267,7 @@ def test_options_that_netem_lacks_are_rejected(impairment: Impairment, said: str
     assert str(caught.value) == f"netem cannot do this: {said}"
 
 
-def test_everything_undecidable_is_reported_at_once() -> None:
+def test_all_unsupported_keys_are_reported_at_once() -> None:
     assert netem.unsupported(Impairment(rules=("drop udp",), loss_pattern="5")) == [
         "it has no fault rules",
         "it loses by chance only, not by a pattern",
@@ -277,12 +277,12 @@ def test_everything_undecidable_is_reported_at_once() -> None:
 # Sizes
 
 
-def test_a_table_of_sizes_ends_behind_the_largest_frame_with_a_tag() -> None:
+def test_the_size_table_covers_the_largest_tagged_frame() -> None:
     table = qdiscs.size_table(lambda size: 2 * size, MTU)
     assert table.sizes == tuple(range(0, 2 * (MTU + 14 + 4) + 1, 2))
 
 
-def test_sizes_that_do_not_fit_the_kernels_table_are_refused() -> None:
+def test_sizes_beyond_the_kernels_table_are_rejected() -> None:
     with pytest.raises(UnsupportedError, match=r"MTU of 32,729 bytes at most, and this one is 65,535"):
         qdiscs.size_table(lambda size: size, 65_535)
     assert len(netem.request(7, Options(sizes=qdiscs.size_table(lambda size: size, 32_729)))) > 65_000

@@ -38,7 +38,7 @@ def test_all_requests_of_a_batch_are_carried_out_in_one_call(route: RouteSocket)
     assert {f"s{n}" for n in range(5)} < names(route)
 
 
-def test_requests_refused_in_the_middle_are_named_and_the_rest_is_carried_out(route: RouteSocket) -> None:
+def test_rejected_requests_of_a_batch_are_reported_and_the_others_are_carried_out(route: RouteSocket) -> None:
     requests = [
         netlink_messages.make_bridge("s1", 101, MAC),
         netlink_messages.make_bridge("s1", 102, MAC),  # the name is taken
@@ -83,7 +83,7 @@ def test_positions_count_on_through_a_split_batch(route: RouteSocket) -> None:
     assert [refusal.position for refusal in caught.value.refusals] == [2900]
 
 
-def test_no_requests_are_no_call(route: RouteSocket) -> None:
+def test_an_empty_batch_makes_no_call(route: RouteSocket) -> None:
     calls: list[str] = []
     with observed_by(calls.append):
         route.execute([])

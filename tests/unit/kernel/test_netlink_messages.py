@@ -72,7 +72,7 @@ def test_patched_bytes_are_those_that_are_encoded(name: str) -> None:
     equal()
 
 
-def test_a_value_that_equals_a_place_holder_is_no_trouble() -> None:
+def test_a_value_equal_to_a_placeholder_is_encoded_correctly() -> None:
     """The placeholders are ordinary values, and the second message of a shape is patched correctly all the same."""
     for index in (0x3D5B_9700, 0x3D5B_9701, 5):
         values: dict[str, object] = {"index": index, "mtu": 0x3D5B_9700, "bridge": 0x3D5B_9702}

@@ -86,7 +86,7 @@ def test_frames_arrive_in_batches_in_order_and_complete() -> None:
     run_between(scenario)
 
 
-def test_every_frame_comes_with_the_time_at_which_it_came_not_that_at_which_it_was_read() -> None:
+def test_frames_have_their_time_of_arrival() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         while True:  # the kernel begins to stamp some time after the first request
             a.send([numbered(0)])
@@ -117,7 +117,7 @@ def test_time_stamps_are_raised_to_the_given_minimum_and_never_decrease() -> Non
     run_between(scenario)
 
 
-def test_the_two_clocks_are_read_again_when_something_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_offset_is_measured_again_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     wall = 10**18
     readings = iter([0, 5_000_000, 5_000_300])
     walls = iter([wall + 4_999_000, wall + 5_000_200])
@@ -128,7 +128,7 @@ def test_the_two_clocks_are_read_again_when_something_came_between(monkeypatch: 
     assert clock_before == wall + 200
 
 
-def test_tags_are_put_back_into_their_frames() -> None:
+def test_vlan_tags_are_reinserted_into_frames() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         untagged = numbered(1)
         sent = [tagged(untagged, 7, 3), tagged(untagged, 0), tagged(tagged(untagged, 5), 6, tag=0x88A8), untagged]
@@ -138,7 +138,7 @@ def test_tags_are_put_back_into_their_frames() -> None:
     run_between(scenario)
 
 
-def test_frames_of_the_mtu_pass_with_a_tag_and_none_is_taken_for_too_long() -> None:
+def test_tagged_frames_of_the_mtu_are_not_oversized() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         longest = [numbered(1, 9014), tagged(numbered(2, 9014), 5)]
         a.send(longest)
@@ -212,7 +212,7 @@ def test_the_kernel_segments_frames_as_the_testbed_does(version: int, flags: str
     run_between(scenario)
 
 
-def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> None:
+def test_batches_of_gso_segments_are_small_and_later_ones_are_large_again() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         gso_frames = [gso_frame(4, 60_000)] * (2 * GSO_BATCH)
         small_frames = [numbered(number) for number in range(2 * BATCH)]
@@ -233,7 +233,7 @@ def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> N
     run_between(scenario)
 
 
-def test_a_gso_frame_gets_its_tag_back() -> None:
+def test_a_gso_frames_vlan_tag_is_reinserted() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         sent = [gso_frame(4, 60_000, tag=TAG), gso_frame(4, 100, tag=TAG)]
         a.send_offloaded(list(sent))
@@ -320,7 +320,7 @@ def test_unsent_frames_are_counted_by_reason() -> None:
     run_between(scenario)
 
 
-def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_inside_the_emulator() -> None:
+def test_frames_to_a_port_whose_peer_is_down_do_not_count_as_lost_in_the_emulator() -> None:
     """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once."""
 
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
@@ -342,7 +342,7 @@ def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_insi
     run_between(scenario)
 
 
-def test_frames_for_which_there_was_no_room_are_counted() -> None:
+def test_frames_dropped_by_a_full_buffer_are_counted() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         small_socket = PacketSocket("b", a.arena, 4096)
         a.send([numbered(number) for number in range(200)])
@@ -373,7 +373,7 @@ def test_a_socket_that_has_stopped_receiving_returns_its_pending_frames_and_stil
     run_between(scenario)
 
 
-def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> None:
+def test_a_recreated_interface_is_not_the_opened_one() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         assert a.is_current()
         namespace = open_path("/proc/thread-self/ns/net")

@@ -73,7 +73,7 @@ def test_no_rate_needs_no_shaper() -> None:
         shapers.options_of(Impairment(loss=0.5), mtu=MTU)
 
 
-def test_a_bucket_beyond_32_bits_is_refused() -> None:
+def test_a_bucket_beyond_32_bits_is_rejected() -> None:
     with pytest.raises(UnsupportedError, match="4,294,967,295 bytes at most"):
         shapers.options_of(Impairment(rate=10**14), mtu=MTU)
 

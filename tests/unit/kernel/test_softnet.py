@@ -38,7 +38,7 @@ def test_a_processor_that_is_off_has_no_line_and_its_successor_keeps_its_number(
     assert softnet.parse(numbered) == {1: 0}
 
 
-def test_the_rise_is_counted_by_processor() -> None:
+def test_the_increase_is_counted_by_processor() -> None:
     assert softnet.risen({0: 10, 1: 5}, {0: 10, 1: 5}) == 0
     assert softnet.risen({0: 10, 1: 5}, {0: 11, 1: 7}) == 3
 

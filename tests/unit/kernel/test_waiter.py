@@ -63,9 +63,7 @@ def test_a_ready_descriptor_is_reported_long_before_the_deadline(waiter: Waiter,
 
 
 @pytest.mark.parametrize("margin", [-MILLISECOND, 0, 1_000])
-def test_deadlines_that_have_come_keep_no_descriptor_waiting(
-    waiter: Waiter, pipe: tuple[int, int], margin: int
-) -> None:
+def test_expired_deadlines_do_not_delay_descriptors(waiter: Waiter, pipe: tuple[int, int], margin: int) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")
@@ -83,7 +81,7 @@ def test_a_moved_deadline_moves_its_alarm(waiter: Waiter, pipe: tuple[int, int])
     assert waiter.now() >= late_deadline
 
 
-def test_without_a_deadline_an_alarm_that_was_set_before_does_not_ring(waiter: Waiter, pipe: tuple[int, int]) -> None:
+def test_without_a_deadline_an_earlier_alarm_does_not_expire(waiter: Waiter, pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     waiter.watch(reader)
     os.write(writer, b"x")

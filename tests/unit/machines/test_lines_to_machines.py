@@ -26,7 +26,7 @@ class PiecewiseChannel:
             time.sleep(0.001)
 
 
-def test_a_short_line_of_another_thread_does_not_come_into_a_long_one() -> None:
+def test_lines_of_several_threads_are_not_interleaved() -> None:
     channel = PiecewiseChannel()
     line = LineChannel([], channel)
     pulse_sender = Thread(target=lambda: [line.send(b"\n") for _ in range(20)])

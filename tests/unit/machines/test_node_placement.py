@@ -50,7 +50,7 @@ def test_a_chain_is_cut_once_for_each_further_machine() -> None:
     assert len(placement.cut) == 2
 
 
-def test_machines_get_nodes_as_they_have_cores() -> None:
+def test_nodes_are_placed_in_proportion_to_cores() -> None:
     star = resolve(Description.star(40))
     placement = place(star, {"large": Capacity(6, 2**34), "small": Capacity(2, 2**34)})
     nodes = {machine: sum(name.startswith("n") for name in placement.on(machine)) for machine in ("large", "small")}
@@ -71,7 +71,7 @@ def test_declared_cores_and_memory_are_kept() -> None:
         place(cluster([], {"n1": 0.5}, memory=2**40), THREE)
 
 
-def test_pins_and_exclusions_hold_whatever_the_cut() -> None:
+def test_pins_and_exclusions_override_the_cut() -> None:
     links = [(f"n{i}", f"n{j}", GIGABIT) for i in range(6) for j in range(i)]
     placement = place(cluster(links), THREE, Constraints({"n0": "a", "n1": "c"}, {"n2": {"a", "b"}, "n3": {"c"}}))
     machine_of = placement.machine_of
@@ -100,7 +100,7 @@ def test_indivisible_groups_stay_together() -> None:
         place(direct, THREE, Constraints({"n1": "a", "n2": "b"}))
 
 
-def test_the_same_input_gives_the_same_placement_and_a_thousand_nodes_take_no_time() -> None:
+def test_placement_is_deterministic_and_fast_for_a_thousand_nodes() -> None:
     star = resolve(Description.star(1000))
     assert place(star, THREE) == place(star, THREE)
 
@@ -115,7 +115,7 @@ def racks(nodes: int, racks: int) -> Layout:
 
 
 @pytest.mark.parametrize("number", [3, 9, 30])
-def test_racks_are_not_divided_without_metis(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_metis_racks_are_not_divided(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_placement, "has_metis", lambda: False)
     placement = place(racks(300, number), THREE)
     assert len(placement.cut) == 2

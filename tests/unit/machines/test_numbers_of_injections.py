@@ -42,7 +42,7 @@ def test_a_number_that_another_command_has_just_used_is_not_printed() -> None:
     assert inject(cast("Workers", workers(a=2, b=2)), "star", LOSS).injection.number == 2
 
 
-def test_an_injection_that_meets_another_one_is_lifted_from_all_machines() -> None:
+def test_a_conflicting_injection_is_lifted_from_all_machines() -> None:
     running = workers(a=1, b=2)
     with pytest.raises(ConflictError, match="cluster star got another injection at the same time: inject again"):
         inject(cast("Workers", running), "star", LOSS)

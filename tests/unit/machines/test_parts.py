@@ -49,7 +49,7 @@ def test_each_machine_has_its_nodes_and_every_link_that_ends_there() -> None:
     assert link.name == layout.links[1].name
 
 
-def test_both_machines_have_the_two_ends_of_one_tunnel() -> None:
+def test_a_tunnel_has_an_end_on_both_machines() -> None:
     layouts = spread(pair())
     assert layouts["a"].part is not None
     assert layouts["b"].part is not None
@@ -130,7 +130,7 @@ def test_the_datapath_adds_the_impairments_that_the_underlay_lacks() -> None:
         decide(part, (below,), "relay", Path())
 
 
-def test_a_delay_below_the_underlays_is_refused_with_both_figures() -> None:
+def test_a_delay_below_the_underlays_is_rejected_with_both_values() -> None:
     with pytest.raises(
         UnsupportedError,
         match=r"n2:eth0--s1:2: a delay of 30us is less than the 40us that the network",
@@ -138,7 +138,7 @@ def test_a_delay_below_the_underlays_is_refused_with_both_figures() -> None:
         spread(pair(Impairment(delay=30_000)))
 
 
-def test_an_underlay_with_too_small_an_mtu_is_refused_with_the_required_one() -> None:
+def test_an_underlay_with_too_small_an_mtu_is_rejected_with_the_required_one() -> None:
     network = Underlays(NETWORK.addresses, {"a": 1549, "b": 9000}, {("a", "b"): OWN})
     with pytest.raises(UnsupportedError, match=r"machine a: its underlay has the MTU 1,549, .* need 1,550.* to 1,499"):
         spread(pair(), network)
@@ -178,7 +178,7 @@ def test_a_tunnel_is_attached_to_a_switch_or_a_node_and_removed_with_its_link() 
     )
 
 
-def test_a_tunnel_to_another_machine_is_made_anew() -> None:
+def test_a_tunnel_to_another_machine_is_recreated() -> None:
     layouts = spread(pair())["b"]
     assert layouts.part is not None
     kernel = Kernel()

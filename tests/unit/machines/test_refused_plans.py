@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from testbed.errors import ConflictError, TestbedError, UnsupportedError
-from testbed.kernel.capability_probe import Ability
+from testbed.kernel.capability_probe import Capability
 from testbed.machines import spread
 from testbed.machines.machine_report import MachineReport
 from testbed.machines.node_placement import Constraints
@@ -19,9 +19,9 @@ from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 
 LAYOUT = resolve(Description.star(4))
-ROOT = Ability("root", True, "has CAP_NET_ADMIN", "clusters that 'ip netns' sees", "run as root")
-VXLAN = Ability("vxlan", True, "works", "links to other machines", "load the module (modprobe vxlan)")
-NAMESPACES = Ability("network namespaces", True, "made one", "everything", "")
+ROOT = Capability("root", True, "has CAP_NET_ADMIN", "clusters that 'ip netns' sees", "run as root")
+VXLAN = Capability("vxlan", True, "works", "links to other machines", "load the module (modprobe vxlan)")
+NAMESPACES = Capability("network namespaces", True, "made one", "everything", "")
 REPORT = MachineReport("lab", "0.1.0", "3.12.3", "6.12.0", 8, 16 * 2**30, 1600, (ROOT, VXLAN, NAMESPACES))
 CHANGES = {"up", "down", "inject", "heal"}
 
@@ -75,10 +75,10 @@ def refusal(workers: Mapping[str, FakeWorker]) -> str:
     return str(caught.value)
 
 
-def without(ability: Ability, detail: str) -> MachineReport:
-    unable = replace(ability, there=False, detail=detail)
+def without(capability: Capability, detail: str) -> MachineReport:
+    unable = replace(capability, available=False, detail=detail)
     return replace(
-        REPORT, abilities=tuple(unable if reported is ability else reported for reported in REPORT.abilities)
+        REPORT, capabilities=tuple(unable if reported is capability else reported for reported in REPORT.capabilities)
     )
 
 

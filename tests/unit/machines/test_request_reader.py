@@ -18,7 +18,7 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(reader)
 
 
-def test_lines_arrive_complete_however_they_are_split(pipe: tuple[int, int]) -> None:
+def test_split_lines_are_reassembled(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     lines = iter(RequestReader(reader))
     os.write(writer, b"one\n\ntw")
@@ -28,7 +28,7 @@ def test_lines_arrive_complete_however_they_are_split(pipe: tuple[int, int]) -> 
     assert list(lines) == [b"two", b"three"]
 
 
-def test_silence_ends_the_requests_and_a_pulse_does_not(pipe: tuple[int, int]) -> None:
+def test_silence_ends_the_requests_and_a_keepalive_prevents_that(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     request_reader = RequestReader(reader, silence=1.5)
     for _ in range(4):  # longer together than the silence

@@ -1,4 +1,4 @@
-"""Resources booked ahead: jobs are served in order of arrival where there is room, and never two at once."""
+"""Resources booked ahead: a job takes the first sufficient gap, and no time is booked twice."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from testbed.engine.server import BookableServer
 def test_a_job_takes_the_first_gap_that_is_long_enough() -> None:
     server = BookableServer("bus", VirtualClock())
     assert server.reserve(100, 50) == 150
-    assert server.reserve(0, 60) == 60  # before it
+    assert server.reserve(0, 60) == 60  # before the first job
     assert server.reserve(0, 50) == 200  # 60 to 100 is too short
-    assert server.reserve(0, 40) == 100  # but not for this one
+    assert server.reserve(0, 40) == 100  # the gap suffices
     assert server.reserve(0, 1) == 201
     assert server.waited == 150 + 60 + 200
     assert (server.busy, server.jobs, server.free) == (201, 5, 201)
 
 
-def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
+def test_a_zero_cost_job_waits_for_the_current_one() -> None:
     server = BookableServer("bus", VirtualClock())
     server.reserve(100, 50)
     assert server.reserve(100, 0) == 100
@@ -37,7 +37,7 @@ def test_utilisation_counts_the_service_until_now() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40), st.integers(0, 10)), max_size=60))
 def test_no_time_is_booked_twice_and_no_earlier_gap_would_have_sufficed(jobs: list[tuple[int, int, int]]) -> None:
-    """A table of all nanoseconds is the reference. Time advances between jobs, and no job comes before the present."""
+    """The reference is a table of all nanoseconds. Time advances between jobs, and no job lies in the past."""
     clock = VirtualClock()
     server = BookableServer("bus", clock)
     is_taken = [False] * 10_000

@@ -1,4 +1,4 @@
-"""Firmware and host library call each other under any executor, and neither is re-entered."""
+"""Calls between firmware and host library under each executor: neither is re-entered."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ KERNEL = Profile("of the kernel", hosted=True, post=50, notice=30, work={TRAP: C
 
 
 class Wire:
-    """Port that receives no frame and must not send any."""
+    """Port without incoming frames, on which nothing may be sent."""
 
     def __init__(self) -> None:
-        self._end, self._other = socket.socketpair()
+        self._end, self._far_end = socket.socketpair()
 
     def fileno(self) -> int:
         return self._end.fileno()
@@ -50,22 +50,22 @@ class Wire:
 
     def close(self) -> None:
         self._end.close()
-        self._other.close()
+        self._far_end.close()
 
 
 class Card:
     """Firmware and its host.
 
-    gives: descriptors that the firmware returns when one is rung. rings: descriptors that the host rings when it sees
-    one. done: all events, in order.
+    completions: descriptors that the firmware completes on a doorbell for a descriptor. doorbells: descriptors that the host
+    rings on a completion. events: all events, in order.
     """
 
     deadline = None
 
-    def __init__(self, gives: dict[int, list[int]], rings: dict[int, list[int]]) -> None:
-        self.done: list[tuple[str, int]] = []
-        self._gives = gives
-        self._rings = rings
+    def __init__(self, completions: dict[int, list[int]], doorbells: dict[int, list[int]]) -> None:
+        self.events: list[tuple[str, int]] = []
+        self._completions = completions
+        self._doorbells = doorbells
         self._inside: set[str] = set()
         self.nic: Nic
 
@@ -78,20 +78,20 @@ class Card:
 
     def on_doorbell(self, _now: int, index: int) -> None:
         with self.entered("firmware"):
-            self.done.append(("rung", index))
-            for completion in self._gives.get(index, ()):
+            self.events.append(("rung", index))
+            for completion in self._completions.get(index, ()):
                 self.nic.post_completion(completion)
-            self.done.append(("answered", index))
+            self.events.append(("answered", index))
 
     def on_completion(self, index: int) -> None:
         with self.entered("host"):
-            self.done.append(("seen", index))
-            for rung in self._rings.get(index, ()):
+            self.events.append(("seen", index))
+            for rung in self._doorbells.get(index, ()):
                 self.nic.ring_doorbell(rung, 0, 0)
 
 
 Executor = Callable[[Card, Wire], Callable[[], object]]
-"""Puts a card on a NIC; gives what lets its time pass."""
+"""Puts a card on a NIC; returns a function that lets its time pass."""
 
 
 def immediate(card: Card, _wire: Wire) -> Callable[[], object]:
@@ -139,39 +139,39 @@ def dilated(card: Card, wire: Wire) -> Callable[[], object]:
     return host.loop.run
 
 
-AT_ONCE = pytest.mark.parametrize("executor", [immediate, inline])
-ANY = pytest.mark.parametrize("executor", [immediate, priced, hosted, inline, dilated])
+immediate_executors = pytest.mark.parametrize("executor", [immediate, inline])
+all_executors = pytest.mark.parametrize("executor", [immediate, priced, hosted, inline, dilated])
 
 
 def record_events(
-    executor: Executor, gives: dict[int, list[int]], rings: dict[int, list[int]]
+    executor: Executor, completions: dict[int, list[int]], doorbells: dict[int, list[int]]
 ) -> list[tuple[str, int]]:
     """Return the events that a doorbell for descriptor 1 causes."""
-    card = Card(gives, rings)
+    card = Card(completions, doorbells)
     with closing(Wire()) as wire:
         pass_time = executor(card, wire)
         card.nic.ring_doorbell(1, 0, 0)
         pass_time()
-    return card.done
+    return card.events
 
 
-@ANY
+@all_executors
 def test_the_host_sees_its_completions_when_the_firmware_has_returned(executor: Executor) -> None:
     assert record_events(executor, {1: [10, 20]}, {}) == [("rung", 1), ("answered", 1), ("seen", 10), ("seen", 20)]
 
 
-@AT_ONCE
+@immediate_executors
 def test_a_doorbell_during_a_completion_is_handled_at_once_and_its_completions_come_last(executor: Executor) -> None:
     assert record_events(executor, {1: [10, 20], 2: [30]}, {10: [2]}) == [
         ("rung", 1), ("answered", 1), ("seen", 10), ("rung", 2), ("answered", 2), ("seen", 20), ("seen", 30),
     ]  # fmt: skip
 
 
-@ANY
-def test_a_host_may_answer_each_completion_with_doorbells_for_a_long_time(executor: Executor) -> None:
+@all_executors
+def test_a_host_may_ring_a_doorbell_on_each_of_a_thousand_completions(executor: Executor) -> None:
     numbers = range(1, 1_001)
     log = record_events(
         executor, {number: [number] for number in numbers}, {number: [number + 1] for number in numbers[:-1]}
     )
     expected = [[("rung", number), ("answered", number), ("seen", number)] for number in numbers]
-    assert log == [step for log_part in expected for step in log_part]
+    assert log == [event for events in expected for event in events]

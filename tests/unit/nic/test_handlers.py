@@ -1,4 +1,4 @@
-"""A NIC's processor takes events in turn."""
+"""Turns of a NIC's processor among its kinds of events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from testbed.nic.priced import FETCHED, RECEIVED, RING, SENT, EventProcessor, Fi
 
 
 class RecordedHandlers:
-    """Handlers, and when each of their events has begun and ended."""
+    """Handlers of a processor, with the times at which their events begin and end."""
 
     def __init__(self) -> None:
         self.loop = Loop(VirtualClock())
@@ -21,7 +21,7 @@ class RecordedHandlers:
         return event
 
 
-def test_no_kind_of_event_keeps_another_waiting_forever() -> None:
+def test_kinds_of_events_take_turns() -> None:
     handlers = RecordedHandlers()
     for number in range(10):
         handlers.add(RECEIVED, f"frame {number}", 10)
@@ -36,7 +36,7 @@ def test_no_kind_of_event_keeps_another_waiting_forever() -> None:
     assert handlers.begins == list(range(0, 130, 10))
 
 
-def test_time_is_counted_that_it_is_busy_and_that_events_wait() -> None:
+def test_busy_time_and_waiting_time_are_counted() -> None:
     handlers = RecordedHandlers()
     events = [handlers.add(RECEIVED, str(cost), cost) for cost in (10, 20, 30)]
     handlers.loop.run()
@@ -45,7 +45,7 @@ def test_time_is_counted_that_it_is_busy_and_that_events_wait() -> None:
     assert [event.start_time for event in events] == [0, 10, 30]
 
 
-def test_zero_cost_work_is_done_at_once_in_its_order() -> None:
+def test_zero_cost_work_is_done_at_once_in_order() -> None:
     handlers = RecordedHandlers()
     handlers.add(RING, "free", 0)
     assert handlers.ended == [("free", 0)]
@@ -56,7 +56,7 @@ def test_zero_cost_work_is_done_at_once_in_its_order() -> None:
     assert handlers.ended[1:] == [("first", 10), ("free, too", 10)]
 
 
-def test_an_event_that_comes_of_another_waits_for_its_turn() -> None:
+def test_an_event_caused_by_another_waits_for_its_turn() -> None:
     handlers = RecordedHandlers()
     handlers.handlers.add(0, RING, FirmwareEvent(10, lambda _: handlers.add(RING, "of the first", 10)))
     handlers.add(RECEIVED, "a frame", 10)

@@ -93,7 +93,7 @@ class Machine:
         return []
 
 
-def test_a_doorbell_is_a_trap_and_its_frame_leaves_when_the_core_has_done_all_work() -> None:
+def test_a_doorbell_is_a_trap_and_its_frame_leaves_after_all_work_of_the_core() -> None:
     machine = Machine()
 
     def send() -> None:
@@ -137,7 +137,7 @@ def test_a_core_whose_program_polls_is_not_woken() -> None:
     assert machine.causes()[POLL] == 20_000 - 7_000  # interrupt and softirq are the rest
 
 
-def test_a_computation_is_as_much_longer_as_its_core_was_interrupted() -> None:
+def test_an_interrupt_delays_the_computation_on_its_core() -> None:
     machine = Machine(cores=2)
     end_times = []
 
@@ -167,7 +167,7 @@ def test_a_program_that_sleeps_is_switched_to_before_it_sees_a_completion() -> N
     ("source", "cost"), [(0, 1_100), (2, 350), (3, 600), (-1, 1_100)],
     ids=["another cache", "its own", "a shared cache", "memory"],
 )  # fmt: skip
-def test_a_copy_is_as_fast_as_the_cache_relation_of_the_bytes_lets_it(source: int, cost: int) -> None:
+def test_a_copys_rate_depends_on_the_cache_that_has_the_bytes(source: int, cost: int) -> None:
     machine = Machine(cores=4)
     machine.nic.bind(2)
     machine.nic.spend(COPY, 1_000, source)
@@ -190,12 +190,12 @@ def test_a_completion_waits_for_the_copy_engine_and_a_frame_does_not() -> None:
     assert machine.host.copying.busy == 8_000
 
 
-def test_a_program_that_catches_up_continues_when_its_core_has_done_the_work_so_far() -> None:
+def test_a_program_that_catches_up_continues_after_the_work_charged_so_far() -> None:
     machine = Machine()
     continued = []
 
     async def spend() -> None:
-        assert machine.nic.caught_up().done, "no work has been charged yet"
+        assert machine.nic.caught_up().done, "caught_up waits without charged work"
         machine.nic.spend("header")
         assert machine.nic.reached == 700
         await machine.nic.caught_up()
@@ -204,10 +204,10 @@ def test_a_program_that_catches_up_continues_when_its_core_has_done_the_work_so_
     machine.loop.spawn(spend(), "program")
     machine.loop.at(300, lambda now: machine.nic.receive(now, frame()))
     machine.loop.run()
-    assert continued == [700], "kernel work that arrives meanwhile follows it"
+    assert continued == [700], "kernel work that arrived later delayed the program"
 
 
-def test_each_receive_queue_interrupts_a_core_of_its_own() -> None:
+def test_each_receive_queue_interrupts_its_own_core() -> None:
     profile = Profile("queues", hosted=True, receive_queues=2, work=WORK)
     machine = Machine(profile, cores=2, steer=lambda raw, queues: raw[14] % queues)
     for number in (0, 1, 3):
@@ -244,12 +244,12 @@ def test_a_frame_between_two_ranks_stays_in_the_kernel() -> None:
     assert machine.causes() == {LIBRARY: 500, TRAP: 300}
 
 
-def test_a_nic_has_no_core_beyond_those_of_its_node() -> None:
+def test_a_nic_cannot_be_bound_to_a_core_that_its_node_lacks() -> None:
     with pytest.raises(ValueError, match="core must be 0 to 1, got 2"):
         Machine(cores=2).nic.bind(2)
 
 
-def test_a_nic_without_prices_offers_work_that_costs_nothing() -> None:
+def test_a_nic_without_prices_has_zero_cost_work() -> None:
     clock = VirtualClock()
     machine = Machine()
     assert host_work(ImmediateNic(clock, Loop(clock), machine, 1_500)) is ZERO_COST_WORK

@@ -11,9 +11,9 @@ from testbed.nic.immediate import ImmediateNic
 _SENT_AT = 1_000
 
 
-class Waiting:
-    """A NIC's port, firmware and host: a frame leaves at _SENT_AT, and then the firmware has something to do at once.
-    ticks: when it did it."""
+class NicWithDeadline:
+    """A NIC's port, firmware and host: a frame leaves at _SENT_AT, which sets a deadline that is already due.
+    ticks: times of the timer's calls."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -54,8 +54,8 @@ class Waiting:
 
 
 def test_a_deadline_at_the_departure_of_a_frame_is_handled_then() -> None:
-    waiting = Waiting()
-    waiting.nic.send(bytes(60))
-    waiting.nic.when_sent(waiting.on_sent)
-    waiting.loop.run()
-    assert waiting.ticks == [_SENT_AT]
+    nic_with_deadline = NicWithDeadline()
+    nic_with_deadline.nic.send(bytes(60))
+    nic_with_deadline.nic.when_sent(nic_with_deadline.on_sent)
+    nic_with_deadline.loop.run()
+    assert nic_with_deadline.ticks == [_SENT_AT]

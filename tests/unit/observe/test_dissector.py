@@ -262,7 +262,7 @@ def test_protocols_that_share_an_ethertype_each_take_their_own_frames(tmp_path: 
     assert decoded == [["1", ""], ["", "77"]]
 
 
-def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> None:
+def test_the_packet_list_has_the_protocols_summary(tmp_path: Path) -> None:
     emp = sys.modules["protocols.emp.frames"]
     packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / emp.EMP(type=1, flags=1, message=9)
     frames_sent = [bytes(packet / emp.EMPMessage(destination=1, tag=0x20, total=5) / Raw(b"hello"))]
@@ -374,7 +374,7 @@ class ComputedLength(Packet):
         (ComputedLength, "ComputedLength.text: no dissector can be made for this field: its length is not a multiple"),
     ],
 )
-def test_a_field_behind_one_of_unknown_size_is_refused_with_its_name(layer: type[Packet], reason: str) -> None:
+def test_a_field_after_one_of_unknown_size_is_rejected_with_its_name(layer: type[Packet], reason: str) -> None:
     module = ModuleType(layer.__module__)
     bind_layers(Ether, layer, type=ETHERTYPE)
     try:

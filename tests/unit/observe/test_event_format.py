@@ -66,7 +66,7 @@ def test_another_versions_event_is_formatted_as_far_as_possible(kind: str, facts
     assert format_event({"event": kind, **facts}).kind == kind
 
 
-def test_a_file_is_read_as_it_grows_line_by_line(tmp_path: Path) -> None:
+def test_a_growing_file_is_read_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     tail = Tail(path)
     assert tail.read() == []
@@ -82,7 +82,7 @@ def test_a_file_is_read_as_it_grows_line_by_line(tmp_path: Path) -> None:
     tail.close()
 
 
-def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_the_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "events.jsonl")
     with pytest.raises(OSError, match="it is not a regular file"):
         Tail(tmp_path / "events.jsonl").read()

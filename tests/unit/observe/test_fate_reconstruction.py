@@ -135,7 +135,7 @@ def test_a_classifier_that_takes_anothers_place_decides_from_its_first_frame_on(
     assert fates_told == [cause for _, cause in captured + captured_later]
 
 
-def test_when_frames_were_not_heard_their_numbers_are_found_again() -> None:
+def test_frame_numbers_are_recovered_after_missed_frames() -> None:
     chance = random.Random(7)
     kernel = Kernel(LOSSES[0])
     reconstruction = FateReconstruction("l", "forward", 3, LOSSES[0])
@@ -148,7 +148,7 @@ def test_when_frames_were_not_heard_their_numbers_are_found_again() -> None:
     assert [reconstruction.decide(frame, now)[0] for frame, _ in captured] == [cause for _, cause in captured]
 
 
-def test_unknown_fates_are_counted_and_not_invented() -> None:
+def test_unknown_fates_are_counted() -> None:
     reconstruction = FateReconstruction("l", "forward", 3, Impairment(loss=1.0))
     reconstruction.add(10**18, FRAMES[0])
     assert reconstruction.decide(FRAMES[0], 10**18) == ("", "")

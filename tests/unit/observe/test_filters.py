@@ -41,9 +41,7 @@ def frames(*, nics: bool = True) -> list[Frame]:
         ("before(1s) or between(3s, 4s)", [0, 3]),
     ],
 )
-def test_frames_of_which_a_condition_is_true_are_meant_and_times_begin_with_the_first(
-    text: str, numbers: list[int]
-) -> None:
+def test_a_filter_selects_frames_by_a_condition_and_times_since_the_first(text: str, numbers: list[int]) -> None:
     remote = frames()
     condition = Filter(text)
     # Frames come some at a time.
@@ -53,7 +51,7 @@ def test_frames_of_which_a_condition_is_true_are_meant_and_times_begin_with_the_
 @pytest.mark.parametrize(
     ("text", "message"), [("link == x", "link"), ("emp and not direction == forward", "direction")]
 )
-def test_a_filter_on_data_that_the_capture_lacks_is_refused(text: str, message: str) -> None:
+def test_a_filter_on_data_that_the_capture_lacks_is_rejected(text: str, message: str) -> None:
     with pytest.raises(
         TestbedError, match=f"the filter tests the {message}, which the capture does not record for n1:eth0"
     ):
@@ -74,7 +72,7 @@ def test_a_filter_on_data_that_the_capture_lacks_is_refused(text: str, message: 
         ("emp.type = 3", 10, "'=' is no part of a filter"),
     ],
 )
-def test_a_filter_that_is_none_is_an_error_that_points_at_the_column(text: str, column: int, message: str) -> None:
+def test_an_invalid_filter_is_an_error_with_its_column(text: str, column: int, message: str) -> None:
     with pytest.raises(RuleError) as raised:
         Filter(text)
     first, shown_line, marks = str(raised.value).split("\n")

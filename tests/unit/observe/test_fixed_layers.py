@@ -22,7 +22,7 @@ ROUTES = st.sampled_from([b"", b"\x81", b"\xbf\x80"])
 @pytest.mark.parametrize(("package", "stack"), STACKS)
 @PER_STACK
 @given(data=st.data(), route=ROUTES, padding=st.sampled_from([b"", bytes(3), b"more than that" * 4]))
-def test_complete_frames_are_shown_identically_and_none_is_left_to_scapy(
+def test_complete_frames_are_formatted_as_by_scapy_without_it(
     package: str, stack: str, data: st.DataObject, route: bytes, padding: bytes
 ) -> None:
     frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
@@ -35,7 +35,7 @@ def test_complete_frames_are_shown_identically_and_none_is_left_to_scapy(
 @pytest.mark.parametrize(("package", "stack"), STACKS)
 @PER_STACK
 @given(data=st.data(), cut=st.integers(0, 90), flips=st.lists(st.integers(0, 799), max_size=3))
-def test_malformed_frames_are_shown_identically(
+def test_malformed_frames_are_formatted_as_by_scapy(
     package: str, stack: str, data: st.DataObject, cut: int, flips: list[int]
 ) -> None:
     frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
@@ -47,7 +47,7 @@ def test_malformed_frames_are_shown_identically(
 
 
 @given(st.sampled_from([b"\x88\xb5", b"\x88\xb6", b"\x08\x00", b"\x00\x20"]), st.binary(max_size=90))
-def test_any_bytes_are_shown_identically(ethertype: bytes, rest: bytes) -> None:
+def test_arbitrary_bytes_are_formatted_as_by_scapy(ethertype: bytes, rest: bytes) -> None:
     raw = bytes(12) + ethertype + rest
     assert list(format_layers(raw)) == list(format_by_scapy(raw))
 
@@ -73,7 +73,7 @@ class Custom(Packet):
 
 
 @pytest.mark.parametrize(("layer", "is_fixed"), [(Small, True), (Conditional, False), (Custom, False)])
-def test_a_layer_that_does_more_than_have_fields_is_left_to_scapy(layer: type[Packet], is_fixed: bool) -> None:
+def test_layers_with_custom_methods_are_formatted_by_scapy(layer: type[Packet], is_fixed: bool) -> None:
     fixed = FixedLayers({__name__})
     bind_layers(Ether, layer, type=0x9A9D)
     try:

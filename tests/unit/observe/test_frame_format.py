@@ -52,7 +52,7 @@ def test_a_kind_is_listed_with_its_nonzero_fields_and_flags() -> None:
     assert describe(restarted_ack) == "EMP ACK message 9 frame 4, RESTARTED"
 
 
-def test_frames_that_the_protocol_would_drop_are_malformed_and_foreign_ones_are_none() -> None:
+def test_invalid_frames_are_malformed_and_foreign_frames_have_no_description() -> None:
     describe, frame = of_emp().format, data(9, 4, b"more")
     assert describe(frame[:-1] + b"X") == "EMP, broken (check)"
     assert describe(frame[:15] + b"\x09" + frame[16:]) == "EMP, broken (type)"

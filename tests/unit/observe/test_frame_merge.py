@@ -22,11 +22,11 @@ def fates_of(stamp: int, frame: bytes, text: str = "dropped", direction: str = "
 
 
 def times_and_fates(frames: Sequence[CapturedFrame]) -> list[tuple[int, str]]:
-    return [(frame.when, frame.met) for frame in frames]
+    return [(frame.when, frame.fate) for frame in frames]
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.booleans())), st.lists(st.integers(1, 120)))
-def test_frames_of_two_places_come_out_once_and_in_order(passed: list[tuple[int, bool]], until: list[int]) -> None:
+def test_frames_of_two_points_are_released_once_and_in_order(passed: list[tuple[int, bool]], until: list[int]) -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(stamp, False, b"a") for stamp, first in sorted(passed) if first])
     merge.add(N2, [(stamp, True, b"a") for stamp, first in sorted(passed) if not first])
@@ -48,17 +48,17 @@ def test_segments_of_one_frame_have_one_time_stamp_and_are_distinguished_by_cont
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a"), (10, False, b"b"), (10, False, b"c")])
     merge.add_fates([fates_of(10, b"b")])
-    assert [(frame.frame, frame.met) for frame in merge.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
+    assert [(frame.frame, frame.fate) for frame in merge.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
 
 
 def test_identical_frames_at_one_time_are_listed_once() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a")] * 3)
     merge.add_fates([fates_of(10, b"a", "first"), fates_of(10, b"a", "second")])
-    assert [frame.met for frame in merge.release(40)] == ["first", "second", ""]
+    assert [frame.fate for frame in merge.release(40)] == ["first", "second", ""]
 
 
-def test_a_stamp_that_is_a_little_off_means_the_nearest_frame_of_that_content() -> None:
+def test_a_slightly_different_timestamp_matches_the_nearest_frame_with_that_content() -> None:
     merge = FrameMerge(0)
     merge.add(
         N1,
@@ -84,7 +84,7 @@ def test_a_fate_is_listed_at_its_direction_and_where_the_frame_enters() -> None:
     merge.add(N1, [(10, False, b"a"), (20, True, b"a")])
     merge.add(N2, [(20, False, b"a")])
     merge.add_fates([fates_of(10, b"a"), fates_of(20, b"a", "corrupted", "backward")])
-    assert [(frame.point.device, frame.met) for frame in merge.release(40)] == [
+    assert [(frame.point.device, frame.fate) for frame in merge.release(40)] == [
         ("n1.eth0", "dropped"),
         ("n1.eth0", ""),
         ("n2.eth0", "corrupted"),

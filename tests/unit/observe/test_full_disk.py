@@ -20,7 +20,7 @@ def test_the_file_that_could_not_be_written_is_named() -> None:
     assert reason_of(caught.value) == "No space left on device: n1.pcapng"
 
 
-def test_a_reader_that_has_ended_is_still_recorded_as_one() -> None:
+def test_a_closed_pipe_raises_broken_pipe_error() -> None:
     """A pipe to Wireshark ends when its window is closed, which is no error worth a sentence."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -54,7 +54,7 @@ def test_a_snapshot_comes_back_from_json() -> None:
         assert from_json(json.loads(json.dumps(asdict(snapshot)))) == snapshot
 
 
-def test_keys_give_the_commands_of_machines() -> None:
+def test_commands_on_a_spread_cluster_are_those_of_machines() -> None:
     assert arguments("star", Command(("heal", "1")), ("machines", "lab.toml")) == [
         "machines", "heal", "lab.toml", "star", "1",
     ]  # fmt: skip

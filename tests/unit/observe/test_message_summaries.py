@@ -70,7 +70,7 @@ def test_its_timeline_begins_with_its_first_frame_and_lists_each_fate() -> None:
     assert len(lines) == 1 + len(LOSSY)
 
 
-def test_where_the_capture_does_not_know_nics_frames_are_counted_where_they_were_seen_first() -> None:
+def test_frames_of_a_capture_without_nics_are_counted_at_their_first_point() -> None:
     (message,) = group_frames(LOSSY, nics=False)
     assert (message.sent, message.lost, message.again) == ({"data": 4, "ack": 2}, 2, 3)
     assert Names({}).of(message) == f"{A}/{B}/7"
@@ -158,7 +158,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return codec
 
 
-def test_frames_that_name_a_message_by_handles_belong_to_the_one_that_has_taken_these_last(made_up: ModuleType) -> None:
+def test_frames_with_handles_belong_to_the_latest_message_with_these_handles(made_up: ModuleType) -> None:
     a, b = raw(A), raw(B)
 
     def exchange(number: int, window: int) -> list[bytes]:

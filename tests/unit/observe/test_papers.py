@@ -104,7 +104,7 @@ def test_more_than_three_rows_do_not_calibrate() -> None:
     assert any("expected at most 3" in problem for problem in document_problems(GOOD + more_rows))
 
 
-def test_emp_has_one_and_another_name_is_refused() -> None:
+def test_emp_has_a_paper_and_an_unknown_name_is_rejected() -> None:
     assert paper_of("emp").title.startswith("EMP: Zero-copy")
     with pytest.raises(NotFoundError, match="did you mean 'emp'"):
         paper_of("em")

@@ -20,7 +20,7 @@ def test_a_value_is_shown_with_its_unit(key: str, value: object, text: str) -> N
     assert format_value(key, value) == text
 
 
-def test_a_heading_has_no_unit_and_times_have_the_one_in_which_they_are_one_at_least() -> None:
+def test_a_heading_has_no_unit_and_times_have_the_largest_fitting_unit() -> None:
     assert [heading(key) for key in ("p50_ns", "aggregate_bit_s", "requests_per_s", "o_s_ns")] == [
         "p50", "aggregate", "requests/s", "o s",
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def test_a_heading_has_no_unit_and_times_have_the_one_in_which_they_are_one_at_l
     [("p99_ns", Sense.LESS), ("cpu_ns", Sense.LESS), ("asked_again", Sense.LESS), ("bandwidth_bit_s", Sense.MORE),
      ("keys_per_s", Sense.MORE), ("fairness", Sense.MORE), ("count", Sense.NONE), ("moved_bytes", Sense.NONE)],
 )  # fmt: skip
-def test_less_of_a_time_and_more_of_a_rate_is_better(key: str, sense: Sense) -> None:
+def test_lower_times_and_higher_rates_are_better(key: str, sense: Sense) -> None:
     assert sense_of(key) is sense
 
 

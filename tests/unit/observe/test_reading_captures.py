@@ -71,7 +71,7 @@ def test_a_capture_truncated_anywhere_gives_its_complete_frames_and_reports_the_
 
 
 @given(st.binary(max_size=60), FRAMES, st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 255)), max_size=5))
-def test_any_bytes_are_read_or_reported_as_a_damaged_capture(
+def test_arbitrary_bytes_are_read_or_reported_as_a_damaged_capture(
     rubbish: bytes, frames: list[tuple[int, int, bytes, pcapng.Bound, str]], flips: list[tuple[int, int]]
 ) -> None:
     damaged_bytes = bytearray(capture(frames))
@@ -87,7 +87,7 @@ def test_any_bytes_are_read_or_reported_as_a_damaged_capture(
             continue
 
 
-def test_frames_before_the_damage_are_given_first() -> None:
+def test_frames_before_the_damage_are_returned_first() -> None:
     intact = capture([(0, 5, b"x" * 60, "inbound", "")])
     reader = CaptureReader("it")
     assert len(reader.feed(intact + struct.pack("<II", 6, 13) + bytes(40))) == 1
@@ -194,7 +194,7 @@ def test_frames_that_are_not_ethernet_are_skipped_and_counted() -> None:
         (b"\x0a\x0d\x0d\x0a\x1c\x00\x00\x00abcdefgh", "x is damaged at byte 8: invalid byte order 'abcd'"),
     ],
 )
-def test_a_file_that_is_no_capture_is_reported(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_of_another_format_is_reported(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(BrokenCaptureError) as raised:

@@ -102,7 +102,7 @@ def test_errors_are_of_all_predicted_rows_and_by_table(paper: Paper) -> None:
     assert scores_found.errors["latency"].worst == 0.25
 
 
-def test_of_twenty_errors_eighteen_are_at_most_the_90th_percentile() -> None:
+def test_the_90th_percentile_of_twenty_errors_is_the_eighteenth() -> None:
     errors = Errors.of([number / 100 * (-1) ** number for number in range(20, 0, -1)])
     assert (errors.rows, errors.p90, errors.worst) == (20, 0.18, 0.2)
     assert errors.median == pytest.approx(0.105)
@@ -118,7 +118,7 @@ def test_a_broken_shape_fails(paper: Paper) -> None:
     assert [failure.partition(":")[0] for failure in scores(paper, 10, 15, 19).failures] == ["it grows"]
 
 
-def test_a_prediction_fails_where_it_is_two_points_worse_than_the_kept_one(paper: Paper) -> None:
+def test_a_prediction_two_points_worse_than_the_recorded_one_fails(paper: Paper) -> None:
     kept_errors = {"latency, 1": 10, "latency, 2": 22, "latency, 4": 30, "beside": 22}
     assert scores(paper, 10, 22, 30, kept=kept_errors).failures == []
     assert scores(paper, 10, 22.39, 29.3, kept=kept_errors).failures == []
@@ -130,7 +130,7 @@ def test_a_prediction_fails_where_it_is_two_points_worse_than_the_kept_one(paper
     assert scores(paper, 10, 19, 39, kept=kept_errors).failures == []  # better
 
 
-def test_a_row_that_is_not_kept_has_no_former_error(paper: Paper) -> None:
+def test_an_unrecorded_row_has_no_previous_error(paper: Paper) -> None:
     assert scores(paper, 10, 99, 30, kept={"latency, 4": 30}).failures == []
 
 

@@ -83,7 +83,7 @@ def test_a_truncated_frame_is_described_by_its_protocol() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x81", b"\0", b"\0\7what?", bytes(46)])
-def test_a_frame_with_the_ethertype_and_a_wrong_crc_belongs_to_none_unless_its_packet_type_is_claimed(
+def test_a_frame_with_a_wrong_crc_has_no_protocol_unless_its_packet_type_is_registered(
     rest: bytes,
 ) -> None:
     wrong_frame = ACK[:14] + rest
@@ -136,7 +136,7 @@ print(json.dumps([formatted, sorted(map(str, known_fields().flow_fields()))]))
 """
 
 
-def test_a_package_with_its_own_packet_type_is_equal_to_a_builtin_one(tmp_path: Path) -> None:
+def test_an_external_packet_type_is_described_like_a_builtin_one(tmp_path: Path) -> None:
     package, metadata = tmp_path / "outside", tmp_path / "outside-1.dist-info"
     package.mkdir()
     metadata.mkdir()

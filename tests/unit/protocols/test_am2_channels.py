@@ -230,7 +230,7 @@ def test_generations_wrap_around() -> None:
         {"refused": 0}, {"timeout": 0}, {"timeout": 200, "longest_timeout": 100}, {"retries": 0},
     ],
 )  # fmt: skip
-def test_invalid_settings_are_refused(settings: dict[str, int]) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"\d"):
         Settings(**settings)
 

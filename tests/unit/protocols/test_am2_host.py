@@ -143,7 +143,7 @@ def test_requests_to_an_empty_index_are_refused() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(-1,), (1 << 32,), tuple(range(17))])
-def test_invalid_arguments_are_refused_without_effect(arguments: tuple[int, ...]) -> None:
+def test_invalid_arguments_are_rejected_without_effect(arguments: tuple[int, ...]) -> None:
     host = Host()
     endpoint = host.endpoint()
     with pytest.raises(ValueError, match="at most 16 integers"):
@@ -155,7 +155,7 @@ def test_invalid_arguments_are_refused_without_effect(arguments: tuple[int, ...]
     assert endpoint.try_request(0, 1, 1)
 
 
-def test_data_that_is_too_long_is_refused_without_effect() -> None:
+def test_oversized_data_is_rejected_without_effect() -> None:
     endpoint = Host().endpoint()
     with pytest.raises(ValueError, match="at most 1024"):
         endpoint.try_request_medium(0, 1, bytes(1025))
@@ -175,7 +175,7 @@ def test_handlers_have_numbers_from_1_on() -> None:
             endpoint.set_handler(number, print)
 
 
-def test_tag_and_segment_are_written_to_the_page_wherever_it_is() -> None:
+def test_tag_and_segment_are_written_to_the_page_in_host_or_nic_memory() -> None:
     host = Host()
     endpoint = host.endpoint(resident=False)
     endpoint.tag = 99
@@ -368,7 +368,7 @@ def test_requested_regions_are_mapped_and_excess_ones_of_non_resident_endpoints_
 # Waiting.
 
 
-def test_waiting_with_an_empty_event_mask_is_refused() -> None:
+def test_waiting_with_an_empty_event_mask_is_rejected() -> None:
     host = Host()
     endpoint = host.endpoint()
     endpoint.event_mask = Events.NONE

@@ -72,7 +72,7 @@ def test_an_answer_equals_the_codecs(
 
 
 @given(st.integers(0, 8 * 60 - 1), st.booleans())
-def test_a_bit_that_was_changed_is_found(bit: int, is_answer: bool) -> None:
+def test_a_flipped_bit_is_detected(bit: int, is_answer: bool) -> None:
     prefix = frame_prefix(TO, OWN, codec.KIND_ACK if is_answer else codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
     frame = (
         build_answer(prefix, 1, 2, 3, 4, b"")

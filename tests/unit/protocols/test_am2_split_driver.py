@@ -44,7 +44,7 @@ def lets_go(card: SharedNic, endpoint: int) -> None:
 # Whose frame another host gets.
 
 
-def test_a_host_gets_a_frame_when_two_others_have_all() -> None:
+def test_a_host_gets_a_frame_if_two_others_have_all() -> None:
     card = shared_nic()
     first, second, third = (card.number(host) for host in range(3))
     card.create(first)
@@ -400,7 +400,7 @@ def test_messages_of_a_detached_host_are_not_resent_forever() -> None:
     assert [packet.origin for packet in card.take_packets()] == [second]
 
 
-def test_a_host_inherits_nothing_of_the_former_one_in_its_slot() -> None:
+def test_a_host_inherits_nothing_from_its_slots_previous_host() -> None:
     card = shared_nic()
     first = card.number(0)
     card.create(first)
@@ -590,7 +590,7 @@ def test_all_hosts_are_notified_of_a_restarted_peer_and_of_nothing_else_of_each_
     assert notifications == [(host, 1, layout.LOST) for host in range(card.settings.max_hosts)]
 
 
-def test_a_silent_peer_is_sent_a_keepalive_for_the_host_that_waits_and_its_loss_is_told_to_all() -> None:
+def test_a_silent_peer_gets_a_keepalive_for_the_waiting_host_and_all_hosts_are_notified_of_its_loss() -> None:
     keepalive = 1_000 * MILLISECOND
     card = SharedNic(Settings(frames=3, stay=0, attempt=0, keepalive=keepalive, retries=3), 3)
     endpoints = [card.number(host) for host in range(3)]
@@ -615,7 +615,7 @@ def test_a_silent_peer_is_sent_a_keepalive_for_the_host_that_waits_and_its_loss_
     assert card.host_notifications == [(host, 1, layout.LOST) for host in range(card.settings.max_hosts)]
 
 
-def test_the_loss_of_a_reply_is_told_to_the_host_of_its_requester() -> None:
+def test_the_loss_of_a_reply_is_reported_to_the_requesters_host() -> None:
     card = shared_nic(3)
     endpoints = [card.number(host) for host in range(3)]
     for endpoint in endpoints:

@@ -73,7 +73,7 @@ def test_scapys_layer_and_rules_read_the_bytes_that_the_codec_writes(
 
 
 @given(st.data())
-def test_every_pair_of_nodes_has_a_circuit_of_its_own(data: st.DataObject) -> None:
+def test_every_pair_of_nodes_has_its_own_circuit(data: st.DataObject) -> None:
     nodes = data.draw(st.integers(2, MAX_NODES))
     numbers = st.integers(0, nodes - 1)
     source, destination = data.draw(numbers), data.draw(numbers)
@@ -91,7 +91,7 @@ def test_circuits_of_no_nodes_are_known_as_such() -> None:
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(CELL, [CELL]), (3 * CELL, [CELL] * 3), (CELL + 7, [CELL, 7]), (0, [0])])
-def test_a_frame_of_several_cells_is_taken_apart(size: int, sizes: list[int]) -> None:
+def test_a_frame_of_several_cells_is_split(size: int, sizes: list[int]) -> None:
     payload = bytes(number % 251 for number in range(size))
     cells = list(cells_of(HEAD + payload))
     assert [len(part) - ETHERNET for part in cells] == sizes

@@ -87,7 +87,7 @@ def test_an_error_is_one_sentence_and_leaves_the_codec_unchanged(tmp_path: Path)
     assert codec.read_text() == "# before\n"
 
 
-def test_an_unknown_package_is_a_one_line_error(tmp_path: Path) -> None:
+def test_an_unknown_package_is_an_error_of_one_line(tmp_path: Path) -> None:
     process = run_codegen(tmp_path, "FLOW = ()\n", "letters")
     assert (process.returncode, process.stderr) == (2, "letters: there is no module letters: it has the Scapy layers\n")
 

@@ -127,7 +127,7 @@ def test_a_buffer_is_the_hosts_again_when_its_transfer_is_done() -> None:
 
 
 @pytest.mark.parametrize("source", [2, -1, 0xFFFE])
-def test_a_node_that_does_not_exist_is_refused(source: int) -> None:
+def test_a_nonexistent_node_is_rejected(source: int) -> None:
     _, (host, _) = joined_nics()
     with pytest.raises(ValueError, match="source must be 0 to 1"):
         host.post_receive(source, 0, bytearray(1))
@@ -247,7 +247,7 @@ def test_memory_is_not_accessible_after_it_was_unpinned() -> None:
         (stat.INDIRECT, 0, 0),
     ],
 )
-def test_an_invalid_format_is_refused(kind: int, pages: int, index: int) -> None:
+def test_an_invalid_format_is_rejected(kind: int, pages: int, index: int) -> None:
     """Too many pages, too few, a chain beyond the last descriptor, a fourth format."""
     nic = BareNic()
     page = nic.memory.pin(memoryview(bytearray(PAGE)))
@@ -343,7 +343,7 @@ def test_segments_of_any_length_make_one_message() -> None:
     assert nic.shown == [1, 4]
 
 
-def test_invalid_tags_and_buffers_are_refused() -> None:
+def test_invalid_tags_and_buffers_are_rejected() -> None:
     _, (host, _) = joined_nics()
     for tag in (-1, 1 << 32):
         with pytest.raises(ValueError, match="tag"):

@@ -37,7 +37,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG)
-def test_invalid_values_are_refused_by_the_constructor_and_by_assignment(name: str, value: int, message: str) -> None:
+def test_invalid_values_are_rejected_by_the_constructor_and_by_assignment(name: str, value: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Settings(**{name: value})
     settings = Settings()
@@ -78,7 +78,7 @@ def test_descriptors_do_not_change() -> None:
     assert settings.descriptors == 8
 
 
-def test_unknown_settings_are_refused() -> None:
+def test_unknown_settings_are_rejected() -> None:
     with pytest.raises(AttributeError):
         Settings().units = 4  # type: ignore[attr-defined]
 

@@ -51,7 +51,7 @@ def test_of_mappers_started_together_the_lowest_number_leads() -> None:
     assert sum(mapper.counters.elections for mapper in network.mappers.values()) > 1
 
 
-def test_a_lower_number_that_comes_later_takes_over() -> None:
+def test_a_mapper_with_a_lower_number_takes_over() -> None:
     cables = star(5)
     network = Myrinet(cables[1:], hosts=[0])
     assert network.settle() is not None
@@ -74,7 +74,7 @@ def test_a_leader_that_dies_has_a_successor_that_makes_later_tables() -> None:
     assert network.now - start_time < 3 * Settings().patience
 
 
-def test_a_network_that_falls_apart_has_two_leaders_and_one_again_when_it_heals() -> None:
+def test_a_partitioned_network_has_two_leaders_until_it_heals() -> None:
     cables = plug_cables([("a", "b"), *((number, "a" if number < 3 else "b") for number in range(6))])
     network = Myrinet(cables)
     assert network.settle() is not None
@@ -153,7 +153,7 @@ def test_a_vanished_switch_or_a_moved_host_triggers_another_exploration() -> Non
     assert network.settle() is not None
 
 
-def test_two_hosts_whose_cables_are_exchanged_are_found_where_they_are() -> None:
+def test_two_hosts_with_exchanged_cables_are_mapped_at_their_new_ports() -> None:
     network = Myrinet(star(6))
     assert network.settle() is not None
     (first, second) = cables = [network.cables[3], network.cables[4]]
@@ -172,7 +172,7 @@ def test_a_leader_that_finds_later_tables_of_another_makes_later_ones() -> None:
     assert {table.version for table in network.tables.values()} == {(51, 0)}
 
 
-def test_parts_of_tables_that_are_lost_are_sent_again_without_another_look() -> None:
+def test_lost_parts_of_tables_are_resent_without_another_exploration() -> None:
     lossy = Myrinet(star(8), loss=0.2, seed=3, settings=Settings(watch=20 * SECOND, patience=100 * SECOND, chunk=530))
     assert lossy.settle(2 * SECOND) is not None
     assert lossy.mappers[0].counters.parts_sent > 7
@@ -217,7 +217,7 @@ def test_elements_unreachable_anyway_are_no_reason_to_explore() -> None:
     assert network.mappers[2].counters.hints_sent == network.mappers[0].counters.hints_received == 0
 
 
-def test_a_network_is_explored_again_now_and_then() -> None:
+def test_a_network_is_explored_periodically() -> None:
     network = Myrinet(star(3), settings=Settings(refresh=1 * SECOND))
     network.run(5 * SECOND)
     leader = network.mappers[0].counters
@@ -296,7 +296,7 @@ def test_a_probe_that_an_earlier_incarnation_has_sent_answers_none() -> None:
     assert mapper.mapper.counters.answers_received == 1
 
 
-def test_answers_that_contradict_each_other_are_a_reason_to_begin_anew() -> None:
+def test_contradictory_replies_restart_the_exploration() -> None:
     mapper = Alone(0)
     mapper.run(0)
     while not mapper.mapper.counters.contradictions:
@@ -326,7 +326,7 @@ def test_word_of_a_better_leader_that_is_never_heard_of_is_believed_for_a_while(
     assert mapper.mapper.leads
 
 
-def test_a_table_of_a_mapper_that_does_not_lead_is_not_taken() -> None:
+def test_a_table_of_a_mapper_other_than_the_leader_is_rejected() -> None:
     mapper = Alone(5)
     mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
     fields = {"epoch": 9, "part": 0, "parts": 1, "payload": b"\0"}
@@ -337,7 +337,7 @@ def test_a_table_of_a_mapper_that_does_not_lead_is_not_taken() -> None:
     assert mapper.mapper.table.version == (9, 2)
 
 
-def test_a_table_is_installed_when_all_its_parts_have_come_in_whatever_order() -> None:
+def test_a_table_is_installed_when_all_parts_have_arrived_in_any_order() -> None:
     mapper = Alone(5)
     entry = [bytes((0, number)) + address(number) + bytes((1, 0x81)) for number in (1, 2, 3)]
     for part in (2, 0, 2, 0):

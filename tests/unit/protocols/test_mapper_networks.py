@@ -43,7 +43,7 @@ EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES)
 
 
 @EVERY_SHAPE
-def test_a_network_is_mapped_as_it_is_and_its_routes_cannot_deadlock(shape: str, record_property: Note) -> None:
+def test_a_network_is_mapped_correctly_and_its_routes_cannot_deadlock(shape: str, record_property: Note) -> None:
     network = Myrinet(SHAPES[shape])
     settle_time = network.settle()
     assert settle_time is not None
@@ -60,9 +60,7 @@ def test_a_network_is_mapped_as_it_is_and_its_routes_cannot_deadlock(shape: str,
 
 @EVERY_SHAPE
 @pytest.mark.parametrize(("loss", "damage"), [(0.1, 0.0), (0.02, 0.03)], ids=["lost", "damaged"])
-def test_a_network_that_loses_or_damages_frames_on_every_cable_is_mapped_as_it_is(
-    shape: str, loss: float, damage: float
-) -> None:
+def test_a_network_that_loses_and_corrupts_frames_is_mapped_correctly(shape: str, loss: float, damage: float) -> None:
     if shape == "NOW" and not LONG:
         loss, damage = loss / 5, damage / 5
     network = Myrinet(SHAPES[shape], loss=loss, damage=damage, seed=1)
@@ -116,7 +114,7 @@ def test_a_random_failure_is_found_and_routed_around_and_so_is_its_repair(record
     record_property("note", f"mapping, {GRAPHS // 2} failures and repairs: {longest // MILLISECOND} ms at most")
 
 
-def test_a_cable_within_one_switch_is_mapped_and_taken_by_no_route() -> None:
+def test_a_cable_within_one_switch_is_mapped_and_used_by_no_route() -> None:
     for hosts in (1, 2):
         ends: list[tuple[str | int, str | int]] = [("a", "b"), ("b", "b"), ("b", "c"), ("c", "c"), (0, "a")]
         network = Myrinet(plug_cables(ends + [(number, "c") for number in range(1, hosts)]))

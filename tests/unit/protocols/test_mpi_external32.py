@@ -44,7 +44,7 @@ def packed(datatype: Datatype, buffer: Any) -> str:
         (MPI.LONG.Dup(), array("l", [5]), "00000005"),
     ],
 )
-def test_numbers_are_big_endian_without_padding_and_come_back(datatype: Datatype, buffer: Any, expected: str) -> None:
+def test_numbers_are_packed_big_endian_without_padding(datatype: Datatype, buffer: Any, expected: str) -> None:
     assert packed(datatype, buffer) == expected
     raw = memoryview(buffer).cast("B")
     count = len(raw) // datatype.extent
@@ -74,7 +74,7 @@ def test_long_doubles_keep_every_bit() -> None:
     np.testing.assert_array_equal(back, values)
 
 
-def test_unpackable_objects_are_refused() -> None:
+def test_unsupported_packing_is_rejected() -> None:
     out = bytearray(4)
     for error_class, call in (
         (ERR_CONVERSION, lambda: MPI.LONG.Pack_external(NAME, array("l", [1 << 31]), out, 0)),

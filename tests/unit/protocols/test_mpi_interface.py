@@ -300,7 +300,7 @@ def test_subarrays_and_structures() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, MPI.Datatype) else "",
 )
-def test_a_datatype_tells_how_it_was_made(
+def test_a_datatype_returns_its_envelope_and_contents(
     datatype: MPI.Datatype, envelope: tuple[int, int, int], contents: tuple[list[int], list[int]]
 ) -> None:
     """MPI 4.1, section 5.1.13."""
@@ -313,7 +313,7 @@ def test_a_datatype_tells_how_it_was_made(
     assert MPI.Datatype(datatype).combiner == combiner
 
 
-def test_structures_and_predefined_datatypes_tell_how_they_were_made() -> None:
+def test_structures_and_predefined_datatypes_return_their_envelopes() -> None:
     record = MPI.Datatype.Create_struct([1, 2], [0, 8], [MPI.INT, MPI.DOUBLE])
     assert record.envelope == (3, 2, 0, 2, MPI.COMBINER_STRUCT)
     assert record.contents == ([2, 1, 2], [0, 8], [], [MPI.INT, MPI.DOUBLE])

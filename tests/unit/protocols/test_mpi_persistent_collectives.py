@@ -118,7 +118,7 @@ def test_every_call_has_a_persistent_form_with_the_result_of_the_blocking_one() 
         assert set(expected) - set(results) <= {"Gather", "Gatherv", "Reduce"}, "results of the root"
 
 
-def test_neighbours_exchange_blocks_again_and_again() -> None:
+def test_neighbours_exchange_blocks_repeatedly() -> None:
     async def program(comm: Comm) -> list[list[int]]:
         ring = await comm.Create_cart([SIZE], [True])
         assert isinstance(ring, Topocomm)
@@ -158,7 +158,7 @@ async def barrier_or_none(comm: Comm) -> Prequest | None:
         return None
 
 
-def test_a_freed_call_gives_its_context_back_once_it_is_complete() -> None:
+def test_a_freed_call_releases_its_context_when_complete() -> None:
     async def program(comm: Comm) -> None:
         made = []
         while (request := await barrier_or_none(comm)) is not None:

@@ -41,7 +41,7 @@ def test_the_ethertype_is_free_or_the_one_that_is_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Pigeon", "2pigeons", "class", "carrier-pigeon", "../pigeon", "", "_pigeon", "täube"])
-def test_an_impossible_package_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_invalid_package_name_is_rejected(name: str, tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match="a name that a Python package can have"):
         write_package(name, tmp_path / "new")
     assert not list(tmp_path.iterdir())
@@ -51,13 +51,13 @@ def test_an_impossible_package_name_is_refused(name: str, tmp_path: Path) -> Non
     ("name", "reason"),
     [("emp", "protocol 'emp'"), ("atm", "'atm'"), ("json", "module 'json'"), ("pytest", "module 'pytest'")],
 )
-def test_a_name_in_use_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+def test_a_name_in_use_is_rejected(name: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match=reason):
         write_package(name, tmp_path / "new")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("of great value")
     for folder in (tmp_path, tmp_path / "mine"):
         with pytest.raises(ConflictError, match="exists: choose another folder"):
@@ -65,6 +65,6 @@ def test_a_folder_that_exists_stays_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_the_templates_codec_is_the_one_that_its_layers_make() -> None:
+def test_the_templates_codec_equals_the_one_generated_from_its_layers() -> None:
     source = generate(import_module(f"{postcard.__name__}.frames"), "python -m protocols.core.codegen postcard")
     assert Path(codec.__file__).read_text().partition('"""\n')[2] == source.partition('"""\n')[2]

@@ -108,7 +108,7 @@ def test_a_node_that_never_answers_is_unreachable_after_the_resends() -> None:
     assert pair.sent == ["CONNECT"] * 4
 
 
-def test_impossible_addresses_and_endpoints_are_refused() -> None:
+def test_impossible_addresses_and_endpoints_are_rejected() -> None:
     pair = EndpointPair(connects=False)
     for node, index in ((2, 0), (-1, 0), (1, 256), (1, -1)):
         with pytest.raises(MxError, match="no endpoint"):
@@ -323,7 +323,7 @@ def test_a_synchronous_send_is_done_only_when_its_message_has_been_received() ->
     assert buffer == b"held"
 
 
-def test_too_many_segments_are_refused() -> None:
+def test_too_many_segments_are_rejected() -> None:
     pair = EndpointPair()
     buffer, request = pair.receive(MAX_SEGMENTS)
     pair.finish(pair.ends[0].isend([b"s"] * MAX_SEGMENTS, pair.to[0], 5), request)
@@ -616,7 +616,7 @@ def test_the_handler_may_disconnect() -> None:
     assert pair.counter(0, "resent") == 0
 
 
-def test_ibuffered_tells_whether_the_buffer_is_free() -> None:
+def test_ibuffered_returns_whether_the_buffer_is_free() -> None:
     pair = EndpointPair(Settings(zombies=0))
     pair.lose = lambda _: True
     small_send, large_send = pair.send(b"abc"), pair.send(pattern(40_000))

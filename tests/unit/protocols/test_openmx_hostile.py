@@ -124,7 +124,7 @@ def test_the_driver_survives_random_commands(seed: int) -> None:
     assert buffer == b"data"
 
 
-def test_a_ring_of_a_wrong_size_is_refused() -> None:
+def test_a_ring_of_a_wrong_size_is_rejected() -> None:
     pair = EndpointPair(connects=False)
     for entries in (0, 1, 31, 16_385, 1 << 40):
         pair.ends[0].write(command(Op.OPEN, 7, session=1, length=entries, address=pair.ends[0]._ring_address))

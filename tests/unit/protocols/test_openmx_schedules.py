@@ -27,7 +27,7 @@ MOST = 3_000
 
 
 @pytest.mark.timeout(3600)
-def test_whatever_happens_messages_arrive_once_in_order_and_unchanged(
+def test_messages_arrive_once_in_order_and_unchanged_under_random_faults(
     record_property: Callable[[str, object], None],
 ) -> None:
     record_property("note", f"random schedules of Open-MX: {CASES:,} from {FIRST} on")

@@ -115,7 +115,7 @@ def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message:
 
 
 @given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
-def test_any_payload_is_read_or_refused(payload: bytes) -> None:
+def test_any_payload_is_decoded_or_rejected(payload: bytes) -> None:
     message = unpack(payload)
     min_size = 0 if payload[0] >> 6 == BYTES else 4
     assert (message is None) == (crc10(payload) != 0 or not min_size <= payload[-2] >> 2 <= LONG)

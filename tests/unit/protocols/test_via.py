@@ -159,7 +159,7 @@ def test_a_lost_frame_loses_its_message_at_the_unreliable_level_and_the_next_one
 
 
 @pytest.mark.parametrize("size", [8, 4096])
-def test_a_frame_that_comes_twice_is_taken_once_at_the_unreliable_level(size: int) -> None:
+def test_duplicates_are_dropped_at_the_unreliable_level(size: int) -> None:
     """Every level delivers at most once (section 2.5)."""
     pair = NicPair(Settings(reliability=int(Reliability.UNRELIABLE)))
     receives = [Descriptor(data=(pair.memory[1].segment(),)) for _ in range(2)]

@@ -165,7 +165,7 @@ def test_a_completion_queue_that_a_call_waits_for_is_not_destroyed_and_a_destroy
             call()
 
 
-def test_numbers_of_vis_begin_anew_and_pass_over_those_in_use() -> None:
+def test_numbers_of_vis_wrap_around_and_skip_those_in_use() -> None:
     pair = NicPair()
     nic, ptag = pair.nics[0], pair.memory[0].ptag
     nic._last_vi = MAX_VIS - 2

@@ -88,7 +88,7 @@ def test_a_reliable_send_is_done_when_its_data_is_in_the_targets_memory(level: R
     assert send.status == Done.DONE
 
 
-def test_levels_above_the_providers_are_refused() -> None:
+def test_levels_above_the_providers_are_rejected() -> None:
     pair = NicPair(UNRELIABLE)
 
     async def create() -> None:

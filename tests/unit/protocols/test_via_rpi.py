@@ -88,7 +88,7 @@ def test_a_destroyed_receive_matches_no_message() -> None:
     assert bytes(forgotten.buffer) == b"\0"
 
 
-def test_impossible_arguments_are_refused() -> None:
+def test_impossible_arguments_are_rejected() -> None:
     _, (first, _) = ranks()
     with pytest.raises(ValueError, match=r"ranks must be 0 to 1, got \[2\]"):
         first.addprocs([2]).send(None)

@@ -131,7 +131,7 @@ def test_a_later_message_to_a_rank_beyond_the_slots_fails_too() -> None:
         run(ranks.wires, send())
 
 
-def test_slots_that_suffice_for_no_connection_are_told() -> None:
+def test_too_few_slots_for_a_connection_are_an_error() -> None:
     ranks = Ranks(2, slots=8)
     [error] = run(ranks.wires, send_error(ranks.comms[0], 1))
     assert "cannot be connected: the NIC's 8 descriptors suffice for 0 connections" in error
@@ -151,7 +151,7 @@ def test_messages_are_sent_in_parts_no_longer_than_a_transfer_of_the_provider() 
     assert bytes(buffer) == data
 
 
-def test_a_provider_with_shorter_transfers_than_mpi_needs_is_told() -> None:
+def test_a_provider_with_transfers_too_short_for_mpi_is_an_error() -> None:
     ranks = Ranks(2, max_transfer=63)
     [error] = run(ranks.wires, send_error(ranks.comms[0], 1))
     assert "rank 1 cannot be connected: max_transfer must be 64 or more, got 63" in error

@@ -32,7 +32,7 @@ class Sent:
 @pytest.mark.parametrize(
     "own_address", [b"\x02\xc3\x11\x22\x33\x44", b"\x00\x1b\x21\x00\x00\x01", b"\xfe\xff\xff\xff\xff\xff"]
 )
-def test_functions_have_addresses_of_their_own(own_address: bytes) -> None:
+def test_functions_have_distinct_addresses(own_address: bytes) -> None:
     addresses = [address_of(own_address, function) for function in range(MAX_FUNCTIONS)]
     assert addresses[0] == own_address
     assert len(set(addresses)) == MAX_FUNCTIONS

@@ -67,7 +67,7 @@ def a_descriptor(rng: random.Random, memory: memoryview, index: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
+def test_arbitrary_writes_of_hosts_do_not_make_the_firmware_fail(seed: int) -> None:
     rng = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     violators: list[AttachedHost] = []
@@ -124,7 +124,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
         host.close()
 
 
-def test_a_self_send_of_any_length_is_sent_in_pieces() -> None:
+def test_a_self_send_of_any_length_is_fragmented() -> None:
     """The list names the same pages repeatedly: far more bytes than the heap has."""
     wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attach_host()
@@ -140,7 +140,7 @@ def test_a_self_send_of_any_length_is_sent_in_pieces() -> None:
     host.close()
 
 
-def test_a_message_in_too_many_pieces_is_refused() -> None:
+def test_a_message_of_too_many_fragments_is_rejected() -> None:
     """Each piece costs the agent more memory than it costs the host."""
     wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     layout = Layout(64, SPLIT_DRIVER.descriptors, 1 << 16)

@@ -61,7 +61,7 @@ def test_separate_counters_continue_too(tmp_path: Path) -> None:
     assert Process(path, a=text).carry(3, 2, 1) == [True, False, True]
 
 
-def test_rules_of_other_names_texts_and_directions_have_counts_of_their_own(tmp_path: Path) -> None:
+def test_rules_of_other_names_texts_and_directions_have_separate_counts(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     assert Process(path, a="drop nth(2)").carry(1) == [False]
     assert Process(path, b="drop nth(2)", a="drop nth(3)").carry(1, 1) == [False, True]

@@ -110,6 +110,6 @@ def test_rules_and_loads_are_slowed_and_other_quantities_stay() -> None:
 
 
 @pytest.mark.parametrize("messages", [{"jitter_file": "a.csv"}, {"rate_trace": "b.csv"}, {"rate": "5bit"}])
-def test_a_fault_that_cannot_be_slowed_is_refused(messages: dict[str, str]) -> None:
+def test_a_fault_that_cannot_be_slowed_is_rejected(messages: dict[str, str]) -> None:
     with pytest.raises(UnsupportedError):
         slow_fault(Impair(on="n1", at="1ms", **messages), 10)

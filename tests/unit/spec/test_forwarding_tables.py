@@ -98,7 +98,7 @@ def test_a_broadcast_arrives_once_and_a_unicast_takes_a_shortest_path(descriptio
 
 
 @given(descriptions(max_nodes=6))
-def test_any_cluster_has_this_property(description: Description) -> None:
+def test_any_cluster_is_forwarded_on_shortest_paths_without_duplicates(description: Description) -> None:
     check(resolve(description))
 
 

@@ -16,7 +16,7 @@ FRAME = bytes(12) + b"\x88\xb7" + bytes(50)
 
 
 @pytest.mark.parametrize("key", ["minimum_frame", "overhead", "cell_size"])
-def test_a_size_on_the_wire_without_a_rate_is_refused(key: str) -> None:
+def test_a_size_on_the_wire_without_a_rate_is_rejected(key: str) -> None:
     with pytest.raises(DescriptionError, match=rf"{key}: found {key} without a rate, expected a rate as well"):
         resolve(Cluster.star(2, **{key: 48}))
     for rate in ("1gbit", "unlimited"):

@@ -58,7 +58,7 @@ def test_a_value_of_the_wrong_type_is_reported_with_its_path(box: Any, sentence:
             check(value, kind, location)
 
 
-def test_a_value_without_a_path_is_called_it() -> None:
+def test_a_value_without_a_path_is_called_it_in_the_error() -> None:
     with pytest.raises(ValueError, match=r"^it: found 1, expected text$"):
         check(1, str)
 

@@ -228,7 +228,7 @@ def test_attributes_of_a_node_are_kept() -> None:
     ids=["node added", "link added", "switch added", "node added in front", "last node removed", "first node removed"],
 )
 @pytest.mark.parametrize("description", [Description.star(5), Description.ring(5), Description.fat_tree(4)])
-def test_an_edit_moves_nothing_of_the_others(description: Description, grown: object) -> None:
+def test_an_edit_changes_no_address_of_other_nodes(description: Description, grown: object) -> None:
     assert callable(grown)
     if description.name == "star-5":
         description = description.model_copy(update={"switches": (*description.switches, SaidSwitch(name="s3"))})

@@ -93,13 +93,13 @@ def test_toml_and_python_give_equal_elements() -> None:
     )
 
 
-def test_a_scenario_written_out_is_the_same_one() -> None:
+def test_a_scenario_survives_writing_and_reading() -> None:
     storm = Scenario.from_toml(STORM)
     assert Scenario.from_toml(storm.to_toml()) == storm
     assert storm.name == "storm"
 
 
-def test_a_file_gives_its_name_and_where_its_files_are(tmp_path: Path) -> None:
+def test_a_file_determines_the_scenarios_name_and_base_directory(tmp_path: Path) -> None:
     path = tmp_path / "mobile.toml"
     path.write_text(fault(kind='"impair"', on='"n1"', at='"1s"', rate_trace='"lte.trace"'))
     scenario = Scenario.load(path)
@@ -189,7 +189,7 @@ def test_a_toml_syntax_error_is_reported_with_its_line() -> None:
         Scenario.from_toml("[[fault]]\nkind = \n")
 
 
-def test_when_faults_come() -> None:
+def test_the_times_of_a_fault_follow_from_its_keys() -> None:
     one_hour = 3600 * SECOND
     assert Crash(on="n1", at="2s").times(one_hour) == [(2 * SECOND, None)]
     assert Crash(on="n1", from_="2s", to="3s").times(one_hour) == [(2 * SECOND, 3 * SECOND)]
@@ -204,7 +204,7 @@ def test_when_faults_come() -> None:
         Flap(on="n1", at=0, every="1us", for_="1us").times(SECOND)
 
 
-def test_the_schema_accepts_correct_files_and_refuses_others() -> None:
+def test_the_schema_accepts_correct_files_and_rejects_others() -> None:
     schema = scenarios.json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)

@@ -105,7 +105,7 @@ def test_a_shape_has_switches_of_the_requested_kind_with_the_required_ports() ->
         Description.back_to_back(kind="myrinet")
 
 
-def test_options_of_a_builder_are_the_same_as_toml() -> None:
+def test_options_of_a_builder_equal_those_of_toml() -> None:
     built = Description.star(4, name="mine", seed=7, delay="10us", loss="1%")
     text = """
     name = "mine"
@@ -121,7 +121,7 @@ def test_options_of_a_builder_are_the_same_as_toml() -> None:
     assert resolve(built).links[3].backward.delay == 10_000
 
 
-def test_the_bottleneck_of_a_dumbbell_has_impairments_of_its_own() -> None:
+def test_the_bottleneck_of_a_dumbbell_has_its_own_impairments() -> None:
     built = Description.dumbbell(2, 2, bottleneck={"rate": "10mbit"}, delay="1ms")
     text = 'shape = "dumbbell"\nleft = 2\nright = 2\nbottleneck = {rate = "10mbit"}\n'
     assert built == parse(f'name = "dumbbell-4"\n[generate]\n{text}[defaults.link]\ndelay = "1ms"', "x")
@@ -159,7 +159,7 @@ def test_a_subclass_builds_and_loads_itself() -> None:
     assert Cluster.load("star-4") == Cluster.star(4)
 
 
-def test_parts_given_in_python_equal_the_same_in_toml() -> None:
+def test_elements_made_in_python_equal_those_of_toml() -> None:
     built = Description(
         name="pair",
         defaults=Defaults(mtu=9000, link=Impairments(delay="1ms")),

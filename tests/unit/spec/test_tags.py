@@ -71,7 +71,7 @@ TAGS = st.lists(st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,20}\Z"), max_size=
 
 @settings(deadline=None, max_examples=50)
 @given(descriptions(), st.data())
-def test_they_are_written_back_and_kept_with_the_state(description: Description, data: st.DataObject) -> None:
+def test_tags_are_written_to_toml_and_kept_in_the_state(description: Description, data: st.DataObject) -> None:
     nodes = [node.model_copy(update={"tags": data.draw(TAGS)}) for node in description.nodes]
     links = [link.model_copy(update={"tags": data.draw(TAGS)}) for link in description.links]
     tagged = description.model_copy(update={"nodes": tuple(nodes), "links": tuple(links)})
@@ -174,14 +174,14 @@ def test_a_tag_selects_the_nodes_and_links_that_have_it() -> None:
     assert nodes_of(RACKS, ["all"]) == ["n1", "n2", "n3"]
 
 
-def test_where_one_node_is_wanted_a_tag_is_one_nodes() -> None:
+def test_a_tag_in_place_of_a_node_must_have_one_node() -> None:
     assert node_of(RACKS, "@client") == "n1"
     assert node_of(RACKS, "n3") == "n3"
     with pytest.raises(NotFoundError, match=r"@rack1 means 2 nodes \(n1, n2\), and one is needed"):
         node_of(RACKS, "@rack1")
 
 
-def test_an_unused_tag_is_refused_with_the_nearest_or_with_all() -> None:
+def test_an_unknown_tag_is_rejected_with_the_nearest_or_all_tags() -> None:
     with pytest.raises(NotFoundError, match="nothing in cluster racks has the tag 'rakc1'; did you mean '@rack1'"):
         nodes_of(RACKS, ["@rakc1"])
     with pytest.raises(NotFoundError, match="has the tag 'zzz'; there are client, rack1, slow"):

@@ -138,7 +138,7 @@ def test_the_schema_accepts_a_shipped_topology(name: str) -> None:
         '[generate]\nshape = "start"\nnodes = 3',
     ],
 )
-def test_the_schema_refuses_errors_that_an_editor_can_mark(text: str) -> None:
+def test_the_schema_rejects_errors_that_an_editor_can_mark(text: str) -> None:
     assert not validator().is_valid(tomllib.loads(text))
 
 

@@ -62,14 +62,14 @@ def test_an_invalid_duration_lists_the_units(text: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["5m", "5 M"])
-def test_minutes_and_milliseconds_are_not_guessed_at(text: str) -> None:
+def test_an_ambiguous_unit_is_an_error(text: str) -> None:
     with pytest.raises(UnitError, match="could be either '5min' or '5ms'"):
         parse_duration(text)
     assert not re.fullmatch(units.DURATION_PATTERN, text)
 
 
 @pytest.mark.parametrize("text", ["0", 0, "0mbit", 0.0])
-def test_a_limit_of_0_is_refused_with_the_ways_to_write_unlimited_and_blocked(text: object) -> None:
+def test_a_limit_of_0_is_rejected_with_the_forms_for_unlimited_and_blocked(text: object) -> None:
     with pytest.raises(UnitError, match="'unlimited'; where nothing is to pass, a loss of '100%'"):
         units.parse_limit(text)
 
@@ -87,7 +87,7 @@ def test_a_rate_is_neither_negative_nor_nan_nor_infinite(text: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["101%", 1.01, "-1%", float("nan"), "five", "5 percent", False])
-def test_a_probability_of_101_percent_is_refused(text: object) -> None:
+def test_a_probability_of_101_percent_is_rejected(text: object) -> None:
     with pytest.raises(UnitError, match="0%"):
         parse_probability(text)
 

@@ -29,15 +29,15 @@ def test_the_part_for_the_compiled_build_runs_it() -> None:
     assert build() == COMPILED or parts.PART != "compiled"
 
 
-def test_the_version_and_a_run_tell_the_build() -> None:
+def test_the_version_and_a_run_report_the_build() -> None:
     command = [sys.executable, "-c", "from testbed.cli.entry import main; main()", "--version"]
     completed = subprocess.run(command, capture_output=True, text=True, check=True)
     assert completed.stdout.rstrip().endswith(f", {build()}")
     assert run_environment()["build"] == build()
 
 
-def test_doctor_tells_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_report, "probe", list)
-    compiled = next(ability for ability in machine_report.abilities() if ability.name == "compiled")
-    assert compiled.there is (build() == COMPILED)
+    compiled = next(capability for capability in machine_report.capabilities() if capability.name == "compiled")
+    assert compiled.available is (build() == COMPILED)
     assert compiled.detail == f"the modules that run per frame and per event are {build()}"

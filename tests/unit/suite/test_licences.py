@@ -118,7 +118,7 @@ APART_MODULES = {module for package in APART.values() for module in package["mod
 
 
 @pytest.mark.timeout(120)
-def test_commands_that_need_scapy_import_no_package_that_is_apart(tmp_path: Path) -> None:
+def test_commands_that_import_scapy_import_no_package_with_an_incompatible_licence(tmp_path: Path) -> None:
     run = ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=2", "--set", "sizes=4", "--output", "run"]
     commands = [[*run, "--codec", "scapy", "--capture"], ["decode", "run"], ["dissector", "-o", "testbed.lua"]]
     modules = modules_of(tmp_path, f"COMMANDS = {commands}\n{MODULES}")
@@ -136,7 +136,7 @@ print(*sorted(name for name in sys.modules if "." not in name))
 """
 
 
-def test_rooms_that_need_packages_that_are_apart_import_no_scapy(tmp_path: Path) -> None:
+def test_modules_that_import_packages_of_incompatible_licences_import_no_scapy(tmp_path: Path) -> None:
     modules = modules_of(tmp_path, ROOMS)
     assert {"bcrypt", "nacl", "paramiko"} <= modules
     assert "scapy" not in modules

@@ -28,7 +28,7 @@ def run_with_programs(folder: Path, *command: str) -> subprocess.CompletedProces
     return subprocess.run([bash, *command], env={"PATH": str(folder)}, capture_output=True, text=True, check=False)
 
 
-def test_an_ordinary_user_is_told_all_missing_packages_at_once(tmp_path: Path) -> None:
+def test_all_missing_packages_are_reported_to_an_ordinary_user_at_once(tmp_path: Path) -> None:
     ended = run_with_programs(tmp_path, f"{REPOSITORY}/ci/demo")
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
@@ -100,7 +100,7 @@ def test_the_demonstration_runs_interpreted_without_a_compiler_or_on_request(
     assert not [line for line in printed if "compiled" in line]
 
 
-def test_daemons_are_found_though_their_folder_is_not_on_the_path_of_a_user(tmp_path: Path) -> None:
+def test_daemons_outside_a_users_path_are_found(tmp_path: Path) -> None:
     daemon = next((path for path in Path("/usr/sbin").iterdir() if path.is_file()), None)
     assert daemon is not None
     script = f"source {REPOSITORY}/ci/environment; need {daemon.name} a-package; need not-there another"

@@ -33,7 +33,7 @@ def test_builtin_entries_are_registered_like_external_ones() -> None:
     assert registry.load(registry.WORKLOADS, "pingpong") is PingPong
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_and_with_all() -> None:
+def test_an_unknown_name_is_rejected_with_the_nearest_and_all_names() -> None:
     with pytest.raises(
         NotFoundError, match=r"no workload is called 'pingpnog' — did you mean 'pingpong'\?; there are .*comb"
     ):
@@ -42,7 +42,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_with_all() -> None:
         registry.load(registry.PROTOCOLS, "sctp")
 
 
-def test_the_first_package_on_the_path_counts_and_broken_files_do_not_matter(
+def test_the_first_package_on_the_path_is_used_and_damaged_files_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in {

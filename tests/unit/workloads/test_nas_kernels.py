@@ -80,7 +80,7 @@ def test_a_random_number_is_computed_without_its_predecessors() -> None:
     assert [next(numbers_of_stream) for _ in range(3000)] == numbers(1, 3000).tolist()
 
 
-def test_pieces_of_the_keys_are_the_keys() -> None:
+def test_chunks_of_keys_equal_the_complete_sequence() -> None:
     problem = IS["A"]
     all_keys = make_keys(problem, 100, 3 << 19)
     assert np.array_equal(np.concatenate(list(key_chunks(problem, 100, 3 << 19))), all_keys)
@@ -88,7 +88,7 @@ def test_pieces_of_the_keys_are_the_keys() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 32])
-def test_blocks_of_the_matrix_are_the_matrix(ranks: int) -> None:
+def test_blocks_of_the_matrix_equal_the_complete_matrix(ranks: int) -> None:
     problem = CG["S"]
     complete_range = (0, problem.order)
     vector = np.linspace(0, 1, problem.order)

@@ -85,7 +85,7 @@ def test_all_errors_are_reported_at_once_with_the_expected_value_and_the_nearest
         assert message_part in message
 
 
-def test_a_setting_without_a_default_must_be_given_and_one_that_cannot_be_is_refused() -> None:
+def test_a_setting_without_a_default_is_required_and_an_unsupported_type_is_rejected() -> None:
     with pytest.raises(DescriptionError, match="count: expected a value"):
         choose(Needed)
     with pytest.raises(DescriptionError, match="count must not be 0"):
@@ -99,7 +99,7 @@ def test_a_functions_keywords_are_its_settings() -> None:
         choose(plain, {"tag": 1})
 
 
-def test_a_workload_that_has_its_settings_takes_no_others() -> None:
+def test_a_workload_with_given_settings_accepts_no_others() -> None:
     assert choose(Needed(count=3)).settings == {"count": 3, "other": 1}
     with pytest.raises(DescriptionError, match="already has its settings"):
         choose(Needed(count=3), {"count": 4})
@@ -111,7 +111,7 @@ def test_settings_on_the_command_line_are_pairs() -> None:
         pairs(("nothing",))
 
 
-def test_sizes_that_shrink_are_refused() -> None:
+def test_decreasing_sizes_are_rejected() -> None:
     with pytest.raises(ValueError, match="sizes that grow"):
         parse_sizes("8..4")
     assert parse_sizes("0..4") == (0, 1, 2, 4)
