@@ -77,12 +77,6 @@ NOTIFY_OFFSET: Final = 17
 """Offset of the flag by which the host asks to be notified of a free send slot."""
 
 
-def tag_of(page: memoryview) -> int:
-    """Read the endpoint's tag."""
-    tag: int = TAG.unpack_from(page)[0]
-    return tag
-
-
 def set_tag(page: memoryview, tag: int) -> None:
     TAG.pack_into(page, 0, tag)
 

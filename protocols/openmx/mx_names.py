@@ -11,8 +11,6 @@ SMALL_MAX: Final = 128
 """Maximum bytes of a message whose data is in its command."""
 MEDIUM_MAX: Final = 32_768
 """Maximum bytes of an eager message, sent in fragments; the receiver pulls longer ones."""
-SHARED_MEDIUM_MAX: Final = 4_096
-"""Maximum bytes of an eager message between endpoints of one node."""
 MAX_FRAGMENTS: Final = 32
 MAX_FRAGMENT: Final = 8_192
 """Maximum bytes of a fragment, or of a pull reply, on links with jumbo frames."""

@@ -365,14 +365,14 @@ class Card:
 
     # Frames.
 
-    def send_frame(self, vi: Vi, kind: int, flags: int, sequence: int, total: int = 0) -> None:
+    def send_frame(self, vi: Vi, kind: int, flags: int, sequence: int) -> None:
         """Send a frame without data to the remote end of a VI, with low priority."""
         peer = vi.peer
         assert peer is not None
         peer.send_later(
             partial(
                 self.codec.pack_frame, peer.address, self.address, kind, flags, self.incarnation, peer.incarnation,
-                vi.peer_vi, vi.peer_session, vi.number, vi.session, sequence, 0, total, 0, 0,
+                vi.peer_vi, vi.peer_session, vi.number, vi.session, sequence, 0, 0, 0, 0,
             )
         )  # fmt: skip
 

@@ -159,11 +159,11 @@ def end_programs(cluster: str, inodes: Iterable[int], grace: float = GRACE, host
         raise KernelError(f"the programs of cluster {cluster} cannot be ended: {error}") from error
 
 
-def remove_name(name: str, grace: float = GRACE) -> None:
+def remove_name(name: str) -> None:
     """Remove a named namespace and the processes in it."""
     path = str(namespaces.NAMES / name)
     if namespaces.is_namespace(path):
-        end_programs(namespace_names.cluster_of(name), [os.stat(path).st_ino], grace)
+        end_programs(namespace_names.cluster_of(name), [os.stat(path).st_ino], GRACE)
     namespaces.remove_name(name)
 
 

@@ -34,21 +34,19 @@ NO_BASELINE: Final = "no counters were read at the beginning of the span: machin
 _MAX_SECONDS: Final = 3600.0
 
 
-def baseline(cluster: Target = None, store: Store | None = None) -> CounterSnapshot:
+def baseline(cluster: Target = None) -> CounterSnapshot:
     """Read the counters of the emulator and the machine before a run, for its `verdict`."""
-    store = store or Store()
+    store = Store()
     return read_counters(store, _state(store, cluster))
 
 
-def verdict(
-    cluster: Target = None, since: CounterSnapshot | int = 0, *, table: Table = TABLE, store: Store | None = None
-) -> Verdict:
+def verdict(cluster: Target = None, since: CounterSnapshot | int = 0, *, table: Table = TABLE) -> Verdict:
     """Judge a past span by events, the relay's report, and counters of the classifiers and the kernel, without probes.
 
     since: a `baseline`, or a time on the monotonic clock in nanoseconds. With only a time, the machine and configured losses
     are not judged, and the relay's lateness counts from the relay's start. Raises NotFoundError.
     """
-    store = store or Store()
+    store = Store()
     state = _state(store, cluster)
     before = since if isinstance(since, CounterSnapshot) else CounterSnapshot(since)
     if state.end_reason:
@@ -75,9 +73,9 @@ def verdict(
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 
-def nodes_taken_down(cluster: Target, since: int, store: Store | None = None) -> set[str]:
+def nodes_taken_down(cluster: Target, since: int) -> set[str]:
     """Return the nodes with a link that was taken down at or after `since`, monotonic nanoseconds. Raises NotFoundError."""
-    store = store or Store()
+    store = Store()
     state = _state(store, cluster)
     cut = spans.taken_down(state, list(event_log.read(store.directory(state.name))), since)
     return {end.owner for link in state.layout.links if link.name in cut for end in (link.a, link.b)}

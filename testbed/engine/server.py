@@ -64,9 +64,9 @@ class Server:
             raise RuntimeError(f"server {self.name!r} has no loop: tasks cannot use it, only reserve()")
         return Until(self.reserve(self._loop.now(), cost))
 
-    def utilisation(self, now: int, since: int = 0) -> float:
-        """Return the share of the time from `since` until now in which the server was busy. since: before the first job."""
-        return (self.busy - self._future_cost(now)) / (now - since) if now > since else 0.0
+    def utilisation(self, now: int) -> float:
+        """Return the share of the time until now in which the server was busy."""
+        return (self.busy - self._future_cost(now)) / now if now > 0 else 0.0
 
     def _future_cost(self, now: int) -> int:
         """Return the part of the reserved cost that lies after now."""

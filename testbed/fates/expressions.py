@@ -74,9 +74,9 @@ def parse(text: str, fields: Fields, links: Collection[str] = ()) -> tuple[Fate,
     return _Parser(text, fields, links).rule()
 
 
-def parse_filter(text: str, fields: Fields, links: Collection[str] = ()) -> Condition:
+def parse_filter(text: str, fields: Fields) -> Condition:
     """Parse a filter of captured frames: a condition without an action and without selections. Raises RuleError."""
-    return _Parser(text, fields, links, "filter").filter()
+    return _Parser(text, fields, (), "filter").filter()
 
 
 class _Parser:

@@ -219,11 +219,10 @@ def brought_up(
     name: str,
     constraints: Constraints,
     origin: str,
-    asked: ConfiguredDatapath = "auto",
 ) -> Iterator[str]:
     """Spread a cluster for the duration of the block; yield its name. It also ends with the workers, so that a
     controller that dies leaves nothing behind."""
-    up(running, plan_spread(running, layout, name, constraints), name, origin, asked, lasting=False)
+    up(running, plan_spread(running, layout, name, constraints), name, origin, "auto", lasting=False)
     try:
         yield name
     except BaseException:  # raised instead of later errors of a lost machine, which has not taken its part down

@@ -39,14 +39,14 @@ class Network:
         self._outgoing: dict[End, SimDirection] = {}
         self._incoming: dict[End, SimDirection] = {}
         self._recording = recording
-        self._models: dict[str, tuple[Fabric, Model, Driver]] = {}  # by kind
+        self._models: dict[str, tuple[Fabric, Model, Driver]] = {}  # by kind of link
         classifier = Classifier(fields if rules is None else rules.fields)
         options = FateOptions(
             seed, rules=rules, fields=fields, classifier=classifier, files={} if files is None else files, log=log
         )
-        switches = {switch.name: switch.kind for switch in layout.switches}
+        switches = {switch.name for switch in layout.switches}
         on_drop = None if recording is None else recording.drop
-        for kind in dict.fromkeys([*switches.values(), *(link.kind for link in layout.links)]):
+        for kind in dict.fromkeys(link.kind for link in layout.links):
             fabric = overrides[kind] if overrides and kind in overrides else fabrics.fabric(kind)
             model = fabric.network(on_drop=on_drop)
             self._models[kind] = fabric, model, Driver(loop, model)

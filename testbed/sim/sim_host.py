@@ -153,16 +153,14 @@ def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ..
 
 class FunctionPort(Port):
     """The port that the functions of a NIC share. A frame from one function to another is looped back in the NIC: a switch
-    would not send it back. A frame to its sender goes through the network. unknown_destinations: number of received frames
-    for no function."""
+    would not send it back. A frame to its sender goes through the network; a received frame for no function is dropped."""
 
-    __slots__ = ("_loop", "_out", "_receivers", "unknown_destinations")
+    __slots__ = ("_loop", "_out", "_receivers")
 
     def __init__(self, loop: Loop, port: Port) -> None:
         self._loop = loop
         self._out = port
         self._receivers: dict[bytes, Receive] = {}
-        self.unknown_destinations = 0
 
     def set_receiver(self, address: bytes, receive: Receive) -> None:
         """Pass frames for a function's address to it from now on."""
@@ -192,5 +190,3 @@ class FunctionPort(Port):
         elif frame[0] & _GROUP:
             for function in self._receivers.values():
                 function(now, frame)
-        else:
-            self.unknown_destinations += 1

@@ -26,7 +26,6 @@ from testbed.engine.tracebacks import program_line, with_readable_stack
 from testbed.engine.waitables import DeadlockError
 from testbed.errors import NotFoundError, TestbedError
 from testbed.fabric.interface import Fabric, Receive, discard
-from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
@@ -92,7 +91,6 @@ class Simulation:
         profile: Profile | Prices = IDEAL,
         seed: int | None = None,
         rules: RuleSet | None = None,
-        fields: Fields | None = None,
         files: Mapping[str, str] | None = None,
         folder: Path | None = None,
         log: Callable[[Record], object] | None = None,
@@ -101,10 +99,9 @@ class Simulation:
         """Build the cluster.
 
         profile: costs of all nodes, or of each. seed: replaces the description's. rules: the rule set for injected rules;
-        None: no rules can be injected. fields: the header fields that identify flows; default: all known fields; not used if
-        `rules` is set. files: path -> text of the files that impairments name. folder: for the capture, the fates and the
-        trace; None: not written. log: called with every fate that is not a pass. fabrics: replace the registered fabrics, by
-        kind of switch, for example with other times.
+        None: no rules can be injected. files: path -> text of the files that impairments name. folder: for the capture, the
+        fates and the trace; None: not written. log: called with every fate that is not a pass. fabrics: replace the
+        registered fabrics, by kind of switch, for example with other times.
         """
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
         prices = profile if isinstance(profile, Prices) else Prices(profile)
@@ -124,7 +121,7 @@ class Simulation:
         self.network: Final = Network(
             self.loop,
             self.layout,
-            known_fields() if fields is None else fields,
+            known_fields(),
             seed=self.layout.seed if seed is None else seed,
             rules=rules,
             files=files,

@@ -32,8 +32,6 @@ from testbed.spec.names import HIGHEST_PORT
 from testbed.spec.parser import read_list
 from testbed.spec.problems import MismatchError, format_value, item, join_alternatives, nearest
 
-SSH_PORT = 22
-
 SMALLEST_UNDERLAY_MTU = 576
 """RFC 791: minimum datagram size that every IPv4 host accepts."""
 

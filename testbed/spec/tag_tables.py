@@ -17,14 +17,16 @@ from testbed.spec.elements import Link, Node
 from testbed.spec.names import check_tag
 from testbed.spec.problems import MismatchError, below, format_value, item, nearest
 
+_PATH = "tags"
+
 
 def add_tags(
-    nodes: Sequence[Node], links: Sequence[Link], table: object, path: str = "tags"
+    nodes: Sequence[Node], links: Sequence[Link], table: object
 ) -> tuple[tuple[Node, ...], tuple[Link, ...], list[Problem]]:
     """Return the elements with the table's tags added to their tags, and the table's problems."""
     problems: list[Problem] = []
     if not isinstance(table, Mapping):
-        return tuple(nodes), tuple(links), [Problem(path, format_value(table), "a table: TAG = [nodes and links]")]
+        return tuple(nodes), tuple(links), [Problem(_PATH, format_value(table), "a table: TAG = [nodes and links]")]
     elements: dict[str, list[Element]] = {}
     for node in nodes:
         elements.setdefault(node.name, []).append(node)
@@ -34,11 +36,11 @@ def add_tags(
     tags_of: dict[int, list[str]] = {}
     suggestions_left = 20  # comparing names is slow, and more suggestions do not help
     for tag, names in table.items():
-        tag_path = below(path, str(tag))
+        tag_path = below(_PATH, str(tag))
         try:
             check_tag(tag)
         except MismatchError as error:
-            problems.append(Problem(path, format_value(tag), error.expected, error.suggestion))
+            problems.append(Problem(_PATH, format_value(tag), error.expected, error.suggestion))
         if not isinstance(names, (list, tuple)):
             problems.append(Problem(tag_path, format_value(names), "a list of nodes and links"))
             continue

@@ -18,7 +18,6 @@ from testbed import Cluster
 from testbed.controller.conformance.parity import differing_flows, fates_by_flow
 from testbed.controller.runs.agents import agents
 from testbed.fates.records import Record
-from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link
@@ -99,7 +98,7 @@ async def exchange(am: ActiveMessages, _node: Node) -> list[str]:
 
 
 def simulate(description: Cluster, records: list[Record]) -> dict[str, list[str]]:
-    with Simulation(description, plug(PAGING), fields=known_fields(), log=records.append) as simulation:
+    with Simulation(description, plug(PAGING), log=records.append) as simulation:
         tasks = {name: simulation.spawn(name, exchange) for name in simulation.nodes}
         simulation.run(timeout=60_000_000_000)
         assert all(node.agent.firmware.counter_values()["unloaded"] for node in simulation.nodes.values())

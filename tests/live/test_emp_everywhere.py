@@ -66,7 +66,7 @@ def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: 
     """The n-th frame of a flow has the same fate in both modes, even if its content differs."""
     description = Cluster.star(3, loss="5%", delay="1ms", seed=7)
     simulated: list[Record] = []
-    with Simulation(description, emp.plug(), fields=known_fields(), log=simulated.append) as simulation:
+    with Simulation(description, emp.plug(), log=simulated.append) as simulation:
         tasks = {name: simulation.spawn(name, exchange) for name in simulation.nodes}
         simulation.run(timeout=60_000_000_000)
         expected = {name: task.result() for name, task in tasks.items()}

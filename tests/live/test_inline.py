@@ -17,7 +17,7 @@ from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE as EMP
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster
-from testbed.controller.runs.agents import SPIN, Placement, agents, all_shared
+from testbed.controller.runs.agents import SPIN, Placement, agents
 from testbed.errors import TestbedError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.frame_socket import FrameSocket
@@ -117,7 +117,12 @@ def test_a_process_polls_before_it_blocks_unless_there_are_more_nodes_than_cores
 
 @pytest.mark.parametrize(
     ("processors", "shared", "spin"),
-    [(2, None, 0), (3, None, SPIN), (4, all_shared(split_driver()), 0), (5, all_shared(split_driver()), SPIN)],
+    [
+        (2, None, 0),
+        (3, None, SPIN),
+        (4, Placement(split_driver=split_driver(), share_all=True), 0),
+        (5, Placement(split_driver=split_driver(), share_all=True), SPIN),
+    ],
     ids=["two on two", "two on three", "four on four", "four on five"],
 )
 def test_processes_spin_only_with_a_spare_core(

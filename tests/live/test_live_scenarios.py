@@ -35,7 +35,7 @@ from testbed.spec.fault_models import (
 )
 from testbed.workloads.form import Comm, Node
 from tests.live.machine_state import eventually
-from tests.sim.test_starts_again import ends_at_the_barrier, knows_how_often_it_was_started
+from tests.sim.test_program_restarts import check_number_of_starts, check_restart_at_barrier
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -197,12 +197,12 @@ def test_a_new_incarnation_receives_retransmissions_to_the_previous_one(tmp_path
     assert result.results["n2"] == "hello"
 
 
-def test_a_program_knows_how_often_it_was_started() -> None:
-    knows_how_often_it_was_started("live")
+def test_a_program_has_its_number_of_starts() -> None:
+    check_number_of_starts("live")
 
 
 def test_a_restarted_rank_at_a_barrier_ends_the_run_with_an_error_of_one_line() -> None:
-    ends_at_the_barrier("live")
+    check_restart_at_barrier("live")
 
 
 def test_the_run_waits_for_restarted_nodes(tmp_path: Path) -> None:

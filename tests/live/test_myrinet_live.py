@@ -15,7 +15,7 @@ from testbed import Cluster, RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
 from testbed.cluster.startup import bring_up
-from testbed.controller.runs.agents import agents, all_shared
+from testbed.controller.runs.agents import Placement, agents
 from testbed.controller.verdict.verdicts import Grade
 from testbed.runtime.nodes.run_orders import Dilation, Program, ProgramNode
 from testbed.sim.sim_node import SimNode
@@ -173,7 +173,11 @@ def test_the_agent_of_a_shared_nic_obeys_stop_and_go() -> None:
     """A NIC sends nothing before it has received GO, so every received frame shows that the agent processes GO."""
     with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
         with agents(
-            cluster, emp.plug(), EMP, {"n1": transfer, "n2": transfer}, placement=all_shared(split_driver())
+            cluster,
+            emp.plug(),
+            EMP,
+            {"n1": transfer, "n2": transfer},
+            placement=Placement(split_driver=split_driver(), share_all=True),
         ) as run:
             outcome = run.wait(TIMEOUT)
         assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "NIC lost")

@@ -14,7 +14,7 @@ from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster, Grade, run
-from testbed.controller.runs.agents import agents, all_shared
+from testbed.controller.runs.agents import Placement, agents
 from testbed.controller.runs.run_options import Codec, Mode, Nics
 from testbed.errors import UnsupportedError
 from testbed.observe.recorded import read_run
@@ -24,7 +24,7 @@ from tests.live.emp_exchange import SIZES, exchange_messages
 from tests.live.machine_state import eventually
 from tests.live.testbed_command import testbed
 
-SHARED = all_shared(split_driver())
+SHARED = Placement(split_driver=split_driver(), share_all=True)
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -1,4 +1,4 @@
-"""A browser for the tests of a file that need one."""
+"""A browser, one for the tests of a file."""
 
 from __future__ import annotations
 

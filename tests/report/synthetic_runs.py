@@ -35,7 +35,7 @@ def write_run(
     result: Mapping[str, object] | None = None,
     **requested: object,
 ) -> Path:
-    """A run that is over. result: instead of one that is trusted; {} for a run that never ended."""
+    """Write the folder of a completed run. result: instead of a trusted one; {} for a run that never ended."""
     document: dict[str, Any] = {
         "kind": "workload", "cluster": cluster, "workload": "pingpong", "form": "pingpong", "settings": {"count": 1000},
         "protocol": "emp", "codec": "generated", "mode": "live", "seed": 0, "repeat": 1, "began": 1_700_000_000.0,
@@ -55,7 +55,7 @@ def write_run(
 
 
 def ping_pong_rows(factor: float = 1.0, repeats: int = 1, sizes: Iterable[int] = SIZES) -> list[dict[str, object]]:
-    """Rows of ping-pong; each repetition is a little slower than the previous one."""
+    """Return rows of ping-pong; each repetition is a little slower than the previous one."""
     rows: list[dict[str, object]] = []
     for repeat in range(repeats):
         for index, size in enumerate(sizes):
@@ -70,7 +70,7 @@ def ping_pong_rows(factor: float = 1.0, repeats: int = 1, sizes: Iterable[int] =
 
 
 def message_rows(zero: int) -> list[dict[str, object]]:
-    """Rows of a workload that writes one for each message: 99 in a second."""
+    """Return rows of a workload that writes one for each message: 99 in a second."""
     return [
         {"node": "n1", "clock_ns": zero + number * 10**7, "trip_ns": 1000 + number, "moved_bytes": 9}
         for number in range(99)
@@ -78,9 +78,9 @@ def message_rows(zero: int) -> list[dict[str, object]]:
 
 
 def fault_events(what: str, begin: int, end: int | None, zero: int, name: str = "fault[1]") -> list[dict[str, object]]:
-    """The events of a fault, in ns since the programs began at the clock's `zero`."""
-    facts = {"time": 0, "fault": name, "kind": "impair", "what": what}
-    begins = {**facts, "clock": zero + begin, "event": "fault begins", "at": begin, "begun": begin, "in_force": begin}
-    ends = {**facts, "clock": zero + (end or 0), "event": "fault ends", "at": end, "with_the_run": False,
+    """Return the events of a fault. begin, end: ns since the programs' start at the clock's `zero`."""
+    common = {"time": 0, "fault": name, "kind": "impair", "what": what}
+    begins = {**common, "clock": zero + begin, "event": "fault begins", "at": begin, "begun": begin, "in_force": begin}
+    ends = {**common, "clock": zero + (end or 0), "event": "fault ends", "at": end, "with_the_run": False,
             "counted": {"frames": 100, "loss": 9}, "had_effect": True}  # fmt: skip
     return [begins] if end is None else [begins, ends]

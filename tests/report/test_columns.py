@@ -1,4 +1,4 @@
-"""Rows as columns: a column has the values of the rows, and a malformed line affects no other line."""
+"""Rows as columns: the values of the rows, also beside malformed lines."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_columns_have_the_keys_of_rows_by_kind(tmp_path_factory, rows) -> None:
         assert kind.first == own_rows
         for key in keys:
             values = [row[key] for row in own_rows]
-            for found_value, value in zip(kind.frame[key], values, strict=True):
-                if isinstance(found_value, float):
-                    assert found_value == float(value)
+            for column_value, value in zip(kind.frame[key], values, strict=True):
+                if isinstance(column_value, float):
+                    assert column_value == float(value)
                 elif isinstance(value, str | None):
-                    assert found_value == (value or "")
+                    assert column_value == (value or "")
                 else:
-                    assert type(value)(json.loads(found_value.lower())) == value
+                    assert type(value)(json.loads(column_value.lower())) == value
 
 
-def test_a_column_that_turns_into_text_later_is_all_text(tmp_path: Path, monkeypatch) -> None:
+def test_a_column_with_some_text_is_all_text(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(columns, "_CHUNK_LINES", 2)
     (kind,) = read_kinds(write_rows(tmp_path, '{"a": 1}\n{"a": 2}\n{"a": "x"}\n{"a": 2}\n'))
     assert list(kind.frame["a"]) == ["1", "2", "x", "2"]
@@ -67,7 +67,7 @@ def test_a_clock_of_nanoseconds_is_exact(tmp_path: Path) -> None:
     assert int(kind.column("clock_ns")[0]) == clock
 
 
-def test_rows_with_keys_of_their_own_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_the_number_of_kinds_of_rows_is_limited(tmp_path: Path) -> None:
     kinds = read_kinds(write_rows(tmp_path, "".join(json.dumps({f"key{number}": 1}) + "\n" for number in range(500))))
     assert len(kinds) == 100
 

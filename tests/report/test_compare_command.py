@@ -1,4 +1,4 @@
-"""testbed compare in CI: its exit code reports a regression, and every unusable input gives an error."""
+"""testbed compare in CI: exit codes for regressions, and errors for unusable input."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def noisy(factor: float, seed: int, repeats: int = 10) -> list[dict[str, object]
     ]  # fmt: skip
 
 
-def test_a_run_is_as_good_as_itself_and_as_another_of_its_kind(tmp_path: Path) -> None:
+def test_equal_and_equivalent_runs_do_not_differ(tmp_path: Path) -> None:
     first, second = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1, 2), repeat=10)
-    for other_run in (first, second):
-        comparison = run_compare(first, other_run)
+    for run in (first, second):
+        comparison = run_compare(first, run)
         assert comparison.exit_code == 0, comparison.output
         assert "4 no difference" in comparison.output
 
 
-def test_a_regression_is_exit_code_1_and_an_improvement_is_none(tmp_path: Path) -> None:
+def test_a_regression_is_exit_code_1_and_an_improvement_is_0(tmp_path: Path) -> None:
     good_run, bad_run = (
         write_run(tmp_path / "a", noisy(1, 1), repeat=10),
         write_run(tmp_path / "b", noisy(1.2, 2), repeat=10),
     )
     comparison = run_compare(good_run, bad_run)
     assert comparison.exit_code == 1
-    assert "4 worse" in comparison.output  # latency is more, bandwidth is less
+    assert "4 worse" in comparison.output  # latency is higher, bandwidth is lower
     comparison = run_compare(bad_run, good_run)
     assert comparison.exit_code == 0
     assert "4 better" in comparison.output
 
 
-def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
+def test_options_set_the_threshold_and_the_measures(tmp_path: Path) -> None:
     good_run, bad_run = (
         write_run(tmp_path / "a", noisy(1, 1), repeat=10),
         write_run(tmp_path / "b", noisy(1.2, 2), repeat=10),
@@ -70,7 +70,7 @@ def test_too_few_repetitions_are_undecided_and_the_required_number_is_reported(t
     assert "run --repeat 5" in comparison.output
 
 
-def test_simulations_under_the_same_seed_are_exact_and_under_another_they_are_not(tmp_path: Path) -> None:
+def test_simulations_are_compared_exactly_only_with_equal_seeds(tmp_path: Path) -> None:
     first, slower = (
         write_run(tmp_path / name, ping_pong_rows(factor), mode="sim") for name, factor in (("a", 1), ("b", 1.1))
     )
@@ -78,7 +78,7 @@ def test_simulations_under_the_same_seed_are_exact_and_under_another_they_are_no
     assert run_compare(first, write_run(tmp_path / "c", ping_pong_rows(1.1), mode="sim", seed=5)).exit_code == 0
 
 
-def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_left_out(tmp_path: Path) -> None:
+def test_the_runs_in_a_directory_are_samples_without_invalid_and_unfinished_ones(tmp_path: Path) -> None:
     for number in range(6):
         write_run(tmp_path / "before" / f"run-{number}", noisy(1, number, 1), seed=number)
         write_run(tmp_path / "after" / f"run-{number}", noisy(1.3, 50 + number, 1), seed=number)
@@ -91,8 +91,8 @@ def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_l
     assert "6 and 6" in comparison.output
 
 
-def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: Path) -> None:
-    """A thousand messages of one run are one sample: they do not tell how runs vary."""
+def test_all_rows_of_a_repetition_are_one_sample(tmp_path: Path) -> None:
+    """A thousand messages of one run are one sample: they do not show the variation between runs."""
     first, second = (
         write_run(tmp_path / name, [{"node": "n1", "trip_ns": base + number % 7} for number in range(1000)])
         for name, base in (("a", 1000), ("b", 2000))
@@ -112,7 +112,7 @@ def test_differing_options_are_named(tmp_path: Path) -> None:
     assert "differs: setting count (1000, 7)" in comparison.output
 
 
-def test_the_document_matches_its_schema(tmp_path: Path) -> None:
+def test_the_json_output_matches_its_schema(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", [{"node": "n1", "asked_again": 0, "p50_ns": 5}], mode="sim")
     second = write_run(tmp_path / "b", [{"node": "n1", "asked_again": 3, "p50_ns": 5}], mode="sim")
     comparison = run_compare(first, second, "--json")
@@ -141,18 +141,18 @@ def test_incomparable_runs_are_exit_code_2_and_an_error_of_one_line(tmp_path: Pa
     comparison = run_compare(first, second)
     assert comparison.exit_code == 2
     assert len(comparison.stderr.splitlines()) == 1
-    assert_says(comparison, sentence)
+    assert_error(comparison, sentence)
 
 
 def test_missing_damaged_or_newer_runs_are_exit_code_2(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", ping_pong_rows())
-    assert_says(run_compare(first, tmp_path / "nowhere"), "is not the folder of a run")
+    assert_error(run_compare(first, tmp_path / "nowhere"), "is not the folder of a run")
     for text, sentence in (("{", "damaged"), ('{"format": 99}', "newer version of testbed")):
         second = write_run(tmp_path / f"b{len(text)}", ping_pong_rows())
         (second / "run.json").write_text(text)
-        assert_says(run_compare(first, second), sentence)
+        assert_error(run_compare(first, second), sentence)
     (write_run(tmp_path / "c", ping_pong_rows()) / "rows.jsonl").unlink()
-    assert_says(run_compare(first, tmp_path / "c"), r"has no rows\.jsonl")
+    assert_error(run_compare(first, tmp_path / "c"), r"has no rows\.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_run_compared_with_its_protocols_paper(tmp_path: Path) -> None:
     assert (comparison.exit_code, "undecided" in comparison.output) == (0, True)
 
 
-def test_the_printed_output_of_reproduce_with_the_papers_values(tmp_path: Path) -> None:
+def test_the_output_of_reproduce_is_compared_with_the_papers_values(tmp_path: Path) -> None:
     row = {"system": "emp", "name": "latency, 4 B", "paper": 23, "ours": 30, "unit": "us", "kind": "predicted"}
     unmeasured_row = {**row, "name": "latency: TCP", "paper": 120, "ours": None, "kind": "paper"}
     file = tmp_path / "emp.json"
@@ -195,19 +195,19 @@ def test_the_printed_output_of_reproduce_with_the_papers_values(tmp_path: Path) 
     write(22)
     assert run_compare(file, "--against", "paper").exit_code == 0
     file.write_text('{"kind": "run"}')
-    assert_says(run_compare(file, "--against", "paper"), "was not written by this version's 'testbed reproduce")
+    assert_error(run_compare(file, "--against", "paper"), "was not written by this version's 'testbed reproduce")
 
 
 def test_a_missing_paper_or_row_is_explained(tmp_path: Path) -> None:
-    assert_says(
+    assert_error(
         run_compare(write_run(tmp_path / "a", ping_pong_rows(), protocol="tcp"), "--against", "paper"),
         "tcp has no paper",
     )
     sort = write_run(tmp_path / "b", ping_pong_rows(), workload="sort", form="sort")
-    assert_says(run_compare(sort, "--against", "paper"), "the paper has no value")
+    assert_error(run_compare(sort, "--against", "paper"), "the paper has no value")
 
 
-def assert_says(comparison: Result, sentence: str) -> None:
+def assert_error(comparison: Result, sentence: str) -> None:
     import re
 
     assert comparison.exit_code == 2, comparison.output

@@ -1,4 +1,4 @@
-"""Comparison of studies, point by point: the runs with other seeds are the samples."""
+"""Comparison of studies point by point, whose samples are the runs with different seeds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_points_are_the_varied_parameters_and_the_seeds_are_samples(before: Path) -> None:
     samples = study_samples(before)
     p50 = {point: values for (point, measure), values in samples.values.items() if measure == "p50_ns"}
-    assert len(p50) == 4, "two delays, two sizes"
+    assert len(p50) == 4, "not two delays by two sizes"
     assert all(len(values) == 3 for values in p50.values())
     assert {dict(point)["link.delay"] for point in p50} == {"10us", "1ms"}
     assert samples.exact
@@ -53,16 +53,16 @@ def test_equal_studies_do_not_differ_and_a_slower_one_is_worse(before: Path, tmp
     assert {measure["judgement"] for measure in json.loads(comparison.stdout)["measures"]} == {"no difference"}
     lines = (before / "points.jsonl").read_text().splitlines()
     (tmp_path / "study.json").write_text((before / "study.json").read_text())
-    slower = [json.loads(line) for line in lines]
-    for slower_row in slower:
-        slower_row["rows"] = [{**row, "p50_ns": 2 * row["p50_ns"]} for row in slower_row["rows"]]
-    (tmp_path / "points.jsonl").write_text("".join(json.dumps(slower_row) + "\n" for slower_row in slower))
+    slower_points = [json.loads(line) for line in lines]
+    for point in slower_points:
+        point["rows"] = [{**row, "p50_ns": 2 * row["p50_ns"]} for row in point["rows"]]
+    (tmp_path / "points.jsonl").write_text("".join(json.dumps(point) + "\n" for point in slower_points))
     slower_comparison = CliRunner().invoke(command, ["compare", str(before), str(tmp_path), "--measure", "p50"])
     assert slower_comparison.exit_code == 1, slower_comparison.output
     assert "4 worse" in slower_comparison.output
 
 
-def test_points_without_figures_are_listed(before: Path, tmp_path: Path) -> None:
+def test_points_without_figures_are_a_note(before: Path, tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text((before / "study.json").read_text())
     with pytest.raises(TestbedError, match="no rows with a figure"):
         study_samples(tmp_path)
@@ -71,6 +71,6 @@ def test_points_without_figures_are_listed(before: Path, tmp_path: Path) -> None
     assert f"5 points of {tmp_path} have no valid figures, and are left out" in comparison.notes
 
 
-def test_a_study_and_a_run_are_not_compared(before: Path, tmp_path: Path) -> None:
+def test_a_study_cannot_be_compared_with_another_folder(before: Path, tmp_path: Path) -> None:
     comparison = CliRunner().invoke(command, ["compare", str(before), str(tmp_path)])
     assert comparison.exit_code == 2

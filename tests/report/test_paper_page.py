@@ -1,4 +1,4 @@
-"""Page of reproductions: a section for each paper, its figures with the paper's points, all values, and no network."""
+"""Page of reproductions: a section for each paper, its figures with the paper's points, and all values."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def page() -> str:
     return paper_page([scores("one"), scores("two")])
 
 
-def test_it_has_a_section_for_each_paper_and_a_summary(page: str) -> None:
+def test_the_page_has_a_section_for_each_paper_and_a_summary(page: str) -> None:
     assert re.findall(r'<section id="(\w+)"', page) == ["summary", "one", "two"]
     assert re.findall(r'<li><a href="#(\w+)"', page) == ["summary", "one", "two"]
     assert page.count('<figure id="errors-figure"') == 1
@@ -97,12 +97,12 @@ def test_a_figure_has_our_curve_and_the_papers_points_and_is_drawn_once(page: st
     assert page.count('<figure id="one-figure-1-figure"') == page.count('<figure id="two-figure-1-figure"') == 1
 
 
-def test_rows_without_a_point_in_a_figure_are_drawn_next_to_the_papers() -> None:
+def test_rows_that_no_figure_shows_are_drawn_beside_the_papers_values() -> None:
     (plot,) = row_plots(scores("one"))
     assert plot.alt_text == "Other values, us. alone: the paper's 30, ours 33 us."
 
 
-def test_no_value_is_missing_and_every_other_one_is_the_papers(page: str) -> None:
+def test_the_page_lists_all_values_of_the_paper_and_ours(page: str) -> None:
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
     values = [[unescape(cell) for cell in row] for row in rows if len(row) == 6]
     assert ["alone", "section 2", "30 us", "33 us", "+10.0%", "predicted"] in values
@@ -111,7 +111,7 @@ def test_no_value_is_missing_and_every_other_one_is_the_papers(page: str) -> Non
     assert "7 &amp; 8: inputs" in page
 
 
-def test_texts_are_escaped_names_are_unique_and_nothing_is_fetched(page: str) -> None:
+def test_texts_are_escaped_identifiers_are_unique_and_nothing_is_fetched(page: str) -> None:
     assert "A &lt;title&gt;" in page
     assert "<title>A" not in page
     names = re.findall(r' id="([^"]+)"', page)

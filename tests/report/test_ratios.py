@@ -1,4 +1,4 @@
-"""Ratios and their intervals: exact for small samples, with the stated coverage, undecided for too small samples."""
+"""Ratios of samples and their intervals: exact ranks, the stated coverage, and samples that are too small."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_exchanging_the_samples_inverts_the_ratio(ours, theirs) -> None:
 
 
 def test_intervals_have_the_stated_coverage() -> None:
-    """Intervals at 95 % of 20 and 20 samples from a skewed distribution: of 1,000 at most 85 miss, the binomial bound
-    for 5 % at one in a million."""
+    """At most 85 of 1,000 intervals at 95 %, of 20 and 20 samples of a skewed distribution, miss the ratio: the binomial
+    bound of 5 % at one in a million."""
     rng = random.Random(7)
     missed = 0
     for _ in range(1000):
@@ -67,7 +67,7 @@ def test_intervals_have_the_stated_coverage() -> None:
     assert 15 <= missed <= 85
 
 
-def test_too_small_a_sample_has_no_interval_and_the_needed_size_is_known() -> None:
+def test_a_sample_below_the_minimum_size_has_no_interval() -> None:
     count = min_samples(0.05)
     assert count == 4
     assert independent([1.0] * (count - 1), [9.0] * (count - 1), 0.05).low is None

@@ -1,4 +1,4 @@
-"""testbed report: a page for any run folder, and a clear error for other folders."""
+"""testbed report: a page for any run folder, and an error for other folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from testbed.cli.main import testbed as command
 from tests.report.synthetic_runs import SECOND, fault_events, message_rows, ping_pong_rows, verdict, write_run
 
-EMPTY = {"meta", "link", "br", "img", "input", "path", "rect", "use"}
+VOID_ELEMENTS = {"meta", "link", "br", "img", "input", "path", "rect", "use"}
 
 
 def run_report(*arguments: str | Path) -> Result:
@@ -24,8 +24,8 @@ def run_report(*arguments: str | Path) -> Result:
 
 
 def page(tmp_path: Path, *runs: Path) -> str:
-    page_text = run_report(*runs, "-o", tmp_path / "report.html")
-    assert page_text.exit_code == 0, page_text.output
+    result = run_report(*runs, "-o", tmp_path / "report.html")
+    assert result.exit_code == 0, result.output
     return (tmp_path / "report.html").read_text()
 
 
@@ -50,16 +50,16 @@ class Outline(HTMLParser):
             self.references.append(str(attributes["href"])[1:])
         if tag in ("h1", "h2", "h3", "h4"):
             self.headings.append(int(tag[1]))
-        if tag not in EMPTY:
+        if tag not in VOID_ELEMENTS:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
-        if tag not in EMPTY:
+        if tag not in VOID_ELEMENTS:
             self.open.pop()
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in EMPTY:
+        if tag not in VOID_ELEMENTS:
             assert self.open.pop() == tag
 
 
@@ -91,7 +91,7 @@ def test_a_page_is_complete_and_its_references_exist(tmp_path: Path) -> None:
     assert all(after - before <= 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
 
 
-def test_the_verdict_stands_before_everything_else_with_its_reasons(tmp_path: Path) -> None:
+def test_the_verdict_and_its_reasons_come_first(tmp_path: Path) -> None:
     html = page(tmp_path, rich_run(tmp_path / "run"))
     verdict_at, figures_at = html.index('id="verdict"'), html.index('id="figures"')
     reason = html.index("delay p50 on n1:eth0--s1:1 forward: 3e+06 ns (2 ms too &lt;late&gt;): degraded")
@@ -101,13 +101,13 @@ def test_the_verdict_stands_before_everything_else_with_its_reasons(tmp_path: Pa
     assert "corrupt" not in html  # none was counted
 
 
-def test_the_page_asks_the_network_for_nothing(tmp_path: Path) -> None:
+def test_the_page_fetches_nothing_from_the_network(tmp_path: Path) -> None:
     html = page(tmp_path, rich_run(tmp_path / "run"))
     for word in ("http://", "https://", "<script", "@import", "url(h"):
         assert word not in html.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_names_that_would_be_markup_are_text(tmp_path: Path) -> None:
+def test_markup_in_names_is_escaped(tmp_path: Path) -> None:
     html = page(
         tmp_path,
         write_run(tmp_path / "run", [{"node": "<b>", "note": "<script>"}], workload="<i>", settings={"a": "<u>"}),
@@ -116,7 +116,7 @@ def test_names_that_would_be_markup_are_text(tmp_path: Path) -> None:
         assert tag not in html
 
 
-def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
+def test_equal_runs_have_equal_pages(tmp_path: Path) -> None:
     run = rich_run(tmp_path / "run")
     assert page(tmp_path, run) == page(tmp_path, run)
 
@@ -153,7 +153,7 @@ def test_an_aborted_run_shows_the_reason_and_the_output(tmp_path: Path) -> None:
     assert "Traceback &amp; more" in html
 
 
-def test_runs_are_compared_where_they_can_be(tmp_path: Path) -> None:
+def test_comparable_runs_are_compared(tmp_path: Path) -> None:
     first, slower = (
         write_run(tmp_path / "a", ping_pong_rows(), mode="sim"),
         write_run(tmp_path / "b", ping_pong_rows(1.2), mode="sim", protocol="tcp"),
@@ -164,7 +164,7 @@ def test_runs_are_compared_where_they_can_be(tmp_path: Path) -> None:
     assert "Differing settings" in html
 
 
-def test_as_many_runs_as_protocols_and_modes_have_one_page_in_which_each_looks_different(tmp_path: Path) -> None:
+def test_fourteen_runs_on_a_page_have_distinct_labels(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / f"r{number}", ping_pong_rows(1 + number / 10), seed=number) for number in range(14)]
     html = page(tmp_path, *runs)
     Outline(html)
@@ -181,28 +181,28 @@ def test_a_missing_file_is_mentioned_on_the_page(tmp_path: Path, file: str) -> N
 
 def test_missing_runs_and_unwritable_reports_are_errors_of_one_line(tmp_path: Path) -> None:
     result = run_report(tmp_path / "nowhere")
-    assert_says(result, 4, "is not a run's folder")
+    assert_error(result, 4, "is not a run's folder")
     run = write_run(tmp_path / "run", ping_pong_rows())
     (tmp_path / "file").write_text("")
-    assert_says(run_report(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
-    assert_says(run_report(run, "-o", tmp_path), 1, "Is a directory")
+    assert_error(run_report(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
+    assert_error(run_report(run, "-o", tmp_path), 1, "Is a directory")
     (run / "run.json").write_text('{"format": 99}')
-    assert_says(run_report(run), 3, "newer version of testbed")
+    assert_error(run_report(run), 3, "newer version of testbed")
     (run / "run.json").write_text("{")
-    assert_says(run_report(run), 1, "damaged")
+    assert_error(run_report(run), 1, "damaged")
     assert run_report(*[write_run(tmp_path / f"r{number}") for number in range(17)]).exit_code == 2
     assert not (tmp_path / "report.html").exists()
 
 
-def assert_says(comparison: Result, code: int, sentence: str) -> None:
+def assert_error(result: Result, code: int, sentence: str) -> None:
     from testbed.errors import TestbedError
 
-    assert isinstance(comparison.exception, TestbedError)
-    assert (comparison.exception.exit_code, sentence in str(comparison.exception)) == (code, True)
+    assert isinstance(result.exception, TestbedError)
+    assert (result.exception.exit_code, sentence in str(result.exception)) == (code, True)
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2", "polars"])
-def test_without_its_library_the_command_names_the_package_to_install(tmp_path: Path, package: str) -> None:
+def test_a_missing_library_is_an_error_that_names_the_package_to_install(tmp_path: Path, package: str) -> None:
     run = write_run(tmp_path / "run", ping_pong_rows())
     script = (
         "import importlib.util as u; find = u.find_spec; "
@@ -217,7 +217,7 @@ def test_without_its_library_the_command_names_the_package_to_install(tmp_path: 
     assert "pip install 'netns-testbed[report]'" in completed.stderr
 
 
-def test_other_commands_do_not_import_modules_that_only_the_report_needs(tmp_path: Path) -> None:
+def test_other_commands_do_not_import_the_reports_libraries(tmp_path: Path) -> None:
     program = "import sys; sys.argv[1:] = {}; from testbed.cli.main import testbed; testbed({}, standalone_mode=False); " \
         "print([name for name in ('jinja2', 'matplotlib', 'numpy', 'polars') if name in sys.modules])"  # fmt: skip
     first = write_run(tmp_path / "run", ping_pong_rows())

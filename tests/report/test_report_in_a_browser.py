@@ -1,4 +1,4 @@
-"""A report in a browser: no errors, everything is reachable by keyboard, text is readable in light and dark mode."""
+"""A report in a browser: no errors, keyboard access, and readable text in light and dark mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.report.synthetic_runs import SECOND, fault_events, message_rows, ping
 
 pytestmark = pytest.mark.requires("chromium")
 
-WORDS = "h1, h2, h3, p, li, a, th, td, dt, dd, caption, figcaption, summary, pre, svg.plot text"
+TEXT_ELEMENTS = "h1, h2, h3, p, li, a, th, td, dt, dd, caption, figcaption, summary, pre, svg.plot text"
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +39,14 @@ def open_report(browser: Browser, report: Path) -> Browser:
     return browser
 
 
-def test_everything_is_loaded_and_the_console_is_empty(open_report: Browser) -> None:
+def test_the_page_loads_completely_without_console_messages(open_report: Browser) -> None:
     assert open_report.evaluate("document.title") == "2 runs: pingpong on star-4 · testbed report"
-    assert open_report.evaluate("[...document.querySelectorAll('h2')].map(one => one.textContent)") == [
+    assert open_report.evaluate("[...document.querySelectorAll('h2')].map(heading => heading.textContent)") == [
         "Verdicts", "Comparison", "Cluster", "Timeline", "Plots", "Figures", "How to repeat it",
     ]  # fmt: skip
     assert open_report.evaluate("document.querySelectorAll('header, nav, main, footer').length") == 4
     assert open_report.evaluate(
-        "[...document.querySelectorAll('figure svg')].every(one => one.getBoundingClientRect().height > 60)"
+        "[...document.querySelectorAll('figure svg')].every(figure => figure.getBoundingClientRect().height > 60)"
     )
     assert open_report.messages == []
 
@@ -60,7 +60,7 @@ def test_all_parts_of_the_page_have_accessible_names(open_report: Browser) -> No
     assert unnamed_roles == []
 
 
-def test_the_keyboard_reaches_everything_that_can_be_opened_or_scrolled(open_report: Browser) -> None:
+def test_the_tab_key_reaches_every_link_summary_and_scrollable_table(open_report: Browser) -> None:
     expected = open_report.evaluate("document.querySelectorAll('a, summary, .scrolls').length")
     hidden = open_report.evaluate("[...document.querySelectorAll('details:not([open]) .scrolls')].length")
     reached = []
@@ -82,19 +82,19 @@ def test_the_skip_link_leads_to_the_verdict(open_report: Browser) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_text_can_be_read_in_light_and_in_dark(open_report: Browser, dark: bool) -> None:
+def test_text_has_sufficient_contrast_in_light_and_dark_mode(open_report: Browser, dark: bool) -> None:
     open_report.emulate(dark=dark)
-    open_report.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    assert open_report.evaluate(contrasts(WORDS)) == []
+    open_report.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    assert open_report.evaluate(contrasts(TEXT_ELEMENTS)) == []
 
 
-def test_light_and_dark_are_not_the_same(open_report: Browser, tmp_path: Path) -> None:
+def test_light_and_dark_mode_differ(open_report: Browser, tmp_path: Path) -> None:
     for dark in (False, True):
         open_report.emulate(dark=dark)
         open_report.screenshot(tmp_path / f"{dark}.png")
-    light_picture, dark_picture = (tmp_path / "False.png").read_bytes(), (tmp_path / "True.png").read_bytes()
-    assert struct.unpack(">II", light_picture[16:24]) == struct.unpack(">II", dark_picture[16:24]) == (1200, 900)
-    assert light_picture != dark_picture
+    light, dark_mode = (tmp_path / "False.png").read_bytes(), (tmp_path / "True.png").read_bytes()
+    assert struct.unpack(">II", light[16:24]) == struct.unpack(">II", dark_mode[16:24]) == (1200, 900)
+    assert light != dark_mode
     background = "getComputedStyle(document.body).backgroundColor"
     open_report.emulate()
     assert open_report.evaluate(background) == "rgb(251, 250, 248)"
@@ -108,10 +108,10 @@ def test_the_page_is_never_wider_than_its_window(browser: Browser, report: Path,
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_words_of_a_plot_do_not_stand_on_each_other(open_report: Browser) -> None:
-    """Fonts of the page are not those that the plot was laid out with."""
+def test_texts_of_a_plot_do_not_overlap(open_report: Browser) -> None:
+    """The page's fonts differ from those of the plot's layout."""
     overlaps = open_report.evaluate("""[...document.querySelectorAll('svg.plot')].flatMap(plot => {
-      const boxes = [...plot.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
+      const boxes = [...plot.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
       return boxes.flatMap(([first, a], place) => boxes.slice(place + 1)
         .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3)
         .map(([second]) => first + ' / ' + second));
@@ -119,10 +119,10 @@ def test_words_of_a_plot_do_not_stand_on_each_other(open_report: Browser) -> Non
     assert overlaps == []
 
 
-def test_print_truncates_nothing_and_omits_screen_controls(open_report: Browser) -> None:
+def test_the_print_layout_truncates_nothing_and_omits_the_navigation(open_report: Browser) -> None:
     open_report.emulate(media="print")
     assert open_report.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
     assert open_report.evaluate(
-        "[...document.querySelectorAll('.scrolls')].every(one => getComputedStyle(one).overflowX == 'visible')"
+        "[...document.querySelectorAll('.scrolls')].every(table => getComputedStyle(table).overflowX == 'visible')"
     )
     open_report.emulate()

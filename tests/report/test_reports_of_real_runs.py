@@ -26,7 +26,7 @@ def run_command(*arguments: str | Path, code: int = 0) -> str:
     return result.output
 
 
-def test_a_storm_in_the_simulation_is_reported_with_its_faults_messages_and_fates(tmp_path: Path) -> None:
+def test_a_simulated_run_under_a_scenario_is_reported_with_faults_messages_and_fates(tmp_path: Path) -> None:
     (tmp_path / "storm.toml").write_text(STORM)
     run_command("run", "star-4", "random", "--mode", "sim", "--profile", "emp-2001", "--set", "messages=100",
            "--set", "over=300ms", "--scenario", tmp_path / "storm.toml", "--check",
@@ -47,7 +47,7 @@ def test_a_storm_in_the_simulation_is_reported_with_its_faults_messages_and_fate
     assert "loss 20% on n1 from 0.1 s to 0.2 s" in html
 
 
-def test_the_same_run_is_no_worse_than_itself_and_one_over_slower_hardware_is(tmp_path: Path) -> None:
+def test_an_equal_run_does_not_differ_and_slower_hardware_is_worse(tmp_path: Path) -> None:
     (tmp_path / "slow.toml").write_text('like = "emp-2001"\nreceive = "20us"\n')
     for name, profile in (("a", "emp-2001"), ("b", "emp-2001"), ("slow", tmp_path / "slow.toml")):
         run_command("run", "emp-2001", "pingpong", "--mode", "sim", "--profile", profile, "--set", "count=20",

@@ -1,4 +1,4 @@
-"""The page of a study: each measure against the varied parameters, its bands, and external names as text."""
+"""Page of a study: plots of the measures against the varied parameters, confidence bands, and escaped names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOSSES, PROTOCOLS, SIZES, SEEDS = ("0%", "1%", "5%"), ("emp", "via"), (64, 4096)
 
 
 def rows() -> list[dict[str, object]]:
-    """A row of each run: its figure is the loss in percent, the size, and the seed in one number."""
+    """Return a row of each run, whose figure encodes loss, size and seed."""
     combinations = itertools.product(LOSSES, PROTOCOLS, SIZES, SEEDS)
     return [
         {"point": number, "link.loss": loss, "protocol": protocol, "size": size, "seed": seed,
@@ -30,13 +30,13 @@ def rows() -> list[dict[str, object]]:
     [(1, None, None), (5, None, None), (6, 0, 5), (7, 0, 6), (8, 0, 7), (9, 1, 7), (10, 1, 8), (20, 5, 14)],
 )
 def test_an_interval_has_the_ranks_of_the_tables_for_medians(count: int, low: int | None, high: int | None) -> None:
-    """The ranks of Conover, Practical Nonparametric Statistics: of the binomial distribution, at 95 %."""
+    """The ranks are those of the binomial distribution at 95 %: Conover, Practical Nonparametric Statistics."""
     interval = estimate(list(range(count)))
     assert (interval.low, interval.high) == (low, high)
     assert interval.median == (count - 1) / 2
 
 
-def test_the_number_with_the_most_values_is_the_axis_and_seeds_are_repetitions() -> None:
+def test_the_numeric_parameter_with_the_most_values_is_the_axis_and_seeds_are_repetitions() -> None:
     (plot,) = study_plots(("protocol", "size", "link.loss", "seed"), rows())
     assert plot.title == "p50 against link.loss"
     assert plot.table is not None
@@ -47,7 +47,7 @@ def test_the_number_with_the_most_values_is_the_axis_and_seeds_are_repetitions()
     assert "95% confidence" in plot.caption
 
 
-def test_parameters_beyond_three_are_listed_and_a_study_without_variation_has_no_plot() -> None:
+def test_a_fourth_parameter_is_noted_and_a_study_without_variation_has_no_plot() -> None:
     more_rows = [
         {**row, "nics": nics, "point": f"{row['point']} {nics}"} for row in rows() for nics in ("inline", "shared")
     ]
@@ -57,7 +57,7 @@ def test_parameters_beyond_three_are_listed_and_a_study_without_variation_has_no
     assert "Nothing varies that has figures" in study_page("x", {}, ("seed",), [], rows())
 
 
-def test_names_of_others_stay_text() -> None:
+def test_markup_in_a_studys_names_is_escaped() -> None:
     markup = "</td><script>alert(1)</script>"
     page = study_page(
         markup, {"workload": markup}, ("protocol",), [PointSummary(0, [markup], markup)],
@@ -67,7 +67,7 @@ def test_names_of_others_stay_text() -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_the_command_renders_a_studys_folder_and_lists_the_missing_runs(tmp_path: Path) -> None:
+def test_the_command_writes_a_page_of_a_study_and_lists_the_failed_runs(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text("""
 [run]
 cluster = "star-2"

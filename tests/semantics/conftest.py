@@ -1,4 +1,4 @@
-"""The carriers of this suite: brought up at their first use, in a sandbox, and kept for all its tests."""
+"""The datapaths of this suite: brought up at their first use, in a sandbox, and kept for all its tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from testbed.kernel.userns import is_root
 from tests.live import sandbox
 from tests.live.machine_state import Machine
-from tests.semantics.datapaths import Carriers, Line
+from tests.semantics.datapaths import DatapathsUnderTest, Line
 from tests.semantics.impairment_checks import CheckedImpairment, placed_at
 
 
@@ -32,12 +32,12 @@ def _sandbox() -> None:
 
 
 @pytest.fixture(scope="session")
-def carriers(_sandbox: None) -> Iterator[Carriers]:
-    """Yield the carriers; check at the end that the machine is as before."""
+def datapaths(_sandbox: None) -> Iterator[DatapathsUnderTest]:
+    """Yield the datapaths; check at the end that the machine is as before."""
     machine = Machine() if is_root() else None
-    all_carriers = Carriers()
-    yield all_carriers
-    all_carriers.close()
+    datapaths = DatapathsUnderTest()
+    yield datapaths
+    datapaths.close()
     if machine is not None:
         try:
             machine.assert_unchanged("left behind by the suite", deadline=30)
@@ -47,8 +47,8 @@ def carriers(_sandbox: None) -> Iterator[Carriers]:
 
 
 @pytest.fixture
-def line(request: pytest.FixtureRequest, carriers: Carriers, tmp_path: Path) -> Iterator[Line]:
-    """The line that `impairment_checks.on` asks for. Files that an impairment names are in the test's directory."""
+def line(request: pytest.FixtureRequest, datapaths: DatapathsUnderTest, tmp_path: Path) -> Iterator[Line]:
+    """Yield the line that `impairment_checks.on` requests. Files that an impairment names are in the test's directory."""
     checked: CheckedImpairment = request.param
     texts: dict[str, str] = {}
     forward, backward = checked.forward, checked.backward
@@ -57,5 +57,5 @@ def line(request: pytest.FixtureRequest, carriers: Carriers, tmp_path: Path) -> 
         path.write_text(text)
         texts[str(path)] = text
         forward, backward = (placed_at(impairment, name, str(path)) for impairment in (forward, backward))
-    with carriers[checked.carrier].impaired(forward, backward, files=texts) as impaired_line:
+    with datapaths[checked.datapath].impaired(forward, backward, files=texts) as impaired_line:
         yield impaired_line

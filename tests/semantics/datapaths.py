@@ -32,21 +32,21 @@ from tests.unit.fates.wire_frames import run_schedule
 
 SLOW: Final = float(os.environ.get("TESTBED_SLOW", "1"))
 DEADLINE: Final = (100 if os.environ.get("TESTBED_VM") else 20) * SLOW
-"""Seconds that a carrier gets for what it still holds."""
+"""Seconds in which a datapath must deliver the frames in flight."""
 
 NOTHING: Final = Impairment()
 LINK: Final = "n1:eth0--n2:eth0"
 KEYS: Final = tuple(field.name for field in fields(Impairment))
 
 RealName: TypeAlias = Literal["relay", "tc", "netem"]
-CarrierName: TypeAlias = Literal["model"] | RealName
+DatapathName: TypeAlias = Literal["model"] | RealName
 DIRECTIONS: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Frames that entered one direction of a link, in order, and those that left it. Times in nanoseconds since
-    the first frame came, or was to come."""
+    the first frame's arrival at the link."""
 
     offered: Stamped
     arrived: Stamped
@@ -78,15 +78,15 @@ class Oracle(LinkDirection):
         return [frame for _, frame in self.arrived]
 
 
-HELD: Final = 200
-"""Number of frames at the end of a burst that are sent after a change made during the burst."""
+FRAMES_AFTER_CHANGE: Final = 200
+"""Number of frames of a burst that are sent only after a change of the impairment."""
 
 
 class Line:
     """A link with impairments in force."""
 
-    def __init__(self, carrier: CarrierName, link: str, seed: int) -> None:
-        self.carrier = carrier
+    def __init__(self, datapath: DatapathName, link: str, seed: int) -> None:
+        self.datapath = datapath
         self.link = link
         self.seed = seed
         self.impairments: dict[DirectionName, Impairment] = dict.fromkeys(DIRECTIONS, NOTHING)
@@ -94,18 +94,18 @@ class Line:
 
     @property
     def virtual(self) -> bool:
-        """Return whether the carrier's clock is virtual, so that no frame is late."""
-        return self.carrier == "model"
+        """Return whether the datapath's clock is virtual, so that no frame is late."""
+        return self.datapath == "model"
 
     def fit(self, feature: str) -> Fit:
-        """Return the table's fit of the carrier for a feature; the model is the reference."""
-        return Fit.EXACT if self.carrier == "model" else TABLE[feature][self.carrier].fit
+        """Return the table's fit of the datapath for a feature; the model is the reference."""
+        return Fit.EXACT if self.datapath == "model" else TABLE[feature][self.datapath].fit
 
     def exact(self, feature: str) -> bool:
         return self.fit(feature) is Fit.EXACT
 
     def carry(self, schedule: Schedule, direction: DirectionName = "forward") -> Run:
-        """Send the frames in at one end; return what left the other end once no frame is in flight."""
+        """Send the frames at one end; return those that left the other end once no frame is in flight."""
         return self.carry_both({direction: schedule})[direction]
 
     def carry_both(self, schedules: Mapping[DirectionName, Schedule]) -> dict[DirectionName, Run]:
@@ -113,12 +113,12 @@ class Line:
         raise NotImplementedError
 
     def carry_through_change(self, schedule: Schedule, index: int, after: Impairment) -> tuple[Run, range]:
-        """Send frames forward and change the impairment while they come, not before the frame at `index` has. Which places
-        of the change agree with its time: the number of frames that had arrived by then."""
+        """Send frames forward and change the impairment after the frame at `index` has arrived at the link. Returns the
+        run and the range of indexes of the first frame after the change."""
         raise NotImplementedError
 
     def expected(self, run: Run, direction: DirectionName = "forward") -> Oracle:
-        """Run the model on the frames at the times at which the carrier received them."""
+        """Run the model on the frames at the times at which the datapath received them."""
         return Oracle(self.link, direction, self.impairments[direction], self.seed, self.files).after(run.offered)
 
     def expected_through_change(self, run: Run, index: int, before: Impairment) -> Oracle:
@@ -154,15 +154,15 @@ class ModelLine(Line):
 class ClusterLine(Line):
     """A link of a running cluster, with real frames."""
 
-    def __init__(self, carrier: CarrierName, cluster: RunningCluster, cable: Cable) -> None:
+    def __init__(self, datapath: DatapathName, cluster: RunningCluster, cable: Cable) -> None:
         state = cluster.state
-        super().__init__(carrier, cable.link, state.layout.seed)
+        super().__init__(datapath, cable.link, state.layout.seed)
         self._store = Store()
         self._cluster = cluster
         self._cable = cable
 
     def set(self, direction: DirectionName, impairment: Impairment) -> None:
-        """Inject an impairment in place of those in force."""
+        """Inject an impairment in place of the present one."""
         before = self.impairments[direction]
         keys: dict[str, Any] = {
             key: getattr(impairment, key)
@@ -176,7 +176,7 @@ class ClusterLine(Line):
 
     def carry_both(self, schedules: Mapping[DirectionName, Schedule]) -> dict[DirectionName, Run]:
         cable = self._cable
-        before = self._look()
+        before = self._sample()
         start_marks = {direction: cable.marks(direction) for direction in schedules}
         cable.send(schedules)
         return {
@@ -186,34 +186,34 @@ class ClusterLine(Line):
 
     def carry_through_change(self, schedule: Schedule, index: int, after: Impairment) -> tuple[Run, range]:
         cable = self._cable
-        before = self._look()
+        before = self._sample()
         start_marks = cable.marks("forward")
-        with cable.sending(schedule, HELD) as send_held:
+        with cable.sending(schedule, FRAMES_AFTER_CHANGE) as send_rest:
             eventually(lambda: len(cable.offered("forward", start_marks)) >= index, f"frame {index} comes", DEADLINE)
             earliest = len(cable.offered("forward", start_marks))
             self.set("forward", after)
             latest = len(cable.offered("forward", start_marks))
-            send_held()
+            send_rest()
         run = self._settle("forward", len(schedule), start_marks, before)
         return run, range(earliest, latest + 1)
 
     def _settle(
         self, direction: DirectionName, count: int, start_marks: tuple[int, int], before: _CounterSample
     ) -> Run:
-        """Wait until the number of frames that the carrier reports has arrived."""
+        """Wait until the number of frames that the datapath reports has arrived."""
         cable = self._cable
 
-        def through() -> bool:
+        def is_idle() -> bool:
             if len(cable.offered(direction, start_marks)) < count:
                 return False
-            passed_count = self._look().passed(before, direction, count)
+            passed_count = self._sample().passed(before, direction, count)
             return passed_count is not None and len(cable.arrived(direction, start_marks)) >= passed_count
 
         try:
-            eventually(through, "every frame is through or dropped", DEADLINE)
+            eventually(is_idle, "every frame is through or dropped", DEADLINE)
         except AssertionError as error:
             counts_now = len(cable.offered(direction, start_marks)), len(cable.arrived(direction, start_marks))
-            raise AssertionError(f"{error}: sent {count}, offered and arrived {counts_now}, {self._look()}") from None
+            raise AssertionError(f"{error}: sent {count}, offered and arrived {counts_now}, {self._sample()}") from None
         offered, arrived = cable.offered(direction, start_marks), cable.arrived(direction, start_marks)
         assert len(offered) == count
         first_time = offered[0][0]
@@ -222,9 +222,9 @@ class ClusterLine(Line):
             [(time - first_time, frame) for time, frame in arrived],
         )
 
-    def _look(self) -> _CounterSample:
+    def _sample(self) -> _CounterSample:
         state: State = self._cluster.state
-        if self.carrier == "relay":
+        if self.datapath == "relay":
             report = relay_client.report(self._store, state)
             return _CounterSample(relay=report["links"][self.link] if report and self.link in report["links"] else None)
         route = self._cable.wire.route
@@ -234,15 +234,15 @@ class ClusterLine(Line):
             direction: rtnl_dump.interface_named(route, name) for direction, name in zip(DIRECTIONS, names, strict=True)
         }
         into = dict(zip(DIRECTIONS, (self._cable.index_a, self._cable.index_b), strict=True))
-        relay_counters = {
-            direction: read_counters(route, into[direction]) if self.carrier == "tc" else None
+        classifier_counters = {
+            direction: read_counters(route, into[direction]) if self.datapath == "tc" else None
             for direction in DIRECTIONS
         }
         return _CounterSample(
             roots={direction: roots.get(end.index) if end is not None else None for direction, end in ends.items()},
             lost={
                 direction: counters.lost if counters is not None else 0
-                for direction, counters in relay_counters.items()
+                for direction, counters in classifier_counters.items()
             },
         )
 
@@ -273,7 +273,7 @@ class _CounterSample:
             delivered: int = now["delivered"] - (before_counters["delivered"] if before_counters else 0)
             return delivered
         if self.roots is None or self.lost is None:
-            return count  # nothing stands in the way
+            return count  # nothing holds frames
         assert before.roots is not None
         assert before.lost is not None
         lost_count = self.lost[direction] - before.lost[direction]
@@ -288,21 +288,21 @@ class _CounterSample:
         return removed_count
 
 
-class Carrier:
-    """Factory of impaired lines on one carrier, one line at a time."""
+class DatapathUnderTest:
+    """Factory of impaired lines on one datapath, one line at a time."""
 
-    def __init__(self, name: CarrierName) -> None:
+    def __init__(self, name: DatapathName) -> None:
         self.name = name
 
     @contextmanager
     def impaired(
         self, forward: Impairment, backward: Impairment = NOTHING, files: Mapping[str, str] | None = None
     ) -> Iterator[Line]:
-        """A line with these impairments. files: the texts of the files that they name, which are there."""
+        """Context manager: a line with these impairments. files: the texts of existing files that they name."""
         raise NotImplementedError
 
 
-class ModelCarrier(Carrier):
+class ModelDatapath(DatapathUnderTest):
     def __init__(self, link: str = LINK, seed: int = 1) -> None:
         super().__init__("model")
         self._link = link
@@ -318,10 +318,10 @@ class ModelCarrier(Carrier):
         yield line
 
 
-class ClusterCarrier(Carrier):
-    """A cluster whose impaired links are carried by one datapath; frames between two of its nodes."""
+class ClusterDatapath(DatapathUnderTest):
+    """A cluster whose impaired links one datapath carries; frames between two of its nodes."""
 
-    def __init__(self, name: CarrierName, description: Cluster, link: str = LINK) -> None:
+    def __init__(self, name: DatapathName, description: Cluster, link: str = LINK) -> None:
         super().__init__(name)
         self._stack = ExitStack()
         requested: ConfiguredDatapath = "auto" if name == "model" else name
@@ -351,19 +351,19 @@ class ClusterCarrier(Carrier):
             self.cluster.heal()
 
 
-class Carriers:
-    """Carriers by name, each brought up on first use."""
+class DatapathsUnderTest:
+    """Datapaths by name, each brought up on first use."""
 
     def __init__(self) -> None:
-        self._there: dict[CarrierName, Carrier] = {}
+        self._running: dict[DatapathName, DatapathUnderTest] = {}
 
-    def __getitem__(self, name: CarrierName) -> Carrier:
-        if name not in self._there:
-            carrier = ModelCarrier() if name == "model" else ClusterCarrier(name, Cluster.back_to_back())
-            self._there[name] = carrier
-        return self._there[name]
+    def __getitem__(self, name: DatapathName) -> DatapathUnderTest:
+        if name not in self._running:
+            datapath = ModelDatapath() if name == "model" else ClusterDatapath(name, Cluster.back_to_back())
+            self._running[name] = datapath
+        return self._running[name]
 
     def close(self) -> None:
-        for carrier in self._there.values():
-            if isinstance(carrier, ClusterCarrier):
-                carrier.close()
+        for datapath in self._running.values():
+            if isinstance(datapath, ClusterDatapath):
+                datapath.close()

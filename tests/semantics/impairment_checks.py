@@ -1,4 +1,4 @@
-"""``@on(impairment, ...)`` runs a test on every carrier that supports the impairment, exactly or approximately.
+"""``@on(impairment, ...)`` runs a test on every datapath that supports the impairment, exactly or approximately.
 
 Support is taken from the table of datapaths. The module also has such tests' common checks.
 """
@@ -16,7 +16,7 @@ import pytest
 
 from testbed.kernel.datapaths import Fit, assess
 from testbed.spec.layout import Impairment
-from tests.semantics.datapaths import NOTHING, SLOW, CarrierName, Line, RealName, Run
+from tests.semantics.datapaths import NOTHING, SLOW, DatapathName, Line, RealName, Run
 from tests.semantics.tapped_links import Stamped
 from tests.unit.fates.wire_frames import A, B, ethernet
 
@@ -26,27 +26,26 @@ CLOCKS: Final = 20 * MICROSECOND
 """Maximum difference of two readings of one instant: the kernel's stamps are wall-clock time, timers monotonic."""
 
 TYPICAL: Final = round(2 * MILLISECOND * SLOW)
-"""A quarter of the frames leave less late than this, even on a machine that stands still for most of the time because
-somebody else has work for it."""
+"""Maximum lateness of a quarter of the frames, which holds even on a machine whose processors are mostly busy elsewhere."""
 
-ALL: Final[tuple[CarrierName, ...]] = ("model", "relay", "tc", "netem")
+ALL: Final[tuple[DatapathName, ...]] = ("model", "relay", "tc", "netem")
 REAL: Final[tuple[RealName, ...]] = ("relay", "tc", "netem")
-NEEDS: Final[dict[CarrierName, tuple[str, ...]]] = {
+NEEDS: Final[dict[DatapathName, tuple[str, ...]]] = {
     "model": (),
     "relay": ("root",),
     "tc": ("root", "bpf"),
     "netem": ("root", "netem"),
 }
 
-COVERED: Final[dict[CarrierName, set[str]]] = defaultdict(set)
-"""Features that the tests have tried, by carrier."""
+COVERED: Final[dict[DatapathName, set[str]]] = defaultdict(set)
+"""Features that the tests have tried, by datapath."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedImpairment:
-    """Parameters of a test: a carrier with impairments in force. files: name -> text."""
+    """Parameters of a test: a datapath with impairments in force. files: name -> text."""
 
-    carrier: CarrierName
+    datapath: DatapathName
     forward: Impairment
     backward: Impairment
     files: tuple[tuple[str, str], ...]
@@ -59,18 +58,18 @@ def on(
     files: dict[str, str] | None = None,
     timed: bool = False,
     also: Iterable[str] = (),
-    excluded: Iterable[CarrierName] = (),
+    excluded: Iterable[DatapathName] = (),
 ) -> pytest.MarkDecorator:
-    """Give the test a `line` for each capable carrier.
+    """Give the test a `line` for each capable datapath.
 
     timed: the test checks times, which an emulated machine does not keep. also: tested properties beyond the
-    impairment. excluded: carriers that another test covers.
+    impairment. excluded: datapaths that another test covers.
     """
     parameters = []
     for name in ALL:
-        if name in excluded or not can(name, forward, backward):
+        if name in excluded or not supports(name, forward, backward):
             continue
-        COVERED[name] |= {*asked_for(forward), *asked_for(backward), *also}
+        COVERED[name] |= {*requested_features(forward), *requested_features(backward), *also}
         marks = [pytest.mark.requires(*NEEDS[name])] if NEEDS[name] else []
         if timed and name != "model":
             marks.append(pytest.mark.requires("steady-time"))
@@ -85,14 +84,14 @@ def placed_at(impairment: Impairment, name: str, path: str) -> Impairment:
     return replace(impairment, **keys) if keys else impairment
 
 
-def can(name: CarrierName, *impairments: Impairment) -> bool:
+def supports(name: DatapathName, *impairments: Impairment) -> bool:
     return name == "model" or not any(
         assessment.fit is Fit.ABSENT for impairment in impairments for assessment in assess(name, impairment)
     )
 
 
-def asked_for(impairment: Impairment) -> set[str]:
-    """The features that an impairment asks for."""
+def requested_features(impairment: Impairment) -> set[str]:
+    """Return the features that an impairment needs."""
     return {assessment.feature for assessment in assess("relay", impairment)}
 
 
@@ -100,7 +99,7 @@ def asked_for(impairment: Impairment) -> set[str]:
 
 
 def marked(number: int, size: int = 64, source: int = A, destination: int = B) -> bytes:
-    """A frame whose number is readable although some of its bits were flipped."""
+    """Return a frame whose number is readable even with some flipped bits."""
     copies = (size - 14) // 4
     return ethernet(number.to_bytes(4, "big") * copies + bytes((size - 14) % 4), source=source, destination=destination)
 
@@ -114,10 +113,10 @@ def marks_of(frames: Iterable[bytes]) -> list[int]:
     return [mark_of(frame) for frame in frames]
 
 
-def flipped(frame: bytes, frame_sent: bytes) -> int:
+def flipped(frame: bytes, original: bytes) -> int:
     """Return the number of bits that differ."""
-    assert len(frame) == len(frame_sent)
-    return (int.from_bytes(frame, "big") ^ int.from_bytes(frame_sent, "big")).bit_count()
+    assert len(frame) == len(original)
+    return (int.from_bytes(frame, "big") ^ int.from_bytes(original, "big")).bit_count()
 
 
 def paced(count: int, gap: int = 0, size: int = 64, first: int = 0) -> list[tuple[int, bytes]]:
@@ -125,7 +124,7 @@ def paced(count: int, gap: int = 0, size: int = 64, first: int = 0) -> list[tupl
     return [(index * gap, marked(first + index, size)) for index in range(count)]
 
 
-# What is expected
+# Checks
 
 
 def check_fates(line: Line, run: Run, direction: str = "forward") -> None:
@@ -152,9 +151,6 @@ def on_the_wire(offered: Stamped, sizes: Sequence[int], rate: int) -> list[int]:
     """Return when each frame has left the wire, without loss. sizes: bytes of each at `rate` bit/s."""
     ends, busy_until = [], 0
     for (time, _), size in zip(offered, sizes, strict=True):
-        numerator = (
-            max(time * rate, busy_until) + size * 8 * SECOND
-        )  # in units of 1 / rate, so that nothing is rounded twice
-        busy_until = numerator
+        busy_until = max(time * rate, busy_until) + size * 8 * SECOND  # in units of 1 / rate ns: rounded only once
         ends.append(busy_until // rate)
     return ends

@@ -1,4 +1,4 @@
-"""Frames sent at times into one link of a running cluster and taken out of it, with the kernel's stamps of both."""
+"""Send frames at given times over one link of a running cluster, with the kernel's stamps at both of its ends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from tests.live.node_sockets import ETH_P_ALL, open_socket
 from tests.unit.fates.wire_frames import numbered
 
 Schedule: TypeAlias = Sequence[tuple[int, bytes]]
-"""When, in nanoseconds from its beginning, and what."""
+"""Frames with their send times, nanoseconds since the schedule's beginning."""
 
 Stamped: TypeAlias = list[tuple[int, bytes]]
+"""Frames with their arrival times in nanoseconds."""
 DirectionName: TypeAlias = Literal["forward", "backward"]
 
 BUFFER: Final = 256 << 20
@@ -39,7 +40,7 @@ _NEAR = 200_000  # ns before a frame's time from which on the sender watches the
 
 
 class Tap:
-    """Receive all frames of an interface, with their times, wall-clock nanoseconds."""
+    """Receive all frames of an interface with their wall-clock times in nanoseconds."""
 
     def __init__(self, packet_socket: socket.socket) -> None:
         self.socket = packet_socket
@@ -50,11 +51,11 @@ class Tap:
         packet_socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
 
     def read(self) -> Stamped:
-        """All until now."""
-        take, frames = self.socket.recvmsg, self.frames
+        """Return all frames received so far."""
+        recvmsg, frames = self.socket.recvmsg, self.frames
         while True:
             try:
-                frame, control, _, _ = take(65_536, 256)
+                frame, control, _, _ = recvmsg(65_536, 256)
             except BlockingIOError:
                 break
             time = 0
@@ -76,7 +77,7 @@ class Cable:
     """Cluster link with sockets on the NICs at its ends and taps on its free ends, where frames enter it."""
 
     def __init__(self, cluster: RunningCluster, link: str, a: str, b: str) -> None:
-        """a, b: the free ends. A switch at an end is passed through to the first other node at it."""
+        """a, b: the free ends. If a switch is at an end, the first other node of the cluster takes its place."""
         self.link = link
         self._cluster = cluster
         self._ends = {"forward": a, "backward": b}
@@ -130,7 +131,7 @@ class Cable:
             interfaces_by_name = by_name(interfaces(self.wire.route))
             for direction, end in self._ends.items():
                 self._taps[direction] = Tap(stack.enter_context(open_socket(wire, end, ETH_P_ALL)))
-                # Not what is put back into a switch.
+                # Without frames that a datapath reinserts into a switch.
                 attach_filter(self._taps[direction].socket, drop_reinserted(interfaces_by_name[end].index))
             self.index_a, self.index_b = (interfaces_by_name[end].index for end in self._ends.values())
             yield
@@ -173,8 +174,8 @@ class Cable:
 
     @contextmanager
     def sending(self, schedule: Schedule, held_count: int) -> Iterator[Callable[[], None]]:
-        """Send frames forward from another process meanwhile, the last ones not before the function that is given has been
-        called; it waits until all are sent."""
+        """Context manager: send frames forward from another process, the last `held_count` only on a call of the yielded
+        function, which returns when all are sent."""
         waiting_end, signalling_end = os.pipe()
 
         def send(_report: Callable[[object], None]) -> None:

@@ -1,5 +1,4 @@
-"""Frames are lost at the configured rate, in the configured bursts, by the configured numbers, and where the
-table promises it, exactly those that the model loses."""
+"""Losses at the configured rate, in the configured bursts and by pattern; where the table says so, those of the model."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def fates(line: Line, count: int = COUNT) -> list[bool]:
 def test_frames_are_lost_independently_at_the_configured_rate(line: Line) -> None:
     is_lost = fates(line)
     check_share(sum(is_lost), COUNT, 0.3, "frames lost")
-    # Independent: after a loss the next frame is lost as often as any.
+    # If losses are independent, a frame after a loss is lost as often as any other.
     after = [is_next_lost for first, is_next_lost in pairwise(is_lost) if first]
     assert abs(statistics.fmean(after) - 0.3) <= 4.892 * math.sqrt(0.3 * 0.7 / len(after))
 
@@ -40,7 +39,7 @@ def test_all_frames_are_lost(line: Line) -> None:
 
 
 @on(Impairment(gemodel=(0.3, 0.5, 1.0, 0.0)))
-def test_losses_come_in_bursts_whose_lengths_are_those_of_the_two_states(line: Line) -> None:
+def test_bursts_and_gaps_have_the_mean_lengths_of_the_gilbert_elliott_states(line: Line) -> None:
     runs = [(is_lost, len(list(group))) for is_lost, group in groupby(fates(line, 6_000))][1:-1]
     for is_lost, parameter, quantity in ((True, 0.5, "bursts"), (False, 0.3, "gaps")):
         lengths = [length for run_is_lost, length in runs if run_is_lost is is_lost]
@@ -50,9 +49,9 @@ def test_losses_come_in_bursts_whose_lengths_are_those_of_the_two_states(line: L
 
 
 @on(Impairment(gemodel=(0.3, 0.5, 0.9, 0.1)))
-def test_both_states_lose_with_probabilities_of_their_own(line: Line) -> None:
+def test_each_gilbert_elliott_state_has_its_loss_probability(line: Line) -> None:
     is_lost = fates(line, 5_000)
-    # Frames a hundred apart are as good as independent: the spread of parts of the sample is the interval.
+    # Frames a hundred apart are nearly independent: the interval is that of the means of parts of the sample.
     shares = [statistics.fmean(is_lost[start : start + 100]) for start in range(0, 5_000, 100)]
     requested = (0.3 * 0.9 + 0.5 * 0.1) / 0.8
     check_mean(statistics.fmean(shares), requested, statistics.stdev(shares) / math.sqrt(len(shares)), "frames lost")

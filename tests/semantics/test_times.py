@@ -1,5 +1,5 @@
-"""Times of frames: delay, jitter, order, and the rate with its queue. No frame is early, which is checked exactly; lateness
-depends on the machine and is checked separately."""
+"""Times of frames: delay, jitter, order, and the rate with its queue. No frame may be early; lateness depends on the
+machine and has a tolerance."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ DELAY = 3 * MILLISECOND
 
 
 def in_a_burst(line: Line, schedule: Schedule, within: int) -> Run:
-    """Frames that all come within so short a time: how many wait when each comes is then known. A busy machine may need
-    more than one attempt to send them so."""
+    """Send frames that all arrive within a time so short that the queue's length at each arrival is known. A busy machine
+    may need more than one attempt."""
     for _ in range(20):
         run = line.carry(schedule)
         if run.offered[-1][0] <= within:
@@ -50,7 +50,7 @@ def test_every_frame_comes_after_the_delay_in_order(line: Line) -> None:
     check_times(line, run.arrived, [time + DELAY for time, _ in run.offered])
 
 
-def even(value: float, spread: int) -> float:
+def uniform_cdf(value: float, spread: int) -> float:
     """Cumulative distribution function of the uniform distribution between -spread and spread."""
     return min(max((value + spread) / (2 * spread), 0.0), 1.0)
 
@@ -60,8 +60,7 @@ JITTERY = Impairment(delay=DELAY, jitter=100 * MICROSECOND)
 
 @on(replace(JITTERY, distribution="uniform"), timed=True)
 def test_jitter_varies_the_delay_of_frames_that_are_far_enough_apart(line: Line) -> None:
-    """Scheduled delays are checked exactly, a thousand in virtual time; real ones must be the same function of frame
-    numbers."""
+    """Scheduled delays are checked exactly in virtual time; live ones must be the same function of frame numbers."""
     spread = line.impairments["forward"].jitter
     count = 4_000 if line.virtual else 400
     run = line.carry(paced(count, 300 * MICROSECOND))
@@ -75,7 +74,9 @@ def test_jitter_varies_the_delay_of_frames_that_are_far_enough_apart(line: Line)
     assert all(DELAY - spread <= delay for delay in scheduled)
     check_times(line, run.arrived, deadlines)
     if line.virtual:
-        check_distribution([delay - DELAY for delay in scheduled], lambda value: even(value, spread), "uniform jitter")
+        check_distribution(
+            [delay - DELAY for delay in scheduled], lambda value: uniform_cdf(value, spread), "uniform jitter"
+        )
 
 
 @on(replace(JITTERY, distribution="normal"), timed=True)
@@ -87,7 +88,7 @@ def test_jitter_of_a_table_varies_the_delay(line: Line) -> None:
 
 
 @on(Impairment(delay=MILLISECOND, jitter=2_200 * MILLISECOND, distribution="uniform"), timed=True)
-def test_a_jitter_may_be_seconds_long_and_no_delay_is_less_than_none(line: Line) -> None:
+def test_a_jitter_may_be_seconds_long_and_no_delay_is_negative(line: Line) -> None:
     run = line.carry(paced(20, MILLISECOND))
     check_times(line, run.arrived, [time for time, _ in line.expected(run).arrived])
 
@@ -106,17 +107,17 @@ def test_a_trace_gives_frames_their_delays_in_turn(line: Line) -> None:
     deadlines = [time + MILLISECOND + step for (time, _), step in zip(run.offered, delays, strict=True)]
     deadlines_in_order = [
         max(deadlines[: index + 1]) for index in range(len(deadlines))
-    ]  # the machine may not have kept them 10 ms apart
+    ]  # the machine may have sent them less than 10 ms apart
     check_times(line, run.arrived, deadlines_in_order)
 
 
 @on(Impairment(delay=20 * MILLISECOND, jitter=20 * MILLISECOND, distribution="uniform"))
-def test_frames_keep_their_order_whatever_their_jitter(line: Line) -> None:
+def test_frames_keep_their_order_under_jitter(line: Line) -> None:
     run = line.carry(paced(300, 100 * MICROSECOND))
     numbers = marks_of(run.frames)
     if line.exact("order under jitter"):
         assert numbers == list(range(300))
-    else:  # its bound: frames closer together than twice the jitter may change places
+    else:  # bound of the table: frames closer together than twice the jitter may change places
         assert sorted(numbers) == list(range(300))
         assert numbers != sorted(numbers)
         offered_times = {mark_of(frame): time for time, frame in run.offered}
@@ -131,7 +132,7 @@ def test_frames_keep_their_order_whatever_their_jitter(line: Line) -> None:
 # The rate
 
 RATE = 4_000_000
-ROOM = 10**6
+QUEUE = 10**6
 
 
 LARGEST = 1500 + 14 + 4
@@ -162,23 +163,23 @@ def check_rate(line: Line, run: Run, sizes: list[int], largest: int = LARGEST) -
     assert run.arrived[-1][0] <= end_of_last + 100 * TYPICAL
 
 
-@on(Impairment(rate=RATE, queue=ROOM), timed=True)
+@on(Impairment(rate=RATE, queue=QUEUE), timed=True)
 @pytest.mark.parametrize("size", [60, 250, 1514])
 def test_frames_of_every_size_leave_at_the_rate(line: Line, size: int) -> None:
     run = line.carry(paced(100, size=size))
     check_rate(line, run, [size] * 100)
 
 
-@on(Impairment(rate=RATE, queue=ROOM), timed=True)
-def test_small_and_large_frames_take_each_their_time(line: Line) -> None:
+@on(Impairment(rate=RATE, queue=QUEUE), timed=True)
+def test_small_and_large_frames_take_their_time_on_the_wire(line: Line) -> None:
     sizes = [1514, 60, 60, 700] * 20
     schedule = [entry for index, size in enumerate(sizes) for entry in paced(1, size=size, first=index)]
     run = line.carry(schedule)
     check_rate(line, run, sizes)
 
 
-@on(Impairment(rate=RATE, queue=ROOM), timed=True)
-def test_a_frame_that_comes_alone_takes_its_time_on_the_wire(line: Line) -> None:
+@on(Impairment(rate=RATE, queue=QUEUE), timed=True)
+def test_a_single_frame_takes_its_time_on_the_wire(line: Line) -> None:
     run = line.carry(paced(40, 6 * MILLISECOND, size=1514))
     ends = on_the_wire(run.offered, [1514] * 40, RATE)
     if line.exact("time on the wire"):
@@ -188,7 +189,7 @@ def test_a_frame_that_comes_alone_takes_its_time_on_the_wire(line: Line) -> None
         assert all(time >= end - tolerance for (time, _), end in zip(run.arrived, ends, strict=True))
 
 
-@on(Impairment(rate=100_003, queue=ROOM), timed=True)
+@on(Impairment(rate=100_003, queue=QUEUE), timed=True)
 def test_a_rate_that_is_no_multiple_of_8_is_kept(line: Line) -> None:
     run = line.carry(paced(40, size=100))
     if line.exact("rate in bits"):
@@ -202,14 +203,14 @@ def test_a_rate_that_is_no_multiple_of_8_is_kept(line: Line) -> None:
         )
 
 
-@on(Impairment(rate=RATE, queue=ROOM, minimum_frame=60, overhead=24), timed=True)
+@on(Impairment(rate=RATE, queue=QUEUE, minimum_frame=60, overhead=24), timed=True)
 @pytest.mark.parametrize("size", [20, 60, 1000])
-def test_a_small_frame_takes_a_minimum_and_every_frame_an_overhead(line: Line, size: int) -> None:
+def test_frames_count_with_the_minimum_size_and_the_overhead(line: Line, size: int) -> None:
     run = line.carry(paced(100, size=size))
     check_rate(line, run, [max(size, 60) + 24] * 100, LARGEST + 24)
 
 
-@on(Impairment(rate=RATE, queue=ROOM, overhead=8, cell_size=48, cell_overhead=5), timed=True)
+@on(Impairment(rate=RATE, queue=QUEUE, overhead=8, cell_size=48, cell_overhead=5), timed=True)
 @pytest.mark.parametrize("size", [40, 41, 1514])
 def test_frames_are_padded_to_full_cells(line: Line, size: int) -> None:
     """AAL5: a trailer of 8 bytes, then 53-byte cells with 48 bytes of payload each."""
@@ -222,8 +223,8 @@ def test_a_trace_of_opportunities_is_the_rate(line: Line) -> None:
     """The trace gives one opportunity after 10 ms and two after 20 ms; its phase is unknown to the test."""
     run = line.carry(paced(30, size=1504))
     assert run.frames == [frame for _, frame in run.offered]
-    first = (0, 10, 10, 20, 30, 30), (0, 0, 10, 20, 20, 30), (0, 10, 20, 20, 30, 40)  # entry points into the trace
-    for pattern in first:
+    patterns = (0, 10, 10, 20, 30, 30), (0, 0, 10, 20, 20, 30), (0, 10, 20, 20, 30, 40)  # entry points into the trace
+    for pattern in patterns:
         period = pattern[3]
         deadlines = [(pattern[index % 3] + index // 3 * period) * MILLISECOND for index in range(30)]
         lateness = [time - deadline for (time, _), deadline in zip(run.arrived, deadlines, strict=True)]
@@ -236,7 +237,7 @@ def test_a_trace_of_opportunities_is_the_rate(line: Line) -> None:
 
 
 @on(
-    Impairment(delay=10 * MILLISECOND, jitter=5 * MILLISECOND, distribution="uniform", rate=RATE, queue=ROOM),
+    Impairment(delay=10 * MILLISECOND, jitter=5 * MILLISECOND, distribution="uniform", rate=RATE, queue=QUEUE),
     timed=True,
 )
 def test_jitter_delays_frames_but_not_the_wire(line: Line) -> None:
@@ -249,7 +250,7 @@ def test_jitter_delays_frames_but_not_the_wire(line: Line) -> None:
 # The queue
 
 
-def frames_under_way(line: Line) -> int:
+def frames_in_flight(line: Line) -> int:
     """Return the number of frames in flight for which netem has room: as many of the largest as the rate sends in the
     delay."""
     impairment = line.impairments["forward"]
@@ -262,13 +263,13 @@ def check_burst(line: Line, run: Run, feature: str, frames: int, size: int) -> N
     if line.exact(feature):
         assert marks_of(run.frames) == list(range(frames))
         check_fates(line, run)
-    elif line.carrier == "tc":  # longer or shorter by the bucket and one frame
+    elif line.datapath == "tc":  # longer or shorter by the bucket and one frame
         slack = -(-bucket(line) // size)
         assert frames - slack <= len(run.frames) <= frames + slack
     else:
         # netem counts frames, of which fewer bytes fit when they are small. It includes those in flight: a burst finds more
         # room than the queue's.
-        assert len(run.frames) <= frames + frames_under_way(line)
+        assert len(run.frames) <= frames + frames_in_flight(line)
 
 
 @on(Impairment(rate=500_000, queue=10_000))
@@ -293,7 +294,7 @@ def test_frames_in_flight_are_not_in_the_queue(line: Line) -> None:
 
 
 @on(Impairment(rate=100_000_000))
-def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
+def test_the_default_queue_holds_128_kibibytes(line: Line) -> None:
     """The queue holds 128 KiB besides the frame on the wire; the rate drains it during the burst."""
     run = line.carry(paced(400, size=1514))
     assert marks_of(run.frames) == sorted(set(marks_of(run.frames)))
@@ -309,11 +310,11 @@ def test_drops_of_the_queue_under_load_follow_from_arrival_times(line: Line) -> 
     numbers = marks_of(run.frames)
     assert numbers == sorted(set(numbers))
     if line.exact("queue in bytes"):
-        # The relay reads a stamp a few microseconds apart from us: a frame at the very edge may fall on either side.
+        # The relay's and the test's stamps differ by a few microseconds, so that a frame may just fit or just not fit.
         assert abs(len(numbers) - len(line.expected(run).frames)) <= 3
         assert not line.virtual or bisect_left(numbers, 599) >= 300
     else:  # netem's limit counts frames queued and in flight, and it drops none below the limit
-        queue_length = 30_000 // LARGEST + frames_under_way(line)
+        queue_length = 30_000 // LARGEST + frames_in_flight(line)
         arrival_times = {mark_of(frame): time for time, frame in run.arrived}
         for number, (arrived, _) in enumerate(run.offered):
             if number not in arrival_times:

@@ -23,9 +23,10 @@ from protocols.openmx import host as openmx
 from protocols.ssam import plug as ssam
 from protocols.via import host as via
 from testbed.controller.conformance.exchanges import EXCHANGES, MatchedExchange, MatchedProtocol
-from testbed.controller.conformance.fate_schedules import DEPTH, Gate, Subject, run_with_gate, search_all
+from testbed.controller.conformance.fate_schedules import DEPTH, FATES, Gate, Subject, run_with_gate, search_all
 from testbed.controller.conformance.network_faults import MILLISECOND
 from testbed.controller.conformance.trials import Violation, print_line
+from testbed.engine.sources import source
 from tests.sim.am2_exchanges import CASES, UNACQUAINTED, ActiveMessageExchange
 
 # A lost header is resent after at most the longest time-out. Frames sent after it were not admitted meanwhile and wait for
@@ -96,6 +97,13 @@ SUBJECTS: Final = {subject.name: subject for subject in (EMP, AM2, SSAM, VIA, OP
 
 def subject_of(name: str) -> Subject:
     return SUBJECTS[name]
+
+
+def draw_schedule(seed: int, subject: Subject) -> tuple[Subject, str, str]:
+    """Draw a random schedule: the subject, an exchange and its fates."""
+    chance = source(seed, f"schedule of {subject.name}")
+    exchange = chance.choice(list(subject.stages))
+    return subject, exchange, "".join([chance.choice("".join(FATES)) for _ in range(DEPTH)])
 
 
 def main(arguments: Sequence[str]) -> int:

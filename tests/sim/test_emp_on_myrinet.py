@@ -83,7 +83,7 @@ def test_rules_match_emps_fields_after_a_source_route_and_fates_count_by_frame_t
     rules, records = RuleSet(known_fields()), list[Record]()
     rules.add(0, "drop emp_myrinet.type == ACK and nth(1)")
     pair = Cluster.star(2, kind="myrinet")
-    with Simulation(pair, plug(), rules=rules, fields=known_fields(), log=records.append) as simulation:
+    with Simulation(pair, plug(), rules=rules, log=records.append) as simulation:
         exchange = Pair().exchange
         tasks = [simulation.spawn(name, exchange) for name in simulation.nodes]
         simulation.run(timeout=5 * SECOND)

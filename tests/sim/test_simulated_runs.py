@@ -25,7 +25,7 @@ from testbed.workloads.form import Comm, Node
 STAR = Cluster.star(2, delay="10us", seed=5)
 
 
-async def failing(comm: Comm, node: Node) -> None:
+async def fail_on_rank_1(comm: Comm, node: Node) -> None:
     node.row(measured=comm.rank)
     await node.barrier()
     if comm.rank == 1:
@@ -33,24 +33,24 @@ async def failing(comm: Comm, node: Node) -> None:
     await comm.recv(source=1)
 
 
-async def waiting(comm: Comm, node: Node) -> None:
+async def wait_forever(comm: Comm, node: Node) -> None:
     node.row(measured=comm.rank)
     if comm.rank == 0:
         await comm.recv(source=1, tag=77)
 
 
-async def computing(comm: Comm, node: Node) -> None:  # noqa: ARG001
+async def compute_forever(comm: Comm, node: Node) -> None:  # noqa: ARG001
     node.row(measured=0)
     while True:
         pass
 
 
-async def chatting(comm: Comm, node: Node) -> None:  # noqa: ARG001
+async def sleep_forever(comm: Comm, node: Node) -> None:  # noqa: ARG001
     while True:
         await node.sleep(1_000_000)
 
 
-async def talking(comm: Comm, node: Node) -> None:  # noqa: ARG001
+async def exchange_then_stall(comm: Comm, node: Node) -> None:  # noqa: ARG001
     if comm.rank == 0:
         await comm.Send(b"hello", 1, 3)
         await comm.send("x" * 10_000, 1, 4)
@@ -64,28 +64,32 @@ async def talking(comm: Comm, node: Node) -> None:  # noqa: ARG001
             pass
 
 
-async def stopped(comm: Comm, node: Node) -> None:  # noqa: ARG001
+async def interrupt(comm: Comm, node: Node) -> None:  # noqa: ARG001
     raise KeyboardInterrupt
 
 
-async def unspeakable(comm: Comm, node: Node) -> object:  # noqa: ARG001
+async def return_unsupported_result(comm: Comm, node: Node) -> object:  # noqa: ARG001
     return (lambda: 1) if comm.rank else bytes(200_000)
 
 
-def test_a_result_that_namespaces_could_not_hand_over_is_refused_in_the_simulation_too() -> None:
+def test_a_result_that_a_node_process_could_not_return_is_rejected_in_the_simulation() -> None:
     with pytest.raises(ProgramError) as caught:
-        testbed.run(STAR, unspeakable, mode="sim")
+        testbed.run(STAR, return_unsupported_result, mode="sim")
     assert "Traceback" not in str(caught.value)
     assert "must be plain data" in str(caught.value) or "is too long; at most" in str(caught.value)
 
 
 def test_a_crash_is_reported_with_its_traceback_and_node_and_keeps_the_measurements(tmp_path: Path) -> None:
     with pytest.raises(ProgramError) as caught:
-        testbed.run(STAR, failing, mode="sim", output=tmp_path / "run")
+        testbed.run(STAR, fail_on_rank_1, mode="sim", output=tmp_path / "run")
     assert str(caught.value).startswith("n2: Traceback")
     assert "ZeroDivisionError: on purpose" in str(caught.value)
-    assert str(caught.value).splitlines()[1].startswith(f'  File "{__file__}", line '), "it begins with the program"
-    assert "simulated_execution.py" in (tmp_path / "run" / "logs" / "n2.log").read_text(), "its log has all"
+    assert str(caught.value).splitlines()[1].startswith(f'  File "{__file__}", line '), (
+        "the traceback does not begin with the program"
+    )
+    assert "simulated_execution.py" in (tmp_path / "run" / "logs" / "n2.log").read_text(), (
+        "the node's log lacks the complete traceback"
+    )
     run = read_run(tmp_path / "run")
     assert run.status == "failed"
     assert "n2" in run.result["error"]
@@ -94,26 +98,26 @@ def test_a_crash_is_reported_with_its_traceback_and_node_and_keeps_the_measureme
 
 def test_programs_that_wait_forever_are_named_with_their_pending_operations(tmp_path: Path) -> None:
     with pytest.raises(StalledError, match=r"rank on n1 waits for a receive from rank 1, tag 77"):
-        testbed.run(STAR, waiting, mode="sim", output=tmp_path / "run")
+        testbed.run(STAR, wait_forever, mode="sim", output=tmp_path / "run")
     assert len(list(read_run(tmp_path / "run").rows())) == 2
 
 
-def test_a_program_that_never_ends_is_broken_off_where_it_is(tmp_path: Path) -> None:
-    sentence = r"(?s)within 0.5 s on this machine.*rank on n1 runs, at .*test_simulated_runs.py:\d+ in computing"
+def test_a_program_that_never_ends_times_out_and_its_line_is_reported(tmp_path: Path) -> None:
+    sentence = r"(?s)within 0.5 s on this machine.*rank on n1 runs, at .*test_simulated_runs.py:\d+ in compute_forever"
     with pytest.raises(RunTimeoutError, match=sentence):
-        testbed.run(STAR, computing, mode="sim", timeout=0.5, output=tmp_path / "run")
+        testbed.run(STAR, compute_forever, mode="sim", timeout=0.5, output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
     with pytest.raises(StalledError, match="500000000 ns have passed, and 2 programs have not ended"):
-        testbed.run(STAR, chatting, mode="sim", timeout=0.5)
+        testbed.run(STAR, sleep_forever, mode="sim", timeout=0.5)
 
 
 def test_an_interrupted_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        testbed.run(STAR, stopped, mode="sim", output=tmp_path / "run")
+        testbed.run(STAR, interrupt, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "interrupted"
 
 
-def test_a_folder_is_not_written_twice_and_a_failed_start_leaves_none(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_overwritten_and_a_failed_start_leaves_none(tmp_path: Path) -> None:
     testbed.run(STAR, "pingpong", mode="sim", settings={"count": 1, "sizes": 0}, output=tmp_path / "run")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ConflictError):
@@ -125,7 +129,7 @@ def test_a_folder_is_not_written_twice_and_a_failed_start_leaves_none(tmp_path: 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_has_everything_that_the_run_can_be_repeated_from(tmp_path: Path) -> None:
+def test_a_run_can_be_repeated_from_its_folder(tmp_path: Path) -> None:
     lossy = Cluster.star(2, delay="10us", loss="20%")
     first_result = testbed.run(
         lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=9, output=tmp_path / "one"
@@ -151,7 +155,7 @@ def test_a_folder_has_everything_that_the_run_can_be_repeated_from(tmp_path: Pat
 
 def test_a_history_contains_sent_received_and_pending_messages(tmp_path: Path) -> None:
     with pytest.raises(StalledError):
-        testbed.run(STAR, talking, mode="sim", history=True, output=tmp_path / "run")
+        testbed.run(STAR, exchange_then_stall, mode="sim", history=True, output=tmp_path / "run")
     sender, receiver = (list(read(tmp_path / "run" / "history" / f"{node}.jsonl")) for node in ("n1", "n2"))
     sends = {event["n"]: event for event in sender if event["what"] == "send"}
     assert {event["n"] for event in sender if event["what"] == "sent"} == set(sends)
@@ -166,7 +170,7 @@ def test_a_history_contains_sent_received_and_pending_messages(tmp_path: Path) -
 
 
 class Cut:
-    """Fault during the programs: a cut for some milliseconds, and every tenth frame dropped."""
+    """Companion of a run that cuts a link for some milliseconds and drops every tenth frame."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -181,14 +185,14 @@ class Cut:
         raise NotImplementedError
 
 
-def test_an_activity_can_run_together_with_the_programs(tmp_path: Path) -> None:
+def test_a_companion_runs_together_with_the_programs(tmp_path: Path) -> None:
     cut = Cut()
     result = testbed.run(
         STAR,
         "pingpong",
         mode="sim",
         settings={"count": 50, "sizes": "4"},
-        companions=[cut],  # type: ignore[list-item]  # it has what is used of one
+        companions=[cut],  # type: ignore[list-item]  # only these methods are called
         output=tmp_path / "run",
     )
     assert cut.calls == ["cut", "restored"]
@@ -200,29 +204,29 @@ def test_an_activity_can_run_together_with_the_programs(tmp_path: Path) -> None:
     assert causes.get("rule", 0) > 5
 
 
-def test_nics_that_cannot_reach_each_other_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_nics_without_a_path_are_rejected_before_anything_starts(tmp_path: Path) -> None:
     ring = Cluster(
         name="ring",
         node=[{"name": name} for name in "abc"],
         link=[{"ends": ends} for ends in (["a", "b"], ["b", "c"], ["c", "a"])],
     )
     with pytest.raises(UnsupportedError, match="no frame gets from a:eth0 to c:eth0"):
-        testbed.run(ring, waiting, mode="sim", output=tmp_path / "run")
+        testbed.run(ring, wait_forever, mode="sim", output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("protocol", "mode"), [("via", "sim"), ("via", "live"), ("tcp", "live")])
-def test_a_protocol_without_routes_is_refused_on_myrinet_before_there_is_a_folder(
+def test_a_protocol_without_routes_is_rejected_on_myrinet_before_a_folder_is_made(
     protocol: str, mode: Mode, tmp_path: Path
 ) -> None:
-    with pytest.raises(UnsupportedError, match="a switch of Myrinet, which forwards by source routes"):
+    with pytest.raises(UnsupportedError, match="is Myrinet, which forwards by source routes"):
         testbed.run("now-1998", "pingpong", protocol=protocol, mode=mode, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_program_that_leaves_python_is_an_error_with_its_node() -> None:
-    async def leaving(comm: Comm, node: Node) -> None:  # noqa: ARG001
+def test_a_program_that_calls_exit_is_an_error_with_its_node() -> None:
+    async def call_exit(comm: Comm, node: Node) -> None:  # noqa: ARG001
         sys.exit(3)
 
     with pytest.raises(ProgramError, match=r"(?s)n1: .*SystemExit: 3"):
-        testbed.run(STAR, leaving, mode="sim")
+        testbed.run(STAR, call_exit, mode="sim")

@@ -1,4 +1,4 @@
-"""Every kind of fault in the simulation: at its exact time, with its effect counted, and without a trace afterwards."""
+"""Every kind of fault in the simulation: its exact time, its counted effect, and its complete end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def compute(_comm: Comm, node: Node) -> int:
 
 
 class ScenarioRun:
-    """Run with a scenario. ends: the report of each fault's end, by its place."""
+    """Run with a scenario. begins, ends: the events of each fault's begin and end, in their order."""
 
     def __init__(self, folder: Path, workload: Any, *faults: Fault, **options: Any) -> None:
         scenario = options.pop("scenario", None) or Scenario(name="storm", faults=faults)
@@ -96,8 +96,8 @@ class ScenarioRun:
     @property
     def counters(self) -> Mapping[str, int]:
         (end,) = self.ends
-        counters_found: Mapping[str, int] = end["counted"]
-        return counters_found
+        counters: Mapping[str, int] = end["counted"]
+        return counters
 
     @property
     def warnings(self) -> list[str]:
@@ -118,7 +118,7 @@ def test_a_loss_applies_only_during_its_span(tmp_path: Path) -> None:
     assert "loss" in (tmp_path / "run" / "scenario.toml").read_text()
 
 
-def test_the_later_of_two_counts_and_the_earlier_comes_back(tmp_path: Path) -> None:
+def test_a_later_impairment_of_a_direction_overrides_an_earlier_one_until_its_end(tmp_path: Path) -> None:
     """A round trip takes 400 us, with 1 ms on one of its four directions 1.3 ms, with 5 ms 5.3 ms."""
 
     async def measure(comm: Comm, node: Node) -> list[int]:
@@ -171,7 +171,7 @@ def test_an_unplugged_cable_loses_all_frames_until_it_is_plugged_in_again(tmp_pa
     assert outcome.counters["lost"] > 0
 
 
-def test_two_that_pull_one_cable_out_both_put_it_in_again(tmp_path: Path) -> None:
+def test_a_link_is_up_after_the_last_of_two_overlapping_faults(tmp_path: Path) -> None:
     outcome = ScenarioRun(
         tmp_path, talk, Down(on="n2", from_="200ms", to="400ms"), Down(on="all", from_="300ms", to="500ms")
     )
@@ -202,7 +202,7 @@ def test_no_frame_passes_between_the_groups_of_a_partition(tmp_path: Path, parti
     assert len(start_times) == 100
 
 
-def test_within_a_part_all_passes(tmp_path: Path) -> None:
+def test_frames_pass_within_a_group_of_a_partition(tmp_path: Path) -> None:
     outcome = ScenarioRun(tmp_path, talk, Partition(shape="halves", from_="200ms", to="300ms"))
     assert outcome.counters == {"decided": 0}
     assert outcome.warnings == [
@@ -233,14 +233,14 @@ def test_the_run_waits_for_restarted_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [Restart(on="n3", at="400ms"), Reset(on="n3", at="400ms")])
-def test_a_restart_and_a_reset_start_again_at_once(tmp_path: Path, fault: Fault) -> None:
+def test_a_restarted_or_reset_program_begins_at_once(tmp_path: Path, fault: Fault) -> None:
     outcome = ScenarioRun(tmp_path, sleep, fault)
     assert outcome.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
     assert [event["at"] for event in outcome.ends] == [400 * MILLISECOND]
 
 
 def test_a_message_to_a_crashed_node_is_returned_and_a_later_one_arrives(tmp_path: Path) -> None:
-    """The old incarnation has been heard of: it may have received the message."""
+    """The sender knew the old incarnation, which may have received the message."""
 
     async def serve(comm: Comm, node: Node) -> list[object]:
         if comm.rank:
@@ -249,7 +249,7 @@ def test_a_message_to_a_crashed_node_is_returned_and_a_later_one_arrives(tmp_pat
                 await node.sleep(1_000 * MILLISECOND)
             return [word]
         await comm.send("hello", 1, 1)
-        await node.sleep(150 * MILLISECOND)  # it has been removed
+        await node.sleep(150 * MILLISECOND)  # until the crash
         with pytest.raises(MPIError, match="node 1 has restarted"):
             await comm.send("anybody there?", 1, 1)
         await comm.send("and now?", 1, 1)
@@ -283,8 +283,8 @@ def test_a_node_that_crashes_while_it_is_paused_restarts(tmp_path: Path) -> None
     assert outcome.result.results["n3"] == (400 * MILLISECOND, 1_400 * MILLISECOND)
 
 
-def test_a_processor_that_is_used_up_computes_later(tmp_path: Path) -> None:
-    """100 ms of work, behind half of every 10 ms from the beginning on: it is all reserved at once."""
+def test_a_busy_processor_delays_computation(tmp_path: Path) -> None:
+    """100 ms of work behind a load of 50 %, all of which is reserved at the beginning of the fault."""
     outcome = ScenarioRun(tmp_path, compute, Cpu(on="n1", share="50%", at=0, for_="50ms"))
     assert outcome.result.results["n2"] == 100 * MILLISECOND
     assert outcome.result.results["n1"] >= 100 * MILLISECOND
@@ -304,7 +304,7 @@ def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
 # Contention
 
 
-def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_path: Path) -> None:
+def test_traffic_takes_its_share_of_a_link_and_never_reaches_a_firmware(tmp_path: Path) -> None:
     """10 Mbit/s of 12,112 bits each for 0.1 s: 83 frames, the first at once."""
     slow_cluster = Cluster.star(4, delay="100us", rate="12mbit")
     outcome = ScenarioRun(
@@ -320,12 +320,12 @@ def test_traffic_takes_its_share_of_a_link_and_never_comes_to_a_firmware(tmp_pat
     assert outcome.result.results["n1"][:15] == undisturbed[:15]
 
 
-def test_in_an_incast_all_others_send(tmp_path: Path) -> None:
+def test_in_an_incast_every_other_node_sends(tmp_path: Path) -> None:
     outcome = ScenarioRun(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
     assert outcome.counters == {"frames": 3 * 83}
 
 
-# What a slow processor is, needs a profile that prices something
+# Slow NIC processors, which need a profile with costs
 
 
 def test_a_slow_nic_processor_without_costs_has_no_effect_and_is_a_note(tmp_path: Path) -> None:
@@ -383,13 +383,13 @@ def test_a_scenario_that_outlasts_the_run_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_a_fault_that_repeats_as_long_as_the_run_is_no_warning(tmp_path: Path) -> None:
+def test_faults_that_repeat_beyond_the_runs_end_cause_no_warning(tmp_path: Path) -> None:
     random_faults = RandomFaults(kinds=["pause"], rate=20.0, longest="20ms")
     scenario = Scenario(random=random_faults, faults=[Flap(on="n2", at="100ms", every="100ms", for_="30ms")])
     assert not any("is longer than the run" in note for note in ScenarioRun(tmp_path, talk, scenario=scenario).warnings)
 
 
-def test_a_fault_at_a_program_that_has_ended_is_a_warning(tmp_path: Path) -> None:
+def test_a_fault_of_a_program_that_has_ended_is_a_warning(tmp_path: Path) -> None:
     async def end_early(comm: Comm, node: Node) -> int:
         await node.sleep(SECOND if comm.rank else MILLISECOND)
         return node.now()
@@ -399,7 +399,7 @@ def test_a_fault_at_a_program_that_has_ended_is_a_warning(tmp_path: Path) -> Non
     assert outcome.warnings == ["fault[1] (crash on n1) had no effect from 500ms to 1s: no program was running there"]
 
 
-def test_random_storms_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+def test_random_faults_are_equal_for_equal_seeds(tmp_path: Path) -> None:
     random_faults = RandomFaults(kinds=["impair", "flap", "pause", "partition"], rate=20.0, longest="50ms")
 
     def storm(name: str, seed: int) -> list[dict[str, object]]:
@@ -413,7 +413,7 @@ def test_random_storms_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert first != storm("another", 2)
 
 
-def test_each_repetition_meets_the_scenario_anew(tmp_path: Path) -> None:
+def test_the_scenario_runs_in_each_repetition(tmp_path: Path) -> None:
     outcome = ScenarioRun(tmp_path, talk, Flap(on="n2", at="200ms", for_="100ms"), repeat=3)
     assert [event["at"] for event in outcome.ends] == [300 * MILLISECOND] * 3
     assert all(event["had_effect"] for event in outcome.ends)
@@ -462,9 +462,9 @@ def test_the_command_lists_the_timeline_and_the_errors(tmp_path: Path) -> None:
     document = json.loads(run(command, ["scenario", "check", str(file), "star-3", "--json"]).output)
     jsonschema.validate(document, schema_of("scenario-check"))
     assert [moment["at"] for moment in document["moments"]] == [SECOND, 1_500 * MILLISECOND, 2 * SECOND]
-    refusal = run(command, ["scenario", "check", str(file), "star-2"])
-    assert isinstance(refusal.exception, DescriptionError)
-    assert "no link, node or switch 'n3'" in str(refusal.exception)
+    rejection = run(command, ["scenario", "check", str(file), "star-2"])
+    assert isinstance(rejection.exception, DescriptionError)
+    assert "no link, node or switch 'n3'" in str(rejection.exception)
 
 
 def test_the_command_runs_a_workload_under_a_scenario(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Split-C's operations on AM-II and on SSAM, under losses: what each access leaves in memory, and what waits for it."""
+"""Split-C's operations on AM-II and on SSAM under loss: the memory after each access and its synchronization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = {"am2": "ethernet", "ssam": "atm"}
 SIZE = 3_000
 """Bytes of a bulk access: many cells, and on Ethernet several fragments."""
 OWN, PUT, STORED, BULK, READ = 0, 32, 100, 1_000, 5_000
-"""Offsets in each node's memory: what it has from the start, what others put, store and write there, what it reads."""
+"""Offsets in each node's memory: its initial value, the previous node's put, stores and bulk access, its own reads."""
 
 
 class Accesses(Native[ActiveMessages]):
@@ -64,16 +64,16 @@ def test_each_access_is_complete_after_its_synchronization(protocol: str) -> Non
     assert sorted(row["rank"] for row in run.rows) == [0, 1, 2]
 
 
-async def _at_once(*_: object) -> None:
-    """Wait for nothing."""
+async def _return_at_once(*_: object) -> None:
+    """Replace a synchronization: return without waiting."""
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("operation", ["sync", "all_store_sync", "store_sync", "barrier"])
 @pytest.mark.parametrize("protocol", KINDS)
-def test_a_synchronization_that_does_not_wait_is_found(
+def test_a_synchronization_that_does_not_wait_is_detected(
     protocol: str, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SplitC, operation, _at_once)
+    monkeypatch.setattr(SplitC, operation, _return_at_once)
     with pytest.raises(testbed.TestbedError, match="AssertionError"):
         test_each_access_is_complete_after_its_synchronization(protocol)

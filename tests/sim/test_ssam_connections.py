@@ -1,4 +1,4 @@
-"""A process over SSAM has a limited number of connections: messages to further nodes fail with a sentence."""
+"""The limit of connections of a process over SSAM: messages to further nodes fail with the reason."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ async def fan_out(comm: Comm, node: Node) -> list[tuple[int, int, str]]:
 def test_messages_beyond_the_connections_of_a_process_fail_and_the_others_arrive(
     connections: int, firmware: dict[str, object] | None, tmp_path: Path
 ) -> None:
-    """32 are the paper's (figure 1)."""
+    """The paper has 32 connections (figure 1)."""
     cluster = Cluster.star(connections + 3, kind="atm")
     run = testbed.run(cluster, fan_out, protocol="ssam", mode="sim", firmware=firmware, output=tmp_path / "run")
     first, *other_results = run.results.values()
     reason = f"a process has {connections} connections at most (setting connections)"
-    beyond = (connections + 1, connections + 2)
-    assert first == [(rank, ERR_OTHER, f"no connection to node {rank}: {reason}") for rank in beyond]
+    unconnected = (connections + 1, connections + 2)
+    assert first == [(rank, ERR_OTHER, f"no connection to node {rank}: {reason}") for rank in unconnected]
     assert other_results == [[]] * (connections + 2)

@@ -1,4 +1,4 @@
-"""The program on SSAM's page of the documentation runs, and prints what the page says."""
+"""The example of SSAM's page of the documentation prints the documented output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.spec.loader import load
 PAGE = Path(__file__).parents[2] / "docs" / "protocols" / "ssam.md"
 
 
-def test_the_documented_program_runs_as_documented(tmp_path: Path) -> None:
+def test_the_documented_program_prints_the_documented_rows(tmp_path: Path) -> None:
     program, output = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL).groups()  # type: ignore[union-attr]
     file = tmp_path / program.splitlines()[0].removeprefix("# ")
     file.write_text(program)

@@ -1,7 +1,7 @@
-"""Many senders and one receiver on SSAM: cells are lost by the switch, or by the receiver's input FIFO, and no message is.
+"""Incast on SSAM: the switch or the receiver's input FIFO loses cells, and every message is handled once.
 
-The paper did neither: it names both causes of loss (section 2.1) and had two machines. The receiver takes longer to read a
-cell (4.61 us) than one takes on the fibre (3.14 us), so the windows of ten senders, 320 cells, overrun 292.
+The paper names both causes of loss (section 2.1), and measured neither, as it had two machines. The receiver takes longer
+to read a cell (4.61 us) than one takes on the fibre (3.14 us), so the windows of ten senders, 320 cells, overrun 292.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from testbed.spec.model import Description
 from testbed.workloads.form import Native, Node
 
 COUNT = 1
-EACH = 150
-"""Requests of each sender."""
+REQUESTS = 150
+"""Number of requests of each sender."""
 
 
 @dataclass
 class Incast:
-    """Senders' requests to node 0. handled: how often each was, by sender and number. ended: when each sender had all its
-    answers."""
+    """Senders' requests to node 0. handled: how often each was handled, by sender and number. ended: the time at which each
+    sender had all its answers."""
 
     senders: int
     handled: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -62,7 +62,7 @@ class Incast:
                 self.switch = simulation.network.switches["s1"]
 
     async def _send(self, library: Library, node: SimNode) -> None:
-        for number in range(EACH):
+        for number in range(REQUESTS):
             await library.request(0, COUNT, bytes((number,)))
         while library.pending_work():
             await library.poll()
@@ -80,7 +80,7 @@ class Incast:
     def lost(self) -> set[tuple[int, int]]:
         """The requests that have not been handled."""
         return {
-            (sender, number) for sender in range(1, self.senders + 1) for number in range(EACH)
+            (sender, number) for sender in range(1, self.senders + 1) for number in range(REQUESTS)
         } - self.handled.keys()
 
     def total(self, counter: str) -> int:
@@ -89,11 +89,11 @@ class Incast:
     @property
     def fairness(self) -> float:
         """Jain's index of the senders' rates: 1 where all are equal, 1 / senders where one has everything."""
-        rates = [EACH / end_time for end_time in self.ended.values()]
+        rates = [REQUESTS / end_time for end_time in self.ended.values()]
         return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))
 
 
-def test_a_switch_with_small_buffers_loses_cells_of_eight_senders_and_every_message_is_handled_once(
+def test_messages_are_handled_once_although_the_switch_loses_cells(
     record_property: Callable[[str, object], None],
 ) -> None:
     incast = Incast(8)
@@ -107,7 +107,7 @@ def test_a_switch_with_small_buffers_loses_cells_of_eight_senders_and_every_mess
     assert incast.fairness > 1 / 8
 
 
-def test_the_input_fifo_loses_cells_of_sixteen_senders_where_the_switch_has_room_and_every_message_is_handled_once(
+def test_messages_are_handled_once_although_the_input_fifo_loses_cells(
     record_property: Callable[[str, object], None],
 ) -> None:
     incast = Incast(16)
@@ -129,13 +129,13 @@ def test_a_window_that_the_fifo_can_hold_loses_nothing() -> None:
     assert not incast.lost
 
 
-# Histories of the same, by the interface of active messages.
+# Histories of an incast, by the interface of active messages
 
 TAG, ASK, ANSWER = 77, 1, 2
 
 
 class HistoryIncast(Native[ActiveMessages]):
-    """A window of requests from everybody to rank 0, each with a reply; every program ends when it has all of its own."""
+    """A window of requests from every rank to rank 0, each with a reply; a program ends when it has all its messages."""
 
     checked = True
 
@@ -159,8 +159,8 @@ class HistoryIncast(Native[ActiveMessages]):
             await bundle.poll()
 
 
-def history_of(senders: int, queue_frames: int, folder: Path) -> None:
-    """Run it, for longer than a request may stay without an end."""
+def run_with_history(senders: int, queue_frames: int, folder: Path) -> None:
+    """Run `HistoryIncast`, with a time-out beyond the checkers' limit of a pending request."""
     cluster = Cluster.star(senders + 1, kind="atm", rate="140mbit", overhead=2, queue_frames=queue_frames)
     testbed.run(
         cluster, HistoryIncast(), protocol="ssam", mode="sim", profile="sparcstation-20", check=True, timeout=20,
@@ -168,19 +168,19 @@ def history_of(senders: int, queue_frames: int, folder: Path) -> None:
     )  # fmt: skip
 
 
-BOTH = pytest.mark.parametrize(("senders", "queue_frames"), [(8, 16), (16, 1_000)], ids=["switch", "FIFO"])
+both_causes = pytest.mark.parametrize(("senders", "queue_frames"), [(8, 16), (16, 1_000)], ids=["switch", "FIFO"])
 
 
-@BOTH
+@both_causes
 def test_the_history_of_an_incast_is_complete(senders: int, queue_frames: int, tmp_path: Path) -> None:
-    history_of(senders, queue_frames, tmp_path / "run")
+    run_with_history(senders, queue_frames, tmp_path / "run")
     (report,) = recheck(read_run(tmp_path / "run"))
     assert report.passed, report.to_text()
     assert report.messages == senders * MAX_WINDOW
 
 
 @pytest.mark.requires("interpreted")
-@BOTH
+@both_causes
 def test_without_recovery_the_checker_finds_the_lost_messages(
     senders: int, queue_frames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +188,7 @@ def test_without_recovery_the_checker_finds_the_lost_messages(
     monkeypatch.setattr(Connection, "lost", lambda *_: None)
     monkeypatch.setattr(Connection, "recover", lambda _: [])
     with pytest.raises(TestbedError, match="programs have not ended"):
-        history_of(senders, queue_frames, tmp_path / "run")
+        run_with_history(senders, queue_frames, tmp_path / "run")
     (report,) = recheck(read_run(tmp_path / "run"))
     assert report.failed == ("progress",)
     assert "was neither handled nor returned" in report.to_text()

@@ -1,5 +1,7 @@
-"""SSAM's state tables under the swarm's cases of requests: each transition has its row, and each row is taken. Fixed seeds
-in CI, fresh ones with TESTBED_LONG=1, which prints the first."""
+"""SSAM's state tables under the swarm's cases of requests: each transition has its row, and each row is taken.
+
+Seeds are fixed in CI and fresh with TESTBED_LONG=1, which prints the first.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,10 @@ SELDOM = {
         (REQUEST, "awaited", "after the program's end"),
     )
 }
-"""Rows that are taken a few times in a case with a certain fault, and in no other."""
+"""Rows that only cases with a certain fault take, a few times each."""
 MIN_SELDOM = 10 if LONG else 0
 LATE = {label(CONNECTION, CONNECTION.row(state, "another session's cell")) for state in ("closed", "open")}
-"""Rows that cells take which outlive a restart: the simulation's links are too short for them."""
+"""Rows of cells that arrive after a restart of their sender, which the simulation's short links do not deliver."""
 
 
 def run_watched(case: Case) -> Counter[str]:
@@ -45,7 +47,7 @@ def run_watched(case: Case) -> Counter[str]:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(3600)
-def test_every_case_keeps_its_promises_and_takes_every_row(record_property: Callable[[str, object], None]) -> None:
+def test_every_case_passes_the_checks_and_all_rows_are_taken(record_property: Callable[[str, object], None]) -> None:
     swarm = replace(request_swarm.SWARMS["ssam"], run=run_watched)
     tally = swarm.many(range(FIRST, FIRST + CASES), chunk=3)
     failures = [f"{swarm.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]

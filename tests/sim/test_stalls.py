@@ -1,4 +1,4 @@
-"""Runs in the simulation that do not end, or whose firmware fails: the report names program, line and time."""
+"""Reports of simulated runs that stall or whose firmware fails: program, line and time."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_the_time_and_the_node_of_the_last_transfer_are_reported(tmp_path: Path)
     with pytest.raises(StalledError) as raised:
         testbed.run(STAR, str(script), mode="sim", timeout=1)
     match = re.search(r"the last transfer ended at (\d+) ns, on n1", str(raised.value))
-    assert match, "of rank 0, whose send is acknowledged"
-    assert int(match[1]) == 40_000, "a frame over two links of 10 us, and its acknowledgement"
+    assert match, "the last transfer is not the acknowledged send of rank 0"
+    assert int(match[1]) == 40_000, "not the time of a frame and its acknowledgement over two links of 10 us"
 
 
 @pytest.mark.parametrize("profile", ["ideal", "priced"])
@@ -105,10 +105,10 @@ def test_errors_of_firmware_end_the_run_with_node_and_time(
             timeout=0.5,
         )
     if node == "n2" and profile == "ideal":
-        assert raised.value.when == 20_000, "when the letter has come"
+        assert raised.value.when == 20_000, "not the time at which the message arrives"
 
 
-def test_an_error_of_the_testbed_below_a_host_library_blames_neither_library_nor_firmware() -> None:
+def test_an_error_of_the_testbed_is_not_attributed_to_host_library_or_firmware() -> None:
     class Host:
         def on_completion(self, _index: int) -> None:
             raise UnwritableError("n1.jsonl cannot be written: No space left on device")
@@ -120,7 +120,7 @@ def test_an_error_of_the_testbed_below_a_host_library_blames_neither_library_nor
     assert str(error) == "n1: at 5 ns: n1.jsonl cannot be written: No space left on device"
 
 
-def test_firmware_may_look_at_many_timers_one_a_call() -> None:
+def test_timer_calls_at_one_time_are_limited_and_a_past_deadline_is_an_error() -> None:
     class Timers:
         deadline: int | None = 5
 

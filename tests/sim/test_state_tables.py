@@ -1,6 +1,6 @@
 """State tables of EMP and AM-II against the firmware: each transition has a row, and a missing row is detected.
 
-That the swarm takes every row is asserted where it runs (`test_swarm`, `test_am2_swarm`).
+`test_swarm` and `test_am2_swarm` assert that the swarm takes every row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_random_walks_take_every_row_of_am2s_tables() -> None:
 
 @pytest.mark.requires("interpreted")
 def test_a_channel_transition_missing_in_the_table_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resend that does not reset the channel's refusal."""
+    """Mutant: a retransmission does not reset the channel's refusal."""
 
     def keeps_refused(_table: SendTable[int], now: int, row: SendRow[int], timeout: int) -> None:
         row.due_at = now + timeout
@@ -61,7 +61,7 @@ def test_a_channel_transition_missing_in_the_table_is_detected(monkeypatch: pyte
 
 @pytest.mark.requires("interpreted")
 def test_a_receiver_transition_missing_in_the_table_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A receiver that ignores the frames that came before the receive."""
+    """Mutant: a receiver does not acknowledge duplicates of a received message."""
     monkeypatch.setattr(Receiver, "_acknowledge_again", lambda *_: None)
     watch = Watch()
     watch_receptions(monkeypatch, watch)
@@ -77,7 +77,7 @@ def test_a_receiver_transition_missing_in_the_table_is_detected(monkeypatch: pyt
 
 @pytest.mark.requires("interpreted")
 def test_an_endpoint_transition_missing_in_the_table_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint that is loaded has no frame."""
+    """Mutant: a loaded endpoint has no frame."""
     monkeypatch.setattr(NicEndpoint, "load", lambda *_: None)
     watch = Watch()
     watch_residency(monkeypatch, watch)
@@ -87,7 +87,7 @@ def test_an_endpoint_transition_missing_in_the_table_is_detected(monkeypatch: py
 
 @pytest.mark.requires("interpreted")
 def test_a_peer_transition_missing_in_the_table_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The firmware is made to forget each incarnation that a peer announces."""
+    """Mutant: the firmware does not record the incarnations that peers announce."""
     monkeypatch.setattr(Peers, "admit", lambda *_: True)
     watch = Watch()
     watch_peers(monkeypatch, watch)
@@ -99,14 +99,14 @@ def test_a_counter_that_misses_some_of_its_rows_is_detected() -> None:
     counts = Counter({label(PEER, PEER.row(KNOWN, "later incarnation")): 3, "restarts": 3, "frames_received": 7})
     covered = coverage([PEER], STATELESS, counts)
     assert covered["frames_received"] == 7
-    assert "restarts" not in covered, "its row stands for it"
+    assert "restarts" not in covered, "a counter whose row is counted is counted twice"
     with pytest.raises(AssertionError, match="restarts"):
         coverage([PEER], STATELESS, counts - Counter(restarts=1))
 
 
 @pytest.mark.requires("interpreted")
-def test_a_host_that_posts_when_its_send_fails_keeps_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sender begins the new message while it still handles the peer's restart."""
+def test_a_send_posted_by_the_callback_of_a_failed_one_follows_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender begins the new message while it handles the peer's restart."""
     watch = Watch()
     watch_messages(monkeypatch, watch)
     wires, (sender, _) = joined_nics()
@@ -123,13 +123,13 @@ def test_a_host_that_posts_when_its_send_fails_keeps_to_the_table(monkeypatch: p
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_documentation_has_every_row_and_draws_every_state(system: str) -> None:
-    shown_diagrams = state_diagrams.of_protocol(system) + state_diagrams.peers()
+    documentation = state_diagrams.of_protocol(system) + state_diagrams.peers()
     for table in import_module(f"protocols.{system}.states").TABLES:
-        assert table.markdown() in shown_diagrams
-        assert all(f">{row.state}</text>" in shown_diagrams for row in table.rows)
+        assert table.markdown() in documentation
+        assert all(f">{row.state}</text>" in documentation for row in table.rows)
 
 
-def test_a_table_has_one_row_for_a_state_and_event() -> None:
+def test_a_table_rejects_two_rows_of_an_event_and_unreachable_states() -> None:
     row = Row(FREE, "answer", "ignore", FREE)
     with pytest.raises(ValueError, match="same state and event"):
         StateTable("twice", FREE, (row, row))

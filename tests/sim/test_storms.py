@@ -1,5 +1,7 @@
-"""Storms of restarts, with programs whose messages repeat: no false failure. Fixed seeds in CI; with TESTBED_LONG=1 300
-fresh ones, whose first is printed."""
+"""Storms of restarts under programs with repeated messages: the checkers report no false failure.
+
+Seeds are fixed in CI; TESTBED_LONG=1 runs 300 fresh ones and prints the first.
+"""
 
 from __future__ import annotations
 

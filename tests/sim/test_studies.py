@@ -52,10 +52,10 @@ from pathlib import Path
 async def steps(comm, node, *, number: int = 0, fatal: int = -1, kills: int = 0):
     """Write one row. The process that computes number `fatal` kills itself, the first `kills` times; 0: each time."""
     if comm.rank == 0:
-        tries = Path(__file__).with_name("tries")
-        with tries.open("a") as file:
+        attempts = Path(__file__).with_name("attempts")
+        with attempts.open("a") as file:
             file.write(f"{number}\\n")
-        if number == fatal and (not kills or tries.read_text().split().count(str(number)) <= kills):
+        if number == fatal and (not kills or attempts.read_text().split().count(str(number)) <= kills):
             os.kill(os.getpid(), signal.SIGKILL)
         if number == 99:
             raise ValueError("there is no number 99")
@@ -69,7 +69,7 @@ def study_of(folder: Path, text: str) -> Study:
 
 
 def counting_study(folder: Path, numbers: str, settings: str = "") -> Study:
-    """Return a study whose runs append their numbers to the file `tries`."""
+    """Return a study whose runs append their numbers to the file `attempts`."""
     (folder / "work.py").write_text(WORKLOADS)
     return study_of(folder, f"""
 [run]
@@ -82,11 +82,11 @@ settings = {{ {settings} }}
 """)  # fmt: skip
 
 
-def tries(folder: Path) -> list[str]:
-    return sorted((folder / "tries").read_text().split(), key=int)
+def attempts(folder: Path) -> list[str]:
+    return sorted((folder / "attempts").read_text().split(), key=int)
 
 
-def test_its_rows_are_those_of_runs_one_by_one_to_the_byte(tmp_path: Path) -> None:
+def test_a_studys_rows_equal_those_of_individual_runs_to_the_byte(tmp_path: Path) -> None:
     study = study_of(tmp_path, STUDY)
     folders = {width: tmp_path / f"of-{width}" for width in (1, 2)}
     for width, folder in folders.items():
@@ -146,9 +146,9 @@ def test_a_killed_study_continues_and_repeats_nothing(tmp_path: Path) -> None:
     outcomes = run_study(study, folder, SerialEngine())
     assert sorted(outcomes) == list(range(POINTS))
     assert all(outcome.is_done for outcome in outcomes.values())
-    counts = {number: tries(tmp_path).count(str(number)) for number in range(POINTS)}
+    counts = {number: attempts(tmp_path).count(str(number)) for number in range(POINTS)}
     repeated = [number for number, count in counts.items() if count > 1]
-    assert len(repeated) <= 2, "only the points in progress, with two workers"
+    assert len(repeated) <= 2, "more points were repeated than two workers had in progress"
     assert len((directory / "rows.jsonl").read_text().splitlines()) == POINTS
 
 
@@ -173,7 +173,7 @@ def test_a_point_whose_process_dies_once_is_done_the_second_time(tmp_path: Path)
     assert all(outcome.is_done for outcome in outcomes.values())
 
 
-def test_a_point_that_has_ended_when_another_ones_process_dies_is_not_repeated(tmp_path: Path) -> None:
+def test_a_completed_point_is_not_repeated_after_another_points_process_died(tmp_path: Path) -> None:
     class Breaking(Executor):
         """An executor that computes point 0, and breaks at the same time."""
 
@@ -195,10 +195,10 @@ def test_a_point_that_has_ended_when_another_ones_process_dies_is_not_repeated(t
     study = counting_study(tmp_path, "[0, 1]")
     outcomes = run_study(study, new_folder(tmp_path / "out", study), BreakingEngine())
     assert [outcomes[number].is_done for number in range(2)] == [True, False]
-    assert tries(tmp_path) == ["0"]
+    assert attempts(tmp_path) == ["0"]
 
 
-def test_with_one_worker_too_a_run_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
+def test_with_one_worker_a_run_that_kills_its_process_fails_alone(tmp_path: Path) -> None:
     counting_study(tmp_path, "[0, 1, 2]", "fatal = 1")
     command = [
         TESTBED,
@@ -217,12 +217,12 @@ def test_with_one_worker_too_a_run_that_ends_its_process_fails_alone(tmp_path: P
     assert len((tmp_path / "out" / "rows.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_folder_whose_points_another_process_computes_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_use_by_another_process_is_rejected(tmp_path: Path) -> None:
     study = counting_study(tmp_path, "[1]")
     folder = new_folder(tmp_path / "out", study)
     with folder.locked(), pytest.raises(ConflictError, match=r"another process computes the points of .*/out: wait"):
         run_study(study, open_folder(tmp_path / "out")[0], SerialEngine())
-    assert not (tmp_path / "tries").exists()
+    assert not (tmp_path / "attempts").exists()
     assert run_study(study, folder, SerialEngine())[0].is_done
 
 
@@ -269,10 +269,10 @@ def test_a_study_whose_engine_loses_its_workers_keeps_its_points_and_continues(t
     folder = new_folder(tmp_path / "out", study)
     with pytest.raises(EngineError, match="the connection to the scheduler of the workers is lost"):
         run_study(study, folder, LosingEngine(3))
-    assert tries(tmp_path) == ["0", "1", "2"]
+    assert attempts(tmp_path) == ["0", "1", "2"]
     outcomes = run_study(study, open_folder(tmp_path / "out")[0], SerialEngine())
     assert all(outcomes[number].is_done for number in range(5))
-    assert tries(tmp_path) == ["0", "1", "2", "3", "4"]
+    assert attempts(tmp_path) == ["0", "1", "2", "3", "4"]
 
 
 class BrokenEngine:
@@ -308,11 +308,11 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
     jsonschema.validate(document, dict(schema_of("study")))
     assert [point["outcome"] for point in document["points"]] == ["done", "failed", "done"]
     assert "there is no number 99" in document["points"][1]["error"]
-    # Of another size: Python takes its cached code for a file of the same size and second.
+    # The text has another length: Python uses its cached code for a file of equal size and second.
     (tmp_path / "work.py").write_text(WORKLOADS.replace("number == 99", "number == 9999"))
     continued = CliRunner().invoke(command, ["study", "--continue", str(tmp_path / "out"), "--workers", "1"])
     assert continued.exit_code == 0, continued.output
-    assert tries(tmp_path) == ["1", "2", "99", "99"]
+    assert attempts(tmp_path) == ["1", "2", "99", "99"]
 
 
 @pytest.mark.parametrize(
@@ -358,14 +358,14 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
         ),
     ],
 )  # fmt: skip
-def test_an_invalid_study_file_is_refused_with_all_its_errors(text: str, sentences: list[str], tmp_path: Path) -> None:
+def test_an_invalid_study_file_is_rejected_with_all_its_errors(text: str, sentences: list[str], tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(DescriptionError) as raised:
         load(tmp_path / "study.toml")
     assert all(sentence in str(raised.value) for sentence in sentences), raised.value
 
 
-def test_files_are_relative_to_the_studys_and_its_options_are_those_of_a_run(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_study_file_and_options_are_those_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "slow.toml").write_text('like = "emp-2001"\nreceive = "11us"\n')
     study = study_of(tmp_path, """
 [run]
@@ -391,7 +391,7 @@ def test_damaged_outcomes_are_reported(tmp_path: Path) -> None:
         open_folder(tmp_path / "out")[0].outcomes()
 
 
-def test_folders_that_are_no_studies_are_refused(tmp_path: Path) -> None:
+def test_folders_without_a_study_are_rejected(tmp_path: Path) -> None:
     study = counting_study(tmp_path, "[1]")
     with pytest.raises(NotFoundError, match="is not the folder of a study"):
         open_folder(tmp_path)
@@ -436,7 +436,7 @@ class RecordingEngine:
     ("resources", "is_concurrent"),
     [("", False), ("[resources]\nexclusive = true\n", False), ("[resources]\ncores = 1\nexclusive = false\n", True)],
 )
-def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_reserves(
+def test_a_live_run_has_all_processors_or_those_that_the_study_reserves(
     resources: str, is_concurrent: bool, tmp_path: Path
 ) -> None:
     points = "".join(
@@ -448,10 +448,10 @@ def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_reserves
     assert len(run_study(study, new_folder(tmp_path / "out", study), engine)) == 8
     pairs = [pair for pair in engine.concurrent if len(pair) > 1]
     assert any(any(number % 2 for number in pair) for pair in pairs) is is_concurrent
-    assert pairs, "simulated ones always run concurrently"
+    assert pairs, "no simulated points ran concurrently"
 
 
-def test_a_run_in_namespaces_that_needs_more_processors_than_exist_is_refused(tmp_path: Path) -> None:
+def test_a_live_run_that_needs_more_processors_than_workers_is_rejected(tmp_path: Path) -> None:
     study = study_of(tmp_path, "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=3\n")
     with pytest.raises(UnsupportedError, match="a run takes 3 processors, and there are 2 workers"):
         run_study(study, new_folder(tmp_path / "out", study), ProcessEngine(2))

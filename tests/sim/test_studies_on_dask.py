@@ -1,4 +1,4 @@
-"""Studies on Dask's workers, local ones and those of a remote scheduler: equal rows; no scheduler without mutual TLS.
+"""Studies on Dask's workers, local ones and those of a remote scheduler: equal rows, and mutual TLS.
 
 TESTBED_LONG=1 also kills a worker and a scheduler.
 """
@@ -71,21 +71,21 @@ def outcomes(completed: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_dask_workers_compute_the_same_rows_and_do_not_import_scapy(tmp_path: Path) -> None:
-    on_own_workers = study(tmp_path, "--workers", "1", "--output", str(tmp_path / "ours"))
-    assert outcomes(on_own_workers) == ["done"] * 4
-    on_dask = study(tmp_path, "--scheduler", "here", "--workers", "2", "--output", str(tmp_path / "theirs"))
+    on_local_workers = study(tmp_path, "--workers", "1", "--output", str(tmp_path / "local"))
+    assert outcomes(on_local_workers) == ["done"] * 4
+    on_dask = study(tmp_path, "--scheduler", "here", "--workers", "2", "--output", str(tmp_path / "dask"))
     assert outcomes(on_dask) == ["done", "done", "failed", "failed"]
     assert on_dask.returncode == 10
-    rows = (tmp_path / "ours" / "rows.jsonl").read_bytes()
-    assert rows.startswith((tmp_path / "theirs" / "rows.jsonl").read_bytes())
+    rows = (tmp_path / "local" / "rows.jsonl").read_bytes()
+    assert rows.startswith((tmp_path / "dask" / "rows.jsonl").read_bytes())
 
 
 @contextmanager
-def remote_scheduler(place: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def remote_scheduler(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """A scheduler with two workers: its process, its address, and the options of its certificates."""
-    files = [f"--tls-{name}={place / name}.pem" for name in ("ca", "cert", "key")]
+    files = [f"--tls-{name}={folder / name}.pem" for name in ("ca", "cert", "key")]
     with subprocess.Popen(
-        [sys.executable, "-c", SCHEDULER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCHEDULER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as scheduler:
         try:
             assert scheduler.stdout is not None
@@ -110,7 +110,7 @@ def test_a_remote_scheduler_accepts_only_clients_with_the_certificate(tmp_path: 
 
 
 class VersionsClient:
-    """A client whose workers have these versions of testbed; an exception: the query of the version failed."""
+    """A client whose workers have given versions of testbed; an exception stands for a failed query."""
 
     def __init__(self, versions: Mapping[str, str | Exception]) -> None:
         self.versions = versions
@@ -120,7 +120,7 @@ class VersionsClient:
         return self.versions
 
 
-def test_workers_without_this_version_of_testbed_are_refused() -> None:
+def test_workers_with_another_or_no_testbed_are_rejected() -> None:
     ours = metadata.version("netns-testbed")
 
     def check(**versions: str | Exception) -> None:
@@ -161,11 +161,11 @@ if LONG:
         (tmp_path / "work.py").write_text(WORKLOADS)
         (tmp_path / "steps.toml").write_text(STEPS.format(seconds=0.0, numbers=[0, 1, 2, 3]))
         command = [TESTBED, "study", tmp_path / "steps.toml", "--scheduler", "here", "--workers", "2", "--json"]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
-        points = json.loads(ran.stdout)["points"]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+        points = json.loads(completed.stdout)["points"]
         assert [point["outcome"] for point in points] == ["done", "failed", "done", "done"]
         assert (points[1]["attempt"], points[1]["error"].partition(":")[0]) == (2, "KilledWorker")
-        assert "Traceback" not in ran.stderr
+        assert "Traceback" not in completed.stderr
 
     def test_a_killed_scheduler_is_reported_and_completed_points_stay(tmp_path: Path) -> None:
         (tmp_path / "work.py").write_text(WORKLOADS)
@@ -174,19 +174,19 @@ if LONG:
         command = [TESTBED, "study", tmp_path / "steps.toml", "--output", out]
         with remote_scheduler(tmp_path) as (scheduler, address, files):
             running = subprocess.Popen([*command, "--scheduler", address, *files], stderr=subprocess.PIPE, text=True)
-            until = time.monotonic() + 60
+            deadline = time.monotonic() + 60
             while not (out / "points.jsonl").exists() or (out / "points.jsonl").read_text().count("\n") < 3:
-                assert time.monotonic() < until
+                assert time.monotonic() < deadline
                 time.sleep(0.01)
             scheduler.send_signal(signal.SIGKILL)
             _, errors = running.communicate(timeout=60)
         assert running.returncode == 1
         assert f"is lost; 'testbed study --continue {out}' continues it" in errors
         assert "Traceback" not in errors
-        kept = (out / "points.jsonl").read_text()
-        again = subprocess.run([TESTBED, "study", "--continue", out], capture_output=True, check=False)
-        assert again.returncode == 0
-        assert (out / "points.jsonl").read_text().startswith(kept)
+        completed_points = (out / "points.jsonl").read_text()
+        continued = subprocess.run([TESTBED, "study", "--continue", out], capture_output=True, check=False)
+        assert continued.returncode == 0
+        assert (out / "points.jsonl").read_text().startswith(completed_points)
         assert len((out / "rows.jsonl").read_text().splitlines()) == 39
 
 
@@ -202,7 +202,9 @@ if LONG:
         ),
     ],
 )
-def test_an_impossible_request_is_explained(options: list[str], code: int, sentence: str, tmp_path: Path) -> None:
+def test_invalid_scheduler_options_are_errors_with_the_reason(
+    options: list[str], code: int, sentence: str, tmp_path: Path
+) -> None:
     completed = study(tmp_path, *options)
     assert completed.returncode == code
     assert sentence in completed.stderr

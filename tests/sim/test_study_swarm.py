@@ -1,4 +1,4 @@
-"""A swarm as a study: its cases are those of the command that checks a protocol, and each that fails can be repeated."""
+"""A swarm as a study: the cases of `testbed protocol check`, and a command that repeats each failed one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ cases_per_point = {per_point}
 """
 
 
-def test_each_case_is_in_one_point_and_all_pass_whoever_runs_them(tmp_path: Path) -> None:
+def test_each_case_is_in_one_point_and_passes_on_every_engine(tmp_path: Path) -> None:
     study = parse(SWARM.format(protocols="'emp', 'ssam'", cases=5, per_point=2), "swarm")
     assert [tuple(point.values()) for point in study.points] == [
         ("emp", 100, 2), ("ssam", 100, 2), ("emp", 102, 2), ("ssam", 102, 2), ("emp", 104, 1), ("ssam", 104, 1),
@@ -43,7 +43,7 @@ def test_each_case_is_in_one_point_and_all_pass_whoever_runs_them(tmp_path: Path
     }  # fmt: skip
 
 
-def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printed(tmp_path: Path) -> None:
+def test_a_failed_case_is_reduced_and_the_printed_command_repeats_it(tmp_path: Path) -> None:
     (mutant,) = [candidate for candidate in MUTANTS if candidate.check == "fates"]
     folder = copy_template(write_template("parcel", tmp_path / "written"), "mutans", tmp_path)
     mutant.apply(folder / "mutans")
@@ -75,7 +75,7 @@ def test_a_case_that_fails_is_reduced_and_repeated_by_the_command_that_is_printe
         ("swarm = 5\n", ["a table"]),
     ],
 )
-def test_an_invalid_swarm_file_is_refused_with_its_errors(text: str, sentences: list[str]) -> None:
+def test_an_invalid_swarm_file_is_rejected_with_its_errors(text: str, sentences: list[str]) -> None:
     with pytest.raises(DescriptionError) as raised:
         parse(text, "swarm.toml")
     assert all(sentence in str(raised.value) for sentence in sentences), raised.value

@@ -28,10 +28,10 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 5_000 if LONG else 120
 RESTART_CASES = 1_000 if LONG else 60
-OTHERS = FIRST + 5_000
+FIRST_FOR_MUTANTS = FIRST + 5_000
 """First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 10 * SECOND
-"""Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
+"""Virtual time within which a mutant's case must end: shorter than for correct firmware, as waiting for a stall is slow."""
 MIN = 100 if LONG else 3
 """Minimum number of times that each row of the firmware's state tables is taken."""
 WATCHING = (watch_messages, watch_receptions, watch_peers)
@@ -60,7 +60,7 @@ def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
     rows: Counter[str] = Counter()
     failures = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for seed, rows_of_case in zip(seeds, pool.map(_one, seeds, chunksize=25), strict=True):
+        for seed, rows_of_case in zip(seeds, pool.map(_run_with_restarts, seeds, chunksize=25), strict=True):
             if isinstance(rows_of_case, str):
                 failures.append(f"python -m tests.sim.swarm_restarts {seed}: {rows_of_case}")
             else:
@@ -68,7 +68,7 @@ def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
     return rows, failures
 
 
-def _one(seed: int) -> Counter[str] | str:
+def _run_with_restarts(seed: int) -> Counter[str] | str:
     try:
         return with_rows(partial(swarm_restarts.run, seed), TABLES, WATCHING)
     except Violation as violation:
@@ -76,7 +76,7 @@ def _one(seed: int) -> Counter[str] | str:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_case_takes_the_same_course_again(seed: int) -> None:
+def test_a_case_is_reproducible(seed: int) -> None:
     case = swarm.draw(seed)
     assert case == swarm.draw(seed)
     assert swarm.run(case) == swarm.run(case)
@@ -94,15 +94,17 @@ def test_cases_reach_the_intended_coverage() -> None:
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """Seeds are fresh in a long run; in CI they differ from those of the cases."""
-    search = searched(mutant, lambda seed: swarm.run(swarm.draw(seed), timeout=MUTANT_TIMEOUT), OTHERS, 1_000)
+def test_the_swarm_finds_the_mutant(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    """The seeds differ from those of the cases, and are fresh in a long run."""
+    search = searched(
+        mutant, lambda seed: swarm.run(swarm.draw(seed), timeout=MUTANT_TIMEOUT), FIRST_FOR_MUTANTS, 1_000
+    )
     record_property("note", f"swarm: {search}")
 
 
 @pytest.mark.requires("interpreted")
-def test_a_failing_case_is_shrunk() -> None:
-    """A few messages are left that still show the mistake."""
+def test_a_failing_case_is_shrunk_to_fewer_messages() -> None:
+    """The smaller case still fails."""
     mutant = MUTANTS[0]
     seed = find(mutant, swarm.SWARM.trial, 0, 100).seed
     with pytest.MonkeyPatch.context() as patch:

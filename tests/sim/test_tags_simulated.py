@@ -1,5 +1,4 @@
-"""Scenarios by tags in the simulation: the fault applies to elements with the tag, and random choices depend only on the
-seed."""
+"""Scenarios by tags in the simulation: faults of the tagged elements, and random choices by seed."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def play(folder: Path, scenario: Scenario, seed: int = 1) -> testbed.RunResult:
     )
 
 
-def test_tagged_elements_meet_the_fault(tmp_path: Path) -> None:
+def test_a_fault_of_a_tag_applies_to_its_elements(tmp_path: Path) -> None:
     faults = (
         Impair(on="@slow", at="100ms", for_="300ms", loss="50%"),
         Pause(on="@rack1", at="100ms", for_="50ms"),
@@ -50,18 +49,18 @@ def test_tagged_elements_meet_the_fault(tmp_path: Path) -> None:
     assert ends["impair"]["what"] == "loss 50% on @slow"
 
 
-def test_one_element_of_a_tag_is_drawn_each_time_and_equally_for_the_same_seed(tmp_path: Path) -> None:
+def test_one_element_of_a_tag_is_drawn_each_time_by_the_seed(tmp_path: Path) -> None:
     storm = Scenario(name="storm", faults=(Pause(on="@rack1", pick=1, at=0, for_="10ms", every="20ms", to="900ms"),))
-    targets_drawn = []
+    targets = []
     for number, seed in enumerate((1, 1, 2)):
         folder = tmp_path / str(number)
         play(folder, storm, seed)
-        targets_drawn.append([event["what"] for event in events(folder, "fault begins")])
-    assert targets_drawn[0] == targets_drawn[1] != targets_drawn[2]
-    assert set(targets_drawn[0]) == {"pause on n1", "pause on n2", "pause on n3"}
+        targets.append([event["what"] for event in events(folder, "fault begins")])
+    assert targets[0] == targets[1] != targets[2]
+    assert set(targets[0]) == {"pause on n1", "pause on n2", "pause on n3"}
 
 
-def test_a_crash_hits_one_of_the_tagged_nodes(tmp_path: Path) -> None:
+def test_a_crash_picks_one_of_the_tagged_nodes(tmp_path: Path) -> None:
     result = play(tmp_path, Scenario(name="one", faults=(Crash(on="@rack1", pick=1, at="100ms"),)))
     (begins,) = events(tmp_path, "fault begins")
     crashed = begins["what"].removeprefix("crash on ")

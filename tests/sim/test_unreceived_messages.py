@@ -1,4 +1,4 @@
-"""Messages that no receive took are notes of the verdict, without a history of the run."""
+"""Notes of the verdict on unreceived messages, which need no history of the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def notes_of(program: object, protocol: str, output: Path, nodes: int = 2, **opt
     return [note for note in result.verdict.notes if NOTE in note or "were not received" in note]
 
 
-async def two_of_three(comm: Comm, node: Node) -> None:
+async def receive_one_of_three(comm: Comm, node: Node) -> None:
     """Rank 0 sends three messages to rank 1, which receives one."""
     if comm.rank == 0:
         await comm.Isend(b"wanted", 1, 1)
@@ -33,8 +33,8 @@ async def two_of_three(comm: Comm, node: Node) -> None:
     await node.sleep(10_000_000)
 
 
-async def every_kind(comm: Comm, node: Node) -> None:  # noqa: ARG001
-    """Rank 0 sends by every kind of call, and rank 1 receives all by others; both send to themselves."""
+async def receive_by_every_call(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    """Rank 0 sends by every kind of call, and rank 1 receives by every kind of call; both send to themselves."""
     large = bytes(50_000)
     to_self = await comm.Irecv(bytearray(3), comm.rank, 9)
     await comm.Send(b"own", comm.rank, 9)
@@ -62,7 +62,7 @@ async def every_kind(comm: Comm, node: Node) -> None:  # noqa: ARG001
     assert await comm.allreduce(1) == 2
 
 
-async def to_all_others(comm: Comm, node: Node) -> None:
+async def send_to_all_others(comm: Comm, node: Node) -> None:
     """Every rank sends a message to each other rank, and none receives."""
     for peer in range(comm.size):
         if peer != comm.rank:
@@ -70,7 +70,7 @@ async def to_all_others(comm: Comm, node: Node) -> None:
     await node.sleep(10_000_000)
 
 
-async def after_a_crash(comm: Comm, node: Node) -> None:
+async def fail_before_the_receive(comm: Comm, node: Node) -> None:
     """Rank 0 sends to rank 1, which ends with an error before it receives."""
     if comm.rank == 0:
         await comm.Isend(bytes(4), 1)
@@ -81,28 +81,27 @@ async def after_a_crash(comm: Comm, node: Node) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_messages_without_a_receive_are_noted(tmp_path: Path, protocol: str) -> None:
-    assert notes_of(two_of_three, protocol, tmp_path / "run", 3) == [f"n1 sent 2 messages to n2 {NOTE}"]
+    assert notes_of(receive_one_of_three, protocol, tmp_path / "run", 3) == [f"n1 sent 2 messages to n2 {NOTE}"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_received_cancelled_and_truncated_messages_are_not(tmp_path: Path, protocol: str) -> None:
-    assert notes_of(every_kind, protocol, tmp_path / "run") == []
+def test_received_cancelled_and_truncated_messages_are_not_noted(tmp_path: Path, protocol: str) -> None:
+    assert notes_of(receive_by_every_call, protocol, tmp_path / "run") == []
 
 
-def test_a_note_names_three_pairs_and_counts_the_others(tmp_path: Path) -> None:
-    notes = notes_of(to_all_others, "am2", tmp_path / "run", 3)
+def test_notes_name_three_pairs_and_count_the_others(tmp_path: Path) -> None:
+    notes = notes_of(send_to_all_others, "am2", tmp_path / "run", 3)
     assert len(notes) == 4
     assert notes[0] == f"n1 sent 1 message to n2 {NOTE}"
     assert notes[3] == "3 messages of 3 other pairs of ranks were not received, either"
 
 
-def test_each_repetition_has_its_note(tmp_path: Path) -> None:
-    """Equal notes of several repetitions are one."""
-    assert notes_of(two_of_three, "am2", tmp_path / "run", repeat=2) == [f"n1 sent 2 messages to n2 {NOTE}"]
+def test_equal_notes_of_several_repetitions_are_shown_once(tmp_path: Path) -> None:
+    assert notes_of(receive_one_of_three, "am2", tmp_path / "run", repeat=2) == [f"n1 sent 2 messages to n2 {NOTE}"]
     assert (tmp_path / "run/repeat-2/message-counts.jsonl").is_file()
 
 
-def test_a_program_that_fails_has_its_error_instead(tmp_path: Path) -> None:
+def test_a_failed_program_has_its_error_and_no_note(tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match="no more") as failed:
-        notes_of(after_a_crash, "am2", tmp_path / "run")
+        notes_of(fail_before_the_receive, "am2", tmp_path / "run")
     assert NOTE not in str(failed.value)

@@ -1,4 +1,4 @@
-"""Tasks that a run's end meets before their first step."""
+"""Tasks that have not taken their first step when the run ends."""
 
 from __future__ import annotations
 

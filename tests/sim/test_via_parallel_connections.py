@@ -1,4 +1,4 @@
-"""Several VIs of two nodes that ask each other with one discriminator, where frames are lost."""
+"""Several VIs of two nodes that connect with one discriminator, under loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 8
 
 
 class ParallelConnections(Native[ViaNic]):
-    """A node's result is, for each of its VIs, the number of the VI that it has received from."""
+    """Connect several VIs with one discriminator. A node's result has for each VI the number of its peer's."""
 
     protocol = "via"
 

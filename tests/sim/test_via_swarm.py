@@ -27,13 +27,13 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 MPI_CASES = 1_000 if LONG else 16
 VERBS_CASES = 4_000 if LONG else 50
 CONNECTION_CASES = 10_000 if LONG else 50
-OTHERS = FIRST + 5_000
+FIRST_FOR_MUTANTS = FIRST + 5_000
 """First seed of the mutants' searches, beyond the cases' seeds."""
 MUTANT_TIMEOUT = 10 * SECOND
 MIN = 100 if LONG else 20
-"""Minimum number of times that each row of the send queues' and VIs' tables is taken. The unit tests take NICs' rows."""
+"""Minimum number of times that each row of the tables of send queues and VIs is taken. Unit tests cover the NIC's table."""
 SELDOM = ("peer restarted", "gave up", "no receive descriptor")
-"""Events of VIs that the unit tests take: no case restarts a peer, gives up or lacks a descriptor."""
+"""Events of VIs that unit tests cover: no case restarts a peer, gives up or lacks a descriptor."""
 WATCHING = (watch_vis, watch_queues, watch_peers)
 
 
@@ -43,7 +43,7 @@ def run_watched(swarm: Swarm[Any], case: Any) -> Counter[str]:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(1200)
-def test_every_case_of_mpi_of_vias_calls_and_of_connections_keeps_its_promises(
+def test_every_case_of_mpi_of_vipl_calls_and_of_connections_passes_the_checks(
     record_property: Callable[[str, object], None],
 ) -> None:
     rows: Counter[str] = Counter()
@@ -74,56 +74,55 @@ def test_every_case_of_mpi_of_vias_calls_and_of_connections_keeps_its_promises(
     [via_swarm.SWARM, via_verbs_swarm.SWARM, via_connection_swarm.SWARM],
     ids=["mpi", "calls", "connections"],
 )
-def test_a_case_takes_the_same_course_again(swarm: Swarm[Any]) -> None:
+def test_a_case_is_reproducible(swarm: Swarm[Any]) -> None:
     assert swarm.draw(3) == swarm.draw(3)
     assert swarm.trial(3) == swarm.trial(3)
 
 
-def test_cases_have_two_ranks_on_a_node_all_forbidden_accesses_and_all_kinds_of_connections() -> None:
+def test_cases_reach_the_intended_coverage() -> None:
     assert {via_swarm.draw(seed).per_node for seed in range(20)} == {1, 2}
     connecting = [via_connection_swarm.draw(seed) for seed in range(50)]
     assert {case.per_node for case in connecting} == {1, 2}
     sessions = [session for case in connecting for session in case.sessions]
-    assert {round_found.kind for session in sessions for round_found in session.rounds} == set(
-        via_connection_swarm.KINDS
-    )
+    assert {round_.kind for session in sessions for round_ in session.rounds} == set(via_connection_swarm.KINDS)
     rounds = [
-        round_found
-        for seed in range(50)
-        for session in via_verbs_swarm.draw(seed).sessions
-        for round_found in session.rounds
+        round_ for seed in range(50) for session in via_verbs_swarm.draw(seed).sessions for round_ in session.rounds
     ]
-    assert {round_found.hostile for round_found in rounds} == {"", *via_verbs_swarm.FORBIDDEN}
+    assert {round_.hostile for round_ in rounds} == {"", *via_verbs_swarm.FORBIDDEN}
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MPI_MUTANTS, ids=str)
-def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+def test_the_swarm_of_mpi_finds_the_mutant(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     def trial(seed: int) -> Counter[str]:
         return via_swarm.run(via_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
 
-    search = (searched if LONG else find)(mutant, trial, OTHERS, 200)
+    search = (searched if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
     record_property("note", f"swarm of VIA: {search}")
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", VERBS_MUTANTS, ids=str)
-def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+def test_the_swarm_of_vipl_calls_finds_the_mutant(
+    mutant: Mutant, record_property: Callable[[str, object], None]
+) -> None:
     def trial(seed: int) -> Counter[str]:
         return via_verbs_swarm.run(via_verbs_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
 
-    search = (searched if LONG else find)(mutant, trial, OTHERS, 200)
+    search = (searched if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
     record_property("note", f"swarm of VIA: {search}")
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", CONNECTION_MUTANTS, ids=str)
-def test_the_swarm_of_connections_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+def test_the_swarm_of_connections_finds_the_mutant(
+    mutant: Mutant, record_property: Callable[[str, object], None]
+) -> None:
     def trial(seed: int) -> Counter[str]:
         return via_connection_swarm.run(via_connection_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
 
-    search = (searched if LONG else find)(mutant, trial, OTHERS, 200)
+    search = (searched if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
     record_property("note", f"swarm of VIA: {search}")

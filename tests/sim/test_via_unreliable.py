@@ -1,4 +1,4 @@
-"""M-VIA's unreliable delivery: under loss, messages are lost and the checkers report it; the reliable levels lose none."""
+"""Unreliable delivery of M-VIA: the checkers report messages lost under loss; the reliable levels lose none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNRELIABLE, RELIABLE = 1, (2, 4)
 
 
 def run_checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]:
-    """Report of a run's checkers, and the error with which the run failed, or an empty text."""
+    """Return the report of a run's checkers and the run's error, or ""."""
     cluster = Cluster.star(2, delay="20us", rate="1gbit", loss=loss, seed=3)
     failure = ""
     try:
@@ -34,12 +34,12 @@ def run_checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]
     return report, failure
 
 
-def test_a_lost_frame_loses_messages_and_the_checkers_name_them(tmp_path: Path) -> None:
+def test_the_checkers_name_messages_lost_with_their_frames(tmp_path: Path) -> None:
     report, failure = run_checked(tmp_path / "run", UNRELIABLE, "1%")
     assert "has sent a message that was lost" in failure
     assert "nothing lost" in report.failed
     assert report.checks["nothing lost"].violations
-    assert not {"content", "order", "nothing twice"} & set(report.failed), "what came was sound"
+    assert not {"content", "order", "nothing twice"} & set(report.failed), "a received message failed a check"
 
 
 @pytest.mark.parametrize(("reliability", "loss"), [(UNRELIABLE, "0%"), *[(level, "1%") for level in RELIABLE]])
@@ -50,7 +50,7 @@ def test_nothing_is_lost_without_loss_or_at_a_reliable_level(tmp_path: Path, rel
     assert report.messages >= 120
 
 
-def test_frames_that_come_twice_are_taken_once_at_the_unreliable_level() -> None:
+def test_duplicates_are_dropped_at_the_unreliable_level() -> None:
     cluster = Cluster.star(2, delay="20us", rate="1gbit", duplicate="10%", seed=3)
     result = testbed.run(
         cluster, "random", protocol="via", mode="sim", firmware={"reliability": UNRELIABLE}, check=True,
@@ -72,8 +72,8 @@ async def send_three(comm: Comm, node: Node) -> list[bytes]:  # noqa: ARG001
 
 
 @pytest.mark.parametrize("lost", ["RDMA_WRITE", "SEND"])
-def test_memory_that_no_message_was_written_to_is_not_taken_for_one(lost: str) -> None:
-    """Rank 1 is notified of a later message, or of one before the greeting, and reads where the lost one should be."""
+def test_memory_of_a_lost_message_is_not_returned_as_a_message(lost: str) -> None:
+    """Rank 1 is notified of a later message and looks for the lost one in its memory."""
     rule = f"drop via.type == {lost} and nth(1)"
     cluster = Cluster.back_to_back(delay="20us")
     scenario = Scenario(name="lost", faults=[Rule(on="n1", direction="out", at=0, rules=[rule])])
@@ -85,7 +85,7 @@ def test_memory_that_no_message_was_written_to_is_not_taken_for_one(lost: str) -
 
 
 def test_the_checkers_name_a_lost_last_message(tmp_path: Path) -> None:
-    """The ranks cannot notice its loss: the receiver waits, and the run ends as a stall."""
+    """The ranks cannot detect the loss: the receiver waits, and the run stalls."""
     scenario = Scenario(
         name="lost", faults=[Rule(on="n1", direction="out", at=0, rules=["drop via.type == RDMA_WRITE and nth(3)"])]
     )
@@ -101,8 +101,8 @@ def test_the_checkers_name_a_lost_last_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_sender_whose_parts_were_lost_learns_it_from_the_answer_to_its_question(seed: int) -> None:
-    """The lost parts' descriptors are never counted: without that, it would ask again for ever."""
+def test_a_sender_detects_lost_parts_by_the_reply_to_its_query(seed: int) -> None:
+    """The receiver never counts descriptors of lost parts: without the reply, the sender would repeat its query for ever."""
     cluster = Cluster.star(2, delay="100us", reorder="5%", seed=seed)
     with pytest.raises(TestbedError, match=r"rank \d has (sent a message that was lost|restarted or ended)"):
         testbed.run(

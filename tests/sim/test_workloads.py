@@ -1,4 +1,4 @@
-"""Every workload in the simulation: it verifies its data, its rows are as expected, and an equal seed repeats them."""
+"""Every workload in the simulation: verified data, expected rows, and equal rows for an equal seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sim.small_workloads import SMALL
 DELAY = 20_000  # ns, one way through a link; a message crosses two
 RATE = 10**9  # bit/s
 RESENT = {"emp": "collections_resent", "am2": "packets_resent", "via": "frames_resent", "openmx": "resent"}
-"""By protocol: the counter of what was lost, and sent again."""
+"""The counter of retransmissions of each protocol."""
 QUICK = {"openmx": {"tick": 100_000, "pull_timeout": 5_000_000}}
 """Firmware settings with which recovery does not take half a second."""
 
@@ -35,16 +35,16 @@ def simulate(name: str, *, protocol: str = "emp", loss: float = 0.0, nodes: int 
 def test_every_builtin_workload_has_a_small_run() -> None:
     from testbed.registry import WORKLOADS, offered
 
-    own_workloads = {
+    builtin_workloads = {
         name: entry.load() for name, entry in offered(WORKLOADS).items() if entry.module.startswith("testbed.")
     }
-    native = {name for name, workload in own_workloads.items() if issubclass(workload, Native)}
-    assert own_workloads.keys() - native == set(SMALL)
+    native_workloads = {name for name, workload in builtin_workloads.items() if issubclass(workload, Native)}
+    assert builtin_workloads.keys() - native_workloads == set(SMALL)
 
 
 @pytest.mark.parametrize("protocol", RESENT)
 @pytest.mark.parametrize("name", SMALL)
-def test_it_repeats_to_the_last_figure_and_survives_loss(name: str, protocol: str) -> None:
+def test_results_are_reproducible_and_the_workload_survives_loss(name: str, protocol: str) -> None:
     first, repeated = simulate(name, protocol=protocol), simulate(name, protocol=protocol)
     lossy = simulate(name, protocol=protocol, loss=0.02)
     assert first.rows
@@ -58,7 +58,7 @@ def test_it_repeats_to_the_last_figure_and_survives_loss(name: str, protocol: st
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_it_runs_on_few_nodes(name: str, nodes: int, protocol: str) -> None:
+def test_the_workload_runs_on_few_nodes(name: str, nodes: int, protocol: str) -> None:
     assert simulate(name, protocol=protocol, nodes=nodes).rows
 
 
@@ -94,14 +94,14 @@ def test_random_traffic_can_be_spread_over_a_time() -> None:
     assert all(95_000_000 <= row["took_ns"] < 120_000_000 for row in rows)
 
 
-def test_logp_without_priced_hardware_is_latency_alone() -> None:
+def test_logp_without_hardware_costs_measures_latency_alone() -> None:
     (parameters,) = [row for row in simulate("logp").rows if row["measure"] == "parameters"]
     assert [parameters[key] for key in ("o_s_ns", "o_r_ns", "g_ns")] == [0, 0, 0]
     assert 2 * DELAY < parameters["L_ns"] < 2 * DELAY + 4_000
     assert 8 <= parameters["G_ns"] < 9  # 8 ns for a byte at 1 Gbit/s, and the frames' headers
 
 
-def test_comb_gives_the_processor_to_the_work_while_the_nic_moves_messages() -> None:
+def test_comb_measures_full_availability_while_the_nic_transfers_messages() -> None:
     rows = simulate("comb").rows
     assert [row["work_ns"] for row in rows] == [0, 5_000_000, 10_000_000]
     assert rows[-1]["availability"] > 0.99
@@ -118,7 +118,7 @@ def test_a_service_answers_the_offered_load() -> None:
 
 @pytest.mark.parametrize("pattern", ["shift", "neighbour", "bisection"])
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 8])
-def test_in_a_permutation_everybodys_partner_knows_it(pattern: str, size: int) -> None:
+def test_the_partners_of_a_permutation_agree(pattern: str, size: int) -> None:
     pairs = [partners(pattern, rank, size) for rank in range(size)]
     assert sorted(destination for destination, _ in pairs) == list(range(size))
     assert all(pairs[destination][1] == rank for rank, (destination, _) in enumerate(pairs))
@@ -152,7 +152,7 @@ def test_impossible_settings_are_reported_before_anything_starts() -> None:
         simulate("pingpong", nodes=1)
 
 
-def test_an_external_protocol_and_workload_are_equal_to_builtin_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_external_protocol_and_workload_run_like_builtin_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package that `testbed protocol new` writes, and the entry points that its installation would write."""
     from testbed.fields import known_fields
 

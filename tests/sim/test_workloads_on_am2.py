@@ -1,4 +1,4 @@
-"""Every workload on AM-II's NICs, joined by a cable, and by Myrinet with losses."""
+"""Every workload on AM-II under loss: two nodes on one cable, and Myrinet switches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pair() -> Description:
 
 
 def myrinet() -> Description:
-    """Two switches, one cable between: some routes are longer than others."""
+    """Return two connected switches with five nodes: routes differ in length."""
     ends = [("n1", "s1:1"), ("n2", "s1:2"), ("n3", "s1:3"), ("n4", "s2:1"), ("n5", "s2:2"), ("s1:7", "s2:7")]
     return Description(
         name="myrinet",
@@ -28,25 +28,25 @@ def myrinet() -> Description:
     )
 
 
-def some_of_the_now() -> Description:
-    """All of its switches, and five of its nodes, far from each other."""
+def reduced_now() -> Description:
+    """Return the NOW with all its switches and five distant nodes."""
     complete = Description.now()
     chosen_nodes = {node.name for node in complete.nodes[::20]}
     left_out = {node.name for node in complete.nodes} - chosen_nodes
     links = [link for link in complete.links if left_out.isdisjoint(end.partition(":")[0] for end in link.ends)]
     nodes = [node for node in complete.nodes if node.name in chosen_nodes]
-    return Description(name="some", nodes=nodes, switches=complete.switches, links=links, seed=3)
+    return Description(name="reduced", nodes=nodes, switches=complete.switches, links=links, seed=3)
 
 
 @pytest.mark.parametrize("cluster", [pair(), myrinet()], ids=["pair", "myrinet"])
 @pytest.mark.parametrize("name", SMALL)
-def test_it_survives_loss(name: str, cluster: Description) -> None:
+def test_the_workload_survives_loss(name: str, cluster: Description) -> None:
     result = testbed.run(cluster, name, protocol="am2", mode="sim", settings=SMALL[name])
     assert result.rows
     assert any(counters["packets_resent"] for counters in result.counters.values())
 
 
 def test_random_traffic_crosses_the_now() -> None:
-    result = testbed.run(some_of_the_now(), "random", protocol="am2", mode="sim", settings=SMALL["random"])
+    result = testbed.run(reduced_now(), "random", protocol="am2", mode="sim", settings=SMALL["random"])
     assert sum(counters["sent"] for counters in result.results.values()) == 5 * 30
     assert sum(counters["received"] for counters in result.results.values()) == 5 * 30

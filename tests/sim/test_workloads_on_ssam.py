@@ -1,4 +1,4 @@
-"""Every workload of MPI on SSAM: on a switch that loses cells, with messages short enough for cells."""
+"""Every workload of MPI on SSAM, with short messages, on links that lose cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORTER: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_it_survives_the_loss_of_cells(name: str) -> None:
+def test_the_workload_survives_the_loss_of_cells(name: str) -> None:
     cluster = Cluster.star(3, kind="atm", rate="140mbit", overhead=2, delay="5us", loss="1%", seed=3)
     settings = {**SMALL[name], **SHORTER.get(name, {})}
     result = testbed.run(cluster, name, protocol="ssam", mode="sim", settings=settings)
@@ -25,7 +25,7 @@ def test_it_survives_the_loss_of_cells(name: str) -> None:
 
 
 def test_a_long_message_on_a_slow_link_is_measured_within_the_time_limit() -> None:
-    """A round trip of 64 KiB takes 2 s here: the hundred of a warm-up would take longer than a run may."""
+    """A round trip of 64 KiB takes 2 s here: the hundred of a warm-up would exceed the time limit."""
     cluster = Cluster.star(2, kind="atm", rate="700kbit")
     run = testbed.run(cluster, "pingpong", protocol="ssam", mode="sim", settings={"sizes": (65536,)}, timeout=60)
     assert [row["count"] for row in run.rows] == [1]

@@ -16,8 +16,10 @@ from benchmarks.engine.firmware import LARGEST, simulate
 def main() -> None:
     run = simulate(LARGEST[0])
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    memory = int(status["VmHWM"].split()[0]) * 1024  # getrusage counts what the process was before its program, too
-    json.dump({"nodes": run.nodes, "frames": run.rate * run.taken, "taken": run.taken, "memory": memory}, sys.stdout)
+    memory = int(status["VmHWM"].split()[0]) * 1024  # getrusage includes the process before exec
+    json.dump(
+        {"nodes": run.nodes, "frames": run.rate * run.seconds, "seconds": run.seconds, "memory": memory}, sys.stdout
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Errors from within a NIC, for cases that check the messages of firmware and libraries."""
+"""Original errors of firmware and host libraries, for cases that check their messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from testbed.errors import FirmwareError
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raise an error of firmware or host library as it was raised there."""
+    """Context manager: raise the cause of a FirmwareError in its place."""
     try:
         yield
     except FirmwareError as error:

@@ -1,5 +1,6 @@
-"""The swarm's cases of VIA's connections: clients and servers, peers, rejections, requests that are withdrawn or expire,
-with one or two ranks on a node, also between VIs of one NIC.
+"""Swarm of VIA's connections: clients and servers, peers, rejections, requests that are withdrawn or expire.
+
+A node has one or two ranks, and VIs of one NIC connect, too.
 
 Whatever is lost, both sides terminate: a connected side either receives the peer's messages, or learns that the
 peer has gone. Where no side gives up, both receive. Nobody receives from a peer that has not been connected.
@@ -40,7 +41,8 @@ SIZE: Final = 32
 """Bytes of a message: session, round, side, and their repetition."""
 KINDS: Final = ("peers", "served", "rejected", "withdrawn", "expired", "hasty")
 """Kinds of rounds: peers; a server and a client; a server that rejects; a peer that withdraws its request; a client whose
-request expires; peers that both have little time."""
+request expires; peers whose requests both
+expire soon."""
 CERTAIN: Final = ("peers", "served")
 """Kinds of rounds in which both sides receive."""
 
@@ -90,8 +92,8 @@ def content(session: int, number: int, end: int) -> bytes:
 
 
 class Side:
-    """One side of a session. connected: the rounds in which its VI was connected. finished: rounds that it has been
-    through. got: those in which it received."""
+    """One side of a session. connected: the rounds in which its VI was connected. finished: number of completed
+    rounds. received: rounds in which it received."""
 
     def __init__(self, nic: ViaNic, node: SimNode, session: Session, number: int, side: int) -> None:
         self.nic = nic
@@ -100,7 +102,7 @@ class Side:
         self.number = number
         self.side = side
         self.connected: set[int] = set()
-        self.got: set[int] = set()
+        self.received: set[int] = set()
         self.finished = 0
         self.memory: Memory
         self.buffer = bytearray(2 * SIZE)
@@ -136,7 +138,7 @@ class Side:
         else:
             await self._ask(number, round_, name)
         await self._reset()
-        if kind in CERTAIN and number not in self.got:
+        if kind in CERTAIN and number not in self.received:
             raise Violation(f"{self}: a receive was flushed")
 
     async def _meet(self, number: int, round_: Round, name: bytes) -> None:
@@ -158,7 +160,7 @@ class Side:
 
     async def _serve(self, number: int, kind: str, name: bytes) -> None:
         """Accept or reject, until a message has come, or the client has given up."""
-        while number not in self.got and self.peer.finished <= number:
+        while number not in self.received and self.peer.finished <= number:
             try:
                 request = await self.nic.connect_wait(name, timeout=2 * MILLISECOND)
                 if kind == "rejected":
@@ -174,13 +176,13 @@ class Side:
             self._post()
 
     async def _ask(self, number: int, round_: Round, name: bytes) -> None:
-        """Ask a server, until it has answered or time is over."""
+        """Request a connection of a server until it answers or the limit expires."""
         limit = round_.limits[0] if round_.kind == "expired" else 0
         while True:
             try:
                 await self.vi.connect_request(self.peer.nic.number, name, limit)
             except ViaError as error:
-                if error.result is Result.NO_MATCH:  # it does not wait yet
+                if error.result is Result.NO_MATCH:  # the server does not wait yet
                     await self.node.sleep(200 * MICROSECOND)
                     continue
                 expected = {"rejected": Result.REJECT, "expired": Result.TIMEOUT}.get(round_.kind)
@@ -211,10 +213,10 @@ class Side:
             raise Violation(f"{self}: other bytes were received")
         if number not in self.peer.connected:
             raise Violation(f"{self}: received from a peer that is not connected")
-        self.got.add(number)
+        self.received.add(number)
 
     async def _reset(self) -> None:
-        """Disconnect, and take what that returns."""
+        """Disconnect, and take the flushed descriptors."""
         await self.vi.disconnect()
         for queue in (self.vi.send_queue, self.vi.receive_queue):
             while queue.done() is not None:

@@ -1,5 +1,5 @@
-"""Watches VIA's state machines: the NIC's and VIs' steps, which the tables carry out, and the send queues, whose transitions
-are compared with their table."""
+"""Watches of VIA's state machines: the table-driven steps of NICs and VIs, and the send queues' transitions, which are
+compared with their table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _QueueWatch:
         self._watch_acknowledgements()
         self._watch_ends()
 
-    def _saw(self, before: str, event: str, after: str) -> None:
+    def _record(self, before: str, event: str, after: str) -> None:
         self._watch.record(SEND_QUEUE, before, event, after)
 
     def _watch_frames(self) -> None:
@@ -59,13 +59,13 @@ class _QueueWatch:
             before = state_of(vi)
             built = frame(sender, vi, outgoing)
             if vi.reliability != Reliability.UNRELIABLE:
-                self._saw(before, "window has room", WAITING)
+                self._record(before, "window has room", WAITING)
             return built
 
         def watched_resend(sender: Sender, vi: Vi) -> None:
             before = state_of(vi)
             resend(sender, vi)
-            self._saw(before, self._cause, state_of(vi))
+            self._record(before, self._cause, state_of(vi))
 
         def watched_timer(sender: Sender, now: int, vi: Vi) -> None:
             self._cause = "time-out"
@@ -88,7 +88,7 @@ class _QueueWatch:
             if self._acknowledging is vi:
                 self._acknowledging = None
                 after = state_of(vi)
-                self._saw(WAITING, "acknowledgement" if after == WAITING else "last acknowledgement", after)
+                self._record(WAITING, "acknowledgement" if after == WAITING else "last acknowledgement", after)
             complete(sender, vi)
 
         self._patch.setattr(Sender, "on_acknowledgement", watched_acknowledged)
@@ -103,7 +103,7 @@ class _QueueWatch:
             before = state_of(vi)
             method(connections, vi, *arguments, **keywords)
             if before == WAITING and state_of(vi) == EMPTY:
-                self._saw(before, "connection ended", EMPTY)
+                self._record(before, "connection ended", EMPTY)
 
         return observed
 

@@ -1,8 +1,8 @@
-"""The swarm's cases of MPI over VIA: RDMA areas and descriptors so few that they wrap around and run out often.
+"""Swarm of MPI over VIA, with RDMA areas and descriptors so few that they wrap around and run out often.
 
-A case has one or two ranks on a node, areas, depths and messages that are registered on the fly. When it is over, credits
-are conserved: what each rank counts as written and sent is what its peer counts as consumed and received; memory and
-descriptors are free again.
+A case has one or two ranks on a node, areas, depths and messages that are registered on the fly. At its end, credits are
+conserved: a rank's counts of written and sent parts equal its peer's counts of consumed and received ones, and memory and
+descriptors are free.
 
     python -m tests.sim.via_swarm 4711        run one case again, and shrink it if it fails
     python -m tests.sim.via_swarm 0 1000      a range of them
@@ -35,7 +35,7 @@ class ViaTransport(DeviceTransport):
         super().__init__(Device(self.endpoint))
 
 
-def _settings(rng: Source, eager: bool) -> dict[str, int]:  # noqa: ARG001  other protocols' depend on it
+def _settings(rng: Source, eager: bool) -> dict[str, int]:  # noqa: ARG001  used by other protocols
     timeout = rng.choice((200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND))
     area = rng.choice((512, 2_048, 8_192, 32_768))
     window = rng.choice((1, 2, 16, 32))

@@ -1,5 +1,8 @@
-"""Tests of features that many machines lack. ci/vm runs them in a virtual machine that has these, where a skip is a failure;
-elsewhere only those run that the machine supports, in the sandbox of the live tests."""
+"""Fixtures of tests of kernel features that many machines lack.
+
+ci/vm runs them in a virtual machine that has these features, where a skip is a failure. Elsewhere only those run that the
+machine supports, in the sandbox of the live tests.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def _sandbox() -> None:
 
 @pytest.fixture
 def machine(_sandbox: None) -> Iterator[Machine]:
-    """The machine before the test; at its end everything must be as before."""
+    """Yield the machine's state; at the end of the test everything must be as before."""
     machine = Machine()
     yield machine
     try:

@@ -1,9 +1,9 @@
 """Two free ends with redirection between them, as in a spliced link, and frames of the kernel's own stack on them.
 
-    sender -- a | redirected | b -- receiver            all in one namespace; what is tried stands on b
+    sender -- a | redirected | b -- receiver            all in one namespace; the tested qdisc is on b
 
-Many frames are pktgen's: UDP with a number that counts from 1, one as fast after the other as the kernel can make them.
-It does not end before its last frame has left, so that the few that are to be held come from a packet socket.
+Long series of frames are pktgen's: UDP with a number that counts from 1, as fast as the kernel can make them.
+pktgen ends only after its last frame has left; frames that the qdisc is to hold come from a packet socket.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SENDER, A, B, RECEIVER = 101, 102, 103, 104
 MTU = 1500
 PKTGEN = Path("/proc/net/pktgen")
 
-_ELSEWHERE = "06:00:00:00:00:01"  # an unused address: the receiver's stack must not answer
+_UNUSED_MAC = "06:00:00:00:00:01"  # the receiver's stack must not answer
 _OWN = b"\x88\xb5"  # IEEE 802 local experimental EtherType 1
 _NUMBER = struct.Struct(">I")
 _NUMBER_AT = 14 + 20 + 8 + 4
@@ -37,7 +37,7 @@ _BUFFER = 1 << 27
 
 @contextmanager
 def packet_generator() -> Iterator[None]:
-    """Load pktgen, with which every new namespace has two more kernel threads."""
+    """Load pktgen, which adds two kernel threads to every new namespace."""
     subprocess.run(["modprobe", "pktgen"], check=True)
     try:
         yield
@@ -46,7 +46,7 @@ def packet_generator() -> Iterator[None]:
 
 
 class SplicedLink:
-    """The four interfaces; made and used by a thread that is in their namespace."""
+    """The four interfaces, made and used by a thread in their namespace."""
 
     def __init__(self, opened: namespaces.OpenNamespace) -> None:
         self.route = opened.route
@@ -74,9 +74,9 @@ class SplicedLink:
         return qdiscs.qdiscs(self.route)[B]
 
     def offer(self, count: int) -> list[int]:
-        """Frames numbered from 1, which are held or not. Returns when each was sent, nanoseconds of the monotonic clock."""
+        """Send frames numbered from 1. Returns the time at which each was sent, nanoseconds of the monotonic clock."""
         send_times = []
-        head = bytes.fromhex(_ELSEWHERE.replace(":", "")) + bytes(6) + _OWN
+        head = bytes.fromhex(_UNUSED_MAC.replace(":", "")) + bytes(6) + _OWN
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sender:
             sender.bind(("sender", 0))
             for number in range(1, count + 1):
@@ -85,17 +85,17 @@ class SplicedLink:
         return send_times
 
     def send(self, count: int, size: int = 60) -> None:
-        """Frames numbered from 1; the last one has left, or is lost, when this returns."""
-        _tell("kpktgend_0", "rem_device_all", "add_device sender")
+        """Send frames numbered from 1 with pktgen; return when the last one has left the qdisc or is lost."""
+        _control("kpktgend_0", "rem_device_all", "add_device sender")
         settings = (f"count {count}", "clone_skb 0", f"pkt_size {size}", "delay 0", "xmit_mode queue_xmit")
-        settings += ("flag NO_TIMESTAMP", "dst 10.0.0.2", f"dst_mac {_ELSEWHERE}")
-        _tell("sender", *settings)
-        _tell("pgctrl", "start")
+        settings += ("flag NO_TIMESTAMP", "dst 10.0.0.2", f"dst_mac {_UNUSED_MAC}")
+        _control("sender", *settings)
+        _control("pgctrl", "start")
         text = (PKTGEN / "sender").read_text()
         assert "Result: OK" in text, text
 
     def arrived(self, held: int = 0) -> list[bytes]:
-        """All that has arrived since the last time, once no more than `held` frames are in the discipline."""
+        """Return the frames that have arrived since the last call, once no more than `held` frames are in the qdisc."""
         deadline = time.monotonic() + TIMEOUT
         while (qdisc := self.qdisc()).queued > held:
             assert time.monotonic() < deadline, f"{qdisc.queued} frames are still held after {TIMEOUT} s"
@@ -112,7 +112,7 @@ class SplicedLink:
         return frames
 
     def arrivals(self) -> list[tuple[int, int]]:
-        """All frames that are held now, as they arrive: when, nanoseconds of the monotonic clock, and which."""
+        """Receive all frames in the qdisc; return their arrival times, nanoseconds of the monotonic clock, and numbers."""
         deadline = time.monotonic() + TIMEOUT
         arrivals: list[tuple[int, int]] = []
         while self.qdisc().queued or self._taken < self.qdisc().frames:
@@ -146,11 +146,11 @@ def spliced() -> Iterator[SplicedLink]:
             opened.close()
 
 
-def _tell(file: str, *orders: str) -> None:
-    """pktgen takes one order a write."""
-    for order in orders:
+def _control(file: str, *commands: str) -> None:
+    """Write commands to a file of pktgen, which takes one command a write."""
+    for command in commands:
         descriptor = os.open(PKTGEN / file, os.O_WRONLY)
         try:
-            os.write(descriptor, f"{order}\n".encode())
+            os.write(descriptor, f"{command}\n".encode())
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Clusters on the kernel of a Debian release, which is older than most developers' kernels, and doctor's report of it."""
+"""Clusters on the kernel of a Debian release, which is older than most developers' kernels, and doctor's report on it."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def check_star() -> None:
     assert not Store().root.exists()
 
 
-def test_a_star_comes_up_is_changed_and_goes_down() -> None:
+def test_a_star_is_brought_up_changed_and_removed() -> None:
     check_star()
 
 
-def test_a_star_of_an_ordinary_user_comes_up_is_changed_and_goes_down(tmp_path: Path) -> None:
+def test_an_ordinary_user_brings_up_changes_and_removes_a_star(tmp_path: Path) -> None:
     for directory in (tmp_path, *tmp_path.parents[:3]):
         directory.chmod(0o777)
     os.chown(tmp_path, USER, USER)
@@ -68,8 +68,8 @@ def test_a_star_of_an_ordinary_user_comes_up_is_changed_and_goes_down(tmp_path: 
     in_child(as_user)
 
 
-def test_two_nodes_that_meet_without_a_switch_reach_each_other() -> None:
-    """The link consists of two cables joined by redirection."""
+def test_two_nodes_without_a_switch_reach_each_other() -> None:
+    """The link is two veth pairs joined by redirection."""
     with Cluster.back_to_back().up() as cluster:
         ping(cluster, "n1", "n2")
 

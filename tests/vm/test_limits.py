@@ -1,4 +1,4 @@
-"""CPU shares and memory limits: cgroups hold them, their effect on programs, and their removal."""
+"""CPU shares and memory limits: the cgroups' settings, their effect on programs, and their removal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEMORY = 24 << 20  # room for a small program, and quickly full
 
 
 def limited_layout(**limits: object) -> Layout:
-    """n1 with these limits, n2 without any."""
+    """Return a layout of n1 with these limits and n2 without limits."""
     nodes = [Node(name="n1", **limits), Node(name="n2")]  # type: ignore[arg-type]
     return resolve(Description(name=NAME, nodes=nodes))
 
@@ -53,7 +53,7 @@ def setting(name: str, node: str = "n1") -> str:
 
 
 def group_of(pid: int | str = "self") -> str:
-    """The name of a process's group."""
+    """Return the name of a process's cgroup."""
     return Path(f"/proc/{pid}/cgroup").read_text().splitlines()[-1].rpartition("/")[2]
 
 
@@ -66,17 +66,17 @@ def test_a_program_is_in_its_nodes_group_from_its_first_instruction() -> None:
         output = cluster["n1"].run(["cat", "/proc/self/cgroup"]).stdout.splitlines()
         assert output[-1] == f"0::/{cgroups.PREFIX}{NAME}.n1"
         assert cgroups.PREFIX not in cluster["n2"].run(["cat", "/proc/self/cgroup"]).stdout
-        assert group_of() == group_of(os.getppid())  # whoever starts a program in a node stays where he was
+        assert group_of() == group_of(os.getppid())  # the starting process keeps its group
 
 
-def test_a_program_finds_its_limits_where_programs_look_for_them() -> None:
+def test_a_program_can_read_its_limits_in_sys_fs_cgroup() -> None:
     with running(cpu_share=0.25) as cluster:
-        limit_found = cluster["n1"].run(["cat", str(cgroups.group(NAME, "n1") / "cpu.max")]).stdout
-        assert limit_found == "25000 100000\n"
+        limit = cluster["n1"].run(["cat", str(cgroups.group(NAME, "n1") / "cpu.max")]).stdout
+        assert limit == "25000 100000\n"
 
 
-def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
-    """The process enters the group as those of the commands exec and shell do."""
+def test_a_process_that_executes_a_program_in_a_node_enters_its_group() -> None:
+    """The commands exec and shell execute programs this way."""
     with running(memory=MEMORY) as cluster:
         node_program = node_programs.node_context(Store(), cluster.state, "n1")
         reader, writer = os.pipe()
@@ -93,8 +93,8 @@ def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_program_over_its_memory_limit_is_killed_and_its_neighbours_are_not() -> None:
-    """tail keeps the last line of its input, and that of /dev/zero has no end."""
+def test_a_program_over_its_memory_limit_is_killed_and_other_nodes_programs_are_not() -> None:
+    """tail keeps the last line of its input in memory, and /dev/zero has no end of line."""
     with running(memory=MEMORY) as cluster:
         neighbour = cluster["n2"].popen(["sleep", "1000"])
         with pytest.raises(CommandError) as caught:
@@ -107,7 +107,7 @@ def test_a_program_over_its_memory_limit_is_killed_and_its_neighbours_are_not() 
     neighbour.wait()
 
 
-def test_a_limited_node_has_no_swap_to_escape_to() -> None:
+def test_a_node_with_a_memory_limit_has_no_swap() -> None:
     with running(memory=MEMORY):
         if (cgroups.group(NAME, "n1") / "memory.swap.max").exists():
             assert setting("memory.swap.max") == "0"
@@ -140,15 +140,16 @@ def _used() -> float:
 
 
 @pytest.mark.parametrize(
-    ("share", "kept"), [(0.01, "1000 100000"), (0.004, "4000 1000000"), (1 / 3, "33333 100000"), (64, "6400000 100000")]
+    ("share", "expected"),
+    [(0.01, "1000 100000"), (0.004, "4000 1000000"), (1 / 3, "33333 100000"), (64, "6400000 100000")],
 )
-def test_shares_that_are_small_odd_or_large_are_kept(share: float, kept: str) -> None:
+def test_small_odd_and_large_shares_are_set(share: float, expected: str) -> None:
     with running(cpu_share=share):
-        assert setting("cpu.max") == kept
+        assert setting("cpu.max") == expected
         assert up(limited_layout(cpu_share=share)).operations == ()
 
 
-# Converging
+# Convergence
 
 
 def test_a_changed_limit_applies_to_running_programs_and_changes_nothing_else() -> None:
@@ -165,7 +166,7 @@ def test_a_changed_limit_applies_to_running_programs_and_changes_nothing_else() 
     program.wait()
 
 
-def test_a_node_that_gets_its_first_limit_is_limited_with_its_running_programs() -> None:
+def test_a_first_limit_applies_to_the_nodes_running_programs() -> None:
     with running() as cluster:
         program = cluster["n1"].popen(["sh", "-c", "sleep 1000 & wait"])
         other_process = cluster["n2"].popen(["sleep", "1000"])
@@ -191,12 +192,11 @@ def test_a_group_that_was_changed_or_removed_is_restored() -> None:
         cluster["n1"].run(["true"])
 
 
-# The end of groups
+# Removal of groups
 
 
 def test_down_ends_processes_that_left_their_node_and_removes_the_group() -> None:
-    """The program is in the machine's network, sees the machine's /etc/hosts, is no node's child and has made its own
-    group."""
+    """The program has left for the machine's network and mount namespaces and has made a subgroup."""
     subgroup = cgroups.group(NAME, "n1") / "inner"
     escape = f"mkdir {subgroup} && echo $$ >{subgroup}/cgroup.procs && exec nsenter --target=1 --mount --net sleep 1000"
     with running(memory=MEMORY) as cluster:
@@ -210,7 +210,7 @@ def _network_of(pid: int) -> int:
     return processes.network_namespace_of(pid)
 
 
-def test_a_node_that_leaves_the_description_takes_its_group_with_it() -> None:
+def test_a_removed_nodes_group_is_removed() -> None:
     with running(memory=MEMORY) as cluster:
         program = cluster["n1"].popen(["sleep", "1000"])
         up(resolve(Description(name=NAME, nodes=[Node(name="n2", memory=MEMORY)])))
@@ -219,16 +219,16 @@ def test_a_node_that_leaves_the_description_takes_its_group_with_it() -> None:
 
 
 def test_gc_removes_groups_whose_cluster_has_lost_its_state(machine: Machine) -> None:
-    def made_by_another_process() -> None:
+    def bring_up_and_exit() -> None:
         running(memory=MEMORY)["n1"].popen(["sleep", "1000"])
 
-    in_child(made_by_another_process)
+    in_child(bring_up_and_exit)
     shutil.rmtree(Store().root)
     assert Finding(f"cgroup {cgroups.PREFIX}{NAME}.n1", True, "its cluster has no state") in collect(Store())
     machine.assert_unchanged(deadline=60)
 
 
-def test_gc_leaves_groups_of_clusters_that_are_up_or_coming_up_and_those_with_programs() -> None:
+def test_gc_leaves_groups_of_running_and_locked_clusters_and_groups_with_processes() -> None:
     with running(memory=MEMORY):
         assert collect(Store()) == []
         assert len(cgroups.groups_of(NAME)) == 1
@@ -247,21 +247,21 @@ def test_gc_leaves_groups_of_clusters_that_are_up_or_coming_up_and_those_with_pr
         cgroups.end(group)
 
 
-# Refusals
+# Unsupported limits
 
 
-def refusal(layout: Layout) -> str:
+def rejection_reason(layout: Layout) -> str:
     with pytest.raises(UnsupportedError) as caught:
         check_supported(layout)
     return str(caught.value).splitlines()[1]
 
 
-def test_an_ordinary_user_is_told_that_limits_need_root() -> None:
+def test_limits_of_an_ordinary_user_are_an_error_that_asks_for_root() -> None:
     def as_user() -> str:
         os.setgroups([])
         os.setresgid(65533, 65533, 65533)
         os.setresuid(65533, 65533, 65533)
-        return refusal(limited_layout(memory=MEMORY))
+        return rejection_reason(limited_layout(memory=MEMORY))
 
     assert in_child(as_user) == (
         "  node n1: its CPU share or memory limit cannot be kept: "
@@ -269,25 +269,25 @@ def test_an_ordinary_user_is_told_that_limits_need_root() -> None:
     )
 
 
-def test_a_share_below_the_kernels_minimum_is_refused() -> None:
-    assert refusal(limited_layout(cpu_share=0.0005)).endswith(
+def test_a_share_below_the_kernels_minimum_is_rejected() -> None:
+    assert rejection_reason(limited_layout(cpu_share=0.0005)).endswith(
         "the least CPU share that the kernel can keep is 0.001 cores"
     )
 
 
 @pytest.mark.requires("vm")  # it changes a setting of the machine
-def test_where_groups_may_not_use_a_controller_the_refusal_names_a_remedy_that_works() -> None:
+def test_the_error_of_disabled_controllers_has_a_command_that_enables_them() -> None:
     control = Path("/sys/fs/cgroup/cgroup.subtree_control")
     controllers_before = control.read_text()
     control.write_text("-cpu -memory")
     try:
-        refusal_text = refusal(limited_layout(cpu_share=0.5, memory=MEMORY))
+        reason = rejection_reason(limited_layout(cpu_share=0.5, memory=MEMORY))
         assert (
             "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >"
-            in refusal_text
+            in reason
         )
         assert control.read_text().split() == []
-        subprocess.run(["sh", "-c", refusal_text.split("'")[1]], check=True)
+        subprocess.run(["sh", "-c", reason.split("'")[1]], check=True)
         assert control.read_text() == controllers_before
         with running(cpu_share=0.5, memory=MEMORY):
             assert setting("cpu.max") == "50000 100000"

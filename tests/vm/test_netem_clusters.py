@@ -1,4 +1,4 @@
-"""Clusters whose links netem impairs: it is selected, commands change it in place, and it is removed completely."""
+"""Links that netem impairs: selection of netem, changes in place, and complete removal."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.requires("vm", "root", "ping", "netem"), pytest.mark.u
 
 MS = 10**6
 SLOW = float(os.environ.get("TESTBED_SLOW", "1"))
-SLACK = 40 * SLOW  # milliseconds that the best of some round trips may take longer
+SLACK = 40 * SLOW  # tolerance of the shortest of some round trips, in milliseconds
 
 
 def shortest_round_trip(cluster: RunningCluster) -> float:
-    """Milliseconds."""
+    """Return the shortest round trip of a series, in milliseconds."""
     ping = ["ping", "-n", "-q", "-c15", "-i0.1", f"-W{60 * SLOW:.0f}", "n2"]
     match = re.search(r"= ([0-9.]+)/", cluster["n1"].run(ping).stdout)
     assert match is not None
@@ -35,7 +35,7 @@ def shortest_round_trip(cluster: RunningCluster) -> float:
 
 @contextmanager
 def stage_of(cluster: RunningCluster) -> Iterator[tuple[Mapping[int, Qdisc], list[int]]]:
-    """The root disciplines of the wire namespace, and the indexes of the first link's stage, 0 for one not there."""
+    """Yield the root qdiscs of the wire namespace, and the indexes of the first link's stage ends, 0 for a missing one."""
     layout = cluster.state.layout
     opened = namespaces.open_path(cluster.state.namespaces[""])
     try:
@@ -67,7 +67,7 @@ def test_a_link_is_impaired_changed_in_place_and_healed(kind: str) -> None:
         with stage_of(cluster) as (actual, ends):
             assert ends == [a, b]
             assert sorted(netem.decode(actual[end].options).latency for end in ends) == [30 * MS, 70 * MS]
-            assert actual[a].frames >= frames + 15  # changed, not made anew
+            assert actual[a].frames >= frames + 15  # changed in place
         fault.lift()
         assert 60 <= shortest_round_trip(cluster) <= 60 + unimpaired_trip + SLACK
         cluster.heal()
@@ -87,7 +87,7 @@ def test_losses_go_to_the_classifier_where_netem_takes_no_seed() -> None:
         ping = ["ping", "-n", "-q", "-c3", "-i0.1", "-W1", "n2"]
         assert "100% packet loss" in cluster["n1"].run(ping, check=False).stdout
         cluster.inject(link, loss="0%")
-        # The first may still meet the end of the address resolution that was lost: one of them has to be answered.
+        # The first requests may be lost while ARP retries: one of five has to be answered.
         cluster["n1"].run(["ping", "-n", "-q", "-c5", "-i0.5", f"-W{60 * SLOW:.0f}", "n2"])
 
 
@@ -113,4 +113,4 @@ def test_check_measures_netem_and_finds_a_deviating_delay() -> None:
         finally:
             opened.close()
         wrong = {finding.what: finding for finding in check(cluster, seconds=2).of(link, "forward")}
-        assert wrong["delay min"].grade is Grade.INVALID, "a frame came too early"
+        assert wrong["delay min"].grade is Grade.INVALID, "early frames are not invalid"

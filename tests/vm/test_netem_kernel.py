@@ -1,5 +1,5 @@
-"""netem on a real kernel: its dump agrees with the request, it is changed in place, and it treats frames as the table
-of datapaths says. Rates and jitter are tested in `test_netem_timing`.
+"""netem on a real kernel: its dump equals the request, changes are made in place, and fates of frames are as the table of
+datapaths says. Rates and jitter are tested in `test_netem_timing`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.requires("vm", "root", "ip", "ping")
 MS = 10**6
 SECOND = 10**9
 MTU = 1500
-NEVER = 10_000 * SECOND  # while a test runs
+NEVER = 10_000 * SECOND  # longer than any test
 SEED = 0x0123_4567_89AB_CDEF
 
 
@@ -135,7 +135,7 @@ def test_the_kernel_reports_the_encoded_options_after_any_change(splice: Spliced
         assert qdisc.sized is (expected[name].sizes is not None), name
 
 
-def test_tc_reads_it_as_it_was_meant(splice: SplicedLink) -> None:
+def test_tc_shows_the_encoded_options(splice: SplicedLink) -> None:
     def qdisc_text() -> str:
         return subprocess.run(
             ["tc", "qdisc", "show", "dev", "b", "root"], capture_output=True, text=True, check=True
@@ -155,7 +155,7 @@ def test_tc_reads_it_as_it_was_meant(splice: SplicedLink) -> None:
     assert "gemodel" not in text
 
 
-def test_a_seed_repeats_the_fates_where_the_kernel_takes_one() -> None:
+def test_a_seed_repeats_the_fates_on_kernels_that_support_it() -> None:
     def lost_numbers() -> list[int]:
         with spliced() as splice:
             splice.set(options(Impairment(loss=0.5)))
@@ -176,14 +176,14 @@ def test_a_change_keeps_the_frames_in_flight_and_the_counters(splice: SplicedLin
     splice.set(options(Impairment(delay=1, corrupt=1e-12)))
     assert splice.qdisc().queued == 50, "a change dropped the frames in flight"
     splice.offer(20)
-    assert numbers(splice.arrived(held=50)) == list(range(1, 21))  # they overtake those that keep their time
+    assert numbers(splice.arrived(held=50)) == list(range(1, 21))  # they overtake those of the longer delay
     assert splice.qdisc().frames == 20
     assert numbers(splice.arrived()) == list(range(1, 51))
     qdisc = splice.qdisc()
     assert (qdisc.frames, qdisc.dropped, qdisc.queued) == (70, 0, 0)
 
 
-def test_the_first_frame_after_a_change_sees_it(splice: SplicedLink) -> None:
+def test_a_change_applies_to_the_next_frame(splice: SplicedLink) -> None:
     for loss in (1.0, 0.0) * 5:
         splice.set(options(Impairment(loss=loss)))
         before = splice.qdisc().dropped
@@ -191,13 +191,13 @@ def test_the_first_frame_after_a_change_sees_it(splice: SplicedLink) -> None:
         assert (len(splice.arrived()), splice.qdisc().dropped - before) == ((0, 1) if loss else (1, 0))
 
 
-# What it does to frames
+# Fates of frames
 
 
 def test_a_delay_keeps_order_and_loses_nothing_with_any_number_of_frames_in_flight(splice: SplicedLink) -> None:
     splice.set(options(Impairment(delay=int(5 * SLOW * SECOND))))
     splice.offer(3000)
-    assert splice.qdisc().queued > 1000  # where netem's own limit would have been
+    assert splice.qdisc().queued > 1000  # netem's default limit
     assert numbers(splice.arrived()) == list(range(1, 3001))
 
 
@@ -235,7 +235,7 @@ def test_copies_match_the_configured_rate(splice: SplicedLink) -> None:
     arrived = numbers(splice.arrived())
     assert set(arrived) == set(range(1, 6001))
     assert arrived == sorted(arrived)
-    check_share(len(arrived) - 6000, 6000, 0.25, "frames doubled")
+    check_share(len(arrived) - 6000, 6000, 0.25, "frames duplicated")
 
 
 def test_a_frame_that_is_lost_and_duplicated_arrives_once_as_the_table_defines(splice: SplicedLink) -> None:
@@ -251,7 +251,7 @@ def test_one_bit_is_flipped_at_the_configured_rate_anywhere_in_the_frame(splice:
     size, known_positions = (
         60,
         [*range(18), *range(20, 24), *range(26, 46), *range(50, 60)],
-    )  # without what differs between frames
+    )  # without fields that differ between frames
     splice.set(options(Impairment()))
     splice.send(1)
     (clean,) = splice.arrived()
@@ -302,7 +302,7 @@ def test_a_minimum_frame_counts_as_its_minimum_size(splice: SplicedLink) -> None
 
 
 def shortest_round_trip(cluster: RunningCluster) -> float:
-    """Milliseconds."""
+    """Return the shortest round trip of a series, in milliseconds."""
     ping = ["ping", "-n", "-q", "-c20", "-i0.1", f"-W{60 * SLOW:.0f}", "n2"]
     output = cluster["n1"].run(ping).stdout
     match = re.search(r"= ([0-9.]+)/", output)
@@ -311,10 +311,10 @@ def shortest_round_trip(cluster: RunningCluster) -> float:
 
 
 @pytest.mark.usefixtures("machine")
-def test_no_frame_of_a_link_is_early_and_one_of_a_few_hardly_late(
+def test_round_trips_take_the_delays_of_both_directions(
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Both directions have their own delay, and a round trip takes the sum."""
+    """No round trip is shorter than the sum of the delays, and the shortest of 20 is hardly longer."""
     with Cluster.back_to_back().up() as cluster:
         unimpaired_trip = shortest_round_trip(cluster)
         layout = cluster.state.layout

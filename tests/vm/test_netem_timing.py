@@ -1,8 +1,8 @@
 """netem's timed behaviour: rate, cells and jitter, by the times at which frames arrive.
 
-The clock of an emulated machine is coarse and late, and never early: a frame that netem holds comes no sooner than it is
-due. So a series of frames has an exact lower bound, and an upper one that is far enough for the machine and closer than a
-deviation of a fifth. Spans are seconds long to make it so; quantiles of a jitter of seconds likewise.
+The timers of an emulated machine are late, never early: netem releases no frame before it is due. So the time of a series
+of frames has an exact lower bound, and an upper bound that allows for late timers and still detects an error of a fifth.
+For that, series and jitter last seconds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ FRAME = 60
 FRAMES = round(50 * SLOW)
 DELAY = 4 * SECOND
 JITTERS: dict[Distribution, int] = {"uniform": 2 * SECOND, "normal": SECOND}
-JITTERY = 2000
-LATE = round(150 * MS * SLOW)
-"""By how much the machine may be late."""
+JITTERED_FRAMES = 2000
+MAX_LATENESS = round(150 * MS * SLOW)
+"""Maximum lateness of the machine's timers, ns."""
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_frames_take_their_time_at_the_rate_and_no_other(splice: SplicedLink, shape: str) -> None:
-    """Frames of 40 to 50 ms each, some seconds in all: a fifth more or less is more than the machine is late."""
+def test_a_series_of_frames_takes_its_time_at_the_rate(splice: SplicedLink, shape: str) -> None:
+    """Each frame takes 40 to 50 ms, the series some seconds, a fifth of which exceeds the machine's lateness."""
     impairment = SHAPES[shape]
     splice.set(options(impairment))
     send_times = splice.offer(FRAMES)
@@ -62,16 +62,17 @@ def test_frames_take_their_time_at_the_rate_and_no_other(splice: SplicedLink, sh
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
 def test_a_jitter_has_the_configured_width(splice: SplicedLink, distribution: Distribution) -> None:
-    """The frames are in flight together, each with its own delay. Half of a jitter of seconds is more than the machine
-    is late."""
+    """The frames are in flight together, each with its own delay. Half of the jitter exceeds the machine's lateness."""
     jitter = JITTERS[distribution]
     splice.set(options(Impairment(delay=DELAY, jitter=jitter, distribution=distribution)))
-    sent = dict(enumerate(splice.offer(JITTERY), 1))
+    sent = dict(enumerate(splice.offer(JITTERED_FRAMES), 1))
     arrivals = splice.arrivals()
     assert {number for _, number in arrivals} == sent.keys()
     delays = [time - sent[number] for time, number in arrivals]
     assert min(delays) >= DELAY - jitter * (1 if distribution == "uniform" else 4)
-    assert_jitter(jitter, delays, delay=DELAY, distribution=distribution, late=LATE, off=0.6)
+    assert_jitter(jitter, delays, delay=DELAY, distribution=distribution, late=MAX_LATENESS, off=0.6)
     for factor in (0.5, 1.5):
         with pytest.raises(AssertionError, match="quantile of the delay"):
-            assert_jitter(round(factor * jitter), delays, delay=DELAY, distribution=distribution, late=LATE, off=0.6)
+            assert_jitter(
+                round(factor * jitter), delays, delay=DELAY, distribution=distribution, late=MAX_LATENESS, off=0.6
+            )

@@ -1,5 +1,5 @@
-"""``ci/bench am2``: round trips compared with EMP's and TCP's and through a crossbar, message rate, bulk messages, and
-requests on lossy Myrinet."""
+"""``ci/bench am2``: round trips beside EMP's, TCP's and those through a crossbar, message rate, bulk messages, and requests
+on lossy Myrinet."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
             BULK: lambda: measurements.bulk(nodes, traffic, repeat, messages, seconds, progress),
             REQUESTS: lambda: requests.measure(int(options.requests), Path(session.directory)),
         }
-        session.each(options.subjects, measures)
+        session.measure_subjects(options.subjects, measures)
     session.report("AM-II", targets)
 
 

@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 
 
 class Nodes:
-    """Client of the process that runs the nodes; `close` ends both."""
+    """Client of the process that runs the nodes; `close` ends the process."""
 
     def __init__(self) -> None:
         home = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ _MIN_RATE = 20  # requests per second and node that a busy machine reaches
 
 
 def measure(requests: int, directory: Path) -> Iterator[Row]:
-    """requests: total over all nodes."""
+    """Measure random requests. requests: total over all nodes."""
     settings = {"requests": -(-requests // NODES)}
     timeout = 120 + settings["requests"] / _MIN_RATE
     try:

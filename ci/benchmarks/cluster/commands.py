@@ -13,15 +13,15 @@ HOSTS = 100
 WALL, CPU = "start to exit", "CPU"
 
 
-class ByCommand:
-    """Context manager: a star that the command has brought up; at the end it is taken down and settled."""
+class CommandStar:
+    """Context manager: a star that the command brings up; at the end, wait until its namespaces are destroyed."""
 
     def __init__(self, name: str, observer: Observer, marker: str = "", hosts: int = HOSTS) -> None:
         self.name, self.hosts = name, hosts
         self._observer, self._marker = observer, marker
         self.up = self.down = CommandTimes(0.0, 0.0)
 
-    def __enter__(self) -> "ByCommand":
+    def __enter__(self) -> "CommandStar":
         self.up = run([*command(), "up", f"star-{self.hosts}", "--name", self.name], self._marker)
         return self
 
@@ -37,24 +37,24 @@ def measure(repeat: int, observer: Observer, progress: Callable[[str], None]) ->
     name = f"bench-command-{os.getpid()}"
     testbed = command()
 
-    def note(turn: int, label: str, hosts: int, done: CommandTimes) -> None:
+    def record(turn: int, label: str, hosts: int, done: CommandTimes) -> None:
         if turn:
             samples[label, WALL, hosts].append(done.wall)
             samples[label, CPU, hosts].append(done.cpu)
 
     for turn in range(repeat + 1):
         progress(f"commands: {f'{turn} of {repeat}' if turn else 'warm-up'}")
-        note(turn, "testbed --help", 0, run([*testbed, "--help"]))
-        star = ByCommand(name, observer)
+        record(turn, "testbed --help", 0, run([*testbed, "--help"]))
+        star = CommandStar(name, observer)
         with star:
-            note(turn, "testbed status --json", HOSTS, run([*testbed, "status", "--name", name, "--json"]))
-            note(turn, "testbed status", HOSTS, run([*testbed, "status", "--name", name]))
-            inside = [*testbed, "exec", "--name", name, "n1", "--", "true"]
-            note(turn, "testbed exec n1 -- true", HOSTS, run(inside))
-            again = [*testbed, "up", f"star-{HOSTS}", "--name", name]
-            note(turn, f"testbed up star-{HOSTS}, already up", HOSTS, run(again))
-        note(turn, f"testbed up star-{HOSTS}", HOSTS, star.up)
-        note(turn, "testbed down", HOSTS, star.down)
+            record(turn, "testbed status --json", HOSTS, run([*testbed, "status", "--name", name, "--json"]))
+            record(turn, "testbed status", HOSTS, run([*testbed, "status", "--name", name]))
+            execute = [*testbed, "exec", "--name", name, "n1", "--", "true"]
+            record(turn, "testbed exec n1 -- true", HOSTS, run(execute))
+            up_again = [*testbed, "up", f"star-{HOSTS}", "--name", name]
+            record(turn, f"testbed up star-{HOSTS}, already up", HOSTS, run(up_again))
+        record(turn, f"testbed up star-{HOSTS}", HOSTS, star.up)
+        record(turn, "testbed down", HOSTS, star.down)
     return [
         Row("command", label, measured, hosts, "s", tuple(values), {"repeat": repeat, "command": testbed})
         for (label, measured, hosts), values in samples.items()

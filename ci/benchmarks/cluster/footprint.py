@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.cluster.commands import HOSTS, ByCommand
+from benchmarks.cluster.commands import HOSTS, CommandStar
 from benchmarks.cluster.stars import cluster_name
 from benchmarks.harness.contenders import NAMES, Contender, named_namespaces
 from benchmarks.harness.namespace_teardown import Observer
@@ -20,7 +20,7 @@ STATE, PROCESSES, IN_NODES = "state per node", "processes left running", "proces
 
 
 def memory() -> dict[str, int]:
-    """Return bytes by measure; both grow with use."""
+    """Return bytes by measure; both grow as memory is used."""
     results = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -44,28 +44,28 @@ def processes(cluster: str, marker: str) -> tuple[int, int]:
     """Return the number of processes that descend from the command with `marker`, and of those in the namespaces."""
     expected = f"TESTBED_BENCH={marker}".encode()
     inside = {os.stat(path).st_ino for path in named_namespaces(cluster)}
-    descended = within = 0
+    descendants = in_nodes = 0
     for directory in Path("/proc").iterdir():
         if not directory.name.isdigit():
             continue
         try:
-            within += os.stat(directory / "ns/net").st_ino in inside
-            descended += expected in (directory / "environ").read_bytes().split(b"\0")
+            in_nodes += os.stat(directory / "ns/net").st_ino in inside
+            descendants += expected in (directory / "environ").read_bytes().split(b"\0")
         except OSError:
-            continue  # it ended, or is a kernel thread
-    return descended, within
+            continue  # the process has ended, or is a kernel thread
+    return descendants, in_nodes
 
 
 def measure(floor: Contender | None, repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
-    """Yield the rows of testbed, and of the floor's memory for comparison."""
+    """Return rows of testbed, and of the floor's memory for comparison."""
     samples: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     name = f"bench-footprint-{os.getpid()}"
     for turn in range(repeat + 1):
         progress(f"footprint: {f'{turn} of {repeat}' if turn else 'warm-up'}")
         values: list[tuple[str, str, str, float]] = []
         before = memory()
-        with ByCommand(name, observer, marker=name):
-            values += _grown("testbed", before)
+        with CommandStar(name, observer, marker=name):
+            values += _memory_growth("testbed", before)
             state, (running, inside) = state_bytes(name), processes(name, name)
         values += [
             ("testbed", STATE, "B", state / HOSTS),
@@ -75,7 +75,7 @@ def measure(floor: Contender | None, repeat: int, observer: Observer, progress: 
         if floor is not None:
             before = memory()
             floor.up(cluster_name(floor), HOSTS)
-            values += _grown(floor.name, before)
+            values += _memory_growth(floor.name, before)
             observer.watch(floor.namespaces())
             floor.down()
             observer.wait()
@@ -87,7 +87,7 @@ def measure(floor: Contender | None, repeat: int, observer: Observer, progress: 
     ]
 
 
-def _grown(contender: str, before: dict[str, int]) -> list[tuple[str, str, str, float]]:
+def _memory_growth(contender: str, before: dict[str, int]) -> list[tuple[str, str, str, float]]:
     """Return rows of the memory growth per node."""
     after = memory()
     return [(contender, name, "B", (after[name] - before[name]) / HOSTS) for name in after]

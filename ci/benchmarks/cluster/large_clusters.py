@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.cluster.commands import CPU, WALL, ByCommand
+from benchmarks.cluster.commands import CPU, WALL, CommandStar
 from benchmarks.cluster.floor import Floor
 from benchmarks.cluster.stars import BRING_UP
 from benchmarks.harness import command_timing
@@ -20,8 +20,8 @@ REFERENCE = "floor, in turn with the command"
 UP = f"testbed up star-{HOSTS}"
 
 
-def written(nodes: int, racks: int = 10) -> str:
-    """Write a description without a shape: hosts on switches in a row."""
+def explicit_description(nodes: int, racks: int = 10) -> str:
+    """Return a description that lists all elements: hosts on switches in a row."""
     parts = [f'name = "written-{nodes}"']
     parts += [f'[[node]]\nname = "host-{number}"' for number in range(nodes)]
     parts += [f'[[switch]]\nname = "rack-{number}"' for number in range(racks)]
@@ -33,7 +33,7 @@ def written(nodes: int, racks: int = 10) -> str:
 DESCRIPTIONS = {
     "testbed validate, a ring": f'[generate]\nshape = "ring"\nnodes = {NODES}\n',
     "testbed validate, a fat tree": '[generate]\nshape = "fat-tree"\nk = 32\n',
-    "testbed validate, written out": written(NODES),
+    "testbed validate, written out": explicit_description(NODES),
 }
 
 
@@ -52,17 +52,17 @@ def measure(floor: Floor | None, repeat: int, observer: Observer, progress: Call
                     samples[label, WALL, NODES].append(done.wall)
                     samples[label, CPU, NODES].append(done.cpu)
             if floor is not None:
-                least = floor.up(f"bench-large-{os.getpid()}", HOSTS)
+                floor_time = floor.up(f"bench-large-{os.getpid()}", HOSTS)
                 observer.watch(floor.namespaces())
                 floor.down()
                 observer.wait()
-            with ByCommand(f"bench-large-{os.getpid()}", observer, hosts=HOSTS) as star:
+            with CommandStar(f"bench-large-{os.getpid()}", observer, hosts=HOSTS) as star:
                 pass
             if turn:
                 samples[UP, WALL, HOSTS].append(star.up.wall)
                 samples[UP, CPU, HOSTS].append(star.up.cpu)
                 if floor is not None:
-                    samples[REFERENCE, BRING_UP, HOSTS].append(least.seconds)
+                    samples[REFERENCE, BRING_UP, HOSTS].append(floor_time.seconds)
     return [
         Row("large", label, measured, hosts, "s", tuple(values), {"repeat": repeat, "command": testbed})
         for (label, measured, hosts), values in samples.items()

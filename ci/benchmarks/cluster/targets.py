@@ -37,7 +37,7 @@ def ratios(rows: Iterable[Row]) -> list[Ratio]:
         floor = stars.get((FLOOR, measure, hosts))
         if contender == FLOOR or floor is None:
             continue
-        turns = [ours / least for ours, least in zip(row.samples, floor.samples, strict=True)]
+        turns = [time / floor_time for time, floor_time in zip(row.samples, floor.samples, strict=True)]
         results.append(Ratio(contender, measure, hosts, row.median / floor.median, min(turns), max(turns)))
     return results
 
@@ -63,7 +63,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         """Return the seconds by which the command exceeds its allowed multiple of the floor, median over the rounds."""
         rounds = {row.contender: row.samples for row in rows if row.subject == "large" and row.measure != commands.CPU}
         turns = zip(rounds.get(large_clusters.UP, ()), rounds.get(large_clusters.REFERENCE, ()), strict=False)
-        return statistics.median(found) if (found := [ours - LARGE_RATIO * least for ours, least in turns]) else None
+        excesses = [time - LARGE_RATIO * floor_time for time, floor_time in turns]
+        return statistics.median(excesses) if excesses else None
 
     run, reference = median("node.run", "true"), median("ip netns exec", "true")
     ratio = run / reference if run is not None and reference is not None else None

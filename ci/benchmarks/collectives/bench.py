@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, session: Session) -> None:
     sizes = [int(size) for size in options.sizes.split(",")]
-    many = int(options.simulated_ranks)
+    simulated_ranks = int(options.simulated_ranks)
     if LIVE in options.subjects:
         numbers = [int(ranks) for ranks in options.ranks.split(",")]
         count, repeat = int(options.count), int(options.repeat)
@@ -43,11 +43,11 @@ def run(options: argparse.Namespace, session: Session) -> None:
     for contender in PROTOCOLS:
         if SIMULATED in options.subjects:
             volume = int(options.volume)
-            simulated = partial(measurements.simulated, contender, many, sizes, volume, session.progress)
+            simulated = partial(measurements.simulated, contender, simulated_ranks, sizes, volume, session.progress)
             session.attempt(f"{SIMULATED}, {contender}", simulated)
         if BARRIER in options.subjects:
             session.attempt(
-                f"{BARRIER}, {contender}", partial(measurements.barriers, contender, many, session.progress)
+                f"{BARRIER}, {contender}", partial(measurements.barriers, contender, simulated_ranks, session.progress)
             )
     for subject in (LIVE, SIMULATED):
         for ranks in sorted({row.hosts for row in session.rows if row.subject == subject}):
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
 
 
 def table(rows: list[Row], subject: str, ranks: int, call: str) -> Table:
-    """Sizes by contenders: medians of the repetitions' averages."""
+    """Return a table of sizes by contenders, with medians of the repetitions' averages."""
     chosen = [row for row in rows if (row.subject, row.hosts, row.measure) == (subject, ranks, call)]
     contenders = list(dict.fromkeys(row.contender for row in chosen))
     shown = Table(title=f"{call}, {ranks} ranks, {subject}")

@@ -1,5 +1,5 @@
-"""Measurements of collective calls, and their rows. Those of testbed are from the workload `imb`; Open MPI's are taken in
-the same way by `collectives.c`."""
+"""Measurements of collective calls, and their rows: testbed's by the workload `imb`, Open MPI's likewise by
+`collectives.c`."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from testbed.workloads.imb import BENCHMARKS
 PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "Open-MX": "openmx", "AM-II": "am2"}
 """Protocols on Ethernet that run in the simulation, too, by name in tables."""
 FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384}}
-"""Settings in the simulation by protocol: of 255 connections and sends at once, VIA's default runs out of descriptors."""
+"""Settings in the simulation by protocol: VIA's default has too few descriptors for 255 connections with sends."""
 KERNEL: Mapping[str, str] = {"TCP": "tcp"}
 OPEN_MPI = "Open MPI on TCP"
 
@@ -93,13 +93,13 @@ def barriers(contender: str, ranks: int, progress: Progress) -> list[Row]:
 
 
 async def calls(comm: Comm, node: Node, *, call: str, size: int) -> list[int]:
-    """Make calls that all ranks start at the same virtual time. Returns their nanoseconds, without the first one, which may
-    connect."""
-    made, times = BENCHMARKS[call](comm, size), []
+    """Make calls that all ranks start at equal virtual times. Returns their nanoseconds, without those of the first call,
+    which may connect."""
+    benchmark, times = BENCHMARKS[call](comm, size), []
     for number in range(_TURNS + 1):
         await node.sleep(_PERIOD - node.now() % _PERIOD)
         start = node.now()
-        await made(number)
+        await benchmark(number)
         times.append(node.now() - start)
     return times[1:]
 
@@ -155,9 +155,9 @@ def _mpirun(ranks: int) -> list[str]:
 
 def _open_mpi(cluster: RunningCluster, program: str, sizes: Sequence[int], count: int) -> Sequence[Line]:
     command = [*_mpirun(len(list(cluster))), program, str(count), str(_SAMPLE), *map(str, sizes)]
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            done = cluster["n1"].run(command, cwd=place, timeout=TIMEOUT)
+            done = cluster["n1"].run(command, cwd=folder, timeout=TIMEOUT)
         except TestbedError as error:
             raise ContenderError(str(error)) from error
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

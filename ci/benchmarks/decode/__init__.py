@@ -1,1 +1,1 @@
-"""``ci/bench decode``: how fast captures are decoded."""
+"""``ci/bench decode``: decoding rate of captures."""

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
             "count": lambda: measurements.measure_messages(nodes, int(options.small), progress),
             "nodes": lambda: measurements.many(nodes, int(options.nodes), repeat, progress),
         }
-        session.each(options.subjects, measures)
+        session.measure_subjects(options.subjects, measures)
     session.report("EMP", targets)
 
 

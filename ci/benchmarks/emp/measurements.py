@@ -16,7 +16,7 @@ from testbed.runtime.nodes.patience import Patience
 
 EMP, RAW, TCP = "EMP, inline", "packet sockets, Python", "kernel TCP, C"
 AT_ONCE = "EMP, inline, sleeping at once"
-RAW_LOOKING, TCP_LOOKING = f"{RAW}, looking first", f"{TCP}, looking first"
+RAW_POLLING_FIRST, TCP_POLLING_FIRST = f"{RAW}, looking first", f"{TCP}, looking first"
 TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
 STREAM = "1 MiB messages in 1500-byte frames"
 BEGIN, END, PRIVATE, PROPORTIONAL = "all listen", "all ended", "memory of one, private", "memory of one, its share"
@@ -29,7 +29,7 @@ Progress = Callable[[str], None]
 
 
 class Nodes:
-    """Client of the process that runs the nodes; `close` ends both."""
+    """Client of the process that runs the nodes; `close` ends the process."""
 
     def __init__(self) -> None:
         home = Path(__file__).parents[1]
@@ -85,8 +85,8 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
     if not spin:
         contenders |= {
             AT_ONCE: lambda: agents(AT_ONCE, "emp trip", 0),
-            RAW_LOOKING: lambda: agents(RAW_LOOKING, "raw trip", poll),
-            TCP_LOOKING: lambda: tcp(poll),
+            RAW_POLLING_FIRST: lambda: agents(RAW_POLLING_FIRST, "raw trip", poll),
+            TCP_POLLING_FIRST: lambda: tcp(poll),
         }
     for turn in range(repeat + 1):
         progress(f"round trips, {waiting}: {f'{turn} of {repeat}' if turn else 'warm-up'}")

@@ -51,12 +51,12 @@ class Nodes:
         chosen = programs(kind, Pair(devices, macs, spin, poll), count)
         pinned = dict(zip((PING, PONG), cpus, strict=True))
         budget = SPIN if spin else 0
-        usual, Patience.SPIN = Patience.SPIN, poll  # of the processes that are forked now
+        default, Patience.SPIN = Patience.SPIN, poll  # inherited by the node processes
         try:
             with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
                 outcome = run.wait(TIMEOUT, patience=PROGRESS_TIMEOUT)
         finally:
-            Patience.SPIN = usual
+            Patience.SPIN = default
         resent = sum(report.counted["frames_resent"] for report in outcome.reports.values())
         return {"results": dict(outcome.results), "invalid": outcome.invalid, "resent": resent}
 

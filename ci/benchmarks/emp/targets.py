@@ -19,12 +19,12 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         expected = (subject, contender, measure)
         return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == expected), ())
 
-    def ratios(subject: str, other: str, measure: str, one: str = m.EMP) -> list[float]:
-        pairs = zip(samples(subject, one, measure), samples(subject, other, measure), strict=True)
+    def ratios(subject: str, other: str, measure: str, contender: str = m.EMP) -> list[float]:
+        pairs = zip(samples(subject, contender, measure), samples(subject, other, measure), strict=True)
         return [ours / theirs for ours, theirs in pairs]
 
-    def median(found: Sequence[float]) -> float | None:
-        return statistics.median(found) if found else None
+    def median(values: Sequence[float]) -> float | None:
+        return statistics.median(values) if values else None
 
     return [
         Target("4 bytes, spinning: over packet sockets", OVER_RAW, "×", median(ratios(m.SPINNING, m.RAW, m.TRIP))),
@@ -45,7 +45,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             "4 bytes, blocking, both look first: over kernel TCP",
             OVER_TCP,
             "×",
-            median(ratios(m.BLOCKING, m.TCP_LOOKING, m.TRIP)),
+            median(ratios(m.BLOCKING, m.TCP_POLLING_FIRST, m.TRIP)),
         ),
         Target(
             "4 bytes, blocking: CPU time, relative to sleeping at once",
@@ -60,10 +60,10 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     ]
 
 
-def upper_end(found: Sequence[float]) -> float | None:
+def upper_end(values: Sequence[float]) -> float | None:
     """Return the upper end of the bootstrap interval of the median, None without samples."""
-    if not found:
+    if not values:
         return None
-    chance = random.Random(1)
-    medians = sorted(statistics.median(chance.choices(found, k=len(found))) for _ in range(RESAMPLES))
+    rng = random.Random(1)
+    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return medians[int(RESAMPLES * (1 + LEVEL) / 2)]

@@ -29,8 +29,8 @@ from testbed.spec.model import Description
 SIMULATION = "simulation"
 RATE = "full-firmware frames/s in sim"
 SCALED = "the same at SimPy's 840,000/s"
-WHOLE = "seconds"
-WHOLE_SCALED = "seconds at SimPy's 840,000/s"
+TOTAL = "seconds"
+TOTAL_SCALED = "seconds at SimPy's 840,000/s"
 REFERENCE = 840_000  # time-outs of SimPy's processes a second, on the machine for which the limits were set
 MEMORY = "peak memory so far"
 WINDOW = 8  # messages of one node in flight
@@ -86,12 +86,12 @@ def _content(size: int) -> bytes:
 
 
 async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], content: bytes) -> None:  # noqa: ARG001
-    under_way: deque[Completion[ReceiveResult]] = deque()
+    in_flight: deque[Completion[ReceiveResult]] = deque()
     for number, peer in enumerate(peers):
         if number >= WINDOW:
-            await under_way.popleft()
-        under_way.append(endpoint.post_send(peer, number, content))
-    for completion in under_way:
+            await in_flight.popleft()
+        in_flight.append(endpoint.post_send(peer, number, content))
+    for completion in in_flight:
         await completion
 
 
@@ -117,11 +117,11 @@ async def _receive(endpoint: Endpoint, node: SimNode, count: int, content: bytes
 
 
 class Run(NamedTuple):
-    """Cost of one simulation. rate: frames per second. taken: seconds. Both of CPU time."""
+    """Cost of one simulation. rate: frames per second of CPU time. seconds: CPU time."""
 
     nodes: int
     rate: float
-    taken: float
+    seconds: float
 
 
 def simulate(setting: Setting) -> Run:
@@ -129,24 +129,24 @@ def simulate(setting: Setting) -> Run:
         count = len(simulation.nodes)
         plans = []
         for node in simulation.nodes.values():
-            chance, others = source(1, node.name), count - 1 if setting.to == "any" else 1
-            plans.append([(node.number + 1 + chance.below(others)) % count for _ in range(setting.messages)])
-        due: list[list[Message]] = [[] for _ in plans]
+            rng, others = source(1, node.name), count - 1 if setting.to == "any" else 1
+            plans.append([(node.number + 1 + rng.below(others)) % count for _ in range(setting.messages)])
+        expected: list[list[Message]] = [[] for _ in plans]
         for source_number, plan in enumerate(plans):
             for which, peer in enumerate(plan):
-                due[peer].append((source_number, which))
+                expected[peer].append((source_number, which))
         receivers, content = [], _content(setting.size)
         for node, plan in zip(simulation.nodes.values(), plans, strict=True):
-            receivers.append(simulation.spawn(node.name, _receive, len(due[node.number]), content))
+            receivers.append(simulation.spawn(node.name, _receive, len(expected[node.number]), content))
             simulation.spawn(node.name, _send, plan, content)
         gc.collect()
         start = time.process_time_ns()
         simulation.run(timeout=1_000 * SECOND)
-        taken = time.process_time_ns() - start
-        if [sorted(receiver.result()) for receiver in receivers] != due:
+        cpu_time = time.process_time_ns() - start
+        if [sorted(receiver.result()) for receiver in receivers] != expected:
             raise ContenderError(f"{setting}: not every message has arrived once and unchanged")
         sent = sum(node.nic.sent for node in simulation.nodes.values())
-        return Run(count, sent * SECOND / taken, taken / SECOND)
+        return Run(count, sent * SECOND / cpu_time, cpu_time / SECOND)
 
 
 def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Callable[[], float]) -> Iterator[Row]:
@@ -167,7 +167,7 @@ def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Ca
         yield Row("firmware", SIMULATION, SCALED, nodes, "1/s", scaled, settings)
         if setting in LARGEST:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-            whole = tuple([run.taken / scale for run, scale in both])
-            yield Row("firmware", SIMULATION, WHOLE, nodes, "s", tuple([run.taken for run in runs]), settings)
-            yield Row("firmware", SIMULATION, WHOLE_SCALED, nodes, "s", whole, settings)
+            scaled_totals = tuple([run.seconds / scale for run, scale in both])
+            yield Row("firmware", SIMULATION, TOTAL, nodes, "s", tuple([run.seconds for run in runs]), settings)
+            yield Row("firmware", SIMULATION, TOTAL_SCALED, nodes, "s", scaled_totals, settings)
             yield Row("firmware", SIMULATION, MEMORY, nodes, "MB", (peak,), settings)

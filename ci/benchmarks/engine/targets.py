@@ -35,22 +35,22 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 
 
 def _simulation_targets(rows: Sequence[Row]) -> list[Target]:
-    out = []
+    results = []
     for row in rows:
         if row.subject != "firmware":
             continue
         setting = firmware.Setting(*[row.settings[key] for key in firmware.Setting._fields])
-        scaled = f", {firmware.SCALED}" if row.measure in {firmware.SCALED, firmware.WHOLE_SCALED} else ""
+        scaled = f", {firmware.SCALED}" if row.measure in {firmware.SCALED, firmware.TOTAL_SCALED} else ""
         if row.unit == "1/s":
             limit = next(limit for nodes, limit in MIN_FRAMES if row.hosts <= nodes)
-            out.append(
+            results.append(
                 Target(f"frames/s, {row.hosts} nodes: {setting}{scaled}", limit, "/s", row.median, is_minimum=True)
             )
         elif row.unit == "s":
-            out.append(Target(f"all of it: {setting}{scaled}", MAX_SECONDS, "s", row.median))
+            results.append(Target(f"all of it: {setting}{scaled}", MAX_SECONDS, "s", row.median))
         elif row.measure == firmware.MEMORY:
-            out.append(Target("memory so far", MAX_MEMORY, "MB", row.median))
-    return out
+            results.append(Target("memory so far", MAX_MEMORY, "MB", row.median))
+    return results
 
 
 def _simpy_targets(rows: Sequence[Row]) -> list[Target]:
@@ -58,10 +58,10 @@ def _simpy_targets(rows: Sequence[Row]) -> list[Target]:
     return [
         Target(
             f"{measure}: times SimPy's rate",
-            least,
+            minimum,
             "×",
             statistics.median(results[measure]) if results[measure] else None,
             is_minimum=True,
         )
-        for measure, least in MIN.items()
+        for measure, minimum in MIN.items()
     ]

@@ -1,5 +1,5 @@
-"""Host programs of two nodes: on EMP, and on bare packet sockets with equal options and frame sizes, the upper bound
-for this language."""
+"""Host programs of two nodes: on EMP, and on plain packet sockets with equal options and frame sizes, which are an upper
+bound for Python."""
 
 import select
 import socket
@@ -23,7 +23,7 @@ FRAME = 1514  # bytes on the wire, with the Ethernet header
 RAW = 0x88B6  # IEEE 802 local experimental EtherType 2
 _MTU = 1500
 _POSTED = 8  # receives of the stream's sink, and sends of its source, in progress
-_COUNTING = 64  # numbered messages in flight
+_NUMBERED = 64  # numbered messages in flight
 _QUIET = 0.2  # s without a frame after which a stream of raw frames is over
 
 Program = Callable[..., Coroutine[Any, None, object]]
@@ -90,12 +90,12 @@ async def emp_source(endpoint: Endpoint, node: ProgramNode, *, messages: int) ->
     peer, data = node.numbers[PONG], bytes(LARGE)
     await endpoint.receive(peer, 2, bytearray(MESSAGE))  # the receiver is ready
     start = time.monotonic_ns()
-    under_way: list[Completion[Any]] = []
+    in_flight: list[Completion[Any]] = []
     for _ in range(messages):
-        if len(under_way) == _POSTED:
-            await under_way.pop(0)
-        under_way.append(endpoint.post_send(peer, 1, data))
-    for sent in under_way:
+        if len(in_flight) == _POSTED:
+            await in_flight.pop(0)
+        in_flight.append(endpoint.post_send(peer, 1, data))
+    for sent in in_flight:
         await sent
     return messages * LARGE * 8e9 / (time.monotonic_ns() - start)
 
@@ -117,12 +117,12 @@ async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
     peer = node.numbers[PONG]
     await endpoint.receive(peer, 2, bytearray(MESSAGE))  # the receiver is ready
     start = time.monotonic_ns()
-    under_way: deque[Completion[Any]] = deque()
+    in_flight: deque[Completion[Any]] = deque()
     for number in range(messages):
-        if len(under_way) == _COUNTING:
-            await under_way.popleft()
-        under_way.append(endpoint.post_send(peer, 1, number.to_bytes(MESSAGE, "big")))
-    for sent in under_way:
+        if len(in_flight) == _NUMBERED:
+            await in_flight.popleft()
+        in_flight.append(endpoint.post_send(peer, 1, number.to_bytes(MESSAGE, "big")))
+    for sent in in_flight:
         await sent
     return messages * 1e9 / (time.monotonic_ns() - start)
 
@@ -130,12 +130,12 @@ async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
 async def emp_checker(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> int:
     """Return the number of messages out of sequence."""
     peer, wrong = node.numbers[PING], 0
-    buffers = [bytearray(MESSAGE) for _ in range(min(_COUNTING, messages))]
+    buffers = [bytearray(MESSAGE) for _ in range(min(_NUMBERED, messages))]
     posted = deque(endpoint.post_receive(peer, 1, buffer) for buffer in buffers)
     await endpoint.send(peer, 2, bytes(MESSAGE))
     for number in range(messages):
         received = await posted.popleft()
-        buffer = buffers[number % _COUNTING]
+        buffer = buffers[number % _NUMBERED]
         wrong += received.length != MESSAGE or int.from_bytes(buffer, "big") != number
         if number + len(buffers) < messages:
             posted.append(endpoint.post_receive(peer, 1, buffer))
@@ -151,25 +151,25 @@ def _opened(node: ProgramNode, pair: Pair, peer: str) -> tuple[socket.socket, by
     return wire.socket, pair.macs[peer] + pair.macs[node.name] + RAW.to_bytes(2, "big")
 
 
-def _answers(wire: socket.socket, pair: Pair) -> Iterator[bytes]:
-    return _looked_for(wire, pair.poll) if pair.poll else _waited_for(wire, pair.spin)
+def _incoming(wire: socket.socket, pair: Pair) -> Iterator[bytes]:
+    return _polled_frames(wire, pair.poll) if pair.poll else _received_frames(wire, pair.spin)
 
 
-def _looked_for(wire: socket.socket, poll: int) -> Iterator[bytes]:
+def _polled_frames(wire: socket.socket, poll: int) -> Iterator[bytes]:
     receive, now = wire.recv, time.monotonic_ns
     while True:
-        until, flags = now() + poll, socket.MSG_DONTWAIT.value
+        deadline, flags = now() + poll, socket.MSG_DONTWAIT.value
         while True:
             try:
                 frame = receive(_MTU + 22, flags)
                 break
             except BlockingIOError:
-                if now() >= until:
+                if now() >= deadline:
                     flags = 0
         yield frame
 
 
-def _waited_for(wire: socket.socket, spin: bool) -> Iterator[bytes]:
+def _received_frames(wire: socket.socket, spin: bool) -> Iterator[bytes]:
     flags, receive = socket.MSG_DONTWAIT if spin else 0, wire.recv
     while True:
         try:
@@ -180,21 +180,21 @@ def _waited_for(wire: socket.socket, spin: bool) -> Iterator[bytes]:
 
 
 _HELLO, _START = b"\1", b"\2"
-_AGAIN = 0.001  # s
+_RETRY = 0.001  # s
 
 
-def _call(wire: socket.socket, header: bytes) -> None:
-    """Start with a peer that answers, once it listens."""
+def _connect(wire: socket.socket, header: bytes) -> None:
+    """Send hellos until the peer replies, and then the start."""
     while True:
         wire.send(header + _HELLO)
-        if select.select([wire], [], [], _AGAIN)[0]:
+        if select.select([wire], [], [], _RETRY)[0]:
             wire.recv(_MTU)
             break
     wire.send(header + _START)
 
 
-def _answer(wire: socket.socket, header: bytes) -> None:
-    """Start with a peer that calls. Its calls before the start have been read when this returns."""
+def _accept(wire: socket.socket, header: bytes) -> None:
+    """Reply to the peer's hello and wait for its start, so that no hello is left in the socket."""
     wire.recv(_MTU)
     wire.send(header + _HELLO)
     while wire.recv(_MTU)[len(header) : len(header) + 1] != _START:
@@ -205,9 +205,9 @@ async def raw_ping(_: object, node: ProgramNode, *, count: int, pair: Pair) -> Q
     wire, header = _opened(node, pair, PONG)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
     samples, send, now = [], wire.send, time.monotonic_ns
-    answers = _answers(wire, pair)
+    answers = _incoming(wire, pair)
     used = 0
-    _call(wire, header)
+    _connect(wire, header)
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
@@ -222,8 +222,8 @@ async def raw_ping(_: object, node: ProgramNode, *, count: int, pair: Pair) -> Q
 async def raw_pong(_: object, node: ProgramNode, *, count: int, pair: Pair) -> None:
     wire, header = _opened(node, pair, PING)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
-    answers, send = _answers(wire, pair), wire.send
-    _answer(wire, header)
+    answers, send = _incoming(wire, pair), wire.send
+    _accept(wire, header)
     for _number in range(warm_up(count) + count):
         next(answers)
         send(frame)
@@ -232,7 +232,7 @@ async def raw_pong(_: object, node: ProgramNode, *, count: int, pair: Pair) -> N
 async def raw_source(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> None:
     wire, header = _opened(node, pair, PONG)
     frame = header.ljust(FRAME, b"\0")
-    _call(wire, header)
+    _connect(wire, header)
     send = wire.send
     for _number in range(frames):
         send(frame)
@@ -241,24 +241,25 @@ async def raw_source(_: object, node: ProgramNode, *, frames: int, pair: Pair) -
 async def raw_sink(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> dict[str, float]:
     """Return bits: payload of EMP messages in these frames, per second; lost: number of frames."""
     wire, header = _opened(node, pair, PING)
-    _answer(wire, header)
-    receive, now, got, start, last = wire.recv, time.monotonic_ns, 0, 0, 0
-    patience = int(_QUIET * 1e9)
-    while got < frames:
+    _accept(wire, header)
+    receive, now, count, start, last = wire.recv, time.monotonic_ns, 0, 0, 0
+    quiet_time = int(_QUIET * 1e9)
+    while count < frames:
         try:
             receive(_MTU + 22, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            if last and now() - last > patience:
+            if last and now() - last > quiet_time:
                 break
             continue
         last = now()
         start = start or last
-        got += 1
-    return {"bits": got * (FRAME - 14) * 8e9 / (last - start), "lost": float(frames - got)}
+        count += 1
+    return {"bits": count * (FRAME - 14) * 8e9 / (last - start), "lost": float(frames - count)}
 
 
 def programs(kind: str, pair: Pair, count: int) -> dict[str, Program]:
-    """kind: "emp trip", "raw trip", "emp stream" or "emp count" (count: messages), or "raw stream" (count: frames)."""
+    """Return the programs of both nodes. kind: "emp trip", "raw trip", "emp stream" or "emp count" (count: messages), or
+    "raw stream" (count: frames)."""
     results: dict[str, tuple[Program, Program]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "raw trip": (partial(raw_ping, count=count, pair=pair), partial(raw_pong, count=count, pair=pair)),

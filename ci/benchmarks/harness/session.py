@@ -69,10 +69,10 @@ class Session:
         except (ContenderError, NotSettledError) as error:
             self.failures.append(f"{what}: {error}")
 
-    def each(self, expected: Collection[str], measures: Mapping[str, Callable[[], Iterable[Row]]]) -> None:
+    def measure_subjects(self, requested: Collection[str], measures: Mapping[str, Callable[[], Iterable[Row]]]) -> None:
         """Measure the requested subjects, in their order."""
         for subject, measure in measures.items():
-            if subject in expected:
+            if subject in requested:
                 self.attempt(subject, measure)
 
     def add(self, rows: Sequence[Row]) -> None:

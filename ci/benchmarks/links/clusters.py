@@ -19,7 +19,7 @@ INTERVAL, IDLE = 0.05, 0.1  # s between readings of its CPU time, and the share 
 
 
 class Clusters:
-    """Client of the process that runs the clusters; `close` ends both."""
+    """Client of the process that runs the clusters; `close` ends the process."""
 
     def __init__(self) -> None:
         self._process = LineProcess("the product", [sys.executable, str(PROCESS)])

@@ -25,15 +25,15 @@ def measure(
     costs: dict[str, list[float]] = {}
     count = int(RATE * seconds)
     with ExitStack() as stack:
-        every = {
+        cluster_of = {
             DIRECT: stack.enter_context(clusters.up(datapath="direct")),
             JOINED: stack.enter_context(clusters.up()),
             LOSS: stack.enter_context(clusters.up(datapath="tc", loss=MIN_LOSS)),
         }
-        datapaths = {name: sorted(set(cluster.datapaths.values())) for name, cluster in every.items()}
+        datapaths = {name: sorted(set(cluster.datapaths.values())) for name, cluster in cluster_of.items()}
         for turn in range(repeat * 3 + 1):
             progress(f"the kernel's datapaths: {f'{turn} of {repeat * 3}' if turn else 'warm-up'}")
-            for name, cluster in every.items():
+            for name, cluster in cluster_of.items():
                 pair = (cluster.nodes["n1"], cluster.nodes["n2"])
                 result = traffic.send([pair], 0, count, batch=BATCH)
                 if turn:

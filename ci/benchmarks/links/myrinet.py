@@ -33,17 +33,17 @@ class Firmware:
         self.head = bytes(6) + adapter.address + ETHERTYPE.to_bytes(2, "big")
         self.route = ROUTES[adapter.number]
         self.echoes = False
-        self.wanted = self.came = self.began = 0
+        self.expected = self.received = self.first_time = 0
         self.order = (0, 0)
         self._nic = nic
 
     def receive(self, now: int, frame: bytes) -> None:
-        if not self.came:
-            self.began = now
-        self.came += 1
+        if not self.received:
+            self.first_time = now
+        self.received += 1
         if self.echoes:
             self._nic.send(append_crc(self.head, self.route + frame[14:-1]))
-        if self.came == self.wanted:
+        if self.received == self.expected:
             self._nic.post_completion(0)
 
     def on_doorbell(self, _now: int, _index: int) -> None:
@@ -53,10 +53,10 @@ class Firmware:
             self._nic.send(frame)
 
     def on_timer(self, _now: int) -> None:
-        raise AssertionError("it has no deadline")
+        raise AssertionError("the firmware has no deadline")
 
     def counter_values(self) -> Mapping[str, int]:
-        return {"received": self.came}
+        return {"received": self.received}
 
     def pending_work(self) -> list[str]:
         return []
@@ -66,22 +66,22 @@ class Host:
     def __init__(self, nic: Nic, firmware: Firmware) -> None:
         self.firmware = firmware
         self._nic = nic
-        self._open = Completion[None]("frames")
+        self._pending = Completion[None]("frames")
 
     def send(self, count: int, size: int) -> None:
         self.firmware.order = count, size
         self._nic.ring_doorbell(1, size, 0)
 
     def frames(self, count: int) -> Completion[None]:
-        self._open = Completion[None](f"{count} frames")
-        self.firmware.wanted = count
-        return self._open
+        self._pending = Completion[None](f"{count} frames")
+        self.firmware.expected = count
+        return self._pending
 
     def on_completion(self, _index: int) -> None:
-        self._open.complete(None)
+        self._pending.complete(None)
 
     def pending_work(self) -> list[str]:
-        return [self._open.what]
+        return [self._pending.what]
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
@@ -91,14 +91,14 @@ def plug(adapter: Adapter, nic: Nic) -> Agent:
 
 async def trips(host: Host, _node: ProgramNode) -> float:
     """Return the median round trip, nanoseconds."""
-    took = []
+    times = []
     for number in range(1, TRIPS + 1):
         start = time.monotonic_ns()
         arrived = host.frames(number)
         host.send(1, SIZES[0])
         await arrived
-        took.append(time.monotonic_ns() - start)
-    return sorted(took)[TRIPS // 2]
+        times.append(time.monotonic_ns() - start)
+    return sorted(times)[TRIPS // 2]
 
 
 async def echo(host: Host, _node: ProgramNode) -> None:
@@ -106,15 +106,15 @@ async def echo(host: Host, _node: ProgramNode) -> None:
     await host.frames(TRIPS)
 
 
-def flooding(size: int) -> dict[str, Callable[..., object]]:
+def flood_programs(size: int) -> dict[str, Callable[..., object]]:
     async def flood(host: Host, _node: ProgramNode) -> None:
         host.send(FRAMES, size)
 
-    async def take(host: Host, _node: ProgramNode) -> float:
+    async def receive(host: Host, _node: ProgramNode) -> float:
         await host.frames(FRAMES)
-        return (FRAMES - 1) * 1e9 / (time.monotonic_ns() - host.firmware.began)
+        return (FRAMES - 1) * 1e9 / (time.monotonic_ns() - host.firmware.first_time)
 
-    return {"n1": flood, "n2": take}
+    return {"n1": flood, "n2": receive}
 
 
 def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
@@ -128,22 +128,24 @@ def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
     samples_by_key: dict[tuple[str, str], list[float]] = {}
     with description.up() as cluster:
 
-        def used() -> int:
+        def relay_time() -> int:
             report = relay_client.report(Store(), cluster.state)
             return report["processor"]["used"] if report is not None else 0
 
-        def ran(programs: dict[str, Callable[..., object]]) -> Mapping[str, float]:
+        def results_of(programs: dict[str, Callable[..., object]]) -> Mapping[str, float]:
             with agents(cluster, plug, ETHERTYPE, programs) as run:
                 outcome = run.wait(TIMEOUT)
             return outcome.results
 
         for turn in range(repeat):
             progress(f"myrinet: {turn + 1} of {repeat}")
-            samples_by_key.setdefault((ROUND_TRIP, "s"), []).append(ran({"n1": trips, "n2": echo})["n1"] / 1e9)
+            samples_by_key.setdefault((ROUND_TRIP, "s"), []).append(results_of({"n1": trips, "n2": echo})["n1"] / 1e9)
             for size in SIZES:
-                before = used()
-                samples_by_key.setdefault((FLOOD.format(size), "1/s"), []).append(ran(flooding(size))["n2"])
-                samples_by_key.setdefault((COST.format(size), "s"), []).append((used() - before) / FRAMES / 1e9)
+                before = relay_time()
+                samples_by_key.setdefault((FLOOD.format(size), "1/s"), []).append(
+                    results_of(flood_programs(size))["n2"]
+                )
+                samples_by_key.setdefault((COST.format(size), "s"), []).append((relay_time() - before) / FRAMES / 1e9)
     settings = {
         "frames": FRAMES,
         "trips": TRIPS,

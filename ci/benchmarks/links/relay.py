@@ -11,18 +11,18 @@ from benchmarks.links.clusters import Clusters, Running
 
 IMPAIRMENTS: dict[str, Any] = {"rate": "10gbit", "delay": "1ms", "loss": "1%"}
 RULE = "drop tcp.dport == 5001 and nth(3)"
-BATCH = 32  # frames that the sender hands over at once, at the rates of this row
+BATCH = 32  # frames of a system call of the sender
 
 SATURATED = "frames/s of a core, saturated"
 CLEAN = "highest rate without unasked-for loss"
 PER_FRAME = "CPU per frame at the highest clean rate"
-START, STEP, FINEST = 40_000, 1.25, 1.03  # of the search for it: frames/s, factors
-MIN = 1_000  # frames/s, at which the search gives up
+START, STEP, RESOLUTION = 40_000, 1.25, 1.03  # of the search for it: frames/s, factors
+MIN = 1_000  # frames/s at which the search ends
 ATTEMPTS = 2  # at every rate of the search, so that one interruption of the machine does not end it
 
 FEW, MANY = 2, 200
-TOO_MUCH = 400_000  # frames/s, for any relay
-LOADS = (20_000, 60_000, TOO_MUCH)  # frames/s offered to the relay, over all links
+OVERLOAD = 400_000  # frames/s, more than any relay forwards
+LOADS = (20_000, 60_000, OVERLOAD)  # frames/s offered to the relay, over all links
 LINKS = "CPU per frame, {load:,} frames/s offered"
 
 
@@ -71,10 +71,10 @@ def capacity(
         trial(traffic, cluster, pairs, START, BATCH, seconds)
         for turn in range(repeat):
             progress(f"relay, {turn + 1} of {repeat}: saturated")
-            full = trial(traffic, cluster, pairs, TOO_MUCH, BATCH, seconds)
+            full = trial(traffic, cluster, pairs, OVERLOAD, BATCH, seconds)
             saturated.append(full.offered / full.cpu)
             progress(f"relay, {turn + 1} of {repeat}: the highest clean rate")
-            best = highest(lambda rate: trial(traffic, cluster, pairs, rate, BATCH, seconds))
+            best = highest_clean_rate(lambda rate: trial(traffic, cluster, pairs, rate, BATCH, seconds))
             clean.append(best.rate if best is not None else 0.0)
             if best is not None:
                 cost.append(best.cpu / best.offered)
@@ -89,23 +89,23 @@ def capacity(
         yield Row("relay", "testbed", PER_FRAME, 2, "s", tuple(cost), settings)
 
 
-def highest(attempt: Callable[[float], Trial]) -> Trial | None:
+def highest_clean_rate(attempt: Callable[[float], Trial]) -> Trial | None:
     """Return the trial at the highest rate without loss: search upwards or downwards in steps, then between the last two."""
     best: Trial | None = None
     low, high, rate = 0.0, 0.0, float(START)
     while rate > MIN:
-        result = next((trial for trial in (attempt(rate) for _ in range(ATTEMPTS)) if _clean(trial, rate)), None)
+        result = next((trial for trial in (attempt(rate) for _ in range(ATTEMPTS)) if _is_sustained(trial, rate)), None)
         if result is not None:
             best, low = result, rate
         else:
             high = rate
-        if low and high and high / low <= FINEST:
+        if low and high and high / low <= RESOLUTION:
             break
         rate = (low * high) ** 0.5 if low and high else rate * STEP if low else rate / STEP
     return best
 
 
-def _clean(trial: Trial, rate: float) -> bool:
+def _is_sustained(trial: Trial, rate: float) -> bool:
     """Return whether a trial was sustained: no frame lost, sent at the requested rate (a delayed sender offers less), and no
     more processor time of the relay than time passed."""
     complete = not trial.lost and trial.offered >= trial.sent

@@ -21,8 +21,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         return next((row.samples for row in rows if (row.subject, row.contender, row.measure) == expected), ())
 
     def median(subject: str, contender: str, measure: str) -> float | None:
-        samples_found = samples(subject, contender, measure)
-        return statistics.median(samples_found) if samples_found else None
+        values = samples(subject, contender, measure)
+        return statistics.median(values) if values else None
 
     def relative(subject: str, ours: str, theirs: str, measure: str) -> float | None:
         """Return the median of the repetitions' ratios: a temporary slowdown of the machine affects both."""

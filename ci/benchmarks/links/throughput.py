@@ -29,7 +29,7 @@ def delayed(
     a processor."""
     samples_by_key: dict[tuple[str, str, str], list[float]] = {}
 
-    def note(cluster: str, measured: str, unit: str, value: float) -> None:
+    def record(cluster: str, measured: str, unit: str, value: float) -> None:
         samples_by_key.setdefault((cluster, measured, unit), []).append(value)
 
     with clusters.up(delay=DELAY) as slow, clusters.up() as plain:
@@ -43,13 +43,13 @@ def delayed(
                 if not turn:
                     continue
                 took = run["received"]["seconds"]
-                note(name, TCP, "bit/s", run["bits"])
-                note(name, SOURCE_USE, "1", run["sent"]["cpu"] / took)
-                note(name, SINK_USE, "1", run["received"]["cpu"] / took)
-                note(name, "segments sent again", "1", run["sent"]["retransmitted"])
+                record(name, TCP, "bit/s", run["bits"])
+                record(name, SOURCE_USE, "1", run["sent"]["cpu"] / took)
+                record(name, SINK_USE, "1", run["received"]["cpu"] / took)
+                record(name, "segments sent again", "1", run["sent"]["retransmitted"])
                 if before is not None:
-                    note(name, RELAY_USE, "1", (before.wait() - used) / took)
-                    note(name, "frames lost in the relay", "1", cluster.relay().lost - before.lost)
+                    record(name, RELAY_USE, "1", (before.wait() - used) / took)
+                    record(name, "frames lost in the relay", "1", cluster.relay().lost - before.lost)
     settings = {
         "delay": DELAY, "seconds": seconds, "by": "traffic.c", "write": 1 << 17, "congestion control": "cubic",
         "processors": "the kernel's choice",

@@ -16,7 +16,7 @@ TRUSTED, LATENESS = "share of runs that are trusted", "lateness of the relay, p9
 def measure(runs: int, progress: Callable[[str], None]) -> Iterator[Row]:
     """Measure runs, each on a separate cluster."""
     samples: dict[tuple[str, str], list[float]] = {}
-    met = []
+    findings_of_runs = []
     for number in range(1, runs + 1):
         progress(f"trust: {number} of {runs}")
         result = testbed.run(RING, "random", protocol="am2", settings=SETTINGS, check=True)
@@ -25,8 +25,8 @@ def measure(runs: int, progress: Callable[[str], None]) -> Iterator[Row]:
         for what in ("relay waiting", "steal"):
             samples.setdefault((f"share of time: {what}", "1"), []).append(_highest(result, what))
         bad = [finding for finding in result.verdict.findings if finding.grade not in (Grade.TRUSTED, Grade.UNDECIDED)]
-        met.append([str(finding) for finding in bad])
-    settings = {**SETTINGS, "cluster": RING.name, "workload": "random", "protocol": "am2", "met": met}
+        findings_of_runs.append([str(finding) for finding in bad])
+    settings = {**SETTINGS, "cluster": RING.name, "workload": "random", "protocol": "am2", "findings": findings_of_runs}
     for (measured, unit), values in samples.items():
         yield Row("trust", "testbed", measured, 4, unit, tuple(map(float, values)), settings)
 

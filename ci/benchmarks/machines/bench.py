@@ -52,11 +52,13 @@ def run(options: argparse.Namespace, session: Session) -> None:
         "messages": lambda: bring_up.messages(machines, nodes, observer, progress),
         "links": lambda: tunnels.measure(machines, traffic(), turns, count, float(options.seconds), progress),
     }
-    session.each(options.subjects, {subject: partial(_told, measure) for subject, measure in measures.items()})
+    session.measure_subjects(
+        options.subjects, {subject: partial(_with_contender_errors, measure) for subject, measure in measures.items()}
+    )
     session.report("clusters over machines", targets)
 
 
-def _told(measure: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+def _with_contender_errors(measure: Callable[[], Iterable[Row]]) -> Iterator[Row]:
     """Yield rows; convert a TestbedError to a ContenderError."""
     try:
         yield from measure()

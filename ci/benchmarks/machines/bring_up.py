@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from benchmarks.cluster.large_clusters import written
+from benchmarks.cluster.large_clusters import explicit_description
 from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.namespace_teardown import Observer
 from benchmarks.harness.rows import Row
@@ -38,7 +38,7 @@ def shapes(nodes: int) -> dict[str, Layout]:
     the nodes each."""
     return {
         "star": resolve(Description.star(nodes)),
-        "three racks": resolve(Description.from_toml(written(nodes, 3))),
+        "three racks": resolve(Description.from_toml(explicit_description(nodes, 3))),
     }
 
 
@@ -52,7 +52,7 @@ def measure(
         for shape, layout in shapes(nodes).items():
             for contender, file in FILES.items():
                 progress(f"{shape} of {nodes}, {contender}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
-                for measured, seconds in _brought_up(machines, file, layout, observer):
+                for measured, seconds in _bring_up_times(machines, file, layout, observer):
                     if turn:
                         samples[shape, contender, measured].append(seconds)
     settings = {"repeat": repeat, "interleaved": [*FILES], BRING_UP: f"{PLACEMENT} and {MAKING}, without {CONNECTION}"}
@@ -60,7 +60,7 @@ def measure(
         yield Row(shape, contender, measured, nodes, "s", tuple(values), settings)
 
 
-def _brought_up(machines: Lab, file: str, layout: Layout, observer: Observer) -> Iterator[tuple[str, float]]:
+def _bring_up_times(machines: Lab, file: str, layout: Layout, observer: Observer) -> Iterator[tuple[str, float]]:
     start = time.monotonic()
     with machines.workers(file) as running:
         call_each(running, "clock")  # wait until the workers' interpreters have started
@@ -70,7 +70,7 @@ def _brought_up(machines: Lab, file: str, layout: Layout, observer: Observer) ->
         spread.up(running, plan, _NAME, "benchmark", "auto")
         made = time.monotonic()
         _check_namespaces(machines, plan)
-        with _settled(machines, running, observer):
+        with _wait_until_destroyed(machines, running, observer):
             spread.down(running, _NAME)
     yield CONNECTION, connected - start
     yield PLACEMENT, placed - connected
@@ -86,7 +86,7 @@ def _check_namespaces(machines: Lab, plan: spread.SpreadPlan) -> None:
 
 
 @contextmanager
-def _settled(machines: Lab, running: spread.Workers, observer: Observer) -> Iterator[None]:
+def _wait_until_destroyed(machines: Lab, running: spread.Workers, observer: Observer) -> Iterator[None]:
     """Wait at the end until the kernel has destroyed the namespaces that the machines had at the beginning."""
     observer.watch(
         [str(machines.netns_folder(name) / namespace) for name in running for namespace in machines.namespaces(name)]
@@ -118,7 +118,7 @@ def messages(machines: Lab, nodes: int, observer: Observer, progress: Callable[[
         for phase, act in phases.items():
             progress(f"messages of {nodes} nodes: {phase}")
             yield _count(running, nodes, phase, act)
-        with _settled(machines, running, observer):
+        with _wait_until_destroyed(machines, running, observer):
             yield _count(running, nodes, "down", lambda: spread.down(running, _NAME))
 
 

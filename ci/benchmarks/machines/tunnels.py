@@ -32,7 +32,7 @@ _BARE_VNI, _BRIDGED_VNI = 71, 72
 def measure(
     machines: Lab, traffic: Traffic, turns: int, count: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Measure streams and round trips of all contenders in turn. count: count of round trips. seconds: seconds of each
+    """Measure streams and round trips of all contenders in turn. count: number of round trips. seconds: duration of each
     stream."""
     streams: dict[str, list[float]] = defaultdict(list)
     trips: dict[str, list[float]] = defaultdict(list)

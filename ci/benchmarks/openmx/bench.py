@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         ALL_TO_ALL: lambda: measurements.all_to_all(repeat, progress),
         NUMBERED: lambda: measurements.numbered(int(options.numbered), progress),
     }
-    session.each(options.subjects, measures)
+    session.measure_subjects(options.subjects, measures)
     session.report("Open-MX", targets)
 
 

@@ -1,4 +1,4 @@
-"""Host programs of two nodes by Open-MX's own calls: round trips, streams, and numbered messages."""
+"""Host programs of two nodes in Open-MX's own calls: round trips, streams, and numbered messages."""
 
 import time
 from collections import deque
@@ -25,7 +25,7 @@ from protocols.openmx.partners import Partner
 from testbed.runtime.nodes.run_orders import ProgramNode
 
 LARGE = 4 << 20
-_UNDER_WAY = 4  # messages of a stream
+_IN_FLIGHT = 4  # messages of a stream
 _NUMBERED = 256  # numbered messages in flight
 _DATA, _CREDIT = 1, 2  # match information
 _END = 0xFFFF_FFFF
@@ -63,20 +63,20 @@ async def mx_source(library: Library, node: ProgramNode, *, messages: int) -> fl
     """Return bit/s, from the first send to the last pulled message."""
     endpoint, remote = await _connected(library, node.numbers[PONG])
     await endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)  # the receiver is ready
-    data, under_way = bytes(LARGE), deque[Request]()
+    data, in_flight = bytes(LARGE), deque[Request]()
     start = time.monotonic_ns()
     for _ in range(messages):
-        if len(under_way) == _UNDER_WAY:
-            await under_way.popleft()
-        under_way.append(endpoint.isend([data], remote, _DATA, forget=True))
-    for request in under_way:
+        if len(in_flight) == _IN_FLIGHT:
+            await in_flight.popleft()
+        in_flight.append(endpoint.isend([data], remote, _DATA, forget=True))
+    for request in in_flight:
         await request
     return messages * LARGE * 8e9 / (time.monotonic_ns() - start)
 
 
 async def mx_sink(library: Library, node: ProgramNode, *, messages: int) -> None:
     endpoint, remote = await _connected(library, node.numbers[PING])
-    posted = deque([endpoint.irecv(bytearray(LARGE), _DATA, forget=True) for _ in range(_UNDER_WAY)])
+    posted = deque([endpoint.irecv(bytearray(LARGE), _DATA, forget=True) for _ in range(_IN_FLIGHT)])
     endpoint.isend([bytes(MESSAGE)], remote, _CREDIT, forget=True)
     for _ in range(messages):
         done = posted.popleft()
@@ -87,16 +87,16 @@ async def mx_sink(library: Library, node: ProgramNode, *, messages: int) -> None
 async def mx_counter(library: Library, node: ProgramNode, *, messages: int) -> float:
     """Send numbered messages, several at once, and then an end marker; return messages/s."""
     endpoint, remote = await _connected(library, node.numbers[PONG])
-    credit, under_way = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True), _NUMBERED
+    credit, allowed = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True), _NUMBERED
     start = time.monotonic_ns()
     for number in range(messages + 1):
-        if not under_way:
+        if not allowed:
             await credit
-            under_way += int.from_bytes(credit.buffer, "big")
+            allowed += int.from_bytes(credit.buffer, "big")
             credit = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)
         content = number if number < messages else _END
         endpoint.isend([content.to_bytes(MESSAGE, "big")], remote, _DATA, forget=True)
-        under_way -= 1
+        allowed -= 1
     while int.from_bytes(await _credit(credit), "big") != _END:  # the receiver has received all
         credit = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)
     return messages * 1e9 / (time.monotonic_ns() - start)
@@ -121,7 +121,7 @@ async def mx_checker(library: Library, node: ProgramNode, *, messages: int) -> i
 
 
 def programs(kind: str, count: int) -> dict[str, Program]:
-    """kind: "emp trip", "mx trip", "emp stream", "mx stream" or "mx count"."""
+    """Return the programs of both nodes. kind: "emp trip", "mx trip", "emp stream", "mx stream" or "mx count"."""
     results: dict[str, tuple[Any, Any]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "emp stream": (partial(emp_source, messages=count), partial(emp_sink, messages=count)),

@@ -31,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, session: Session) -> None:
     nodes, repeat = int(options.nodes), int(options.repeat)
     makers: dict[str, Callable[[Path], Path]] = {
-        "rows": lambda place: with_rows(place, nodes, int(options.rows)),
-        "histories": lambda place: with_histories(place, nodes, int(options.messages)),
+        "rows": lambda folder: with_rows(folder, nodes, int(options.rows)),
+        "histories": lambda folder: with_histories(folder, nodes, int(options.messages)),
     }
     counts = {"rows": int(options.rows), "histories": int(options.messages)}
     for subject in SUBJECTS:
         if subject in options.subjects:
-            session.progress(f"{subject}: a run is made up")
+            session.progress(f"{subject}: synthetic run")
             folder = makers[subject](session.directory / subject)
             session.progress(f"{subject}: reports")
             settings = {"count": counts[subject], "reports": repeat}

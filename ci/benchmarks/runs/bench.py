@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         int(options.repeat), float(options.seconds), float(options.every), session.progress,
     )  # fmt: skip
 
-    def stormy(nodes: int, *, relay: bool) -> Iterable[Row]:
+    def run_storm(nodes: int, *, relay: bool) -> Iterable[Row]:
         requested = Storm(nodes, int(options.messages), seconds, every, relay=relay)
         result = storm.watched(requested, Path(session.directory), progress)
         return list(storm.rows(requested, result))
@@ -39,10 +39,10 @@ def run(options: argparse.Namespace, session: Session) -> None:
     measures: dict[str, Callable[[], Iterable[Row]]] = {
         "first": lambda: first_message.first_messages(repeat, progress),
         "controller": lambda: first_message.controllers(10, 5, max(1, repeat // 3), progress),
-        "storm": lambda: stormy(int(options.nodes), relay=False),
-        "relayed": lambda: stormy(int(options.relayed), relay=True),
+        "storm": lambda: run_storm(int(options.nodes), relay=False),
+        "relayed": lambda: run_storm(int(options.relayed), relay=True),
     }
-    session.each(options.subjects, measures)
+    session.measure_subjects(options.subjects, measures)
     session.report("Runs", targets)
 
 

@@ -2,7 +2,7 @@
 
 The slope of the second half by Theil and Sen: the median of the slopes of all pairs, which a few steps and outliers do
 not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient based on Kendall's
-tau", 1968), at the level of one in a million. Certain growth is its lower end.
+tau", 1968), at the level of one in a million. Its lower end is the growth beyond doubt.
 """
 
 import itertools
@@ -18,7 +18,7 @@ _LEVEL = 4.89  # standard deviations: one in a million, two-sided
 _WARM = 0.5  # share of the time that is ignored as warm-up
 
 Sample = tuple[float, float]
-"""Samples: times in seconds, and values."""
+"""A sample: its time in seconds, and a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def growth(samples: Sequence[Sample]) -> Growth:
 
 
 def second_half(samples: Sequence[Sample]) -> list[Sample]:
-    """The second half."""
+    """Return the samples of the second half of the time."""
     start, ended = samples[0][0], samples[-1][0]
     return [sample for sample in samples if sample[0] >= start + _WARM * (ended - start)]
 

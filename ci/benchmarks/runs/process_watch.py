@@ -24,12 +24,12 @@ _KINDS = {
     "testbed-holder": "namespace holder",
 }  # fmt: skip
 SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h
-_MOSTLY = 0.8  # of the samples; short-lived processes are ignored
+_MIN_SHARE = 0.8  # of the samples in which a kind must run; short-lived processes are ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Sample of one process. memory: bytes of its own. cpu: seconds used."""
+    """Sample of one process. memory: bytes of its own. cpu: CPU time in seconds."""
 
     pid: int
     kind: str
@@ -43,12 +43,12 @@ Rounds = list[tuple[float, list[Look]]]
 
 
 class Watch:
-    """controller: the process that was given the mark."""
+    """Watch of a process and its descendants. controller: the process with the mark in its environment."""
 
     def __init__(self, mark: str, controller: int) -> None:
-        self._wanted = f"{MARK}={mark}".encode()
+        self._mark = f"{MARK}={mark}".encode()
         self.controller = controller
-        self._strangers: set[tuple[int, int]] = set()
+        self._unmarked: set[tuple[int, int]] = set()
         self._networks: dict[tuple[int, int], int] = {}
         self.rounds: Rounds = []
 
@@ -58,7 +58,7 @@ class Watch:
 
     @property
     def networks(self) -> set[int]:
-        """Return the cookies of their network namespaces."""
+        """The cookies of the processes' network namespaces."""
         return set(self._networks.values())
 
     def pids(self) -> set[int]:
@@ -72,13 +72,13 @@ class Watch:
             with contextlib.suppress(OSError):
                 pid, folder = int(entry), Path("/proc", entry)
                 known = pid, os.stat(folder).st_ino  # a reused pid has another environment
-                if known in self._strangers:
+                if known in self._unmarked:
                     continue
                 environment = (folder / "environ").read_bytes()
-                if self._wanted in environment.split(b"\0"):
+                if self._mark in environment.split(b"\0"):
                     yield pid
                 elif environment:  # the environment is empty during exec
-                    self._strangers.add(known)
+                    self._unmarked.add(known)
 
     def _looks(self) -> Iterator[Look]:
         for pid in self._marked():
@@ -94,14 +94,16 @@ class Watch:
 
         Includes only kinds that ran nearly all of that time, and only samples with the most frequent number of processes.
         """
-        at_work = [place for place, (_, looks) in enumerate(self.rounds) if any(look.kind == NODES for look in looks)]
-        rounds = self.rounds[at_work[0] : at_work[-1] + 1] if at_work else []
+        with_nodes = [
+            place for place, (_, looks) in enumerate(self.rounds) if any(look.kind == NODES for look in looks)
+        ]
+        rounds = self.rounds[with_nodes[0] : with_nodes[-1] + 1] if with_nodes else []
         results = {}
         for kind in {look.kind for _, looks in rounds for look in looks}:
             of_kind = [(when, [look for look in looks if look.kind == kind]) for when, looks in rounds]
-            usual = Counter(len(looks) for _, looks in of_kind).most_common(1)[0][0]
-            kept = [sample for sample in of_kind if len(sample[1]) == usual]
-            if usual and len(kept) > _MOSTLY * len(rounds):
+            typical_count = Counter(len(looks) for _, looks in of_kind).most_common(1)[0][0]
+            kept = [sample for sample in of_kind if len(sample[1]) == typical_count]
+            if typical_count and len(kept) > _MIN_SHARE * len(rounds):
                 results[kind] = kept
         return results
 

@@ -1,4 +1,4 @@
-"""The storm under watch: losses, leaks, and left-over objects."""
+"""A storm of random traffic and its watch: losses, leaks, and left-over objects."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ _TIMEOUT_FACTOR = 10  # times the duration of the traffic, for a machine that do
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """nodes: send a total of `messages`, spread over `seconds`. every: seconds between two samples."""
+    """Parameters of a storm: nodes send a total of `messages` within `seconds`. every: seconds between two samples."""
 
     nodes: int
     messages: int
@@ -40,7 +40,7 @@ class Storm:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """result: see `process`. watch: samples. left: left-over objects, a sentence each."""
+    """Outcome of a storm. result: see `storm_process`. watch: samples. left: left-over objects, a sentence each."""
 
     result: dict[str, Any]
     watch: Watch
@@ -48,7 +48,7 @@ class Watched:
 
 
 def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lambda _: None) -> Watched:
-    """Raises ContenderError with the run's first lines if it fails."""
+    """Run a storm in a separate process and watch it. Raises ContenderError with the run's first lines if it fails."""
     before = machine()
     mark = f"storm-{os.getpid()}-{time.monotonic_ns()}"
     requested = {
@@ -66,12 +66,12 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
             watch.look()
             progress(f"storm: {time.monotonic() - start:.0f} s")
             time.sleep(storm.every)  # between two samples
-        output, wrong = process.communicate()
+        output, errors = process.communicate()
     finally:
         process.kill()
         process.wait()
     if process.returncode:
-        raise ContenderError(wrong.strip() or f"the storm ended with code {process.returncode}")
+        raise ContenderError(errors.strip() or f"the storm ended with code {process.returncode}")
     return Watched(json.loads(output), watch, _left(watch, before))
 
 
@@ -86,7 +86,7 @@ class Machine:
 
 def machine() -> Machine:
     """Return the machine's present state."""
-    files = (str(path) for place in (NAMES, Path("/run/netns-testbed")) for path in place.rglob("*"))
+    files = (str(path) for folder in (NAMES, Path("/run/netns-testbed")) for path in folder.rglob("*"))
     return Machine(
         frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()),
         frozenset(files),
@@ -96,8 +96,8 @@ def machine() -> Machine:
 
 def _left(watch: Watch, before: Machine) -> list[str]:
     """Return the leftovers once processes have had time to end by themselves."""
-    until = time.monotonic() + _SETTLES
-    while (result := remains(watch, before)) and time.monotonic() < until:
+    deadline = time.monotonic() + _SETTLES
+    while (result := remains(watch, before)) and time.monotonic() < deadline:
         time.sleep(0.05)  # between two samples
     return result
 
@@ -173,5 +173,5 @@ def rows(storm: Storm, found: Watched) -> Iterator[Row]:
 
 
 def messages_meanwhile(found: Watched, seconds: float) -> float:
-    """Return about how many messages arrived in `seconds`."""
+    """Return the approximate number of messages that arrived in `seconds`."""
     return float(found.result["received"]) * min(1.0, seconds / found.result["took"])

@@ -1,4 +1,4 @@
-"""Host -> agent -> host alone: firmware that returns every descriptor at once, on the agent's loop."""
+"""Round trips from host to agent and back: firmware that completes every descriptor at once, on the agent's loop."""
 
 import contextlib
 import os
@@ -19,16 +19,16 @@ _ENTRIES = 64
 SPIN = 10_000_000_000  # ns: never sleep
 
 
-class GivesBack:
-    """The firmware."""
+class EchoFirmware:
+    """Firmware that posts a completion for each doorbell."""
 
     deadline = None
 
     def __init__(self, nic: SharedActions) -> None:
-        self._show = nic.post_completion
+        self._post_completion = nic.post_completion
 
     def on_doorbell(self, _now: int, index: int) -> None:
-        self._show(0, index)
+        self._post_completion(0, index)
 
     def receive(self, _now: int, _frame: bytes) -> None: ...
 
@@ -41,31 +41,31 @@ class GivesBack:
         return []
 
 
-class Asks:
-    """The host library."""
+class EchoLibrary:
+    """Host library that rings the doorbell and waits for its completion."""
 
-    def __init__(self, bell: HostActions) -> None:
-        self._bell = bell
-        self._open: dict[int, Completion[int]] = {}
+    def __init__(self, nic: HostActions) -> None:
+        self._nic = nic
+        self._pending: dict[int, Completion[int]] = {}
 
-    def ask(self, index: int) -> Completion[int]:
-        self._open[index] = completion = Completion("an answer")
-        self._bell.ring_doorbell(index, 0, 0)
+    def ring(self, index: int) -> Completion[int]:
+        self._pending[index] = completion = Completion("a completion")
+        self._nic.ring_doorbell(index, 0, 0)
         return completion
 
     def on_completion(self, index: int) -> None:
-        self._open.pop(index).complete(index)
+        self._pending.pop(index).complete(index)
 
     def pending_work(self) -> list[str]:
         return []
 
 
 class SharedNic:
-    """The NIC."""
+    """The agent's side of the split driver."""
 
     def __init__(self, adapter: Adapter, nic: SharedActions) -> None:
         self.adapter = adapter
-        self.firmware = GivesBack(nic)
+        self.firmware = EchoFirmware(nic)
 
     def attach(self, _now: int, _host: int, _memory: object, _descriptors: memoryview) -> OnDoorbell:
         return self.firmware.on_doorbell
@@ -73,15 +73,17 @@ class SharedNic:
     def detach(self, _now: int, _host: int, _incarnation: int) -> None: ...
 
 
-def _host(_adapter: Adapter, bell: HostActions, _memory: object, _descriptors: memoryview, _place: HostSlot) -> Asks:
-    return Asks(bell)
+def _host(
+    _adapter: Adapter, nic: HostActions, _memory: object, _descriptors: memoryview, _slot: HostSlot
+) -> EchoLibrary:
+    return EchoLibrary(nic)
 
 
 SPLIT_DRIVER = SplitDriver(0, _ENTRIES, SharedNic, _host)
 
 
 @contextlib.contextmanager
-def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
+def _running_agent(spin: int, cpu: int) -> Iterator[Process]:
     """Run an agent on the loopback interface of this process's network namespace."""
     config = NicConfig(SPLIT_DRIVER, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
     process = agent(config, cpu=cpu)
@@ -95,14 +97,14 @@ def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
     """Measure one doorbell answered by one completion, in ns. cpus: (host's, agent's)."""
     budget = SPIN if spin else 0
 
-    def host(_tell: Callable[[object], None]) -> Quantiles:
+    def host(_report: Callable[[object], None]) -> Quantiles:
         syscalls.unshare(syscalls.CLONE_NEWNET)
-        with _one_agent(budget, cpus[1]):
+        with _running_agent(budget, cpus[1]):
             os.sched_setaffinity(0, {cpus[0]})
             nic = Attachment("lo", _ETHERTYPE, SPLIT_DRIVER)
-            assert isinstance(nic.host, Asks)
+            assert isinstance(nic.host, EchoLibrary)
             driver = HostDriver(nic, nic.host, budget)
-            return driver.loop.complete(_ask(nic.host, count))
+            return driver.loop.complete(_measure(nic.host, count))
 
     process = Process("", -1, host)
     try:
@@ -112,13 +114,13 @@ def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
         process.kill()
 
 
-async def _ask(host: Asks, count: int) -> Quantiles:
+async def _measure(host: EchoLibrary, count: int) -> Quantiles:
     samples, used, now = [], 0, time.monotonic_ns
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
         start = now()
-        await host.ask(1)
+        await host.ring(1)
         if number >= 0:
             samples.append(now() - start)
     return quantiles(samples, time.process_time_ns() - used)

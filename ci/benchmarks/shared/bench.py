@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         "fair": lambda: measurements.fairness(hosts, float(options.seconds), progress),
         "torture": lambda: measurements.torture(int(options.messages), loss, float(options.every), progress),
     }
-    session.each(options.subjects, measures)
+    session.measure_subjects(options.subjects, measures)
     session.report("shared NICs", targets, "hosts")
 
 

@@ -26,7 +26,7 @@ from testbed.spec.placement import address_of
 
 _QUIET = 2.0  # s without traffic
 _SIZE = 64  # bytes of a message
-_UNDER_WAY = 4  # messages of one host process
+_IN_FLIGHT = 4  # messages of one host process
 _POSTED = 256  # receives
 _LINGER = 1_000_000_000  # ns
 _SPLIT_DRIVER = split_driver()
@@ -112,13 +112,13 @@ def cost(hosts: int) -> Cost:
     with Pair((hosts, 1)) as pair:
         process = pair.agents[0]
         before = _private(process.pid)
-        bare = Process("", -1, lambda _: time.sleep(3600))
+        unattached = Process("", -1, lambda _: time.sleep(3600))
         waiting = [pair.host(0, _wait) for _ in range(hosts)]
         took = [float(host.next_report()) for host in waiting]
         wait_until_idle([process.pid, *(host.pid for host in waiting)])
         grown = _private(process.pid) - before
-        own = sum(_private(host.pid) for host in waiting) / hosts - _private(bare.pid)
-        bare.kill()
+        own = sum(_private(host.pid) for host in waiting) / hosts - _private(unattached.pid)
+        unattached.kill()
         pids = [process.pid, *(host.pid for host in waiting)]
         used = sum(map(_cpu, pids))
         time.sleep(_QUIET)  # the span that is measured
@@ -143,13 +143,13 @@ def fair(hosts: int, seconds: float) -> list[int]:
     sink = hosts  # its number
 
     async def flood(endpoint: Endpoint, _driver: HostDriver) -> None:
-        under_way: deque[Completion[Any]] = deque()
+        in_flight: deque[Completion[Any]] = deque()
         data = bytes(_SIZE)
         with contextlib.suppress(EmpError):  # its peer has ended
             while True:
-                if len(under_way) == _UNDER_WAY:
-                    await under_way.popleft()
-                under_way.append(endpoint.post_send(sink, 1, data))
+                if len(in_flight) == _IN_FLIGHT:
+                    await in_flight.popleft()
+                in_flight.append(endpoint.post_send(sink, 1, data))
 
     async def count(endpoint: Endpoint, driver: HostDriver) -> list[int]:
         counts, buffers = [0] * endpoint.size, [bytearray(_SIZE) for _ in range(_POSTED)]
@@ -204,11 +204,11 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
     async def victim(endpoint: Endpoint, driver: HostDriver) -> None:
         """Exchange large messages with the peer forever, ignoring all errors."""
         peer = (endpoint.number + hosts) % (2 * hosts)
-        chance, buffer = random.Random(endpoint.number), bytearray(1 << 16)
+        rng, buffer = random.Random(endpoint.number), bytearray(1 << 16)
         while True:
             arrival = endpoint.post_receive(peer, 2, buffer)
             with contextlib.suppress(EmpError):
-                await endpoint.send(peer, 2, bytes(chance.randrange(1 << 16)))
+                await endpoint.send(peer, 2, bytes(rng.randrange(1 << 16)))
             with contextlib.suppress(EmpError, TimeoutError):
                 await driver.loop.timeout(100_000_000, _done(arrival))
             if not arrival.done:
@@ -227,7 +227,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             host.next_report()
         victims = [pair.host(place, victim, hosts - 1) for place in (0, 1)]
         kills = 0
-        while any(_alive(host.pid) for host in pairs):
+        while any(_is_alive(host.pid) for host in pairs):
             time.sleep(every)  # between two kills
             place = kills % 2
             victims[place].kill()
@@ -242,17 +242,17 @@ async def _done(completion: Completion[Any]) -> None:
     await completion
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def _send(endpoint: Endpoint, peer: int, count: int) -> None:
-    under_way: deque[Completion[Any]] = deque()
+    in_flight: deque[Completion[Any]] = deque()
     for number in range(count):
-        if len(under_way) == 32:
-            await under_way.popleft()
-        under_way.append(endpoint.post_send(peer, 1, number.to_bytes(4, "big")))
-    for sent in under_way:
+        if len(in_flight) == 32:
+            await in_flight.popleft()
+        in_flight.append(endpoint.post_send(peer, 1, number.to_bytes(4, "big")))
+    for sent in in_flight:
         await sent
 
 

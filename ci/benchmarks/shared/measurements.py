@@ -13,7 +13,7 @@ from protocols.emp.host import plug
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
-from testbed.controller.runs.agents import agents, all_shared
+from testbed.controller.runs.agents import Placement, agents
 from testbed.runtime.nodes.patience import Patience
 
 SHARED, INLINE, TCP = "EMP, shared", "EMP, inline", "kernel TCP, C"
@@ -86,8 +86,8 @@ def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[
     chosen = programs("emp trip", Pair({}, {}, spin), count)
     budget = agent_round_trips.SPIN if spin else 0
     cpus = {PING: SENDER, PONG: RECEIVER}
-    made = all_shared(split_driver()) if shared else None
-    with agents(cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=cpus, placement=made) as run:
+    placement = Placement(split_driver=split_driver(), share_all=True) if shared else None
+    with agents(cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=cpus, placement=placement) as run:
         outcome = run.wait(_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(outcome.invalid)

@@ -22,34 +22,34 @@ class Process:
     def __init__(self, namespace: str, cpu: int, function: Callable[[Callable[[object], None]], object]) -> None:
         """function(report): runs in the child; `next_report` returns what it passes to `report`, and at last its result.
         namespace: path; "": the present one."""
-        self._ours, theirs = multiprocessing.connection.Pipe()
+        self._connection, child_end = multiprocessing.connection.Pipe()
         self.pid = os.fork()
         if not self.pid:
             status = 1
             try:
                 syscalls.end_with_parent(signal.SIGKILL)
-                self._ours.close()
+                self._connection.close()
                 if cpu >= 0:
                     os.sched_setaffinity(0, {cpu})
                 if namespace:
                     with open(namespace) as remote:
                         syscalls.setns(remote.fileno(), syscalls.CLONE_NEWNET)
-                theirs.send(function(theirs.send))
+                child_end.send(function(child_end.send))
                 status = 0
-            except BaseException:  # noqa: BLE001  nothing of the benchmark may run on here
+            except BaseException:  # noqa: BLE001  the child must not continue in the benchmark's code
                 traceback.print_exc(file=sys.stderr)
             finally:
                 os._exit(status)
-        theirs.close()
+        child_end.close()
         self._ended = False
 
     def next_report(self) -> Any:
         """Return the process's next message. ContenderError if it has ended or is silent for too long."""
         try:
-            if self._ours.poll(TIMEOUT):
-                return self._ours.recv()
+            if self._connection.poll(TIMEOUT):
+                return self._connection.recv()
         except EOFError:
-            raise ContenderError("a process has ended before its time") from None
+            raise ContenderError("a process has ended early") from None
         raise ContenderError(f"a process has not reported for {TIMEOUT:g} s")
 
     def kill(self) -> None:
@@ -59,7 +59,7 @@ class Process:
                 os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             self._ended = True
-            self._ours.close()
+            self._connection.close()
 
 
 def agent(config: NicConfig, namespace: str = "", cpu: int = -1) -> Process:

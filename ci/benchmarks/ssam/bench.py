@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         SIMULATION: lambda: measurements.simulation(repeat, progress),
         REQUESTS: lambda: requests.measure(int(options.requests), session.directory),
     }
-    session.each(options.subjects, measures)
+    session.measure_subjects(options.subjects, measures)
     session.report("SSAM", targets)
 
 

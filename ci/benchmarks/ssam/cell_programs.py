@@ -8,37 +8,37 @@ from protocols.ssam.host import Library, Reply
 from testbed.runtime.nodes.run_orders import ProgramNode
 
 DATA = bytes(range(40))
-_ASK, _ANSWER, _END = 1, 2, 3
+_REQUEST, _REPLY, _END = 1, 2, 3
 
 
 async def ssam_ping(library: Library, node: ProgramNode, *, count: int) -> Quantiles:
     samples, now, peer, used = [], time.monotonic_ns, node.numbers[PONG], 0
-    answers: list[bytes] = []
-    library.set_handler(_ANSWER, lambda _, data: answers.append(data))
+    replies: list[bytes] = []
+    library.set_handler(_REPLY, lambda _, data: replies.append(data))
     for number in range(-warm_up(count), count):
         if not number:
             used = time.process_time_ns()
         start = now()
-        await library.request(peer, _ASK, DATA)
-        while not answers:
+        await library.request(peer, _REQUEST, DATA)
+        while not replies:
             await library.wait()
             await library.poll()
         if number >= 0:
             samples.append(now() - start)
-        if answers.pop() != DATA:
-            raise AssertionError(f"answer {number} is another one")
-    quantiles_found = quantiles(samples, time.process_time_ns() - used)
+        if replies.pop() != DATA:
+            raise AssertionError(f"reply {number} has other data")
+    result = quantiles(samples, time.process_time_ns() - used)
     await library.request(peer, _END)
     while library.pending_work():
         await library.wait()
         await library.poll()
-    return quantiles_found
+    return result
 
 
 async def ssam_pong(library: Library, node: ProgramNode) -> None:  # noqa: ARG001
-    """Reply until a request to end arrives, and its answer has left."""
+    """Reply until a request to end arrives."""
     ended: list[bytes] = []
-    library.set_handler(_ASK, lambda _, data: Reply(_ANSWER, data))
+    library.set_handler(_REQUEST, lambda _, data: Reply(_REPLY, data))
     library.set_handler(_END, lambda _, data: ended.append(data))
     while not ended:
         await library.wait()
@@ -46,7 +46,7 @@ async def ssam_pong(library: Library, node: ProgramNode) -> None:  # noqa: ARG00
 
 
 def programs(kind: str, count: int) -> dict[str, Program]:
-    """kind: "emp trip" or "ssam trip"."""
+    """Return the programs of both nodes. kind: "emp trip" or "ssam trip"."""
     results: dict[str, tuple[Program, Program]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "ssam trip": (partial(ssam_ping, count=count), ssam_pong),

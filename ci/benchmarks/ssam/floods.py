@@ -27,14 +27,14 @@ class Firmware:
         head = adapter.addresses[peer] + adapter.address + ETHERTYPE.to_bytes(2, "big")
         self.frame = head + cells * (header(circuit(local, peer, len(adapter.addresses))) + bytes(PAYLOAD))
         self.cells = cells
-        self.frames = self.wanted = self.came = self.began = 0
+        self.frames = self.expected = self.received = self.first_time = 0
         self._nic = nic
 
     def receive(self, now: int, frame: bytes) -> None:
-        if not self.came:
-            self.began = now
-        self.came += (len(frame) - ETHERNET) // 53
-        if self.came == self.wanted:
+        if not self.received:
+            self.first_time = now
+        self.received += (len(frame) - ETHERNET) // 53
+        if self.received == self.expected:
             self._nic.post_completion(0)
 
     def on_doorbell(self, _now: int, _index: int) -> None:
@@ -42,10 +42,10 @@ class Firmware:
             self._nic.send(self.frame)
 
     def on_timer(self, _now: int) -> None:
-        raise AssertionError("it has no deadline")
+        raise AssertionError("the firmware has no deadline")
 
     def counter_values(self) -> Mapping[str, int]:
-        return {"received": self.came}
+        return {"received": self.received}
 
     def pending_work(self) -> list[str]:
         return []
@@ -62,7 +62,7 @@ class Host:
         self._nic.ring_doorbell(1, 0, 0)
 
     def cells(self, count: int) -> Completion[None]:
-        self.firmware.wanted = count
+        self.firmware.expected = count
         return self._all
 
     def on_completion(self, _index: int) -> None:
@@ -84,16 +84,16 @@ def flood(cluster: RunningCluster, count: int, cells: int = 1) -> tuple[float, f
     async def send(host: Host, _node: ProgramNode) -> None:
         host.send(count)
 
-    async def take(host: Host, _node: ProgramNode) -> float:
+    async def receive(host: Host, _node: ProgramNode) -> float:
         await host.cells(count)
-        return (count - 1) * 1e9 / (time.monotonic_ns() - host.firmware.began)
+        return (count - 1) * 1e9 / (time.monotonic_ns() - host.firmware.first_time)
 
-    def used() -> int:
+    def relay_time() -> int:
         report = relay_client.report(Store(), cluster.state)
         return report["processor"]["used"] if report is not None else 0
 
-    before = used()
-    programs: dict[str, Callable[..., object]] = {"n1": send, "n2": take}
+    before = relay_time()
+    programs: dict[str, Callable[..., object]] = {"n1": send, "n2": receive}
     with agents(cluster, partial(_plug, cells=cells), ETHERTYPE, programs) as run:
         rate: float = run.wait(TIMEOUT).results["n2"]
-    return rate, (used() - before) / count / 1e9
+    return rate, (relay_time() - before) / count / 1e9

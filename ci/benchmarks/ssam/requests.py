@@ -1,5 +1,5 @@
 """Soak test of SSAM: random requests on live ATM that loses 1 % of the cells on every link. Each is handled once and
-answered once. The programs verify sequence numbers and contents and keep no histories, since a history's memory grows with
+replied to once. The programs verify sequence numbers and contents and keep no histories, since a history's memory grows with
 the number of requests."""
 
 from collections import Counter
@@ -24,7 +24,7 @@ _SLOWEST = 20  # requests per second and node on a busy machine
 
 
 def measure(requests: int, directory: Path) -> Iterator[Row]:
-    """requests: total."""
+    """Measure random requests. requests: total over all nodes."""
     settings = {"requests": -(-requests // NODES), "endpoints": 1, "largest": LARGEST}
     cluster = Cluster.star(NODES, kind="atm", loss="1%")
     try:

@@ -32,12 +32,12 @@ def ssam_cells() -> float:
             simulation.spawn(node.name, _exchange, handled)
         start = time.process_time()
         simulation.run(timeout=100 * SECOND)
-        taken = time.process_time() - start
+        cpu_time = time.process_time() - start
         cells = sum(node.agent.firmware.counter_values()["cells_written"] for node in simulation.nodes.values())
         resent = sum(node.agent.firmware.counter_values()["resent"] for node in simulation.nodes.values())
     if handled[0] != NODES * REQUESTS or resent:
         raise AssertionError(f"{handled[0]} of {NODES * REQUESTS} requests were handled, {resent} were sent again")
-    return cells / taken
+    return cells / cpu_time
 
 
 async def _exchange(library: Library, node: SimNode, handled: list[int]) -> None:
@@ -45,8 +45,8 @@ async def _exchange(library: Library, node: SimNode, handled: list[int]) -> None
         handled[0] += 1
 
     library.set_handler(COUNT, count)
-    chance, data = source(1, node.name), bytes(40)
+    rng, data = source(1, node.name), bytes(40)
     for _ in range(REQUESTS):
-        await library.request((node.number + 1 + chance.below(NODES - 1)) % NODES, COUNT, data)
+        await library.request((node.number + 1 + rng.below(NODES - 1)) % NODES, COUNT, data)
     while library.pending_work() or handled[0] < NODES * REQUESTS:
         await library.poll()

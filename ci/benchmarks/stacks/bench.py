@@ -36,18 +36,18 @@ def run(options: argparse.Namespace, session: Session) -> None:
                 ),
             )
             if options.runs is not None:
-                measurements.keep(cluster, session.rows, options.runs)
+                measurements.write_runs(cluster, session.rows, options.runs)
     except TestbedError as error:
         session.failures.append(str(error))
         return
     show = session.console.print
     show(table("half round trip, polling", session.rows, SPINNING, HALF, tables.format_samples))
     show(table("half round trip, sleeping", session.rows, SLEEPING, HALF, tables.format_samples))
-    show(table("processor time of one side per message", session.rows, (*SPINNING, *SLEEPING), CPU, middle))
+    show(table("processor time of one side per message", session.rows, (*SPINNING, *SLEEPING), CPU, format_median))
 
 
 def table(title: str, rows: list[Row], stacks: tuple[str, ...], measure: str, cell: Callable[[Row], str]) -> Table:
-    """Sizes by stacks: medians of the repetitions' medians."""
+    """Return a table of sizes by stacks, with medians of the repetitions' medians."""
     shown = Table(title=title)
     shown.add_column("bytes", justify="right")
     for stack in stacks:
@@ -58,7 +58,7 @@ def table(title: str, rows: list[Row], stacks: tuple[str, ...], measure: str, ce
     return shown
 
 
-def middle(row: Row) -> str:
+def format_median(row: Row) -> str:
     return tables.format_value(row.median, row.unit)
 
 

@@ -86,8 +86,8 @@ def round_trips(
             yield Row("stacks", stack, measure, 2, "s", tuple(line[key] / 1e9 for line in lines), settings)
 
 
-def keep(cluster: RunningCluster, rows: Sequence[Row], place: Path) -> None:
-    """Store each stack's figures as a run of `pingpong`, for ``testbed runs PLACE``."""
+def write_runs(cluster: RunningCluster, rows: Sequence[Row], folder: Path) -> None:
+    """Store each stack's figures as a run of `pingpong`, for ``testbed runs FOLDER``."""
     layout = cluster.state.layout
     for number, stack in enumerate((*SPINNING, *SLEEPING)):
         measured = [row.settings["turns"] for row in rows if (row.contender, row.measure) == (stack, HALF)]
@@ -99,11 +99,11 @@ def keep(cluster: RunningCluster, rows: Sequence[Row], place: Path) -> None:
             "mode": "live",
         }
         requested["command"] = "ci/bench stacks"
-        folder = RunFolder(place / f"{number + 1}", {**requested, "began": time.time()}, "", to_json(layout))
+        run_folder = RunFolder(folder / f"{number + 1}", {**requested, "began": time.time()}, "", to_json(layout))
         for turns in measured:
             for repeat, turn in enumerate(turns, 1):
-                folder.rows.write({"repeat": repeat if len(turns) > 1 else 0, "node": "n1", **turn})
-        folder.close({"status": "done", "ended": time.time()})
+                run_folder.rows.write({"repeat": repeat if len(turns) > 1 else 0, "node": "n1", **turn})
+        run_folder.close({"status": "done", "ended": time.time()})
 
 
 def _compiled(directory: Path) -> str:
@@ -117,9 +117,9 @@ def _compiled(directory: Path) -> str:
 
 
 def _open_mpi(cluster: RunningCluster, program: Sequence[str], arguments: Sequence[str]) -> Lines:
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            done = cluster["n1"].run([*MPIRUN, *program, *arguments], cwd=place, timeout=TIMEOUT)
+            done = cluster["n1"].run([*MPIRUN, *program, *arguments], cwd=folder, timeout=TIMEOUT)
         except TestbedError as error:
             raise ContenderError(str(error)) from error
     return _lines(done.stdout)
@@ -141,12 +141,12 @@ def _on_emp(cluster: RunningCluster, arguments: Sequence[str], spin: int) -> Lin
 
 
 def _on_tcp(cluster: RunningCluster, arguments: Sequence[str]) -> Lines:
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         done = run(cluster, str(SCRIPT), protocol="tcp", settings={"args": " ".join(arguments)}, timeout=TIMEOUT,
-                   output=Path(place, "run"))  # fmt: skip
+                   output=Path(folder, "run"))  # fmt: skip
         if done.verdict.grade.value == "invalid":
             raise ContenderError(f"{TCP_SLEEPS}: the run is invalid")
-        return _lines(Path(place, "run", "logs", "n1.log").read_text())
+        return _lines(Path(folder, "run", "logs", "n1.log").read_text())
 
 
 def _lines(text: str) -> Lines:

@@ -18,7 +18,7 @@ OUTPUT = REPOSITORY / "results" / "bench-study.jsonl"
 CONTENDERS = {1: "1 worker", 2: "2 workers"}
 WIDTHS = tuple(CONTENDERS)
 SPEEDUP, OVERHEAD = "time with one worker over that with two", "time beyond the runs themselves, per run"
-LEAST_SPEEDUP, MOST_OVERHEAD = 1.8, 0.05  # s
+MIN_SPEEDUP, MAX_OVERHEAD = 1.8, 0.05  # s
 STUDY = """
 [run]
 cluster = "star-4"
@@ -40,14 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(runs: int, repeat: int) -> Iterator[Row]:
     """Run the study with each number of workers in turn; the rows of all must be equal."""
     took: dict[int, list[float]] = {width: [] for width in WIDTHS}
-    beyond: dict[int, list[float]] = {width: [] for width in WIDTHS}
-    with tempfile.TemporaryDirectory() as place:
-        study = Path(place) / "study.toml"
+    overheads: dict[int, list[float]] = {width: [] for width in WIDTHS}
+    with tempfile.TemporaryDirectory() as directory:
+        study = Path(directory) / "study.toml"
         study.write_text(STUDY.format(seeds=list(range(runs // 2))))
         texts = set()
         for number in range(repeat):
             for width in WIDTHS:
-                folder = Path(place) / f"{number}-{width}"
+                folder = Path(directory) / f"{number}-{width}"
                 start = time.monotonic()
                 done = subprocess.run(
                     [*command_timing.command(), "study", study, "--workers", str(width), "--output", folder],
@@ -58,26 +58,26 @@ def measure(runs: int, repeat: int) -> Iterator[Row]:
                     raise ContenderError(f"the study ended with code {done.returncode}: {done.stderr[-500:]}")
                 ended = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
                 took[width].append(seconds)
-                beyond[width].append(seconds * width / runs - sum(run["seconds"] for run in ended) / runs)
+                overheads[width].append(seconds * width / runs - sum(run["seconds"] for run in ended) / runs)
                 texts.add((folder / "rows.jsonl").read_bytes())
         if len(texts) != 1:
             raise ContenderError("the rows differ between runs of the same study")
     settings = {"runs": runs}
     for width in WIDTHS:
         yield Row("study", CONTENDERS[width], "time of all", 4, "s", tuple(took[width]), settings)
-        yield Row("study", CONTENDERS[width], OVERHEAD, 4, "s", tuple(beyond[width]), settings)
+        yield Row("study", CONTENDERS[width], OVERHEAD, 4, "s", tuple(overheads[width]), settings)
     speedups = tuple([single / double for single, double in zip(took[1], took[2], strict=True)])
     yield Row("study", CONTENDERS[2], SPEEDUP, 4, "1", speedups, settings)
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    def found(measure: str, contender: str) -> float | None:
+    def median(measure: str, contender: str) -> float | None:
         return next((row.median for row in rows if (row.measure, row.contender) == (measure, contender)), None)
 
     return [
-        Target(f"study: {SPEEDUP}", LEAST_SPEEDUP, "1", found(SPEEDUP, CONTENDERS[2]), is_minimum=True),
-        Target(f"study, one worker: {OVERHEAD}", MOST_OVERHEAD, "s", found(OVERHEAD, CONTENDERS[1]), strict=True),
-        Target(f"study, two workers: {OVERHEAD}", MOST_OVERHEAD, "s", found(OVERHEAD, CONTENDERS[2]), strict=True),
+        Target(f"study: {SPEEDUP}", MIN_SPEEDUP, "1", median(SPEEDUP, CONTENDERS[2]), is_minimum=True),
+        Target(f"study, one worker: {OVERHEAD}", MAX_OVERHEAD, "s", median(OVERHEAD, CONTENDERS[1]), strict=True),
+        Target(f"study, two workers: {OVERHEAD}", MAX_OVERHEAD, "s", median(OVERHEAD, CONTENDERS[2]), strict=True),
     ]
 
 

@@ -41,51 +41,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
-def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
+def terminal_rows(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
     """Measure `testbed top` with each panel and terminal size in turn."""
     for panel, key in PANELS.items():
         for width, height in SIZES:
-            mine, its = pty.openpty()
-            fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+            terminal, screen = pty.openpty()
+            fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             command = [*command_timing.command(), "top", cluster.name]
-            surroundings = {**os.environ, "TERM": "xterm-256color"}
-            top = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=surroundings)
-            threading.Thread(target=_drain, args=(mine,), daemon=True).start()
+            environment = {**os.environ, "TERM": "xterm-256color"}
+            top = subprocess.Popen(command, stdin=screen, stdout=screen, stderr=screen, env=environment)
+            threading.Thread(target=_drain, args=(terminal,), daemon=True).start()
             try:
-                os.write(mine, key.encode())
+                os.write(terminal, key.encode())
                 time.sleep(_SETTLE)  # the start is not measured
                 before, start = _used(top.pid), time.monotonic()
                 time.sleep(seconds)  # the span that is measured
                 share = (_used(top.pid) - before) / (time.monotonic() - start)
-                os.write(mine, b"q")
+                os.write(terminal, b"q")
                 if top.wait(30):
                     raise ContenderError(f"testbed top ended with code {top.returncode}")
             finally:
                 top.kill()
                 top.wait()
-                os.close(its)
+                os.close(screen)
             settings = {"kind": kind, "panel": panel, "screen": f"{width}x{height}", "seconds": seconds}
             yield Row(kind, TOP, f"{CPU}, {panel}, {width}x{height}", NODES, "1", (share,), settings)
 
 
-def viewed(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
+def web_rows(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
     """Measure `testbed top --web` with one page open, and, separately, Chromium, which renders without a GPU."""
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         command = [*command_timing.command(), "top", cluster.name, "--web"]
-        server = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
         stack.callback(server.wait)
         stack.callback(server.terminate)
         assert server.stdout is not None
         address = server.stdout.readline().split()[-1]
-        browser = stack.enter_context(Browser(Path(place) / "profile"))
+        browser = stack.enter_context(Browser(Path(folder) / "profile"))
         browser.open(address, 1440, 900)
         browser.until(f"document.querySelectorAll('.node').length === {NODES}")
         time.sleep(_SETTLE)  # the start is not measured
-        before, drawn, start = _used(server.pid), browser.processor_time(), time.monotonic()
+        before, browser_before, start = _used(server.pid), browser.processor_time(), time.monotonic()
         time.sleep(seconds)  # the span that is measured
         span = time.monotonic() - start
         settings = {"kind": kind, "panel": "nodes", "screen": "1440x900", "seconds": seconds}
-        for contender, used in ((WEB, _used(server.pid) - before), (PAGE, browser.processor_time() - drawn)):
+        for contender, used in ((WEB, _used(server.pid) - before), (PAGE, browser.processor_time() - browser_before)):
             yield Row(kind, contender, f"{CPU}, nodes, 1440x900", NODES, "1", (used / span,), settings)
 
 
@@ -99,7 +99,7 @@ def _drain(terminal: int) -> None:
 
 
 def _used(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
+    """Return the CPU time of a process in seconds."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -112,9 +112,9 @@ def measure(kind: str, seconds: float) -> Iterator[Row]:
         for number in range(1, NODES + 1 if busy else 1):
             program = ["ping", "-q", "-i0.02", f"n{number + 1}"] if number % 10 == 1 else ["sleep", "3600"]
             cluster[f"n{number}"].popen(program, stdout=subprocess.DEVNULL)
-        yield from watched(kind, cluster, seconds)
+        yield from terminal_rows(kind, cluster, seconds)
         if shutil.which(PROGRAM):
-            yield from viewed(kind, cluster, seconds)
+            yield from web_rows(kind, cluster, seconds)
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:

@@ -79,10 +79,10 @@ def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
         for turn in range(repeat + 1):
             progress(f"{STREAM}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             for contender, protocol, kind in ((EMP, EMP_PROTOCOL, "emp stream"), (VIA, VIA_PROTOCOL, "via stream")):
-                results, again = _run(cluster, protocol, kind, messages)
+                results, resent_frames = _run(cluster, protocol, kind, messages)
                 if turn:
                     samples_by_key[contender].append(results[PING])
-                    resent[contender] += again
+                    resent[contender] += resent_frames
     settings = {
         "cluster": "two nodes, one pair of interfaces", "messages": messages, "bytes": LARGE, "resent": resent,
         "processors": [SENDER, RECEIVER], "interleaved": list(samples_by_key),
@@ -92,7 +92,7 @@ def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
 
 
 def simulation(repeat: int, progress: Progress) -> Iterator[Row]:
-    """Frames of EMP and of VIA, each sent by a NIC and counted once, per second of CPU time."""
+    """Measure frames of EMP and of VIA, each sent by a NIC and counted once, per second of CPU time."""
     samples_by_key: dict[str, list[float]] = {EMP: [], VIA: []}
     for turn in range(repeat):
         progress(f"{SIMULATION}: {turn + 1} of {repeat}")

@@ -29,8 +29,8 @@ def via_frames() -> float:
     """Return frames per second of CPU time, once all are connected."""
     plans = []
     for number in range(NODES):
-        chance = source(1, f"n{number + 1}")
-        plans.append([(number + 1 + chance.below(NODES - 1)) % NODES for _ in range(SETTING.messages)])
+        rng = source(1, f"n{number + 1}")
+        plans.append([(number + 1 + rng.below(NODES - 1)) % NODES for _ in range(SETTING.messages)])
     with Simulation(SETTING.cluster(), plug()) as simulation:
         hosts = [
             Host(
@@ -48,22 +48,22 @@ def via_frames() -> float:
             simulation.spawn(node.name, host.receive)
         start = time.process_time_ns()
         simulation.run(timeout=100 * SECOND)
-        taken = time.process_time_ns() - start
+        cpu_time = time.process_time_ns() - start
         frames = sum(node.nic.sent for node in nodes) - before
-    if any(host.due for host in hosts):
-        raise AssertionError("not every message has come once, and as it was sent")
-    return frames * SECOND / taken
+    if any(host.missing for host in hosts):
+        raise AssertionError("not every message has arrived once and unchanged")
+    return frames * SECOND / cpu_time
 
 
 class Host:
-    """A node's VIs. due: missing messages, by peer."""
+    """A node's VIs. missing: number of expected messages, by peer."""
 
-    def __init__(self, nic: ViaNic, due: Counter[int]) -> None:
-        self.due = +due
+    def __init__(self, nic: ViaNic, missing: Counter[int]) -> None:
+        self.missing = +missing
         self._nic = nic
         self._vis: dict[int, Vi] = {}
         self._numbers: dict[Vi, int] = {}
-        self._received: CompletionQueue = nic.create_cq(max(1, due.total()))
+        self._received: CompletionQueue = nic.create_cq(max(1, missing.total()))
         self._sent: CompletionQueue = nic.create_cq(WINDOW)
         self._buffers: dict[Vi, deque[memoryview]] = {}
 
@@ -76,7 +76,7 @@ class Host:
                 continue
             vi = await nic.create_vi(self._ptag, send_cq=self._sent, receive_cq=self._received)
             self._vis[peer], self._numbers[vi], self._buffers[vi] = vi, peer, deque()
-            for _ in range(self.due[peer]):
+            for _ in range(self.missing[peer]):
                 buffer = memoryview(bytearray(SETTING.size))
                 memory = await nic.register(buffer, self._ptag)
                 vi.post_receive(Descriptor(data=(memory.segment(),)))
@@ -96,9 +96,9 @@ class Host:
             (await self._sent.wait()).done()
 
     async def receive(self, _nic: object, _node: SimNode) -> None:
-        for _ in range(self.due.total()):
+        for _ in range(self.missing.total()):
             queue = await self._received.wait()
             descriptor = queue.done()
             if descriptor is not None and self._buffers[queue.vi].popleft() == CONTENT:
-                self.due[self._numbers[queue.vi]] -= 1
-        self.due = +self.due
+                self.missing[self._numbers[queue.vi]] -= 1
+        self.missing = +self.missing

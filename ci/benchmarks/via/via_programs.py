@@ -138,29 +138,29 @@ async def via_sink(nic: ViaNic, node: ProgramNode, *, messages: int) -> None:
 
 def _numbered(memory: Memory, view: memoryview, number: int, content: int) -> Descriptor:
     """Return the message with this number, in a separate buffer from the _POSTED - 1 before it."""
-    at = number % (2 * _POSTED) * MESSAGE
-    view[at : at + MESSAGE] = content.to_bytes(MESSAGE, "big")
-    return Descriptor(OP_SENDRECV, (memory.segment(at, MESSAGE),))
+    offset = number % (2 * _POSTED) * MESSAGE
+    view[offset : offset + MESSAGE] = content.to_bytes(MESSAGE, "big")
+    return Descriptor(OP_SENDRECV, (memory.segment(offset, MESSAGE),))
 
 
 async def via_counter(nic: ViaNic, node: ProgramNode, *, messages: int) -> float:
     """Send numbered messages, as many at once as there are receives, and then an end marker; return messages/s, from the
     first post to the last completion."""
     channel, view, memory = await Channel.connect(nic, node.numbers[PONG], MESSAGE, _CREDITS)
-    vi, credit, under_way = channel.vi, _POSTED, 0
+    vi, credit, in_flight = channel.vi, _POSTED, 0
     start = time.monotonic_ns()
     for number in range(messages + 1):
         if not credit:
             credit += int.from_bytes(await channel.receive(), "big")
             channel.post_again()
         vi.post_send(_numbered(memory, view, number, number if number < messages else _END))
-        credit, under_way = credit - 1, under_way + 1
+        credit, in_flight = credit - 1, in_flight + 1
         while vi.send_queue.done() is not None:
-            under_way -= 1
-        if under_way == _POSTED:
+            in_flight -= 1
+        if in_flight == _POSTED:
             await vi.send_queue.wait()
-            under_way -= 1
-    for _ in range(under_way):
+            in_flight -= 1
+    for _ in range(in_flight):
         await vi.send_queue.wait()
     return messages * 1e9 / (time.monotonic_ns() - start)
 
@@ -182,7 +182,8 @@ async def via_checker(nic: ViaNic, node: ProgramNode, *, messages: int) -> int:
 
 
 def programs(kind: str, count: int, device: Callable[[Any], Device] | None = None) -> dict[str, Program]:
-    """kind: "emp trip", "mpi trip" (with its device), "emp stream", "via stream" or "via count"."""
+    """Return the programs of both nodes. kind: "emp trip", "mpi trip" (with its device), "emp stream", "via stream" or
+    "via count"."""
     results: dict[str, tuple[Program, Program]] = {
         "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
         "emp stream": (partial(emp_source, messages=count), partial(emp_sink, messages=count)),

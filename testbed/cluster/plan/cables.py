@@ -125,7 +125,7 @@ class Joins:
         draft = self._draft
         for label, near, far in draft.wiring.joins:
             if draft.index(near) not in self._joined:
-                draft.operations.append(Join(label, near[1], draft.index(near), far[1], draft.index(far)))
+                draft.operations.append(Join(label, draft.index(near), draft.index(far)))
 
 
 class OffloadChanges:

@@ -227,9 +227,7 @@ class Join(_Printed):
 
     line = "join {0.label}"
     label: str
-    device: str
     index: int
-    other_device: str
     other_index: int
 
 

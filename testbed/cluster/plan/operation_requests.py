@@ -132,7 +132,7 @@ def _redirection(operation: _Redirection) -> list[bytes]:
     match operation:
         case AddHook(_, index):
             return [netlink_messages.add_clsact(index)]
-        case Join(_, _, a, _, b):
+        case Join(_, a, b):
             return [
                 netlink_messages.add_clsact(a),
                 netlink_messages.add_clsact(b),

@@ -75,7 +75,6 @@ class ShareTest:
                 f"the share must be above 0 and below 1, got {share:g}: use an assertion on a complete sample"
             )
         self._outcome = outcome
-        self._off = off
         self.count = self.hits = 0
         above = min(share * (1 + off), (1 + share) / 2)  # a share is at most 1
         self._steps = [

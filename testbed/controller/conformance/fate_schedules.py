@@ -22,7 +22,6 @@ from typing import Final, NamedTuple, Protocol
 from protocols.core.firmware import Plug
 from testbed.controller.conformance.network_faults import SECOND
 from testbed.controller.conformance.trials import Violation, errors_as_violations
-from testbed.engine.sources import source
 from testbed.fabric.interface import Receive
 from testbed.sim.simulation import Simulation
 from testbed.spec.layout import DirectionName, Layout
@@ -186,13 +185,6 @@ def next_schedule(fates: str, used: int) -> str:
             next_letter = _LETTERS[_LETTERS.index(fates[index]) + 1]
             return fates[:index] + next_letter + _PASSED * (len(fates) - index - 1)
     return ""
-
-
-def draw_schedule(seed: int, subject: Subject, depth: int = DEPTH) -> tuple[Subject, str, str]:
-    """Draw a random schedule: the subject, an exchange and its fates."""
-    chance = source(seed, f"schedule of {subject.name}")
-    exchange = chance.choice(list(subject.stages))
-    return subject, exchange, "".join([chance.choice(_LETTERS) for _ in range(depth)])
 
 
 class Failure(NamedTuple):

@@ -65,11 +65,6 @@ class Placement:
     queues: ReceiveQueues = field(default_factory=ReceiveQueues)
 
 
-def all_shared(split_driver: SplitDriver) -> Placement:
-    """Place one rank on each node, with a shared NIC."""
-    return Placement(split_driver=split_driver, share_all=True)
-
-
 @contextmanager
 def agents(
     cluster: RunningCluster,

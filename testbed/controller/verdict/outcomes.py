@@ -28,15 +28,13 @@ class JudgedOutcome(RunOutcome):
         return "; ".join(str(finding) for finding in self.verdict.findings if finding.grade is Grade.INVALID)
 
 
-def judge_outcome(
-    outcome: RunOutcome, nodes: Iterable[str], cluster: str, before: CounterSnapshot, table: Table = TABLE
-) -> JudgedOutcome:
+def judge_outcome(outcome: RunOutcome, nodes: Iterable[str], cluster: str, before: CounterSnapshot) -> JudgedOutcome:
     """Add a verdict to an outcome. nodes: all nodes with a process. before: counters at the beginning of the run. Raises
     NotFoundError for a cluster that is gone."""
-    span = verdict(cluster, before, table=table)
+    span = verdict(cluster, before)
     down = any(report.down for report in outcome.reports.values())
     cut = nodes_taken_down(cluster, before.clock) if down else ()
-    findings = [*nic_findings(outcome.reports, nodes, table, cut), *span.findings]
+    findings = [*nic_findings(outcome.reports, nodes, TABLE, cut), *span.findings]
     return JudgedOutcome(outcome.results, outcome.reports, verdict_of(findings, span.notes, span.seconds, span.slow))
 
 

@@ -50,7 +50,6 @@ class IntegerSort:
         self._share = problem.keys // comm.size
         self._keys = np.concatenate(list(key_chunks(problem, comm.rank * self._share, self._share)))
         self._mine: Array = self._keys
-        self._below = 0
         self._tested = 0
 
     async def prepare(self) -> None:

@@ -22,7 +22,7 @@ def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:
         trips(m.EMP, 40e-6),
         trips(m.AT_ONCE, 120e-6),
         trips(m.TCP, 80e-6),
-        trips(m.TCP_LOOKING, 10e-6),
+        trips(m.TCP_POLLING_FIRST, 10e-6),
     ]
     assert measured_value(rows, "which sleeps at once") == pytest.approx(0.5)
     assert measured_value(rows, "both sleep at once") == pytest.approx(1.5)
@@ -32,7 +32,7 @@ def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:
 def test_rounds_are_compared_one_by_one_and_the_upper_end_shows_their_scatter() -> None:
     ours, theirs = (10e-6, 40e-6, 10e-6, 40e-6), (10e-6, 20e-6, 10e-6, 20e-6)
     rows = [trips(name, *ours) for name in (m.EMP, m.AT_ONCE)] + [
-        trips(name, *theirs) for name in (m.TCP, m.TCP_LOOKING)
+        trips(name, *theirs) for name in (m.TCP, m.TCP_POLLING_FIRST)
     ]
     assert measured_value(rows, "which sleeps at once") == pytest.approx(2.0)
 

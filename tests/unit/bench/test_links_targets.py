@@ -7,7 +7,7 @@ import pytest
 from benchmarks.harness.rows import Row
 from benchmarks.links import relay, throughput
 from benchmarks.links.lateness import FRAME_LATE, TESTBED
-from benchmarks.links.relay import Trial, highest
+from benchmarks.links.relay import Trial, highest_clean_rate
 from benchmarks.links.targets import targets
 
 
@@ -68,13 +68,13 @@ def trial_of_relay(capacity: float, rate: float, lost: int = 0) -> Trial:
 
 @pytest.mark.parametrize("capacity", [10_000.0, 45_000.0, 123_456.0, 400_000.0])
 def test_the_search_ends_just_below_the_relays_capacity(capacity: float) -> None:
-    highest_rate = highest(lambda rate: trial_of_relay(capacity, rate))
+    highest_rate = highest_clean_rate(lambda rate: trial_of_relay(capacity, rate))
     assert highest_rate is not None
-    assert capacity / relay.FINEST <= highest_rate.rate <= capacity
+    assert capacity / relay.RESOLUTION <= highest_rate.rate <= capacity
 
 
 def test_a_relay_that_always_loses_frames_has_no_clean_rate() -> None:
-    assert highest(lambda rate: trial_of_relay(1e6, rate, lost=1)) is None
+    assert highest_clean_rate(lambda rate: trial_of_relay(1e6, rate, lost=1)) is None
 
 
 def test_one_trial_that_was_disturbed_does_not_end_the_search() -> None:
@@ -85,6 +85,6 @@ def test_one_trial_that_was_disturbed_does_not_end_the_search() -> None:
         trials += 1
         return trial_of_relay(100_000, rate, lost=1 if trials % relay.ATTEMPTS else 0)
 
-    highest_rate = highest(disturbed)
+    highest_rate = highest_clean_rate(disturbed)
     assert highest_rate is not None
-    assert highest_rate.rate > 100_000 / relay.FINEST
+    assert highest_rate.rate > 100_000 / relay.RESOLUTION

@@ -304,7 +304,7 @@ class Kernel:
                 del self.forwarding[self.interfaces[namespace_names.WIRE][index].master, mac]
             case ForgetLearned():
                 pass
-            case Join(_, _, a, _, b):
+            case Join(_, a, b):
                 assert not {a, b} & self.redirections.keys()
                 self.hooks |= {a, b}
                 self.redirections |= {a: b, b: a}

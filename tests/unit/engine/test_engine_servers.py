@@ -26,7 +26,6 @@ def test_utilisation_is_the_share_of_the_time_until_now_in_which_it_was_busy() -
     assert bus.utilisation(50) == 0.8
     assert bus.utilisation(100) == 0.9
     assert bus.utilisation(200) == 0.45
-    assert bus.utilisation(20, since=10) == 1.0
     assert bus.utilisation(0) == 0.0
 
 

@@ -180,13 +180,13 @@ def test_tag_and_segment_are_written_to_the_page_wherever_it_is() -> None:
     endpoint = host.endpoint(resident=False)
     endpoint.tag = 99
     endpoint.segment = bytearray(500)
-    assert (layout.tag_of(endpoint.backing), layout.segment_length(endpoint.backing)) == (99, 500)
+    assert (layout.TAG.unpack_from(endpoint.backing)[0], layout.segment_length(endpoint.backing)) == (99, 500)
     host.am.driver.fault(endpoint)
-    assert layout.tag_of(host.memory.frames[0]) == 99
+    assert layout.TAG.unpack_from(host.memory.frames[0])[0] == 99
     host.notify(endpoint, layout.LOADED)
     endpoint.tag = 100
     endpoint.segment = None
-    assert (layout.tag_of(host.memory.frames[0]), layout.segment_length(host.memory.frames[0])) == (100, 0)
+    assert (layout.TAG.unpack_from(host.memory.frames[0])[0], layout.segment_length(host.memory.frames[0])) == (100, 0)
     with pytest.raises(ValueError, match="must be writable"):
         endpoint.segment = memoryview(b"constant")
     with pytest.raises(ValueError, match="tag must be"):

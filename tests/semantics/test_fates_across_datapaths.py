@@ -1,7 +1,6 @@
-"""The n-th frame of a flow has the same fate on model, relay and tc, whatever the traffic, its speed and the cluster's
-size.
+"""Fates of the n-th frame of a flow: equal on model, relay and tc for any other traffic, speed and size of cluster.
 
-Jitter and flipped bits belong to the fate where the carrier supports them.
+Jitter and flipped bits belong to the fate where the datapath supports them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pytest
 
 from testbed import Cluster
 from testbed.spec.layout import Impairment
-from tests.semantics.datapaths import Carrier, CarrierName, ClusterCarrier, Line, ModelCarrier
+from tests.semantics.datapaths import ClusterDatapath, DatapathName, DatapathUnderTest, Line, ModelDatapath
 from tests.semantics.impairment_checks import MILLISECOND, marked, on
 from tests.semantics.tapped_links import Schedule
 from tests.unit.fates.wire_frames import B, C, tcp, udp
@@ -72,27 +71,29 @@ def nodes(request: pytest.FixtureRequest) -> int:
         pytest.param("tc", marks=pytest.mark.requires("root", "bpf")),
     ],
 )
-def carrier(request: pytest.FixtureRequest, nodes: int, _sandbox: None) -> Iterator[Carrier]:
-    name: CarrierName = request.param
-    carrier_used = ClusterCarrier(name, Cluster.star(nodes), LINK)
-    yield carrier_used
-    carrier_used.close()
+def datapath(request: pytest.FixtureRequest, nodes: int, _sandbox: None) -> Iterator[DatapathUnderTest]:
+    name: DatapathName = request.param
+    tested = ClusterDatapath(name, Cluster.star(nodes), LINK)
+    yield tested
+    tested.close()
 
 
 def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[bytes, list[bytes]]:
-    with ModelCarrier(LINK, seed).impaired(impairment) as line:
+    with ModelDatapath(LINK, seed).impaired(impairment) as line:
         return fates(line, schedule)
 
 
 @pytest.mark.parametrize("gap", [0, 100_000], ids=["burst", "spaced"])
 @pytest.mark.parametrize("order", ["one", "another"])
-def test_the_nth_frame_of_a_flow_is_lost_on_every_datapath_or_on_none(carrier: Carrier, order: str, gap: int) -> None:
+def test_the_nth_frame_of_a_flow_is_lost_on_every_datapath_or_on_none(
+    datapath: DatapathUnderTest, order: str, gap: int
+) -> None:
     impairment = Impairment(loss=0.4)
-    with carrier.impaired(impairment) as line:
-        fates_found = fates(line, interleaved_schedule(order, gap))
-    # The model is given the frames in a third order, all at once.
-    assert fates_found == by_model(impairment, interleaved_schedule("a third", 0), line.seed)
-    assert 0.3 < sum(not copies for copies in fates_found.values()) / len(fates_found) < 0.5
+    with datapath.impaired(impairment) as line:
+        fates_by_frame = fates(line, interleaved_schedule(order, gap))
+    # The model receives the frames in a third order, all at once.
+    assert fates_by_frame == by_model(impairment, interleaved_schedule("a third", 0), line.seed)
+    assert 0.3 < sum(not copies for copies in fates_by_frame.values()) / len(fates_by_frame) < 0.5
 
 
 def test_all_random_fates_of_a_flow_are_independent_of_other_flows() -> None:
@@ -111,7 +112,7 @@ def test_corruption_duplicates_and_reordering_do_not_depend_on_the_order_of_flow
     """The nodes are back to back: a switch would misroute a frame with a flipped bit in its address."""
     run = line.carry(interleaved_schedule("one", 0))
     assert sorted(run.frames) == sorted(line.expected(run).frames)
-    with ModelCarrier(line.link, line.seed).impaired(line.impairments["forward"]) as model:
+    with ModelDatapath(line.link, line.seed).impaired(line.impairments["forward"]) as model:
         model_run = model.carry(interleaved_schedule("another", MILLISECOND))
     assert sorted(run.frames) == sorted(model_run.frames)
     assert len(set(run.frames)) > 100

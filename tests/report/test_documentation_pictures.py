@@ -1,4 +1,4 @@
-"""The documentation's pictures of pages agree with the pages made today."""
+"""The documentation's pictures of pages show the present pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PICTURES = Path(__file__).parents[2] / "ci" / "pictures"
 
 @pytest.mark.requires("chromium")
 @pytest.mark.parametrize("script", ["report.py", "web.py"])
-def test_a_picture_shows_the_present_page(script: str) -> None:
+def test_the_picture_shows_the_present_page(script: str) -> None:
     completed = subprocess.run(
         [sys.executable, str(PICTURES / script), "--check"], capture_output=True, text=True, timeout=110, check=False
     )

@@ -1,4 +1,4 @@
-"""Impairments that a Myrinet link cannot have are rejected in descriptions and in scenarios."""
+"""Impairments and traffic that Myrinet links do not support, in descriptions and scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corruption, duplication and reordering happen at the configured rate, and rules act on the frames that they match."""
+"""Corruption, duplication and reordering at the configured rate, and rules on the frames that they match."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_several_bits_are_flipped(line: Line) -> None:
     check_share(counts[3], 2_000, 0.5, "frames corrupted")
 
 
-def times_arrived(run: Run) -> Counter[int]:
+def numbers_of_copies(run: Run) -> Counter[int]:
     return Counter(Counter(marks_of(run.frames)).values())
 
 
@@ -57,24 +57,24 @@ def test_a_copy_follows_its_original_at_once_at_the_configured_rate(line: Line) 
     run = line.carry(paced(COUNT))
     check_fates(line, run)
     assert marks_of(run.frames) == sorted(marks_of(run.frames))
-    copies = times_arrived(run)
+    copies = numbers_of_copies(run)
     assert set(copies) == {1, 2}
     assert copies.total() == COUNT
-    check_share(copies[2], COUNT, 0.3, "frames doubled")
+    check_share(copies[2], COUNT, 0.3, "frames duplicated")
 
 
 @on(Impairment(duplicate=0.5, loss=0.4))
-def test_a_lost_frame_is_not_doubled_and_no_copy_is_lost(line: Line) -> None:
+def test_a_lost_frame_is_not_duplicated_and_no_copy_is_lost(line: Line) -> None:
     count = 7_000
     run = line.carry(paced(count))
     check_fates(line, run)
-    copies = times_arrived(run)
+    copies = numbers_of_copies(run)
     assert set(copies) == {1, 2}
     missing_count = count - copies.total()
     if line.exact("duplicate with loss"):
         check_share(missing_count, count, 0.4, "frames that do not arrive")
-        check_share(copies[2], count - missing_count, 0.5, "copies of those that do")
-    else:  # its bound: l(1-d) do not arrive, d(1-l)^2 arrive twice
+        check_share(copies[2], count - missing_count, 0.5, "copies of those that arrive")
+    else:  # bound of the table: l(1-d) do not arrive, d(1-l)^2 arrive twice
         check_share(missing_count, count, 0.4 * 0.5, "frames that do not arrive")
         check_share(copies[2], count, 0.5 * 0.6**2, "frames that arrive twice")
 
@@ -86,11 +86,11 @@ def test_a_copy_is_as_corrupt_as_its_original(line: Line) -> None:
     check_fates(line, run)
     assert marks_of(run.frames) == [number for number in range(count) for _ in range(2)]
     pairs = list(zip(run.frames[::2], run.frames[1::2], strict=True))
-    alike = sum(first == second for first, second in pairs)
+    equal_pairs = sum(first == second for first, second in pairs)
     if line.exact("duplicate with other fates"):
-        assert alike == len(pairs)
+        assert equal_pairs == len(pairs)
     else:  # drawn separately: both intact, or (rarely) the same bit
-        check_share(alike, len(pairs), 0.25, "pairs of frames that are alike")
+        check_share(equal_pairs, len(pairs), 0.25, "pairs of equal frames")
 
 
 @on(Impairment(delay=DELAY, reorder=0.5))
@@ -105,7 +105,7 @@ def test_reordered_frames_skip_the_delay_and_no_other_does(line: Line) -> None:
         reordered = {number for elapsed, number in arrived if elapsed < DELAY}
     skipped = [number for _, number in arrived if number in reordered]
     in_order = [number for _, number in arrived if number not in reordered]
-    # A late frame of the ones may come among the others, but never behind a later one of its own.
+    # A late reordered frame may arrive among the others, but never after a later reordered frame.
     assert skipped == sorted(skipped)
     assert in_order == sorted(in_order)
     assert all(elapsed >= DELAY - CLOCKS for elapsed, number in arrived if number not in reordered)
@@ -117,7 +117,7 @@ def test_reordered_frames_skip_the_delay_and_no_other_does(line: Line) -> None:
 def test_a_frame_that_skips_the_delay_still_takes_its_time_on_the_wire(line: Line) -> None:
     run = line.carry(paced(400, size=250))
     oracle = line.expected(run)
-    if not line.exact("reorder behind a rate"):  # its share leaves at once, the wire carries the others
+    if not line.exact("reorder behind a rate"):  # the reordered share leaves at once, the wire carries the others
         offered_times = {mark_of(frame): time for time, frame in run.offered}
         early_count = sum(time - offered_times[mark_of(frame)] < DELAY for time, frame in run.arrived)
         assert 100 < early_count < 300
@@ -133,7 +133,7 @@ def test_a_frame_that_skips_the_delay_still_takes_its_time_on_the_wire(line: Lin
     check_times(line, run.arrived, deadlines)
 
 
-# A frame that one rule decides is neither seen nor counted by those behind it.
+# A frame to which a rule applies is neither seen nor counted by the rules after it.
 RULES = (
     "drop udp and nth(3)",
     "drop tcp.dport == 5001 and every(4)",
@@ -144,7 +144,7 @@ RULES = (
 
 
 @on(Impairment(rules=RULES))
-def test_rules_meet_the_frames_that_they_name(line: Line) -> None:
+def test_rules_apply_to_the_frames_that_they_match(line: Line) -> None:
     frames = [marked(number) for number in range(1, 41)]
     schedule = [(0, frame) for frame in frames]
     schedule += [(0, udp(data=bytes([number]))) for number in range(1, 6)]

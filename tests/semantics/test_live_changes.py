@@ -25,13 +25,13 @@ from tests.unit.fates.statistical_checks import check_share
 MICROSECOND = 10**3
 GAP = 250 * MICROSECOND
 COUNT = 1_200
-PLACE = 400
-"""First frame that may meet the change, which takes a while as frames keep arriving."""
+CHANGED_AFTER = 400
+"""Index of the first frame that the change may affect; frames keep arriving while it is made."""
 
 
 def through_change(line: Line, after: Impairment, schedule: Schedule | None = None) -> tuple[Run, range, Impairment]:
     before = line.impairments["forward"]
-    run, change_range = line.carry_through_change(schedule or paced(COUNT, GAP), PLACE, after)
+    run, change_range = line.carry_through_change(schedule or paced(COUNT, GAP), CHANGED_AFTER, after)
     return run, change_range, before
 
 
@@ -46,7 +46,7 @@ def check_changed_once(line: Line, run: Run, change_range: range, before: Impair
 
 
 @on(Impairment(loss=0.2), also=["live change", "repeatable fates"])
-def test_another_loss_applies_from_one_frame_on(line: Line) -> None:
+def test_a_changed_loss_applies_from_one_frame_on(line: Line) -> None:
     run, change_range, before = through_change(line, Impairment(loss=0.7))
     if line.exact("repeatable fates"):
         check_changed_once(line, run, change_range, before)
@@ -59,7 +59,7 @@ def test_another_loss_applies_from_one_frame_on(line: Line) -> None:
 
 
 @on(Impairment(loss_pattern="2 every 3"))
-def test_another_pattern_counts_from_one_again(line: Line) -> None:
+def test_a_changed_pattern_counts_from_one(line: Line) -> None:
     run, change_range, before = through_change(line, Impairment(loss_pattern="1, 2 every 5"))
     check_changed_once(line, run, change_range, before)
 
@@ -80,7 +80,7 @@ def test_a_shorter_delay_neither_speeds_up_frames_in_flight_nor_lets_them_be_ove
 
 
 @on(Impairment(rate=2_000_000, queue=10**6), also=["live change"], timed=True)
-def test_another_rate_applies_to_later_frames(line: Line) -> None:
+def test_a_changed_rate_applies_to_later_frames(line: Line) -> None:
     run, _, _ = through_change(line, Impairment(rate=6_000_000, queue=10**6), paced(COUNT, 2 * GAP, size=500))
     assert marks_of(run.frames) == list(range(COUNT))
     end = run.arrived[-1][0]
@@ -91,13 +91,13 @@ def test_another_rate_applies_to_later_frames(line: Line) -> None:
 
 
 @on(Impairment(delay=5 * MILLISECOND), also=["live change", "counters by cause"])
-def test_a_change_of_the_delay_alone_shifts_no_fate(line: Line) -> None:
+def test_a_change_of_the_delay_alone_changes_no_fate(line: Line) -> None:
     """The link also loses frames."""
     with_loss = Impairment(delay=5 * MILLISECOND, loss=0.3)
     if line.virtual:
         line.impairments["forward"] = with_loss
     else:
-        line.set("forward", with_loss)  # type: ignore[attr-defined]  # every other line is a cluster's
+        line.set("forward", with_loss)  # type: ignore[attr-defined]  # a line that is not virtual is a cluster's
     run, _, _ = through_change(line, replace(with_loss, delay=7 * MILLISECOND))
     if line.exact("repeatable fates"):
         assert run.frames == line.expected(run).frames
@@ -130,7 +130,7 @@ def test_both_directions_lose_equally_and_independently(line: Line) -> None:
 @on(Impairment(duplicate=0.3), Impairment(duplicate=0.3))
 def test_both_directions_duplicate_equally(line: Line) -> None:
     for direction, run in run_both_directions(line, 3_200).items():
-        check_share(len(run.frames) - 3_200, 3_200, 0.3, f"frames doubled {direction}")
+        check_share(len(run.frames) - 3_200, 3_200, 0.3, f"frames duplicated {direction}")
 
 
 @on(Impairment(corrupt=0.3), Impairment(corrupt=0.3))
@@ -151,7 +151,7 @@ def test_each_direction_has_its_own_delay(line: Line) -> None:
 
 
 @on(Impairment(loss=1.0))
-def test_an_impairment_of_one_direction_leaves_the_other_alone(line: Line) -> None:
+def test_an_impairment_of_one_direction_does_not_affect_the_other(line: Line) -> None:
     schedule = paced(300)
     runs = line.carry_both({"forward": schedule, "backward": schedule})
     assert runs["forward"].frames == []

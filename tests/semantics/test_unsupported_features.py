@@ -1,4 +1,4 @@
-"""A datapath refuses unsupported features with the table's reason; each supported feature is tried."""
+"""A datapath rejects unsupported features with the table's reason, and the suite tests each supported one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,28 @@ import pytest
 from testbed.errors import UnsupportedError
 from testbed.kernel.datapaths import NAMES, TABLE, Fit
 from testbed.spec.layout import Impairment
-from tests.semantics import test_changes, test_fates_everywhere, test_losses, test_times, test_while_it_runs
-from tests.semantics.datapaths import Carriers, RealName
-from tests.semantics.impairment_checks import COVERED, NEEDS, REAL, asked_for, placed_at
+from tests.semantics import (
+    test_corruption_and_duplication,
+    test_fates_across_datapaths,
+    test_live_changes,
+    test_losses,
+    test_times,
+)
+from tests.semantics.datapaths import DatapathsUnderTest, RealName
+from tests.semantics.impairment_checks import COVERED, NEEDS, REAL, placed_at, requested_features
 
-TRIED_BY = (test_changes, test_fates_everywhere, test_losses, test_times, test_while_it_runs)
+TESTS_OF_FEATURES = (
+    test_corruption_and_duplication,
+    test_fates_across_datapaths,
+    test_losses,
+    test_times,
+    test_live_changes,
+)
 
 MS = 10**6
 
-# For each feature that some datapath lacks, an impairment that asks for it.
-ASKING: dict[str, Impairment] = {
+# An impairment for each feature that some datapath lacks.
+IMPAIRMENTS: dict[str, Impairment] = {
     "delay": Impairment(delay=MS),
     "jitter": Impairment(delay=MS, jitter=1000, distribution="normal"),
     "uniform jitter": Impairment(delay=MS, jitter=1000, distribution="uniform"),
@@ -45,35 +57,35 @@ ABSENT = [(name, feature) for name in REAL for feature in NAMES if TABLE[feature
     [
         pytest.param(name, feature, id=f"{feature}-{name}", marks=pytest.mark.requires(*NEEDS[name]))
         for name, feature in ABSENT
-        if feature in ASKING
+        if feature in IMPAIRMENTS
     ],
 )
 def test_a_feature_that_a_datapath_lacks_is_rejected_with_its_reason(
-    carriers: Carriers, name: RealName, feature: str, tmp_path_factory: pytest.TempPathFactory
+    datapaths: DatapathsUnderTest, name: RealName, feature: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    impairment = ASKING[feature]
-    assert feature in asked_for(impairment)
+    impairment = IMPAIRMENTS[feature]
+    assert feature in requested_features(impairment)
     file = tmp_path_factory.mktemp("traces") / "a.txt"
     file.write_text("1ms\n" if impairment.jitter_file else "10\n")
-    carrier = carriers[name]
-    with pytest.raises(UnsupportedError) as caught, carrier.impaired(placed_at(impairment, "a.txt", str(file))):
+    datapath = datapaths[name]
+    with pytest.raises(UnsupportedError) as caught, datapath.impaired(placed_at(impairment, "a.txt", str(file))):
         pass
     message = str(caught.value)
     assert f"the datapath {name!r} cannot carry this" in message
     reasons = {
-        TABLE[carrier_name][name].reason
-        for carrier_name in asked_for(impairment)
-        if TABLE[carrier_name][name].fit is Fit.ABSENT
+        TABLE[other_feature][name].reason
+        for other_feature in requested_features(impairment)
+        if TABLE[other_feature][name].fit is Fit.ABSENT
     }
     assert TABLE[feature][name].reason in reasons
     assert any(reason in message for reason in reasons)
     assert TABLE[feature][name].reason in message or len(reasons) > 3
-    with carrier.impaired(Impairment()):
-        pass  # what was refused has left nothing behind
+    with datapath.impaired(Impairment()):
+        pass  # the rejected impairment has left nothing behind
 
 
-def test_impairments_that_a_datapath_lacks_are_tried_on_it() -> None:
-    assert {feature for _, feature in ABSENT} - set(ASKING) == {
+def test_every_feature_that_a_datapath_lacks_has_a_test() -> None:
+    assert {feature for _, feature in ABSENT} - set(IMPAIRMENTS) == {
         "repeatable fates",  # no impairment requests it
         "counters by cause",
     }
@@ -81,6 +93,6 @@ def test_impairments_that_a_datapath_lacks_are_tried_on_it() -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_every_feature_of_a_datapath_is_tested(name: RealName) -> None:
-    assert all(module.__doc__ for module in TRIED_BY)  # they are imported, so that `on` has noted what they try
-    can = {feature for feature in NAMES if TABLE[feature][name].fit is not Fit.ABSENT}
-    assert can - COVERED[name] == set()
+    assert all(module.__doc__ for module in TESTS_OF_FEATURES)  # imported, so that `on` has recorded their features
+    supported = {feature for feature in NAMES if TABLE[feature][name].fit is not Fit.ABSENT}
+    assert supported - COVERED[name] == set()

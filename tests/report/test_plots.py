@@ -1,5 +1,5 @@
-"""Drawings of the report: intervals cover all extremes, labels do not overlap, plots use the page's colours and have a
-text alternative."""
+"""Plots of the report: intervals cover all extremes, labels do not overlap, and colours and text alternatives are the
+page's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.intege
 
 
 @given(messages=MESSAGES)
-def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
+def test_intervals_keep_all_bytes_and_extremes(messages) -> None:
     ends, durations, sizes = (numpy.array(column, dtype=float) for column in zip(*sorted(messages), strict=True))
     intervals = divide(Samples(ends, durations, sizes, "message", ""), float(ends.max()), 20)
     assert intervals.count.sum() == len(messages)
@@ -43,18 +43,16 @@ def test_intervals_keep_every_byte_and_the_slowest_of_all(messages) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=60))
-def test_the_shaded_spans_are_those_of_faults_and_hardly_more(spans) -> None:
+def test_the_shaded_spans_cover_the_faults_and_little_more(spans) -> None:
     faults = [FaultPeriod("", "", "", start, start + lasts, {}, True) for start, lasts in spans]
-    fault_spans_found = fault_spans(faults, 13.0)
+    shaded = fault_spans(faults, 13.0)
     for start, lasts in spans:
-        assert any(first <= start and start + lasts <= last for first, last in fault_spans_found)
-    assert all(before[1] < after[0] for before, after in pairwise(fault_spans_found))
-    assert (
-        sum(last - first for first, last in fault_spans_found) <= sum(lasts + 13.0 / 500 for _, lasts in spans) + 1e-9
-    )
+        assert any(first <= start and start + lasts <= last for first, last in shaded)
+    assert all(before[1] < after[0] for before, after in pairwise(shaded))
+    assert sum(last - first for first, last in shaded) <= sum(lasts + 13.0 / 500 for _, lasts in spans) + 1e-9
 
 
-def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
+def test_ten_thousand_faults_are_drawn_with_few_shapes(tmp_path: Path) -> None:
     events = [
         event
         for number in range(10_000)
@@ -70,9 +68,9 @@ def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
     "source", ["star-4", "star-100", "ring-4", "line-4", "full-mesh-4", "dumbbell-8", "fat-tree-4", "back-to-back"]
 )
 def test_no_two_elements_of_a_cluster_overlap(source: str) -> None:
-    positions_found = positions(layout(source))
-    for first, (x1, y1) in positions_found.items():
-        for second, (x2, y2) in positions_found.items():
+    places = positions(layout(source))
+    for first, (x1, y1) in places.items():
+        for second, (x2, y2) in places.items():
             assert first == second or abs(x1 - x2) > 58 or abs(y1 - y2) > 26, (first, second)
 
 
@@ -96,13 +94,13 @@ def every_plot(tmp_path: Path) -> list[Plot]:
     return [*timelines(runs), *curves(runs), *distributions(runs)]
 
 
-def test_plots_have_their_text_as_text_and_the_colours_of_the_page(tmp_path: Path) -> None:
+def test_plots_keep_text_as_text_and_use_the_pages_colours(tmp_path: Path) -> None:
     plots = every_plot(tmp_path)
     assert [plot.name for plot in plots] == ["timeline-1", "latency", "distribution", "percentiles"]
     for plot in plots:
-        drawn_plot = ElementTree.fromstring(plot.svg)
-        assert drawn_plot.get("role") == "img"
-        assert drawn_plot.get("aria-label") == plot.alt_text
+        root = ElementTree.fromstring(plot.svg)
+        assert root.get("role") == "img"
+        assert root.get("aria-label") == plot.alt_text
         assert "var(--series-1)" in plot.svg
         assert not re.findall(r"#[0-9a-f]{6}", plot.svg)
         assert "<text" in plot.svg
@@ -118,11 +116,11 @@ def test_identifiers_in_the_plots_of_a_page_are_unique(tmp_path: Path) -> None:
             assert f'id="{reference}"' in plot.svg
 
 
-def test_the_papers_points_are_drawn_only_in_runs_of_its_protocol(tmp_path: Path) -> None:
-    own_summary, second = (
+def test_the_papers_points_are_drawn_only_for_runs_of_its_protocol(tmp_path: Path) -> None:
+    emp, tcp = (
         summarize_run(write_run(tmp_path / name, ping_pong_rows(), protocol=name), "") for name in ("emp", "tcp")
     )
-    (of_emp,), (of_tcp,) = curves([own_summary]), curves([second])
+    (of_emp,), (of_tcp,) = curves([emp]), curves([tcp])
     assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alt_text
     assert "SC 2001" in of_emp.caption
     assert "paper" not in of_tcp.alt_text + of_tcp.caption

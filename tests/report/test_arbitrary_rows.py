@@ -1,4 +1,4 @@
-"""Rows of any form give a report without a warning from the plotting library."""
+"""Reports of arbitrary rows, without warnings of the plotting library."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ NUMBERS = st.one_of(
     st.integers(0, 2**50),
     st.sampled_from([0, 1, 2**62, -1, 0.0, 0.5, -3.5, 1e300, math.nan, math.inf, -math.inf, 10**400]),
 )
-TEXTS = st.one_of(NUMBERS, st.sampled_from(["x", "n1", None, True, [1]]))
+VALUES = st.one_of(NUMBERS, st.sampled_from(["x", "n1", None, True, [1]]))
 ROWS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=9, unique=True).flatmap(
     lambda keys: st.lists(
-        st.fixed_dictionaries({key: TEXTS if key in ("node", "pattern") else NUMBERS for key in keys}), max_size=45
+        st.fixed_dictionaries({key: VALUES if key in ("node", "pattern") else NUMBERS for key in keys}), max_size=45
     )
 )
 
 
 @settings(max_examples=20)
 @given(rows=ROWS, more=ROWS)
-def test_there_is_a_page(tmp_path_factory: pytest.TempPathFactory, rows, more) -> None:
-    folder: Path = tmp_path_factory.mktemp("whatever")
+def test_arbitrary_rows_have_a_page(tmp_path_factory: pytest.TempPathFactory, rows, more) -> None:
+    folder: Path = tmp_path_factory.mktemp("arbitrary")
     html = page(
         [
             summarize_run(write_run(folder / "a", rows), "A"),

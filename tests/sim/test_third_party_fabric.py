@@ -1,4 +1,4 @@
-"""A third-party fabric in the simulation: a token ring of a hundred lines (`tests/packages`) that is only registered."""
+"""A third-party fabric in the simulation: a registered token ring (`tests/packages`)."""
 
 from __future__ import annotations
 

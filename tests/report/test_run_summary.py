@@ -1,4 +1,4 @@
-"""Contents of a run's folder: messages from histories, faults from events, links of faults, missing data."""
+"""Summary of a run's folder: messages of histories, faults of events, links of faults, missing data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def received_event(clock: int, n: int, peer: int, size: int, tag: int = 0) -> di
     return {"clock_ns": clock, "what": "received", "n": n, "peer": peer, "context": 0, "tag": tag, "bytes": size}
 
 
-def test_a_message_is_delivered_to_the_receive_that_began_first_though_it_ends_later(tmp_path: Path) -> None:
+def test_a_message_matches_the_earliest_receive_even_if_that_ends_later(tmp_path: Path) -> None:
     folder = history(
         tmp_path / "history",
         a=[send(10, 1, 1, 5000), send(11, 2, 1, 8)],
@@ -58,7 +58,7 @@ def test_a_message_is_delivered_to_the_receive_that_began_first_though_it_ends_l
     assert [list(deliveries.at), list(deliveries.took), list(deliveries.bytes_moved)] == [[20, 90], [9, 80], [8, 5000]]
 
 
-def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
+def test_a_restarted_program_numbers_its_receives_from_one(tmp_path: Path) -> None:
     folder = history(
         tmp_path / "history",
         a=[send(10, 1, 1, 1), send(50, 2, 1, 2)],
@@ -69,14 +69,14 @@ def test_a_program_that_was_started_again_numbers_anew(tmp_path: Path) -> None:
     assert list(deliveries.took) == [10, 10]
 
 
-def test_differing_sizes_give_no_statement(tmp_path: Path) -> None:
+def test_histories_with_differing_sizes_give_no_deliveries(tmp_path: Path) -> None:
     folder = history(tmp_path / "history", a=[send(10, 1, 1, 5)], b=[receive(0, 1), received_event(20, 1, 0, 6)])
     assert read_deliveries(folder, ["a", "b"]) is None
     assert read_deliveries(tmp_path / "nowhere", ["a", "b"]) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integers(0, 50)), max_size=12))
-def test_every_fault_that_began_is_listed_once_with_or_without_an_end(spans) -> None:
+def test_every_fault_is_listed_once_with_or_without_an_end(spans) -> None:
     events: list[dict[str, object]] = [BEGINS]
     ends: list[dict[str, object]] = []
     for name, begin_time, lasts in spans:
@@ -90,7 +90,7 @@ def test_every_fault_that_began_is_listed_once_with_or_without_an_end(spans) -> 
     assert sum(fault.end is None for fault in summary.faults) == sum(lasts == 0 for *_, lasts in spans)
 
 
-def test_a_fault_records_the_clock_on_which_the_programs_began() -> None:
+def test_the_events_of_a_fault_give_the_programs_start_time() -> None:
     zero = 40 * SECOND
     (summary,) = repetitions([BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
     assert summary.zero == zero
@@ -104,7 +104,7 @@ def test_faults_belong_to_their_repetition() -> None:
     assert ([fault.what for fault in first.faults], [fault.what for fault in second.faults]) == (["x"], ["y"])
 
 
-def test_in_the_simulation_the_scenario_records_the_links_of_a_fault(tmp_path: Path) -> None:
+def test_the_links_of_a_simulated_fault_are_those_of_the_scenario(tmp_path: Path) -> None:
     scenario = '[[fault]]\nkind = "impair"\non = ["n1"]\nloss = 0.1\nfrom = "1s"\nto = "2s"\n'
     summary = summarize_run(
         write_run(tmp_path / "run", ping_pong_rows(), scenario=scenario, mode="sim",
@@ -113,7 +113,7 @@ def test_in_the_simulation_the_scenario_records_the_links_of_a_fault(tmp_path: P
     assert summary.injected == {"n1:eth0--s1:1": ("loss 10% on n1",)}
 
 
-def test_in_namespaces_the_cluster_records_the_impaired_links(tmp_path: Path) -> None:
+def test_the_links_of_a_live_fault_are_those_of_the_clusters_events(tmp_path: Path) -> None:
     events = [
         {"event": "inject", "what": "links held for storm", "links": ["n2:eth0--s1:2"]},
         {"event": "inject", "what": "loss 5% on n1", "links": ["n1:eth0--s1:1"]},
@@ -132,7 +132,7 @@ def test_a_missing_file_is_reported_and_the_others_are_shown(tmp_path: Path, fil
     run = write_run(tmp_path / "run", ping_pong_rows(), events=[BEGINS])
     (run / file).unlink()
     summary = summarize_run(run, "")
-    assert [sentence_found for sentence_found in summary.missing if sentence in sentence_found]
+    assert [reason for reason in summary.missing if sentence in reason]
     assert len(summary.missing) == 1
 
 
@@ -146,15 +146,20 @@ def test_missing_or_newer_runs_are_rejected(tmp_path: Path) -> None:
         summarize_run(run, "")
 
 
-def test_results_are_no_samples_and_rows_for_each_message_are(tmp_path: Path) -> None:
+def test_rows_of_each_message_are_samples_and_rows_of_results_are_not(tmp_path: Path) -> None:
     assert samples(summarize_run(write_run(tmp_path / "few", ping_pong_rows()), "")) is None
     rows = [
         {"node": "n1", "clock_ns": 7 * SECOND + number * 1000, "trip_ns": number, "moved_bytes": 10}
         for number in range(50)
     ]
-    samples_found = samples(summarize_run(write_run(tmp_path / "many", rows), ""))
-    assert samples_found is not None
-    assert (samples_found.quantity, samples_found.took.size, samples_found.at[0], list(samples_found.moved[:2])) == (
+    message_samples = samples(summarize_run(write_run(tmp_path / "many", rows), ""))
+    assert message_samples is not None
+    assert (
+        message_samples.quantity,
+        message_samples.took.size,
+        message_samples.at[0],
+        list(message_samples.moved[:2]),
+    ) == (
         "trip",
         50,
         0.0,
