@@ -176,7 +176,7 @@ def test_other_filters_are_no_diversions() -> None:
 
 
 def test_a_prepared_redirection_takes_no_frames() -> None:
-    """Whatever they begin with: also IP packets of odd length, in whose first word the lowest bit is set."""
+    """Frames with any first word are tried, since the filter compares its lowest bit."""
 
     def test(route: RouteSocket) -> None:
         sender, back = open_socket("sender"), open_socket("back")
