@@ -1,4 +1,4 @@
-"""Calls that several machines carry out together: a machine waits where it has to, and ends when another one has failed."""
+"""Calls that several machines carry out together: barriers, and the end after another machine's failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_machine_reports_its_phase_and_continues_on_command(pipe: tuple[int, i
 def test_a_machine_ends_when_another_has_failed_or_the_controller_has_ended(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     dialogue = Dialogue(RequestReader(reader), io.BytesIO(), 7)
-    os.write(writer, b"\n\n")  # pulses
+    os.write(writer, b"\n\n")  # keepalives
     dialogue.check()
     os.write(writer, request(7, STOP))
     with pytest.raises(TestbedError, match="another machine has failed"):

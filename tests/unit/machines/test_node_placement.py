@@ -1,4 +1,4 @@
-"""Placement of nodes on machines: the cut is small, machines have room, and pins and exclusions hold."""
+"""Placement of nodes on machines: a small cut, the machines' capacity, pins and exclusions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREE = {name: Capacity(4, 2**34) for name in "abc"}
 
 
 def cluster(links: list[tuple[str, str, int]], shares: dict[str, float] | None = None, memory: int = 0) -> Layout:
-    """Nodes and links with rates, without NICs: placement looks at neither."""
+    """Return nodes and links with rates, without NICs, which placement does not need."""
     names = sorted({end for a, b, _ in links for end in (a, b)} | set(shares or {}))
     nodes = tuple(Node(name, (), cpu_share=(shares or {}).get(name, 0.0), memory=memory) for name in names)
     ends = (
@@ -106,7 +106,7 @@ def test_placement_is_deterministic_and_fast_for_a_thousand_nodes() -> None:
 
 
 def racks(nodes: int, racks: int) -> Layout:
-    """Nodes on switches in a row; neighbouring numbers are on different switches."""
+    """Return nodes on switches in a row; nodes with consecutive numbers are on different switches."""
     ports = tuple(range(-(-nodes // racks) + 2))
     links = [Link(End(f"n{i}", "eth0"), End(f"s{i % racks}", f"{i // racks}")) for i in range(nodes)]
     links += [Link(End(f"s{i}", "up"), End(f"s{i + 1}", "down")) for i in range(racks - 1)]
@@ -123,7 +123,7 @@ def test_without_metis_racks_are_not_divided(number: int, monkeypatch: pytest.Mo
 
 
 def test_the_time_of_placement_grows_with_the_nodes() -> None:
-    """Racks of 100 nodes, each on its machine: with eight times the nodes it takes eight times as long, not 24 times."""
+    """Racks of 100 nodes, each on its machine: eight times the nodes take eight times as long, not 24 times."""
     times = []
     for number in (10, 80):
         layout = racks(100 * number, number)
@@ -134,7 +134,7 @@ def test_the_time_of_placement_grows_with_the_nodes() -> None:
 
 
 def irregular(nodes: int, seed: int) -> Layout:
-    """Nodes in a square, each linked with those that are near."""
+    """Return random nodes in a square, each linked to its neighbours."""
     source = random.Random(seed)
     positions = [(source.random(), source.random()) for _ in range(nodes)]
     neighbours = [
@@ -146,16 +146,16 @@ def irregular(nodes: int, seed: int) -> Layout:
     return cluster(neighbours, {f"n{i:03}": 0.0 for i in range(nodes)})
 
 
-def test_metis_never_makes_the_cut_worse_and_makes_it_better_where_clusters_are_irregular(
+def test_metis_improves_the_cut_of_irregular_clusters_and_worsens_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layouts = [irregular(200, seed) for seed in range(4)] + [resolve(Description.star(30))]
-    helped = [place(layout, THREE) for layout in layouts]
+    with_metis = [place(layout, THREE) for layout in layouts]
     monkeypatch.setattr(node_placement, "has_metis", lambda: False)
     without_metis = [place(layout, THREE) for layout in layouts]
-    assert all(a.rate <= b.rate for a, b in zip(helped, without_metis, strict=True))
-    assert sum(placement.rate for placement in helped) < 0.95 * sum(placement.rate for placement in without_metis)
-    for placement in helped:
+    assert all(a.rate <= b.rate for a, b in zip(with_metis, without_metis, strict=True))
+    assert sum(placement.rate for placement in with_metis) < 0.95 * sum(placement.rate for placement in without_metis)
+    for placement in with_metis:
         assert max(sizes(placement)) <= 1.1 * sum(sizes(placement)) / 3 + 1
 
 

@@ -1,4 +1,4 @@
-"""Parts of a cluster: the nodes, links and tunnels of each machine, and clusters that cannot be spread."""
+"""Parts of a spread cluster: nodes, links and tunnels of each machine, and clusters that cannot be spread."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from testbed.spec.resolver import resolve
 from tests.unit.cluster.kernel_model import Kernel
 
 NOTHING = Impairment()
-DELAY, OWN = 1_000_000, 40_000  # ns
-WHERE = {"n1": "a", "n2": "b", "s1": "a"}
-NETWORK = Underlays({"a": "10.9.0.1", "b": "10.9.0.2"}, {"a": 1550, "b": 1550}, {("a", "b"): OWN})
+DELAY, UNDERLAY_DELAY = 1_000_000, 40_000  # ns
+MACHINE_OF = {"n1": "a", "n2": "b", "s1": "a"}
+NETWORK = Underlays({"a": "10.9.0.1", "b": "10.9.0.2"}, {"a": 1550, "b": 1550}, {("a", "b"): UNDERLAY_DELAY})
 
 
 def pair(forward: Impairment = NOTHING, backward: Impairment = NOTHING) -> Layout:
@@ -33,13 +33,13 @@ def pair(forward: Impairment = NOTHING, backward: Impairment = NOTHING) -> Layou
 
 
 def spread(layout: Layout, network: Underlays = NETWORK) -> dict[str, Layout]:
-    return parts(layout, "lab", placement_of(layout, WHERE), network)
+    return parts(layout, "lab", placement_of(layout, MACHINE_OF), network)
 
 
 def test_each_machine_has_its_nodes_and_every_link_that_ends_there() -> None:
     layout = pair()
     layouts = spread(layout)
-    assert pairs(layout, placement_of(layout, WHERE)) == [("a", "b")]
+    assert pairs(layout, placement_of(layout, MACHINE_OF)) == [("a", "b")]
     assert [node.name for node in layouts["a"].nodes] == ["n1"]
     assert [node.name for node in layouts["b"].nodes] == ["n2"]
     assert [switch.name for switch in layouts["a"].switches] == ["s1"]
@@ -68,7 +68,7 @@ def test_a_machine_has_the_files_of_its_own_nodes_only() -> None:
     parts = spread(replace(layout, nodes=tuple(replace(node, files=files) for node in layout.nodes)))
     for machine, part in parts.items():
         assert {node.name: node.files for node in part.with_all_nodes.nodes} == {
-            node.name: files if WHERE[node.name] == machine else {} for node in layout.nodes
+            node.name: files if MACHINE_OF[node.name] == machine else {} for node in layout.nodes
         }
 
 
@@ -119,11 +119,11 @@ def test_a_direction_is_impaired_where_it_arrives() -> None:
 def test_the_datapath_adds_the_impairments_that_the_underlay_lacks() -> None:
     part = spread(pair(Impairment(delay=DELAY)))["a"]
     link = part.links[1].name
-    decided_links = {carried.name: carried for carried in decide(part, (), "relay", Path()).orders.links}
-    assert decided_links[link].forward.impairment.delay == DELAY - OWN
-    injection = replace(compose_impairment(part, (), link, {"delay": OWN}, direction="forward"), number=1)
+    relayed_links = {carried.name: carried for carried in decide(part, (), "relay", Path()).orders.links}
+    assert relayed_links[link].forward.impairment.delay == DELAY - UNDERLAY_DELAY
+    injection = replace(compose_impairment(part, (), link, {"delay": UNDERLAY_DELAY}, direction="forward"), number=1)
     assert link not in {carried.name for carried in decide(part, (injection,), "relay", Path()).orders.links}
-    below = replace(injection, keys={"delay": OWN - 1})
+    below = replace(injection, keys={"delay": UNDERLAY_DELAY - 1})
     with pytest.raises(
         UnsupportedError, match=r"a delay of 39.999us is less than the 40us that the network to machine b"
     ):
@@ -139,7 +139,7 @@ def test_a_delay_below_the_underlays_is_rejected_with_both_values() -> None:
 
 
 def test_an_underlay_with_too_small_an_mtu_is_rejected_with_the_required_one() -> None:
-    network = Underlays(NETWORK.addresses, {"a": 1549, "b": 9000}, {("a", "b"): OWN})
+    network = Underlays(NETWORK.addresses, {"a": 1549, "b": 9000}, {("a", "b"): UNDERLAY_DELAY})
     with pytest.raises(UnsupportedError, match=r"machine a: its underlay has the MTU 1,549, .* need 1,550.* to 1,499"):
         spread(pair(), network)
 
@@ -151,7 +151,7 @@ def test_a_part_survives_serialization() -> None:
 
 def test_ids_depend_on_the_clusters_name() -> None:
     layout = pair()
-    placement = placement_of(layout, WHERE)
+    placement = placement_of(layout, MACHINE_OF)
     first, second = (parts(layout, name, placement, NETWORK)["a"].part for name in ("lab", "lab2"))
     assert first is not None
     assert second is not None

@@ -1,4 +1,4 @@
-"""The lines of a worker's requests: complete ones, in order, until the controller has ended or is silent."""
+"""Lines of a worker's requests, complete and in order, until the controller has ended or is silent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_split_lines_are_reassembled(pipe: tuple[int, int]) -> None:
 def test_silence_ends_the_requests_and_a_keepalive_prevents_that(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     request_reader = RequestReader(reader, silence=1.5)
-    for _ in range(4):  # longer together than the silence
+    for _ in range(4):  # in total longer than the silence
         time.sleep(0.5)
         os.write(writer, b"\n")
         assert request_reader.is_open()

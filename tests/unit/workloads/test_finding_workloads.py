@@ -12,7 +12,7 @@ from testbed.errors import DescriptionError, NotFoundError, TestbedError
 from testbed.workloads.lookup import choose
 from testbed.workloads.pingpong import PingPong
 
-OURS = {
+BUILTIN = {
     "pingpong",
     "bandwidth",
     "rate",
@@ -28,7 +28,7 @@ OURS = {
 
 
 def test_builtin_entries_are_registered_like_external_ones() -> None:
-    assert set(registry.offered(registry.WORKLOADS)) >= OURS
+    assert set(registry.offered(registry.WORKLOADS)) >= BUILTIN
     assert set(registry.offered(registry.PROTOCOLS)) >= {"emp", "tcp"}
     assert registry.load(registry.WORKLOADS, "pingpong") is PingPong
 
@@ -62,7 +62,7 @@ def test_the_first_package_on_the_path_is_used_and_damaged_files_are_ignored(
 
 
 def test_a_users_file_is_found_by_class_by_function_and_without_a_name(tmp_path: Path) -> None:
-    file = tmp_path / "own.py"
+    file = tmp_path / "workload.py"
     file.write_text(
         "from __future__ import annotations\n"
         "from testbed.workloads.form import Workload\n"
@@ -89,7 +89,7 @@ def test_a_file_that_is_missing_or_raises_is_reported(tmp_path: Path) -> None:
         choose(f"{tmp_path}/wrong.py:Wrong")
 
 
-OURS_FIRST = "from testbed.mpi import MPI\n"
+SCRIPT_IMPORT = "from testbed.mpi import MPI\n"
 
 
 @pytest.mark.parametrize(
@@ -98,34 +98,36 @@ OURS_FIRST = "from testbed.mpi import MPI\n"
         ("import sys\nsys.exit(3)\n", r"exits when it is imported \(code 3\): a script, which may exit, imports"),
         (
             "def (:\n",
-            r'cannot be imported:\nFile ".*/own.py", line 1\n    def \(:\n(.|\n)*SyntaxError: invalid syntax$',
+            r'cannot be imported:\nFile ".*/workload.py", line 1\n    def \(:\n(.|\n)*SyntaxError: invalid syntax$',
         ),
-        ("number = 1 / 0\n", r'cannot be imported:\nTraceback .*:\n  File ".*/own.py", line 1(.|\n)*division by zero$'),
-        (OURS_FIRST + "return 3\n", r'cannot be imported:\nFile ".*/own.py", line 2\n(.|\n)*outside function$'),
-        (OURS_FIRST + "number = " + "-" * 20_000 + "1\n", r"cannot be imported:\n(.|\n)*(Memory|Recursion)Error"),
-        (OURS_FIRST + "\0", r"cannot be imported:\n(.|\n)*null bytes$"),
+        (
+            "number = 1 / 0\n",
+            r'cannot be imported:\nTraceback .*:\n  File ".*/workload.py", line 1(.|\n)*division by zero$',
+        ),
+        (SCRIPT_IMPORT + "return 3\n", r'cannot be imported:\nFile ".*/workload.py", line 2\n(.|\n)*outside function$'),
+        (SCRIPT_IMPORT + "number = " + "-" * 20_000 + "1\n", r"cannot be imported:\n(.|\n)*(Memory|Recursion)Error"),
+        (SCRIPT_IMPORT + "\0", r"cannot be imported:\n(.|\n)*null bytes$"),
     ],
     ids=["exits", "syntax", "raises", "script: syntax", "script: nested", "script: no text"],
 )
 def test_a_file_that_cannot_be_imported_is_reported_without_internal_frames(
     tmp_path: Path, text: str, message: str
 ) -> None:
-    (tmp_path / "own.py").write_text(text)
+    (tmp_path / "workload.py").write_text(text)
     with pytest.raises(TestbedError, match=message) as raised:
-        choose(str(tmp_path / "own.py"), {})
+        choose(str(tmp_path / "workload.py"), {})
     assert "lookup.py" not in str(raised.value)
 
 
 def test_an_mpi4py_script_and_a_file_of_neither_kind_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "theirs.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
-    with pytest.raises(TestbedError, match=r"theirs.py imports mpi4py: .* 'from testbed.mpi import MPI'$"):
-        choose(str(tmp_path / "theirs.py"), {})
+    (tmp_path / "mpi4py_script.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
+    with pytest.raises(TestbedError, match=r"mpi4py_script.py imports mpi4py: .* 'from testbed.mpi import MPI'$"):
+        choose(str(tmp_path / "mpi4py_script.py"), {})
     (tmp_path / "plain.py").write_text("number = 3\n")
     with pytest.raises(NotFoundError, match=r"has no workload .* and is no script, which imports testbed.mpi$"):
         choose(str(tmp_path / "plain.py"), {})
 
 
-def test_versions_of_packages_are_those_that_are_installed() -> None:
+def test_versions_are_those_of_the_installed_packages() -> None:
     names = ("click", "netns-testbed", "no-such-package")
-    versions_found = registry.versions(names)
-    assert versions_found == {name: version(name) for name in names[:2]}
+    assert registry.versions(names) == {name: version(name) for name in names[:2]}

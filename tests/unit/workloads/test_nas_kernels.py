@@ -1,4 +1,4 @@
-"""NAS kernels: verification for any power of two of ranks, and the detection of a wrong result."""
+"""NAS kernels: verification on any power of two of ranks, and detection of wrong results."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ KERNELS: dict[str, tuple[Any, Any]] = {
     "is": (IntegerSort, IS["S"]), "cg": (ConjugateGradient, CG["S"]), "mg": (MultiGrid, MG["S"]),
     "ft": (FourierTransform, FT["S"]),
 }  # fmt: skip
-KEY_AWRY = (*IS["S"].ranks[:4], IS["S"].ranks[4] + 1)
+RANKS_WITH_ERROR = (*IS["S"].ranks[:4], IS["S"].ranks[4] + 1)
 WRONG: dict[str, Any] = {
-    "is": replace(IS["S"], ranks=KEY_AWRY),
+    "is": replace(IS["S"], ranks=RANKS_WITH_ERROR),
     "cg": replace(CG["S"], zeta=CG["S"].zeta + 2e-10),
     "mg": replace(MG["S"], norm=MG["S"].norm * (1 + 2e-8)),
     "ft": replace(FT["S"], checksums=(FT["S"].checksums[0] * (1 + 2e-12), *FT["S"].checksums[1:])),
 }
-OTHERS: dict[str, Any] = {
+OTHER_PROBLEMS: dict[str, Any] = {
     "is": replace(IS["S"], log_keys=15),
     "cg": replace(CG["S"], nonzeros=8),
     "mg": replace(MG["S"], iterations=3),
     "ft": replace(FT["S"], shape=(64, 32, 128)),
 }
-"""Other problems with the values of verification of class S."""
+"""Other problems with the verification values of class S."""
 
 
 def solve(name: str, problem: Any, size: int) -> list[float]:
@@ -62,22 +62,22 @@ def test_a_value_just_outside_of_the_tolerance_fails(name: str) -> None:
         solve(name, WRONG[name], 2)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", OTHER_PROBLEMS)
 def test_another_problem_fails(name: str) -> None:
     with pytest.raises(VerificationError, match=f"^{name.upper()}"):
-        solve(name, OTHERS[name], 2)
+        solve(name, OTHER_PROBLEMS[name], 2)
 
 
 def test_a_random_number_is_computed_without_its_predecessors() -> None:
-    state, numbers_drawn = 314_159_265, []
+    state, sequence = 314_159_265, []
     for _ in range(3000):
         state = 5**13 * state % 2**46
-        numbers_drawn.append(state)
-    assert states(1, 3000).tolist() == numbers_drawn
-    assert states(1235, 17).tolist() == numbers_drawn[1234:1251]
-    assert numbers(2, 1)[0] == numbers_drawn[1] / 2**46
-    numbers_of_stream = stream(1)
-    assert [next(numbers_of_stream) for _ in range(3000)] == numbers(1, 3000).tolist()
+        sequence.append(state)
+    assert states(1, 3000).tolist() == sequence
+    assert states(1235, 17).tolist() == sequence[1234:1251]
+    assert numbers(2, 1)[0] == sequence[1] / 2**46
+    numbers_in_order = stream(1)
+    assert [next(numbers_in_order) for _ in range(3000)] == numbers(1, 3000).tolist()
 
 
 def test_chunks_of_keys_equal_the_complete_sequence() -> None:
@@ -93,12 +93,12 @@ def test_blocks_of_the_matrix_equal_the_complete_matrix(ranks: int) -> None:
     complete_range = (0, problem.order)
     vector = np.linspace(0, 1, problem.order)
     expected = make_block(problem, complete_range, complete_range).multiply(vector)
-    product_computed = np.zeros(problem.order)
+    product = np.zeros(problem.order)
     for rank in range(ranks):
         grid = RankGrid.of(problem.order, ranks, rank)
         rows, columns = slice(*grid.rows), slice(*grid.piece)
-        product_computed[rows] += make_block(problem, grid.rows, grid.piece).multiply(vector[columns])
-    assert np.allclose(product_computed, expected, rtol=1e-12)
+        product[rows] += make_block(problem, grid.rows, grid.piece).multiply(vector[columns])
+    assert np.allclose(product, expected, rtol=1e-12)
 
 
 def test_a_schedule_takes_no_memory_for_the_grid() -> None:
@@ -117,4 +117,4 @@ def test_a_schedule_takes_no_memory_for_the_grid() -> None:
     finally:
         tracemalloc.stop()
     assert sum(computed) == pytest.approx(problem.operations())
-    assert peak_memory < problem.edge**3 * 8 / 4, "a quarter of one array"
+    assert peak_memory < problem.edge**3 * 8 / 4, "more memory than a quarter of one array"

@@ -1,4 +1,4 @@
-"""NAS kernels as schedules: the same messages as the kernels, by sender, receiver, size and order."""
+"""NAS kernels as schedules: messages equal to those of the kernels by sender, receiver, size and order."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ HEAD = 19  # bytes of a frame before its message
 def messages_of_ranks(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[int, int]]]:
     """Run the ranks; return each rank's messages in order, as (receiver, size)."""
     ranks = by_library(size)
-    messages_sent: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    messages: list[list[tuple[int, int]]] = [[] for _ in range(size)]
     deliver = ranks.wires.deliver
 
     def record(frame: bytes) -> None:
-        messages_sent[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
+        messages[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
         deliver(frame)
 
     ranks.wires.deliver = record  # type: ignore[method-assign]
     ranks.run(*[program] * size)
     assert ranks.is_idle()
-    return messages_sent
+    return messages
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
@@ -60,7 +60,7 @@ def test_a_schedule_sends_the_frames_of_the_kernel(name: str, size: int) -> None
     async def schedule(comm: Comm) -> None:
         await SCHEDULES[name](Messages(comm), problem, compute)
 
-    before = [len(messages) for messages in messages_of_ranks(size, prepare)]
+    before = [len(rank) for rank in messages_of_ranks(size, prepare)]
     messages = [rank[first:] for rank, first in zip(messages_of_ranks(size, solve), before, strict=True)]
     assert all(messages)
     assert messages_of_ranks(size, schedule) == messages

@@ -1,4 +1,4 @@
-"""Settings: text becomes values, and all mistakes are reported at once."""
+"""Settings of workloads: conversion of text to values, and reports of all errors at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Everything(Workload):
     limit: int | None = None
 
 
-class Needed(Workload):
+class RequiredSetting(Workload):
     """A setting without a default, and one that must not be 0."""
 
     count: int
@@ -71,7 +71,7 @@ def test_a_text_is_converted_to_its_value(name: str, text: str, value: object) -
     assert type(values[name]) is type(value)
 
 
-def test_values_are_taken_as_they_are() -> None:
+def test_values_of_the_right_type_are_not_converted() -> None:
     settings = asdict(Everything(count=5, wait=7, sizes=(9,), limit=None))
     assert asdict(Everything(**checked(Everything, settings, "it"))) == settings
 
@@ -81,16 +81,16 @@ def test_all_errors_are_reported_at_once_with_the_expected_value_and_the_nearest
         checked(Everything, {"cuont": "1", "wait": "10", "count": "x", "pattern": "tow", "quick": "perhaps"}, "it")
     message = str(caught.value)
     assert "5 problems" in message
-    for message_part in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'two'?", "one of true"):
-        assert message_part in message
+    for part in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'two'?", "one of true"):
+        assert part in message
 
 
 def test_a_setting_without_a_default_is_required_and_an_unsupported_type_is_rejected() -> None:
     with pytest.raises(DescriptionError, match="count: expected a value"):
-        choose(Needed)
+        choose(RequiredSetting)
     with pytest.raises(DescriptionError, match="count must not be 0"):
-        choose(Needed, {"count": "0"})
-    assert choose(Needed, {"count": "2"}).settings == {"count": 2, "other": 1}
+        choose(RequiredSetting, {"count": "0"})
+    assert choose(RequiredSetting, {"count": "2"}).settings == {"count": 2, "other": 1}
 
 
 def test_a_functions_keywords_are_its_settings() -> None:
@@ -100,9 +100,9 @@ def test_a_functions_keywords_are_its_settings() -> None:
 
 
 def test_a_workload_with_given_settings_accepts_no_others() -> None:
-    assert choose(Needed(count=3)).settings == {"count": 3, "other": 1}
+    assert choose(RequiredSetting(count=3)).settings == {"count": 3, "other": 1}
     with pytest.raises(DescriptionError, match="already has its settings"):
-        choose(Needed(count=3), {"count": 4})
+        choose(RequiredSetting(count=3), {"count": 4})
 
 
 def test_settings_on_the_command_line_are_pairs() -> None:

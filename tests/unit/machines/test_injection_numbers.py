@@ -1,4 +1,4 @@
-"""An injection has the number that its machines give it, one on all of them."""
+"""Number of an injection, which all its machines assign equally."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from testbed.machines.spread_faults import inject
 from testbed.spec.layout_json import to_json
 from testbed.spec.machines import Machine
 from tests.unit.machines.test_parts import pair, spread
-from tests.unit.machines.test_refused_plans import FakeWorker
+from tests.unit.machines.test_rejected_plans import FakeWorker
 
 LOSS = partial(compose_impairment, target="all", keys={"loss": 0.1}, rules=(), direction="")
 
 
 class PartWorker(FakeWorker):
-    """A worker of a machine with a part, which gives an injection a number. healed: the numbers that were lifted."""
+    """A worker with a part of a cluster, which assigns a number to an injection. healed: numbers of lifted injections."""
 
     def __init__(self, machine: str, number: int) -> None:
         part = {"layout": to_json(spread(pair())[machine]), "injected": [], "issued": 0}
@@ -38,7 +38,7 @@ def workers(**numbers: int) -> dict[str, PartWorker]:
     return {machine: PartWorker(machine, number) for machine, number in numbers.items()}
 
 
-def test_a_number_that_another_command_has_just_used_is_not_printed() -> None:
+def test_the_reported_number_is_the_one_that_the_machines_assign() -> None:
     assert inject(cast("Workers", workers(a=2, b=2)), "star", LOSS).injection.number == 2
 
 

@@ -11,8 +11,8 @@ import pytest
 from testbed.ssh.machine_connections import LineChannel
 
 
-class PiecewiseChannel:
-    """A channel that sends a long text in pieces, as paramiko's does."""
+class ChunkedChannel:
+    """A channel that sends a long text in chunks, as paramiko's does."""
 
     def __init__(self) -> None:
         self.sent = b""
@@ -27,21 +27,21 @@ class PiecewiseChannel:
 
 
 def test_lines_of_several_threads_are_not_interleaved() -> None:
-    channel = PiecewiseChannel()
+    channel = ChunkedChannel()
     line = LineChannel([], channel)
-    pulse_sender = Thread(target=lambda: [line.send(b"\n") for _ in range(20)])
-    pulse_sender.start()
+    keepalive_sender = Thread(target=lambda: [line.send(b"\n") for _ in range(20)])
+    keepalive_sender.start()
     line.send(b"x" * 500 + b"\n")
-    pulse_sender.join()
+    keepalive_sender.join()
     assert channel.sent.replace(b"\n", b"") == b"x" * 500
     assert b"x" * 500 in channel.sent
     assert channel.sent.count(b"\n") == 21
 
 
-class BrokenChannel(PiecewiseChannel):
+class BrokenChannel(ChunkedChannel):
     def sendall(self, data: bytes) -> None:
         del data
-        raise EOFError  # as paramiko does where the socket is broken
+        raise EOFError  # as paramiko does on a broken socket
 
 
 def test_a_connection_that_breaks_while_a_line_is_sent_is_an_os_error() -> None:

@@ -1,4 +1,4 @@
-"""Machines that cannot carry a cluster, or its links to other machines: one sentence each, and nothing is changed."""
+"""Machines that cannot have a part of a cluster or links to other machines: the error, and no change of any machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGES = {"up", "down", "inject", "heal"}
 
 
 class FakeWorker:
-    """A worker with prepared replies, by call; an error is raised. calls: those made."""
+    """A worker with prepared replies by call; a reply that is an error is raised. calls: names of the calls."""
 
     def __init__(self, machine: Machine, report: MachineReport = REPORT, **replies: object) -> None:
         self.machine = machine
@@ -68,7 +68,7 @@ def plan(workers: Mapping[str, FakeWorker]) -> spread.SpreadPlan:
     return spread.plan_spread(cast("spread.Workers", workers), LAYOUT, "star", Constraints())
 
 
-def refusal(workers: Mapping[str, FakeWorker]) -> str:
+def rejection(workers: Mapping[str, FakeWorker]) -> str:
     with pytest.raises(UnsupportedError) as caught:
         plan(workers)
     assert not any(CHANGES & {*worker.calls} for worker in workers.values())
@@ -82,7 +82,7 @@ def without(capability: Capability, detail: str) -> MachineReport:
     )
 
 
-def test_machines_that_can_carry_it_are_planned_without_a_change() -> None:
+def test_planning_changes_no_machine() -> None:
     workers = two_workers(FakeWorker(lab2()))
     spread_plan = plan(workers)
     assert {*spread_plan.parts} == {"lab1", "lab2"}
@@ -91,16 +91,16 @@ def test_machines_that_can_carry_it_are_planned_without_a_change() -> None:
     assert not any(CHANGES & {*worker.calls} for worker in workers.values())
 
 
-@pytest.mark.parametrize(("remote", "machine", "is_refused"), [
+@pytest.mark.parametrize(("remote", "machine", "is_rejected"), [
     ("192.168.7.3", "lab3", True), ("192.168.7.3", "lab2", False), ("192.168.7.2", "old-lab2", False),
 ])  # fmt: skip
-def test_a_part_on_a_machine_that_is_not_in_the_file(remote: str, machine: str, is_refused: bool) -> None:
-    """A machine of the file may have another name or address than before."""
+def test_a_part_on_a_machine_that_is_not_in_the_file(remote: str, machine: str, is_rejected: bool) -> None:
+    """A machine of the file may have a new name or address."""
     survey = {"report": asdict(REPORT), "present": {"owners": ["n1"], "tunnels": [[remote, 100_000, machine]]}}
     workers = {
         "lab1": FakeWorker(Machine(name="lab1", underlay="192.168.7.1"), survey=survey), "lab2": FakeWorker(lab2())
     }  # fmt: skip
-    if not is_refused:
+    if not is_rejected:
         assert plan(workers).placement.machine_of["n1"] == "lab1"
         return
     with pytest.raises(
@@ -112,30 +112,30 @@ def test_a_part_on_a_machine_that_is_not_in_the_file(remote: str, machine: str, 
 
 def test_a_remote_user_who_cannot_create_namespaces() -> None:
     report = without(NAMESPACES, "user namespaces are forbidden")
-    assert refusal(two_workers(FakeWorker(lab2(), report))) == (
+    assert rejection(two_workers(FakeWorker(lab2(), report))) == (
         "machine lab2: it cannot make network namespaces: user namespaces are forbidden"
     )
 
 
 def test_links_to_another_machine_without_root_or_without_vxlan() -> None:
-    assert refusal(two_workers(FakeWorker(lab2(), without(ROOT, "uid 1000")))) == (
+    assert rejection(two_workers(FakeWorker(lab2(), without(ROOT, "uid 1000")))) == (
         "machine lab2: no links to other machines: uid 1000; run as root"
     )
-    assert refusal(two_workers(FakeWorker(lab2(), without(VXLAN, "not supported")))) == (
+    assert rejection(two_workers(FakeWorker(lab2(), without(VXLAN, "not supported")))) == (
         "machine lab2: no links to other machines: not supported; load the module (modprobe vxlan)"
     )
 
 
 def test_links_to_another_machine_without_an_underlay() -> None:
-    assert refusal(two_workers(FakeWorker(lab2(underlay=None)))) == (
+    assert rejection(two_workers(FakeWorker(lab2(underlay=None)))) == (
         "machine lab2: links of star lead to other machines, and the machines file has no 'underlay' for it"
     )
 
 
-def test_an_underlay_without_an_answer() -> None:
+def test_an_underlay_without_echo_replies() -> None:
     workers = two_workers(FakeWorker(lab2()))
     workers["lab1"] = FakeWorker(workers["lab1"].machine, round_trips={"192.168.7.2": []})
-    assert refusal(workers) == (
+    assert rejection(workers) == (
         "machine lab1 gets no answer to ICMP echo requests from lab2 (192.168.7.2): the network between them must carry "
         "these, and VXLAN (UDP port 4789)"
     )
@@ -143,7 +143,7 @@ def test_an_underlay_without_an_answer() -> None:
 
 def test_an_underlay_whose_mtu_is_too_small() -> None:
     small_mtu = replace(REPORT, underlay_mtu=1500)
-    assert refusal(two_workers(FakeWorker(lab2(), small_mtu))).splitlines()[1:] == [
+    assert rejection(two_workers(FakeWorker(lab2(), small_mtu))).splitlines()[1:] == [
         "  machine lab2: its underlay has the MTU 1,500, and frames of 1,500 bytes with VXLAN's 50 need 1,550: raise it, or "
         "lower the nodes' to 1,450"
     ]
@@ -156,7 +156,7 @@ def test_an_underlay_whose_mtu_is_too_small() -> None:
         WorkerLostError("lab2", "machine lab2: the connection to its worker has ended: no answer"),
     ],
 )
-def test_a_part_that_cannot_be_made_leaves_none(failure: TestbedError) -> None:
+def test_a_failed_part_removes_the_other_parts(failure: TestbedError) -> None:
     workers = two_workers(FakeWorker(lab2(), up=failure))
     spread_plan = plan(workers)
     with pytest.raises(type(failure), match=f"^{failure}$"):
