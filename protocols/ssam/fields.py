@@ -50,9 +50,23 @@ KINDS: Final[dict[int, Kind]] = {
 """Summaries of messages. They have no message id, since numbers repeat after 64 requests of a circuit."""
 
 
+def unpack_cell(frame: bytes) -> bytes:
+    """Return the payload of a frame's first cell. Raises MalformedError if it is not a message."""
+    from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD  # deferred: only decoders need these modules
+    from protocols.core.malformed import MalformedError
+    from protocols.ssam.cells import unpack
+
+    payload = frame[ETHERNET + HEADER : ETHERNET + CELL]
+    if len(payload) < PAYLOAD:
+        raise MalformedError("short")
+    if unpack(payload) is None:
+        raise MalformedError(CHECK)
+    return payload
+
+
 def mended(frame: bytes, begin: int) -> bytes:
     """Return the frame with a message's CRC recomputed. begin: offset of its cell."""
-    from protocols.atm.cell import CELL, HEADER, PAYLOAD  # deferred: only decoders need these modules
+    from protocols.atm.cell import CELL, HEADER, PAYLOAD
     from protocols.ssam.cells import with_crc
 
     payload = frame[begin + HEADER : begin + CELL]

@@ -1,4 +1,4 @@
-"""Modules of the plug-in's tests: modules imported by inner runs of pytest stay imported."""
+"""Imports before the plug-in's tests, so that inner runs of pytest share the modules."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from testbed.spec.fault_models import Impair
 
 @pytest.fixture(scope="session", autouse=True)
 def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Perform a simulated run, which imports what inner runs import.
+    """Perform a simulated run, which imports the modules of inner runs.
 
-    pytester forgets the modules that an inner run imports. Objects that the registry keeps would then be of other classes
-    than those of the next run, which therefore stalls.
+    pytester unloads the modules that an inner run imports. Objects in the registry would then have other classes than those
+    of the next run, which would stall.
     """
     testbed.run(
         Cluster.star(2), "random", mode="sim", output=tmp_path_factory.mktemp("runs") / "imported", check=True,

@@ -1,4 +1,4 @@
-"""Workloads of tests on machines: named by their file and their name there."""
+"""References to workloads of tests on machines: file and name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ async def hello(_comm: Comm, _node: Node, *, times: int = 1) -> int:
     return times
 
 
-def test_a_function_or_class_at_the_top_of_a_file_is_found_there_again() -> None:
+def test_a_function_or_class_of_a_module_is_found_by_its_reference() -> None:
     assert workload_reference("pingpong") == "pingpong"
     assert workload_reference(hello) == f"{Path(__file__).absolute()}:hello"
     assert choose(workload_reference(hello), {"times": 3}).settings == {"times": 3}
     assert choose(workload_reference(RandomTraffic)).name == "RandomTraffic"
 
 
-def test_sources_that_cannot_be_found_again_are_refused() -> None:
+def test_workloads_without_a_reference_are_rejected() -> None:
     async def inner(_comm: Comm, _node: Node) -> None: ...
 
     for workload, name in ((inner, "inner"), (RandomTraffic(), "RandomTraffic")):
@@ -36,13 +36,13 @@ def test_sources_that_cannot_be_found_again_are_refused() -> None:
 
 
 def test_a_machines_file_is_found_in_the_tests_directory() -> None:
-    def check_number(**keys: object) -> Path | None:
+    def machines_file(**keys: object) -> Path | None:
         return read_markers([pytest.mark.cluster("star-2", **keys).mark], Path("/tests")).machines
 
-    assert check_number(machines="lab.toml") == Path("/tests/lab.toml")
-    assert check_number() is None
+    assert machines_file(machines="lab.toml") == Path("/tests/lab.toml")
+    assert machines_file() is None
     with pytest.raises(MarkerError, match="machines: found 5, expected a machines file"):
-        check_number(machines=5)
+        machines_file(machines=5)
 
 
 def test_a_folder_of_a_workload_may_have_a_colon(tmp_path: Path) -> None:

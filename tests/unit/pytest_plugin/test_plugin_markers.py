@@ -1,4 +1,4 @@
-"""Markers add up to a description; arguments that they cannot take raise a clear error."""
+"""Markers of a test: composition of a description, and errors of invalid arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_arguments(*markers: pytest.MarkDecorator, base: Path = Path(), source: 
     return read_markers([decorator.mark for decorator in markers], base, source)
 
 
-def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
+def test_impairments_apply_to_all_links_and_links_override_them() -> None:
     expected = read_arguments(
         cluster("star-4", loss="1%", delay="2ms", links={"n1": {"delay": "5ms", "direction": "out"}}, seed=9)
     )
@@ -35,7 +35,7 @@ def test_impairments_count_for_all_links_and_those_of_one_link_more() -> None:
     assert {direction.loss for link in layout.links for direction in (link.forward, link.backward)} == {0.01}
 
 
-def test_the_nearest_marker_that_names_a_cluster_begins_and_nearer_ones_add_to_it() -> None:
+def test_the_nearest_marker_with_a_cluster_is_the_base_of_nearer_ones() -> None:
     of_module, of_class = cluster("ring-4", loss="9%"), cluster("star-4", loss="1%", delay="1ms")
     expected = read_arguments(cluster(loss="3%", links={"n1": {"rate": "1mbit"}}), of_class, of_module)
     assert expected.source == "star-4"
@@ -48,7 +48,7 @@ def test_a_parameter_overrides_the_marker() -> None:
     assert (layout.name, layout.links[0].forward.loss) == ("star-2", 0.01)
 
 
-def test_a_description_made_in_python_is_taken_as_it_is() -> None:
+def test_a_description_made_in_python_is_not_changed() -> None:
     star = Cluster.star(3, delay="1ms")
     assert read_arguments(cluster(star)).description() == star
     assert read_arguments(cluster(star)).origin == ""
@@ -82,12 +82,14 @@ def test_a_file_is_found_in_the_tests_directory(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_invalid_markers(decorator: pytest.MarkDecorator, error: type[Exception], sentence: str) -> None:
+def test_invalid_markers_are_errors_with_the_reason(
+    decorator: pytest.MarkDecorator, error: type[Exception], sentence: str
+) -> None:
     with pytest.raises(error, match=sentence):
         read_arguments(decorator).description()
 
 
-def test_a_test_runs_in_the_modes_that_it_can_run_in() -> None:
+def test_a_test_runs_in_the_requested_modes_that_it_supports() -> None:
     anywhere, live = [cluster("star-4").mark], [cluster("star-4", mode="live").mark]
     assert modes(anywhere, "both") == (("sim", "live"), "")
     assert modes(anywhere, "sim") == (("sim",), "")
@@ -97,7 +99,7 @@ def test_a_test_runs_in_the_modes_that_it_can_run_in() -> None:
         modes([cluster(mode="real").mark], "sim")
 
 
-def test_later_overlays_lie_over_earlier_ones() -> None:
+def test_later_overlays_override_earlier_ones() -> None:
     star = Cluster.star(2, loss="1%", delay="1ms")
     overlays = [Overlay("all", Impairments(loss="5%", rate="1gbit")), Overlay("n1", Impairments(loss="9%"), "in")]
     first, second = resolve(apply_overlays(star, overlays)).links
@@ -106,7 +108,7 @@ def test_later_overlays_lie_over_earlier_ones() -> None:
     assert {direction.rate for direction in (first.forward, first.backward, second.backward)} == {1_000_000_000}
 
 
-def test_a_requirement_that_is_not_met_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unmet_requirement_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     conditions = {"sunshine": lambda: "it rains", "air": lambda: ""}
     monkeypatch.setattr(requires_marker, "REQUIREMENTS", conditions)
     assert requires_marker.unmet_requirement(MarkerArguments(requires=("air",))) == ""
@@ -122,7 +124,7 @@ def test_a_requirement_that_is_not_met_reports_the_reason(monkeypatch: pytest.Mo
         requires_marker.unmet_requirement(MarkerArguments(requires=("sun",)))
 
 
-def test_a_line_of_the_prompt_is_a_shell_a_program_or_a_command() -> None:
+def test_a_line_of_the_prompt_becomes_shell_exec_or_another_command() -> None:
     nodes = ["n1", "n2"]
     assert command("c-1", nodes, ["n2"])[-4:] == ["shell", "--name", "c-1", "n2"]
     assert command("c-1", nodes, ["n1", "ip", "-br", "a"])[-8:] == [

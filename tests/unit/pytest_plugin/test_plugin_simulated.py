@@ -1,5 +1,5 @@
-"""The plug-in in an inner pytest with simulated clusters: parameters, skips, reports, artefacts, and no cost where
-unused."""
+"""The plug-in in an inner pytest with simulated clusters: parameters, skips, reports, artefacts, and projects without
+clusters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import_module(
     "testbed.pytest_plugin.cluster_life"
-)  # pytester forgets modules that its runs import; so they are imported once
+)  # pytester unloads modules that its runs import, unless they are imported before
 
 pytest_plugins = ["pytester"]
 
@@ -21,32 +21,32 @@ import pytest
 
 async def count(comm, node, *, until: int = 20):
     """Rank 0 counts, and every other rank receives the numbers."""
-    heard = []
+    received = []
     for number in range(until):
         if comm.rank == 0:
-            for other in range(1, comm.size):
-                await comm.send(number, other, 7)
+            for peer in range(1, comm.size):
+                await comm.send(number, peer, 7)
         else:
-            heard.append(await comm.recv(source=0, tag=7))
-    print(node.name, "has heard", len(heard))
-    return heard
+            received.append(await comm.recv(source=0, tag=7))
+    print(node.name, "has received", len(received))
+    return received
 '''
 
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A directory for tests without settings of this suite."""
+    """Return a directory for inner tests, without the settings of this suite."""
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     return pytester
 
 
-def only(pytester: pytest.Pytester) -> Path:
-    """The folder of the one test that has failed."""
+def artefacts_of_failure(pytester: pytest.Pytester) -> Path:
+    """Return the folder of the only failed test."""
     (folder,) = (pytester.path / "testbed-artefacts").iterdir()
     return folder
 
 
-def test_a_program_runs_on_the_cluster_that_the_marker_asks_for(suite: pytest.Pytester) -> None:
+def test_a_program_runs_on_the_markers_cluster(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         PROGRAM
         + """
@@ -131,7 +131,7 @@ def test_own(cluster):
     result.assert_outcomes(passed=9)
 
 
-def test_only_a_parameter_of_that_very_name_replaces_the_protocols_of_the_option(suite: pytest.Pytester) -> None:
+def test_only_a_parameter_named_protocol_replaces_the_options_protocols(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import pytest
@@ -179,17 +179,17 @@ def test_fails(cluster):
 """
     )
     suite.runpytest("--testbed-mode=sim").assert_outcomes(failed=1)
-    assert "caf\\udce9 is not there" in (only(suite) / "report.txt").read_text()
+    assert "caf\\udce9 is not there" in (artefacts_of_failure(suite) / "report.txt").read_text()
 
 
-def test_artefacts_of_a_long_name_in_another_alphabet_are_kept(suite: pytest.Pytester) -> None:
+def test_artefacts_of_a_long_non_ascii_name_are_kept(suite: pytest.Pytester) -> None:
     name = f"test_{90 * chr(0x7DE8)}"  # of three bytes each; a folder's name has 255 at most
     suite.makepyfile(f"import pytest\n@pytest.mark.cluster('star-2')\ndef {name}(cluster):\n    assert not cluster\n")
     suite.runpytest("--testbed-mode=sim").assert_outcomes(failed=1)
-    assert name in (only(suite) / "report.txt").read_text()
+    assert name in (artefacts_of_failure(suite) / "report.txt").read_text()
 
 
-def test_faults_during_the_programs_are_a_parameter(suite: pytest.Pytester) -> None:
+def test_a_scenario_or_companion_can_be_a_parameter(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         PROGRAM
         + """
@@ -242,7 +242,7 @@ def test_storm(cluster, scenario):
     result.stdout.fnmatch_lines(["E *missing.toml*"])
 
 
-def test_a_test_that_this_machine_cannot_run_is_skipped_with_its_reason_or_fails(suite: pytest.Pytester) -> None:
+def test_a_test_with_an_unmet_requirement_is_skipped_or_fails_with_the_reason(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import pytest
@@ -287,9 +287,9 @@ def test_right(cluster):
     )
     result = suite.runpytest("--testbed-mode=sim", "--pcap-on-failure")
     result.assert_outcomes(failed=1, passed=1)
-    folder = only(suite)
+    folder = artefacts_of_failure(suite)
     result.stdout.fnmatch_lines([f"artefacts: {folder}", f"testbed: *::test_wrong?sim?: {folder}"])
-    paths_present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    artefacts = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert {
         "report.txt",
         "description.toml",
@@ -298,11 +298,11 @@ def test_right(cluster):
         "runs/1/result.json",
         "runs/1/logs/n2.log",
         "runs/1/capture.pcapng",
-    } <= paths_present
+    } <= artefacts
     assert "assert" in (folder / "report.txt").read_text()
-    assert "n2 has heard 20" in (folder / "runs/1/logs/n2.log").read_text()
-    command_again = json.loads((folder / "environment.json").read_text())["again"]
-    completed = subprocess.run(command_again, shell=True, cwd=suite.path, capture_output=True, text=True, check=False)
+    assert "n2 has received 20" in (folder / "runs/1/logs/n2.log").read_text()
+    repeat_command = json.loads((folder / "environment.json").read_text())["again"]
+    completed = subprocess.run(repeat_command, shell=True, cwd=suite.path, capture_output=True, text=True, check=False)
     assert "1 failed" in completed.stdout
 
 

@@ -1,5 +1,7 @@
-"""A test that passes on a deviating network: it fails, is skipped, is expected to fail, or passes with the reason
-in its report. The verdicts are imposed on simulated runs here; tests/live/test_verdicts_of_tests_live.py has real ones."""
+"""Outcomes of a passing test on an invalid or degraded network: failed, skipped, xfailed, or passed with the reason.
+
+The verdicts of simulated runs are patched here; tests/live/test_verdicts_of_tests_live.py has real ones.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def found(cluster, grade):
     cluster.verdicts.append(verdict_of([finding]))
 """
 
-EACH = (
+TEST_OF_EACH_GRADE = (
     HEAD
     + """
 @pytest.mark.cluster("star-2")
@@ -37,7 +39,7 @@ REASON = "relay gap: 7 ns (the relay died and was started again)"
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A directory for tests without settings of this suite."""
+    """Return a directory for inner tests, without the settings of this suite."""
     pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     return pytester
 
@@ -46,10 +48,10 @@ def run(suite: pytest.Pytester, *options: str) -> pytest.RunResult:
     return suite.runpytest("--testbed-mode=sim", *options)
 
 
-def test_a_test_on_an_invalid_network_fails_and_one_on_a_degraded_network_passes_both_with_the_reason(
+def test_a_test_fails_on_an_invalid_network_and_passes_on_a_degraded_one_with_the_reason(
     suite: pytest.Pytester,
 ) -> None:
-    suite.makepyfile(EACH)
+    suite.makepyfile(TEST_OF_EACH_GRADE)
     result = run(suite, "-rA", "--junitxml=junit.xml")
     result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(
@@ -84,7 +86,7 @@ def test_a_test_on_an_invalid_network_fails_and_one_on_a_degraded_network_passes
 def test_options_and_the_ini_file_decide_the_outcome(
     suite: pytest.Pytester, action: str, outcomes: dict[str, int]
 ) -> None:
-    suite.makepyfile(EACH)
+    suite.makepyfile(TEST_OF_EACH_GRADE)
     result = run(suite, f"--testbed-on-invalid={action}", f"--testbed-on-degraded={action}", "-rsx")
     result.assert_outcomes(**outcomes)
     if action in ("skip", "xfail"):
@@ -93,7 +95,7 @@ def test_options_and_the_ini_file_decide_the_outcome(
     run(suite).assert_outcomes(**outcomes)
 
 
-def test_the_marker_overrides_the_option_and_markers_add_up(suite: pytest.Pytester) -> None:
+def test_the_marker_overrides_the_option_and_nearer_markers_override_others(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """
@@ -166,13 +168,13 @@ def test_skips_the_test(cluster):
 
 
 def test_a_strict_run_skips_nothing(suite: pytest.Pytester) -> None:
-    suite.makepyfile(EACH)
+    suite.makepyfile(TEST_OF_EACH_GRADE)
     result = run(suite, "--testbed-on-invalid=skip", "--testbed-strict")
     result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(['on_invalid="skip" is set, but --testbed-strict turns skips into failures'])
 
 
-def test_an_inexpressible_value_is_explained(suite: pytest.Pytester) -> None:
+def test_an_invalid_outcome_is_an_error_with_the_valid_ones(suite: pytest.Pytester) -> None:
     suite.makepyfile('import pytest\n@pytest.mark.cluster("star-2", on_invalid="pass")\ndef test_it(cluster): ...\n')
     result = run(suite)
     result.assert_outcomes(errors=1)

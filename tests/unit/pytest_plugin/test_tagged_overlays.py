@@ -1,4 +1,4 @@
-"""The fixture's cluster: injections by tag into a simulated one, and unknown names."""
+"""Overlays of a simulated cluster by tag, and unknown attributes of the fixture's cluster."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def losses(*overlays: Overlay) -> list[tuple[float, float]]:
     return [(link.forward.loss, link.backward.loss) for link in resolve(apply_overlays(STAR, overlays)).links]
 
 
-def test_a_tag_selects_all_elements_that_have_it_in_the_direction_of_each() -> None:
+def test_a_tag_selects_the_directions_of_all_its_elements() -> None:
     halves = Impairments(loss=0.5)
     assert losses(Overlay("@client", halves, "out")) == [(0.5, 0.0), (0.5, 0.0), (0.0, 0.0)]
     assert losses(Overlay("@slow", halves)) == [(0.0, 0.0), (0.0, 0.0), (0.5, 0.5)]
 
 
-def test_the_tags_stay_with_the_cluster_that_is_laid_over() -> None:
-    laid = resolve(apply_overlays(STAR, [Overlay("@client", Impairments(loss=0.5))]))
-    assert [node.tags for node in laid.nodes] == [("client",), ("client",), ()]
-    assert laid.links[2].tags == ("slow",)
+def test_a_cluster_with_overlays_keeps_its_tags() -> None:
+    layout = resolve(apply_overlays(STAR, [Overlay("@client", Impairments(loss=0.5))]))
+    assert [node.tags for node in layout.nodes] == [("client",), ("client",), ()]
+    assert layout.links[2].tags == ("slow",)
 
 
 def test_an_unused_tag_is_reported() -> None:
@@ -39,7 +39,7 @@ def test_an_unused_tag_is_reported() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"), [("partition", "; a cluster in namespaces has it as 'cluster.live.partition'"), ("pratition", "")]
 )
-def test_a_method_of_a_running_cluster_is_pointed_out(name: str, hint: str, tmp_path: Path) -> None:
+def test_an_unknown_attribute_names_the_method_of_the_live_cluster(name: str, hint: str, tmp_path: Path) -> None:
     with pytest.raises(AttributeError) as caught:
         getattr(SimulatedCluster(STAR, tmp_path), name)
     assert str(caught.value) == f"the fixture's cluster has no attribute {name!r}{hint}"

@@ -1,4 +1,4 @@
-"""Scenarios as users write them: accepted forms, and errors that list all mistakes."""
+"""Scenarios as users write them: accepted forms, and reports of all errors."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_all_errors_are_reported_at_once_with_the_nearest_name() -> None:
-    problems_found = problems(
+    messages = problems(
         fault(kind='"impair"', on='"n1"', at='"2s"', dealy='"1ms"', loss='"5%"')
         + fault(kind='"flapp"', at='"1s"')
         + fault(kind='"pause"', on='"n1"', at="3", for_='"1s"')
@@ -122,14 +122,14 @@ def test_all_errors_are_reported_at_once_with_the_nearest_name() -> None:
         + fault(kind='"crash"', at='"1s"')
         + "[random]\nkinds = ['flop']\nrate = 0\n"
     )
-    assert problems_found[0].startswith("fault[1]: found unknown key 'dealy'")
-    assert problems_found[0].endswith("did you mean 'delay'?")
-    assert problems_found[1].startswith("fault[2].kind: found 'flapp'")
-    assert problems_found[1].endswith("did you mean 'flap'?")
-    assert problems_found[2].startswith("fault[3].at: found 3, expected a duration")
-    assert problems_found[3].startswith("fault[4]: expected the key 'kind'")
-    assert problems_found[4] == "fault[5]: expected the key 'on'"
-    assert [line.partition(":")[0] for line in problems_found[5:]] == ["random.kinds[1]", "random.rate"]
+    assert messages[0].startswith("fault[1]: found unknown key 'dealy'")
+    assert messages[0].endswith("did you mean 'delay'?")
+    assert messages[1].startswith("fault[2].kind: found 'flapp'")
+    assert messages[1].endswith("did you mean 'flap'?")
+    assert messages[2].startswith("fault[3].at: found 3, expected a duration")
+    assert messages[3].startswith("fault[4]: expected the key 'kind'")
+    assert messages[4] == "fault[5]: expected the key 'on'"
+    assert [line.partition(":")[0] for line in messages[5:]] == ["random.kinds[1]", "random.rate"]
 
 
 @pytest.mark.parametrize(
@@ -229,5 +229,5 @@ def test_random_faults_have_defaults() -> None:
     assert (random_faults.shortest, random_faults.longest, random_faults.seed) == (10 * MILLISECOND, SECOND, None)
 
 
-def test_a_partition_names_its_form() -> None:
+def test_the_summary_of_a_partition_names_its_shape() -> None:
     assert Partition(shape="halves", at=0).what == "partition halves"

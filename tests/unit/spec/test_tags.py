@@ -1,4 +1,4 @@
-"""Tags: declared, validated, written back, and used as selectors."""
+"""Tags of nodes and links: declaration, validation, writing, and selection."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_table_tags_generated_and_listed_elements() -> None:
     assert Description.from_toml(to_toml(description)) == description
 
 
-def test_builders_take_the_same_table() -> None:
+def test_builders_accept_the_table_of_tags() -> None:
     built = Description.star(3, name="x", loss="1%", tags={"client": ["n1", "n2"], "slow": ["n3--s1"]})
     text = """
     name = "x"
@@ -154,7 +154,7 @@ def test_errors_in_the_table_are_reported(table: str, message: str) -> None:
     assert problem.startswith(message)
 
 
-def test_editors_know_tags() -> None:
+def test_the_schema_validates_tags() -> None:
     schema = json_schema()
     jsonschema.validate(tomllib.loads(TEXT), schema)
     jsonschema.validate(tomllib.loads('[generate]\nshape = "star"\nnodes = 3\n[tags]\na = ["n1"]'), schema)
@@ -163,7 +163,7 @@ def test_editors_know_tags() -> None:
             jsonschema.validate(tomllib.loads(text), schema)
 
 
-# Selecting
+# Selection
 
 
 def test_a_tag_selects_the_nodes_and_links_that_have_it() -> None:
