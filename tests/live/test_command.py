@@ -380,7 +380,7 @@ def test_down_without_a_cluster_is_an_error() -> None:
 
 
 def test_a_kernel_datapath_for_a_modelled_switch_is_rejected() -> None:
-    assert_error(testbed("up", "now-1998", "--datapath", "netem"), 3, "Myrinet's switches", "are in the relay")
+    assert_error(testbed("up", "now-1998", "--datapath", "netem"), 3, "links of kind myrinet are in the relay")
 
 
 def test_declared_impairments_are_in_force_unless_excluded() -> None:
