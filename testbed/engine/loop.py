@@ -482,10 +482,11 @@ class Loop:
     def run_woken(self, now: int) -> None:
         """Run the woken tasks and the tasks that they wake, at most `_MAX_BURST` steps."""
         woken = self.woken
-        for _ in range(_MAX_BURST):
+        woken.popleft().call(now)
+        steps = 1
+        while woken and steps < _MAX_BURST:
             woken.popleft().call(now)
-            if not woken:
-                break
+            steps += 1
 
     def _run_virtual(self, clock: VirtualClock) -> None:
         """Run on a virtual clock, without waiting for descriptors."""
