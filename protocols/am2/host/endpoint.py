@@ -290,19 +290,19 @@ class Endpoint:
         an arrived message."""
         if self.bundle.handle():
             return
+        destination = self._destination(index)
         if self.outbox.page is None:
             self.library.driver.fault(self)
-        elif self._destination(index).credits:
+        elif destination.credits:
             if self.outbox.has_room(_REQUEST):
                 return
             self.outbox.request_notification()
         ready = [endpoint.is_ready for endpoint in self.bundle.endpoints]
         if any(ready):
             return  # an endpoint has become resident in this call
-        if self.outbox.page is None or not (self._destination(index).credits and self.outbox.has_room(_REQUEST)):
-            name = self._destination(index).name
+        if self.outbox.page is None or not (destination.credits and self.outbox.has_room(_REQUEST)):
             await self.bundle.next_change(
-                "a credit, or room, to send to endpoint %s of node %s", name.endpoint, name.node
+                "a credit, or room, to send to endpoint %s of node %s", destination.endpoint, destination.node
             )
 
     # Received messages.
