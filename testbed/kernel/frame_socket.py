@@ -27,11 +27,10 @@ from testbed.kernel.packet_options import (
 )
 
 try:
-    from testbed.kernel import native_frames as frames  # of the compiled build
+    from testbed.kernel.native_frames import FrameCalls  # of the compiled build
+    from testbed.kernel.native_frames import FrameCalls as LookingFrameCalls  # no frame costs no exception there
 except ImportError:
-    from testbed.kernel import interpreted_frames as frames  # type: ignore[no-redef]  # the same classes
-
-FrameCalls = frames.FrameCalls
+    from testbed.kernel.interpreted_frames import FrameCalls, LookingFrameCalls
 
 BUFFER: Final = 8 << 20
 """Bytes of frames, including the kernel's overhead for each, that are queued while a program computes."""
@@ -43,9 +42,9 @@ _STAMP_ROOM: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 class FrameSocket:
     """A packet socket for frames of one EtherType on an interface of the caller's network namespace.
 
-    mtu: the interface's, in bytes. Raises OSError if there is no such interface. `next_frame` returns the next frame;
-    None if there is none, or the interface is down. It may read frames ahead: the descriptor only shows pending frames
-    after None was returned.
+    mtu: the interface's, in bytes. looks_often: its process mostly finds no frame, since it looks at other things in
+    turn. Raises OSError if there is no such interface. `next_frame` returns the next frame; None if there is none, or
+    the interface is down. It may read frames ahead: the descriptor only shows pending frames after None was returned.
     """
 
     __slots__ = (
@@ -53,7 +52,9 @@ class FrameSocket:
         "received", "send", "socket",
     )  # fmt: skip
 
-    def __init__(self, device: str, ethertype: int, mtu: int, buffer: int = BUFFER) -> None:
+    def __init__(
+        self, device: str, ethertype: int, mtu: int, buffer: int = BUFFER, *, looks_often: bool = False
+    ) -> None:
         self._device = device
         self._mtu = mtu
         self._receiver_mtus: Mapping[bytes, tuple[str, int]] = {}
@@ -73,7 +74,7 @@ class FrameSocket:
         except BaseException:
             self.socket.close()
             raise
-        calls = FrameCalls(self.socket, self.max_frame)
+        calls = (LookingFrameCalls if looks_often else FrameCalls)(self.socket, self.max_frame)
         self.next_frame: Final[Callable[[], bytes | None]] = calls.receive
         self.close: Final[Callable[[], None]] = calls.close
         self._send: Final[Callable[[Buffer], int]] = calls.send

@@ -266,7 +266,9 @@ def test_reordering_injections_are_rejected() -> None:
 
 @pytest.mark.parametrize("datapath", ["netem", "tc", "direct"])
 def test_datapaths_other_than_the_relay_are_rejected_for_myrinet(datapath: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"'{datapath}' cannot carry this: links of kind myrinet are in the relay"):
+    with pytest.raises(
+        UnsupportedError, match=f"'{datapath}' cannot carry this: links of kind myrinet are in the relay"
+    ):
         crossbar_cluster(*PAIR).up(datapath=datapath)
 
 

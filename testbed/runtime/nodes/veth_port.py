@@ -10,7 +10,7 @@ from typing import Final
 from protocols.core.firmware import Buffer
 from testbed.engine.loop import Loop, Timer
 from testbed.fabric.stop_go import ADDRESS, ASK_INTERVAL, Outlet
-from testbed.kernel.frame_socket import FrameSocket
+from testbed.kernel.frame_socket import BUFFER, FrameSocket
 
 SOCKET_BUFFER_SIZE: Final = 128 << 20
 """Maximum bytes in the buffer of a socket with flow control, with the kernel's overhead for each frame; the kernel allocates
@@ -109,12 +109,12 @@ def make_port(wire: FrameSocket, control_header: bytes) -> VethPort:
     return FlowControlPort(wire, control_header) if control_header else VethPort(wire)
 
 
-def open_socket(device: str, ethertype: int, mtu: int, *, flow_control: bool) -> FrameSocket:
+def open_socket(device: str, ethertype: int, mtu: int, *, flow_control: bool, looks_often: bool = False) -> FrameSocket:
     """Open the packet socket of a NIC. flow_control: the network has back-pressure, so frames are never sent again: the
-    socket's buffer must hold the windows of all senders while a program computes. OSError."""
-    if flow_control:
-        return FrameSocket(device, ethertype, mtu, SOCKET_BUFFER_SIZE)
-    return FrameSocket(device, ethertype, mtu)
+    socket's buffer must hold the windows of all senders while a program computes. looks_often: see `FrameSocket`. Raises
+    OSError."""
+    buffer = SOCKET_BUFFER_SIZE if flow_control else BUFFER
+    return FrameSocket(device, ethertype, mtu, buffer, looks_often=looks_often)
 
 
 class AskTimer:

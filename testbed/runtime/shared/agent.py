@@ -93,7 +93,9 @@ class SharedAgent:
             1 << (config.split_driver.max_in_flight - 1).bit_length(), config.split_driver.descriptors, config.heap
         )
         self._routed = config.adapters[0].routed
-        self._socket = open_socket(config.device, config.ethertype, config.adapters[0].mtu, flow_control=self._routed)
+        self._socket = open_socket(
+            config.device, config.ethertype, config.adapters[0].mtu, flow_control=self._routed, looks_often=True
+        )
         if config.mtus:
             self._socket.count_oversized(config.mtus)
         worker = config.worker

@@ -32,4 +32,12 @@ def native_frames() -> ModuleType:
 
 
 def frame_paths() -> list[ModuleType]:
-    return [interpreted_frames, native_frames()]
+    return [interpreted_frames, _looking_frames(), native_frames()]
+
+
+def _looking_frames() -> ModuleType:
+    """Return the interpreted calls of a process that looks often."""
+    looking = ModuleType("looking_frames")
+    looking.FrameCalls = interpreted_frames.LookingFrameCalls  # type: ignore[attr-defined]
+    looking.Arena = interpreted_frames.Arena  # type: ignore[attr-defined]
+    return looking
