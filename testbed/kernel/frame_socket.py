@@ -15,7 +15,8 @@ from typing import Final
 
 from protocols.core.firmware import Buffer
 from testbed.engine.failures import ETHERNET_HEADER, frame_too_long
-from testbed.kernel.interpreted_frames import HEADROOM
+from testbed.kernel import interpreted_frames
+from testbed.kernel.interpreted_frames import HEADROOM, LookingFrameCalls
 from testbed.kernel.packet_options import (
     DOWN,
     PACKET_IGNORE_OUTGOING,
@@ -27,10 +28,12 @@ from testbed.kernel.packet_options import (
 )
 
 try:
-    from testbed.kernel.native_frames import FrameCalls  # of the compiled build
-    from testbed.kernel.native_frames import FrameCalls as LookingFrameCalls  # no frame costs no exception there
+    from testbed.kernel import native_frames as frames  # of the compiled build
 except ImportError:
-    from testbed.kernel.interpreted_frames import FrameCalls, LookingFrameCalls
+    from testbed.kernel import interpreted_frames as frames  # type: ignore[no-redef]  # the same classes
+
+FrameCalls = frames.FrameCalls
+_has_native_frames: Final = frames is not interpreted_frames
 
 BUFFER: Final = 8 << 20
 """Bytes of frames, including the kernel's overhead for each, that are queued while a program computes."""
@@ -74,7 +77,9 @@ class FrameSocket:
         except BaseException:
             self.socket.close()
             raise
-        calls = (LookingFrameCalls if looks_often else FrameCalls)(self.socket, self.max_frame)
+        # Natively a receive without a frame costs no exception.
+        looks_first = looks_often and not _has_native_frames
+        calls = (LookingFrameCalls if looks_first else FrameCalls)(self.socket, self.max_frame)
         self.next_frame: Final[Callable[[], bytes | None]] = calls.receive
         self.close: Final[Callable[[], None]] = calls.close
         self._send: Final[Callable[[Buffer], int]] = calls.send
