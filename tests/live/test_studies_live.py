@@ -69,7 +69,7 @@ async def meet(comm, node, *, number: int = 0, others: int = 0):
         await comm.send(number, 1)
         await comm.recv(source=1)
         (folder / f"met-{number}").touch()
-        while len(list(folder.glob("met-*"))) < others and time.monotonic() < deadline:
+        while len(list(folder.glob("met-*"))) < others + 1 and time.monotonic() < deadline:
             time.sleep(0.005)
         (folder / f"runs-{number}").unlink()
     else:
