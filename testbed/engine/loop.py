@@ -28,9 +28,10 @@ from heapq import heappop, heappush
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar, overload
 
+from testbed.engine.coroutines import sleeper
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import stack_frames
-from testbed.engine.waitables import CancelledError, DeadlockError, Until
+from testbed.engine.waitables import CancelledError, DeadlockError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -189,6 +190,8 @@ class Loop:
         """poll_time: nanoseconds that a poll takes on a virtual clock, more than 0."""
         self.now: Final = waiter.now
         """Returns the time, in integer nanoseconds of the waiter's clock."""
+        self.sleep: Final = sleeper(waiter.now)
+        """``await loop.sleep(nanoseconds)``; 0 lets everything run that is due now."""
         self.current: Task[Any] | None = None
         """The task that runs or ran last."""
         self.in_task = False
@@ -329,13 +332,6 @@ class Loop:
         self._is_extended = True
         self._set_internal(self._poll_timer, until)
         return True
-
-    def sleep(self, nanoseconds: int) -> Until:
-        """Sleep: ``await loop.sleep(ns)``; 0 lets everything run that is due now."""
-        return Until(self.now() + nanoseconds)
-
-    def sleep_until(self, when: int) -> Until:
-        return Until(when)
 
     async def timeout(self, nanoseconds: int, awaitable: Awaitable[T]) -> T:
         """Await with a timeout; return the result. After the timeout the awaitable is interrupted where it waits, as by

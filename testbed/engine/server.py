@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Final
 
 from protocols.core.host_work import COMPUTE, POLL, SWITCH
+from testbed.engine.coroutines import until
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.waitables import Until
 
 _NS_PER_SECOND: Final = 10**9
 _NO_PROGRAM: Final = -1  # no specific program
@@ -57,12 +57,12 @@ class Server:
         self.free = finish = start + cost
         return finish
 
-    def use(self, cost: int) -> Until:
+    def use(self, cost: int) -> Awaitable[None]:
         """Reserve, and wait until the job is done: ``await server.use(cost)``. The job stays reserved if the task is
         interrupted while it waits."""
         if self._loop is None:
             raise RuntimeError(f"server {self.name!r} has no loop: tasks cannot use it, only reserve()")
-        return Until(self.reserve(self._loop.now(), cost))
+        return until(self.reserve(self._loop.now(), cost))
 
     def utilisation(self, now: int) -> float:
         """Return the share of the time until now in which the server was busy."""
@@ -211,10 +211,10 @@ class Core(Server):
             share = min(cost, self.timeslice) if self.programs > 1 and self.timeslice else cost
             stolen = self._stolen
             end = self.spend(self._loop.now(), share, COMPUTE, program)
-            await Until(end)
+            await until(end)
             while self._stolen > stolen:  # preempted by the kernel
                 end, stolen = end + self._stolen - stolen, self._stolen
-                await Until(end)
+                await until(end)
             cost -= share
             if cost <= 0:
                 return

@@ -15,7 +15,8 @@ from heapq import heappush
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from testbed.engine.tracebacks import Stacked, await_chain, program_line, suspended_frames
+from testbed.engine.coroutines import await_chain, suspended_frames
+from testbed.engine.tracebacks import Stacked, program_line
 from testbed.engine.waitables import Awaited, CancelledError, Event, Waitable
 
 if TYPE_CHECKING:

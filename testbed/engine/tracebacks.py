@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from testbed.errors import FirmwareError, TestbedError
-
-T = TypeVar("T")
 
 _ROOT: Final = __file__.removesuffix("testbed/engine/tracebacks.py")
 _PACKAGE_FOLDERS: Final = (f"{_ROOT}testbed/", f"{_ROOT}protocols/", "testbed/", "protocols/")
@@ -69,33 +67,6 @@ def stack_frames(innermost: FrameType | None) -> list[FrameType]:
         frames.append(innermost)
         innermost = innermost.f_back
     return frames[::-1]
-
-
-def suspended_frames(awaited: Awaitable[object] | None) -> list[FrameType]:
-    """Return the frames of a coroutine that waits, or has not started, the innermost last."""
-    kinds = ("cr_frame", "gi_frame", "ag_frame")
-    frames = [getattr(coroutine, kind, None) for coroutine in await_chain(awaited) for kind in kinds]
-    return [frame for frame in frames if isinstance(frame, FrameType)]
-
-
-def await_chain(awaited: Awaitable[object] | None) -> list[object]:
-    """Return a waiting coroutine, the coroutine that it awaits, and so on."""
-    chain: list[object] = []
-    coroutine: object = awaited
-    while coroutine is not None:
-        chain.append(coroutine)
-        inner = (getattr(coroutine, name, None) for name in ("cr_await", "gi_yieldfrom", "ag_await"))
-        coroutine = next(filter(None, inner), None)
-    return chain
-
-
-async def with_readable_stack(start: Callable[[], Awaitable[T]], ended: Callable[[], object]) -> T:
-    """Run a program: await what `start` returns, and call `ended` when it has ended. The program's stack can be read through
-    this coroutine, since this module is not compiled; a compiled coroutine hides what it awaits."""
-    try:
-        return await start()
-    finally:
-        ended()
 
 
 def program_line(frames: Sequence[FrameType]) -> str:

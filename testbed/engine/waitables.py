@@ -25,18 +25,6 @@ class Awaited(Protocol):
         ...
 
 
-class Until:
-    """Wait until a time: ``await Until(when)``, in nanoseconds of the loop's clock. For one task."""
-
-    __slots__ = ("_when",)
-
-    def __init__(self, when: int) -> None:
-        self._when = when
-
-    def __await__(self) -> Generator[int, None, None]:
-        yield self._when
-
-
 class CancelledError(BaseException):
     """Raised in a task where it waits, to end it. A BaseException, so that ``except Exception`` does not catch it."""
 

@@ -20,9 +20,10 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import IDEAL, Profile
+from testbed.engine.coroutines import with_readable_stack
 from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.tasks import Task, Work
-from testbed.engine.tracebacks import program_line, with_readable_stack
+from testbed.engine.tracebacks import program_line
 from testbed.engine.waitables import DeadlockError
 from testbed.errors import NotFoundError, TestbedError
 from testbed.fabric.interface import Fabric, Receive, discard

@@ -15,6 +15,7 @@ from testbed.cluster import removal
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.agents import agents
 from testbed.controller.verdict.verdicts import Grade
+from testbed.engine.coroutines import until
 from testbed.errors import UnsupportedError
 from testbed.fabric.myrinet.route import append_crc
 from testbed.runtime.nodes.run_orders import Program, ProgramNode
@@ -57,7 +58,7 @@ def ring() -> Cluster:
 
 async def send_clockwise(endpoint: SourceRouteEndpoint, node: ProgramNode) -> list[int]:
     """Send to the second node clockwise, all nodes at once: each frame occupies the cable that another one needs."""
-    await node.loop.sleep_until((node.loop.now() // SECOND + 1) * SECOND)
+    await until((node.loop.now() // SECOND + 1) * SECOND)
     endpoint.send_along(relative_route(1, -1, -2), 1, 1400)
     await node.loop.sleep(2 * SECOND)
     endpoint.send_along(relative_route(0))

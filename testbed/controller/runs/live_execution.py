@@ -16,6 +16,7 @@ from testbed.controller.runs.agents import Placement, agents
 from testbed.controller.runs.execution import Execution, Plan, run_rank
 from testbed.controller.runs.folders import RepetitionFiles
 from testbed.controller.verdict.counter_snapshots import switch_counts, switch_counts_since
+from testbed.engine.coroutines import until
 from testbed.engine.tasks import Task, Work
 from testbed.runtime.nodes.dilated_host import Lateness
 from testbed.runtime.nodes.node_run import Run
@@ -151,7 +152,7 @@ class ModelClock:
         return self._model.core.busy
 
     async def sleep(self, nanoseconds: int) -> None:
-        await self._loop.sleep_until(self.now() + nanoseconds)
+        await until(self.now() + nanoseconds)
 
 
 def lateness_notes(lateness: Iterable[Lateness], factor: int) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from protocols.core.firmware import Host
 from testbed.controller.runs.execution import Closable, Execution, Plan, ProgressCallback, RunTimeoutError, run_rank
 from testbed.controller.runs.folders import RepetitionFiles
 from testbed.controller.verdict.verdicts import Grade, Verdict
+from testbed.engine.coroutines import until
 from testbed.engine.loop import Loop
 from testbed.engine.server import usages_of
 from testbed.engine.tasks import Task, Work
@@ -214,7 +215,7 @@ class _CoreClock(_SimClock):
         self.sleep = self._sleep
 
     async def _sleep(self, nanoseconds: int) -> None:
-        await self._loop.sleep_until(self._node.reached() + nanoseconds)
+        await until(self._node.reached() + nanoseconds)
 
 
 class _Output(io.TextIOBase):

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from protocols.core.completion import Completion
+from testbed.engine.coroutines import until
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.queues import Queue
 from testbed.engine.tasks import Task
@@ -23,7 +24,7 @@ def test_a_task_sleeps_exactly_as_long_as_requested_and_returns_its_result(loop:
         times = [loop.now()]
         await loop.sleep(7)
         times.append(loop.now())
-        await loop.sleep_until(100)
+        await until(100)
         return [*times, loop.now()]
 
     assert loop.complete(main()) == [0, 7, 100]

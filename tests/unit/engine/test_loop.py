@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.tracebacks import program_line
+from testbed.engine.waitables import Event
 
 
 class VirtualWaiter:
@@ -230,6 +231,6 @@ def test_an_error_that_ends_the_run_cancels_all_tasks() -> None:
 def test_a_task_of_an_awaitable_other_than_a_coroutine_is_rejected() -> None:
     loop = Loop(VirtualClock())
     with pytest.raises(
-        TypeError, match="task 'pause' needs a coroutine, got Until: call an 'async def' that awaits it"
+        TypeError, match="task 'pause' needs a coroutine, got Event: call an 'async def' that awaits it"
     ):
-        loop.spawn(loop.sleep(5), "pause")  # type: ignore[arg-type]
+        loop.spawn(Event("a turn"), "pause")  # type: ignore[arg-type]
