@@ -341,7 +341,11 @@ class Fields:
 
     def is_routed(self, ethertype: int) -> bool:
         """Whether a source route may precede a header of an EtherType."""
-        return any(header.routed and header.number == ethertype for header in self._headers.values())
+        return ethertype in self.routed_ethertypes()
+
+    def routed_ethertypes(self) -> set[int]:
+        """Return the EtherTypes whose headers a source route may precede."""
+        return {header.number for header in self._headers.values() if header.routed}
 
     def flow_fields(self) -> dict[tuple[int, bytes], tuple[str, ...]]:
         """Return the names of the fields of each registered flow key, by EtherType and the header's first bytes."""

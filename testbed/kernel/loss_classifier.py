@@ -349,6 +349,7 @@ def try_classifier(route: RouteSocket, index: int) -> None:
 
 
 def _flow_keys(fields: Fields) -> Iterator[FlowKey]:
+    routed = fields.routed_ethertypes()
     for (ethertype, begins), names in sorted(fields.flow_fields().items()):
         if len(names) + bool(begins) > MAX_KEY_FIELDS:
             raise UnsupportedError(
@@ -358,7 +359,7 @@ def _flow_keys(fields: Fields) -> Iterator[FlowKey]:
             raise UnsupportedError(f"the headers of 0x{ethertype:04x} are distinguished by more than {WORD} bytes")
         if names or begins:
             guarded = tuple(_guarded(fields, fields[name], ethertype) for name in names)
-            yield FlowKey(ethertype, guarded, begins, fields.is_routed(ethertype))
+            yield FlowKey(ethertype, guarded, begins, ethertype in routed)
 
 
 def _guarded(fields: Fields, field: Field, ethertype: int) -> GuardedField:

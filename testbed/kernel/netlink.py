@@ -177,15 +177,17 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, memoryview]]:
         offset += (length + 3) & ~3
 
 
-def attributes(view: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Iterate over the attributes (type without its flag bits, payload) of a netlink message's tail."""
-    offset = 0
-    while offset + 4 <= len(view):
-        length, kind = _ATTRIBUTE.unpack_from(view, offset)
+def attributes(view: memoryview) -> list[tuple[int, memoryview]]:
+    """Return the attributes (type without its flag bits, payload) of a netlink message's tail."""
+    found = []
+    unpack, offset, last = _ATTRIBUTE.unpack_from, 0, len(view) - _ATTRIBUTE.size
+    while offset <= last:
+        length, kind = unpack(view, offset)
         if length < 4:
             raise OSError(errno.EBADMSG, "netlink: an attribute shorter than its header")
-        yield kind & 0x3FFF, view[offset + 4 : offset + length]
+        found.append((kind & 0x3FFF, view[offset + 4 : offset + length]))
         offset += (length + 3) & ~3
+    return found
 
 
 def nested(view: memoryview, *path: int) -> memoryview | None:

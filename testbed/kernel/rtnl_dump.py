@@ -153,6 +153,15 @@ def interfaces(route: RouteSocket) -> list[Interface]:
     return [_interface(entry) for entry in route.dump(RTM_GETLINK, bytes(_LINK.size))]
 
 
+def counters(route: RouteSocket) -> dict[str, Counters]:
+    """Read the counters of all interfaces of the namespace by name. Cheaper than `interfaces`."""
+    by_name = {}
+    for entry in route.dump(RTM_GETLINK, bytes(_LINK.size)):
+        values = dict(attributes(entry[_LINK.size :]))
+        by_name[text(values[IFLA_IFNAME])] = _counters(values[IFLA_STATS64])
+    return by_name
+
+
 def any_settles(route: RouteSocket) -> bool:
     """Whether an interface of the namespace has a carrier that the kernel's link watch has not noticed yet: it drops what it
     is to send. Cheaper than `interfaces`, since a change of a cluster asks several times for all interfaces."""

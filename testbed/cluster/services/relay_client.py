@@ -17,7 +17,7 @@ from testbed.cluster.records.state import State, Store
 from testbed.errors import KernelError
 from testbed.kernel.filesystem import remove_file, replace_file
 from testbed.kernel.processes import wait_until_gone
-from testbed.kernel.rtnl_dump import interfaces
+from testbed.kernel.rtnl_dump import counters
 from testbed.runtime import event_log
 from testbed.runtime.calls import CALL_TIMEOUT, NotListeningError, call
 from testbed.runtime.relay.orders import Orders, RelayPaths
@@ -99,11 +99,8 @@ class Replugging:
     def _read_lost(self) -> dict[str, int]:
         """Read the number of frames lost at each wire-side interface: those that no protocol accepted, and those that could
         not be sent."""
-        wire_interfaces = interfaces(self._executor.open(namespace_names.WIRE).route)
-        return {
-            interface.name: interface.counters.rx_unclaimed + interface.counters.tx_dropped
-            for interface in wire_interfaces
-        }
+        of_interfaces = counters(self._executor.open(namespace_names.WIRE).route)
+        return {name: counts.rx_unclaimed + counts.tx_dropped for name, counts in of_interfaces.items()}
 
 
 def _increase(before: Mapping[str, int], after: Mapping[str, int], names: Iterable[str]) -> int:

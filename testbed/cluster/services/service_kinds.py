@@ -16,7 +16,7 @@ from testbed.errors import ConflictError, TestbedError, reason_of
 from testbed.kernel import daemons, locks, namespaces, processes
 from testbed.kernel.filesystem import remove_file
 from testbed.kernel.netlink import RouteSocket
-from testbed.kernel.rtnl_dump import interfaces
+from testbed.kernel.rtnl_dump import counters
 from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.runtime.supervision import service_keys, service_lock
 
@@ -98,11 +98,7 @@ class RelayProcesses:
         """
         orders = self._paths.read_orders() or Orders(0)
         names = {name for link in orders.share(key).links for name in link.receive_interfaces}
-        return {
-            interface.name: interface.counters.rx_unclaimed
-            for interface in interfaces(self._route)
-            if interface.name in names
-        }
+        return {name: counts.rx_unclaimed for name, counts in counters(self._route).items() if name in names}
 
     def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
         return {

@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +71,8 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
                 end_all(directory)  # services of a killed supervisor
                 return None
             locks.make(supervisor_lock(directory))
+            if orders.links:  # load the relay's code before the fork: once for all injections of this process
+                import_module("testbed.runtime.relay.process")
             supervisor = _Supervisor(store, state)
             with contextlib.suppress(locks.LockedError):
                 return daemons.start(
