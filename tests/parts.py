@@ -38,9 +38,9 @@ _ALONE = tuple(_HERE / name for name in ("semantics", "vm"))
 _LONGEST = tuple(
     _HERE / name
     for name in (
-        "live/test_tutorial.py", "live/test_documentation.py", "live/test_datapath_changes.py", "live/test_command.py",
-        "live/test_splices.py", "live/test_check.py", "live/test_top_web.py", "live/test_spread_faults.py",
-        "live/test_relay.py", "live/test_plugin_live.py", "live/test_inject.py", "live/test_converge.py",
+        "live/test_tutorial.py", "live/test_splices.py", "live/test_documentation.py", "live/test_relay.py",
+        "live/test_command.py", "live/test_plugin_live.py", "live/test_top_web.py", "live/test_datapath_changes.py",
+        "live/test_check.py", "live/test_spread_faults.py", "live/test_inject.py", "live/test_converge.py",
         "live/test_spread_clusters.py", "live/test_plugin_machines.py", "live/test_machines_check.py",
         "live/test_machines_benchmark.py", "live/test_collectives_benchmark.py", "live/test_via_benchmark.py",
         "live/test_am2_benchmark.py", "live/test_inline_benchmark.py", "live/test_benchmarks.py",
@@ -55,7 +55,8 @@ _LONGEST = tuple(
         "sim/test_am2_swarm.py", "sim/test_swarm.py", "sim/test_request_swarm.py", "sim/test_via_swarm.py",
     )
 )  # fmt: skip
-"""Files that take longest. They run first, so that no process has one left when the others have ended."""
+"""Files that take longest. They run first, so that no process has one left when the others have ended; those that mostly
+wait run beside those that mostly work."""
 
 _TITLES = {"beside": "beside each other", "live": "live, beside each other", "alone": "alone", "": "all"}
 _OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed")
