@@ -78,7 +78,8 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     seed = config.getoption("--hypothesis-seed", None)
-    return [f"seed: --hypothesis-seed={seed}" if seed else "seed: fixed (TESTBED_LONG=1 draws a new one)"]
+    third = [f"third: TESTBED_THIRD={parts.THIRD} draws the files that run interpreted, too"] if parts.THIRD else []
+    return [f"seed: --hypothesis-seed={seed}" if seed else "seed: fixed (TESTBED_LONG=1 draws a new one)", *third]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -2,23 +2,25 @@
 
 beside: tests that run in parallel processes. live: parallel too; each process has a sandbox, and waits more than it
 works. alone: one test at a time: those marked ``alone``, which measure time or memory, files with that mark, and tests
-that share clusters. compiled: those of the first two parts that run compiled modules most, for the compiled build. Where
-that part follows, TESTBED_THIRD says so: then the interpreted parts run a third of its tests, and none of those that take
-longest.
+that share clusters. Where the parts also run on the compiled build, TESTBED_THIRD is a seed: the interpreted parts then
+run the unit tests, the files of a third of the others, drawn with it, and the tests that compiled code does not permit.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import random
 import resource
-import zlib
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from protocols.core.compiled_build import build
+
 PART = os.environ.get("TESTBED_PART", "")
-THIRD = bool(os.environ.get("TESTBED_THIRD"))
+THIRD = os.environ.get("TESTBED_THIRD", "")
 SUMMARY = os.environ.get("TESTBED_SUMMARY", "")
 """A file to which a part adds the lines of its summary, so that ``ci/test`` can repeat them at the end."""
 
@@ -29,27 +31,16 @@ GROWTH = 50_000_000
 """Bytes by which a process of the tests may grow before its garbage is collected."""
 
 _HERE = Path(__file__).parent
+_UNIT = _HERE / "unit"
 _LIVE = _HERE / "live"
 _ALONE = tuple(_HERE / name for name in ("semantics", "vm"))
-_COMPILED = tuple(
-    _HERE / name
-    for name in (
-        "unit/engine", "unit/fabric", "unit/fates", "unit/nic", "unit/protocols", "unit/runtime",
-        "unit/suite/test_build_kind.py", "sim",
-        "live/test_am2_on_myrinet.py", "live/test_atm_live.py", "live/test_live_runs.py", "live/test_parity_live.py",
-        "live/test_receive_queues.py", "live/test_relay_gso.py", "live/test_replays_live.py",
-        "live/test_restarted_peers.py", "live/test_shared_runs.py", "live/test_stalls_live.py",
-    )
-)  # fmt: skip
-_NOT_COMPILED = tuple(_HERE / "unit" / "protocols" / name for name in ("test_codec.py", "test_scapy_codec.py"))
-"""Files of `_COMPILED` that are left out: they take long, and run generated code and Scapy, which are not compiled."""
 
 _LONGEST = tuple(
     _HERE / name
     for name in (
-        "live/test_tutorial.py", "live/test_documentation.py", "live/test_datapath_changes.py", "live/test_command.py",
-        "live/test_splices.py", "live/test_check.py", "live/test_top_web.py", "live/test_spread_faults.py",
-        "live/test_relay.py", "live/test_plugin_live.py", "live/test_inject.py", "live/test_converge.py",
+        "live/test_tutorial.py", "live/test_splices.py", "live/test_documentation.py", "live/test_relay.py",
+        "live/test_command.py", "live/test_plugin_live.py", "live/test_top_web.py", "live/test_datapath_changes.py",
+        "live/test_check.py", "live/test_spread_faults.py", "live/test_inject.py", "live/test_converge.py",
         "live/test_spread_clusters.py", "live/test_plugin_machines.py", "live/test_machines_check.py",
         "live/test_machines_benchmark.py", "live/test_collectives_benchmark.py", "live/test_via_benchmark.py",
         "live/test_am2_benchmark.py", "live/test_inline_benchmark.py", "live/test_benchmarks.py",
@@ -64,25 +55,30 @@ _LONGEST = tuple(
         "sim/test_am2_swarm.py", "sim/test_swarm.py", "sim/test_request_swarm.py", "sim/test_via_swarm.py",
     )
 )  # fmt: skip
-"""Files that take longest. They run first, so that no process has one left when the others have ended."""
+"""Files that take longest. They run first, so that no process has one left when the others have ended; those that mostly
+wait run beside those that mostly work."""
 
-_TITLES = {"beside": "beside each other", "live": "live, beside each other", "alone": "alone", "": "all",
-           "compiled": "on the compiled build"}  # fmt: skip
+_TITLES = {"beside": "beside each other", "live": "live, beside each other", "alone": "alone", "": "all"}
 _OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed")
 
 
-def _is_for_compiled(path: Path) -> bool:
-    return _is_in(path, _COMPILED) and path not in _NOT_COMPILED
+@cache
+def _drawn() -> frozenset[Path]:
+    """Files of other tests than the unit tests that the interpreted parts run: a third. A file is drawn as a whole, since
+    its tests share clusters."""
+    others = [path for path in _HERE.rglob("test_*.py") if not path.is_relative_to(_UNIT)]
+    others.sort(key=lambda path: random.Random(f"{THIRD} {path.relative_to(_HERE)}").random())
+    return frozenset(others[: round(len(others) / 3)])
+
+
+def _is_drawn(path: Path) -> bool:
+    """Whether the interpreted parts run all tests of a file."""
+    return not THIRD or path.is_relative_to(_UNIT) or path in _drawn()
 
 
 def _is_for_compiled_only(item: pytest.Item) -> bool:
-    """Return whether the interpreted parts leave a test to the compiled one: those that take longest, and of the others two
-    thirds, the same each time."""
-    if not THIRD or not _is_for_compiled(item.path):
-        return False
-    if any("interpreted" in marker.args for marker in item.iter_markers("requires")):
-        return False
-    return item.path in _LONGEST or zlib.crc32(item.nodeid.encode()) % 3 != 0
+    requirements = (name for marker in item.iter_markers("requires") for name in marker.args)
+    return not _is_drawn(item.path) and "interpreted" not in requirements
 
 
 def part_of(item: pytest.Item) -> str:
@@ -97,23 +93,22 @@ def is_left_out(path: Path, config: pytest.Config) -> bool:
     is."""
     if not PART or config.args_source is pytest.Config.ArgsSource.ARGS:
         return False
-    if PART == "beside":
-        return path in (*_ALONE, _LIVE)
-    if PART == "live":
-        return path.is_relative_to(_HERE) and path != _HERE and not path.is_relative_to(_LIVE)
-    if PART == "compiled":
-        return path.suffix == ".py" and path.name.startswith("test_") and not _is_for_compiled(path)
-    return path.suffix == ".py" and not _is_in(path, _ALONE) and "mark.alone" not in path.read_text()
+    if PART == "beside" and path in (*_ALONE, _LIVE):
+        return True
+    if PART == "live" and path.is_relative_to(_HERE) and path != _HERE and not path.is_relative_to(_LIVE):
+        return True
+    if path.suffix != ".py" or not path.name.startswith("test_"):
+        return False
+    if PART == "alone" and not _is_in(path, _ALONE) and "mark.alone" not in path.read_text():
+        return True
+    return not _is_drawn(path) and '"interpreted"' not in path.read_text()
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of the other parts."""
     if not PART:
         return
-    if PART == "compiled":
-        others = [item for item in items if part_of(item) == "alone" or not _is_for_compiled(item.path)]
-    else:
-        others = [item for item in items if part_of(item) != PART or (PART != "alone" and _is_for_compiled_only(item))]
+    others = [item for item in items if part_of(item) != PART or _is_for_compiled_only(item)]
     config.hook.pytest_deselected(items=others)
     left_out = set(others)
     items[:] = [item for item in items if item not in left_out]
@@ -156,7 +151,7 @@ def add_summary(reporter: pytest.TerminalReporter, lines: list[str], peak: int) 
         for outcome in ("failed", "error")
         for report in reporter.stats.get(outcome, ())
     ]
-    head = f"{_TITLES[PART]}: {', '.join(counts) or 'no tests'}; at most {peak / 1e6:,.0f} MB in a process"
+    head = f"{build()}, {_TITLES[PART]}: {', '.join(counts) or 'no tests'}; at most {peak / 1e6:,.0f} MB in a process"
     with Path(SUMMARY).open("a") as file:
         file.write("\n".join([head, *lines, *broken, ""]))
 

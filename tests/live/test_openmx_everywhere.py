@@ -23,6 +23,7 @@ from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Crash, Flap, Reset, Restart, Rule
 from testbed.workloads.form import Comm, Node
+from tests import inner_pytest
 from tests.live.machine_state import Machine
 from tests.live.testbed_command import output, tshark_field
 from tests.live.testbed_command import testbed as command
@@ -221,6 +222,6 @@ def test_a_run_on_shared_nics_transfers_every_size_class() -> None:
 
 
 def test_a_pytest_test_runs_in_both_modes(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    pytester.makeini(inner_pytest.SETTINGS)
     pytester.makepyfile(PYTEST)
     pytester.runpytest("--testbed-mode=both").assert_outcomes(passed=2)

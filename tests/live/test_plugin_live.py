@@ -18,6 +18,7 @@ import pytest
 from testbed import RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.pytest_plugin import requires_marker
+from tests import inner_pytest
 from tests.live.forked_children import LONG
 from tests.live.machine_state import Machine
 from tests.live.ordinary_user import as_user, wait_for_success
@@ -45,7 +46,7 @@ def test_passes(cluster):
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A pytester directory without this project's settings; its clusters are in this test's sandbox."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    pytester.makeini(inner_pytest.SETTINGS)
     return pytester
 
 

@@ -102,10 +102,15 @@ connection.sendall(bytes(range(256)) * 4096)
 
 
 ECHO_COUNT = 15 if LONG else 5
+ADDED = 84
+"""Milliseconds of a round trip to which the underlay's delay has been added."""
 MEASURE_ROUND_TRIPS = f"""
 import socket
 from testbed.kernel.echo import round_trips
-print(round_trips(socket.gethostbyname("n1"), socket.gethostbyname("n6"), {ECHO_COUNT}, 10))
+times = []
+while len(times) < 100 and min(times, default={ADDED}e6) >= {ADDED}e6:  # on a busy machine many are late
+    times += round_trips(socket.gethostbyname("n1"), socket.gethostbyname("n6"), {ECHO_COUNT}, 10)
+print(times)
 """
 
 
@@ -119,9 +124,9 @@ def test_nodes_on_three_machines_communicate_and_run_commands(clean: Lab) -> Non
     try:
         output = execute(clean, "slow", "n1", sys.executable, "-c", MEASURE_ROUND_TRIPS)
         times = [nanoseconds / 1e6 for nanoseconds in json.loads(output)]
-        assert len(times) == ECHO_COUNT
-        # Four directions of 20 ms, including the underlay's delay; added on top, the underlay would make it 84 ms.
-        assert 79.9 <= min(times) < 84
+        assert len(times) >= ECHO_COUNT
+        # Four directions of 20 ms, including the underlay's delay; added on top, it would be in every round trip.
+        assert 79.9 <= min(times) < ADDED
         with clean.at_desk(
             TESTBED, "machines", "exec", "lab.toml", "slow", "n6", "--", sys.executable, "-c", RECEIVER
         ) as receiver:

@@ -22,6 +22,7 @@ from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Rule
 from testbed.workloads.lookup import Form
+from tests import inner_pytest
 from tests.live.testbed_command import output, tshark_field
 from tests.live.testbed_command import testbed as command
 from tests.live.vip_connections import SIZES, VipConnections
@@ -185,6 +186,6 @@ def test_two_scripts_per_node_attach_to_its_nic() -> None:
 
 
 def test_a_pytest_test_runs_in_both_modes(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    pytester.makeini(inner_pytest.SETTINGS)
     pytester.makepyfile(PYTEST)
     pytester.runpytest("--testbed-mode=both").assert_outcomes(passed=2)

@@ -4,11 +4,15 @@ clusters."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from tests import inner_pytest
 
 import_module(
     "testbed.pytest_plugin.cluster_life"
@@ -36,7 +40,7 @@ async def count(comm, node, *, until: int = 20):
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     """Return a directory for inner tests, without the settings of this suite."""
-    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    pytester.makeini(inner_pytest.SETTINGS)
     return pytester
 
 
@@ -89,6 +93,14 @@ def test_a_simulated_node_runs_no_programs(cluster):
     result = suite.runpytest("--testbed-mode=sim", "-v")
     result.assert_outcomes(passed=5)
     assert not (suite.path / "testbed-artefacts").exists()
+
+
+def test_these_tests_pass_started_as_pytest_too() -> None:
+    """Then the plug-in is imported from an editable install, not from the current directory."""
+    test = "test_a_test_runs_once_for_each_mode_protocol_and_cluster"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TESTBED_"))}
+    command = [Path(sys.executable).with_name("pytest"), "-p", "no:cacheprovider", f"{__file__}::{test}"]
+    subprocess.run(command, env=environment, cwd=Path(__file__).parents[3], check=True, stdout=subprocess.PIPE)
 
 
 def test_a_test_runs_once_for_each_mode_protocol_and_cluster(suite: pytest.Pytester) -> None:

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests import inner_pytest
+
 import_module(
     "testbed.pytest_plugin.cluster_life"
 )  # pytester unloads modules that its runs import, unless they are imported before
@@ -40,7 +42,7 @@ REASON = "relay gap: 7 ns (the relay died and was started again)"
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     """Return a directory for inner tests, without the settings of this suite."""
-    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    pytester.makeini(inner_pytest.SETTINGS)
     return pytester
 
 

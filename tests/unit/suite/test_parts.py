@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from protocols.core.compiled_build import build
+
 TESTS = Path(__file__).parents[2]
 
 
@@ -38,12 +40,12 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(suite: Path, *arguments: str, part: str, strict: bool = False, third: bool = False) -> tuple[int, str, str]:
-    """Run a part of the suite; return its exit code, its output, and the common summary."""
+def run(suite: Path, *arguments: str, part: str, strict: bool = False, third: str = "") -> tuple[int, str, str]:
+    """Run a part of the suite; return its exit code, its output, and the common summary. third: seed of the third."""
     summary = suite / "summary"
     environment = {
         **os.environ, "TESTBED_PART": part, "TESTBED_SUMMARY": str(summary), "TESTBED_STRICT": "1" * strict,
-        "TESTBED_THIRD": "1" * third,
+        "TESTBED_THIRD": third,
     }  # fmt: skip
     environment.pop("TESTBED_LONG", None)
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "no:testbed", *arguments]
@@ -63,29 +65,36 @@ def test_each_test_is_in_one_part(suite: Path) -> None:
             assert [f"::{name} PASSED" in output for name in names] == [part == first] * len(names)
     summary = (suite / "summary").read_text()
     for head in ("beside each other: 2 passed", "live, beside each other: 1 passed", "alone: 3 passed"):
-        assert f"{head};" in summary
+        assert f"{build()}, {head};" in summary
 
 
-def test_tests_of_compiled_modules_run_once_more(suite: Path) -> None:
-    (suite / "tests" / "unit" / "engine").mkdir()
-    (suite / "tests" / "unit" / "engine" / "test_loops.py").write_text("def test_loop(): pass\n")
-    _, output, summary = run(suite, part="compiled")
-    assert "::test_loop PASSED" in output
-    assert summary.startswith("on the compiled build: 1 passed;")
+def names_in(output: str) -> set[str]:
+    return {line.split("::")[0] for line in output.splitlines() if " PASSED" in line and "/sim/" in line}
 
 
-def test_a_third_of_its_tests_is_interpreted_where_the_compiled_part_follows(suite: Path) -> None:
+def test_a_seeded_third_of_the_files_is_interpreted_where_all_run_compiled_too(suite: Path) -> None:
     (suite / "tests" / "sim").mkdir()
-    (suite / "tests" / "sim" / "test_runs.py").write_text(
-        "import pytest\n@pytest.mark.parametrize('run', range(90))\ndef test_run(run): pass\n"
-        "@pytest.mark.requires('interpreted')\n@pytest.mark.parametrize('patch', range(9))\ndef test_patch(patch): pass\n"
-    )
-    complete, compiled = run(suite, part="beside")[1], run(suite, part="compiled")[1]
-    third = run(suite, part="beside", third=True)[1]
-    assert [output.count("::test_run[") for output in (complete, compiled)] == [90, 90]
-    assert 20 <= third.count("::test_run[") <= 40
-    assert third.count("::test_patch[") == 9, "those that the compiled part skips"
-    assert third.count("::test_sum PASSED") == 1
+    for number in range(28):
+        (suite / "tests" / "sim" / f"test_run{number}.py").write_text("def test_run(): pass\ndef test_again(): pass\n")
+    outputs = [run(suite, part="beside", third=third)[1] for third in ("1", "1", "2")]
+    third, repeated, other = (names_in(output) for output in outputs)
+    assert 7 <= len(third) <= 10, "a third of 31 files, 28 of which are in this part"
+    assert third == repeated != other
+    assert outputs[0].count("::test_again PASSED") == len(third), "a file is drawn as a whole"
+    for output in outputs:
+        assert output.count("::test_sum PASSED") == 1, "all unit tests are interpreted"
+    assert "third: TESTBED_THIRD=2" in outputs[2]
+
+
+def test_tests_that_compiled_code_does_not_permit_are_interpreted_all(suite: Path) -> None:
+    (suite / "tests" / "sim").mkdir()
+    for number in range(20):
+        (suite / "tests" / "sim" / f"test_run{number}.py").write_text(
+            'import pytest\n@pytest.mark.requires("interpreted")\ndef test_patch(): pass\ndef test_run(): pass\n'
+        )
+    _, output, _ = run(suite, part="beside", third="1")
+    assert output.count("::test_patch PASSED") == 20
+    assert 5 <= output.count("::test_run PASSED") <= 8
 
 
 def test_a_requested_file_of_the_other_part_is_deselected(suite: Path) -> None:
@@ -101,4 +110,4 @@ def test_too_much_memory_fails_a_strict_run_also_one_in_several_processes(suite:
     code, _, summary = run(suite, "--numprocesses=2", part="beside", strict=True)
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "more than 1 (strict: fails)" in summary
-    assert summary.count("beside each other: ") == 2, "one for each run, none of the processes' own"
+    assert summary.count(f"{build()}, beside each other: ") == 2, "one for each run, none of the processes' own"
