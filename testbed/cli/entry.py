@@ -5,11 +5,16 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import sys
+
+_PAUSE = 0.01
+"""Seconds after which a lost Ctrl-C is repeated: the callback that has lost it returns first."""
 
 
 def main() -> None:
     """Run the command."""
+    sys.unraisablehook = _repeat_lost_interrupt
     _open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # where the locale lacks a character, as standard error does
@@ -35,3 +40,16 @@ def _open_standard_streams() -> None:
                 os.close(descriptor)
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode))  # noqa: SIM115  until the process ends
+
+
+def _repeat_lost_interrupt(lost: sys.UnraisableHookArgs) -> None:
+    """Repeat a Ctrl-C whose exception was raised in a finalizer or in a callback of a weak reference (the import system has
+    one), where Python drops it: the command would go on."""
+    if lost.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(lost)
+        return
+    from threading import Timer
+
+    timer = Timer(_PAUSE, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()

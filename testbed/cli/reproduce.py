@@ -91,6 +91,9 @@ def reproduce_command(
         raise click.UsageError("--jobs needs the simulation: on real frames parallel points would delay each other")
     if report is not None:
         require_drawing()
+        from testbed.observe.report.pages import require_writable
+
+        require_writable(report)
     folder = former_folder or _new_folder(systems, asked, output)
     with _continuation_hint(folder.path):
         with step_progress("points measured") as progress:

@@ -306,7 +306,8 @@ def _run_series(
 @click.option("--workloads", is_flag=True, help="List the workloads with their settings, and the protocols.")
 @json_option
 def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
-    """List the runs in results/runs or another directory; with a run's own folder, show its result."""
+    """List the runs in results/runs or another directory, also those of series; with a run's own folder, show its
+    result."""
     if workloads:
         _list_workloads(as_json)
         return
@@ -337,7 +338,7 @@ def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
             ["folder", "cluster", "workload", "protocol", "mode", "seed", "status", "verdict"],
             [
                 [
-                    run.folder.name,
+                    str(run.folder.relative_to(directory)),
                     *(str(run.parameters.get(key, "")) for key in ("cluster", "workload", "protocol", "mode", "seed")),
                     run.status,
                     str((run.result.get("verdict") or {}).get("grade", "")),
@@ -360,7 +361,7 @@ def _list_workloads(as_json: bool) -> None:
     forms = {name: load(WORKLOADS, name) for name in offered(WORKLOADS)}
     summaries = {
         name: {
-            "summary": (form.__doc__ or "").strip().partition("\n")[0],
+            "summary": " ".join((form.__doc__ or "").strip().partition("\n\n")[0].split()),
             "settings": {key.name: None if key.default is MISSING else key.default for key in settings_of(form)},
         }
         for name, form in forms.items()

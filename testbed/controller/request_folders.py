@@ -6,15 +6,20 @@ Files are JSON, written atomically, with a format version.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict, get_type_hints
 
 from testbed.controller.runs.folders import run_environment
 from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError, reason_of
+from testbed.json_text import check, loads
 from testbed.runtime.journal import UnwritableError, write_atomically
 
 FORMAT: Final = 1
+
+
+class _Format(TypedDict):
+    format: int
 
 
 def begin(file: Path, work: str, request: Mapping[str, object]) -> None:
@@ -30,25 +35,34 @@ def begin(file: Path, work: str, request: Mapping[str, object]) -> None:
     write_document(file, {"format": FORMAT, **request, "environment": run_environment()})
 
 
-def resume(file: Path, work: str, keys: Collection[str]) -> dict[str, Any]:
-    """Read a request, and check its format version and that it has `keys`. Raises NotFoundError if the file is missing,
-    UnsupportedError for a newer format, TestbedError for a damaged file."""
+def resume(file: Path, work: str) -> dict[str, Any]:
+    """Read a request, and check its format version. Raises NotFoundError if the file is missing, UnsupportedError for a
+    newer format, TestbedError for a damaged file."""
     request = read_document(file)
     if request is None:
         raise NotFoundError(f"{file.parent} is not the folder of {work}: it has no {file.name}")
-    if not isinstance(request.get("format"), int) or request["format"] > FORMAT:
+    check_document(file, request, _Format)
+    if request["format"] > FORMAT:
         raise UnsupportedError(
-            f"{file.parent} has format {request.get('format')!r}, written by a newer testbed; this one reads up to {FORMAT}"
+            f"{file.parent} has format {request['format']}, written by a newer testbed; this one reads up to {FORMAT}"
         )
-    if missing := [key for key in keys if key not in request]:
-        raise TestbedError(f"{file} is damaged: key {missing[0]!r} is missing")
     return request
+
+
+def check_document(file: Path, document: Mapping[str, object], keys: type) -> None:
+    """Raise TestbedError if a file's document lacks a key of a typed dictionary, or has a value of another type there."""
+    if missing := [key for key in get_type_hints(keys) if key not in document]:
+        raise TestbedError(f"{file} is damaged: key {missing[0]!r} is missing")
+    try:
+        check(document, keys)
+    except ValueError as error:
+        raise TestbedError(f"{file} is damaged: {error}") from error
 
 
 def read_document(file: Path) -> dict[str, Any] | None:
     """Read a JSON object from a file; None if the file does not exist. Raises TestbedError for a damaged file."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

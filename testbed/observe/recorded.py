@@ -125,13 +125,12 @@ def read_run(folder: Path) -> RecordedRun:
 
 
 def runs(path: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Read the runs in a directory, the oldest first, with a sentence for each unreadable run."""
+    """Read the runs in a directory, also those of series, the oldest first, with a sentence for each unreadable run."""
     readable, unreadable = [], []
-    try:
-        folders = sorted(folder for folder in path.iterdir() if (folder / RUN).exists())
-    except OSError:
-        folders = []
-    for folder in folders:
+    folders = {file.parent for file in path.glob(f"*/{RUN}")}
+    of_series = {file.parent for file in path.glob(f"*/*/{RUN}")}
+    folders |= {folder for folder in of_series if folder.parent not in folders}
+    for folder in sorted(folders):
         try:
             readable.append(read_run(folder))
         except TestbedError as error:

@@ -116,8 +116,9 @@ def new_folder(path: Path, study: Study) -> StudyFolder:
 def open_folder(path: Path) -> tuple[StudyFolder, Study]:
     """Open a folder to resume it. Raises NotFoundError if it does not exist, UnsupportedError for a folder of a newer
     version, TestbedError for a damaged folder."""
-    document = resume(path / _STUDY, "a study", ["study"])["study"]
+    request = resume(path / _STUDY, "a study")
     try:
+        document = request["study"]
         study = Study(
             document["name"],
             tuple(document["points"]),

@@ -13,8 +13,10 @@ _PORT = b"pingpong"
 
 
 class ViPingPong(Native[ViaNic]):
-    """Half the round trip between nodes 0 and 1 for messages of each size, in registered memory that is reused. A receive
-    descriptor is posted before each send. count: round trips."""
+    """Half the round trip between nodes 0 and 1 for messages of each size, in registered memory that is reused.
+
+    A receive descriptor is posted before each send. count: round trips.
+    """
 
     protocol = "via"
     supports_restarts = False

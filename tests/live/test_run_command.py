@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -50,7 +51,9 @@ def test_documents_match_the_schema(tmp_path: Path) -> None:
     jsonschema.validate(document, schema_of("run"))
     assert [row["sent"] for row in document["rows"]] == [5] * 4
     jsonschema.validate(json.loads(command("runs", "--json", cwd=tmp_path).stdout), schema_of("runs"))
-    jsonschema.validate(json.loads(command("runs", "--workloads", "--json").stdout), schema_of("workloads"))
+    workloads = json.loads(command("runs", "--workloads", "--json").stdout)
+    jsonschema.validate(workloads, schema_of("workloads"))
+    assert [workload for workload in workloads["workloads"].values() if workload["summary"][-1] != "."] == []
 
 
 def test_a_users_workload_runs_on_a_running_cluster_which_stays_up(tmp_path: Path) -> None:
@@ -153,16 +156,25 @@ def test_an_interrupted_run_keeps_its_measurements_and_leaves_no_cluster(tmp_pat
     assert no_cluster_is_up()
 
 
-def test_several_protocols_and_modes_share_one_table_with_different_columns(tmp_path: Path) -> None:
-    arguments = ("--protocol", "emp,udp", "--mode", "sim,live", "--output", str(tmp_path / "run"))
-    run = command("run", "star-2", "pingpong", *SMALL, *arguments)
+def test_all_stacks_in_both_modes_share_a_table_and_a_report_and_have_a_verdict_each(tmp_path: Path) -> None:
+    """The tables of protocols with different columns are merged."""
+    nics, sockets = ("emp", "am2", "ssam", "via", "openmx"), ("tcp", "udp")
+    stacks = ("--protocol", ",".join(nics + sockets), "--mode", "sim,live", "--output", str(tmp_path / "run"))
+    run = command("run", "star-2", "pingpong", *SMALL, *stacks)
     assert run.returncode in (0, 8), run.stderr
     lines = [line.split() for line in run.stdout.splitlines()]
-    assert [line[:2] for line in lines[:8]] == [
-        ["protocol", "mode"], *[["emp", "sim"]] * 2, *[["emp", "live"]] * 2, *[["udp", "live"]] * 2, ["protocol", "mode"],
-    ]  # fmt: skip
+    made = [*[[nic, mode] for nic in nics for mode in ("sim", "live")], *[[protocol, "live"] for protocol in sockets]]
+    rows, verdicts = lines[1 : 2 * len(made) + 1], lines[2 * len(made) + 2 :]
+    assert [line[:2] for line in rows] == [member for member in made for _ in range(2)]  # two sizes
     assert "asked again" in run.stdout.splitlines()[0]
-    assert [line[:2] for line in lines[8:12]] == [["emp", "sim"], ["emp", "live"], ["udp", "sim"], ["udp", "live"]]
-    assert "not run: " in run.stdout.splitlines()[10]
-    assert (tmp_path / "run" / "report.html").exists()
+    assert lines[2 * len(made) + 1] == ["protocol", "mode", "verdict"]
+    assert [line[:2] for line in verdicts[:14]] == [[name, mode] for name in nics + sockets for mode in ("sim", "live")]
+    refused = [line for line in verdicts[:14] if line[2:4] == ["not", "run:"]]
+    assert [line[:2] for line in refused] == [[protocol, "sim"] for protocol in sockets]
+    assert all(line in refused or line[2:] in (["trusted"], ["degraded"]) for line in verdicts[:14])
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert re.findall(r'<h3 id="run-\d+"><span class="label[^>]*>(\w+) (\w+)</span>', page) == [
+        tuple(member) for member in made
+    ]
+    assert page.count('id="percentiles-title"') == 1
     assert no_cluster_is_up()

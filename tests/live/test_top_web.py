@@ -267,12 +267,15 @@ def test_an_unknown_name_is_marked_as_invalid(page: Browser) -> None:
 def test_a_run_is_shown_with_its_progress_and_links_to_its_report(page: Browser, view: WebView, tmp_path: Path) -> None:
     press(page, "6")
     page.until("document.querySelector('.runs.empty')")
-    run = ["run", "star", "pingpong", "--protocol", "tcp", "--repeat", "3", "--set", "count=200"]
+    run = ["run", "star", "pingpong", "--protocol", "tcp,udp", "--repeat", "3", "--set", "count=200"]
     running = subprocess.Popen([TESTBED, *run], cwd=tmp_path, stdout=subprocess.DEVNULL)
     page.until("document.querySelector('.runs .running')", 60)
     page.until("document.querySelector('.runs li').textContent.includes('repetition')", 60)
     assert running.wait(60) in (0, 8, 9)  # 8, 9: degraded or invalid on a busy machine
     page.until("['trusted', 'degraded', 'invalid'].includes(document.querySelector('.runs .label').textContent)")
+    assert page.evaluate("[...document.querySelectorAll('.runs .what')].map(what => what.title.split('/')[1])") == [
+        "udp-live", "tcp-live",
+    ]  # fmt: skip
     policy = "fetch(document.querySelector('.runs a').href).then(page => page.headers.get('content-security-policy'))"
     assert "sandbox" in page.evaluate(policy)
     page.open(page.evaluate("document.querySelector('.runs a').href"))

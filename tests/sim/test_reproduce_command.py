@@ -128,6 +128,40 @@ def test_the_report_is_written_from_existing_points() -> None:
     assert '<section id="via"' in Path("pages/papers.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("damage", "sentence", "code"),
+    [
+        ({"format": "1"}, "format: found '1', expected a whole number", 1),
+        ({"format": 2}, "has format 2, written by a newer testbed", 3),
+        ({"systems": "via"}, "systems: found 'via', expected a list", 1),
+        ({"systems": [["via"]]}, "systems[0]: found ['via'], expected text", 1),
+        ({"systems": []}, "it has no system", 1),
+        ({"systems": ["vla"]}, "no protocol is called 'vla'", 4),
+        ({"mode": "live"}, "mode: found 'live', expected 'sim' or 'dilated'", 1),
+        ({"mode": {"sim": {}}}, "expected 'sim' or 'dilated'", 1),
+        ({"dilate": "5"}, "dilate: found '5', expected a whole number", 1),
+        ({"dilate": 5}, "dilate 5 in mode sim", 1),
+        ({"mode": "dilated", "dilate": 0}, "dilate 0 in mode dilated", 1),
+        ({"profile": 5}, "profile: found 5, expected an object", 1),
+        ({"profile": {"work": {"copy": []}}}, "work.copy: found [], expected a table", 2),
+        ({"runs": None}, "runs: found None, expected a list", 1),
+        ({"runs": [{"raw": 1}]}, "runs[0]: found {'raw': 1}, expected text", 1),
+        ({"runs": ["rav"]}, "did you mean 'raw'", 4),
+        ("[" * 100_000, "nested too deeply", 1),
+    ],
+)
+def test_damaged_requests_are_reported(damage: dict[str, object] | str, sentence: str, code: int) -> None:
+    request = {"format": 1, "systems": ["via"], "runs": ["raw"], "mode": "sim", "dilate": None, "profile": ""}
+    Path("papers").mkdir()
+    file = Path("papers/reproduction.json")
+    file.write_text(damage if isinstance(damage, str) else json.dumps({**request, **damage}))
+    reproduction = reproduce("--continue", "papers")
+    assert isinstance(reproduction.exception, TestbedError)
+    assert reproduction.exception.exit_code == code
+    assert sentence in str(reproduction.exception)
+    assert list(Path("papers").iterdir()) == [file]
+
+
 def test_a_prediction_with_a_larger_error_than_the_kept_row_exits_with_10(monkeypatch: pytest.MonkeyPatch) -> None:
     kept_before = kept_rows("emp")
     assert kept_before is not None
@@ -177,6 +211,14 @@ def test_damaged_kept_rows_are_reported(tmp_path: Path, monkeypatch: pytest.Monk
         (("emp", "--mode", "dilated", "--jobs", "2"), "--jobs needs the simulation", 2),
         (("emp", "--dilate", "5"), "--dilate needs --mode dilated", 2),
         (("emp", "--output", "."), "exists and is not empty", 5),
+        (
+            ("emp", "--report", "/proc/nowhere/papers.html"),
+            "cannot be written to /proc/nowhere/papers.html: No such",
+            1,
+        ),
+        (("emp", "--report", "a file/papers.html"), "the report cannot be written to a file/papers.html: ", 1),
+        (("emp", "--report", "."), "the report cannot be written to .: Is a directory", 1),
+        (("emq", "--report", "pages/of/papers.html"), "did you mean 'emp'", 4),
     ],
 )
 def test_invalid_arguments_are_errors_and_leave_no_folder(arguments: Sequence[str], sentence: str, code: int) -> None:

@@ -49,7 +49,7 @@ class RunList:
         self._remove_others(names)
         for name in names - self._ended.keys() - self._running.keys() - self._unreadable:
             if (self._directory / name / RUN).exists():
-                self._running[name] = _Progress(self._directory / name)
+                self._running[name] = _Progress(name, self._directory / name)
         shown = dict(self._ended)
         for name, progress in list(self._running.items()):
             try:
@@ -63,14 +63,14 @@ class RunList:
         return sorted(shown.values(), key=_start_time, reverse=True)
 
     def _latest(self) -> set[str]:
-        """Return the names of the most recently changed folders, at most `_MAX_SHOWN`."""
-        changed = []
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._directory) as entries:
-            for entry in entries:
-                with suppress(OSError):  # removed meanwhile
-                    if entry.is_dir():
-                        changed.append((entry.stat().st_mtime_ns, entry.name))
-        return {name for _, name in nlargest(_MAX_SHOWN, changed)}
+        """Return the names of the most recently changed runs, at most `_MAX_SHOWN`; of a run in a series, "SERIES/RUN"."""
+        runs = []
+        for changed, name in _subfolders(self._directory):
+            if (self._directory / name / RUN).exists():
+                runs.append((changed, name))
+            else:
+                runs += [(changed, f"{name}/{run}") for changed, run in _subfolders(self._directory / name)]
+        return {name for _, name in nlargest(_MAX_SHOWN, runs)}
 
     def _remove_others(self, names: set[str]) -> None:
         """Remove all other runs from the lists."""
@@ -81,10 +81,22 @@ class RunList:
         self._unreadable &= names
 
 
-class _Progress:
-    """Progress of a run until it has ended."""
+def _subfolders(directory: Path) -> list[tuple[int, str]]:
+    """Return the time of the last change and the name of the most recently changed subfolders, at most `_MAX_SHOWN`."""
+    changed = []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError):  # removed meanwhile
+                if entry.is_dir():
+                    changed.append((entry.stat().st_mtime_ns, entry.name))
+    return nlargest(_MAX_SHOWN, changed)
 
-    def __init__(self, folder: Path) -> None:
+
+class _Progress:
+    """Progress of a run until it has ended. name: of the run in the list."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
         self._folder = folder
         self._events = Tail(folder / EVENTS)
         self._repetition = 0
@@ -102,7 +114,7 @@ class _Progress:
         status = run.status if run.result else _status_without_result(run.parameters)
         self.has_ended = status != "running"
         return {
-            "name": printable(self._folder.name),
+            "name": printable(self._name),
             "began": float(run.parameters.get("began", 0)),
             "what": printable(
                 " ".join(str(run.parameters.get(key) or "") for key in ("cluster", "workload", "protocol", "mode"))
@@ -167,11 +179,12 @@ class ReportPages:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._numbers: dict[Path, int] = {}
         self._lock = asyncio.Lock()  # one report at a time, since drawing one occupies a core
 
     async def page(self, folder: Path) -> Path:
         """Return the report of a run as an HTML file. Raises TestbedError with the command's reason."""
-        page = self._directory / f"{folder.name}.html"
+        page = self._directory / f"{self._numbers.setdefault(folder, len(self._numbers))}.html"
         async with self._lock:
             result = folder / RESULT
             if page.exists() and result.exists() and page.stat().st_mtime_ns > result.stat().st_mtime_ns:

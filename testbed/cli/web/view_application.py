@@ -180,7 +180,7 @@ def application(view: View, *, token: str, port: int) -> Starlette:
     """Return the application. Requests need the token in their path, and a Host header with the port."""
     routes = [
         Route("/", _index),
-        Route("/runs/{name}", view.report),
+        Route("/runs/{name:path}", view.report),
         WebSocketRoute("/socket", view.serve),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]

@@ -12,14 +12,39 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict
 
 from testbed.controller.papers.paper_points import Point, PointResult
-from testbed.controller.request_folders import begin, make_folder, read_document, resume, write_document
+from testbed.controller.request_folders import (
+    begin,
+    check_document,
+    make_folder,
+    read_document,
+    resume,
+    write_document,
+)
 from testbed.errors import TestbedError
 
 _REQUEST: Final = "reproduction.json"
-_REQUEST_KEYS: Final = ("systems", "mode", "dilate", "profile", "runs")
+
+
+class _Request(TypedDict):
+    """Request of a reproduction. profile: values of a profile; empty: the papers' own."""
+
+    systems: list[str]
+    mode: Literal["sim", "dilated"]
+    dilate: int | None
+    profile: Literal[""] | Mapping[str, object]
+    runs: list[str]
+
+
+class _PointDocument(TypedDict):
+    """A completed point. asked: its request."""
+
+    asked: object
+    rows: list[Mapping[str, object]]
+    late: int
+    seconds: float
 
 
 class PointFolder:
@@ -35,8 +60,7 @@ class PointFolder:
         document = read_document(self._file(point))
         if document is None:
             return None
-        if not {"asked", "rows", "late", "seconds"} <= document.keys():
-            raise TestbedError(f"{self._file(point)} is damaged: a key is missing")
+        check_document(self._file(point), document, _PointDocument)
         if document["asked"] != json.loads(json.dumps(point.request(), default=repr)):
             return None
         return PointResult(document["rows"], document["late"], document["seconds"])
@@ -60,4 +84,10 @@ def new_folder(path: Path, request: Mapping[str, Any]) -> PointFolder:
 def open_folder(path: Path) -> PointFolder:
     """Open a folder to continue it. Raises NotFoundError if the request is missing, UnsupportedError for a newer format,
     TestbedError for a damaged file."""
-    return PointFolder(path, resume(path / _REQUEST, "a reproduction", _REQUEST_KEYS))
+    request = resume(path / _REQUEST, "a reproduction")
+    check_document(path / _REQUEST, request, _Request)
+    if not request["systems"]:
+        raise TestbedError(f"{path / _REQUEST} is damaged: it has no system")
+    if request["dilate"] is not None and (request["dilate"] < 1 or request["mode"] != "dilated"):
+        raise TestbedError(f"{path / _REQUEST} is damaged: dilate {request['dilate']} in mode {request['mode']}")
+    return PointFolder(path, request)

@@ -39,7 +39,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.layout import Layout
 
-SIMULATED: Final = Verdict(Grade.TRUSTED, (), ("a simulation: nothing is late in it, and lost only what shall be",))
+SIMULATED: Final = Verdict(Grade.TRUSTED, (), ("a simulation: no frame is late, and only configured losses occur",))
 
 _SECOND: Final = 1_000_000_000
 _SETTLE_TIME: Final = 2 * _SECOND

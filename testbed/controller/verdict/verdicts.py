@@ -51,8 +51,18 @@ class Finding:
         where = f" on {location}" if location else ""
         measured = ""
         if self.measured is not None:
-            measured = f" {format_time(self.measured)}" if self.unit == "ns" else f" {self.measured:.6g} {self.unit}"
+            measured = f" {_format(self.measured, self.unit)}"
         return f"{self.what}{where}:{measured}" + (f" ({self.reason})" if self.reason else "")
+
+
+def _format(value: float, unit: str) -> str:
+    match unit:
+        case "ns":
+            return format_time(value)
+        case "share":
+            return f"{value * 100:.4g}%"
+        case _:
+            return f"{value:.6g} {unit}"
 
 
 @dataclass(frozen=True, slots=True)

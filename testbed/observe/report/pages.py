@@ -5,7 +5,9 @@ The templates escape every text. `Markup` is what this package has drawn or rend
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,6 +53,25 @@ class Part:
 def render(template: str, **values: object) -> Markup:
     """Render a template. values: its variables."""
     return Markup(TEMPLATES.get_template(template).render(values))
+
+
+def require_writable(output: Path) -> None:
+    """Raise UnwritableReportError if a page cannot be written. Missing files and folders are created and removed again."""
+    missing: list[Path] = []
+    try:
+        missing += [folder for folder in output.parents if not folder.exists()]
+        output.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not output.exists()
+        if is_new or output.is_file() or output.is_dir():  # opening a pipe would wait for its reader
+            output.open("ab").close()
+        if is_new:
+            os.unlink(os.path.realpath(output))
+    except OSError as error:
+        raise UnwritableReportError(f"the report cannot be written to {output}: {reason_of(error)}") from error
+    finally:
+        for folder in missing:
+            with suppress(OSError):  # it was not created, or another process has written into it
+                folder.rmdir()
 
 
 def write_page(text: str, output: Path) -> int:

@@ -12,23 +12,37 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("module", ["click", "testbed.errors"])
-def test_an_immediate_interrupt_prints_one_line_and_no_traceback(tmp_path: Path, module: str) -> None:
+SCRIPT = """
+import importlib.abc, signal, sys, time, weakref
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "{module}":
+            {action}
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+from testbed.cli.entry import main
+main()
+"""
+IN_CALLBACK = "weakref.finalize(Finder(), signal.raise_signal, signal.SIGINT); time.sleep(30)"
+
+
+@pytest.mark.parametrize(
+    ("module", "action"),
+    [
+        ("click", "signal.raise_signal(signal.SIGINT)"),
+        ("testbed.errors", "signal.raise_signal(signal.SIGINT)"),
+        ("click", IN_CALLBACK),
+    ],
+    ids=["before click", "before testbed.errors", "in a callback whose exceptions Python drops"],
+)
+def test_an_immediate_interrupt_prints_one_line_and_no_traceback(tmp_path: Path, module: str, action: str) -> None:
     """The process interrupts itself when it imports this module, a moment that no timer would hit reliably."""
     script = tmp_path / "interrupted.py"
-    script.write_text(
-        "import importlib.abc, signal, sys\n"
-        "class Finder(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, path, target=None):\n"
-        f"        if name == {module!r}:\n"
-        "            signal.raise_signal(signal.SIGINT)\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "sys.meta_path.insert(0, Finder())\n"
-        "from testbed.cli.entry import main\n"
-        "main()\n"
-    )
+    script.write_text(SCRIPT.format(module=module, action=action))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     completed = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=20
     )
     assert (completed.returncode, completed.stderr) == (130, "testbed: interrupted\n")

@@ -47,6 +47,22 @@ def test_a_run_in_progress_shows_its_repetition_its_rows_and_then_its_result(tmp
     runs.close()
 
 
+def test_the_runs_of_a_series_are_listed_one_by_one_and_have_reports_of_their_own(tmp_path: Path) -> None:
+    for series in ("first", "second"):
+        for member in ("emp-sim", "tcp-live"):
+            write_run(tmp_path / "runs" / series / member, ping_pong_rows(), protocol=member)
+    runs = RunList(tmp_path / "runs")
+    shown = {run["name"]: run["what"] for run in sample_document(runs)}
+    assert sorted(shown) == ["first/emp-sim", "first/tcp-live", "second/emp-sim", "second/tcp-live"]
+    assert shown["second/tcp-live"] == "star-4 pingpong tcp-live live"
+    folder = runs.folder("second/emp-sim")
+    assert folder == tmp_path / "runs" / "second" / "emp-sim"
+    reports = ReportPages(tmp_path)
+    pages = [asyncio.run(reports.page(tmp_path / "runs" / series / "emp-sim")) for series in ("first", "second")]
+    assert pages[0] != pages[1]
+    runs.close()
+
+
 def test_a_single_repetition_has_no_share_of_progress(tmp_path: Path) -> None:
     write_run(tmp_path / "a", result={}, process=str(identity()))
     runs = RunList(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +76,9 @@ def test_a_missing_damaged_or_incompatible_folder_is_rejected(folder: PointFolde
 def test_a_damaged_point_is_an_error_not_a_result(folder: PointFolder) -> None:
     folder.write(POINT, MEASURED)
     file = folder.path / "emp" / "latency.json"
-    for text in (file.read_text()[:-20], '{"asked": {}}'):
+    document = json.loads(file.read_text())
+    damaged = ({"rows": None}, {"rows": [5]}, {"late": []}, {"seconds": "1"})
+    for text in (file.read_text()[:-20], '{"asked": {}}', *[json.dumps({**document, **part}) for part in damaged]):
         file.write_text(text)
         with pytest.raises(TestbedError, match=r"latency\.json is damaged"):
             folder.read(POINT)

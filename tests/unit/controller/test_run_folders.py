@@ -64,6 +64,20 @@ def test_a_run_of_a_newer_version_is_rejected_and_does_not_hide_other_runs(tmp_p
     assert runs(tmp_path / "nowhere") == ([], [])
 
 
+def test_the_runs_of_a_series_are_listed_with_the_other_runs(tmp_path: Path) -> None:
+    folder(tmp_path / "one").close({"status": "done"})
+    folder(tmp_path / "series" / "emp-sim").close({"status": "done"})
+    folder(tmp_path / "series" / "tcp-live").close({"status": "done"})
+    folder(tmp_path / "one" / "copy").close({"status": "done"})  # a run's folder is no series
+    run_list, sentences = runs(tmp_path)
+    assert sorted(str(run.folder.relative_to(tmp_path)) for run in run_list) == [
+        "one",
+        "series/emp-sim",
+        "series/tcp-live",
+    ]
+    assert not sentences
+
+
 def test_repetitions_have_separate_folders_unless_there_is_only_one(tmp_path: Path) -> None:
     run_folder = folder(tmp_path / "run")
     assert run_folder.create_repetition(1, 1).logs == tmp_path / "run" / "logs"

@@ -99,3 +99,7 @@ def test_a_verdict_lists_the_findings_of_one_direction() -> None:
 def test_the_time_of_a_finding_has_the_largest_unit_that_fits() -> None:
     late = Finding("relay lateness p99", "n1--s1", "forward", 0.0, 32_857_800.0, "ns", Grade.INVALID, "on 2 cores")
     assert str(late) == "relay lateness p99 on n1--s1 forward: 32.86 ms (on 2 cores)"
+
+
+def test_a_share_is_a_percentage() -> None:
+    assert str(Finding("relay waiting", "", "", None, 0.464844, "share", Grade.DEGRADED)) == "relay waiting: 46.48%"
