@@ -291,16 +291,9 @@ class Firmware(firmware.Firmware):
             return
         try:
             kind = driver.codec.type_of(frame)
-            if kind == TYPE_PULL_REPLY:
-                self._pulls.receive_reply(now, frame)
-            elif kind == TYPE_PULL:
-                self._pulls.receive_request(frame)
-            elif kind == TYPE_NACK_MCP:
-                self._pulls.receive_nack(frame)
-            elif kind == TYPE_NACK_LIB:
-                self._receive_nack(frame)
-            elif kind in _EVENTS:
-                src, dst, event, data = _parse(driver.codec, kind, frame)
+            parse = _PARSERS.get(kind)
+            if parse is not None:
+                src, dst, event, data = parse(driver.codec, frame)
                 if kind == TYPE_MEDIUM and len(data) != min(
                     driver.fragment_size, event.total - event.number * driver.fragment_size
                 ):
@@ -309,6 +302,14 @@ class Firmware(firmware.Firmware):
                     driver.counters.drop_bad_peer_addr += 1
                     return
                 driver.receive_message(driver, dst, event, data)
+            elif kind == TYPE_PULL_REPLY:
+                self._pulls.receive_reply(now, frame)
+            elif kind == TYPE_PULL:
+                self._pulls.receive_request(frame)
+            elif kind == TYPE_NACK_MCP:
+                self._pulls.receive_nack(frame)
+            elif kind == TYPE_NACK_LIB:
+                self._receive_nack(frame)
             else:
                 driver.counters.drop_invalid_type += 1
         except MalformedError as error:
@@ -408,22 +409,14 @@ def _parse_connect(codec: Codec, frame: bytes) -> _Parsed:
     return src, dst, event, data
 
 
-_EVENTS: Final = frozenset((TYPE_TINY, TYPE_SMALL, TYPE_MEDIUM, TYPE_RNDV, TYPE_NOTIFY, TYPE_TRUC, TYPE_CONNECT))
-"""Types of the frames that become events."""
-
-
-def _parse(codec: Codec, kind: int, frame: bytes) -> _Parsed:
-    """Return a frame's source address, destination endpoint, event, and the event's data."""
-    if kind == TYPE_TINY:
-        return _parse_tiny(codec, frame)
-    if kind == TYPE_SMALL:
-        return _parse_small(codec, frame)
-    if kind == TYPE_MEDIUM:
-        return _parse_medium(codec, frame)
-    if kind == TYPE_RNDV:
-        return _parse_rndv(codec, frame)
-    if kind == TYPE_NOTIFY:
-        return _parse_notify(codec, frame)
-    if kind == TYPE_TRUC:
-        return _parse_truc(codec, frame)
-    return _parse_connect(codec, frame)
+_PARSERS: Final[dict[int, Callable[[Codec, bytes], _Parsed]]] = {
+    TYPE_TINY: _parse_tiny,
+    TYPE_SMALL: _parse_small,
+    TYPE_MEDIUM: _parse_medium,
+    TYPE_RNDV: _parse_rndv,
+    TYPE_NOTIFY: _parse_notify,
+    TYPE_TRUC: _parse_truc,
+    TYPE_CONNECT: _parse_connect,
+}
+"""Parsers of the frames that become events: they return a frame's source address, destination endpoint, event, and the
+event's data."""
