@@ -73,13 +73,17 @@ def live(
 
 def simulated(contender: str, ranks: int, sizes: Sequence[int], volume: int, progress: Progress) -> Iterator[Row]:
     """Measure calls that move no more than `volume` bytes, in virtual time."""
-    moved = {"Allreduce": 2 * ranks, "Alltoall": ranks * (ranks - 1)}
     for call in CALLS:
         for size in sizes:
-            if moved[call] * size <= volume:
+            if moved(call, ranks, size) <= volume:
                 progress(f"{ranks} simulated ranks, {contender}: {call} of {size:,} bytes")
                 samples = _simulated(ranks, PROTOCOLS[contender], call, size)
                 yield Row(SIMULATED, contender, call, ranks, "s", samples, {"size_bytes": size, **LINKS})
+
+
+def moved(call: str, ranks: int, size: int) -> int:
+    """Return the bytes that all ranks of a call send."""
+    return size * (2 * ranks if call == "Allreduce" else ranks * (ranks - 1))
 
 
 def barriers(contender: str, ranks: int, progress: Progress) -> list[Row]:
