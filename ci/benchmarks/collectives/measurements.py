@@ -18,8 +18,9 @@ from testbed.workloads.imb import BENCHMARKS
 
 PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "Open-MX": "openmx", "AM-II": "am2"}
 """Protocols on Ethernet that run in the simulation, too, by name in tables."""
-FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384}}
-"""Settings in the simulation by protocol: VIA's default has too few descriptors for 255 connections with sends."""
+FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384, "area": 16_384, "buffer": 4_096}}
+"""Settings in the simulation by protocol: VIA's defaults have too few descriptors for 255 connections with sends, and twice
+the memory for each connection."""
 KERNEL: Mapping[str, str] = {"TCP": "tcp"}
 OPEN_MPI = "Open MPI on TCP"
 
