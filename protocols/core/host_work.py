@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from protocols.core.completion import Completion
+from protocols.core.firmware import Buffer
 
 TRAP: Final = "trap"
 """Enter the kernel from a program and return: a system call or a fast trap. Charged for every doorbell of a hosted NIC."""
@@ -117,6 +118,17 @@ class HostWork(Protocol):
         ...
 
 
+@runtime_checkable
+class NodeActions(Protocol):
+    """Action of a NIC whose functions serve the processes of one node (`Adapter.hosts`), for firmware that lets a function
+    write to the memory of another one's process. Where it is missing, the other function's own actions do."""
+
+    def post_to(self, function: object, target: memoryview, data: Buffer, index: int) -> None:
+        """Copy bytes to the memory of another function's process, and make a returned descriptor visible to it, after this
+        function's earlier work and at its expense. function: the actions of the other function. target: as long as data."""
+        ...
+
+
 CAUGHT_UP: Final[Completion[None]] = Completion("the core")
 CAUGHT_UP.complete(None)
 
@@ -153,3 +165,8 @@ ZERO_COST_WORK: Final = ZeroCostWork()
 def host_work(nic: object) -> HostWork:
     """Return the host's cores of a NIC's environment; ZERO_COST_WORK if it does not model them."""
     return nic if isinstance(nic, HostWork) else ZERO_COST_WORK
+
+
+def node_actions(nic: object) -> NodeActions | None:
+    """Return the actions of a NIC's environment for functions of one node; None if it has none."""
+    return nic if isinstance(nic, NodeActions) else None

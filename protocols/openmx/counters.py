@@ -29,13 +29,22 @@ class Counters:
     send_connect: int = 0
     send_liback: int = 0
     send_nack_lib: int = 0
+    """Refusals, with those to endpoints of the node."""
     send_nack_mcp: int = 0
     recv_messages: int = 0
     """Messages, fragments, acknowledgements and connection frames passed to the library."""
     recv_pull_req: int = 0
     recv_pull_reply: int = 0
+    shared_tiny: int = 0
+    """Messages and fragments to endpoints of the node, which need no frame; as send_tiny and so on for the others."""
+    shared_small: int = 0
+    shared_mediumsq_frag: int = 0
+    shared_rndv: int = 0
+    shared_notify: int = 0
+    shared_connect: int = 0
+    shared_truc: int = 0
     shared_pull: int = 0
-    """Messages that were copied from another rank of the node."""
+    """Messages that were copied from the memory of another endpoint of the node."""
     recv_nack_lib: int = 0
     recv_nack_mcp: int = 0
     early_connects: int = 0

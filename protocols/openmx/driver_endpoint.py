@@ -1,17 +1,27 @@
-"""An endpoint's state in the driver, and the state that the driver's parts share."""
+"""An endpoint's state in the driver, and what the driver's parts share: state, and the events of endpoints.
+
+A message to an endpoint of the same node needs no frame: the sender's driver writes the event into the ring of that endpoint
+(`omx_shared.c`; `local_messages` makes the events).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
-from protocols.core.host_work import ANYWHERE, HostWork, host_work
+from protocols.core.host_work import ANYWHERE, HostWork, host_work, node_actions
 from protocols.core.memory import DmaMemory
-from protocols.core.peers import Loopback
 from protocols.core.timers import Timers
 from protocols.openmx import states
-from protocols.openmx.codec import NACK_TYPE_ENDPOINT_CLOSED
+from protocols.openmx.codec import (
+    NACK_TYPE_BAD_SESSION,
+    NACK_TYPE_ENDPOINT_CLOSED,
+    TYPE_CONNECT,
+    TYPE_NACK_LIB,
+    TYPE_TRUC,
+)
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
 from protocols.openmx.endpoint_memory import Event, ReceiveRing
@@ -27,6 +37,8 @@ LINES: Final = 512
 
 _OVERHEAD: Final = 2 + 32 + 4
 """Maximum bytes of Open-MX headers and CRC-32 in a data frame."""
+_MAX_EARLY: Final = 1024
+"""Maximum number of connection requests kept for endpoints that are not open yet."""
 
 
 Connection = tuple[int, int, int]
@@ -56,12 +68,12 @@ class DriverEndpoint:
 
 
 class Driver:
-    """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and events.
+    """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and endpoints with their events.
 
     fragment_size: data bytes of a fragment or pull reply. timers: timers of pulls by handle, and of alarms by ~endpoint.
-    loopback: frames between endpoints of this NIC. loops_outside: whether the outer NIC delivers loopback frames.
-    drivers: the drivers of this process by number, this one included. One driver of Open-MX serves all ranks of a node; here
-    each rank has one, and they reach one another's memory where one process has them.
+    node: numbers of the ranks on this node. early: connection requests to endpoints that are not open yet. close_notices:
+    see `Firmware.take_over`. drivers: the drivers of this process by number, this one included. One driver of Open-MX serves
+    all ranks of a node; here each rank has one, and they reach one another's memory where one process has them.
     """
 
     def __init__(
@@ -86,8 +98,10 @@ class Driver:
         self.codec: Final = codec
         self.timers: Final[Timers[int]] = Timers()
         self.endpoints: Final[dict[int, DriverEndpoint]] = {}
-        self.loopback: Final = Loopback()
-        self.loops_outside = False
+        self.node: Final = frozenset((adapter.number, *adapter.siblings))
+        self.early: dict[Connection, Event] = {}
+        self.close_notices: Announcements[Connection] | None = None
+        self._node_actions: Final = node_actions(nic)
         self._adapter: Final = adapter
         self._drivers: Final = drivers
         known = next(iter(drivers.values()), None)
@@ -103,49 +117,120 @@ class Driver:
 
     def driver_on_node(self, number: int) -> Driver | None:
         """Return the driver of a rank on this node; None: it is on another node, or in another process."""
-        adapter = self._adapter
         if number == self.number:
             return self
-        driver = self._drivers.get(number)
-        if driver is None or driver._adapter.hosts is not adapter.hosts:
+        if number not in self.node:
             return None
-        return driver if adapter.host_of(number) == adapter.host_of(self.number) else None
+        driver = self._drivers.get(number)
+        return driver if driver is not None and driver._adapter.hosts is self._adapter.hosts else None
 
     def send(self, frame: bytes) -> None:
-        """Send a frame through the NIC, or by loopback."""
+        """Send a frame through the NIC."""
         self.work.spend(DRIVER)
-        if self.loops_outside or frame[:6] != self.address:
-            self.nic.send(frame)
-        else:
-            self.loopback.frames.append(frame)
+        self.nic.send(frame)
 
     def notify_closed(self, connection: Connection, first: int) -> None:
         """Notify a partner that the connection's endpoint is closed: refuse the sequence number before the session's
         first message, which no message uses. first: sequence number of that message."""
         index, peer, peer_endpoint = connection
-        self.counters.send_nack_lib += 1
-        self.send(
-            self.codec.pack_nack_lib(
-                self.addresses[peer], self.address, self.number, index, NACK_TYPE_ENDPOINT_CLOSED, peer_endpoint, 0,
-                seqnum_after(first, -1),
-            )
-        )  # fmt: skip
+        self._send_nack(self, peer, peer_endpoint, index, NACK_TYPE_ENDPOINT_CLOSED, seqnum_after(first, -1))
 
     def look_up(self, endpoint: DriverEndpoint) -> None:
-        """Spend the time to find a frame's endpoint, whose state may be in the cache of another core."""
+        """Spend the time to find an endpoint, whose state may be in the cache of another core."""
         self.work.spend(LOOKUP, LINES, endpoint.last_core)
         endpoint.last_core = self.work.core
 
-    def post(self, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> bool:
+    # Events. by: the driver that runs the code: this one if it handles a frame, or that of the sender, on this node.
+
+    def receive_message(self, by: Driver, dst: int, event: Event, data: Buffer = b"") -> None:
+        """Handle a message for an endpoint's library. dst: the endpoint."""
+        endpoint = self.endpoints.get(dst)
+        if endpoint is None:
+            endpoint = self.endpoints[dst] = DriverEndpoint(dst)
+        by.look_up(endpoint)
+        if event.kind == TYPE_CONNECT:
+            self._receive_connect(by, endpoint, event)
+        elif endpoint.state != states.OPEN:
+            self.step(endpoint, "message")
+            self._refuse(by, endpoint, event, NACK_TYPE_ENDPOINT_CLOSED)
+        elif event.session != endpoint.session:
+            self.step(endpoint, "message of another session")
+            self._refuse(by, endpoint, event, NACK_TYPE_BAD_SESSION)
+        else:
+            self.deliver(by, endpoint, event, data)
+
+    def _receive_connect(self, by: Driver, endpoint: DriverEndpoint, event: Event) -> None:
+        if self.close_notices is not None:
+            self.close_notices.stop((endpoint.index, event.peer, event.endpoint))
+        if endpoint.state == states.OPEN:
+            self.deliver(by, endpoint, event)
+        elif endpoint.state == states.CLOSED or event.flag & 1:
+            self.step(endpoint, "connection request" if endpoint.state == states.CLOSED else "message")
+            self._refuse(by, endpoint, event, NACK_TYPE_ENDPOINT_CLOSED)
+        else:
+            self.step(endpoint, "connection request")
+            key = (endpoint.index, event.peer, event.endpoint)
+            if key in self.early or len(self.early) < _MAX_EARLY:
+                self.early[key] = event
+
+    def deliver(self, by: Driver, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> None:
+        """Hand a message over to the library of an open endpoint, or drop it: the ring is full."""
+        if self._post(by, endpoint, event, data):
+            self.counters.recv_messages += 1  # as the state table's row of a message to an open endpoint
+        else:
+            self.step(endpoint, "message without room")
+
+    def receive_nack(self, by: Driver, dst: int, event: Event) -> None:
+        """Pass the refusal of a message to the library. dst: the endpoint."""
+        endpoint = self.endpoints.get(dst)
+        if endpoint is None or endpoint.state != states.OPEN:
+            self.counters.drop_bad_peer_addr += 1
+            return
+        self.counters.recv_nack_lib += 1
+        self._post(by, endpoint, event)
+
+    def _post(self, by: Driver, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> bool:
         """Write an event into an endpoint's receive ring. False: the ring is full."""
         ring = endpoint.ring
         slot = ring.take_slot()
         if slot < 0:
             return False
         ring.write(slot, event)
-        self.nic.dma_write(ring.data(slot, len(data)), data)
-        self.nic.post_completion(endpoint.index << 16 | slot)
+        target, index = ring.data(slot, len(data)), endpoint.index << 16 | slot
+        if by is not self and by._node_actions is not None:
+            by._node_actions.post_to(self.nic, target, data, index)
+        else:
+            self.nic.dma_write(target, data)
+            self.nic.post_completion(index)
         return True
+
+    def _refuse(self, by: Driver, endpoint: DriverEndpoint, event: Event, nack_type: int) -> None:
+        """Refuse a message. An acknowledgement is dropped: it needs no answer."""
+        if event.kind != TYPE_TRUC:
+            self._send_nack(by, event.peer, event.endpoint, endpoint.index, nack_type, event.seqnum)
+
+    def _send_nack(self, by: Driver, peer: int, dst: int, index: int, nack_type: int, seqnum: int) -> None:
+        """Send a refusal. dst: the peer's endpoint. index: our endpoint."""
+        self.counters.send_nack_lib += 1
+        receiver = self.driver_on_node(peer)
+        if receiver is not None:
+            receiver.receive_nack(by, dst, refusal(self.number, index, nack_type, seqnum))
+            return
+        self.send(
+            self.codec.pack_nack_lib(self.addresses[peer], self.address, self.number, index, nack_type, dst, 0, seqnum)
+        )
+
+    def step(self, endpoint: DriverEndpoint, event: str) -> None:
+        row = states.ENDPOINT.row(endpoint.state, event)
+        endpoint.state = row.next_state
+        self.counters.add(row.counters)
+
+
+def refusal(peer: int, endpoint: int, nack_type: int, seqnum: int) -> Event:
+    """Make the event of a refusal. peer, endpoint: of the refusing endpoint."""
+    event = Event(TYPE_NACK_LIB, endpoint, peer, seqnum)
+    event.flag = nack_type
+    return event
 
 
 def fragment_size(mtu: int) -> int:

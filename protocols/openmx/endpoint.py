@@ -147,14 +147,20 @@ class Endpoint:
         message is copied in order when it has arrived. Raises MxError."""
         self._check_open()
         self.incoming.queues.check(match_info, mask)
-        segments = [memoryview(part).cast("B") for part in (buffer if isinstance(buffer, list) else [buffer])]
-        if any(segment.readonly for segment in segments):
+        if isinstance(buffer, list) and len(buffer) == 1:
+            buffer = buffer[0]
+        segments: list[memoryview] = []
+        if isinstance(buffer, list):
+            _check_segments(len(buffer))
+            segments = [memoryview(part).cast("B") for part in buffer]
+            view = memoryview(bytearray(sum(map(len, segments))))
+        else:
+            view = memoryview(buffer).cast("B")
+        if view.readonly or [segment for segment in segments if segment.readonly]:
             raise MxError(Status.NO_RESOURCES, "the buffer of a receive is read-only")
-        _check_segments(len(segments))
-        view = segments[0] if len(segments) == 1 else memoryview(bytearray(sum(map(len, segments))))
         self.work.spend(REQUEST)
         request = Request("a receive", view, match_info, mask, context, None, receive=True)
-        if len(segments) != 1:
+        if segments:
             request.add_callback(lambda _: self._scatter(request, segments))
         if not forget:
             request.add_callback(self._finished.add)
@@ -284,16 +290,12 @@ class Endpoint:
             if not request.done:
                 request.finish(SUCCESS, len(request.buffer), len(request.buffer))
 
-    def acknowledged(self, outgoing: Outgoing) -> None:
-        """Handle the acknowledgement of a message."""
-        self._finish_send(outgoing, SUCCESS)
-
     def forget_partner(
         self, partner: Partner, outgoing: list[Outgoing], partials: list[Incoming], status: Status
     ) -> None:
         """Fail the messages of a partner that are in progress."""
         for message in outgoing:
-            self._finish_send(message, status)
+            self.finish_send(message, status)
         self.incoming.forget_partner(partner, partials, status)
         if self.on_lost is not None:
             self.on_lost(partner, status)
@@ -308,6 +310,16 @@ class Endpoint:
         else:
             number = code & ~PULL_DONE
             self._large.on_pull_done(number, *self._ring.result(number))
+
+    def finish_send(self, outgoing: Outgoing, status: Status) -> None:
+        """Finish a numbered message that is acknowledged or lost."""
+        if outgoing.is_zombie:
+            self._zombies -= 1
+        if outgoing.has_data:
+            if outgoing.address:
+                self.memory.unpin(outgoing.address)
+            if outgoing.request is not None:
+                self.settle(outgoing.request, status)
 
     def settle(self, request: Request, status: Status) -> None:
         """Set the final status of a send."""
@@ -380,16 +392,6 @@ class Endpoint:
             segment = segments[0]
             return memoryview(segment) if isinstance(segment, bytes) else memoryview(segment).cast("B")
         return memoryview(b"".join(segments))
-
-    def _finish_send(self, outgoing: Outgoing, status: Status) -> None:
-        """Finish a numbered message that is acknowledged or lost."""
-        if outgoing.is_zombie:
-            self._zombies -= 1
-        if outgoing.has_data:
-            if outgoing.address:
-                self.memory.unpin(outgoing.address)
-            if outgoing.request is not None:
-                self.settle(outgoing.request, status)
 
     # Events.
 

@@ -21,8 +21,6 @@ from protocols.core.malformed import MalformedError
 from protocols.core.memory import DmaMemory, UnpinnedError
 from protocols.openmx import states
 from protocols.openmx.codec import (
-    NACK_TYPE_BAD_SESSION,
-    NACK_TYPE_ENDPOINT_CLOSED,
     TYPE_CONNECT,
     TYPE_MEDIUM,
     TYPE_NACK_LIB,
@@ -37,14 +35,12 @@ from protocols.openmx.codec import (
 )
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
-from protocols.openmx.driver_endpoint import Connection, Driver, DriverEndpoint, Region
+from protocols.openmx.driver_endpoint import Connection, Driver, DriverEndpoint, Region, refusal
 from protocols.openmx.endpoint_memory import ALARM, Command, Commands, Event, Op, ReceiveRing
+from protocols.openmx.local_messages import OPERATIONS
 from protocols.openmx.mx_names import MAX_FRAGMENTS, MEDIUM_MAX, SEQNUM_BITS, SMALL_MAX, TINY_MAX
 from protocols.openmx.pulls import Pulls
 from protocols.openmx.settings import MAX_ENTRIES, MIN_ENTRIES, Settings
-
-_MAX_EARLY: Final = 1024
-"""Maximum number of connection requests kept for endpoints that are not open yet."""
 
 _MAX_CONNECTIONS: Final = 4096
 """Maximum number of a host's connections whose partners are notified when it dies."""
@@ -68,15 +64,10 @@ class Firmware(firmware.Firmware):
         self._driver: Final = Driver(adapter, nic, memory, settings, counters, codec, drivers)
         self._pulls: Final = Pulls(self._driver)
         self._commands = commands
-        self._early: dict[Connection, tuple[Event, bytes]] = {}
         self._connections: dict[Connection, int] = {}  # first expected sequence number of each
-        self._close_notices: Announcements[Connection] | None = None  # created by `take_over`
+        self._due_notices: list[tuple[Connection, int]] = []
         self._data = b""
         self._now = 0
-
-    def loop_through_nic(self) -> None:
-        """Send loopback frames through the outer NIC, which delivers them and may limit their rate."""
-        self._driver.loops_outside = True
 
     def take_over(self, now: int, previous: Firmware) -> None:
         """Replace a previous driver whose host, if any, has ended: notify the partners of its endpoints, and take over
@@ -86,11 +77,11 @@ class Firmware(firmware.Firmware):
         and senders that do not wait for them must not be disturbed earlier than by the refusal of a retransmission.
         """
         settings = self._driver.settings
-        self._early = previous._early
-        for index, _, _ in self._early:
+        self._driver.early = previous._driver.early
+        for index, _, _ in self._driver.early:
             self._driver.endpoints[index] = DriverEndpoint(index)
-        pending = previous._close_notices.pending() if previous._close_notices is not None else {}
-        self._close_notices = notices = Announcements(self._driver.notify_closed)
+        pending = previous._driver.close_notices.pending() if previous._driver.close_notices is not None else {}
+        self._driver.close_notices = notices = Announcements(_appending_to(self._due_notices))
         for connection, seqnum in (pending | previous._connections).items():
             notices.begin(connection, seqnum, now + settings.tick * settings.resend)
 
@@ -101,9 +92,9 @@ class Firmware(firmware.Firmware):
     @property
     def deadline(self) -> int | None:
         deadline = self._driver.timers.deadline
-        if self._close_notices is None:
+        if self._driver.close_notices is None:
             return deadline
-        notice = self._close_notices.timers.deadline
+        notice = self._driver.close_notices.timers.deadline
         return notice if deadline is None or (notice is not None and notice < deadline) else deadline
 
     def counter_values(self) -> dict[str, int]:
@@ -118,10 +109,12 @@ class Firmware(firmware.Firmware):
                 self._pulls.expire(now, key)
             else:
                 self._driver.nic.post_completion(~key << 16 | ALARM)
-        if self._close_notices is not None:
+        if self._driver.close_notices is not None:
             settings = self._driver.settings
-            self._close_notices.on_timer(now, settings.tick, settings.tick * settings.resend)
-        self._loop_back(now)
+            self._driver.close_notices.on_timer(now, settings.tick, settings.tick * settings.resend)
+            for connection, first in self._due_notices:
+                self._driver.notify_closed(connection, first)
+            self._due_notices.clear()
 
     # Commands.
 
@@ -137,10 +130,23 @@ class Firmware(firmware.Firmware):
             return
         self._data, self._now = data, now
         try:
+            if command.peer in driver.node and self._share(command):
+                return
             operation(self, endpoint or DriverEndpoint(command.endpoint), command)
         except struct.error:  # a value does not fit its field
             driver.counters.invalid += 1
-        self._loop_back(now)
+
+    def _share(self, command: Command) -> bool:
+        """Pass a message to an endpoint of this node without a frame. Returns False for other commands, and if the
+        endpoint's driver is in another process."""
+        share = OPERATIONS.get(command.op)
+        receiver = self._driver.driver_on_node(command.peer) if share is not None else None
+        if share is None or receiver is None:
+            return False
+        if command.op == Op.CONNECT:
+            self._record_connection(command)
+        share(self._driver, receiver, command, self._data)
+        return True
 
     def _open(self, endpoint: DriverEndpoint, command: Command) -> None:
         driver = self._driver
@@ -155,12 +161,12 @@ class Firmware(firmware.Firmware):
         driver.endpoints[endpoint.index] = endpoint
         endpoint.session = command.session
         endpoint.ring = ReceiveRing(memory, command.length, driver.fragment_size)
-        self._step(endpoint, "open")
-        for key in [key for key in self._early if key[0] == endpoint.index]:
-            self._deliver(endpoint, *self._early.pop(key))
+        self._driver.step(endpoint, "open")
+        for key in [key for key in driver.early if key[0] == endpoint.index]:
+            driver.deliver(driver, endpoint, driver.early.pop(key))
 
     def _close(self, endpoint: DriverEndpoint, command: Command) -> None:  # noqa: ARG002
-        self._step(endpoint, "close")
+        self._driver.step(endpoint, "close")
         endpoint.regions.clear()
         for connection in [connection for connection in self._connections if connection[0] == endpoint.index]:
             del self._connections[connection]
@@ -192,7 +198,7 @@ class Firmware(firmware.Firmware):
         except UnpinnedError:
             driver.counters.invalid += 1
             return
-        if not 0 < length <= MAX_FRAGMENTS * fragment_size:
+        if not 0 < length <= MEDIUM_MAX:
             driver.counters.invalid += 1
             return
         count = -(-length // fragment_size)
@@ -242,8 +248,7 @@ class Firmware(firmware.Firmware):
         """flag: 1 for an answer, whose status is `turn`."""
         driver = self._driver
         driver.counters.send_connect += 1
-        if not command.turn and command.peer != driver.number:
-            self._record_connection((endpoint.index, command.peer, command.dst_endpoint), command.seqnum)
+        self._record_connection(command)
         driver.send(
             driver.codec.pack_connect(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
@@ -251,12 +256,16 @@ class Firmware(firmware.Firmware):
             )
         )  # fmt: skip
 
-    def _record_connection(self, connection: Connection, seqnum: int) -> None:
-        """Record a session's first sequence number. A repeated answer to a request may have a later number."""
+    def _record_connection(self, command: Command) -> None:
+        """Record a session's first sequence number, unless the partner is this host's. A repeated answer to a request may
+        have a later number."""
+        if command.turn or command.peer == self._driver.number:
+            return
+        connection = (command.endpoint, command.peer, command.dst_endpoint)
         recorded = self._connections.get(connection)
-        is_new = recorded is None or recorded >> SEQNUM_BITS != seqnum >> SEQNUM_BITS
+        is_new = recorded is None or recorded >> SEQNUM_BITS != command.seqnum >> SEQNUM_BITS
         if is_new and (recorded is not None or len(self._connections) < _MAX_CONNECTIONS):
-            self._connections[connection] = seqnum
+            self._connections[connection] = command.seqnum
 
     def _register(self, endpoint: DriverEndpoint, command: Command) -> None:
         endpoint.regions[command.number] = Region(command.address, command.length, command.turn)
@@ -276,22 +285,24 @@ class Firmware(firmware.Firmware):
     # Frames.
 
     def receive(self, now: int, frame: bytes) -> None:
-        self._handle_frame(now, frame)
-        self._loop_back(now)
-
-    def _loop_back(self, now: int) -> None:
-        loopback = self._driver.loopback
-        if loopback.frames:
-            loopback.run(now, self._handle_frame)
-
-    def _handle_frame(self, now: int, frame: bytes) -> None:
         driver = self._driver
         if frame[:6] != driver.address:  # a switch floods frames to addresses that it does not know
             driver.counters.drop_bad_peer_addr += 1
             return
         try:
             kind = driver.codec.type_of(frame)
-            if kind == TYPE_PULL_REPLY:
+            parse = _PARSERS.get(kind)
+            if parse is not None:
+                src, dst, event, data = parse(driver.codec, frame)
+                if kind == TYPE_MEDIUM and len(data) != min(
+                    driver.fragment_size, event.total - event.number * driver.fragment_size
+                ):
+                    raise MalformedError("frag_length")
+                if driver.sender(src, event.peer) < 0:
+                    driver.counters.drop_bad_peer_addr += 1
+                    return
+                driver.receive_message(driver, dst, event, data)
+            elif kind == TYPE_PULL_REPLY:
                 self._pulls.receive_reply(now, frame)
             elif kind == TYPE_PULL:
                 self._pulls.receive_request(frame)
@@ -299,13 +310,6 @@ class Firmware(firmware.Firmware):
                 self._pulls.receive_nack(frame)
             elif kind == TYPE_NACK_LIB:
                 self._receive_nack(frame)
-            elif kind in _EVENTS:
-                src, dst, event, data = _parse(driver.codec, kind, frame)
-                if kind == TYPE_MEDIUM and len(data) != min(
-                    driver.fragment_size, event.total - event.number * driver.fragment_size
-                ):
-                    raise MalformedError("frag_length")
-                self._receive_message(kind, src, dst, event, data)
             else:
                 driver.counters.drop_invalid_type += 1
         except MalformedError as error:
@@ -314,77 +318,19 @@ class Firmware(firmware.Firmware):
             else:
                 driver.counters.drop_bad_header_datalen += 1
 
-    def _receive_message(self, kind: int, src: bytes, dst: int, event: Event, data: memoryview) -> None:
-        """Handle a frame for an endpoint's library. dst: the endpoint."""
-        driver = self._driver
-        if driver.sender(src, event.peer) < 0:
-            driver.counters.drop_bad_peer_addr += 1
-            return
-        endpoint = driver.endpoints.get(dst)
-        if endpoint is None:
-            endpoint = driver.endpoints[dst] = DriverEndpoint(dst)
-        driver.look_up(endpoint)
-        if kind == TYPE_CONNECT:
-            self._receive_connect(endpoint, event)
-        elif endpoint.state != states.OPEN:
-            self._step(endpoint, "message")
-            self._refuse(endpoint, event, NACK_TYPE_ENDPOINT_CLOSED)
-        elif event.session != endpoint.session:
-            self._step(endpoint, "message of another session")
-            self._refuse(endpoint, event, NACK_TYPE_BAD_SESSION)
-        else:
-            self._deliver(endpoint, event, data)
-
-    def _receive_connect(self, endpoint: DriverEndpoint, event: Event) -> None:
-        if self._close_notices is not None:
-            self._close_notices.stop((endpoint.index, event.peer, event.endpoint))
-        if endpoint.state == states.OPEN:
-            self._deliver(endpoint, event)
-        elif endpoint.state == states.CLOSED or event.flag & 1:
-            self._step(endpoint, "connection request" if endpoint.state == states.CLOSED else "message")
-            self._refuse(endpoint, event, NACK_TYPE_ENDPOINT_CLOSED)
-        else:
-            self._step(endpoint, "connection request")
-            key = (endpoint.index, event.peer, event.endpoint)
-            if key in self._early or len(self._early) < _MAX_EARLY:
-                self._early[key] = event, b""
-
-    def _deliver(self, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b"") -> None:
-        if self._driver.post(endpoint, event, data):
-            self._driver.counters.recv_messages += 1  # as the state table's row of a message to an open endpoint
-        else:
-            self._step(endpoint, "message without room")
-
     def _receive_nack(self, frame: bytes) -> None:
         """Pass the refusal of a message to the library."""
         driver = self._driver
         _, src, peer_index, src_endpoint, nack_type, dst, _, seqnum, _ = driver.codec.unpack_nack_lib(frame)
-        endpoint = driver.endpoints.get(dst)
-        if driver.sender(src, peer_index) < 0 or endpoint is None or endpoint.state != states.OPEN:
+        if driver.sender(src, peer_index) < 0:
             driver.counters.drop_bad_peer_addr += 1
             return
-        driver.counters.recv_nack_lib += 1
-        event = Event(TYPE_NACK_LIB, src_endpoint, peer_index, seqnum)
-        event.flag = nack_type
-        driver.post(endpoint, event)
+        driver.receive_nack(driver, dst, refusal(peer_index, src_endpoint, nack_type, seqnum))
 
-    def _refuse(self, endpoint: DriverEndpoint, event: Event, nack_type: int) -> None:
-        """Refuse a message. An acknowledgement is dropped: it needs no answer."""
-        driver = self._driver
-        if event.kind == TYPE_TRUC:
-            return
-        driver.counters.send_nack_lib += 1
-        driver.send(
-            driver.codec.pack_nack_lib(
-                driver.addresses[event.peer], driver.address, driver.number, endpoint.index, nack_type, event.endpoint, 0,
-                event.seqnum,
-            )
-        )  # fmt: skip
 
-    def _step(self, endpoint: DriverEndpoint, event: str) -> None:
-        row = states.ENDPOINT.row(endpoint.state, event)
-        endpoint.state = row.next_state
-        self._driver.counters.add(row.counters)
+def _appending_to(notices: list[tuple[Connection, int]]) -> Callable[[Connection, int], None]:
+    """Return a function that appends to a list. It refers to no firmware, see `_OPERATIONS`."""
+    return lambda connection, first: notices.append((connection, first))
 
 
 _OPERATIONS: Final[dict[int, Callable[[Firmware, DriverEndpoint, Command], None]]] = {
@@ -463,22 +409,14 @@ def _parse_connect(codec: Codec, frame: bytes) -> _Parsed:
     return src, dst, event, data
 
 
-_EVENTS: Final = frozenset((TYPE_TINY, TYPE_SMALL, TYPE_MEDIUM, TYPE_RNDV, TYPE_NOTIFY, TYPE_TRUC, TYPE_CONNECT))
-"""Types of the frames that become events."""
-
-
-def _parse(codec: Codec, kind: int, frame: bytes) -> _Parsed:
-    """Return a frame's source address, destination endpoint, event, and the event's data."""
-    if kind == TYPE_TINY:
-        return _parse_tiny(codec, frame)
-    if kind == TYPE_SMALL:
-        return _parse_small(codec, frame)
-    if kind == TYPE_MEDIUM:
-        return _parse_medium(codec, frame)
-    if kind == TYPE_RNDV:
-        return _parse_rndv(codec, frame)
-    if kind == TYPE_NOTIFY:
-        return _parse_notify(codec, frame)
-    if kind == TYPE_TRUC:
-        return _parse_truc(codec, frame)
-    return _parse_connect(codec, frame)
+_PARSERS: Final[dict[int, Callable[[Codec, bytes], _Parsed]]] = {
+    TYPE_TINY: _parse_tiny,
+    TYPE_SMALL: _parse_small,
+    TYPE_MEDIUM: _parse_medium,
+    TYPE_RNDV: _parse_rndv,
+    TYPE_NOTIFY: _parse_notify,
+    TYPE_TRUC: _parse_truc,
+    TYPE_CONNECT: _parse_connect,
+}
+"""Parsers of the frames that become events: they return a frame's source address, destination endpoint, event, and the
+event's data."""

@@ -22,6 +22,7 @@ from protocols.openmx.mx_names import (
     SEQNUM_BITS,
     SEQNUM_MASK,
     SESSIONS,
+    SUCCESS,
     Status,
     distance,
     seqnum_after,
@@ -481,13 +482,16 @@ class Partner:
         if not 0 < count <= len(unacked):
             return
         self._retries = 0
-        acknowledged = [unacked.popleft() for _ in range(count)]
-        for outgoing in acknowledged:
+        acknowledged: list[Outgoing] = []
+        for _ in range(count):
+            outgoing = unacked.popleft()
             self._frames -= outgoing.frames
+            acknowledged.append(outgoing)
         self._endpoint.counters.acknowledged += count
         for outgoing in acknowledged:
-            self._endpoint.acknowledged(outgoing)
-        self._pump()
+            self._endpoint.finish_send(outgoing, SUCCESS)
+        if self._queue:
+            self._pump()
 
 
 _REFUSALS: Final = {1: Status.BAD_ENDPOINT, 2: Status.ENDPOINT_CLOSED, 3: Status.BAD_SESSION, 4: Status.BAD_RDMAWIN}

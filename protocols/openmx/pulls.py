@@ -4,7 +4,7 @@ A pull has four blocks of 32 replies in flight. When a later block is complete b
 first block are probably lost, and the block is requested again, once until it is complete or a time-out has expired
 (`omx_pull.c`).
 
-A message of a rank on the same node takes one copy, from the sender's memory to the receiver's, and no frame
+A message of an endpoint on the same node takes one copy, from the sender's memory to the receiver's, and no frame
 (`omx_shared.c`).
 """
 

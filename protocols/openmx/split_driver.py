@@ -64,8 +64,6 @@ class Nic:
         self.firmware.take_over(now, previous)
 
     def _new_driver(self, memory: DmaMemory, commands: Commands) -> Firmware:
-        firmware = Firmware(
+        return Firmware(
             self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters, self._drivers
         )
-        firmware.loop_through_nic()
-        return firmware

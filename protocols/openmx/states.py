@@ -104,7 +104,8 @@ STATELESS: Final = frozenset(
         "drop_nack_mcp_bad_wire_handle", "drop_pull_reply_bad_seqnum", "drop_pull_reply_bad_wire_handle",
         "duplicates", "early", "invalid", "old_session", "recv_nack_lib", "recv_pull_req", "resent", "send_connect",
         "send_liback", "send_mediumsq_frag", "send_nack_lib", "send_nack_mcp", "send_notify", "send_pull_reply",
-        "send_pull_req", "send_rndv", "send_small", "shared_pull", "send_tiny", "throttled", "too_early", "unexpected",
+        "send_pull_req", "send_rndv", "send_small", "send_tiny", "shared_connect", "shared_mediumsq_frag", "shared_notify",
+        "shared_pull", "shared_rndv", "shared_small", "shared_tiny", "shared_truc", "throttled", "too_early", "unexpected",
     }
 )  # fmt: skip
 """Counters that no state table increments."""

@@ -266,6 +266,14 @@ class HostedNic(ImmediateNic):
         """Return a descriptor to the host, whose program polls for it."""
         self._loop.at(max(self._done_time(), self._copies_done), self._notice, index)
 
+    def post_to(self, function: object, target: memoryview, data: Buffer, index: int) -> None:
+        """Copy to the memory of another function's program with the calling core, whose cache has the data."""
+        assert isinstance(function, HostedNic)
+        target[:] = data
+        self.spend(COPY, len(target), self.core)
+        function.writer = self.core
+        self._loop.at(self._done_time(), function._notice, index)
+
     def interrupt(self, index: int) -> None:
         """Return a descriptor to the host, and wake its sleeping program."""
         self._loop.at(max(self._done_time(), self._copies_done), self._wake_program, index)

@@ -224,6 +224,17 @@ class ImmediateNic(CompletingNic, Nic):
         """Write bytes to host memory."""
         target[:] = data
 
+    def post_to(self, function: object, target: memoryview, data: Buffer, index: int) -> None:
+        """Write bytes to the memory of another function's host, and return a descriptor to it; see `NodeActions`."""
+        assert isinstance(function, ImmediateNic)
+        target[:] = data
+        function.completions.append(index)
+        self._loop.at(self._clock.time, function.deliver_posted)
+
+    def deliver_posted(self, _now: int) -> None:
+        """Deliver the descriptors that another function has returned to the host."""
+        self.deliver_completions()
+
     # Called by the host.
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002

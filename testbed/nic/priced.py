@@ -126,6 +126,16 @@ class _Outgoing:
         self.offset = 0
 
 
+class _Posted:
+    """A descriptor to be returned to the host of another function."""
+
+    __slots__ = ("function", "index")
+
+    def __init__(self, function: PricedNic, index: int) -> None:
+        self.function: Final = function
+        self.index: Final = index
+
+
 class Hardware:
     """The parts of one NIC, which its functions share: processors, DMA engines and bus."""
 
@@ -206,8 +216,9 @@ class PricedNic(ImmediateNic):
         self._stores: deque[tuple[FirmwareEvent, int, int]] = deque()
         self._stores_queued = 0  # number of transfers to host memory so far
         self._stores_noticed = 0  # number of ended transfers that the firmware has noticed
-        # Pending actions: number of stores to wait for, event, offset in it, descriptor to return or frame to send.
-        self._actions: deque[tuple[int, FirmwareEvent, int, int | bytes]] = deque()
+        # Pending actions: number of stores to wait for, event, offset in it, descriptor to return, here or to another
+        # function, or frame to send.
+        self._actions: deque[tuple[int, FirmwareEvent, int, int | bytes | _Posted]] = deque()
         self._deferred: list[Buffer] = []  # frames that leave after all other effects of the event
         # Timers for the first entry of each queue; the other conditions that it waits for trigger it, too.
         self._fetch_timer = loop.timer(self.fetch_next)
@@ -399,6 +410,12 @@ class PricedNic(ImmediateNic):
         super().post_completion(index)
         self._queue_action(self._spend(self._profile.show), index)
 
+    def post_to(self, function: object, target: memoryview, data: Buffer, index: int) -> None:
+        """Store bytes in the memory of another function's host, and return a descriptor to it."""
+        assert isinstance(function, PricedNic)
+        self.dma_write(target, data)
+        self._queue_action(self._spend(self._profile.show), _Posted(function, index))
+
     def interrupt(self, index: int) -> None:
         """Return a descriptor to the host's kernel, which takes longer."""
         super().interrupt(index)
@@ -420,8 +437,8 @@ class PricedNic(ImmediateNic):
             self._queue_action(self._spend(self._profile.send), bytes(frame))
         self._deferred.clear()
 
-    def _queue_action(self, offset: int, descriptor_or_frame: int | bytes) -> None:
-        self._actions.append((self._stores_queued, self._event, offset, descriptor_or_frame))
+    def _queue_action(self, offset: int, action: int | bytes | _Posted) -> None:
+        self._actions.append((self._stores_queued, self._event, offset, action))
 
     def store_next(self, now: int) -> None:
         """Start the next transfer to host memory if the engine is idle."""
@@ -463,15 +480,17 @@ class PricedNic(ImmediateNic):
         """Execute the actions whose stores are completed."""
         actions = self._actions
         while actions and actions[0][0] <= self._stores_noticed and actions[0][1].start_time >= 0:
-            _, event, offset, descriptor_or_frame = actions[0]
+            _, event, offset, action = actions[0]
             if event.start_time + offset > now:
                 self._action_timer.set(event.start_time + offset)
                 return
             actions.popleft()
-            if isinstance(descriptor_or_frame, int):
-                self._notice(now, descriptor_or_frame >= 0)
+            if isinstance(action, int):
+                self._notice(now, action >= 0)
+            elif isinstance(action, bytes):
+                self._transmit(now, action)
             else:
-                self._transmit(now, descriptor_or_frame)
+                action.function.on_posted(now, action.index)
 
     # Called by the host.
 
@@ -497,6 +516,10 @@ class PricedNic(ImmediateNic):
         profile = self._profile
         done = self._use_core(now, 0, profile.notice) if is_read else self._use_core(now, profile.interrupt, 0)
         self._loop.at(done, self._deliver_next)
+
+    def on_posted(self, now: int, index: int) -> None:
+        """Charge the host for a descriptor that another function has returned to it."""
+        self._loop.at(self._use_core(now, 0, self._profile.notice), self.deliver_completion, index)
 
     def _deliver_next(self, _now: int) -> None:
         self.deliver_completion(self.completions.popleft())

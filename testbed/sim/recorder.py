@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Final
 
+from protocols.core.firmware import Buffer
 from protocols.core.host_work import host_work
 from testbed.fabric import pcapng
 from testbed.fabric.interface import Receive
@@ -206,6 +207,11 @@ class NicWatcher:
     def interrupt(self, index: int) -> None:
         self._trace_return(index)
         self._nic.interrupt(index)
+
+    def post_to(self, function: object, target: memoryview, data: Buffer, index: int) -> None:
+        assert isinstance(function, NicWatcher)
+        self._recording.trace(self._nic.handled_at, function._name, "gives back", descriptor=index)
+        self._nic.post_to(function._nic, target, data, index)
 
     def _trace_return(self, index: int) -> None:
         self._recording.trace(self._nic.handled_at, self._name, "gives back", descriptor=index)

@@ -81,9 +81,12 @@ class Process:
 
 
 class Nodes:
-    """Agents of a cluster's nodes. functions: maximum number of host processes per node."""
+    """Agents of a cluster's nodes. functions: maximum number of host processes per node. siblings: the adapters name the
+    functions of one NIC (`Adapter.hosts`)."""
 
-    def __init__(self, cluster: RunningCluster, functions: int, split_driver: SplitDriver, ethertype: int) -> None:
+    def __init__(
+        self, cluster: RunningCluster, functions: int, split_driver: SplitDriver, ethertype: int, *, siblings: bool
+    ) -> None:
         self._cluster = cluster
         self._split_driver = split_driver
         self._ethertype = ethertype
@@ -92,6 +95,8 @@ class Nodes:
         macs = [bytes.fromhex(node.layout.nics[0].mac.replace(":", "")) for node in cluster]
         self._addresses = tuple(address_of(mac, function) for mac in macs for function in range(functions))
         self._functions = functions
+        numbers = range(len(self._addresses) if siblings else 0)
+        self._first_functions = tuple(number - number % functions for number in numbers)
         self._stack = contextlib.ExitStack()
         self.agents = {name: self.start(name) for name in self._names}
 
@@ -108,7 +113,10 @@ class Nodes:
         """Start an agent; return when it is listening."""
         first = self._names.index(name) * self._functions
         routed = name in self._cluster.state.layout.source_routed_nodes()
-        adapters = tuple(Adapter(first + number, self._addresses, routed=routed) for number in range(self._functions))
+        adapters = tuple(
+            Adapter(first + number, self._addresses, routed=routed, hosts=self._first_functions)
+            for number in range(self._functions)
+        )
         config = NicConfig(
             self._split_driver,
             self._ethertype,
@@ -163,9 +171,14 @@ class Nodes:
 
 @contextlib.contextmanager
 def nodes(
-    cluster: RunningCluster, functions: int = 2, split_driver: SplitDriver | None = None, ethertype: int = ETHERTYPE
+    cluster: RunningCluster,
+    functions: int = 2,
+    split_driver: SplitDriver | None = None,
+    ethertype: int = ETHERTYPE,
+    *,
+    siblings: bool = False,
 ) -> Iterator[Nodes]:
-    with Nodes(cluster, functions, split_driver or emp(), ethertype) as running:
+    with Nodes(cluster, functions, split_driver or emp(), ethertype, siblings=siblings) as running:
         yield running
 
 

@@ -119,6 +119,34 @@ def test_a_process_that_writes_arbitrary_bytes_and_doorbells_affects_no_other() 
         assert all(doorbells > 200 for doorbells in wait_for_results(misbehaving))
 
 
+def test_a_process_that_writes_arbitrary_bytes_affects_no_other_of_its_node() -> None:
+    """Commands of one process name the others of its node, whose endpoints' rings the driver writes."""
+    with Cluster.star(1).up() as cluster, nodes(cluster, 3, DRIVER, ETHERTYPE, siblings=True) as running:
+        misbehaving = running.host("n1", write_garbage, 1)
+        clients = [running.host("n1", exchange(2, 200), 0), running.host("n1", exchange(0, 200), 2)]
+        eventually(partial(_has_invalid, running, "n1"), "invalid commands are counted")
+        assert wait_for_results(clients) == [200, 200]
+        assert misbehaving.result() > 200
+
+
+def test_a_partner_on_the_node_of_a_killed_process_is_notified_and_its_slot_can_be_reused() -> None:
+    """Messages up to 4 KiB are events, longer ones are copied once; neither are frames."""
+    with Cluster.star(1).up() as cluster, nodes(cluster, 3, DRIVER, ETHERTYPE, siblings=True) as running:
+        victim, partner = running.host("n1", exchange(0, 0), 1), running.host("n1", exchange(1, 0), 0)
+        listener = running.host("n1", connect_and_wait(1), 2)
+        eventually(lambda: running.report("n1")["counted"]["shared_pull"] > 20, "messages are exchanged")
+        victim.kill()
+        assert partner.result() == "ENDPOINT_CLOSED"
+        assert listener.result() == "ENDPOINT_CLOSED"
+        eventually(partial(_has_no_region, running, "n1"), "the agent unmaps the regions")
+        again = [running.host("n1", exchange(1, 20), 0), running.host("n1", exchange(0, 20), 1)]
+        assert wait_for_results(again) == [20, 20]
+        counts = running.report("n1")["counted"]
+        assert min(counts["shared_small"], counts["shared_mediumsq_frag"], counts["shared_notify"]) >= 14
+        kinds = ("send_tiny", "send_small", "send_mediumsq_frag", "send_rndv", "send_pull_req", "send_liback")
+        assert not [kind for kind in kinds if counts[kind]]
+
+
 def test_partners_of_a_killed_process_are_notified_and_its_slot_can_be_reused() -> None:
     """One partner exchanges messages with it, another has only connected."""
     with Cluster.star(3).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:

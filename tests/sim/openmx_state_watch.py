@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from protocols.core.firmware import Buffer
 from protocols.openmx import states
 from protocols.openmx.codec import TYPE_CONNECT
-from protocols.openmx.driver_endpoint import DriverEndpoint
+from protocols.openmx.driver_endpoint import Driver, DriverEndpoint
 from protocols.openmx.endpoint_memory import Event
-from protocols.openmx.firmware import Firmware
 from protocols.openmx.partners import Partner
 from protocols.openmx.pulls import Pull, Pulls
 from tests.sim.state_watch import Watch
@@ -17,24 +17,22 @@ from tests.sim.state_watch import Watch
 
 def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Count the steps of endpoints in drivers."""
-    step, deliver = Firmware._step, Firmware._deliver
+    step, deliver = Driver.step, Driver.deliver
 
-    def watched_step(firmware: Firmware, endpoint: DriverEndpoint, event: str) -> None:
+    def watched_step(driver: Driver, endpoint: DriverEndpoint, event: str) -> None:
         before = endpoint.state
-        step(firmware, endpoint, event)
+        step(driver, endpoint, event)
         watch.record(states.ENDPOINT, before, event, endpoint.state)
 
-    def watched_deliver(
-        firmware: Firmware, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b""
-    ) -> None:
-        dropped = firmware.counters.unexp_eventq_full
-        deliver(firmware, endpoint, event, data)
-        if firmware.counters.unexp_eventq_full == dropped:
+    def watched_deliver(driver: Driver, by: Driver, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> None:
+        dropped = driver.counters.unexp_eventq_full
+        deliver(driver, by, endpoint, event, data)
+        if driver.counters.unexp_eventq_full == dropped:
             kind = "connection request" if event.kind == TYPE_CONNECT else "message"
             watch.record(states.ENDPOINT, endpoint.state, kind, endpoint.state)
 
-    patch.setattr(Firmware, "_step", watched_step)
-    patch.setattr(Firmware, "_deliver", watched_deliver)
+    patch.setattr(Driver, "step", watched_step)
+    patch.setattr(Driver, "deliver", watched_deliver)
 
 
 def watch_pulls(patch: pytest.MonkeyPatch, watch: Watch) -> None:

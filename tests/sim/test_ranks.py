@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 import testbed
-from protocols.core.host_work import COPY
+from protocols.core.host_work import COPY, TRAP
+from protocols.core.profile import Profile
 from protocols.emp.profile import EMP_2001, EMP_2002
-from protocols.openmx.profile import WORK
+from protocols.openmx.driver_endpoint import LOOKUP
+from protocols.openmx.endpoint import EVENT, REQUEST
+from protocols.openmx.profile import LINE_OWN, LINE_SHARED, LINES, WORK
 from testbed.controller.verdict.verdicts import Grade
+from testbed.engine.server import transfer_time
 from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.sim.recorder import CAPTURE
 from testbed.spec.model import Description
@@ -243,6 +247,61 @@ async def send_long(comm: Comm, node: Node, *, receiver: int) -> int:
             await comm.Recv(buffer, 0, 1)
             assert buffer == data
     return node.now() - began if comm.rank == 0 else 0
+
+
+async def ping_neighbour(comm: Comm, node: Node, *, size: int) -> float:
+    """Exchange four messages with the other rank of the node. Returns the nanoseconds of a round trip."""
+    neighbour, data = comm.rank ^ 1, bytes(range(256)) * 16
+    buffer, began = bytearray(len(data)), 0
+    for turn in range(5):
+        if turn == 1:  # the first message connects
+            began = node.now()
+        if comm.rank % 2:
+            await comm.Recv(buffer, neighbour, 1)
+            await comm.Send(data[:size], neighbour, 1)
+        else:
+            await comm.Send(data[:size], neighbour, 1)
+            await comm.Recv(buffer, neighbour, 1)
+        assert buffer[:size] == data[:size]
+    return (node.now() - began) / 4
+
+
+@pytest.mark.parametrize("profile", ["ideal", "openmx-2009", pytest.param(EMP_2001, id="emp-2001")])
+@pytest.mark.parametrize(
+    ("size", "counter"), [(4, "shared_tiny"), (100, "shared_small"), (4_096, "shared_mediumsq_frag")]
+)
+def test_open_mx_puts_no_message_within_a_node_into_a_frame(
+    tmp_path: Path, profile: str | Profile, size: int, counter: str
+) -> None:
+    """The links lose every frame. The capture has those that a NIC sends and receives. EMP's profile is that of a NIC whose
+    firmware runs on a processor of its own."""
+    cluster = Description.star(2, delay="1us", loss="100%")
+    result = testbed.run(
+        cluster, ping_neighbour, protocol="openmx", mode="sim", ranks_per_node=2, profile=profile, settings={"size": size},
+        output=tmp_path, capture=True,
+    )  # fmt: skip
+    for counts in result.counters.values():
+        assert counts[counter] == 5 * (3 if size == 4_096 else 1)
+        assert (counts["shared_connect"], counts["resent"], counts["unexp_eventq_full"]) == (1, 0, 0)
+        assert not [name for name in counts if name.startswith("send_") and counts[name]]
+    assert read_capture(tmp_path / CAPTURE) == []
+
+
+def test_the_sending_core_of_open_mx_writes_a_message_for_its_neighbour_without_driver_and_interrupt() -> None:
+    """A round trip of 4 bytes: for each message a request, a trap, a look-up of the endpoint, a copy, and an event."""
+    result = testbed.run(
+        Description.star(1), ping_neighbour, protocol="openmx", mode="sim", ranks_per_node=2, profile="openmx-2009",
+        settings={"size": 4},
+    )  # fmt: skip
+    used = result.usage["n1"]
+    for core in ("core 0", "core 1"):
+        assert used[core]["copy_ns"] == 2 * 5 * transfer_time(4, WORK[COPY].rate)  # into the ring, and out of it
+        assert not {"driver_ns", "interrupt_ns", "softirq_ns"} & {cause for cause in used[core] if used[core][cause]}
+    message = sum(WORK[kind].fixed for kind in (REQUEST, TRAP, LOOKUP, EVENT)) + 2 * transfer_time(4, WORK[COPY].rate)
+    lines = LINES * (
+        LINE_OWN + LINE_SHARED
+    )  # the endpoint's state, which no other core writes, and the neighbour's event
+    assert result.results["n1.0"] == pytest.approx(2 * (message + lines), abs=10)
 
 
 def test_open_mx_copies_a_long_message_within_a_node_once_and_puts_no_data_into_frames() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from rich.table import Table
 
 from benchmarks.collectives import measurements
-from benchmarks.collectives.measurements import BARRIER, CALLS, LIVE, PROTOCOLS, SIMULATED
+from benchmarks.collectives.measurements import BARRIER, CALLS, LIVE, PROTOCOLS, SIMULATED, moved
 from benchmarks.collectives.targets import targets
 from benchmarks.harness import session, tables
 from benchmarks.harness.rows import REPOSITORY, Row
@@ -49,10 +49,14 @@ def run(options: argparse.Namespace, session: Session) -> None:
             session.attempt(
                 f"{BARRIER}, {contender}", partial(measurements.barriers, contender, simulated_ranks, session.progress)
             )
-    for subject in (LIVE, SIMULATED):
-        for ranks in sorted({row.hosts for row in session.rows if row.subject == subject}):
-            for call in CALLS:
-                session.console.print(table(session.rows, subject, ranks, call))
+    for ranks in sorted({row.hosts for row in session.rows if row.subject == LIVE}):
+        for call in CALLS:
+            session.console.print(table(session.rows, LIVE, ranks, call, sizes))
+    if SIMULATED in options.subjects:
+        for call in CALLS:
+            session.console.print(
+                table(session.rows, SIMULATED, simulated_ranks, call, sizes, volume=int(options.volume))
+            )
     barriers = [row for row in session.rows if row.subject == BARRIER]
     if barriers:
         session.console.print(tables.row_table("Barrier in the simulation", barriers, "ranks"))
@@ -61,16 +65,20 @@ def run(options: argparse.Namespace, session: Session) -> None:
     session.console.print(tables.target_table(target_list))
 
 
-def table(rows: list[Row], subject: str, ranks: int, call: str) -> Table:
-    """Return a table of sizes by contenders, with medians of the repetitions' averages."""
+def table(rows: list[Row], subject: str, ranks: int, call: str, sizes: list[int], volume: int = 0) -> Table:
+    """Return a table of sizes by contenders, with medians of the repetitions' averages. volume: see `--volume`; 0: no
+    limit."""
     chosen = [row for row in rows if (row.subject, row.hosts, row.measure) == (subject, ranks, call)]
-    contenders = list(dict.fromkeys(row.contender for row in chosen))
-    shown = Table(title=f"{call}, {ranks} ranks, {subject}")
+    contenders = list(dict.fromkeys(row.contender for row in rows if (row.subject, row.hosts) == (subject, ranks)))
+    left_out = {size: moved(call, ranks, size) for size in sizes if 0 < volume < moved(call, ranks, size)}
+    caption = f"left out: a call moves more than {format_size(volume)} (--volume) in one process" if left_out else None
+    shown = Table(title=f"{call}, {ranks} ranks, {subject}", caption=caption)
     for heading in ("size", *contenders):
         shown.add_column(heading, justify="right")
     cells = {(row.contender, row.settings["size_bytes"]): tables.format_value(row.median, row.unit) for row in chosen}
-    for size in sorted({size for _, size in cells}):
-        shown.add_row(format_size(size), *(cells.get((contender, size), "") for contender in contenders))
+    for size in sizes:
+        empty = f"left out: {left_out[size] / (1 << 30):.3g} GiB" if size in left_out else ""
+        shown.add_row(format_size(size), *(cells.get((contender, size), empty) for contender in contenders))
     return shown
 
 

@@ -18,8 +18,9 @@ from testbed.workloads.imb import BENCHMARKS
 
 PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "Open-MX": "openmx", "AM-II": "am2"}
 """Protocols on Ethernet that run in the simulation, too, by name in tables."""
-FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384}}
-"""Settings in the simulation by protocol: VIA's default has too few descriptors for 255 connections with sends."""
+FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384, "area": 16_384, "buffer": 4_096}}
+"""Settings in the simulation by protocol: VIA's defaults have too few descriptors for 255 connections with sends, and twice
+the memory for each connection."""
 KERNEL: Mapping[str, str] = {"TCP": "tcp"}
 OPEN_MPI = "Open MPI on TCP"
 
@@ -73,13 +74,17 @@ def live(
 
 def simulated(contender: str, ranks: int, sizes: Sequence[int], volume: int, progress: Progress) -> Iterator[Row]:
     """Measure calls that move no more than `volume` bytes, in virtual time."""
-    moved = {"Allreduce": 2 * ranks, "Alltoall": ranks * (ranks - 1)}
     for call in CALLS:
         for size in sizes:
-            if moved[call] * size <= volume:
+            if moved(call, ranks, size) <= volume:
                 progress(f"{ranks} simulated ranks, {contender}: {call} of {size:,} bytes")
                 samples = _simulated(ranks, PROTOCOLS[contender], call, size)
                 yield Row(SIMULATED, contender, call, ranks, "s", samples, {"size_bytes": size, **LINKS})
+
+
+def moved(call: str, ranks: int, size: int) -> int:
+    """Return the bytes that all ranks of a call send."""
+    return size * (2 * ranks if call == "Allreduce" else ranks * (ranks - 1))
 
 
 def barriers(contender: str, ranks: int, progress: Progress) -> list[Row]:

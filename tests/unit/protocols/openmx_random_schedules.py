@@ -13,7 +13,6 @@ from typing import NamedTuple, cast
 
 from protocols.core.memory import HostMemory
 from protocols.openmx.endpoint import Endpoint
-from protocols.openmx.firmware import Firmware
 from protocols.openmx.host import Library, plug
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.list_wires import Wires
@@ -55,7 +54,6 @@ class Schedule:
             entries=chance.choice((32, 1_024)),
         )
         self.wires = Wires(plug(settings), 2)
-        self.loop_through_nic()
         self.ends: list[Endpoint] = [
             self.library(end // self.per_node).open_endpoint(end % self.per_node) for end in range(2 * self.per_node)
         ]
@@ -66,11 +64,6 @@ class Schedule:
 
     def library(self, node: int) -> Library:
         return cast(Library, self.wires.agents[node].host)
-
-    def loop_through_nic(self) -> None:
-        """Let frames between endpoints of a node be lost and repeated as all others."""
-        for agent in self.wires.agents:
-            cast(Firmware, agent.firmware).loop_through_nic()
 
     def run(self) -> None:
         """Run it. AssertionError for what is wrong."""
@@ -144,7 +137,6 @@ class Schedule:
         for end in range(node * self.per_node, (node + 1) * self.per_node):
             self.ends[end].close()
         self.wires.restart(node)
-        self.loop_through_nic()
         for end in range(node * self.per_node, (node + 1) * self.per_node):
             self.ends[end] = self.library(node).open_endpoint(end % self.per_node)
             self.incarnations[end] += 1
