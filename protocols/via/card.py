@@ -26,6 +26,7 @@ REGISTER: Final = "register"
 """Work on the host: the kernel agent pins memory and adds its pages to a table, or removes them."""
 
 _ETHERNET: Final = 14
+_CHECK: Final = 4  # bytes of the CRC-32 behind a frame's payload
 RDMA_WRITE_ENABLED: Final = 1
 """Attribute of registered memory and of VIs: peers may write it by RDMA."""
 RDMA_READ_ENABLED: Final = 2
@@ -239,9 +240,9 @@ class Card:
         self.settings: Final = settings
         self.codec: Final = codec
         self.counters: Final = Counters()
-        self.max_send: Final = adapter.mtu - (FRAME_SIZE - _ETHERNET)
+        self.max_send: Final = adapter.mtu - (FRAME_SIZE - _ETHERNET) - _CHECK
         """Maximum payload of a frame of a Send, in bytes."""
-        self.max_remote: Final = adapter.mtu - (REMOTE_SIZE - _ETHERNET)
+        self.max_remote: Final = adapter.mtu - (REMOTE_SIZE - _ETHERNET) - _CHECK
         """Maximum payload of a frame of an RDMA Write, in bytes."""
         if self.max_remote < 1:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
