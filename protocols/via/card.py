@@ -261,7 +261,8 @@ class Card:
         self.peers: Final[peers.Peers[peers.Peer, None]] = peers.Peers(
             adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True
         )
-        self._returned: deque[int] = deque()
+        self.returned: Final[deque[int]] = deque()
+        """Slots of completed descriptors and commands that the host has not been shown yet."""
         self._is_returning = False
         self._errors: deque[tuple[AsyncError, int]] = deque()
         self._error_slot = -1
@@ -322,13 +323,13 @@ class Card:
         """Complete a descriptor."""
         self.in_use[slot] = 0
         self.slots.finish(slot, status, length, immediate)
-        self._returned.append(slot)
+        self.returned.append(slot)
 
     def answer(self, slot: int, result: Result, command: Command) -> None:
         """Complete a command with its result."""
         self.in_use[slot] = 0
         self.slots.write_command(slot, command._replace(status=result))
-        self._returned.append(slot)
+        self.returned.append(slot)
 
     def expire(self, slot: int) -> None:
         """Complete a command whose time-out has expired."""
@@ -359,8 +360,8 @@ class Card:
             return
         self._is_returning = True
         try:
-            while self._returned:
-                self.nic.post_completion(self._returned.popleft())
+            while self.returned:
+                self.nic.post_completion(self.returned.popleft())
         finally:
             self._is_returning = False
 

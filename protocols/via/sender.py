@@ -62,7 +62,8 @@ class Sender:
             vi.resent_from = sequence
             self._resend(vi)
         self._set_timer(now, vi)
-        self.pump(now, vi)
+        if vi.unsent or vi.replies:
+            self.pump(now, vi)
 
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend the unacknowledged frames after a time-out."""

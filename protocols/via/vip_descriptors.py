@@ -153,23 +153,25 @@ class Slots:
         self.count: Final = count
         self.memory = memoryview(bytearray(count * SIZE)) if memory is None else memory
 
-    def write(self, slot: int, posted: Posted) -> int:
-        """Write a descriptor; return its size in bytes. Raises MalformedDescriptorError for too many segments, and for a
-        value that does not fit its field."""
-        segments = posted.data if posted.remote is None else [posted.remote, *posted.data]
-        if len(segments) > MAX_SEGMENTS:
-            raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {len(segments)}")
+    def write(
+        self, slot: int, control: int, immediate: int, length: int, remote: Segment | None, data: Sequence[Segment]
+    ) -> int:
+        """Write a descriptor, whose fields are those of `Posted`; return its size in bytes. Raises MalformedDescriptorError
+        for too many segments, and for a value that does not fit its field."""
+        segments = data if remote is None else [remote, *data]
+        count = len(segments)
+        if count > MAX_SEGMENTS:
+            raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {count}")
         offset = slot * SIZE
+        end = offset + _CONTROL_SIZE
         try:
-            _CONTROL.pack_into(
-                self.memory, offset, 0, 0, len(segments), posted.control, 0, posted.immediate, posted.length, 0
-            )
+            _CONTROL.pack_into(self.memory, offset, 0, 0, count, control, 0, immediate, length, 0)
             for segment in segments:
-                offset += _SEGMENT_SIZE if offset > slot * SIZE else _CONTROL_SIZE
-                _SEGMENT.pack_into(self.memory, offset, segment.address, segment.handle, segment.length)
+                _SEGMENT.pack_into(self.memory, end, segment.address, segment.handle, segment.length)
+                end += _SEGMENT_SIZE
         except struct.error as error:
             raise MalformedDescriptorError(f"a field of the descriptor: {error}") from error
-        return _CONTROL_SIZE + len(segments) * _SEGMENT_SIZE
+        return end - offset
 
     def read(self, slot: int) -> Posted:
         """Read a descriptor. Raises MalformedDescriptorError."""
