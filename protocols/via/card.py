@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from protocols.core import peers
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.host_work import HostWork, host_work
-from protocols.core.memory import DmaMemory, Scatter, UnpinnedError
+from protocols.core.memory import DmaMemory, Scatter, Span, UnpinnedError
 from protocols.core.timers import Timers
 from protocols.via import states
 from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE, TYPE_ERROR, TYPE_RDMA_READ, TYPE_RDMA_WRITE, TYPE_SEND
@@ -105,7 +105,7 @@ class Target:
         total: int,
         remote: Segment | None,
         registration_epoch: int,
-        buffer: Scatter | memoryview,
+        buffer: Span,
     ) -> None:
         self.message = message
         self.total = total
@@ -145,7 +145,7 @@ class Outgoing:
         immediate: int,
         remote: Segment | None,
         segments: Sequence[Segment],
-        span: Scatter,
+        span: Span,
         registration_epoch: int,
     ) -> None:
         self.kind = kind
@@ -313,8 +313,10 @@ class Card:
         except UnpinnedError as error:
             raise ViolationError from error
 
-    def span(self, ptag: int, segments: Sequence[Segment], access: int = 0) -> Scatter:
+    def span(self, ptag: int, segments: Sequence[Segment], access: int = 0) -> Span:
         """Return the memory of a descriptor's segments. access: as for `reach`. Raises ViolationError."""
+        if len(segments) == 1 and segments[0].length:
+            return self.reach(ptag, segments[0], segments[0].length, access)
         return Scatter([self.reach(ptag, segment, segment.length, access) for segment in segments if segment.length])
 
     # Completions to the host.

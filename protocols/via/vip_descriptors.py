@@ -28,6 +28,7 @@ MAX_DISCRIMINATOR: Final = 40
 _CONTROL: Final = struct.Struct(
     "<QIHHIIII"
 )  # next, handle of next, segments, control, reserved, immediate, length, status
+_REQUEST: Final = struct.Struct("<12xHHxxxxII")  # of these: segments, control, immediate, length
 _SEGMENT: Final = struct.Struct("<QII")  # address, handle, length (of an address segment: reserved)
 _CONTROL_SIZE: Final = _CONTROL.size
 _SEGMENT_SIZE: Final = _SEGMENT.size
@@ -176,15 +177,15 @@ class Slots:
     def read(self, slot: int) -> Posted:
         """Read a descriptor. Raises MalformedDescriptorError."""
         offset = slot * SIZE
-        fields: tuple[int, int, int, int, int, int, int, int] = _CONTROL.unpack_from(self.memory, offset)
-        _, _, count, control, _, immediate, length, _ = fields
+        fields: tuple[int, int, int, int] = _REQUEST.unpack_from(self.memory, offset)
+        count, control, immediate, length = fields
         if count > MAX_SEGMENTS:
             raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {count}")
-        begin = offset + _CONTROL_SIZE
         segments: list[Segment] = []
-        for n in range(count):
-            segment: tuple[int, int, int] = _SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT_SIZE)
-            segments.append(Segment(segment[0], segment[1], segment[2]))
+        for begin in range(offset + _CONTROL_SIZE, offset + _CONTROL_SIZE + count * _SEGMENT_SIZE, _SEGMENT_SIZE):
+            segment: tuple[int, int, int] = _SEGMENT.unpack_from(self.memory, begin)
+            address, handle, size = segment
+            segments.append(Segment(address, handle, size))
         remote = None
         if control & OP_MASK in (OP_RDMAWRITE, OP_RDMAREAD):
             if not segments:
