@@ -354,7 +354,7 @@ def _trailer_check_function(format_: Format) -> str:
         "    header = raw[begin:]",
         "    end = 0",
     ]
-    for stack in format_.stacks:
+    for stack in sorted(format_.stacks, key=lambda stack: len(format_.announcing_values(stack))):
         pairs = format_.announcing_values(stack)
         size = stack.size - _ETHERNET
         longest = max([size, *(format_.field_slice(name).stop for name, _ in pairs)])

@@ -95,6 +95,17 @@ class SizedLayer(Packet):
         return pkt + pay
 
 
+class LengthTrailerLayer(TrailingCheckLayer):
+    """A `TrailingCheckLayer` with the field `length`, which is computed if it is None: the bytes of payload after all
+    headers of the protocol."""
+
+    def post_build(self, pkt: bytes, pay: bytes) -> bytes:
+        return super().post_build(_with_length(self, pkt, pay), pay)
+
+    def payload_end(self, rest: bytes) -> int:
+        return _next_header_size(self, rest) + (self.length or 0)
+
+
 class LengthCheckLayer(Packet):
     """A protocol's first header, with the fields `length` and `check`, which are computed if they are None.
 
@@ -103,26 +114,34 @@ class LengthCheckLayer(Packet):
     included."""
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        if self.length is None:
-            pkt = self._with_field(pkt, "length", len(pay) - self._next_header_size(pay))
+        pkt = _with_length(self, pkt, pay)
         if self.check is None:
             begin, size = field_location(type(self), "check")
             others = pkt[:begin] + pkt[begin + size :]
-            pkt = self._with_field(pkt, "check", crc32(pay, crc32(_headers_below(self) + others)))
+            pkt = _with_field(self, pkt, "check", crc32(pay, crc32(_headers_below(self) + others)))
         return pkt + pay
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        end = self._next_header_size(s) + (self.length or 0)
+        end = _next_header_size(self, s) + (self.length or 0)
         return s[:end], s[end:]
 
-    def _next_header_size(self, rest: bytes) -> int:
-        """Return the bytes of the protocol's next header; 0 if the payload follows. rest: the bytes after this header."""
-        above = self.guess_payload_class(rest)
-        return min(header_size(above), len(rest)) if above.__module__ == type(self).__module__ else 0
 
-    def _with_field(self, pkt: bytes, name: str, value: int) -> bytes:
-        begin, size = field_location(type(self), name)
-        return pkt[:begin] + value.to_bytes(size, "big") + pkt[begin + size :]
+def _with_length(layer: Packet, pkt: bytes, pay: bytes) -> bytes:
+    """Set the bytes of payload after all headers in a built header, unless they were given. pay: the bytes after it."""
+    if layer.length is not None:
+        return pkt
+    return _with_field(layer, pkt, "length", len(pay) - _next_header_size(layer, pay))
+
+
+def _next_header_size(layer: Packet, rest: bytes) -> int:
+    """Return the bytes of the protocol's next header; 0 if the payload follows. rest: the bytes after the layer."""
+    above = layer.guess_payload_class(rest)
+    return min(header_size(above), len(rest)) if above.__module__ == type(layer).__module__ else 0
+
+
+def _with_field(layer: Packet, pkt: bytes, name: str, value: int) -> bytes:
+    begin, size = field_location(type(layer), name)
+    return pkt[:begin] + value.to_bytes(size, "big") + pkt[begin + size :]
 
 
 def header_size(layer: type[Packet]) -> int:

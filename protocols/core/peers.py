@@ -168,13 +168,13 @@ class Peers(Generic[AnyPeer, CachedHeader]):
         if self._numbers is None:
             self._numbers = _numbers(tuple(self._addresses))
         number = self._numbers.get(address)
-        return None if number is None else self.peer(number)
+        return None if number is None else self.known.get(number) or self.peer(number)
 
     def classify(
         self, now: int, peer: AnyPeer, incarnation: int, addressee: int, events: PeerEvents[AnyPeer]
     ) -> Standing:
         """Classify a frame by the two incarnations that it names: the sender's, as in `admit`, and the addressee's."""
-        if not self.admit(now, peer, incarnation, events):
+        if (incarnation != peer.incarnation or not incarnation) and not self.admit(now, peer, incarnation, events):
             return Standing.STALE
         return Standing.CURRENT if addressee == self.incarnation else Standing.MISDIRECTED
 

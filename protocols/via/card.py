@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from protocols.core import peers
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.host_work import HostWork, host_work
-from protocols.core.memory import DmaMemory, Scatter, UnpinnedError
+from protocols.core.memory import DmaMemory, Scatter, Span, UnpinnedError
 from protocols.core.timers import Timers
 from protocols.via import states
 from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE, TYPE_ERROR, TYPE_RDMA_READ, TYPE_RDMA_WRITE, TYPE_SEND
@@ -26,6 +26,7 @@ REGISTER: Final = "register"
 """Work on the host: the kernel agent pins memory and adds its pages to a table, or removes them."""
 
 _ETHERNET: Final = 14
+_CHECK: Final = 4  # bytes of the CRC-32 behind a frame's payload
 RDMA_WRITE_ENABLED: Final = 1
 """Attribute of registered memory and of VIs: peers may write it by RDMA."""
 RDMA_READ_ENABLED: Final = 2
@@ -104,7 +105,7 @@ class Target:
         total: int,
         remote: Segment | None,
         registration_epoch: int,
-        buffer: Scatter | memoryview,
+        buffer: Span,
     ) -> None:
         self.message = message
         self.total = total
@@ -144,7 +145,7 @@ class Outgoing:
         immediate: int,
         remote: Segment | None,
         segments: Sequence[Segment],
-        span: Scatter,
+        span: Span,
         registration_epoch: int,
     ) -> None:
         self.kind = kind
@@ -239,9 +240,9 @@ class Card:
         self.settings: Final = settings
         self.codec: Final = codec
         self.counters: Final = Counters()
-        self.max_send: Final = adapter.mtu - (FRAME_SIZE - _ETHERNET)
+        self.max_send: Final = adapter.mtu - (FRAME_SIZE - _ETHERNET) - _CHECK
         """Maximum payload of a frame of a Send, in bytes."""
-        self.max_remote: Final = adapter.mtu - (REMOTE_SIZE - _ETHERNET)
+        self.max_remote: Final = adapter.mtu - (REMOTE_SIZE - _ETHERNET) - _CHECK
         """Maximum payload of a frame of an RDMA Write, in bytes."""
         if self.max_remote < 1:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
@@ -260,7 +261,8 @@ class Card:
         self.peers: Final[peers.Peers[peers.Peer, None]] = peers.Peers(
             adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True
         )
-        self._returned: deque[int] = deque()
+        self.returned: Final[deque[int]] = deque()
+        """Slots of completed descriptors and commands that the host has not been shown yet."""
         self._is_returning = False
         self._errors: deque[tuple[AsyncError, int]] = deque()
         self._error_slot = -1
@@ -311,8 +313,10 @@ class Card:
         except UnpinnedError as error:
             raise ViolationError from error
 
-    def span(self, ptag: int, segments: Sequence[Segment], access: int = 0) -> Scatter:
+    def span(self, ptag: int, segments: Sequence[Segment], access: int = 0) -> Span:
         """Return the memory of a descriptor's segments. access: as for `reach`. Raises ViolationError."""
+        if len(segments) == 1 and segments[0].length:
+            return self.reach(ptag, segments[0], segments[0].length, access)
         return Scatter([self.reach(ptag, segment, segment.length, access) for segment in segments if segment.length])
 
     # Completions to the host.
@@ -321,13 +325,13 @@ class Card:
         """Complete a descriptor."""
         self.in_use[slot] = 0
         self.slots.finish(slot, status, length, immediate)
-        self._returned.append(slot)
+        self.returned.append(slot)
 
     def answer(self, slot: int, result: Result, command: Command) -> None:
         """Complete a command with its result."""
         self.in_use[slot] = 0
         self.slots.write_command(slot, command._replace(status=result))
-        self._returned.append(slot)
+        self.returned.append(slot)
 
     def expire(self, slot: int) -> None:
         """Complete a command whose time-out has expired."""
@@ -358,8 +362,8 @@ class Card:
             return
         self._is_returning = True
         try:
-            while self._returned:
-                self.nic.post_completion(self._returned.popleft())
+            while self.returned:
+                self.nic.post_completion(self.returned.popleft())
         finally:
             self._is_returning = False
 

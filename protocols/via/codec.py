@@ -38,19 +38,19 @@ STEP_REJECT: Final = 4
 STEP_NO_MATCH: Final = 5
 STEP_DISCONNECT: Final = 6
 
-FRAME: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHI")
+FRAME: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH")
 """Ether / VIA."""
-REMOTE: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHIQI")
+REMOTE: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHQI")
 """Ether / VIA / VIARemote."""
-CONNECTION: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHIBBI")
+CONNECTION: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHBBI")
 """Ether / VIA / VIAConnection."""
-READ: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHIQI")
+READ: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHQI")
 """Ether / VIA / VIARead."""
 
-FRAME_SIZE: Final = 67
-REMOTE_SIZE: Final = 79
-CONNECTION_SIZE: Final = 73
-READ_SIZE: Final = 79
+FRAME_SIZE: Final = 63
+REMOTE_SIZE: Final = 75
+CONNECTION_SIZE: Final = 69
+READ_SIZE: Final = 75
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "oui": (0, 1),
@@ -73,14 +73,13 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "offset": (39, 4),
     "immediate": (43, 4),
     "length": (47, 2),
-    "check": (49, 4),
-    "address": (53, 8, 0, (("type", 2),)),
-    "handle": (61, 4, 0, (("type", 2),)),
-    "step": (53, 1, 0, (("type", 3),)),
-    "reliability": (54, 1, 0, (("type", 3),)),
-    "max_transfer": (55, 4, 0, (("type", 3),)),
-    "source_address": (53, 8, 0, (("type", 6),)),
-    "source_handle": (61, 4, 0, (("type", 6),)),
+    "address": (49, 8, 0, (("type", 2),)),
+    "handle": (57, 4, 0, (("type", 2),)),
+    "step": (49, 1, 0, (("type", 3),)),
+    "reliability": (50, 1, 0, (("type", 3),)),
+    "max_transfer": (51, 4, 0, (("type", 3),)),
+    "source_address": (49, 8, 0, (("type", 6),)),
+    "source_handle": (57, 4, 0, (("type", 6),)),
 }
 """For rules: offset after Ethernet, width, mask, and required values of other fields."""
 
@@ -92,9 +91,6 @@ NAMES: Final[dict[str, dict[int, str]]] = {
     "step": {1: "REQUEST", 2: "PEER_REQUEST", 3: "ACCEPT", 4: "REJECT", 5: "NO_MATCH", 6: "DISCONNECT"},
 }
 """Names of field values."""
-
-CHECK: Final = "check"
-"""The field that is computed from all others."""
 
 KIND: Final = "type"
 KINDS: Final[dict[int, Kind]] = {
@@ -140,15 +136,12 @@ KINDS: Final[dict[int, Kind]] = {
 
 _pack_frame = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
 _unpack_frame = FRAME.unpack_from
-_pack_remote = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
+_pack_remote = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHQI").pack
 _unpack_remote = REMOTE.unpack_from
-_pack_remote_rest = struct.Struct("!QI").pack
-_pack_connection = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
+_pack_connection = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHBBI").pack
 _unpack_connection = CONNECTION.unpack_from
-_pack_connection_rest = struct.Struct("!BBI").pack
-_pack_read = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
+_pack_read = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHQI").pack
 _unpack_read = READ.unpack_from
-_pack_read_rest = struct.Struct("!QI").pack
 _pack_check = struct.Struct("!I").pack
 
 
@@ -178,7 +171,7 @@ def pack_frame(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / VIA."""
-    header = _pack_frame(
+    frame = _pack_frame(
         dst,
         src,
         ETHERTYPE,
@@ -200,7 +193,8 @@ def pack_frame(
         immediate,
         len(payload),
     )
-    return header + _pack_check(crc32(payload, crc32(header))) + payload
+    frame += payload
+    return frame + _pack_check(crc32(frame))
 
 
 def unpack_frame(
@@ -230,7 +224,6 @@ def unpack_frame(
             offset,
             immediate,
             length,
-            check,
         ) = _unpack_frame(raw)
     except struct.error:
         raise MalformedError("short") from None
@@ -244,11 +237,10 @@ def unpack_frame(
         raise MalformedError("protocol")
     if type_ not in (TYPE_SEND, TYPE_ACK, TYPE_ERROR, TYPE_READ_REPLY):
         raise MalformedError("type")
-    end = 67 + length
-    if end > len(raw):
+    end = 63 + length
+    if end + 4 > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[67:end]
-    if crc32(rest, crc32(raw[:63])) != check:
+    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
         raise MalformedError("check")
     return (
         dst,
@@ -266,7 +258,7 @@ def unpack_frame(
         total,
         offset,
         immediate,
-        rest,
+        memoryview(raw)[63:end],
     )
 
 
@@ -290,8 +282,7 @@ def pack_remote(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / VIA / VIARemote."""
-    rest = _pack_remote_rest(address, handle) + payload
-    header = _pack_remote(
+    frame = _pack_remote(
         dst,
         src,
         ETHERTYPE,
@@ -312,8 +303,11 @@ def pack_remote(
         offset,
         immediate,
         len(payload),
+        address,
+        handle,
     )
-    return header + _pack_check(crc32(rest, crc32(header))) + rest
+    frame += payload
+    return frame + _pack_check(crc32(frame))
 
 
 def unpack_remote(
@@ -343,7 +337,6 @@ def unpack_remote(
             offset,
             immediate,
             length,
-            check,
             address,
             handle,
         ) = _unpack_remote(raw)
@@ -359,11 +352,10 @@ def unpack_remote(
         raise MalformedError("protocol")
     if type_ != TYPE_RDMA_WRITE:
         raise MalformedError("type")
-    end = 79 + length
-    if end > len(raw):
+    end = 75 + length
+    if end + 4 > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[67:end]
-    if crc32(rest, crc32(raw[:63])) != check:
+    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
         raise MalformedError("check")
     return (
         dst,
@@ -382,7 +374,7 @@ def unpack_remote(
         immediate,
         address,
         handle,
-        rest[12:],
+        memoryview(raw)[75:end],
     )
 
 
@@ -407,8 +399,7 @@ def pack_connection(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / VIA / VIAConnection."""
-    rest = _pack_connection_rest(step, reliability, max_transfer) + payload
-    header = _pack_connection(
+    frame = _pack_connection(
         dst,
         src,
         ETHERTYPE,
@@ -429,8 +420,12 @@ def pack_connection(
         offset,
         immediate,
         len(payload),
+        step,
+        reliability,
+        max_transfer,
     )
-    return header + _pack_check(crc32(rest, crc32(header))) + rest
+    frame += payload
+    return frame + _pack_check(crc32(frame))
 
 
 def unpack_connection(
@@ -460,7 +455,6 @@ def unpack_connection(
             offset,
             immediate,
             length,
-            check,
             step,
             reliability,
             max_transfer,
@@ -479,11 +473,10 @@ def unpack_connection(
         raise MalformedError("type")
     if step not in (STEP_REQUEST, STEP_PEER_REQUEST, STEP_ACCEPT, STEP_REJECT, STEP_NO_MATCH, STEP_DISCONNECT):
         raise MalformedError("step")
-    end = 73 + length
-    if end > len(raw):
+    end = 69 + length
+    if end + 4 > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[67:end]
-    if crc32(rest, crc32(raw[:63])) != check:
+    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
         raise MalformedError("check")
     return (
         dst,
@@ -503,7 +496,7 @@ def unpack_connection(
         step,
         reliability,
         max_transfer,
-        rest[6:],
+        memoryview(raw)[69:end],
     )
 
 
@@ -527,8 +520,7 @@ def pack_read(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / VIA / VIARead."""
-    rest = _pack_read_rest(source_address, source_handle) + payload
-    header = _pack_read(
+    frame = _pack_read(
         dst,
         src,
         ETHERTYPE,
@@ -549,8 +541,11 @@ def pack_read(
         offset,
         immediate,
         len(payload),
+        source_address,
+        source_handle,
     )
-    return header + _pack_check(crc32(rest, crc32(header))) + rest
+    frame += payload
+    return frame + _pack_check(crc32(frame))
 
 
 def unpack_read(
@@ -580,7 +575,6 @@ def unpack_read(
             offset,
             immediate,
             length,
-            check,
             source_address,
             source_handle,
         ) = _unpack_read(raw)
@@ -596,11 +590,10 @@ def unpack_read(
         raise MalformedError("protocol")
     if type_ != TYPE_RDMA_READ:
         raise MalformedError("type")
-    end = 79 + length
-    if end > len(raw):
+    end = 75 + length
+    if end + 4 > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[67:end]
-    if crc32(rest, crc32(raw[:63])) != check:
+    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
         raise MalformedError("check")
     return (
         dst,
@@ -619,23 +612,22 @@ def unpack_read(
         immediate,
         source_address,
         source_handle,
-        rest[12:],
+        memoryview(raw)[75:end],
     )
 
 
 def mended(raw: bytes, begin: int = 14) -> bytes:
-    """Return the frame with its check recomputed; a frame that is too short is unchanged. begin: offset of the
-    header, after a source route if there is one."""
+    """Return the frame with its CRC-32 recomputed; one that is too short, or of no known kind, is unchanged."""
     header = raw[begin:]
-    if len(header) < 53:
+    end = 0
+    if len(header) >= 49:
+        end = begin + 49 + int.from_bytes(header[47:49], "big")
+    if len(header) >= 61 and header[5] == 2:
+        end = begin + 61 + int.from_bytes(header[47:49], "big")
+    if len(header) >= 55 and header[5] == 3:
+        end = begin + 55 + int.from_bytes(header[47:49], "big")
+    if len(header) >= 61 and header[5] == 6:
+        end = begin + 61 + int.from_bytes(header[47:49], "big")
+    if not end or end + 4 > len(raw):
         return raw
-    size = 53
-    if header[5] == 2:
-        size = 65
-    if header[5] == 3:
-        size = 59
-    if header[5] == 6:
-        size = 65
-    end = size + int.from_bytes(header[47:49], "big")
-    check = crc32(header[53:end], crc32(header[:49], crc32(raw[:14])))
-    return raw[:begin] + header[:49] + _pack_check(check) + header[53:]
+    return raw[:end] + _pack_check(crc32(raw[:end])) + raw[end + 4 :]

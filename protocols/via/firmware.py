@@ -166,12 +166,14 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
 
     def _flush(self, now: int) -> None:
         """Deliver loopback frames, and post completions to the host."""
-        loopback = self._card.peers.loopback
+        card, disconnects = self._card, self._connections.pending_disconnects
+        loopback = card.peers.loopback
         if loopback.frames:
             loopback.run(now, self._handle_frame)
-        if self._connections.pending_disconnects.has_new:
-            self._connections.pending_disconnects.begin(now)
-        self._card.post_returned()
+        if disconnects.new:
+            disconnects.begin(now)
+        if card.returned:
+            card.post_returned()
         if loopback.frames and not loopback.is_running:
             self._flush(now)
 
@@ -275,7 +277,9 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         card = self._card
         status = Done.DONE | Done.COMPLETED_RECEIVE
         try:
-            card.span(vi.ptag, card.slots.read(slot).data, WRITABLE)
+            for segment in card.slots.read(slot).data:
+                if segment.length:
+                    card.reach(vi.ptag, segment, segment.length, WRITABLE)
         except MalformedDescriptorError:
             self._refuse(slot, status | Done.FORMAT_ERROR)
         except ViolationError:

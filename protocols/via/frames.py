@@ -1,7 +1,8 @@
 """VIA's frames: the definition of the wire format, as Scapy layers.
 
 The VIA specification 1.0 leaves the wire format to the provider, and no description of M-VIA's Ethernet header is
-public: this layout is ours. The first five bytes after the EtherType have the form of a protocol identifier of IEEE Std
+public: this layout is ours. Ethernet's frame check sequence, which a veth does not have, is replaced by a CRC-32 behind
+the payload. The first five bytes after the EtherType have the form of a protocol identifier of IEEE Std
 802, with a locally administered OUI. Numbers are in network byte order. `codec.py` is generated from this file.
 """
 
@@ -23,7 +24,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import LengthCheckLayer
+from protocols.core.frames import CheckField, LengthTrailerLayer
 
 ETHERTYPE: Final = 0x5649
 """Ours, the letters VI: no EtherType of M-VIA is published."""
@@ -46,8 +47,8 @@ TYPES: Final = {
 }
 
 
-class VIA(LengthCheckLayer):
-    """The header of every frame, 53 bytes."""
+class VIA(LengthTrailerLayer):
+    """The header of every frame, 49 bytes."""
 
     name = "VIA"
     fields_desc = [  # noqa: RUF012
@@ -71,9 +72,7 @@ class VIA(LengthCheckLayer):
         IntField("offset", 0),  # of the payload in the message
         XIntField("immediate", 0),
         ShortField("length", None),  # bytes of payload of this frame
-        # CRC-32 as in zlib over the frame from the first byte to the end of the payload, without this field. It
-        # replaces Ethernet's frame check sequence, which a veth does not have.
-        XIntField("check", None),
+        CheckField("check", None),
     ]
 
     def mysummary(self) -> str:
@@ -120,7 +119,7 @@ bind_layers(VIA, VIARemote, type=RDMA_WRITE)
 bind_layers(VIA, VIAConnection, type=CONNECT)
 bind_layers(VIA, VIARead, type=RDMA_READ)
 
-# Input of the code generator: frames by name, as stacks of layers; the computed fields; and the fields that identify a
+# Input of the code generator: frames by name, as stacks of layers; the computed field; and the fields that identify a
 # flow.
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {
     "frame": (Ether, VIA),
@@ -129,7 +128,6 @@ STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {
     "read": (Ether, VIA, VIARead),
 }
 LENGTH: Final = "length"
-CHECK: Final = "check"
 FLOW: Final = ("type",)
 
 # Summaries of frames, and the fields that identify a message. Message numbers are per VI and connection. Data of a

@@ -28,7 +28,6 @@ from protocols.via.vip_descriptors import (
     Command,
     Memory,
     Op,
-    Posted,
     Queue,
     Slots,
     doorbell,
@@ -270,12 +269,11 @@ class ViaNic(Host):
         if not self._free:
             raise ViaError(Result.ERROR_RESOURCE, f"all {self._slots.count} descriptors are posted")
         slot = self._free[-1]
-        length = sum([segment.length for segment in descriptor.data])
+        data, length = descriptor.data, 0
+        for segment in data:
+            length += segment.length
         try:
-            written = self._slots.write(
-                slot,
-                Posted(descriptor.control, descriptor.immediate, length, descriptor.remote, descriptor.data),
-            )
+            written = self._slots.write(slot, descriptor.control, descriptor.immediate, length, descriptor.remote, data)
         except ValueError as error:
             raise ViaError(Result.DESCRIPTOR_ERROR, str(error)) from error
         self._free.pop()

@@ -37,33 +37,28 @@ class PendingDisconnect:
 
 
 class PendingDisconnects:
-    """The ends of one NIC's connections that are not confirmed yet."""
+    """The ends of one NIC's connections that are not confirmed yet. new: those whose timers `begin` starts."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
         self._open: dict[int, PendingDisconnect] = {}
-        self._new: list[PendingDisconnect] = []
-
-    @property
-    def has_new(self) -> bool:
-        """Whether `begin` has timers to start."""
-        return bool(self._new)
+        self.new: Final[list[PendingDisconnect]] = []
 
     def add(self, vi: Vi, cause: int) -> None:
         """Notify the peer of a VI that its connection or request has ended."""
         assert vi.peer is not None
         disconnect = PendingDisconnect(vi.peer, vi.number, vi.session, vi.peer_vi, vi.peer_session, cause)
         self._open[vi.session] = disconnect
-        self._new.append(disconnect)
+        self.new.append(disconnect)
         self._send(disconnect)
 
     def begin(self, now: int) -> None:
         """Start the timers of new entries."""
-        for disconnect in self._new:
+        for disconnect in self.new:
             disconnect.start_time = now
             if self._open.get(disconnect.session) is disconnect:
                 self._set_timer(now, disconnect)
-        self._new.clear()
+        self.new.clear()
 
     def on_timer(self, now: int, session: int) -> None:
         """Resend a disconnect frame."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.core.memory import Scatter
+from protocols.core.memory import Span
 from protocols.via.card import (
     AGENT,
     RDMA_READ_ENABLED,
@@ -134,11 +134,7 @@ class Receiver:
             if target is None:
                 return False
             vi.target = target
-        buffer = target.buffer
-        if isinstance(buffer, Scatter):
-            self._scatter(buffer, offset, payload)
-        elif payload:
-            card.nic.dma_write(buffer[offset:end], payload)
+        self._write(target.buffer, offset, payload)
         card.counters.data_stored += 1
         vi.stored_bytes = end
         if end == total:
@@ -152,7 +148,7 @@ class Receiver:
             if remote is not None:
                 if not vi.attributes & RDMA_WRITE_ENABLED:
                     raise ViolationError
-                buffer: Scatter | memoryview = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
+                buffer: Span = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
             else:
                 buffer = card.span(vi.ptag, card.slots.read(vi.receives[0]).data, WRITABLE)
         except (ViolationError, MalformedDescriptorError):
@@ -163,9 +159,14 @@ class Receiver:
             return None
         return Target(message, total, remote, card.registration_epoch, buffer)
 
-    def _scatter(self, buffer: Scatter, offset: int, payload: memoryview) -> None:
+    def _write(self, buffer: Span, offset: int, payload: memoryview) -> None:
+        end = offset + len(payload)
+        if isinstance(buffer, memoryview):
+            if payload:
+                self._card.nic.dma_write(buffer[offset:end], payload)
+            return
         start = 0
-        for view in buffer.views(offset, offset + len(payload)):
+        for view in buffer.views(offset, end):
             self._card.nic.dma_write(view, payload[start : start + len(view)])
             start += len(view)
 
@@ -177,7 +178,7 @@ class Receiver:
         try:
             if not vi.attributes & RDMA_READ_ENABLED or total > vi.max_transfer:
                 raise ViolationError
-            span = Scatter([card.reach(vi.ptag, remote, total, RDMA_READ_ENABLED)])
+            span = card.reach(vi.ptag, remote, total, RDMA_READ_ENABLED)
         except ViolationError:
             card.counters.violations += 1
             self._connections.lose(vi, "violation", AsyncError.RDMAR_PROT, peer_cause=Done.RDMA_PROT_ERROR)
@@ -215,7 +216,7 @@ class Receiver:
             card.counters.violations += 1
             self._connections.lose(vi, "violation", AsyncError.COMP_PROT, Done.PROTECTION_ERROR)
             return False
-        self._scatter(buffer, offset, payload)
+        self._write(buffer, offset, payload)
         card.counters.data_stored += 1
         read.received_bytes += len(payload)
         if read.received_bytes == total:

@@ -62,7 +62,8 @@ class Sender:
             vi.resent_from = sequence
             self._resend(vi)
         self._set_timer(now, vi)
-        self.pump(now, vi)
+        if vi.unsent or vi.replies:
+            self.pump(now, vi)
 
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend the unacknowledged frames after a time-out."""
@@ -150,7 +151,9 @@ class Sender:
                 remote.handle, b"",
             )  # fmt: skip
         end = min(total, begin + (card.max_send if remote is None else card.max_remote))
-        data = card.nic.dma_read(outgoing.span.views(begin, end)) if end > begin else b""
+        span, data = outgoing.span, b""
+        if end > begin:
+            data = card.nic.dma_read([span[begin:end]] if isinstance(span, memoryview) else span.views(begin, end))
         flags = FLAGS_LAST if end == total else 0
         if outgoing.control & IMMEDIATE:
             flags |= FLAGS_IMMEDIATE

@@ -28,6 +28,7 @@ MAX_DISCRIMINATOR: Final = 40
 _CONTROL: Final = struct.Struct(
     "<QIHHIIII"
 )  # next, handle of next, segments, control, reserved, immediate, length, status
+_REQUEST: Final = struct.Struct("<12xHHxxxxII")  # of these: segments, control, immediate, length
 _SEGMENT: Final = struct.Struct("<QII")  # address, handle, length (of an address segment: reserved)
 _CONTROL_SIZE: Final = _CONTROL.size
 _SEGMENT_SIZE: Final = _SEGMENT.size
@@ -153,36 +154,38 @@ class Slots:
         self.count: Final = count
         self.memory = memoryview(bytearray(count * SIZE)) if memory is None else memory
 
-    def write(self, slot: int, posted: Posted) -> int:
-        """Write a descriptor; return its size in bytes. Raises MalformedDescriptorError for too many segments, and for a
-        value that does not fit its field."""
-        segments = posted.data if posted.remote is None else [posted.remote, *posted.data]
-        if len(segments) > MAX_SEGMENTS:
-            raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {len(segments)}")
+    def write(
+        self, slot: int, control: int, immediate: int, length: int, remote: Segment | None, data: Sequence[Segment]
+    ) -> int:
+        """Write a descriptor, whose fields are those of `Posted`; return its size in bytes. Raises MalformedDescriptorError
+        for too many segments, and for a value that does not fit its field."""
+        segments = data if remote is None else [remote, *data]
+        count = len(segments)
+        if count > MAX_SEGMENTS:
+            raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {count}")
         offset = slot * SIZE
+        end = offset + _CONTROL_SIZE
         try:
-            _CONTROL.pack_into(
-                self.memory, offset, 0, 0, len(segments), posted.control, 0, posted.immediate, posted.length, 0
-            )
+            _CONTROL.pack_into(self.memory, offset, 0, 0, count, control, 0, immediate, length, 0)
             for segment in segments:
-                offset += _SEGMENT_SIZE if offset > slot * SIZE else _CONTROL_SIZE
-                _SEGMENT.pack_into(self.memory, offset, segment.address, segment.handle, segment.length)
+                _SEGMENT.pack_into(self.memory, end, segment.address, segment.handle, segment.length)
+                end += _SEGMENT_SIZE
         except struct.error as error:
             raise MalformedDescriptorError(f"a field of the descriptor: {error}") from error
-        return _CONTROL_SIZE + len(segments) * _SEGMENT_SIZE
+        return end - offset
 
     def read(self, slot: int) -> Posted:
         """Read a descriptor. Raises MalformedDescriptorError."""
         offset = slot * SIZE
-        fields: tuple[int, int, int, int, int, int, int, int] = _CONTROL.unpack_from(self.memory, offset)
-        _, _, count, control, _, immediate, length, _ = fields
+        fields: tuple[int, int, int, int] = _REQUEST.unpack_from(self.memory, offset)
+        count, control, immediate, length = fields
         if count > MAX_SEGMENTS:
             raise MalformedDescriptorError(f"a descriptor has at most {MAX_SEGMENTS} segments, got {count}")
-        begin = offset + _CONTROL_SIZE
         segments: list[Segment] = []
-        for n in range(count):
-            segment: tuple[int, int, int] = _SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT_SIZE)
-            segments.append(Segment(segment[0], segment[1], segment[2]))
+        for begin in range(offset + _CONTROL_SIZE, offset + _CONTROL_SIZE + count * _SEGMENT_SIZE, _SEGMENT_SIZE):
+            segment: tuple[int, int, int] = _SEGMENT.unpack_from(self.memory, begin)
+            address, handle, size = segment
+            segments.append(Segment(address, handle, size))
         remote = None
         if control & OP_MASK in (OP_RDMAWRITE, OP_RDMAREAD):
             if not segments:

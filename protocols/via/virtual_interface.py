@@ -121,8 +121,9 @@ class WorkQueue:
     def finish(self, descriptor: Descriptor) -> None:
         """Handle the completion of a descriptor."""
         descriptor.is_posted = False
-        while self._posted and not self._posted[0].is_posted:
-            self._finish(self._posted.popleft())
+        posted = self._posted
+        while posted and not posted[0].is_posted:
+            self._finish(posted.popleft())
 
     def _finish(self, descriptor: Descriptor) -> None:
         if self._waiting is not None:

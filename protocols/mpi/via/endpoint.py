@@ -21,7 +21,7 @@ from protocols.core.host_work import COPY
 from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
-from protocols.mpi.via.rdma_pairs import MIN_TRANSFER, LostPartError, Outgoing, Pair, Part
+from protocols.mpi.via.rdma_pairs import MIN_TRANSFER, LostPartError, Outgoing, Pair
 from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import AsyncError, Result, ViaError, ViState
@@ -103,8 +103,9 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         return self._host.free_descriptors > _COMMANDS // 2 + (self._max_connections - self._posted) * (self._depth + 1)
 
     def _pump_starved(self) -> None:
-        for pair in [pair for pair in self.pairs.values() if pair.is_starved]:
-            pair.pump()
+        for pair in list(self.pairs.values()):
+            if pair.is_starved:
+                pair.pump()
 
     # Connections.
 
@@ -300,18 +301,18 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         pair.pump()
         self._pump_starved()
 
-    def _receive_part(self, pair: Pair, part: Part) -> None:
+    def _receive_part(self, pair: Pair, context: int, tag: int, total: int, offset: int, data: memoryview) -> None:
         """Copy a part of a message from the RDMA area."""
-        arrival = pair.arrival
-        if not part.offset:
-            self._host.work.spend(MPI)
-            arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
+        arrival, work, end = pair.arrival, self._host.work, offset + len(data)
+        if not offset:
+            work.spend(MPI)
+            arrival = self.matching.arrive(pair.peer, context, tag, total)
         if arrival is None:
             raise LostPartError
-        buffer = arrival.buffer[part.offset : part.offset + len(part.data)]
-        buffer[:] = part.data[: len(buffer)]
-        self._host.work.spend(COPY, len(buffer), self._host.work.writer)
-        if part.offset + len(part.data) < part.total:
+        buffer = arrival.buffer[offset:end]
+        buffer[:] = data[: len(buffer)]
+        work.spend(COPY, len(buffer), work.writer)
+        if end < total:
             pair.arrival = arrival
         else:
             pair.arrival = None

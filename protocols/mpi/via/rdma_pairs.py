@@ -60,17 +60,8 @@ _MASK: Final = 0xFFFF_FFFF
 _NUMBERS: Final = 0xFFFF
 
 
-class Part:
-    """A received part of a message."""
-
-    __slots__ = ("context", "data", "offset", "tag", "total")
-
-    def __init__(self, context: int, tag: int, total: int, offset: int, data: memoryview) -> None:
-        self.context = context
-        self.tag = tag
-        self.total = total
-        self.offset = offset
-        self.data = data
+OnPart = Callable[["Pair", int, int, int, int, memoryview], object]
+"""Handler of a received part of a message: connection, context, tag, bytes of the message, offset of the part, its bytes."""
 
 
 class Outgoing:
@@ -169,8 +160,8 @@ class Pair:
     def receives(self) -> list[Descriptor]:
         """Return the receive descriptors to post before connecting. Only the greeting, which comes first, has data; it is
         received in the credit cell, which no credit needs before."""
-        memory = self.writable[1]
-        return [Descriptor(data=(memory.segment(self._area_size, _CELL),)) for _ in range(self.depth)]
+        greeting = Descriptor(data=(self.writable[1].segment(self._area_size, _CELL),))
+        return [greeting, *[Descriptor() for _ in range(self.depth - 1)]]
 
     def greet(self) -> None:
         """Send the addresses of the RDMA area and the credit cell to the peer."""
@@ -194,7 +185,7 @@ class Pair:
     def pump(self) -> None:
         """Send credits and parts of messages, as far as buffers, area and descriptors permit. A send that completes at once
         calls this method again, which returns: the running loop continues."""
-        if self._is_pumping:
+        if self._is_pumping or not (self.queue or self._owes_credit):
             return
         self._is_pumping = True
         self.is_starved = False
@@ -203,7 +194,7 @@ class Pair:
             if self.queue:
                 self._outgoing.advance()
                 self._send_question()
-            self._send_credit()
+                self._send_credit()
         finally:
             self._is_pumping = False
 
@@ -294,13 +285,14 @@ class Pair:
 
     # Receiving.
 
-    def received(self, descriptor: Descriptor, on_part: Callable[[Pair, Part], object]) -> None:
+    def received(self, descriptor: Descriptor, on_part: OnPart) -> None:
         """Handle a completed receive descriptor. on_part: called with a part of a message. Raises LostPartError."""
         immediate = descriptor.immediate
         if not self.is_open:
             if descriptor.status & Done.IMMEDIATE:  # the greeting, which comes first, was lost
                 raise LostPartError
             self.on_greeting()
+            descriptor.data = ()
         elif not immediate:
             self._on_credit()
         elif immediate != ASK:
@@ -333,7 +325,7 @@ class Pair:
         self.released.append(None)
         self._post((memory.segment(at, _CREDIT.size),), self._cell, 0, None)
 
-    def _read_part(self, immediate: int, on_part: Callable[[Pair, Part], object]) -> None:
+    def _read_part(self, immediate: int, on_part: OnPart) -> None:
         length = immediate
         if immediate & 1 << 31:
             length = (1 << 32) - immediate
@@ -348,9 +340,10 @@ class Pair:
         if number != self.received_parts + 1 & _NUMBERS:
             raise LostPartError
         self.received_parts += 1
-        on_part(self, Part(context, tag, total, offset, area[begin + _HEAD_SIZE : begin + length]))
-        self._read_pointer += _align(length)
-        self.consumed += _align(length)
+        on_part(self, context, tag, total, offset, area[begin + _HEAD_SIZE : begin + length])
+        used = _align(length)
+        self._read_pointer += used
+        self.consumed += used
 
 
 def _align(length: int) -> int:

@@ -172,7 +172,7 @@ def _protocol(protocol: Protocol) -> Iterator[str]:
     length_field = " or ".join(f"values[{_literal(length)}]" for length in protocol.lengths)
     yield f"    local payload = {f'math.min({length_field} or 0, rest)' if length_field else 'rest'}"
     if protocol.trailer:
-        yield "    if values['*has_trailer'] then payload = math.max(0, rest - 4) end"
+        yield f"    if values['*has_trailer'] and not ({length_field or 'nil'}) then payload = math.max(0, rest - 4) end"
     yield '    if payload > 0 then top:add(fields["*payload"], tvb(at, payload)) end'
     if protocol.trailer:
         yield "    if rest >= payload + 4 then"

@@ -20,6 +20,7 @@ from protocols.core.frames import (
     CheckField,
     LastByteField,
     LengthCheckLayer,
+    LengthTrailerLayer,
     RouteField,
     SizedLayer,
     TrailingCheckLayer,
@@ -65,26 +66,28 @@ class FixedLayers:
                 texts.append(f"{shape.last.name} {shape.last.i2repr(shape.probe, frame[last])}")
             at, end = at + shape.size, last
             above = shape.above(values)
-            if shape.check is not None:
-                if above is None or not issubclass(above, SizedLayer):
-                    raise UnfitError
-                payload_end = at + above.end(frame[at:end])
-                if payload_end + _CHECK_BYTES > end:
-                    raise UnfitError
-                check, padding, end = (
-                    frame[payload_end : payload_end + _CHECK_BYTES],
-                    frame[payload_end + _CHECK_BYTES : end],
-                    payload_end,
-                )
-                texts.append(f"{shape.check.name} {shape.check.i2repr(shape.probe, int.from_bytes(check, 'big'))}")
-            lines.append(f"{shape.name}: {', '.join(texts)}")
             if shape is self._ethernet and above is None:
                 raise UnfitError
             next_shape = None if above is None else self._shape(above)
+            payload_end = end
             if shape.length is not None:
                 inner = next_shape.size if next_shape is not None and above.__module__ == shape.layer.__module__ else 0
                 payload_end = min(end, at + inner + values[shape.length])
-                padding, end = frame[payload_end:end], payload_end
+            elif shape.check is not None:
+                if above is None or not issubclass(above, SizedLayer):
+                    raise UnfitError
+                payload_end = at + above.end(frame[at:end])
+            behind = payload_end
+            if shape.check is not None:
+                behind += _CHECK_BYTES
+                if behind > end:
+                    raise UnfitError
+                check = int.from_bytes(frame[payload_end:behind], "big")
+                texts.append(f"{shape.check.name} {shape.check.i2repr(shape.probe, check)}")
+            if behind < end:
+                padding = frame[behind:end]
+            end = payload_end
+            lines.append(f"{shape.name}: {', '.join(texts)}")
             if next_shape is None:
                 break
             shape = next_shape
@@ -152,7 +155,7 @@ class _Shape:
         packed = struct.Struct(format_)
         self.size: Final = packed.size
         self.unpack: Final = packed.unpack_from
-        self.length = locations["length"][0] if issubclass(layer, LengthCheckLayer) else None
+        self.length = locations["length"][0] if issubclass(layer, LengthCheckLayer | LengthTrailerLayer) else None
         self._guess = list(layer.payload_guess)
         self._names = list(dict.fromkeys(name for condition, _ in self._guess for name in condition))
         self._locations = [locations[name] for name in self._names]

@@ -17,6 +17,7 @@ from scapy.packet import Packet, Raw
 
 import protocols.am2.codec as am2
 import protocols.emp.codec as emp
+import protocols.via.codec as via
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import add_envelope, remove_envelope
 from testbed.fates.checksums import internet_checksum
@@ -33,6 +34,7 @@ N1, N2 = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 EMP_MESSAGE = emp.pack_message(N2, N1, 1, 3, 5, 6, 17, 0, 0, 0, 1, 0x99, 4, 2, b"data")
 EMP_ACK = emp.pack_frame(N2, N1, emp.TYPE_ACK, 0, 3, 5, 6, 17, 0, 0)
 AM2_PACKET = am2.pack_message(N2, N1, 0, 0, 1, 3, 4, 7, 0, 11, 12, 1, 0, 9, 1, 2, 3, 0x77, 21, 0, 4, b"data")
+VIA_SEND = via.pack_frame(N2, N1, via.TYPE_SEND, 3, 1, 1, 4, 5, 6, 7, 8, 9, 4, 0, 0x55, b"data")
 ROUTE = b"\x81\xbf"
 
 
@@ -80,6 +82,16 @@ def test_flags_and_enumerated_values_are_set_by_name_and_alone() -> None:
     ack = emp.pack_frame(N2, N1, emp.TYPE_ACK, 0xF0, 3, 5, 6, 17, 0, 0)
     changed = emp.unpack_frame(arrives("set emp.flags.last = 1, emp.status = RESTARTED", ack))
     assert (changed[3], changed[9]) == (0xF1, emp.STATUS_RESTARTED)
+
+
+def test_a_check_behind_the_payload_is_corrected_where_the_length_says() -> None:
+    filled = VIA_SEND + bytes(6)
+    changed = arrives("set via.immediate = 7", filled)
+    assert changed == via.pack_frame(N2, N1, via.TYPE_SEND, 3, 1, 1, 4, 5, 6, 7, 8, 9, 4, 0, 7, b"data") + bytes(6)
+    unmended = arrives("set via.immediate = 7 keep-check", filled)
+    with pytest.raises(MalformedError, match="check"):
+        via.unpack_frame(unmended)
+    assert unmended[-10:] == filled[-10:]
 
 
 @pytest.mark.parametrize("route", [b"", ROUTE])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from protocols.via.vip_descriptors import SIZE, Posted, Segment, Slots
+from protocols.via.vip_descriptors import SIZE, Segment, Slots
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV, QFENCE, Done
 from protocols.via.virtual_interface import Descriptor
 from tests.unit.protocols.via_nics import NicPair, receive
@@ -20,7 +20,7 @@ def control(segments: int, operation: int, immediate: int = 0, length: int = 0, 
 def test_an_rdma_write_has_a_control_an_address_and_data_segments_in_this_order() -> None:
     slots = Slots(2)
     data = (Segment(0x1_0000_0010, 3, 5), Segment(0x1_0000_0020, 4, 7))
-    written = slots.write(1, Posted(OP_RDMAWRITE | IMMEDIATE | QFENCE, 0xA1B2C3D4, 12, Segment(0x2_0000_0040, 9), data))
+    written = slots.write(1, OP_RDMAWRITE | IMMEDIATE | QFENCE, 0xA1B2C3D4, 12, Segment(0x2_0000_0040, 9), data)
     expected = (
         "0000000000000000 00000000 0300 0d00 00000000 d4c3b2a1 0c000000 00000000"  # control
         "4000000002000000 09000000 00000000"  # address: Data, Handle, Reserved

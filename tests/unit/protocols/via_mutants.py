@@ -75,7 +75,7 @@ def any_tag(patch: pytest.MonkeyPatch) -> None:
 
 
 def told_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PendingDisconnects, "begin", lambda disconnects, _now: disconnects._new.clear())
+    patch.setattr(PendingDisconnects, "begin", lambda disconnects, _now: disconnects.new.clear())
 
 
 MPI_MUTANTS = [

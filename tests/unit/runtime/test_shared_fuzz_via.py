@@ -11,7 +11,7 @@ from protocols.core.firmware import Adapter
 from protocols.via.codec import mended
 from protocols.via.settings import Settings
 from protocols.via.split_driver import split_driver
-from protocols.via.vip_descriptors import SIZE, Command, Op, Posted, Queue, Segment, Slots, doorbell
+from protocols.via.vip_descriptors import SIZE, Command, Op, Queue, Segment, Slots, doorbell
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAREAD, OP_RDMAWRITE, OP_SENDRECV, QFENCE
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
@@ -52,7 +52,7 @@ def behave(now: int, host: AttachedHost, peer: int) -> None:
         slots.write_command(slot, command)
         host.on_doorbell(now, doorbell(Queue.COMMAND, 0, slot))
     for slot in range(RIGHT // 2, RIGHT):
-        slots.write(slot, Posted(0, 0, 2_048, None, (Segment(2_048, 1, 2_048),)))
+        slots.write(slot, 0, 0, 2_048, None, (Segment(2_048, 1, 2_048),))
         host.on_doorbell(now, doorbell(Queue.RECEIVE, 1, slot))
 
 
@@ -74,7 +74,9 @@ def a_command(rng: random.Random) -> Command:
     return Command(op, rng.randrange(3), number, ptag, address, size, value, rng.choice(NAMES))
 
 
-def a_descriptor(rng: random.Random) -> Posted:
+def a_descriptor(rng: random.Random) -> tuple[int, int, int, Segment | None, tuple[Segment, ...]]:
+    """The arguments of `Slots.write`."""
+
     def segment() -> Segment:
         if rng.randrange(4):
             return Segment(rng.choice([0, 8, 2_048]), 1, rng.choice([0, 8, 100, 2_040]))
@@ -88,7 +90,7 @@ def a_descriptor(rng: random.Random) -> Posted:
     data = tuple([segment() for _ in range(rng.randrange(3))])
     length = sum(part.length for part in data) & 0xFFFF_FFFF
     remote = segment() if operation != OP_SENDRECV else None
-    return Posted(operation | rng.choice([0, IMMEDIATE, QFENCE]), 7, length, remote, data)
+    return operation | rng.choice([0, IMMEDIATE, QFENCE]), 7, length, remote, data
 
 
 def write(rng: random.Random, host: AttachedHost, slots: Slots) -> int:
@@ -100,7 +102,7 @@ def write(rng: random.Random, host: AttachedHost, slots: Slots) -> int:
     elif queue == Queue.COMMAND:
         slots.write_command(slot, a_command(rng))
     else:
-        slots.write(slot, a_descriptor(rng))
+        slots.write(slot, *a_descriptor(rng))
     return doorbell(queue, rng.choice([1, 1, 1, 2]), slot) if style != 1 else rng.getrandbits(64)
 
 
