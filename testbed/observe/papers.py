@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import linear_regression
 from typing import Any, Final
 
-from testbed.errors import NotFoundError, did_you_mean
+from testbed.errors import NotFoundError, TestbedError, did_you_mean
 
 UNITS: Final = {"us": 1e-3, "Mb/s": 1e-6, "MB/s": 1 / 8e6, "%": 100.0}
 """Factor from a run's figure to a row's unit: runs have times in ns, rates in bit/s, and fractions of 1."""
@@ -296,25 +296,33 @@ def _as_texts(settings: Mapping[str, object]) -> dict[str, str]:
 
 def _values(published: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
     return [
-        float(row[published.take])
+        _number(row, published.take)
         for row in rows
         if published.take in row and all(row.get(key) == value for key, value in published.where.items())
     ]
 
 
 def figures(of: Figures, rows: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Select the values described by `of`; empty if the rows do not have them."""
+    """Select the values described by `of`; empty if the rows do not have them. Raises TestbedError for a value that is no
+    number."""
     selected = [
         row
         for row in rows
         if of.take in row
         and all(row.get(key) == value for key, value in of.where.items())
-        and (not of.span or (of.by in row and of.span[0] <= row[of.by] <= of.span[-1]))
+        and (not of.span or (of.by in row and of.span[0] <= _number(row, of.by) <= of.span[-1]))
     ]
-    values = [float(row[of.take]) for row in selected]
+    values = [_number(row, of.take) for row in selected]
     if of.slope:
-        return [linear_regression([float(row[of.by]) for row in selected], values).slope] if len(values) > 1 else []
+        return [linear_regression([_number(row, of.by) for row in selected], values).slope] if len(values) > 1 else []
     return values
+
+
+def _number(row: Mapping[str, Any], key: str) -> float:
+    value = row[key]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TestbedError(f"a row of a run is damaged: {key} is {value!r}, no number")
+    return float(value)
 
 
 def restrict(paper: Paper, runs: Collection[str]) -> Paper:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.errors import DescriptionError, NotFoundError
+from testbed.errors import DescriptionError, NotFoundError, TestbedError
 from testbed.observe.paper_files import paper_of, parse
 from testbed.observe.papers import Curve, Figures, figures, restrict
 
@@ -216,6 +216,12 @@ ROWS: list[dict[str, Any]] = [
 )
 def test_figures_are_computed_from_a_runs_rows(options: dict[str, Any], expected: list[float]) -> None:
     assert figures(Figures("contention", "p50_ns", **options), ROWS) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("value", ["fast", None, True, [1]])
+def test_a_value_that_is_no_number_is_an_error_that_names_it(value: object) -> None:
+    with pytest.raises(TestbedError, match="a row of a run is damaged: p50_ns is .*, no number"):
+        figures(Figures("contention", "p50_ns"), [{"p50_ns": value}])
 
 
 def test_a_paper_restricted_to_runs_has_only_their_rows_and_tables() -> None:
