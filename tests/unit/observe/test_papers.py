@@ -220,7 +220,7 @@ def test_figures_are_computed_from_a_runs_rows(options: dict[str, Any], expected
 
 @pytest.mark.parametrize("value", ["fast", None, True, [1]])
 def test_a_value_that_is_no_number_is_an_error_that_names_it(value: object) -> None:
-    with pytest.raises(TestbedError, match="a row of a run is damaged: p50_ns is .*, no number"):
+    with pytest.raises(TestbedError, match=r"a row of a run is damaged: p50_ns is .*, no number"):
         figures(Figures("contention", "p50_ns"), [{"p50_ns": value}])
 
 
