@@ -94,8 +94,11 @@ class Endpoint:
         if partner is None:
             if not 0 <= node < self._library.size or not 0 <= endpoint < MAX_ENDPOINTS:
                 raise MxError(Status.ENDPOINT_UNKNOWN, f"no endpoint {endpoint} of node {node}")
-            is_local = self._library.host_of(node) == self._library.host_of(self._library.number)
-            partner = self._partners[node, endpoint] = Partner(self, node, endpoint, is_local)
+            library, settings = self._library, self.settings
+            is_local = library.host_of(node) == library.host_of(library.number)
+            max_eager = settings.shared_rendezvous if is_local else settings.rendezvous
+            is_self = (node, endpoint) == (library.number, self.index)
+            partner = self._partners[node, endpoint] = Partner(self, node, endpoint, max_eager, is_self)
         return partner
 
     async def connect(self, node: int, endpoint: int = 0, key: int = 0) -> Partner:
@@ -109,7 +112,7 @@ class Endpoint:
     def iconnect(self, partner: Partner, key: int = 0) -> Completion[Status]:
         """Start to connect (mx_iconnect); the returned completion gets the status."""
         self._check_open()
-        if self._is_self(partner):
+        if partner.is_self:
             done: Completion[Status] = Completion("itself")
             done.complete(SUCCESS if key == self.key else Status.BAD_KEY)
             return done
@@ -187,7 +190,7 @@ class Endpoint:
 
     def ibuffered(self, request: Request) -> bool:
         """Whether the buffer of a send may be reused (mx_ibuffered)."""
-        return request.done or len(request.buffer) <= self._eager(request.peer)
+        return request.done or (request.peer is not None and len(request.buffer) <= request.peer.max_eager)
 
     # Completion.
 
@@ -357,9 +360,9 @@ class Endpoint:
         request = Request("a send", data, match_info, MATCH_NONE, context, to, receive=False)
         if not forget:
             request.add_callback(self._finished.add)
-        if self._is_self(to):
+        if to.is_self:
             self.incoming.send_to_itself(request, synchronous)
-        elif synchronous or len(data) > self._eager(to):
+        elif synchronous or len(data) > to.max_eager:
             self._large.send(to, request, match_info)
         elif len(data) <= SMALL_MAX:
             outgoing = Outgoing(Op.SEND, request, match_info, len(data))
@@ -371,11 +374,6 @@ class Endpoint:
             self.work.spend(COPY, len(data))
             to.submit(outgoing)
         return request
-
-    def _eager(self, to: Partner | None) -> int:
-        """Return the maximum bytes of an eager message."""
-        settings = self.settings
-        return settings.shared_rendezvous if to is not None and to.is_local else settings.rendezvous
 
     def _scatter(self, receive: Request, segments: list[memoryview]) -> None:
         """Copy a received message to the segments of its receive."""
@@ -448,9 +446,6 @@ class Endpoint:
     def _tick_after(self, timeout: int) -> int:
         """Return the first tick after a time-out in nanoseconds; 0: never."""
         return self.ticks + 1 + -(-timeout // self.settings.tick) if timeout else 0
-
-    def _is_self(self, partner: Partner) -> bool:
-        return partner.node == self._library.number and partner.index == self.index
 
     def _check_open(self) -> None:
         if not self.is_open:

@@ -46,7 +46,8 @@ class Partner:
     """The remote end of a connection; programs use it as the endpoint's address (mx_endpoint_addr_t).
 
     node, index: numbers of the node and of the endpoint on it. session: the partner's session, 0 if unknown. context: value
-    that the program has set (mx_set_endpoint_addr_context). is_local: the partner is on the same node.
+    that the program has set (mx_set_endpoint_addr_context). max_eager: maximum bytes of an eager message to it. is_self:
+    it is the endpoint itself, whose messages the library delivers.
     """
 
     __slots__ = (
@@ -72,17 +73,19 @@ class Partner:
         "connected",
         "context",
         "index",
-        "is_local",
+        "is_self",
+        "max_eager",
         "node",
         "pending_acks",
         "session",
         "state",
     )  # fmt: skip
 
-    def __init__(self, endpoint: Endpoint, node: int, index: int, is_local: bool) -> None:
+    def __init__(self, endpoint: Endpoint, node: int, index: int, max_eager: int, is_self: bool) -> None:
         self.node: Final = node
         self.index: Final = index
-        self.is_local: Final = is_local
+        self.max_eager: Final = max_eager
+        self.is_self: Final = is_self
         self.context: object = None
         self.session = 0
         self.state = states.PARTNER.initial
