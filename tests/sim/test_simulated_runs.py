@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,6 +63,13 @@ async def exchange_then_stall(comm: Comm, node: Node) -> None:  # noqa: ARG001
             await comm.Recv(bytearray(2), 0, 5)
         except MPIError:
             pass
+
+
+async def send_a_mebibyte(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    if comm.rank == 0:
+        await comm.Send(bytes(1 << 20), 1)
+    else:
+        await comm.Recv(bytearray(1 << 20), 0)
 
 
 async def interrupt(comm: Comm, node: Node) -> None:  # noqa: ARG001
@@ -230,3 +238,18 @@ def test_a_program_that_calls_exit_is_an_error_with_its_node() -> None:
 
     with pytest.raises(ProgramError, match=r"(?s)n1: .*SystemExit: 3"):
         testbed.run(STAR, call_exit, mode="sim")
+
+
+@pytest.mark.parametrize(("queue", "is_full"), [(None, True), ("256kb", False)])
+def test_frames_that_find_a_full_queue_are_noted(queue: str | None, is_full: bool) -> None:
+    # A pull of Open-MX has 128 replies in flight, 190 KB: more than the default queue has room for.
+    star = Cluster.star(2, rate="1gbit", delay="5us", **({} if queue is None else {"queue": queue}))
+    result = testbed.run(star, send_a_mebibyte, mode="sim", protocol="openmx")
+    notes = [note for note in result.verdict.notes if "queue" in note]
+    if not is_full:
+        assert notes == []
+        return
+    (note,) = notes
+    assert re.fullmatch(
+        r"\d+ frames found the queue of their link full, most of them \(\d+\) n1:eth0--s1:1 forward", note
+    )

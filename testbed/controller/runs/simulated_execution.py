@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO, cast
@@ -154,7 +155,18 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         counters = {name: dict(node.agent.firmware.counter_values()) for name, node in simulation.nodes.items()}
         usage = {name: usages_of(host.servers, host.name, simulation.now()) for name, host in simulation.hosts.items()}
         switches = {name: dict(counts) for name, counts in simulation.network.switches.items()}
-    return Execution(results, counters, SIMULATED, usage=usage if plan.is_priced else {}, switches=switches)
+        verdict = replace(SIMULATED, notes=(*SIMULATED.notes, *_full_queues(simulation)))
+    return Execution(results, counters, verdict, usage=usage if plan.is_priced else {}, switches=switches)
+
+
+def _full_queues(simulation: Simulation) -> list[str]:
+    """Return a note on the frames that found the queue of a link full."""
+    directions = simulation.network.link_directions.items()
+    lost = {f"{link} {name}": direction.overflowed for (link, name), direction in directions if direction.overflowed}
+    if not lost:
+        return []
+    most = max(lost, key=lambda name: lost[name])
+    return [f"{sum(lost.values()):,} frames found the queue of their link full, most of them ({lost[most]:,}) {most}"]
 
 
 def _settle(simulation: Simulation, plan: Plan) -> None:
