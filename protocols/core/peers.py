@@ -174,7 +174,7 @@ class Peers(Generic[AnyPeer, CachedHeader]):
         self, now: int, peer: AnyPeer, incarnation: int, addressee: int, events: PeerEvents[AnyPeer]
     ) -> Standing:
         """Classify a frame by the two incarnations that it names: the sender's, as in `admit`, and the addressee's."""
-        if (incarnation != peer.incarnation or not incarnation) and not self.admit(now, peer, incarnation, events):
+        if not self.admit(now, peer, incarnation, events):
             return Standing.STALE
         return Standing.CURRENT if addressee == self.incarnation else Standing.MISDIRECTED
 
