@@ -110,6 +110,13 @@ def test_firmware_settings_are_rejected_with_shared_nics_and_the_scapy_codec(opt
         testbed.run(Description.star(2), "pingpong", protocol="emp", firmware={"unit": 2}, **options)  # type: ignore[arg-type]
 
 
+def test_firmware_settings_are_rejected_where_ranks_share_a_nic_in_namespaces() -> None:
+    with pytest.raises(UnsupportedError, match="whose firmware has fixed settings then"):
+        testbed.run(
+            Description.star(2), "pingpong", protocol="emp", mode="live", ranks_per_node=2, firmware={"unit": 2}
+        )
+
+
 def test_option_firmware_sets_the_firmware_of_am2(tmp_path: Path) -> None:
     arguments = ["run", "star-2", "am-logp", "--protocol", "am2", "--mode", "sim", "--output", str(tmp_path / "run")]
     result = CliRunner().invoke(

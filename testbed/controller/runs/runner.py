@@ -143,7 +143,7 @@ def run(
     if mode == "live":
         target = _with_cores(target, given["ranks_per_node"], nic_protocol)
     target = _place_ranks(target, given["ranks_per_node"], profiles, prices)
-    _check_target(target, chosen, nic_protocol, mode, slow)
+    _check_target(target, chosen, nic_protocol, mode, slow, has_settings=bool(firmware))
     ranks = ranks_of(target.layout)
     faults = _scenario(given["scenario"], target, mode, nic_protocol, slow, chosen)
     first_seed = target.layout.seed if seed is None else seed
@@ -350,14 +350,22 @@ def _place_ranks(target: RunTarget, per_node: int, profiles: Mapping[str, Profil
     return replace(target, layout=with_ranks(target.layout, per_node, cores))
 
 
-def _check_target(target: RunTarget, chosen: Chosen, protocol: Protocol, mode: Mode, slow: int) -> None:
-    """Check, before anything starts, that the workload can run on the target. Raises UnsupportedError."""
+def _check_target(
+    target: RunTarget, chosen: Chosen, protocol: Protocol, mode: Mode, slow: int, *, has_settings: bool
+) -> None:
+    """Check, before anything starts, that the workload can run on the target. has_settings: whether the firmware has other
+    settings than its defaults. Raises UnsupportedError."""
     layout = target.layout
     check_layout(layout, chosen, protocol)
     several = len(ranks_of(layout)) > len(layout.nodes)
     if mode == "live" and several and protocol.split_driver is None:
         raise UnsupportedError(
             "several ranks on a node share its NIC, which this protocol does not support: use one rank per node"
+        )
+    if mode == "live" and several and has_settings:
+        raise UnsupportedError(
+            "several ranks on a node share its NIC, whose firmware has fixed settings then: leave --firmware out, or use one "
+            "rank per node"
         )
     if slow and target.running is not None:
         raise UnsupportedError(
