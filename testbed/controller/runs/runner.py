@@ -364,8 +364,8 @@ def _check_target(
         )
     if mode == "live" and several and has_settings:
         raise UnsupportedError(
-            "several ranks on a node share its NIC, whose firmware has fixed settings then: leave --firmware out, or use one "
-            "rank per node"
+            "several ranks on a node share its NIC, whose firmware has fixed settings then: leave --firmware out, or use "
+            "one rank per node"
         )
     if slow and target.running is not None:
         raise UnsupportedError(
