@@ -74,6 +74,7 @@ def test_leaked_processes_and_namespaces_are_reported() -> None:
 
 @pytest.mark.requires("root")
 @pytest.mark.usefixtures("machine")
+@pytest.mark.alone  # it needs a number of samples within its time
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("relay", [True, pytest.param(False, marks=pytest.mark.requires("bpf"))])
 def test_random_traffic_under_loss_and_flaps_loses_and_leaks_nothing(tmp_path: Path, relay: bool) -> None:
