@@ -348,17 +348,17 @@ def parse_documents(text: str) -> list[dict[str, Any]]:
 def test_json_output_has_an_object_per_frame_and_then_the_totals() -> None:
     with (
         Cluster.back_to_back(loss="30%", delay="1ms").up() as cluster,
-        command("capture", "n1", "--count", "60", "--name", cluster.name, "--json") as process,
+        command("capture", "n1", "--count", "200", "--name", cluster.name, "--json") as process,
     ):
         directory = Store().directory(cluster.name)
         eventually(lambda: any(directory.glob("watch.*")), "the capture has started")
         while process.poll() is None:
-            send_both_ways(cluster, 30)
+            send_both_ways(cluster, 30)  # of the first of these, the fates may have been decided before the capture began
         printed, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     *frames, total = parse_documents(printed)
-    assert [document["kind"] for document in (*frames, total)] == ["frame"] * 60 + ["capture"]
-    assert sum(total["frames"].values()) == 60
+    assert [document["kind"] for document in (*frames, total)] == ["frame"] * 200 + ["capture"]
+    assert sum(total["frames"].values()) == 200
     lost = [entry for entry in frames if entry["causes"] == ["loss"]]
     assert len(lost) == total["fates"]["loss"] > 0
     assert all(document["way"] == "out" and document["fate"].startswith("dropped by loss, frame ") for document in lost)
