@@ -353,7 +353,9 @@ def test_json_output_has_an_object_per_frame_and_then_the_totals() -> None:
         directory = Store().directory(cluster.name)
         eventually(lambda: any(directory.glob("watch.*")), "the capture has started")
         while process.poll() is None:
-            send_both_ways(cluster, 30)  # of the first of these, the fates may have been decided before the capture began
+            send_both_ways(
+                cluster, 30
+            )  # of the first of these, the fates may have been decided before the capture began
         printed, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     *frames, total = parse_documents(printed)
