@@ -353,12 +353,11 @@ def test_json_output_has_an_object_per_frame_and_then_the_totals() -> None:
         directory = Store().directory(cluster.name)
         eventually(lambda: any(directory.glob("watch.*")), "the capture has started")
         while process.poll() is None:
-            send_both_ways(
-                cluster, 30
-            )  # of the first of these, the fates may have been decided before the capture began
+            send_both_ways(cluster, 30)
         printed, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     *frames, total = parse_documents(printed)
+    # More frames than the first burst has, whose fates may have been decided before the capture began.
     assert [document["kind"] for document in (*frames, total)] == ["frame"] * 200 + ["capture"]
     assert sum(total["frames"].values()) == 200
     lost = [entry for entry in frames if entry["causes"] == ["loss"]]

@@ -56,9 +56,9 @@ def ring() -> Cluster:
     )
 
 
-async def send_clockwise(endpoint: SourceRouteEndpoint, node: ProgramNode) -> list[int]:
+async def send_clockwise(start: int, endpoint: SourceRouteEndpoint, node: ProgramNode) -> list[int]:
     """Send to the second node clockwise, all nodes at once: each frame occupies the cable that another one needs."""
-    await until((node.loop.now() // SECOND + 1) * SECOND)
+    await until(start)
     endpoint.send_along(relative_route(1, -1, -2), 1, 1400)
     await node.loop.sleep(2 * SECOND)
     endpoint.send_along(relative_route(0))
@@ -68,7 +68,8 @@ async def send_clockwise(endpoint: SourceRouteEndpoint, node: ProgramNode) -> li
 
 def test_a_deadlock_of_worms_is_resolved_by_truncating_some_of_them() -> None:
     with ring().up() as cluster:
-        outcome = run_programs(cluster, {f"n{number}": send_clockwise for number in range(1, 5)})
+        program = partial(send_clockwise, time.monotonic_ns() + 2 * SECOND)
+        outcome = run_programs(cluster, {f"n{number}": program for number in range(1, 5)})
         counts = relay_report(cluster)["switches"].values()
         truncated, swallowed = (sum(count[cause] for count in counts) for cause in ("truncated", "swallowed"))
     assert truncated > 0

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -191,6 +192,12 @@ class State:
         )
 
 
+@lru_cache(maxsize=1)
+def _parse(text: str) -> State:
+    """Parse a state; a command reads the same one several times."""
+    return State.from_json(text)
+
+
 def end_message(cluster: str, holder: Identity) -> str:
     """Return the error message for a cluster whose namespace holder has died."""
     return (
@@ -293,7 +300,7 @@ class Store:
         except (OSError, ValueError) as error:
             raise _unreadable(path, name, error) from error
         try:
-            state = State.from_json(text)
+            state = _parse(text)
             if state.name != name:
                 raise ValueError(f"it is the state of cluster {state.name!r}")
         except ValueError as error:
