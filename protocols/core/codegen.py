@@ -10,6 +10,7 @@ value. The codec sets fixed fields, LENGTH and CHECK itself, and neither takes n
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 import textwrap
@@ -398,12 +399,16 @@ def codec(package: str) -> tuple[Path, str]:
     return path, generate(frames, f"python -m protocols.core.codegen {package}")
 
 
-def main(packages: Sequence[str]) -> int:
-    """Write the codecs of packages. Returns 0, or 2 if a codec cannot be generated, whose file stays unchanged."""
-    if not packages:
-        sys.stderr.write("no package given. Usage: python -m protocols.core.codegen PACKAGE...\n")
-        return 2
-    for package in packages:
+def main(arguments: Sequence[str]) -> int:
+    """Write the codecs of packages. Returns 0, or 2 if a codec cannot be generated, whose file stays unchanged. Raises
+    SystemExit for `--help` and wrong arguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m protocols.core.codegen",
+        description="Write PACKAGE/codec.py, which packs and unpacks frames without Scapy, from the layers and constants of "
+        "PACKAGE/frames.py (STACKS, LENGTH, CHECK, FLOW, KIND, KINDS). The package is imported.",
+    )
+    parser.add_argument("packages", nargs="+", metavar="PACKAGE", help="a package's name, such as protocols.emp")
+    for package in parser.parse_args(arguments).packages:
         try:
             path, source = codec(package)
         except FormatError as error:

@@ -7,8 +7,8 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from testbed.controller.engines import EngineError, ProcessEngine, SerialEngine
 from testbed.controller.runs.run_options import PlainOptions
 from testbed.errors import ConflictError, DescriptionError, NotFoundError, TestbedError, UnsupportedError
 from testbed.spec import units
+from testbed.studies import study_runs
 from testbed.studies.study_file import OPTIONS, Study, load
 from testbed.studies.study_folder import labelled_rows, new_folder, open_folder
 from testbed.studies.study_points import compute
@@ -417,32 +418,33 @@ def test_folders_without_a_study_are_rejected(tmp_path: Path) -> None:
         open_folder(tmp_path / "out")
 
 
-class RecordingEngine:
-    """An engine of threads that run nothing, and record which points run concurrently."""
+class RecordingEngine(Executor):
+    """An engine that runs nothing, and records which points run concurrently. Whenever its user waits, the point that began
+    first ends."""
 
-    def __init__(self, width: int = 2) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, width: int = 2) -> None:
         self.width = width
         self.concurrent: set[frozenset[int]] = set()
-        self._running: list[int] = []
+        self._running: dict[Future[str], int] = {}
+        monkeypatch.setattr(study_runs, "wait", self.wait)
 
     @contextmanager
     def open(self) -> Iterator[Executor]:
-        engine = self
+        yield self
 
-        class Recording(ThreadPoolExecutor):
-            def submit(self, function: object, /, *arguments: Any, **_: Any) -> Future[Any]:  # type: ignore[override]
-                assert function is compute
-                return super().submit(engine.record, json.loads(arguments[0])["parameters"]["settings.number"])
+    def submit(self, function: object, /, *arguments: Any, **_: Any) -> Future[Any]:  # type: ignore[override]
+        assert function is compute
+        future: Future[str] = Future()
+        self._running[future] = json.loads(arguments[0])["parameters"]["settings.number"]
+        self.concurrent.add(frozenset(self._running.values()))
+        return future
 
-        with Recording(self.width) as executor:
-            yield executor
-
-    def record(self, number: int) -> str:
-        self._running.append(number)
-        time.sleep(0.05)  # the duration of a run, in which others may begin
-        self.concurrent.add(frozenset(self._running))
-        self._running.remove(number)
-        return json.dumps({"outcome": "done", "error": "", "verdict": "trusted", "rows": [], "seconds": 0.0})
+    def wait(self, futures: Iterable[Future[str]], *, return_when: str) -> object:
+        assert return_when == FIRST_COMPLETED
+        first = next(iter(self._running))
+        del self._running[first]
+        first.set_result(json.dumps({"outcome": "done", "error": "", "verdict": "trusted", "rows": [], "seconds": 0.0}))
+        return wait(futures, return_when=return_when)
 
 
 @pytest.mark.parametrize(
@@ -450,21 +452,23 @@ class RecordingEngine:
     [("", False), ("[resources]\nexclusive = true\n", False), ("[resources]\ncores = 1\nexclusive = false\n", True)],
 )
 def test_a_live_run_has_all_processors_or_those_that_the_study_reserves(
-    resources: str, is_concurrent: bool, tmp_path: Path
+    resources: str, is_concurrent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = "".join(
         f"[[point]]\nmode = '{'live' if number % 2 else 'sim'}'\nsettings = {{ number = {number} }}\n"
         for number in range(8)
     )
     study = study_of(tmp_path, f"[run]\ncluster = 'star-2'\nworkload = 'pingpong'\n{points}{resources}")
-    engine = RecordingEngine()
+    engine = RecordingEngine(monkeypatch)
     assert len(run_study(study, new_folder(tmp_path / "out", study), engine)) == 8
     pairs = [pair for pair in engine.concurrent if len(pair) > 1]
     assert any(any(number % 2 for number in pair) for pair in pairs) is is_concurrent
     assert pairs, "no simulated points ran concurrently"
 
 
-def test_points_in_namespaces_have_their_own_processors_and_simulated_ones_fill_the_rest(tmp_path: Path) -> None:
+def test_points_in_namespaces_have_their_own_processors_and_simulated_ones_fill_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live = {0: "cores = 3", 1: "cores = 1", 2: "exclusive = true", 3: "cores = 2", 4: ""}
     needed = dict.fromkeys(range(14), 1) | {0: 3, 2: 4, 3: 2, 4: 2}
     points = "".join(
@@ -474,7 +478,7 @@ def test_points_in_namespaces_have_their_own_processors_and_simulated_ones_fill_
         for number in needed
     )
     text = f"[run]\ncluster = 'star-2'\nworkload = 'pingpong'\n{points}[resources]\ncores = 2\n"
-    study, engine = study_of(tmp_path, text), RecordingEngine(4)
+    study, engine = study_of(tmp_path, text), RecordingEngine(monkeypatch, 4)
     assert len(run_study(study, new_folder(tmp_path / "out", study), engine)) == 14
     assert all(sum(needed[number] for number in running) <= 4 for running in engine.concurrent)
     assert any({0, 1} <= running for running in engine.concurrent), "both fit, and begin together"
