@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -206,7 +207,7 @@ class RelayPaths:
     def read_orders(self) -> Orders | None:
         """Read the orders; None if there is no file. Raises UnreadableStateError for a damaged file."""
         try:
-            return Orders.from_json(read_text(self.orders))
+            return _parse(read_text(self.orders))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -222,6 +223,12 @@ class RelayPaths:
         if not isinstance(report, dict):
             raise _unreadable(path, ValueError("not a JSON object"))
         return report
+
+
+@lru_cache(maxsize=1)
+def _parse(text: str) -> Orders:
+    """Parse orders; a command and the supervisor read the same ones several times."""
+    return Orders.from_json(text)
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableStateError:
