@@ -133,6 +133,7 @@ class ClusterUnderTest:
         def __getattr__(self, name: str) -> object:
             from testbed.cluster.running_cluster import RunningCluster
 
+            __tracebackhide__ = True
             hint = f"; a cluster in namespaces has it as 'cluster.live.{name}'" if hasattr(RunningCluster, name) else ""
             raise AttributeError(f"the fixture's cluster has no attribute {name!r}{hint}", name=name, obj=self)
 
