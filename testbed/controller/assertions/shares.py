@@ -129,7 +129,9 @@ def _power(frames: int, share: float, alternative: float) -> float:
 
 def required_probes(loss: float) -> int:
     """Return the number of probes that a reachable peer leaves unanswered, all of them, once in a million cases. loss:
-    probability for each probe."""
+    probability for each probe. Raises ValueError for a loss of 1."""
+    if loss >= 1:
+        raise ValueError("a loss of 1 cannot be distinguished from an unreachable peer")
     return 1 if loss <= LEVEL else math.ceil(math.log(LEVEL) / math.log(loss) - 1e-9)
 
 
