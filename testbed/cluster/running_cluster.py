@@ -69,7 +69,8 @@ class RunningNode:
 
         command: the program and its arguments (no shell). timeout: seconds; None: no limit. input: text for standard
         input, which is empty by default. env: variables added to this process's and the node's. check: raise
-        CommandError on a non-zero exit code. Raises CommandTimeoutError on timeout, after killing the program.
+        CommandError on a non-zero exit code. Raises CommandTimeoutError on timeout, after killing the program; the programs
+        that it has started end with the cluster.
         """
         process = self.popen(
             command,
@@ -85,7 +86,9 @@ class RunningNode:
             except subprocess.TimeoutExpired as error:
                 process.kill()
                 raise CommandTimeoutError(
-                    f"{self.name}: {' '.join(command)} was still running after {timeout:g} s and has been killed"
+                    f"{self.name}: {' '.join(command)} was still running after {timeout:g} s and has been killed",
+                    (error.stdout or b"").decode(errors="replace"),  # bytes, also where the pipes are text
+                    (error.stderr or b"").decode(errors="replace"),
                 ) from error
             except BaseException:
                 process.kill()

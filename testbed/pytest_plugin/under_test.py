@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 from testbed.cluster.faults.injections import places
 from testbed.cluster.records.state import Store
 from testbed.controller.assertions.sequential import reachability_test, until_sure
-from testbed.controller.assertions.shares import assert_unreachable, required_probes
+from testbed.controller.assertions.shares import required_probes
 from testbed.controller.cluster_check import baseline, verdict
 from testbed.controller.runs.run_options import TIMEOUT
 from testbed.controller.runs.runner import run
@@ -133,6 +133,7 @@ class ClusterUnderTest:
         def __getattr__(self, name: str) -> object:
             from testbed.cluster.running_cluster import RunningCluster
 
+            __tracebackhide__ = True
             hint = f"; a cluster in namespaces has it as 'cluster.live.{name}'" if hasattr(RunningCluster, name) else ""
             raise AttributeError(f"the fixture's cluster has no attribute {name!r}{hint}", name=name, obj=self)
 
@@ -199,7 +200,10 @@ class ClusterUnderTest:
         a reachable node, both directions together. destination: a node, or an address. Raises AssertionError, NotFoundError
         for an unknown node, and UnsupportedError in sim."""
         __tracebackhide__ = True
-        until_sure(reachability_test(loss), (self._answers(source, destination) for _ in itertools.count()))
+        try:
+            until_sure(reachability_test(loss), (self._answers(source, destination) for _ in itertools.count()))
+        except AssertionError as error:
+            raise AssertionError(f"{source} to {destination}: {error}") from None
 
     def assert_unreachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
         """Ping as often as needed to distinguish an unreachable node from loss; fail with the first answer. loss: as for
@@ -208,8 +212,7 @@ class ClusterUnderTest:
         probes = required_probes(parse_probability(loss))
         for number in range(1, probes + 1):
             if self._answers(source, destination):
-                assert_unreachable(1, number, loss=loss)
-        assert_unreachable(0, probes, loss=loss)
+                raise AssertionError(f"{source} to {destination}: probe {number:,} was answered, expected no answer")
 
     def _answers(self, source: str, destination: str) -> bool:
         """Whether a ping from node to node is answered within a second. Raises NotFoundError."""

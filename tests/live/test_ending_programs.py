@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import Cluster, RunningCluster
+from testbed import Cluster, CommandTimeoutError, RunningCluster
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
 from testbed.kernel import namespaces
@@ -43,6 +43,17 @@ def test_down_ends_an_uncooperative_program(cluster: RunningCluster, program: st
     processes = runaway_programs.start_program(cluster["n1"], program)
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
+
+
+def test_the_error_of_a_program_that_hangs_has_its_output(machine: Machine) -> None:  # noqa: ARG001  taken before the cluster is up
+    with Cluster.star(2).up("ending") as cluster:
+        with pytest.raises(
+            CommandTimeoutError, match=r"still running after 0\.5 s and has been killed:\nconnected$"
+        ) as caught:
+            cluster["n1"].run(["sh", "-c", "echo connected; exec sleep 60"], timeout=0.5)
+        assert (caught.value.stdout, caught.value.stderr) == ("connected\n", "")
+        with pytest.raises(CommandTimeoutError, match=r"killed:\nretrying$"):  # as in CommandError, errors come first
+            cluster["n1"].run(["sh", "-c", "echo connected; echo retrying >&2; exec sleep 60"], timeout=0.5)
 
 
 def test_down_ends_a_program_that_holds_state_files_and_namespaces_open(machine: Machine) -> None:

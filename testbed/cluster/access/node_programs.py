@@ -40,7 +40,13 @@ class CommandError(TestbedError):
 
 
 class CommandTimeoutError(TestbedError):
-    """A program in a node did not end in time and was killed."""
+    """A program in a node did not end in time and was killed. stdout, stderr: its output until then."""
+
+    def __init__(self, message: str, stdout: str = "", stderr: str = "") -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        output = stderr.strip() or stdout.strip()
+        super().__init__(message + (f":\n{output}" if output else ""))
 
 
 def node_of(state: State, name: str) -> Node:

@@ -195,9 +195,11 @@ def _assert_quantiles(quantiles: Sequence[ExpectedQuantile], samples: Sequence[f
 
 
 def check_samples(samples: Sequence[float]) -> None:
-    """Check that samples can be ordered. Raises ValueError."""
+    """Check that samples can be ordered, and are not in seconds. Raises ValueError."""
     if not all(map(math.isfinite, samples)):
         raise ValueError("a sample is not a finite number: leave out frames that did not arrive")
+    if any(samples) and all(abs(sample) < 1 for sample in samples):
+        raise ValueError(f"all samples are below 1, such as {samples[-1]:g}: delays are in nanoseconds, rates in bit/s")
 
 
 def min_samples(share: float, level: float = LEVEL) -> int:

@@ -162,10 +162,7 @@ class ReachabilityTest:
     """Test of reachability: it accepts with the first answer, and rejects once chance cannot explain the missing answers."""
 
     def __init__(self, loss: float | str = 0.0) -> None:
-        share = parse_probability(loss)
-        if share >= 1:
-            raise ValueError("a loss of 1 cannot be distinguished from an unreachable peer")
-        self._min_probes = required_probes(share)
+        self._min_probes = required_probes(parse_probability(loss))
         self.count = 0
 
     def __str__(self) -> str:

@@ -27,8 +27,8 @@ def assert_loss(asked: float | str, lost: int, sent: int, *, off: float = MIN_DE
 
     asked: configured probability, 0..1, or text as in a description: "30%". The test is two-sided by the exact binomial
     distribution, at the level 1e-6. off: relative deviation to detect. Raises AssertionError with the observation;
-    SampleTooSmallError if too few frames were sent to show that deviation; ValueError for impossible numbers. For a
-    probability of 0 or 1, one frame is enough.
+    SampleTooSmallError for a consistent sample of too few frames to show that deviation; ValueError for impossible numbers.
+    For a probability of 0 or 1, one frame is enough.
     """
     __tracebackhide__ = True
     _assert_share("lost", asked, lost, sent, off)
@@ -129,7 +129,9 @@ def _power(frames: int, share: float, alternative: float) -> float:
 
 def required_probes(loss: float) -> int:
     """Return the number of probes that a reachable peer leaves unanswered, all of them, once in a million cases. loss:
-    probability for each probe."""
+    probability for each probe. Raises ValueError for a loss of 1."""
+    if loss >= 1:
+        raise ValueError("a loss of 1 cannot be distinguished from an unreachable peer")
     return 1 if loss <= LEVEL else math.ceil(math.log(LEVEL) / math.log(loss) - 1e-9)
 
 
@@ -144,12 +146,6 @@ def _assert_share(outcome: str, asked: float | str, hits: int, frames: int, off:
                 f"{hits:,} of {frames:,} frames were {outcome}, expected {share:.4g}: exactly {expected:,}"
             )
         return
-    required = required_frames(share, off)
-    if frames < required:
-        raise SampleTooSmallError(
-            f"{frames:,} frames cannot show that a share of {share:.4g} is off by {off:.0%}: send {required:,} or more "
-            f"({hits:,} were {outcome})"
-        )
     chance = two_sided(hits, frames, share)
     if chance < LEVEL:
         deviation = math.sqrt(share * (1 - share) / frames)
@@ -159,6 +155,11 @@ def _assert_share(outcome: str, asked: float | str, hits: int, frames: int, off:
             f"{hits:,} of {frames:,} frames were {outcome}, {hits / frames:.4g}; expected {share:.4g}. The probability of "
             f"this is {chance:.2g} (level {LEVEL:g}); {frames * share:,.0f} were expected, about {max(0, low):,.0f} to "
             f"{min(frames, high):,.0f}; this sample detects deviations of {visible:.1%} or more"
+        )
+    if frames < (required := required_frames(share, off)):
+        raise SampleTooSmallError(
+            f"{frames:,} frames cannot show that a share of {share:.4g} is off by {off:.0%}: send {required:,} or more "
+            f"({hits:,} were {outcome})"
         )
 
 

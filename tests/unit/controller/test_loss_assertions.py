@@ -54,11 +54,17 @@ def test_an_assertions_message_has_the_measured_values() -> None:
 
 
 def test_too_few_frames_are_rejected() -> None:
-    for lost in (0, 30, 100):
+    for lost in (20, 30, 40):
         with pytest.raises(SampleTooSmallError, match=r"100 frames cannot show .* send 3,196 or more"):
             assert_loss(0.3, lost, 100)
     with pytest.raises(SampleTooSmallError, match="no frame was sent"):
         assert_loss(0, 0, 0)
+
+
+def test_few_frames_that_contradict_the_share_fail() -> None:
+    for lost in (0, 100):
+        with pytest.raises(AssertionError, match=rf"{lost} of 100 frames were lost.* expected 0\.3"):
+            assert_loss(0.3, lost, 100)
 
 
 def test_losses_of_0_and_1_are_exact() -> None:

@@ -180,7 +180,7 @@ def test_a_median_within_the_allowed_lateness_passes_and_a_sample_must_show_the_
         (lambda: assert_rate("1mbit", [(number * 8_000_000, 1000) for number in range(20)]), "19 samples are too few"),
         (lambda: assert_duplicates("1%", 1, 100), "100 frames cannot show"),
         (lambda: assert_order("1%", 1, 100), "100 frames cannot show"),
-        (lambda: assert_loss("30%", 30, 1_000, off=0.1), "off by 10%: send 12,"),
+        (lambda: assert_loss("30%", 300, 1_000, off=0.1), "off by 10%: send 12,"),
         (lambda: assert_reachable(0, 10, loss="50%"), "distinguish an unreachable peer from a loss of 0.5: send 20"),
         (lambda: assert_unreachable(0, 2, loss="1%"), "send 3"),
         (lambda: assert_reachable(0, 10, loss=1), "cannot be distinguished from an unreachable peer"),
@@ -209,6 +209,8 @@ def test_a_sample_too_small_for_the_deviation_is_rejected(check: Callable[[], ob
             "not a finite number: leave out frames that did not arrive",
         ),
         (lambda: delay_test("5ms").add(math.inf), "not a finite number"),
+        (lambda: assert_delay("5ms", [0.005] * 30), "such as 0.005: delays are in nanoseconds"),
+        (lambda: delay_test("5ms").add(0.005), "such as 0.005: delays are in nanoseconds"),
         (lambda: assert_jitter("1ms", [1] * 200, delay=-5), "delay must be 0 or more, got -5"),
         (lambda: jitter_test("1ms", delay="5ms", distribution="gauss"), "must be uniform or normal, got 'gauss'"),  # type: ignore[arg-type]
         (lambda: assert_rate("1mbit", [(1, 1), (2, 1)], overhead=-20), "the overhead must be 0 bytes or more, got -20"),

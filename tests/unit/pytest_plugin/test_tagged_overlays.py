@@ -43,3 +43,4 @@ def test_an_unknown_attribute_names_the_method_of_the_live_cluster(name: str, hi
     with pytest.raises(AttributeError) as caught:
         getattr(SimulatedCluster(STAR, tmp_path), name)
     assert str(caught.value) == f"the fixture's cluster has no attribute {name!r}{hint}"
+    assert [Path(str(entry.path)) for entry in caught.traceback.filter(caught)] == [Path(__file__)]
