@@ -1,6 +1,6 @@
 """Confidence intervals at a level of one in a million, and the deviations that a sample can detect.
 
-A deviation is significant beyond 4.892 standard deviations, which a correct sample exceeds once in a million. A sample is
+Intervals of shares are exact. Elsewhere a deviation is significant beyond 4.892 standard deviations, which a correct sample exceeds once in a million. A sample is
 large enough if it detects a relative deviation of 20 % in 99 of 100 cases.
 """
 
@@ -17,6 +17,9 @@ LEVEL_Z: Final = 4.892
 POWER_Z: Final = 2.326
 """Standard deviations of a normal distribution, one-sided, at 99 of 100."""
 
+_PRECISION: Final = 1e-12
+"""Relative precision of a distribution function."""
+
 MIN_DEVIATION: Final = 0.20
 """Relative deviation that a sample must detect."""
 
@@ -32,22 +35,54 @@ def required_samples(expected: float, variance: float) -> int:
 
 
 def share_interval(hits: int, samples: int, inflation: float = 1.0) -> tuple[float, float]:
-    """Return the interval of shares that are compatible with these hits: Wilson's score interval at LEVEL.
+    """Return the interval of shares that are compatible with these hits at LEVEL, exact for samples of any size.
 
-    E. B. Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927). inflation:
-    ratio of the sum's variance to that of independent samples.
+    C. J. Clopper and E. S. Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial",
+    Biometrika 26 (1934), by the beta distribution. A normal approximation is wrong in its tails: of 75 frames, 10 are lost
+    at a share of 3 % in 8 of 100,000 cases, and not in one of a million. inflation: ratio of the sum's variance to that of
+    independent samples.
     """
     if samples == 0:
         return 0.0, 1.0
-    count = samples / inflation
-    share = hits / samples
-    z2 = LEVEL_Z**2
-    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = LEVEL_Z * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
-    # Rounding must not exclude an observed share of 0 or 1.
-    low = 0.0 if hits == 0 else max(0.0, middle - half)
-    high = 1.0 if hits == samples else min(1.0, middle + half)
+    counted, others = hits / inflation, (samples - hits) / inflation
+    low = 0.0 if hits == 0 else _beta_quantile(LEVEL / 2, counted, others + 1)
+    high = 1.0 if hits == samples else 1 - _beta_quantile(LEVEL / 2, others, counted + 1)
     return low, high
+
+
+def _beta_quantile(level: float, a: float, b: float) -> float:
+    """Return a quantile of the beta distribution, below its mean: by bisection, to 1e-9 of the bracket."""
+    low, high = 0.0, a / (a + b)
+    for _ in range(30):
+        middle = (low + high) / 2
+        if _beta_cdf(middle, a, b) < level:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _beta_cdf(x: float, a: float, b: float) -> float:
+    """Return the regularized incomplete beta function for x up to the mean, where its continued fraction (Abramowitz and
+    Stegun, 26.5.8) converges; evaluated forwards, by Lentz's method."""
+    tiny = 1e-300
+    scale = math.exp(math.lgamma(a + b) - math.lgamma(a + 1) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    c, d = 1.0, 0.0
+    fraction, step, number = 1.0, 0.0, 0
+    while abs(step - 1) > _PRECISION:
+        half = number // 2
+        if number == 0:
+            term = 1.0
+        elif number % 2 == 0:
+            term = half * (b - half) * x / ((a + number - 1) * (a + number))
+        else:
+            term = -(a + half) * (a + b + half) * x / ((a + number - 1) * (a + number))
+        d = 1 / (1 + term * d or tiny)
+        c = 1 + term / c or tiny
+        step = c * d
+        fraction *= step
+        number += 1
+    return scale * (fraction - 1)
 
 
 def burst_inflation(gemodel: tuple[float, ...]) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
+from testbed.controller.assertions.shares import binomial_tail, log_binomial
 from testbed.controller.verdict import statistics
 from testbed.controller.verdict.statistics import (
     burst_inflation,
@@ -26,20 +28,33 @@ def test_a_share_lies_within_its_own_interval_and_a_doubled_one_does_not() -> No
     assert low > 0.025
 
 
-def test_the_interval_has_the_level_it_claims() -> None:
-    """Wilson's interval: the share at its end lies the stated number of standard deviations from the observed one."""
-    low, high = share_interval(300, 4_000)
-    for end in (low, high):
-        assert abs(end - 0.075) / (end * (1 - end) / 4_000) ** 0.5 == pytest.approx(statistics.LEVEL_Z)
+@pytest.mark.parametrize(("hits", "samples"), [(10, 75), (3, 20), (1, 1), (300, 4_000), (990, 1_000), (30_000, 10**6)])
+def test_the_interval_has_the_level_it_claims(hits: int, samples: int) -> None:
+    """At its ends the binomial distribution gives so many hits, or more extreme ones, half of the level."""
+    low, high = share_interval(hits, samples)
+    assert binomial_tail(hits, samples, low, 1) == pytest.approx(statistics.LEVEL / 2, rel=1e-3)
+    if hits < samples:
+        assert binomial_tail(hits, samples, high, -1) == pytest.approx(statistics.LEVEL / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("share", "samples"), [(0.03, 75), (0.01, 20), (0.3, 50), (0.0001, 10_000), (0.97, 75)])
+def test_a_small_sample_is_outside_no_more_often_than_the_level_says(share: float, samples: int) -> None:
+    outside = [hits for hits in range(samples + 1) if not _contains(share_interval(hits, samples), share)]
+    assert outside
+    assert sum(math.exp(log_binomial(hits, samples, share)) for hits in outside) <= statistics.LEVEL
+
+
+def _contains(interval: tuple[float, float], share: float) -> bool:
+    return interval[0] <= share <= interval[1]
 
 
 def test_zero_hits_exclude_no_small_share_and_all_hits_no_large_one() -> None:
     low, high = share_interval(0, 1_000)
     assert low == 0
-    assert 0.02 < high < 0.03
+    assert 0.014 < high < 0.015
     low, high = share_interval(1_000, 1_000)
     assert high == 1
-    assert 0.97 < low < 0.98
+    assert 0.985 < low < 0.986
     assert share_interval(0, 0) == (0, 1)
 
 
