@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,30 @@ def test_a_script_that_exits_with_an_error_code_fails_the_run(tmp_path: Path, en
     with pytest.raises(ProgramError, match=message):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_a_package_that_imports_mpi4py_runs_under_the_name_that_the_guide_gives(tmp_path: Path) -> None:
+    (tmp_path / "foreign.py").write_text(
+        "import mpi4py.MPI\nfrom mpi4py import MPI\ndef total(): return mpi4py.MPI.COMM_WORLD.allreduce(2, op=MPI.SUM)\n"
+    )
+    guide = (Path(__file__).parents[2] / "docs/guides/mpi-scripts.md").read_text()
+    section = guide.split("## Packages that import mpi4py")[1]
+    recipe = section.split("```python\n")[1].split("from schwimmbad")[0]
+    script = tmp_path / "script.py"
+    script.write_text(recipe + "import foreign\nprint(foreign.total())\n")
+    command = [
+        str(Path(sys.executable).with_name("testbed")),
+        "run",
+        "star-2",
+        str(script),
+        "--mode",
+        "sim",
+        "--output",
+        "run",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path / "run") == ["4"]
 
 
 def test_scripts_are_distinguished_from_workloads_by_their_imports(tmp_path: Path) -> None:
