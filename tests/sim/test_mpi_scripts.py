@@ -138,7 +138,7 @@ def test_a_package_that_imports_mpi4py_runs_under_the_name_that_the_guide_gives(
     )
     guide = (Path(__file__).parents[2] / "docs/guides/mpi-scripts.md").read_text()
     section = guide.split("## Packages that import mpi4py")[1]
-    recipe = section.split("```python\n")[1].split("from schwimmbad")[0]
+    recipe = section.split("```python\n")[1].split("```")[0]
     script = tmp_path / "script.py"
     script.write_text(recipe + "import foreign\nprint(foreign.total())\n")
     command = [

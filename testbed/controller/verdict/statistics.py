@@ -1,7 +1,7 @@
 """Confidence intervals at a level of one in a million, and the deviations that a sample can detect.
 
-Intervals of shares are exact. Elsewhere a deviation is significant beyond 4.892 standard deviations, which a correct sample exceeds once in a million. A sample is
-large enough if it detects a relative deviation of 20 % in 99 of 100 cases.
+Intervals of shares are exact. Elsewhere a deviation is significant beyond 4.892 standard deviations, which a correct sample
+exceeds once in a million. A sample is large enough if it detects a relative deviation of 20 % in 99 of 100 cases.
 """
 
 from __future__ import annotations
