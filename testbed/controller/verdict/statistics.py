@@ -1,7 +1,8 @@
 """Confidence intervals at a level of one in a million, and the deviations that a sample can detect.
 
-Intervals of shares are exact. Elsewhere a deviation is significant beyond 4.892 standard deviations, which a correct sample
-exceeds once in a million. A sample is large enough if it detects a relative deviation of 20 % in 99 of 100 cases.
+Intervals of shares of independent samples are exact. Elsewhere a deviation is significant beyond 4.892 standard deviations,
+which a correct sample exceeds once in a million. A sample is large enough if it detects a relative deviation of 20 % in 99
+of 100 cases.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def required_samples(expected: float, variance: float) -> int:
 
 
 def share_interval(hits: int, samples: int, inflation: float = 1.0) -> tuple[float, float]:
-    """Return the interval of shares that are compatible with these hits at LEVEL, exact for samples of any size.
+    """Return the interval of shares that are compatible with these hits at LEVEL, exact for independent samples.
 
     C. J. Clopper and E. S. Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial",
     Biometrika 26 (1934), by the beta distribution. A normal approximation is wrong in its tails: of 75 frames, 10 are lost
