@@ -64,7 +64,7 @@ def remove(store: Store, state: State, grace: float = GRACE) -> None:
         _record_removal(store, state)
     _end_services(store.directory(state.name))
     if state.has_tunnels:
-        _remove_tunnels(state.name)
+        _remove_tunnels(state)
     _remove_objects(store, state.name, state.inodes.values(), grace, named=state.lasting)
     if state.lasting:
         daemons.end(state.holder, namespace_names.HOLDER, state.name)
@@ -77,19 +77,20 @@ def _end_services(directory: Path) -> None:
     end_all(directory)
 
 
-def _remove_tunnels(cluster: str) -> None:
+def _remove_tunnels(state: State) -> None:
     """Remove the tunnels to other machines. The kernel destroys a namespace some time after its name is gone, and until then
     the cluster that comes next could not use the same VXLAN ids."""
+    from testbed.cluster.plan.veth_wiring import Wiring
     from testbed.kernel import netlink_messages, rtnl_dump
     from testbed.kernel.netlink import RouteSocket
 
-    name = namespace_names.namespace(cluster, namespace_names.WIRE)
-    path = str(namespaces.NAMES / name)
-    if not _has_mark(path, cluster):  # an earlier, interrupted removal has removed it
-        return
-    with namespaces.inside(path), contextlib.closing(RouteSocket()) as route:
-        tunnels = [interface.index for interface in rtnl_dump.interfaces(route) if interface.kind == "vxlan"]
-        route.execute([netlink_messages.remove_link(index) for index in tunnels])
+    for key in sorted({key for key, _ in Wiring.of(state.layout, state.datapaths).tunnels}):
+        path = state.namespaces.get(key, "")
+        if not _has_mark(path, state.name):  # not made, or an earlier, interrupted removal has removed it
+            continue
+        with namespaces.inside(path), contextlib.closing(RouteSocket()) as route:
+            tunnels = [interface.index for interface in rtnl_dump.interfaces(route) if interface.kind == "vxlan"]
+            route.execute([netlink_messages.remove_link(index) for index in tunnels])
 
 
 def end_holder(state: State) -> None:

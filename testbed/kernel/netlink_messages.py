@@ -162,7 +162,9 @@ def make_veth(
 
 
 @shaped
-def make_vxlan(name: Text, local: Ip, remote: Ip, vni: U32, index: U32, mtu: U32, namespace: U32) -> Message:
+def make_vxlan(
+    name: Text, local: Ip, remote: Ip, vni: U32, index: U32, mtu: U32, namespace: U32, mac: Mac | None = None
+) -> Message:
     """Make a point-to-point VXLAN interface in another namespace, down; its packets are those of the socket's namespace.
 
     It learns no addresses: all frames go to `remote`. RFC 7348 has the port.
@@ -186,6 +188,7 @@ def make_vxlan(name: Text, local: Ip, remote: Ip, vni: U32, index: U32, mtu: U32
             ("IFLA_IFNAME", name),
             ("IFLA_MTU", mtu),
             ("IFLA_NET_NS_FD", namespace),
+            ("IFLA_ADDRESS", mac),
             ("IFLA_LINKINFO", _nested(("IFLA_INFO_KIND", "vxlan"), ("IFLA_INFO_DATA", settings))),
         ],
     )

@@ -1,11 +1,11 @@
 """Placement of nodes and switches on machines with a small cut: the total rate of the links between machines.
 
-Indivisible groups stay on one machine: the ends of a link that is declared direct, and switches that exist only in a
-relay, with all their neighbours. The parts grow one machine after the other, each by the group with the strongest links
-to it (greedy graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for partitioning irregular
-graphs", SIAM J. Sci. Comput. 20, 1998), and are then refined by moves and exchanges that reduce the cut. The same is
-done from a partition of clusters, each a group with its strongest neighbours (the paper's coarsening, in one step), and,
-if METIS is installed, from METIS's partition. The partition with the smallest cut is used.
+Indivisible groups stay on one machine: switches that exist only in a relay, with all their neighbours, and the ends of a
+link that is declared direct, unless pins or exclusions divide them. The parts grow one machine after the other, each by the
+group with the strongest links to it (greedy graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for
+partitioning irregular graphs", SIAM J. Sci. Comput. 20, 1998), and are then refined by moves and exchanges that reduce the
+cut. The same is done from a partition of clusters, each a group with its strongest neighbours (the paper's coarsening, in
+one step), and, if METIS is installed, from METIS's partition. The partition with the smallest cut is used.
 """
 
 from __future__ import annotations
@@ -135,18 +135,27 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
     leader = {
         name: name for name in [*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)]
     }
+    allowed = {
+        name: ({constraints.pins[name]} & capacities.keys() if name in constraints.pins else {*capacities})
+        - {*constraints.exclusions.get(name, ())}
+        for name in leader
+    }
 
     def find_leader(name: str) -> str:
         while leader[name] != name:
             leader[name] = name = leader[leader[name]]
         return name
 
-    for link in layout.links:
+    for link in sorted(layout.links, key=lambda link: not link.model):
         if link.datapath == "direct" or link.model:
-            leader[find_leader(link.b.owner)] = find_leader(link.a.owner)
+            a, b = find_leader(link.a.owner), find_leader(link.b.owner)
+            if link.model or allowed[a] & allowed[b]:
+                leader[b] = a
+                allowed[a] &= allowed[b]
     groups: dict[str, _Group] = {}
     for name in leader:
-        groups.setdefault(find_leader(name), _Group([], allowed={*capacities})).members.append(name)
+        first = find_leader(name)
+        groups.setdefault(first, _Group([], allowed=allowed[first])).members.append(name)
     shares = _shares(layout, capacities)
     nodes = {node.name: node for node in layout.nodes}
     for group in groups.values():
@@ -155,9 +164,6 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
             if member in nodes:
                 group.declared += nodes[member].cpu_share
                 group.memory += nodes[member].memory
-            if member in constraints.pins:
-                group.allowed &= {constraints.pins[member]}
-            group.allowed -= {*constraints.exclusions.get(member, ())}
         if not group.allowed:
             others_text = (
                 f" and what is inseparable from it ({', '.join(group.members[1:4])})" if group.members[1:] else ""

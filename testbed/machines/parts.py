@@ -122,7 +122,7 @@ def _refusals(layout: Layout, placement: Placement, underlays: Underlays) -> Ite
 
 def _reasons(link: Link, a: str, b: str, underlays: Underlays) -> Iterator[str]:
     minimum = underlays.one_way[a, b]
-    if link.datapath not in ("auto", "relay"):
+    if link.datapath not in ("auto", "relay", "direct"):
         yield f"the datapath {link.datapath!r} does not reach another machine"
     for side in (link.forward, link.backward):
         if side.jitter_file or side.rate_trace:
@@ -149,7 +149,10 @@ def vxlan_ids(name: str, links: tuple[str, ...]) -> dict[str, int]:
 
 
 def _as_seen_at_receiver(link: Link, incoming: DirectionName) -> Link:
-    """Return a link for the machine at which a direction arrives; the other machine impairs the other direction."""
+    """Return a link for the machine at which a direction arrives; the other machine impairs the other direction. A direct
+    link has no impairments."""
+    if link.datapath == "direct":
+        return link
     unimpaired = Impairment()
     if incoming == "forward":
         return replace(link, backward=unimpaired, datapath="relay")
@@ -158,7 +161,7 @@ def _as_seen_at_receiver(link: Link, incoming: DirectionName) -> Link:
 
 def complete_layout(part_layouts: Iterable[Layout]) -> Layout:
     """Reassemble a cluster from all of its parts, the inverse of `parts`. The datapath of links between machines is the
-    relay."""
+    relay, except of direct ones."""
     layouts = list(part_layouts)
     first = layouts[0].part
     assert first is not None, "each layout is a part"

@@ -473,7 +473,7 @@ class Link(Impairments):
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
         "auto",
         description="The datapath of an impaired link; default: the first that supports its impairments exactly. "
-        "'direct': one veth pair between two nodes, which cannot be impaired.",
+        "'direct': one veth pair, or VXLAN, between two nodes, which cannot be impaired.",
     )
     forward: Annotated[Impairments | None, After(_none_if_empty)] = Field(
         None, description="Impairments from the first end to the second; override the link's own keys."

@@ -56,6 +56,12 @@ pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
 STAR = 'name = "star"\ndefaults = { mtu = 1400 }\ngenerate = { shape = "star", nodes = 3 }\n'
 LONG = bool(os.environ.get("TESTBED_LONG"))
 LAYOUT = resolve(Description.from_toml(STAR))
+DIRECT = """
+name = "near"
+defaults = { mtu = 1400 }
+node = [{ name = "n1" }, { name = "n2" }]
+link = [{ ends = ["n1", "n2"], datapath = "direct" }]
+"""
 NAME = "work"
 PINS = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
 ICMP = b"\x01"
@@ -484,6 +490,32 @@ def test_a_ring_over_two_machines_forwards_each_frame_once(running: spread.Worke
             command = ["ping", "-c2", "-i0.1", "-W5", node.address]
             code, stdout, _ = spread.execute(running, "loop", "n1", command)
             assert (code, "2 received, 0% packet loss" in stdout, "+" in stdout) == (0, True, False), stdout
+
+
+def test_a_direct_link_between_machines_has_nothing_between_the_nodes(running: spread.Workers, tmp_path: Path) -> None:
+    """It is brought up twice: what the first one leaves would occupy its VXLAN id."""
+    layout = resolve(Description.from_toml(DIRECT))
+    pins = Constraints({"n1": "a", "n2": "b"})
+    link = layout.links[0].name
+    for _ in range(2):
+        with spread.brought_up(running, layout, "near", pins, "here"):
+            code, stdout, _ = spread.execute(running, "near", "n1", ["ip", "-d", "-o", "link", "show", "eth0"])
+            assert (code, "vxlan id" in stdout, layout.nodes[0].nics[0].mac in stdout) == (0, True, True)
+            with capturing(running, "near", "n2", tmp_path / "near.pcapng") as captured:
+                command = ["ping", "-c3", "-i0.1", "-W5", layout.nodes[1].address]
+                code, stdout, _ = spread.execute(running, "near", "n1", command)
+            assert (code, "3 received" in stdout) == (0, True), stdout
+            assert captured.complete
+            assert {name: count >= 3 for name, count in captured.frames.items()} == {"n1:eth0": True, "n2:eth0": True}
+            snapshot = SpreadSampler(running, "near").sample()
+            assert isinstance(snapshot, Snapshot)
+            assert [each.state for each in snapshot.links] == ["up"]
+            assert min(snapshot.links[0].forward.frames, snapshot.links[0].backward.frames) >= 3
+            with pytest.raises(UnsupportedError, match="nothing between them"):
+                inject(running, "near", impair(link, loss=0.1))
+            checks = run(SpreadCluster("near", running), "random", seed=3, check=True, timeout=60).checks
+            assert checks is not None
+            assert checks.passed, checks
 
 
 def test_local_commands_on_a_node_of_another_machine_name_the_alternative(

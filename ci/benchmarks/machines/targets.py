@@ -23,8 +23,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         results = [first / second for first, second in pairs]
         return statistics.median(results) if results else None
 
-    def loss_against_bare(measure: str) -> float | None:
-        ratio = relative(tunnels.SUBJECT, tunnels.TESTBED, tunnels.BARE, measure)
+    def loss_against_bare(contender: str, measure: str) -> float | None:
+        ratio = relative(tunnels.SUBJECT, contender, tunnels.BARE, measure)
         if ratio is None:
             return None
         return max(ratio - 1 if measure == tunnels.ROUND_TRIP else 1 - ratio, 0.0)
@@ -38,6 +38,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         counted = samples("messages", bring_up.THREE, bring_up.MESSAGES.format(phase))
         measured = counted[0] if counted else None
         results.append(Target(f"control messages per node: {phase}", MESSAGES, "1", measured))
-    for measure in (tunnels.TCP, tunnels.ROUND_TRIP):
-        results.append(Target(f"{measure}, from a bare VXLAN's", TUNNEL, "1", loss_against_bare(measure)))
+    for contender in (tunnels.DIRECT, tunnels.TESTBED):
+        for measure in (tunnels.TCP, tunnels.ROUND_TRIP):
+            name = f"{contender}: {measure}, from a bare VXLAN's"
+            results.append(Target(name, TUNNEL, "1", loss_against_bare(contender, measure)))
     return results

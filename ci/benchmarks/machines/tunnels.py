@@ -1,7 +1,8 @@
 """An unimpaired link between two nodes on different machines, compared with a VXLAN that ends in the nodes.
 
 The bare VXLAN is measured twice: its distance from itself is the machine's resolution. A third one leads to the node by a
-bridge and a veth pair, as testing tools wire it by hand: which shows the cost of a node's own interface.
+bridge and a veth pair, as testing tools wire it by hand: which shows the cost of a node's own interface. A link that is
+declared direct has none: its VXLAN ends in the nodes, too.
 """
 
 from collections import defaultdict
@@ -19,13 +20,19 @@ from testbed.machines.node_placement import Constraints
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 
-TESTBED, BARE, AGAIN, BRIDGED = "testbed", "bare VXLAN", "bare VXLAN again", "VXLAN, bridge and veth"
+TESTBED, DIRECT = "testbed", "testbed, direct link"
+BARE, AGAIN, BRIDGED = "bare VXLAN", "bare VXLAN again", "VXLAN, bridge and veth"
 TCP, ROUND_TRIP = "TCP", "round trip of 8 bytes of TCP, p50"
 SUBJECT = "link between machines"
 UNDERLAY_MTU = 9000
 _MTU = 1500
-_NAME = "bench-link"
+_NAMES: Final = {TESTBED: "bench-link", DIRECT: "bench-direct"}
 _PLACES: Final = {"a": "n1", "b": "n2"}
+_PAIR = """
+name = "{name}"
+node = [{{ name = "n1" }}, {{ name = "n2" }}]
+link = [{{ ends = ["n1", "n2"], datapath = "{datapath}" }}]
+"""
 _BARE_VNI, _BRIDGED_VNI = 71, 72
 
 
@@ -36,10 +43,13 @@ def measure(
     stream."""
     streams: dict[str, list[float]] = defaultdict(list)
     trips: dict[str, list[float]] = defaultdict(list)
-    with _ours(machines) as ours, _by_ip(machines, "bare", _BARE_VNI) as bare, _by_ip(
-        machines, "bridged", _BRIDGED_VNI
-    ) as bridged:  # fmt: skip
-        ends = {TESTBED: ours, BARE: bare, AGAIN: bare, BRIDGED: bridged}
+    with (
+        _ours(machines, TESTBED) as ours,
+        _ours(machines, DIRECT) as direct,
+        _by_ip(machines, "bare", _BARE_VNI) as bare,
+        _by_ip(machines, "bridged", _BRIDGED_VNI) as bridged,
+    ):
+        ends = {TESTBED: ours, DIRECT: direct, BARE: bare, AGAIN: bare, BRIDGED: bridged}
         for turn in range(turns + 1):
             progress(f"link: {f'{turn} of {turns}' if turn else 'warm-up'}")
             order = list(ends.items())
@@ -59,22 +69,21 @@ def measure(
 
 
 @contextmanager
-def _ours(machines: Lab) -> Iterator[tuple[NodeAddress, NodeAddress]]:
-    """Context manager: the nodes of a cluster of two, one on each machine."""
-    layout = resolve(Description.back_to_back())
+def _ours(machines: Lab, kind: str) -> Iterator[tuple[NodeAddress, NodeAddress]]:
+    """Context manager: the nodes of a cluster of two, one on each machine. kind: `TESTBED` or `DIRECT`."""
+    name, datapath = _NAMES[kind], "direct" if kind == DIRECT else "auto"
+    layout = resolve(Description.from_toml(_PAIR.format(name=name, datapath=datapath)))
     pins = Constraints({node: machine for machine, node in _PLACES.items()})
     with machines.workers("lab.toml") as running:
-        spread.up(running, spread.plan_spread(running, layout, _NAME, pins), _NAME, "benchmark", "auto")
+        spread.up(running, spread.plan_spread(running, layout, name, pins), name, "benchmark", "auto")
         try:
             results = [
-                NodeAddress(
-                    str(machines.netns_folder(machine) / f"{_NAME}.{node.name}"), node.address, node.nics[0].mac
-                )
+                NodeAddress(str(machines.netns_folder(machine) / f"{name}.{node.name}"), node.address, node.nics[0].mac)
                 for machine, node in zip(_PLACES, layout.nodes, strict=True)
             ]
             yield results[0], results[1]
         finally:
-            spread.down(running, _NAME)
+            spread.down(running, name)
 
 
 @contextmanager

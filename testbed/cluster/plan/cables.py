@@ -50,34 +50,37 @@ def make_cable(draft: Draft, ports: SwitchPorts, cable: Cable) -> None:
             ports.plug(cable.far)
         return
     for device, mac in ((cable.near, cable.near_mac), (cable.far, cable.far_mac)):
-        interface = draft.kept[device]
-        if device[0] == namespace_names.WIRE and interface.master != draft.switch_index(device):
+        if device[0] == namespace_names.WIRE and draft.kept[device].master != draft.switch_index(device):
             ports.plug(device)
-        new_mtu = cable.mtu if interface.mtu != cable.mtu else None
-        new_mac = mac if mac and interface.mac != mac else None
-        if new_mtu is not None or new_mac is not None:
-            draft.operations.append(SetDevice(*device, interface.index, mtu=new_mtu, mac=new_mac))
+        _change_settings(draft, device, cable.mtu, mac)
     _add_hooks(draft, cable.near, cable.far)
 
 
 def make_tunnels(draft: Draft, ports: SwitchPorts) -> None:
     """Make the tunnels to other machines, or change the differing settings of kept ones."""
-    part = draft.desired.part
-    if part is None:
-        return
     tunnels = draft.wiring.tunnels
     draft.operations += [  # all together: the executor makes them in one batch
-        MakeTunnel(link, device[1], draft.index(device), part.mtu, tunnel)
-        for device, (link, tunnel) in tunnels.items()
+        MakeTunnel(end.label, *device, draft.index(device), end.mtu, end.tunnel, end.mac)
+        for device, end in tunnels.items()
         if device not in draft.kept
     ]
-    for device in tunnels:
+    for device, end in tunnels.items():
         kept = draft.kept.get(device)
-        if (kept.master if kept is not None else 0) != draft.switch_index(device):
+        in_wire = device[0] == namespace_names.WIRE
+        if in_wire and (kept.master if kept is not None else 0) != draft.switch_index(device):
             ports.plug(device)
-        if kept is not None and kept.mtu != part.mtu:
-            draft.operations.append(SetDevice(*device, kept.index, mtu=part.mtu))
+        if kept is not None:
+            _change_settings(draft, device, end.mtu, end.mac)
         _add_hooks(draft, device)
+
+
+def _change_settings(draft: Draft, device: Device, mtu: int, mac: str) -> None:
+    """Change the differing settings of a kept device. mac: empty if it may have any."""
+    interface = draft.kept[device]
+    new_mtu = mtu if interface.mtu != mtu else None
+    new_mac = mac if mac and interface.mac != mac else None
+    if new_mtu is not None or new_mac is not None:
+        draft.operations.append(SetDevice(*device, interface.index, mtu=new_mtu, mac=new_mac))
 
 
 def _add_hooks(draft: Draft, *devices: Device) -> None:

@@ -80,9 +80,9 @@ class Draft:
             if near is not None and far is not None and is_pair(near, far):
                 kept[cable.near] = near
                 kept[cable.far] = far
-        for device, (_, tunnel) in self.wiring.tunnels.items():
+        for device, end in self.wiring.tunnels.items():
             vxlan = self.existing_interface(device)
-            if vxlan is not None and vxlan.kind == "vxlan" and vxlan.alias == tunnel.alias:
+            if vxlan is not None and vxlan.kind == "vxlan" and vxlan.alias == end.tunnel.alias:
                 kept[device] = vxlan
         return kept
 

@@ -131,13 +131,16 @@ class MakeCable:
 
 @dataclass(frozen=True, slots=True)
 class MakeTunnel(_Printed):
-    """Make a VXLAN interface in the wire namespace, whose packets travel between two addresses of the machines' network."""
+    """Make a VXLAN interface, whose packets travel between two addresses of the machines' network. mac: empty leaves the
+    choice to the kernel."""
 
     label: str
+    key: str
     device: str
     index: int
     mtu: int
     tunnel: Tunnel
+    mac: str = ""
 
     def __str__(self) -> str:
         return f"make tunnel {self.label} to {self.tunnel.remote} with the VXLAN id {self.tunnel.vni}"

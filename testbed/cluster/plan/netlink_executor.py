@@ -196,17 +196,25 @@ class NetlinkExecutor:
 
     def _make_tunnels(self, operations: Sequence[MakeTunnel]) -> None:
         assert self._machine_route is not None
-        wire = self.open(namespace_names.WIRE)
-        making, naming = [], []
+        making: list[bytes] = []
+        naming: dict[str, list[bytes]] = {}
         for made in operations:
-            ends = made.tunnel.local, made.tunnel.remote
+            descriptor, tunnel = self.open(made.key).descriptor, made.tunnel
             making.append(
-                netlink_messages.make_vxlan(made.device, *ends, made.tunnel.vni, made.index, made.mtu, wire.descriptor)
+                netlink_messages.make_vxlan(
+                    made.device,
+                    tunnel.local,
+                    tunnel.remote,
+                    tunnel.vni,
+                    made.index,
+                    made.mtu,
+                    descriptor,
+                    made.mac or None,
+                )
             )
-            naming.append(netlink_messages.set_alias(made.index, made.tunnel.alias))
+            naming.setdefault(made.key, []).append(netlink_messages.set_alias(made.index, tunnel.alias))
         try:
             self._machine_route.execute(making, f"netlink: {len(operations)} tunnels")
-            wire.route.execute(naming, f"netlink: the aliases of {len(operations)} tunnels")
         except RequestError as error:
             refusal = error.refusals[0]
             operation = operations[refusal.position]
@@ -216,6 +224,8 @@ class NetlinkExecutor:
                     "one another name with --name"
                 ) from error
             raise KernelError(f"{operation} failed: {refusal.reason}") from error
+        for key, requests in naming.items():
+            self.open(key).route.execute(requests, f"netlink: the aliases of {len(requests)} tunnels")
 
     def await_link_watch(self, operations: Sequence[Operation]) -> None:
         """Wait until the kernel's link watch has noticed the carriers of new cables: an interface drops what it is to send

@@ -4,7 +4,8 @@
 - Two switches: one pair, both ends in the wire namespace.
 - Two nodes: each NIC has a pair that ends in the wire namespace, and the two far ends are joined there, so that the link
   can be impaired, cut and plugged elsewhere without a change to the NICs.
-- Two nodes, declared ``direct``: one pair, NIC to NIC, for the lowest latency.
+- Two nodes, declared ``direct``: one pair, NIC to NIC, for the lowest latency. If they are on different machines, each
+  NIC is the end of a tunnel (VXLAN) itself.
 
 A link that the kernel impairs is *spliced*: in the wire namespace it has two free ends, A and B. Frames from its end a
 arrive on A, and frames for end a leave by A; likewise for b and B.
@@ -29,7 +30,7 @@ A link that the relay forwards is *diverted*: it stays plugged or joined, and it
   sends by the port go to B, which is the other tap. Frames that the relay sends by B enter the switch by the port, as if
   from its cable.
 
-A link to another machine has a *tunnel* (VXLAN) in the wire namespace instead of its end there; it is otherwise wired as
+Any other link to another machine has its tunnel in the wire namespace instead of its end there; it is otherwise wired as
 if the tunnel were the far end of a node's pair.
 
 Modelled networks (Myrinet, ATM) exist only in the relay. A NIC in one of them has a pair whose far end, in the wire
@@ -38,12 +39,12 @@ namespace, is always free.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from testbed.cluster.plan import namespace_names
 from testbed.lazy_dataclass import dataclass
-from testbed.spec.layout import End, Layout, Link, Nic, Tunnel
+from testbed.spec.layout import End, Layout, Link, Nic, Node, Tunnel
 
 Device: TypeAlias = tuple[str, str]  # (namespace key, interface name)
 
@@ -60,6 +61,16 @@ class Cable:
     near_mac: str = ""
     far_mac: str = ""
     patch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelEnd:
+    """The interface of a tunnel. mac: empty leaves the choice to the kernel."""
+
+    label: str
+    tunnel: Tunnel
+    mtu: int
+    mac: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +216,17 @@ class Wiring:
     stay down until their port settings are made; otherwise the first broadcast would circulate at switches with planned
     forwarding, and a patch would duplicate it. made_up: devices that are set up when they are made. hooked: ports whose
     frames can be diverted. of_link: link name -> its devices in the wire namespace. detours: link name -> its
-    diversion. uplinks: NICs in modelled networks. tunnels: device -> (link name, tunnel to its end on another machine).
+    diversion. uplinks: NICs in modelled networks. tunnels: device -> its tunnel to another machine; the device is a NIC on
+    direct links, and otherwise in the wire namespace.
     """
 
     def __init__(self, layout: Layout, spliced: Collection[str] = (), diverted: Collection[str] = ()) -> None:
-        self._nics: dict[Device, Nic] = {(node.name, nic.name): nic for node in layout.nodes for nic in node.nics}
+        self._nics = _nics_of(layout.nodes)
+        self._all_nics = _nics_of(layout.part.nodes) if layout.part is not None else self._nics  # on all machines
         self._trunk_mtu = max((nic.mtu for nic in self._nics.values()), default=1500)
         self._tunnels = {tunnel.end: tunnel for tunnel in layout.part.tunnels} if layout.part is not None else {}
-        self.tunnels: dict[Device, tuple[str, Tunnel]] = {}
+        self._tunnel_mtu = layout.part.mtu if layout.part is not None else 0
+        self.tunnels: dict[Device, TunnelEnd] = {}
         self.cables: list[Cable] = []
         self.plugged: dict[Device, str] = {}
         self.numbers: dict[Device, int] = {}
@@ -230,10 +244,11 @@ class Wiring:
             first = len(self.cables)
             self._wire_link(link, ends, spliced=link.name in spliced, diverted=link.name in diverted)
             self.of_link[link.name] = _wire_side(self.cables[first:])
-        for device, (name, _) in self.tunnels.items():
-            self.of_link[name].append(device)
+        tunnels_in_wire = [device for device in self.tunnels if device[0] == namespace_names.WIRE]
+        for device in tunnels_in_wire:
+            self.of_link[self.tunnels[device].label].append(device)
         learning = {switch.name: switch.learns for switch in layout.switches}
-        self.wire_devices = [*_wire_side(self.cables), *self.tunnels]
+        self.wire_devices = [*_wire_side(self.cables), *tunnels_in_wire]
         patches = {end for cable in self.cables if cable.patch for end in (cable.near, cable.far)}
         self.planned_ports = {
             device for device, switch in self.plugged.items() if device in patches or not learning[switch]
@@ -256,16 +271,13 @@ class Wiring:
         if link.datapath == "direct":
             if spliced or diverted:
                 raise ValueError(f"{link.name} is declared direct and cannot be spliced")
-            near, far = ((end.owner, end.port) for end in ends)
-            nics = self._nics[near], self._nics[far]
-            mtu = min(nic.mtu for nic in nics)
-            self.cables.append(Cable(link.name, near, far, mtu, nics[0].mac, nics[1].mac))
+            self._wire_direct(link)
             return
         wire_side = {end: (namespace_names.WIRE, device) for end, device in zip(ends, devices, strict=True)}
         senders: list[Device] = []
         for end in outer:
             if end in self._tunnels:
-                self.tunnels[wire_side[end]] = link.name, self._tunnels[end]
+                self.tunnels[wire_side[end]] = TunnelEnd(link.name, self._tunnels[end], self._tunnel_mtu)
                 senders.append(wire_side[end])
                 continue
             nic = self._nics[end.owner, end.port]
@@ -309,6 +321,15 @@ class Wiring:
             at = (wire_side[link.a], wire_side[link.b]) if two_nodes else (device,)
             self.detours[link.name] = Detour(*_patch(at[0]), at)
 
+    def _wire_direct(self, link: Link) -> None:
+        near, far = ((end.owner, end.port) for end in (link.a, link.b))
+        mtu = min(self._all_nics[near].mtu, self._all_nics[far].mtu)
+        for device, other_end in ((near, link.b), (far, link.a)):
+            if other_end in self._tunnels:
+                self.tunnels[device] = TunnelEnd(link.name, self._tunnels[other_end], mtu, self._nics[device].mac)
+                return
+        self.cables.append(Cable(link.name, near, far, mtu, self._nics[near].mac, self._nics[far].mac))
+
     def _wire_modelled(self, link: Link, devices: tuple[str, str]) -> None:
         for end, device in zip((link.a, link.b), devices, strict=True):
             nic = self._nics.get((end.owner, end.port))
@@ -326,6 +347,10 @@ class Wiring:
         self.plugged[device] = port.owner
         self.numbers[device] = number
         self.ports[port.owner][number] = device
+
+
+def _nics_of(nodes: Iterable[Node]) -> dict[Device, Nic]:
+    return {(node.name, nic.name): nic for node in nodes for nic in node.nics}
 
 
 def _patch(device: Device) -> tuple[Device, Device]:

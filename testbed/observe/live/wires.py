@@ -151,9 +151,9 @@ class Wires:
             key: rtnl_dump.by_name(rtnl_dump.interfaces(sockets.route)) for key, sockets in self._sockets.items()
         }
         wire = interfaces[namespace_names.WIRE]
-        modelled = state.layout.simulated_switches().keys()
+        modelled, tunnels = state.layout.simulated_switches().keys(), state.layout.tunnels()
         for link, ends in zip(state.layout.links, wire_ends(state.layout), strict=True):
-            self._wires[link.name] = _find_counters(link, ends, interfaces)
+            self._wires[link.name] = _find_counters(link, ends, interfaces, is_tunnel=link.name in tunnels)
             if modelled >= {link.a.owner, link.b.owner}:  # a link within the relay, which no interface counts
                 self._wires[link.name] = Wire("down" if is_down(link, state.injected) else "up")
                 self._inner.add(link.name)
@@ -217,16 +217,19 @@ class Wires:
 
 
 def _find_counters(
-    link: Link, ends: tuple[str, str], interfaces: Mapping[str, Mapping[str, rtnl_dump.Interface]]
+    link: Link, ends: tuple[str, str], interfaces: Mapping[str, Mapping[str, rtnl_dump.Interface]], *, is_tunnel: bool
 ) -> Wire:
     """Find a link's counters. Frames from `a` are received by its interface in the wire namespace; behind a switch they are
     sent by the interface of `b`."""
     if link.datapath == "direct":
-        a = interfaces.get(link.a.owner, {}).get(link.a.port)
-        b = interfaces.get(link.b.owner, {}).get(link.b.port)
-        if a is None or b is None:
+        a, b = (interfaces.get(end.owner, {}).get(end.port) for end in (link.a, link.b))
+        if a is not None and b is not None:
+            return Wire(_state(a, b), _pair(Counter(link.b.owner, b.index, True), Counter(link.a.owner, a.index, True)))
+        nic, owner = (a, link.a.owner) if a is not None else (b, link.b.owner)
+        if nic is None or not is_tunnel:
             return Wire("GONE")
-        return Wire(_state(a, b), _pair(Counter(link.b.owner, b.index, True), Counter(link.a.owner, a.index, True)))
+        received, sent = (Counter(owner, nic.index, receives) for receives in (True, False))
+        return Wire(_state(nic), _pair(sent, received) if a is not None else _pair(received, sent))
     a, b = (interfaces[namespace_names.WIRE].get(end) for end in ends)
     if a is not None and b is not None:
         of_a, of_b = (Counter(namespace_names.WIRE, end.index, True) for end in (a, b))

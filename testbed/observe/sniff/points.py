@@ -44,14 +44,17 @@ def points(state: State, links: list[Link]) -> list[Point]:
         datapath = state.datapaths.get(link.name, "direct")
         at_switch = [end.owner in switches for end in (link.a, link.b)]
         if link.datapath == "direct":
-            interfaces = [(state.namespaces[end.owner], end.port, False) for end in (link.a, link.b)]
+            interfaces = [
+                (state.namespaces[end.owner], end.port, False) if end.owner in state.namespaces else ("", "", False)
+                for end in (link.a, link.b)
+            ]
         elif datapath != "direct":
             interfaces = [(wire, device, True) for device in free_ends(state.layout, link.name)]
         else:  # the ends of a link between two switches are the ports themselves
             interfaces = [(wire, device, not all(at_switch)) for device in ends[link.name]]
         for end, direction, interface, port in zip((link.a, link.b), BOTH, interfaces, at_switch, strict=True):
             # The link of a NIC ends at the switch's port, which is no second capture point.
-            if not interface[1]:  # at a modelled switch, within the relay
+            if not interface[1]:  # at a modelled switch, within the relay, or on another machine
                 continue
             if datapath != "direct" or not port or all(at_switch):
                 result.append(Point(link.name, end, direction, *interface, datapath, macs.get(end, "")))

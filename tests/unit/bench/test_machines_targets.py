@@ -37,9 +37,10 @@ def test_the_limit_of_messages_is_one_per_node_and_phase(share: float, expected:
 
 @pytest.mark.parametrize(("measure", "ours"), [(tunnels.TCP, 0.94), (tunnels.ROUND_TRIP, 1.06)])
 def test_a_links_limit_is_a_twentieth_worse_than_a_bare_vxlan(measure: str, ours: float) -> None:
-    name = f"{measure}, from a bare VXLAN's"
+    name = f"{tunnels.DIRECT}: {measure}, from a bare VXLAN's"
     for factor, expected in ((ours, False), (1 + (ours - 1) / 2, True), (2 - ours, True)):
         rows = [
+            row(tunnels.SUBJECT, tunnels.DIRECT, measure, [factor]),
             row(tunnels.SUBJECT, tunnels.TESTBED, measure, [factor]),
             row(tunnels.SUBJECT, tunnels.BARE, measure, [1.0]),
         ]

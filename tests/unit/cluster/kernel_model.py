@@ -276,9 +276,9 @@ class Kernel:
                 self.hooks |= {*operation.hooks}
                 peer = operation.peer_key, remote, operation.peer_device
                 self.make(*peer, "veth", operation.peer_mac, operation.mtu, peer=local)
-            case MakeTunnel(_, device, index, mtu, tunnel):
-                self.make(namespace_names.WIRE, index, device, "vxlan", "", mtu)
-                self.change(namespace_names.WIRE, index, alias=tunnel.alias)
+            case MakeTunnel(_, key, device, index, mtu, tunnel, mac):
+                self.make(key, index, device, "vxlan", mac, mtu)
+                self.change(key, index, alias=tunnel.alias)
             case RemoveDevice(key, _, index):
                 self.remove(key, index)
             case SetDevice(key, _, index, mtu, mac, switch):

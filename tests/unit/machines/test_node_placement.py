@@ -102,7 +102,19 @@ def test_indivisible_groups_stay_together() -> None:
     assert machine_of["n3"] == machine_of["m1"] == machine_of["n4"]
     assert placement.cut == ()
     with pytest.raises(UnsupportedError, match="inseparable"):
-        place(direct, THREE, Constraints({"n1": "a", "n2": "b"}))
+        place(direct, THREE, Constraints({"n3": "a", "n4": "b"}))
+
+
+def test_a_direct_link_is_cut_where_pins_or_exclusions_divide_its_ends() -> None:
+    direct = Layout(
+        "cluster", 1, tuple(Node(name, ()) for name in ("n1", "n2", "n3")), (),
+        tuple(Link(End("n1", "0"), End(name, "0"), datapath="direct") for name in ("n2", "n3")),
+    )  # fmt: skip
+    assert place(direct, THREE).cut == ()
+    pinned = place(direct, THREE, Constraints({"n1": "a", "n2": "b"}))
+    assert (pinned.machine_of, pinned.cut) == ({"n1": "a", "n2": "b", "n3": "a"}, (direct.links[0].name,))
+    excluded = place(direct, THREE, Constraints({"n1": "a"}, {"n3": {"a"}}))
+    assert excluded.machine_of["n2"] == "a" != excluded.machine_of["n3"]
 
 
 def test_placement_is_deterministic_and_fast_for_a_thousand_nodes() -> None:

@@ -11,6 +11,7 @@ import pytest
 from testbed.cluster.faults.fault_injection import compose_cut, compose_impairment, compose_partition
 from testbed.cluster.plan.kernel_operations import AddHook, Join, MakeCable, MakeTunnel, RemoveDevice
 from testbed.cluster.plan.link_decisions import decide
+from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.errors import UnsupportedError
 from testbed.machines.node_placement import placement_of
 from testbed.machines.parts import Underlays, complete_layout, pairs, parts
@@ -24,6 +25,12 @@ from tests.unit.cluster.kernel_model import Kernel
 NOTHING = Impairment()
 DELAY, UNDERLAY_DELAY = 1_000_000, 40_000  # ns
 MACHINE_OF = {"n1": "a", "n2": "b", "s1": "a"}
+SMALL_MTU = 1400
+DIRECT = f"""
+name = "direct"
+node = [{{ name = "n1" }}, {{ name = "n2", nic = [{{ mtu = {SMALL_MTU} }}] }}]
+link = [{{ ends = ["n1", "n2"], datapath = "direct" }}]
+"""
 NETWORK = Underlays({"a": "10.9.0.1", "b": "10.9.0.2"}, {"a": 1550, "b": 1550}, {("a", "b"): UNDERLAY_DELAY})
 
 
@@ -188,3 +195,28 @@ def test_a_tunnel_to_another_machine_is_recreated() -> None:
     operation_types = [type(operation) for operation in kernel.converge(moved_tunnel)]
     assert RemoveDevice in operation_types
     assert MakeTunnel in operation_types
+
+
+def test_the_nics_of_a_direct_link_are_the_ends_of_its_tunnel() -> None:
+    layout = resolve(Description.from_toml(DIRECT))
+    layouts = spread(layout)
+    assert complete_layout(layouts.values()) == layout
+    for machine, node in zip("ab", layout.nodes, strict=True):
+        part, kernel = layouts[machine], Kernel()
+        (made,) = [operation for operation in kernel.converge(part) if isinstance(operation, MakeTunnel)]
+        assert (made.key, made.device, made.mac) == (node.name, node.nics[0].name, node.nics[0].mac)
+        assert made.mtu == SMALL_MTU  # the smaller one of the two nodes'
+        assert not Wiring.of(part, {}).wire_devices
+        assert kernel.converge(part) == []
+        indirect = replace(part, links=tuple(replace(link, datapath="relay") for link in part.links))
+        assert any(isinstance(operation, Join) for operation in kernel.converge(indirect))
+        assert MakeTunnel in {type(operation) for operation in kernel.converge(part)}
+        assert kernel.converge(part) == []
+
+
+def test_a_direct_link_to_another_machine_is_neither_impaired_nor_cut() -> None:
+    part = spread(resolve(Description.from_toml(DIRECT)))["a"]
+    link = part.links[0].name
+    for injection in (compose_impairment(part, (), link, {"loss": 0.1}), compose_cut(part, link)):
+        with pytest.raises(UnsupportedError, match="nothing between them"):
+            decide(part, (injection,), "relay", Path())
