@@ -100,13 +100,12 @@ class Identities(AuthStrategy):  # type: ignore[misc]
         publics = {file: _public_key(file) for file in self._files if _is_there(file)}
         listed = {public: file for file, public in publics.items() if public is not None}
         for certificate in self._certificates(publics):
-            for public in dict.fromkeys((*listed, *agent)):
-                if (
-                    _certifies(certificate.key_blob, public)
-                    and (key := self._signer(agent, public, listed)) is not None
-                ):
-                    key.public_blob = certificate
-                    yield key
+            for signer in dict.fromkeys((*listed, *agent)):
+                if _certifies(certificate.key_blob, signer):
+                    key = self._signer(agent, signer, listed)
+                    if key is not None:
+                        key.public_blob = certificate
+                        yield key
         yield from (key for public, key in agent.items() if public in listed)
         if not self._only:
             yield from (key for public, key in agent.items() if public not in listed)
