@@ -56,6 +56,9 @@ _COMMANDS = {
     "doctor": ("doctor", "Probe this machine's features; say how to enable the missing ones."),
 }
 
+_LISTS = ("ls", "list", "ps", "inspect")
+"""Commands of other tools for what `status` does."""
+
 _EPILOG = """\b
 Exit codes:
   0  success                       5  name in use, or another command is running
@@ -121,6 +124,8 @@ class _Commands(click.Group):
 
             near = get_close_matches(args[0], _COMMANDS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            if args[0] in _LISTS:
+                hint = "; 'testbed status' shows the clusters that are up, 'testbed status NAME' one of them"
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -14,6 +14,7 @@ from testbed.cluster.access.node_programs import CommandError, CommandTimeoutErr
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.records.paths import RoundTrip, round_trip
 from testbed.cluster.records.state import State, Store
+from testbed.kernel import processes
 from testbed.spec.layout import Node
 from testbed.spec.selection import nodes_of
 from testbed.spec.units import parse_rate
@@ -69,29 +70,33 @@ class RunningNode:
 
         command: the program and its arguments (no shell). timeout: seconds; None: no limit. input: text for standard
         input, which is empty by default. env: variables added to this process's and the node's. check: raise
-        CommandError on a non-zero exit code. Raises CommandTimeoutError on timeout, after killing the program; the programs
-        that it has started end with the cluster.
+        CommandError on a non-zero exit code. Raises CommandTimeoutError on timeout, after killing the program and all that
+        it has started. Programs in the background of one that has ended by itself end with the cluster.
         """
-        process = self.popen(
+        __tracebackhide__ = True
+        node_programs.check_command(command)
+        process = node_programs.start(
+            node_programs.node_context(self._store, self._state, self.name),
             command,
             cwd=cwd,
             env=env,
             stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            group=True,
         )
         with process:
             try:
                 stdout, stderr = process.communicate(input, timeout)
             except subprocess.TimeoutExpired as error:
-                process.kill()
+                processes.end_session(process.pid)
                 raise CommandTimeoutError(
                     f"{self.name}: {' '.join(command)} was still running after {timeout:g} s and has been killed",
                     (error.stdout or b"").decode(errors="replace"),  # bytes, also where the pipes are text
                     (error.stderr or b"").decode(errors="replace"),
                 ) from error
             except BaseException:
-                process.kill()
+                processes.end_session(process.pid)
                 raise
         if check and process.returncode:
             raise CommandError(self.name, command, process.returncode, stdout, stderr)
@@ -108,6 +113,8 @@ class RunningNode:
         stderr: int | None = None,
     ) -> subprocess.Popen[str]:
         """Start a program in the node and return at once. It ends no later than the cluster."""
+        __tracebackhide__ = True
+        node_programs.check_command(command)
         node_context = node_programs.node_context(self._store, self._state, self.name)
         return node_programs.start(node_context, command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 

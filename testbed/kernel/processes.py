@@ -79,6 +79,7 @@ def state_of(pid: int) -> str:
     return _stat(pid)[0]
 
 
+_SESSION = 3  # the field of the session
 _EXITING = 0x4  # PF_EXITING
 
 
@@ -228,6 +229,19 @@ def end_all(members: NamespaceProcesses, grace: float, timeout: float = 10.0) ->
                 raise SurvivorsError(remaining)
             _signal_and_wait(remaining, signal.SIGKILL, max(0.0, deadline - time.monotonic()))
     return len(ended)
+
+
+def end_session(leader: int, timeout: float = 10.0) -> None:
+    """Kill a child that leads a session, with the session's processes and all their descendants, until none is left, or for
+    `timeout` seconds: a process may be blocked in the kernel."""
+    deadline = time.monotonic() + timeout
+    while (remaining_time := deadline - time.monotonic()) > 0:
+        stats = {pid: _stat(pid) for pid in all_pids()}
+        sessions = {pid for pid, fields in stats.items() if len(fields) > _SESSION and int(fields[_SESSION]) == leader}
+        members = _with_descendants(sessions, {*stats})
+        if not (running := {pid for pid in members if pid in stats and stats[pid][0] not in "ZX"}):
+            return
+        _signal_and_wait(running, signal.SIGKILL, remaining_time)
 
 
 def wait_for_end(handle: int, seconds: float | None = None) -> bool:

@@ -195,6 +195,22 @@ def cluster(
     yield from cluster_of(request, testbed_mode, protocol, scenario)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test that has a marker of its own and no cluster: it would run on this machine."""
+    fixtures = getattr(item, "fixturenames", ())
+    if "cluster" in fixtures or "request" in fixtures:  # by the latter a test can request the former
+        return
+    if any(marker.name == "cluster" for marker in item.own_markers):
+        from testbed.pytest_plugin.marker import names_cluster
+
+        if names_cluster(item.iter_markers("cluster"), item.path.parent):
+            message = (
+                "the test is marked with a cluster, but does not use the fixture 'cluster', and would run on this machine: "
+                "give it the parameter 'cluster', or @pytest.mark.usefixtures(\"cluster\")"
+            )
+            raise pytest.fail.Exception(message, pytrace=False)
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Judge the network of a test that has passed."""

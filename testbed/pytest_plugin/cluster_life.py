@@ -134,7 +134,7 @@ def _not_simulated(protocol: str) -> str:
     try:
         protocol_of(protocol, "sim")
     except UnsupportedError as error:
-        return str(error)
+        return str(error).replace("--mode", "--testbed-mode")  # the plug-in's option
     except NotFoundError:
         pass
     return ""

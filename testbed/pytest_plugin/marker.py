@@ -142,6 +142,14 @@ def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = No
     )
 
 
+def names_cluster(markers: Iterable[pytest.Mark], base: Path) -> bool:
+    """Whether markers name a cluster. False for those of another plug-in with the same name."""
+    try:
+        return read_markers(markers, base).source is not None
+    except MarkerError:
+        return False
+
+
 def resolve_scenario(base: Path, scenario: object) -> object:
     """Resolve the path of a scenario's TOML file. base: the test's directory."""
     if isinstance(scenario, Path) or (isinstance(scenario, str) and scenario.endswith(".toml")):

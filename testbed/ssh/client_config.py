@@ -1,7 +1,8 @@
 """OpenSSH's client configuration of the user and of the system, ssh_config(5), with the files that it includes.
 
 Paramiko's parser ignores ``Include``. Here each included line is put in the place of its ``Include``, and each ``Host`` or
-``Match`` line becomes a ``Match`` line that has the conditions of the blocks around it too.
+``Match`` line becomes a ``Match`` line that has the conditions of the blocks around it too. A ``Match`` with a condition
+that paramiko does not know matches nothing: paramiko would take the condition for fulfilled.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +21,24 @@ from testbed.errors import TestbedError, reason_of
 
 _FILES: Final = ("~/.ssh/config", "/etc/ssh/ssh_config")
 _MAX_DEPTH: Final = 16  # of included files, as in OpenSSH
+_CONDITIONS: Final = frozenset({"exec", "host", "originalhost", "user", "localuser"})
+_PLAIN_CONDITIONS: Final = frozenset({"all", "canonical", "final"})  # without a value
+_NEVER: Final = "originalhost !*"
 _OPTION: Final = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)")
+
+
+class _Config(SSHConfig):  # type: ignore[misc]  # paramiko has no types
+    _TOKENS: Final = SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]
+    TOKENS_BY_CONFIG_KEY: Final = {
+        **SSHConfig.TOKENS_BY_CONFIG_KEY,
+        "certificatefile": _TOKENS,
+        "identityagent": _TOKENS,
+    }
 
 
 def client_config() -> SSHConfig:
     """Read the configuration of this process's user and of the system. Raises TestbedError."""
-    config = SSHConfig()
+    config = _Config()
     for name in _FILES:
         file = Path(name).expanduser()
         if file.is_file():
@@ -63,9 +77,18 @@ def _lines(file: Path, folder: Path, around: str, depth: int) -> Iterator[str]:
 
 def _conditions(keyword: str, value: str) -> str:
     """Return the conditions of a block, in Match's syntax; empty: none."""
+    words = shlex.split(value)
     if keyword == "host":
-        return shlex.join(["originalhost", ",".join(shlex.split(value))])
-    return re.sub(r"(^|\s)all$", "", value, flags=re.IGNORECASE)
+        return shlex.join(["originalhost", ",".join(words)])
+    conditions: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name = word.lower().removeprefix("!")
+        if name not in _CONDITIONS and name not in _PLAIN_CONDITIONS:
+            return _NEVER
+        if name != "all":
+            conditions += [word.lower(), *([] if name in _PLAIN_CONDITIONS else islice(remaining, 1))]
+    return shlex.join(conditions)
 
 
 def _header(block: str) -> str:

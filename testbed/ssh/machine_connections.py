@@ -18,7 +18,8 @@ from typing import Final
 
 from fabric import Config, Connection
 from fabric.connection import derive_shorthand
-from paramiko import Channel, MissingHostKeyPolicy, PKey, SSHClient
+from paramiko import Channel, HostKeys, MissingHostKeyPolicy, PKey, SSHClient
+from paramiko.config import SSH_PORT
 from paramiko.ssh_exception import (
     AuthenticationException,
     BadHostKeyException,
@@ -30,6 +31,7 @@ from paramiko.ssh_exception import (
 from testbed.errors import NotFoundError, PermissionDeniedError, TestbedError, reason_of
 from testbed.spec.machines import Machine
 from testbed.ssh.client_config import client_config
+from testbed.ssh.identities import Identities, NoIdentityError
 
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds for each of TCP's connection, sshd's banner and the login."""
@@ -48,9 +50,14 @@ class UnreachableError(TestbedError):
 
 
 class _Refusal(MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
+    def __init__(self, alias: str | None) -> None:
+        """alias: the name that stands for the host in known_hosts; None: its own."""
+        self._alias = alias
+
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:  # noqa: ARG002
+        name = self._alias or hostname
         raise UnreachableError(
-            f"the host key of {hostname} ({key.get_name()} {key.fingerprint}) is not in known_hosts: compare it, and log "
+            f"the host key of {name} ({key.get_name()} {key.fingerprint}) is not in known_hosts: compare it, and log "
             "in once by 'ssh' to accept it"
         )
 
@@ -154,13 +161,13 @@ def _connection(
         config=config,
         gateway=_gateway(config, host, beyond) if gateway is None else gateway,
         connect_timeout=CONNECT_TIMEOUT,
-        connect_kwargs={"banner_timeout": CONNECT_TIMEOUT, "auth_timeout": CONNECT_TIMEOUT, "key_filename": [*keys]},
     )
-    files = connection.connect_kwargs["key_filename"]
-    connection.connect_kwargs["key_filename"] = [file for file in files if Path(file).expanduser().is_file()]
-    for file in _known_hosts(connection):
-        connection.client.load_system_host_keys(str(file))
-    connection.client.set_missing_host_key_policy(_Refusal())
+    connection.connect_kwargs = {
+        "banner_timeout": CONNECT_TIMEOUT,
+        "auth_timeout": CONNECT_TIMEOUT,
+        "auth_strategy": Identities(connection.user, connection.ssh_config, keys),
+    }
+    _load_host_keys(connection)
     return connection
 
 
@@ -181,6 +188,19 @@ def _gateway(config: Config, host: str, beyond: tuple[str, ...]) -> Connection |
     return gateway
 
 
+def _load_host_keys(connection: Connection) -> None:
+    """Load the keys of known_hosts; those of its HostKeyAlias as the host's."""
+    alias: str | None = connection.ssh_config.get("hostkeyalias")
+    name = connection.host if connection.port == SSH_PORT else f"[{connection.host}]:{connection.port}"  # paramiko's
+    for file in _known_hosts(connection):
+        if alias is None:
+            connection.client.load_system_host_keys(str(file))
+        else:
+            for kind, key in (HostKeys(str(file)).lookup(alias) or {}).items():
+                connection.client.get_host_keys().add(name, kind, key)
+    connection.client.set_missing_host_key_policy(_Refusal(alias))
+
+
 def _known_hosts(connection: Connection) -> Iterator[Path]:
     for key, usual in (("userknownhostsfile", _KNOWN_HOSTS), ("globalknownhostsfile", _GLOBAL_KNOWN_HOSTS)):
         for name in connection.ssh_config.get(key, " ".join(usual)).split():
@@ -196,11 +216,11 @@ def _reason(error: BaseException, user: str) -> str | None:
         case BadHostKeyException():
             return "is not trusted: its host key is another one than in known_hosts"
         case PasswordRequiredException():
-            return "refuses the login: the key has a passphrase, and no agent has the key (ssh-add)"
+            return f"refuses the login of {user}: {error}"
         case AuthenticationException():
             return f"refuses the login of {user}: {_plain(str(error))}"
-        case SSHException() if str(error) == "No authentication methods available":
-            return f"cannot log in {user}: no key is in the machines file, ~/.ssh or an agent (ssh-add)"
+        case NoIdentityError():
+            return f"cannot log in {user}: {error}"
         case NoValidConnectionsError():
             return f"cannot be reached: {'; '.join(sorted({reason_of(each) for each in error.errors.values()}))}"
         case TimeoutError():

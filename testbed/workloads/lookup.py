@@ -14,7 +14,7 @@ from typing import Any
 from testbed import registry
 from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.workloads.form import Comm, Native, Node, Workload
-from testbed.workloads.script import import_failure, is_script, script
+from testbed.workloads.script import MPI_LINE, import_failure, is_script, script
 from testbed.workloads.workload_settings import checked
 
 Rank = Callable[..., Coroutine[Any, Any, object]]
@@ -127,8 +127,8 @@ def _load(text: str) -> object:
     if not name:
         if not workloads:
             raise NotFoundError(
-                f"{path} has no workload (a subclass of Workload or an async function), and is no script, which imports "
-                "testbed.mpi"
+                f"{path} has no workload (a subclass of Workload or an async function), and is no script, which every node "
+                f"runs from its first line: add the line '{MPI_LINE}' to make it one"
             )
         if len(workloads) != 1:
             raise NotFoundError(f"{path} has {len(workloads)} workloads ({', '.join(workloads)}): write {path}:NAME")

@@ -14,12 +14,15 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Final
 
 from testbed.engine.tracebacks import program_traceback
 from testbed.errors import DescriptionError, Problem, TestbedError
 from testbed.workloads.form import Comm, Node
 
 _MPI_PACKAGE = "testbed.mpi"
+MPI_LINE: Final = f"from {_MPI_PACKAGE} import MPI"
+"""The line that makes a Python file a script."""
 
 
 class ScriptError(TestbedError):
@@ -36,10 +39,17 @@ def is_script(path: Path) -> bool:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return False
-    imported = {name for node in ast.walk(tree) for name in _imported(node)}
-    if _MPI_PACKAGE not in imported and any(name.split(".")[0] == "mpi4py" for name in imported):
-        raise TestbedError(f"{path} imports mpi4py: a script's line here is 'from {_MPI_PACKAGE} import MPI'")
-    return _MPI_PACKAGE in imported
+    lines: dict[str, int] = {}  # by imported module
+    for node in ast.walk(tree):
+        for name in _imported(node):
+            lines.setdefault(name, getattr(node, "lineno", 0))
+    line = min((line for name, line in lines.items() if name.split(".")[0] == "mpi4py"), default=0)
+    if _MPI_PACKAGE not in lines and line:
+        raise TestbedError(
+            f"{path} imports mpi4py, which does not know the nodes: change line {line} to '{MPI_LINE}', and leave the rest "
+            "as it is"
+        )
+    return _MPI_PACKAGE in lines
 
 
 def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
@@ -73,8 +83,8 @@ def import_failure(path: Path, error: BaseException) -> TestbedError:
     """Make the error for a workload's file that raised `error` when it was compiled or imported."""
     if isinstance(error, SystemExit):
         return TestbedError(
-            f"{path} exits when it is imported (code {error.code}): a script, which may exit, imports {_MPI_PACKAGE}; a "
-            "workload is a subclass of Workload or an async function"
+            f"{path} exits when it is imported (code {error.code}): a script, which may exit, needs the line '{MPI_LINE}'; "
+            "a workload is a subclass of Workload or an async function"
         )
     if isinstance(error, SyntaxError):
         report = "".join(traceback.format_exception_only(error)).strip()

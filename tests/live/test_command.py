@@ -326,6 +326,7 @@ def test_exec_on_a_node_that_does_not_exist() -> None:
 
 def test_a_misspelt_command_gets_a_suggestion() -> None:
     assert_error(testbed("statsu"), 2, "there is no command 'statsu'", "did you mean 'status'?")
+    assert_error(testbed("ls"), 2, "there is no command 'ls'; 'testbed status' shows the clusters that are up")
 
 
 def test_a_misspelt_topology_gets_a_suggestion() -> None:

@@ -56,6 +56,18 @@ def test_the_error_of_a_program_that_hangs_has_its_output(machine: Machine) -> N
             cluster["n1"].run(["sh", "-c", "echo connected; echo retrying >&2; exec sleep 60"], timeout=0.5)
 
 
+def test_a_program_that_hangs_ends_with_all_that_it_has_started(machine: Machine) -> None:  # noqa: ARG001  taken before the cluster is up
+    started = "sleep 1001 & setsid sleep 1002 & timeout 1000 sleep 1003 & echo begun; wait"
+    with Cluster.star(2).up("ending") as cluster:
+        other = cluster["n1"].popen(["sleep", "1004"])
+        cluster["n1"].run(["sh", "-c", "sleep 1005 >/dev/null 2>&1 &"])
+        with pytest.raises(CommandTimeoutError, match="begun"):
+            cluster["n1"].run(["sh", "-c", started], timeout=0.3)
+        left = cluster["n1"].run(["pgrep", "-a", "--ns", str(other.pid), "--nslist", "net", "sleep"]).stdout
+        assert sorted(line.split()[-1] for line in left.splitlines()) == ["1004", "1005"]
+    other.wait()
+
+
 def test_down_ends_a_program_that_holds_state_files_and_namespaces_open(machine: Machine) -> None:
     cluster = Cluster.star(2).up("ending", keep=True)
     directory = Store().directory("ending")

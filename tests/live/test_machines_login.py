@@ -55,13 +55,14 @@ def last_login(machines: Lab, machine: str) -> str:
 
 
 @contextmanager
-def agent(folder: Path, key: Path) -> Iterator[Path]:
-    """Run an agent with a key; yield its socket."""
+def agent(folder: Path, *keys: Path) -> Iterator[Path]:
+    """Run an agent with keys; yield its socket."""
     path = folder / "agent"
-    with subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.PIPE) as process:
         try:
-            eventually(path.is_socket, "the agent listens")
-            subprocess.run(["ssh-add", "-q", key], env={"SSH_AUTH_SOCK": str(path)}, check=True)
+            assert process.stdout is not None
+            process.stdout.readline()  # it listens
+            subprocess.run(["ssh-add", "-q", *keys], env={"SSH_AUTH_SOCK": str(path)}, check=True)
             yield path
         finally:
             process.terminate()
@@ -81,9 +82,64 @@ def test_an_agent_unlocks_a_key_with_a_passphrase(machines: Lab, tmp_path: Path)
     locked.chmod(0o600)
     subprocess.run(["ssh-keygen", "-q", "-p", "-N", "passphrase", "-f", locked], check=True)
     text = machines.file("a", a={"key": "locked"})
-    assert "the key has a passphrase, and no agent has the key (ssh-add)" in problem(machines, text)
+    assert f"the key {locked} has a passphrase, and no agent has it (ssh-add)" in problem(machines, text)
     with agent(tmp_path, machines.folder / "key") as socket:
         assert problem(machines, text, SSH_AUTH_SOCK=str(socket)) == ""
+
+
+@pytest.fixture(scope="module")
+def full_agent(machines: Lab) -> Iterator[Path]:
+    """The socket of an agent that offers more keys than an sshd accepts before the one of the machines."""
+    others = [machines.home / f"other{number}" for number in range(6)]  # MaxAuthTries
+    for other in others:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    with agent(machines.home, *others, machines.folder / "key") as socket:
+        yield socket
+
+
+def test_only_identities_of_the_configuration_are_offered_to_a_machine_and_its_jump_host(
+    machines: Lab, ssh: Path, full_agent: Path
+) -> None:
+    text = machines.file("c", c={"key": None})
+    (ssh / "id").unlink(missing_ok=True)
+    (ssh / "id.pub").write_text((machines.folder / "key.pub").read_text())
+    jump = machines.address("b")
+    configuration = (
+        f"IdentityAgent ~/{full_agent.name}\nMatch originalhost {machines.address('c')}\n    ProxyJump root@{jump}\n"
+    )
+    (ssh / "config").write_text(configuration)
+    ended = "refuses the login of root: it ended the connection after 6 keys: 'IdentitiesOnly yes' offers fewer"
+    assert problem(machines, text) == f"jump host of machine c ({jump}:22) {ended}"
+    (ssh / "config").write_text(f"IdentitiesOnly yes\nIdentityFile ~/.ssh/id\n{configuration}")
+    assert problem(machines, text) == ""
+    assert last_login(machines, "c") == jump
+
+
+def test_a_certificate_is_offered_with_its_key(machines: Lab, ssh: Path) -> None:
+    key = machines.folder / "other_key"  # not authorized itself
+    subprocess.run(
+        ["ssh-keygen", "-q", "-s", machines.folder / "key", "-I", "me", "-n", "root", f"{key}.pub"], check=True
+    )
+    certificate = machines.folder / "other_key-cert.pub"
+    certificate.rename(ssh / "certificate")
+    text = machines.file("a", a={"key": "other_key"})
+    authorized = (machines.folder / "key.pub").read_text()
+    (machines.folder / "key.pub").write_text(f"cert-authority {authorized}")
+    try:
+        assert problem(machines, text).endswith("refuses the login of root: Authentication failed")
+        (ssh / "config").write_text("CertificateFile ~/.ssh/certificate\n")
+        assert problem(machines, text) == ""
+    finally:
+        (machines.folder / "key.pub").write_text(authorized)
+
+
+def test_a_host_key_is_looked_up_by_its_alias(machines: Lab, ssh: Path) -> None:
+    known = (ssh / "known_hosts").read_text()
+    address = machines.address("a")
+    (ssh / "config").write_text(f"Host {address}\n    HostKeyAlias lab-a\n")
+    assert "is not trusted: the host key of lab-a (" in problem(machines, machines.file("a"))
+    (ssh / "known_hosts").write_text(known.replace(f"{address} ", "lab-a "))
+    assert problem(machines, machines.file("a")) == ""
 
 
 def test_jump_hosts_of_an_included_file_are_passed_in_their_order(machines: Lab, ssh: Path) -> None:

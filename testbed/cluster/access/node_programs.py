@@ -115,6 +115,15 @@ def _entry_error(node_context: NodeContext, error: OSError) -> TestbedError:
     return TestbedError(f"{node_context.host_name}: the program could not enter the node: {reason_of(error)}")
 
 
+def check_command(command: Sequence[str]) -> None:
+    """Raise TypeError for a command that is no list."""
+    __tracebackhide__ = True
+    if isinstance(command, str) or not command:
+        raise TypeError(
+            f"a command is a list of the program and its arguments, got {command!r}; for a shell: ['sh', '-c', {command!r}]"
+        )
+
+
 def start(
     node_context: NodeContext,
     command: Sequence[str],
@@ -136,8 +145,6 @@ def start(
     import subprocess
     import termios
 
-    if isinstance(command, str) or not command:
-        raise TypeError("a command is a list: the program and its arguments; for a shell: ['sh', '-c', ...]")
     reader, writer = os.pipe()
 
     def enter_or_report() -> None:

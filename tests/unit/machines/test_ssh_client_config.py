@@ -57,6 +57,24 @@ def test_names_of_included_files_are_relative_to_the_users_directory_of_ssh(fold
 
 
 @pytest.mark.parametrize(
+    ("conditions", "is_read"),
+    [
+        ("Host late", True),
+        ("!host early", True),
+        ("all", True),
+        ("localnetwork 10.0.0.0/8", False),
+        ("!localnetwork 10.0.0.0/8", False),
+        ("host late tagged lab", False),
+    ],
+)
+def test_a_block_with_a_condition_that_is_not_known_is_not_read(folder: Path, conditions: str, is_read: bool) -> None:
+    (folder / "config").write_text(f"Match {conditions}\n    User matched\n    Include {folder}/nested\n")
+    (folder / "nested").write_text("Match host late\n    Port 2004\n")
+    found = client_config().lookup("late")
+    assert (found.get("user"), found.get("port")) == (("matched", "2004") if is_read else (None, None))
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("Include config\n", "includes itself"),

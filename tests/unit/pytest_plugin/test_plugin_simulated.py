@@ -395,4 +395,42 @@ def test_protocols(cluster, protocol):
     )
     result = suite.runpytest("--testbed-mode=sim", "--testbed-strict", "-rs")
     result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED * tcp is a kernel protocol, which needs --mode live: *"])
+    result.stdout.fnmatch_lines(["SKIPPED * tcp is a kernel protocol, which needs --testbed-mode live: *"])
+
+
+def test_a_marked_test_without_the_fixture_is_an_error_and_does_not_run(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+import pytest
+
+@pytest.mark.cluster("star-2")
+def test_forgotten():
+    print("it ran")
+    raise SystemExit
+
+@pytest.mark.cluster("star-2")
+@pytest.mark.usefixtures("cluster")
+def test_unnamed():
+    pass
+
+@pytest.mark.cluster("star-2")
+def test_requested(request):
+    request.getfixturevalue("cluster")
+
+@pytest.mark.cluster(3)
+def test_of_another_plug_in():
+    pass
+
+@pytest.mark.cluster("star-2")
+class TestSome:
+    def test_with(self, cluster):
+        pass
+
+    def test_without(self):
+        pass
+"""
+    )
+    result = suite.runpytest("--testbed-mode=sim")
+    result.assert_outcomes(passed=5, errors=1)
+    result.stdout.fnmatch_lines(["*the test is marked with a cluster, but does not use the fixture 'cluster'*"])
+    result.stdout.no_fnmatch_line("*it ran*")

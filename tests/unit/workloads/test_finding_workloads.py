@@ -95,7 +95,10 @@ SCRIPT_IMPORT = "from testbed.mpi import MPI\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import sys\nsys.exit(3)\n", r"exits when it is imported \(code 3\): a script, which may exit, imports"),
+        (
+            "import sys\nsys.exit(3)\n",
+            r"exits when it is imported \(code 3\): a script, which may exit, needs the line",
+        ),
         (
             "def (:\n",
             r'cannot be imported:\nFile ".*/workload.py", line 1\n    def \(:\n(.|\n)*SyntaxError: invalid syntax$',
@@ -120,11 +123,13 @@ def test_a_file_that_cannot_be_imported_is_reported_without_internal_frames(
 
 
 def test_an_mpi4py_script_and_a_file_of_neither_kind_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "mpi4py_script.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
-    with pytest.raises(TestbedError, match=r"mpi4py_script.py imports mpi4py: .* 'from testbed.mpi import MPI'$"):
+    (tmp_path / "mpi4py_script.py").write_text("import sys\n\nfrom mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
+    with pytest.raises(
+        TestbedError, match=r"mpi4py_script.py imports mpi4py, .*: change line 3 to 'from testbed.mpi import MPI', "
+    ):
         choose(str(tmp_path / "mpi4py_script.py"), {})
     (tmp_path / "plain.py").write_text("number = 3\n")
-    with pytest.raises(NotFoundError, match=r"has no workload .* and is no script, which imports testbed.mpi$"):
+    with pytest.raises(NotFoundError, match=r"no script, .* add the line 'from testbed.mpi import MPI' to"):
         choose(str(tmp_path / "plain.py"), {})
 
 
