@@ -1,4 +1,4 @@
-"""MPI's devices on AM-II without communicators, whose nodes restart and whose frames are dropped."""
+"""MPI devices on AM-II, used without communicators; nodes may restart, and frames be dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AM-II with one mistake each, for searches that must find it: the swarm, and random floods of the endpoint scheduler."""
+"""AM-II with one mistake each, which searches must find: the swarm, and random floods of the endpoint scheduler."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def credit_kept(patch: pytest.MonkeyPatch) -> None:
     def return_without_credit(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
         credits_before = {destination: destination.credits for destination, _, _ in inbox._pending.values()}
         handle_nic_return(inbox, view, status, slot)
-        for destination, credit_count in credits_before.items():
-            destination.credits = credit_count
+        for destination, before in credits_before.items():
+            destination.credits = before
 
     patch.setattr(Inbox, "_handle_nic_return", return_without_credit)
 
@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant("two ends", "a request that was replied to is returned as well", two_ends),
     Mutant("forgotten", "requests in flight to a restarting NIC are forgotten", forgotten),
     Mutant("empty reply", "a request without a reply does not restore its credit", no_empty_reply),
-    Mutant("let go", "the frame of a freed endpoint is reused before the NIC knows", freed_early),
+    Mutant("freed early", "the frame of a freed endpoint is reused before the NIC knows", freed_early),
     Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),
     Mutant("reply lost", "the notice that a reply was given up is ignored", reply_lost_in_silence),
 ]
@@ -240,19 +240,19 @@ def never_leaves(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EndpointScheduler, "take", never_end_a_turn)
 
 
-def not_behind_the_others(patch: pytest.MonkeyPatch) -> None:
+def first_again(patch: pytest.MonkeyPatch) -> None:
     take = EndpointScheduler.take
 
-    def first_again(scheduler: EndpointScheduler[str]) -> tuple[str, int]:
+    def take_another_turn(scheduler: EndpointScheduler[str]) -> tuple[str, int]:
         current = scheduler._current
         if current in scheduler.waiting_slots and not scheduler._remaining_attempts:
             scheduler._remaining_attempts = scheduler._attempts
         return take(scheduler)
 
-    patch.setattr(EndpointScheduler, "take", first_again)
+    patch.setattr(EndpointScheduler, "take", take_another_turn)
 
 
 SCHEDULER_MUTANTS = [
     Mutant("never leaves", "the scheduler does not leave an endpoint that has something to send", never_leaves),
-    Mutant("first again", "an endpoint whose turn has ended gets the next one, too", not_behind_the_others),
+    Mutant("first again", "an endpoint whose turn has ended gets the next one, too", first_again),
 ]
