@@ -33,8 +33,8 @@ class ChangingUnits(Schedule):
         self.changes = 0
         self._units = Random(f"units {seed}")
 
-    def _go_on(self) -> bool:
-        is_going_on = super()._go_on()
+    def _step(self) -> bool:
+        is_going_on = super()._step()
         if is_going_on and self._units.random() < 0.2:
             host = self._units.choice([agent.host for agent in self.wires.agents])
             assert isinstance(host, Endpoint)

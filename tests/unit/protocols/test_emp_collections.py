@@ -122,20 +122,20 @@ def test_no_timer_runs_while_frames_wait_in_their_nic() -> None:
     """Section 4.1: "once 3 consecutive frames have been sent the timer for that collection starts"."""
     wires, (sender, receiver) = joined_nics()
     nic = wires.nics[0]
-    nic.holds = True
+    nic.holds_frames = True
     receive = receiver.post_receive(0, 0, bytearray(4 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
     assert wires.deadline is None
     wires.now = 10 * TIMEOUT
     lost_frames = wires.take(0)
-    nic.leave()
+    nic.transmit_held_frames()
     assert len(lost_frames) == 4
     assert wires.deadline == 11 * TIMEOUT
     wires.tick()
     assert dialogue(wires.take(0)) == ["header 0", "data 0.1", "data 0.2"]  # the rest stays: see `sender` on parking
     assert wires.deadline is None, "the resend waits in the NIC as well"
-    nic.holds = False
-    nic.leave()
+    nic.holds_frames = False
+    nic.transmit_held_frames()
     wires.elapse(10 * TIMEOUT)
     assert receive.done
 
@@ -146,13 +146,13 @@ def test_a_frame_that_leaves_after_its_message_has_ended_starts_no_timer() -> No
     receiver.post_receive(0, 0, bytearray(8))
     send = sender.post_send(1, 0, bytes(8))
     first = wires.take(0)
-    nic.holds = True
+    nic.holds_frames = True
     wires.tick()
     wires.take(0)
     wires.deliver(first[0])
     wires.deliver(*wires.take(1))
     assert send.done
-    nic.leave()
+    nic.transmit_held_frames()
     assert wires.deadline is None
 
 

@@ -18,7 +18,7 @@ from tests.unit.protocols.emp_dialogue import total_frames_accounted
 from tests.unit.protocols.emp_mutants import CHANGED_UNIT, MUTANTS
 from tests.unit.protocols.emp_random_schedules import ChangingUnits
 from tests.unit.protocols.list_wires import Wires
-from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.mutants import Mutant, find, search_repeatedly
 
 
 def counts(wires: Wires, name: str) -> list[int]:
@@ -68,7 +68,7 @@ def test_a_seed_is_repeatable_in_another_process() -> None:
 def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """Seeds are fresh in a long run. A case finds each mistake with a chance above a tenth (measured: 22 to 95 %)."""
     seed = SystemRandom().randrange(2**32) if os.environ.get("TESTBED_LONG") else 0
-    record_property("note", f"EMP between lists: {searched(mutant, emp_random_schedules.run, seed, 400)}")
+    record_property("note", f"EMP between lists: {search_repeatedly(mutant, emp_random_schedules.run, seed, 400)}")
 
 
 def test_the_schedules_find_nothing_without_a_mutant() -> None:
