@@ -81,7 +81,7 @@ def values_of_upper_layers(layer: type[Packet], field: object) -> set[int]:
 
 
 def enum_values(layer: type[Packet], field: object) -> list[int]:
-    """The values of an enumeration in a layer that nothing is values_of_upper_layers above; empty if it is none."""
+    """Return the values of an enumeration that announce no further layer; empty for other fields."""
     return [value for value in getattr(field, "i2s", None) or () if value not in values_of_upper_layers(layer, field)]
 
 

@@ -417,7 +417,7 @@ REMOTE_GONE = (REMOTE.node << layout.ENDPOINT_BITS | REMOTE.endpoint) << layout.
 def deliver_reply(
     host: Host, endpoint: Endpoint, message: int, *, source: EndpointName = REMOTE, handler: int = 2
 ) -> None:
-    """Deliver a remote endpoint's deliver_reply to request `message`, and handle it."""
+    """Deliver a remote endpoint's reply to request `message`, and handle it."""
     page, slot = cast(memoryview, endpoint.inbox.page), endpoint.inbox._next_reply
     layout.WRITE_ENTRY[1](
         page, layout.SLOT_OFFSETS[slot], layout.READY, 0, source.node, 0, 0, 1, 0, 1, handler, 1, source.endpoint,

@@ -708,7 +708,7 @@ def test_a_part_that_contradicts_an_earlier_part_is_refused_once_and_then_begins
 class HostKernels:
     """Kernels of host processes, each of which handles notifications at random times; some ring wrong doorbells.
 
-    resident: endpoints reported as LOADED and not as UNLOADED since. loading: endpoints for which LOAD was doorbells and not
+    resident: endpoints reported as LOADED and not as UNLOADED since. loading: endpoints for which LOAD was rung and not
     reported. unhandled: notifications that their hosts have not handled. packets: not answered yet.
     """
 

@@ -42,7 +42,7 @@ def record_lost_connections(pair: EndpointPair, number: int) -> list[Status]:
 @pytest.mark.parametrize("first_seqnum", [0, SEQNUM_MASK - 3])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_partner_that_only_receives_is_notified_of_a_dead_host(victim: int, first_seqnum: int) -> None:
-    """Node 0 has requested the connection, and node 1 has answered. The first_seqnum notices are lost."""
+    """Node 0 has requested the connection, and node 1 has answered. The first notices are lost."""
     settings = Settings(first_seqnum=first_seqnum)
     pair = EndpointPair(settings)
     for _ in range(6):  # numbers advance beyond the wrap

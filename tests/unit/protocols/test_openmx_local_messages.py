@@ -19,7 +19,7 @@ from tests.unit.protocols.openmx_pair import ONE_NODE, RESEND, EndpointPair, pat
 
 
 def separate_process(adapter: Adapter, nic: Nic) -> Agent:
-    """Make an agent whose driver finds no second one."""
+    """Build an agent whose driver finds no other driver, as in a process of its own."""
     return plug()(adapter, nic)
 
 
@@ -156,7 +156,7 @@ def test_a_connection_request_waits_for_the_endpoint_to_be_opened() -> None:
 
 
 def test_partners_on_the_node_are_notified_of_a_dead_process() -> None:
-    """The next process's driver notifies them, as it notifies those of second nodes."""
+    """The next process's driver notifies them, as it notifies those of other nodes."""
     settings, drivers = Settings(), dict[int, Driver]()
 
     def build_agent(adapter: Adapter, nic: Nic) -> Agent:

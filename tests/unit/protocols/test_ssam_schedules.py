@@ -1,4 +1,4 @@
-"""Exhaustive schedules of SSAM's endpoints: every fate of the first cells of an run_schedule, followed by a perfect fibre.
+"""Exhaustive schedules of SSAM's endpoints: every fate of the first cells of an exchange, followed by a perfect fibre.
 
 A cell is passed, dropped, delivered twice, or held until after the next one of its direction. In every schedule a
 request, a bulk message and a second request, all in flight at once, are each handled once and answered once, and the bulk

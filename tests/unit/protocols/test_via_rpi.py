@@ -22,7 +22,7 @@ NAMES = ("init", "addprocs", "build", "start", "advance", "destroy", "iprobe", "
 
 
 def connectable_ranks() -> tuple[Wires, list[Rpi]]:
-    """Two connectable_ranks, which connect when they add each other."""
+    """Return two ranks, which connect when they add each other."""
     wires = Wires(plug(Settings(connect_all=1)), 2)
     hosts = [agent.host for agent in wires.agents]
     assert all(isinstance(host, ViaNic) for host in hosts)
