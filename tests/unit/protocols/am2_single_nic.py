@@ -61,6 +61,35 @@ class SentAnswer(NamedTuple):
     sequence: int
     stamp: int
 
+    @property
+    def verdict(self) -> tuple[int, int]:
+        return self.kind, self.reason
+
+
+class Entry(NamedTuple):
+    """Entry of a page's slot, without arguments."""
+
+    owner: int
+    status: int
+    node: int
+    length: int
+    address: int
+    incarnation: int
+    form: int
+    flags: int
+    handler: int
+    arguments: int
+    origin: int
+    endpoint: int
+    tag: int
+    message: int
+    offset: int
+    total: int
+
+
+def read_entry(page: memoryview, slot: int) -> Entry:
+    return Entry(*layout.READ_ENTRY(page, layout.SLOT_OFFSETS[slot]))
+
 
 class SingleNic:
     """The NIC of node 0. holds_frames: the NIC reports that its frames wait in it, until

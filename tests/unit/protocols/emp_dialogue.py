@@ -59,7 +59,8 @@ def dialogue(frames: Iterable[bytes]) -> list[str]:
     for frame in frames:
         kind = codec.type_of(frame)
         if kind == codec.TYPE_MESSAGE:
-            lines.append(f"header {codec.unpack_message(frame)[6]}")
+            _, _, _, _, _, _, message, *_ = codec.unpack_message(frame)
+            lines.append(f"header {message}")
             continue
         _, _, _, _, _, _, _, message, number, status, _ = codec.unpack_frame(frame)
         kind_name = "data" if kind == codec.TYPE_DATA else "ack" if status == codec.STATUS_OK else "restarted"

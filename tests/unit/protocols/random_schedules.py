@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Plug
@@ -90,6 +90,14 @@ class Receive:
     completion: Completion[Delivered] | None = None
 
 
+class FrameInFlight(NamedTuple):
+    """Frame on a wire. arrival: the round in which it arrives. order: of its transmission."""
+
+    arrival: int
+    order: int
+    frame: bytes
+
+
 def _reuse(memory: bytearray, _: object) -> None:
     """Overwrite a sender's buffer, as a program may as soon as its send is done."""
     memory[:] = b"\xdd" * len(memory)
@@ -120,7 +128,7 @@ class Schedule:
         self._to_send = list(self.messages)
         self._to_post = list(self.receives)
         self._posted: list[Receive] = []
-        self._in_flight: list[tuple[int, int, bytes]] = []  # round of arrival, order, frame
+        self._in_flight: list[FrameInFlight] = []
         self._round = 0
         self._order = 0
 
@@ -164,10 +172,10 @@ class Schedule:
             for frame in wires.take(number):
                 self.digest.update(wires.now.to_bytes(8, "big") + frame)
                 self._send(frame)
-        due_frames = [entry for entry in self._in_flight if entry[0] <= self._round]
-        self._in_flight = [entry for entry in self._in_flight if entry[0] > self._round]
-        for _, _, frame in sorted(due_frames):
-            wires.deliver(frame)
+        due_frames = [entry for entry in self._in_flight if entry.arrival <= self._round]
+        self._in_flight = [entry for entry in self._in_flight if entry.arrival > self._round]
+        for due in sorted(due_frames):
+            wires.deliver(due.frame)
         if due_frames or is_posted or self._in_flight:
             if rng.random() < 0.02:
                 wires.tick()  # before the frames in flight arrive
@@ -220,7 +228,7 @@ class Schedule:
                 )
             extra_delay = rng.randrange(1, 20) if rng.random() < faults.delay else 0
             self._order += 1
-            self._in_flight.append((self._round + extra_delay, self._order, transmitted))
+            self._in_flight.append(FrameInFlight(self._round + extra_delay, self._order, transmitted))
 
     def _has_work(self) -> bool:
         """Return whether a message or receive is not posted, or not done."""

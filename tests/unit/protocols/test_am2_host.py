@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
@@ -24,7 +25,8 @@ SINGLE_HOST = HostSlot(0, 1, 1)
 
 
 class Host:
-    """A host's library. doorbells: those that it has rung, (endpoint, subject)."""
+    """A host's library. doorbells: those that it has rung, (endpoint, subject). reply_counts:
+    replies delivered to each endpoint."""
 
     def __init__(self, settings: Settings | None = None, host_slot: HostSlot = SINGLE_HOST) -> None:
         library_settings = settings or Settings(medium=1024, packet=1024)
@@ -32,6 +34,7 @@ class Host:
         self.memory = NicMemory(library_settings.frames)
         self.am = ActiveMessages(Adapter(0, ADDRESSES), self, self.memory, library_settings, host_slot)
         self.bundle = self.am.allocate_bundle()
+        self.reply_counts: Counter[Endpoint] = Counter()
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         assert written > 0
@@ -418,7 +421,9 @@ def deliver_reply(
     host: Host, endpoint: Endpoint, message: int, *, source: EndpointName = REMOTE, handler: int = 2
 ) -> None:
     """Deliver a remote endpoint's reply to request `message`, and handle it."""
-    page, slot = cast(memoryview, endpoint.inbox.page), endpoint.inbox._next_reply
+    page = cast(memoryview, endpoint.inbox.page)
+    slot = layout.ARRIVED_REPLIES + host.reply_counts[endpoint] % layout.RING_SIZE
+    host.reply_counts[endpoint] += 1
     layout.WRITE_ENTRY[1](
         page, layout.SLOT_OFFSETS[slot], layout.READY, 0, source.node, 0, 0, 1, 0, 1, handler, 1, source.endpoint,
         endpoint.name.endpoint, 7, message, 0, 0, message,

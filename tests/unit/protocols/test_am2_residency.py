@@ -17,7 +17,7 @@ from protocols.am2.codec import (
 )
 from protocols.am2.nic_memory import NO_ENDPOINT
 from protocols.am2.settings import MILLISECOND, Settings
-from tests.unit.protocols.am2_single_nic import TAG, SentMessage, SingleNic
+from tests.unit.protocols.am2_single_nic import TAG, SentMessage, SingleNic, read_entry
 
 NO_MIN_RESIDENCE = Settings(stay=0)
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
@@ -33,12 +33,12 @@ def region_of(endpoint: int, subject: int) -> int:
 def test_a_message_for_an_endpoint_that_is_not_resident_is_refused_and_interrupts_the_host_once() -> None:
     nic = SingleNic()
     nic.create(4, load=False)
-    assert nic.receive_message(4, 1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
-    assert nic.receive_message(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
+    assert nic.receive_message(4, 1)[0].verdict == (KIND_NACK, REASON_NOT_RESIDENT)
+    assert nic.receive_message(4, 2, channel=1)[0].verdict == (KIND_NACK, REASON_NOT_RESIDENT)
     assert nic.notifications == [(4, FAULT)]
     nic.load(4)
     assert nic.notifications.pop() == (4, LOADED)
-    assert nic.receive_message(4, 1, stamp=2)[0][:2] == (KIND_ACK, 0)
+    assert nic.receive_message(4, 1, stamp=2)[0].verdict == (KIND_ACK, 0)
     assert nic.notifications[-1] == (4, layout.ARRIVED_REQUESTS)
 
 
@@ -96,11 +96,11 @@ def test_a_message_for_an_unmapped_region_is_refused_until_it_is_mapped(form: in
     nic = SingleNic()
     nic.create(4)
     layout.set_segment_length(nic.page(4), 100)
-    assert nic.receive_message(4, form=form, data=b"xyz", total=3)[0][:2] == (KIND_NACK, REASON_NO_MAPPING)
+    assert nic.receive_message(4, form=form, data=b"xyz", total=3)[0].verdict == (KIND_NACK, REASON_NO_MAPPING)
     assert nic.notifications == [(region_of(4, subject), layout.UNMAPPED)]
     memory = bytearray(32 * 8192)
     nic.memory.mapped_regions[region_of(4, subject)] = memoryview(memory)
-    assert nic.receive_message(4, form=form, data=b"xyz", total=3, stamp=2)[0][:2] == (KIND_ACK, 0)
+    assert nic.receive_message(4, form=form, data=b"xyz", total=3, stamp=2)[0].verdict == (KIND_ACK, 0)
     assert memory[:3] == b"xyz"
 
 
@@ -118,8 +118,8 @@ def test_a_bulk_message_is_delivered_once_when_all_its_parts_have_arrived_in_any
         )
     assert nic.notifications == [(4, layout.ARRIVED_REQUESTS)]
     assert memory[40:49] == b"onetwoend"
-    entry = layout.READ_ENTRY(nic.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS])
-    assert entry[14:16] == (40, 9)
+    entry = read_entry(nic.page(4), layout.ARRIVED_REQUESTS)
+    assert (entry.offset, entry.total) == (40, 9)
 
 
 def test_a_full_ring_refuses_until_the_host_has_read() -> None:
@@ -127,7 +127,7 @@ def test_a_full_ring_refuses_until_the_host_has_read() -> None:
     nic.create(4)
     for channel in range(16):
         assert nic.receive_message(4, channel, channel=channel)[0].kind == KIND_ACK
-    assert nic.receive_message(4, 16, channel=16)[0][:2] == (KIND_NACK, REASON_OVERRUN)
+    assert nic.receive_message(4, 16, channel=16)[0].verdict == (KIND_NACK, REASON_OVERRUN)
     assert nic.receive_message(4, 99, channel=17, reply=True)[0].kind == KIND_ACK  # replies have a ring of their own
     nic.page(4)[layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS]] = layout.FREE
     assert nic.receive_message(4, 16, channel=16, stamp=2)[0].kind == KIND_ACK
@@ -174,7 +174,7 @@ def test_an_endpoint_keeps_its_frame_and_accepts_messages_for_the_minimum_reside
     assert nic.receive_message(4, 1)[0].kind == KIND_ACK
     nic.elapse(2 * MILLISECOND)
     assert nic.notifications[-1] == (4, RELEASE)
-    assert nic.receive_message(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
+    assert nic.receive_message(4, 2, channel=1)[0].verdict == (KIND_NACK, REASON_NOT_RESIDENT)
 
 
 def unload_with_unanswered_packet(nic: SingleNic) -> SentMessage:

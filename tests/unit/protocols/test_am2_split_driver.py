@@ -163,7 +163,7 @@ def test_an_endpoint_keeps_its_frame_for_the_minimum_residence_though_another_ho
     ]
     nic.elapse(2 * MILLISECOND)
     assert nic.notifications[-1] == (first, RELEASE)
-    assert nic.receive_message(first, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
+    assert nic.receive_message(first, 2, channel=1)[0].verdict == (KIND_NACK, REASON_NOT_RESIDENT)
     release_frame(nic, first)
     assert nic.notifications[-1] == (second, LOADED)
 
@@ -695,7 +695,7 @@ def test_a_part_that_contradicts_an_earlier_part_is_refused_once_and_then_begins
     layout.set_segment_length(page, 100)
     layout.set_address(page, layout.SEGMENT, ADDRESS)
     assert nic.receive_message(first, form=FORM_BULK, data=b"part", total=8)[0].kind == KIND_ACK
-    assert nic.receive_message(first, form=FORM_BULK, data=b"other", total=5, channel=1)[0][:2] == (
+    assert nic.receive_message(first, form=FORM_BULK, data=b"other", total=5, channel=1)[0].verdict == (
         KIND_NACK,
         REASON_BAD_SEGMENT,
     )

@@ -25,7 +25,7 @@ from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
 from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper.route_tables import Path, Table
-from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
+from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic, read_entry
 
 FEW_RETRIES = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3)
 
@@ -67,7 +67,7 @@ def test_a_packet_is_resent_with_growing_timeouts_until_its_message_is_returned(
         resend_times += [nic.now // MILLISECOND] * len(nic.take_packets())
     assert resend_times == [0, 1, 3, 7]
     assert nic.notifications == [(4, layout.ARRIVED_REPLIES)]
-    assert layout.HEAD.unpack_from(nic.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])[1] == Status.UNREACHABLE
+    assert read_entry(nic.page(4), layout.ARRIVED_REPLIES).status == Status.UNREACHABLE
     assert nic.owner(4, 0) == layout.RETURNED
     assert nic.firmware.deadline is None
     assert nic.firmware.pending_work() == []
@@ -148,8 +148,9 @@ def test_a_rejected_message_is_returned_with_its_reason(reply: bool) -> None:
     slot = 16 if reply else 0
     nic.request(4, slot, 1)
     nic.answer(nic.take_packets()[0], REASON_BAD_TAG)
-    entry = layout.HEAD.unpack_from(nic.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])
-    assert entry[:4] == (layout.READY, Status.REPLY_REJECTED if reply else Status.BAD_TAG, 0, slot)
+    entry = read_entry(nic.page(4), layout.ARRIVED_REPLIES)
+    status = Status.REPLY_REJECTED if reply else Status.BAD_TAG
+    assert (entry.owner, entry.status, entry.node, entry.length) == (layout.READY, status, 0, slot)
 
 
 def test_messages_are_returned_as_the_reply_ring_has_room() -> None:
@@ -187,7 +188,7 @@ def test_an_invalid_entry_is_returned_and_not_sent(word: int, value: int) -> Non
     nic.ring_doorbell(4, 0)
     assert nic.take_packets() == []
     assert nic.counter("invalid") == 1
-    assert layout.HEAD.unpack_from(nic.page(4), layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES])[1] == Status.BAD_ARGUMENTS
+    assert read_entry(nic.page(4), layout.ARRIVED_REPLIES).status == Status.BAD_ARGUMENTS
 
 
 def test_a_nic_loiters_with_an_endpoint_for_its_attempts_before_it_sends_for_others() -> None:
@@ -237,8 +238,8 @@ def test_a_duplicated_packet_is_answered_again_and_not_delivered() -> None:
     first = nic.receive_message(4, 1)
     assert nic.receive_message(4, 1, stamp=2) == [first[0]._replace(stamp=2)]
     wrong_tag = nic.receive_message(4, 1, tag=TAG + 1, channel=1)
-    assert wrong_tag[0][:2] == (KIND_NACK, REASON_BAD_TAG)
-    assert nic.receive_message(4, 1, tag=TAG + 1, channel=1, stamp=2)[0][:2] == (KIND_NACK, REASON_BAD_TAG)
+    assert wrong_tag[0].verdict == (KIND_NACK, REASON_BAD_TAG)
+    assert nic.receive_message(4, 1, tag=TAG + 1, channel=1, stamp=2)[0].verdict == (KIND_NACK, REASON_BAD_TAG)
     assert len(nic.notifications) == 1
     assert nic.counter("duplicates") == 2
 
@@ -271,7 +272,7 @@ def test_a_packet_for_another_incarnation_is_answered_with_the_present_one(
 ) -> None:
     nic = loaded_nic(incarnation=incarnation)
     for receiver in (0, incarnation - 1, incarnation + 1):
-        assert nic.receive_message(4, 1, receiver=receiver)[0][:2] == (KIND_NACK, REASON_RESTARTED)
+        assert nic.receive_message(4, 1, receiver=receiver)[0].verdict == (KIND_NACK, REASON_RESTARTED)
     assert nic.notifications == []
     assert nic.receive_message(4, 1, receiver=incarnation)[0].kind == KIND_ACK
 
@@ -280,7 +281,7 @@ def test_without_acknowledgements_a_packet_for_incarnation_0_is_accepted() -> No
     nic = loaded_nic(Settings(reliable=False), incarnation=5)
     assert nic.receive_message(4, 1, receiver=0) == []
     assert nic.notifications == [(4, layout.ARRIVED_REQUESTS)]
-    assert nic.receive_message(4, 1, receiver=4)[0][:2] == (KIND_NACK, REASON_RESTARTED)
+    assert nic.receive_message(4, 1, receiver=4)[0].verdict == (KIND_NACK, REASON_RESTARTED)
     assert len(nic.notifications) == 1
 
 

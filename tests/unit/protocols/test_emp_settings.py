@@ -200,12 +200,17 @@ def test_the_firmware_refuses_an_invalid_command_of_an_untrusted_host(unit: int)
     assert counter_of(wires, 0, "invalid") == 1
 
 
+def unit_of(frame: bytes) -> int:
+    """Return the frames per collection in a frame's header."""
+    if codec.type_of(frame) == codec.TYPE_MESSAGE:
+        _, _, _, unit, *_ = codec.unpack_message(frame)
+    else:
+        _, _, _, _, unit, *_ = codec.unpack_frame(frame)
+    return unit
+
+
 def units(frames: list[bytes]) -> set[int]:
-    """Return the frames per collection in the frames' headers."""
-    return {
-        codec.unpack_message(frame)[3] if codec.type_of(frame) == codec.TYPE_MESSAGE else codec.unpack_frame(frame)[4]
-        for frame in frames
-    }
+    return set(map(unit_of, frames))
 
 
 def deliver_and_acknowledge(wires: Wires, frames: list[bytes]) -> list[str]:

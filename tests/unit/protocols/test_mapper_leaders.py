@@ -239,8 +239,11 @@ def test_a_probe_is_answered_on_its_return_route_and_reports_the_routes() -> Non
     single.mapper.receive(7, frame_of(codec.KIND_PROBE, 2, number=33, payload=bytes((0x83, 0xBF, 0x80))))
     frame = single.sent[0]
     assert frame[14:17] == bytes((0x80, 0x81, 0xBD))
-    answer = codec.unpack_frame(frame[:14] + frame[17:-1])
-    assert answer[:7] == (address(2), address(5), codec.KIND_ANSWER, 5, 2, 1, 33)
+    destination, source_address, kind, source, leader, incarnation, number, *_ = codec.unpack_frame(
+        frame[:14] + frame[17:-1]
+    )
+    assert (destination, source_address) == (address(2), address(5))
+    assert (kind, source, leader, incarnation, number) == (codec.KIND_ANSWER, 5, 2, 1, 33)
     assert single.mapper.leader == 2
 
 
@@ -249,8 +252,10 @@ def test_a_mapper_notifies_a_worse_leader_of_the_better_one_and_the_better_one_o
     single.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
     single.mapper.receive(50 * MILLISECOND, frame_of(codec.KIND_PROBE, 4))
     hint, answer = (codec.unpack_frame(frame[:-1]) for frame in single.sent[1:])
-    assert hint[2] == codec.KIND_HINT
-    assert answer[2:5] == (codec.KIND_ANSWER, 5, 2)
+    _, _, kind, *_ = hint
+    assert kind == codec.KIND_HINT
+    _, _, kind, source, leader, *_ = answer
+    assert (kind, source, leader) == (codec.KIND_ANSWER, 5, 2)
     assert single.mapper.leader == 2
 
 

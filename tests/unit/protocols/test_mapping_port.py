@@ -10,7 +10,7 @@ from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper import codec
 from protocols.myrinet.mapper.route_tables import Path, Table, paths_of, split_table
 from tests.unit.protocols.am2_shared_nic import SharedNic
-from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic
+from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic, read_entry
 
 ENDPOINT = 4
 PROBE = add_envelope(codec.pack_frame(ADDRESSES[0], ADDRESSES[1], codec.KIND_LOOP, 1, 1, 1, 7, 0, 0, 0, 0, b""), b"")
@@ -48,10 +48,9 @@ class DaemonNic(SingleNic):
 
     def received(self, slot: int) -> tuple[int, bytes]:
         """Return form and data of the entry in a slot of the daemon's receive ring."""
-        offset = layout.SLOT_OFFSETS[layout.ARRIVED_REQUESTS + slot]
-        entry = layout.READ_ENTRY(self.page(ENDPOINT), offset)
+        entry = read_entry(self.page(ENDPOINT), layout.ARRIVED_REQUESTS + slot)
         start = slot * self.firmware.settings.medium
-        return entry[6], bytes(self.receive_staging[start : start + entry[3]])
+        return entry.form, bytes(self.receive_staging[start : start + entry.length])
 
 
 def test_a_probe_packet_leaves_as_written_by_the_daemon_and_its_slot_is_freed() -> None:

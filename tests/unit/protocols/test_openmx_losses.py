@@ -335,7 +335,8 @@ def test_a_later_block_that_completes_first_requests_the_rest_of_the_first_block
             requests.append((first, length))
         if kind_of(frame) != "PULL_REPLY":
             return False
-        index = codec.unpack_pull_reply(frame)[4] // payload_size
+        _, _, _, _, offset, *_ = codec.unpack_pull_reply(frame)
+        index = offset // payload_size
         return index in lost and not (lost.remove(index) if index in lost else None)
 
     pair.is_lost = lose_frame
@@ -604,7 +605,8 @@ def test_pull_replies_carry_the_magic_number_for_the_hash() -> None:
 
     def record_frame(frame: bytes) -> bool:
         if kind_of(frame) == "PULL_REPLY":
-            magics.add(codec.unpack_pull_reply(frame)[6])
+            *_, magic, _ = codec.unpack_pull_reply(frame)
+            magics.add(magic)
         return False
 
     pair.is_lost = record_frame

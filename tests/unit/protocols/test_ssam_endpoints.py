@@ -141,6 +141,7 @@ def test_the_first_cell_of_a_long_message_requests_a_larger_window_and_its_answe
         (lambda ends: setattr(ends.second, "segment", None), Status.BAD_SEGMENT),
         (lambda ends: setattr(ends.second, "segment", bytearray(1999)), Status.BAD_SEGMENT),
     ],
+    ids=["other tag", "no tag", "freed endpoint", "no handler", "no segment", "short segment"],
 )
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_message_that_is_not_accepted_is_returned_with_the_reason(misconfigure, status: Status, loses: bool) -> None:  # type: ignore[no-untyped-def]

@@ -1,5 +1,5 @@
-"""VIA's frames byte for byte: the header, and the CRC-32 that follows the payload in the place of Ethernet's
-packed_frame check sequence."""
+"""VIA's frames byte for byte: the header, and the CRC-32 that follows the payload in the place of Ethernet's frame
+check sequence."""
 
 from __future__ import annotations
 
