@@ -34,6 +34,17 @@ def with_checksum(frame: bytes) -> bytes:
     return frame[:-4] + zlib.crc32(frame[:-4]).to_bytes(4, "big")
 
 
+def recorder(frames: list[bytes], kind: str | None = None) -> LossRule:
+    """Return a loss rule that loses no frame, and adds those of a kind (None: all) to `frames`."""
+
+    def record(frame: bytes) -> bool:
+        if kind in (None, kind_of(frame)):
+            frames.append(frame)
+        return False
+
+    return record
+
+
 class EveryNth:
     """Loss rule: every n-th frame of a kind, as in Open-MX's own fault injection. lost: their number."""
 

@@ -220,7 +220,7 @@ def test_the_turn_of_an_endpoint_ends_when_it_is_unloaded() -> None:
     assert [packet.origin for packet in nic.take_packets()] == [5]
 
 
-def test_an_attempt_of_0_switches_loitering_off() -> None:
+def test_loitering_is_off_with_an_attempt_of_0() -> None:
     """Section "Endpoint scheduling": the NIC stays with an empty endpoint, since its host may write more."""
     for settings, origins in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
         nic = loaded_nic(settings)
@@ -244,7 +244,7 @@ def test_a_duplicated_packet_is_answered_again_and_not_delivered() -> None:
     assert nic.counter("duplicates") == 2
 
 
-def test_a_message_to_the_own_node_is_delivered_without_a_frame() -> None:
+def test_a_message_to_its_own_node_is_delivered_without_a_frame() -> None:
     nic = loaded_nic()
     nic.write(4, 0, 42)
     slot_offset = layout.SLOT_OFFSETS[0]

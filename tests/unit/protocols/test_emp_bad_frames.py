@@ -48,7 +48,7 @@ def test_garbage_is_dropped_and_counted(garbage: list[bytes]) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(VALID_FRAMES), st.integers(0, 8 * 60), st.booleans()), min_size=1, max_size=40)
 )
-def test_a_message_arrives_intact_despite_truncated_and_bad_frames(bad: list[tuple[bytes, int, bool]]) -> None:
+def test_a_message_arrives_intact_despite_truncated_and_corrupted_frames(bad: list[tuple[bytes, int, bool]]) -> None:
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(7000)
     receive = receiver.post_receive(0, 1, buffer)

@@ -182,7 +182,7 @@ def test_a_receive_that_waits_because_too_few_headers_are_kept_is_reported() -> 
     assert "tag 2" not in " ".join(wires.pending_work())
 
 
-def test_a_message_to_the_own_node_needs_no_frame() -> None:
+def test_a_message_to_its_own_node_needs_no_frame() -> None:
     wires, (node, _) = joined_nics()
     buffer = bytearray(10_000)
     receive = node.post_receive(0, 1, buffer)
@@ -193,7 +193,7 @@ def test_a_message_to_the_own_node_needs_no_frame() -> None:
     assert wires.take(0) == []
 
 
-def test_a_message_to_the_own_node_waits_for_its_receive() -> None:
+def test_a_message_to_its_own_node_waits_for_its_receive() -> None:
     wires, (node, _) = joined_nics()
     send = node.post_send(0, 1, b"me")
     assert not send.done
@@ -205,7 +205,7 @@ def test_a_message_to_the_own_node_waits_for_its_receive() -> None:
 
 
 def test_posting_in_completion_callbacks_does_not_nest() -> None:
-    """Each message to the own node is posted in the callback of the previous one."""
+    """Each message to its own node is posted in the callback of the previous one."""
     wires, (node, _) = joined_nics()
     remaining = 5000
 

@@ -226,7 +226,7 @@ def test_a_network_is_explored_periodically() -> None:
     assert network.tables[0].epoch == 1
 
 
-def test_a_probe_of_another_nic_with_the_own_number_is_counted() -> None:
+def test_a_probe_of_another_nic_with_its_number_is_counted() -> None:
     single = SingleMapper(5)
     other_probe = add_envelope(codec.pack_frame(BROADCAST, address(6), codec.KIND_PROBE, 5, 5, 1, 1, 0, 0, 0, 0), b"")
     single.mapper.receive(0, other_probe)

@@ -132,7 +132,7 @@ def test_the_crc_has_polynomial_7() -> None:
 
 
 @given(st.binary(min_size=16, max_size=60).map(lambda rest: rest[:14] + b"\0\5" + rest[14:]), st.integers(0, 1 << 20))
-def test_an_envelope_is_removed_and_one_damaged_bit_is_detected(frame: bytes, bit: int) -> None:
+def test_an_envelope_is_removed_and_a_flipped_bit_is_detected(frame: bytes, bit: int) -> None:
     assert remove_envelope(add_envelope(frame, b"")) == frame
     with pytest.raises(MalformedError, match="route"):
         remove_envelope(add_envelope(frame, b"\x81"))

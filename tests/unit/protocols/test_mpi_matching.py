@@ -142,7 +142,7 @@ def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> No
     assert bytes(buffer) == b"hel"
 
 
-def test_a_send_to_the_own_rank_completes_before_its_receive_is_posted_and_then_fills_it() -> None:
+def test_a_send_to_its_own_rank_completes_before_its_receive_is_posted_and_then_fills_it() -> None:
     matching = MatchingQueues()
     send = SendCompletion()
     data = bytearray(b"hello")

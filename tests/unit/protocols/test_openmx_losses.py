@@ -14,7 +14,7 @@ from protocols.openmx.mx_names import PULL_MAGIC, SEQNUM_MASK, Status
 from protocols.openmx.mx_requests import Request, Result
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.openmx_mutants import USED
-from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, EveryNth, kind_of, pattern
+from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, EveryNth, kind_of, pattern, recorder
 
 KINDS = ["CONNECT", "TINY", "SMALL", "MEDIUM", "RNDV", "PULL", "PULL_REPLY", "NOTIFY", "TRUC"]
 TICK = Settings().tick
@@ -148,13 +148,7 @@ def test_a_lost_acknowledgement_is_resent_for_the_resent_message() -> None:
 def test_a_late_acknowledgement_changes_nothing() -> None:
     pair = EndpointPair()
     late_frames: list[bytes] = []
-
-    def keep_copy(frame: bytes) -> bool:
-        if kind_of(frame) == "TRUC":
-            late_frames.append(frame)
-        return False
-
-    pair.is_lost = keep_copy
+    pair.is_lost = recorder(late_frames, "TRUC")
     for _ in range(8):
         pair.send(b"x")
         pair.deliver_frames()
@@ -337,7 +331,10 @@ def test_a_later_block_that_completes_first_requests_the_rest_of_the_first_block
             return False
         _, _, _, _, offset, *_ = codec.unpack_pull_reply(frame)
         index = offset // payload_size
-        return index in lost and not (lost.remove(index) if index in lost else None)
+        if index not in lost:
+            return False
+        lost.remove(index)
+        return True
 
     pair.is_lost = lose_frame
     buffer, request = pair.receive(size)
@@ -397,13 +394,7 @@ def test_a_repeated_connection_request_is_given_up_like_the_first() -> None:
 def test_late_replies_of_an_earlier_pull_with_the_same_number_are_dropped() -> None:
     pair = EndpointPair()
     late_frames: list[bytes] = []
-
-    def keep_copy(frame: bytes) -> bool:
-        if kind_of(frame) == "PULL_REPLY":
-            late_frames.append(frame)
-        return False
-
-    pair.is_lost = keep_copy
+    pair.is_lost = recorder(late_frames, "PULL_REPLY")
     numbers = pair.ends[1]._large._free_numbers  # the next pull has the same number, as if 64 were in progress
     del numbers[1:]
     buffer, request = pair.receive(40_000)
@@ -489,7 +480,7 @@ def test_pull_replies_may_be_copied_by_the_copy_engine() -> None:
 def test_a_late_duplicate_of_an_old_session_is_dropped() -> None:
     pair = EndpointPair()
     late_frames: list[bytes] = []
-    pair.is_lost = lambda frame: bool(late_frames.append(frame))  # type: ignore[func-returns-value]  # none is lost
+    pair.is_lost = recorder(late_frames)
     first, request = pair.receive(3)
     pair.send(b"old")
     pair.finish(request)
@@ -509,7 +500,7 @@ def test_a_late_duplicate_of_an_old_session_is_dropped() -> None:
 def test_a_late_request_of_an_old_connection_does_not_end_the_present_one() -> None:
     pair = EndpointPair()
     requests: list[bytes] = []
-    pair.is_lost = lambda frame: kind_of(frame) == "CONNECT" and bool(requests.append(frame))  # type: ignore[func-returns-value]
+    pair.is_lost = recorder(requests, "CONNECT")
     for _ in range(2):
         pair.ends[0].disconnect(pair.partners[0])
         pair.run(pair.ends[0].connect(1))
