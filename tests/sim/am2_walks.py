@@ -103,7 +103,7 @@ class _Hosts:
         self._stamp = 0
 
     def step(self) -> None:
-        number = self.card.number(self.rng.randrange(HOSTS), self.rng.randrange(ENDPOINTS))
+        number = self.card.endpoint_number(self.rng.randrange(HOSTS), self.rng.randrange(ENDPOINTS))
         if number not in self.created:
             self.created.add(number)
             self.card.create(number, load=False)
@@ -125,10 +125,10 @@ class _Hosts:
             self.card.load(number)
 
     def unload(self, number: int) -> None:
-        self.card.ring(number, layout.UNLOAD)
+        self.card.ring_doorbell(number, layout.UNLOAD)
 
     def release(self, number: int) -> None:
-        self.card.ring(number, layout.RELEASED)
+        self.card.ring_doorbell(number, layout.RELEASED)
 
     def send(self, number: int) -> None:
         slot = self.rng.randrange(layout.RING_SIZE)
@@ -138,9 +138,11 @@ class _Hosts:
     def arrive(self, number: int) -> None:
         channel = self.rng.randrange(8)
         self._stamp += 1
-        arrival = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
-        self._unanswered += [packet for packet in arrival if isinstance(packet, SentMessage)]
-        self._sequences[channel] += any(packet.kind == KIND_ACK for packet in arrival)
+        answers = self.card.receive_message(
+            number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp
+        )
+        self._unanswered += [packet for packet in answers if isinstance(packet, SentMessage)]
+        self._sequences[channel] += any(packet.kind == KIND_ACK for packet in answers)
 
     def wait(self, _number: int) -> None:
         self.card.elapse(self.rng.choice((0, 1, 1, 60)) * MILLISECOND)
@@ -148,7 +150,7 @@ class _Hosts:
     def destroy(self, number: int) -> None:
         self.created.discard(number)
         window = self.card.windows[self.card.host_of(number)]
-        self.card.ring(number, layout.DESTROY)
+        self.card.ring_doorbell(number, layout.DESTROY)
         if self.is_bound(number):
             window.bind(window.bound_endpoints.index(number), NO_ENDPOINT)
 

@@ -48,7 +48,7 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.placement import with_ranks
 from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, reduced_cases
 from tests.sim.unwrapped_errors import unwrapped
-from tests.unit.protocols.openmx_ledger import ANYONE, Ledger
+from tests.unit.protocols.openmx_ledger import ANY_SOURCE, Ledger
 
 TIMEOUT: Final = 60 * SECOND
 """Virtual time after the faults by which a case must have ended."""
@@ -141,7 +141,7 @@ class Run:
                 self.receive(self.endpoints[end], end, origin)
 
     def receive(self, opened_endpoint: Endpoint, end: int, origin: int) -> None:
-        expected = ANYONE if self.case.wild[end] else origin
+        expected = ANY_SOURCE if self.case.wild[end] else origin
         self.open_receives[end].append((origin, self.ledger.receive(opened_endpoint, end, expected)))
 
     # Faults

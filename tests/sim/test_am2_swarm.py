@@ -16,7 +16,7 @@ from testbed.controller.conformance.network_faults import SHAPES
 from tests.sim import am2_swarm, am2_swarm_cases, am2_walks
 from tests.sim.state_watch import coverage, with_rows
 from tests.unit.protocols.am2_mutants import MUTANTS
-from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.mutants import Mutant, find, search_repeatedly
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -74,10 +74,10 @@ def test_cases_of_am2_cover_their_features() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS if LONG else MUTANTS[1::2], ids=str)
 def test_the_swarm_of_am2_finds_the_mutant(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """Seeds are random in a long run; in CI they are fixed, and only every other mutant is searched for."""
+    """Seeds are random in a long run; in CI they are fixed, and only every other mutant is search_repeatedly for."""
     first = FIRST_OF_SEARCH + FIRST
     if LONG:
-        record_property("note", f"swarm of AM-II: {searched(mutant, am2_swarm.SWARM.trial, first, 1_000)}")
+        record_property("note", f"swarm of AM-II: {search_repeatedly(mutant, am2_swarm.SWARM.trial, first, 1_000)}")
     else:
         result = find(mutant, am2_swarm.SWARM.trial, first, 1_000)
         record_property(

@@ -19,7 +19,7 @@ from tests.sim import exhaustive
 from tests.sim.exhaustive import AM2, EMP, SUBJECTS
 from tests.unit.protocols.am2_mutants import MUTANTS as AM2_MUTANTS
 from tests.unit.protocols.emp_mutants import MUTANTS
-from tests.unit.protocols.mutants import Mutant, searched
+from tests.unit.protocols.mutants import Mutant, search_repeatedly
 
 FOUND_BY_FEW_MESSAGES = {
     "credit kept",
@@ -112,7 +112,9 @@ def test_schedules_of_few_transmissions_find_the_mutant(
     mutant: Mutant, record_property: Callable[[str, object], None]
 ) -> None:
     """The schedules are drawn, with random seeds in a long run; the exhaustive search includes them."""
-    search = searched(mutant, lambda seed: fate_schedules.run(*exhaustive.draw_schedule(seed, EMP)), FIRST, 1_000)
+    search = search_repeatedly(
+        mutant, lambda seed: fate_schedules.run(*exhaustive.draw_schedule(seed, EMP)), FIRST, 1_000
+    )
     record_property("note", f"exhaustive: {search}")
 
 
@@ -122,7 +124,9 @@ def test_schedules_of_few_transmissions_find_the_mutant(
     "mutant", [am2_mutant for am2_mutant in AM2_MUTANTS if am2_mutant.name in FOUND_BY_FEW_MESSAGES], ids=str
 )
 def test_schedules_of_am2_find_the_mutant(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    search = searched(mutant, lambda seed: fate_schedules.run(*exhaustive.draw_schedule(seed, AM2)), FIRST, 1_000)
+    search = search_repeatedly(
+        mutant, lambda seed: fate_schedules.run(*exhaustive.draw_schedule(seed, AM2)), FIRST, 1_000
+    )
     record_property("note", f"exhaustive: {search}")
 
 

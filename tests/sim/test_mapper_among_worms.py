@@ -11,7 +11,7 @@ from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
 from protocols.myrinet.mapper.settings import MILLISECOND, SECOND, Settings
 from testbed.fabric.myrinet.switch import SWALLOWED, TRUNCATED
 from tests.unit.fabric.myrinet_networks import MyrinetNetwork
-from tests.unit.protocols.mapper_networks import Cable, Myrinet, Place, address, fat_tree, random_network, ring, torus
+from tests.unit.protocols.mapper_networks import Cable, End, Myrinet, address, fat_tree, random_network, ring, torus
 
 SHAPES: dict[str, list[Cable]] = {
     "back to back": [((0, 0), (1, 0))],
@@ -22,7 +22,7 @@ SHAPES: dict[str, list[Cable]] = {
 }
 
 
-def wire_port(attachment: Place) -> tuple[str, int]:
+def wire_port(attachment: End) -> tuple[str, int]:
     """Return a port with the wire model's number: ports of switches count from 1, a NIC's is 0."""
     node, port = attachment
     return (f"n{node}", 0) if isinstance(node, int) else (node, port + 1)
@@ -75,7 +75,7 @@ def test_mappers_that_start_simultaneously_agree_on_the_map_despite_blocked_prob
     shape: str, record_property: Callable[[str, object], None]
 ) -> None:
     mappers = MapperRun(SHAPES[shape], Settings(stagger=1))
-    assert mappers.run(5 * SECOND, lambda: mappers.topology.mapped(mappers.topology.mappers))
+    assert mappers.run(5 * SECOND, lambda: mappers.topology.is_mapped(mappers.topology.mappers))
     assert not mappers.topology.deadlock()
     causes = Counter(cause for _, _, _, cause in mappers.net.dropped)
     lost_worms = causes[TRUNCATED] + causes[SWALLOWED]

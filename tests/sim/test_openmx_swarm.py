@@ -19,7 +19,7 @@ from testbed.spec.fault_models import Rule
 from tests.sim import openmx_swarm, openmx_swarm_cases
 from tests.sim.openmx_state_watch import watch_endpoints, watch_partners, watch_pulls
 from tests.sim.state_watch import coverage, label, with_rows
-from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.mutants import Mutant, find, search_repeatedly
 from tests.unit.protocols.openmx_mutants import MUTANTS, STEERING, WRAP
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
@@ -84,7 +84,7 @@ def test_the_swarm_of_openmx_finds_the_mutant(mutant: Mutant, record_property: C
     def trial(seed: int) -> Counter[str]:
         return openmx_swarm.run(openmx_swarm_cases.draw(seed), MUTANT_TIMEOUT)
 
-    search = (searched if LONG else find)(mutant, trial, FIRST_OF_SEARCH, 1_000)
+    search = (search_repeatedly if LONG else find)(mutant, trial, FIRST_OF_SEARCH, 1_000)
     record_property("note", f"swarm of Open-MX: {search}")
 
 

@@ -20,7 +20,7 @@ from testbed.spec.fault_models import Cpu, Crash, Impair
 from testbed.spec.scenario import Scenario
 from tests.sim import request_swarm
 from tests.unit.protocols.am2_mutants import NATIVE
-from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.mutants import Mutant, find, search_repeatedly
 from tests.unit.protocols.ssam_mutants import NATIVE as SSAM_MUTANTS
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
@@ -75,7 +75,7 @@ def test_the_swarm_of_requests_finds_the_mutant(
     """Seeds are random in a long run, which searches several times; in CI they are fixed, apart from the cases."""
     trial, first = request_swarm.SWARMS[protocol].trial, FIRST_OF_SEARCH + FIRST
     if LONG:
-        record_property("note", f"swarm of requests: {searched(mutant, trial, first, 1_000)}")
+        record_property("note", f"swarm of requests: {search_repeatedly(mutant, trial, first, 1_000)}")
     else:
         result = find(mutant, trial, first, 1_000)
         record_property("note", f"swarm of requests: {mutant}, after {result.cases} cases: {result.complaint}")

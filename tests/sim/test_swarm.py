@@ -22,7 +22,7 @@ from tests.sim.emp_state_watch import watch_messages
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import coverage, with_rows
 from tests.unit.protocols.emp_mutants import MUTANTS
-from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.mutants import Mutant, find, search_repeatedly
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -96,7 +96,7 @@ def test_cases_reach_the_intended_coverage() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_swarm_finds_the_mutant(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """The seeds differ from those of the cases, and are fresh in a long run."""
-    search = searched(
+    search = search_repeatedly(
         mutant, lambda seed: swarm.run(swarm.draw(seed), timeout=MUTANT_TIMEOUT), FIRST_FOR_MUTANTS, 1_000
     )
     record_property("note", f"swarm: {search}")

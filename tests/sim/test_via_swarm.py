@@ -19,7 +19,7 @@ from tests.sim import via_connection_swarm, via_swarm, via_verbs_swarm
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import coverage, label, with_rows
 from tests.sim.via_state_watch import watch_queues, watch_vis
-from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.mutants import Mutant, find, search_repeatedly
 from tests.unit.protocols.via_mutants import CONNECTION_MUTANTS, MPI_MUTANTS, VERBS_MUTANTS
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
@@ -98,7 +98,7 @@ def test_the_swarm_of_mpi_finds_the_mutant(mutant: Mutant, record_property: Call
     def trial(seed: int) -> Counter[str]:
         return via_swarm.run(via_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
 
-    search = (searched if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
+    search = (search_repeatedly if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
     record_property("note", f"swarm of VIA: {search}")
 
 
@@ -111,7 +111,7 @@ def test_the_swarm_of_vipl_calls_finds_the_mutant(
     def trial(seed: int) -> Counter[str]:
         return via_verbs_swarm.run(via_verbs_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
 
-    search = (searched if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
+    search = (search_repeatedly if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
     record_property("note", f"swarm of VIA: {search}")
 
 
@@ -124,5 +124,5 @@ def test_the_swarm_of_connections_finds_the_mutant(
     def trial(seed: int) -> Counter[str]:
         return via_connection_swarm.run(via_connection_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
 
-    search = (searched if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
+    search = (search_repeatedly if LONG else find)(mutant, trial, FIRST_FOR_MUTANTS, 200)
     record_property("note", f"swarm of VIA: {search}")

@@ -12,7 +12,7 @@ from scapy.packet import Packet, Raw, bind_layers, split_layers
 from protocols.myrinet.envelope import add_envelope
 from testbed.observe.format.fixed_layers import FixedLayers, UnfitError
 from testbed.observe.format.layers import format_by_scapy, format_layers, frame_modules
-from tests.unit.protocols.frame_strategies import PACKAGES, PER_STACK, drawn_frames, frames_of, on_a_link
+from tests.unit.protocols.frame_strategies import PACKAGES, PER_STACK, drawn_frames, frames_of, with_envelope
 
 STACKS = [(package, stack) for package in PACKAGES for stack in frames_of(package).STACKS]
 FIXED = FixedLayers({module.__name__ for module in frame_modules().values()})
@@ -26,7 +26,7 @@ def test_complete_frames_are_formatted_as_by_scapy_without_it(
     package: str, stack: str, data: st.DataObject, route: bytes, padding: bytes
 ) -> None:
     frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
-    raw = on_a_link(frame_drawn.layers, frame_drawn.raw + padding)
+    raw = with_envelope(frame_drawn.layers, frame_drawn.raw + padding)
     if raw != frame_drawn.raw + padding:  # it is Myrinet's
         raw = add_envelope(frame_drawn.raw + padding, route)
     assert FIXED.format(raw) == list(format_by_scapy(raw))
@@ -39,7 +39,7 @@ def test_malformed_frames_are_formatted_as_by_scapy(
     package: str, stack: str, data: st.DataObject, cut: int, flips: list[int]
 ) -> None:
     frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
-    frame = bytearray(on_a_link(frame_drawn.layers, frame_drawn.raw))
+    frame = bytearray(with_envelope(frame_drawn.layers, frame_drawn.raw))
     for bit in flips:
         frame[12 + (bit >> 3) % (len(frame) - 12)] ^= 1 << (bit & 7)
     for raw in (bytes(frame), bytes(frame[: max(14, len(frame) - cut)])):

@@ -1,4 +1,4 @@
-"""MPI's devices on AM-II without communicators, whose nodes restart and whose frames are dropped."""
+"""MPI devices on AM-II, used without communicators; nodes may restart, and frames be dropped."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class Nodes:
     def exchange(self, first: int, second: int) -> None:
         """Send a message from each node to the other, so that both know each other's session."""
         for source, destination in ((first, second), (second, first)):
-            receipt, buffer = self.receive(destination, source, 5, tag=99)
-            sent = self.send(source, destination, b"hello", tag=99)
+            receive, buffer = self.receive(destination, source, 5, tag=99)
+            send = self.send(source, destination, b"hello", tag=99)
             self.wires.elapse(SECOND)
-            assert sent.result().length == 5
-            assert receipt.result() == Envelope(source, 99, 5)
+            assert send.result().length == 5
+            assert receive.result() == Envelope(source, 99, 5)
             assert buffer == b"hello"
 
 
-def failure(completion: Completion[Envelope]) -> int:
+def error_class_of(completion: Completion[Envelope]) -> int:
     """Return the error class of a failed transfer."""
     with pytest.raises(MPIError) as raised:
         completion.result()

@@ -1,4 +1,4 @@
-"""AM-II with one mistake each, for searches that must find it: the swarm, and random floods of the endpoint scheduler."""
+"""AM-II with one mistake each, which searches must find: the swarm, and random floods of the endpoint scheduler."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from protocols.am2.receiver import Receiver
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.transport import Packet, PacketClass, ReceiveTable, SendRow, SendTable
+from tests.unit.protocols.am2_single_nic import read_entry
 from tests.unit.protocols.mutants import Mutant
 
 
@@ -46,8 +47,8 @@ def credit_kept(patch: pytest.MonkeyPatch) -> None:
     def return_without_credit(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
         credits_before = {destination: destination.credits for destination, _, _ in inbox._pending.values()}
         handle_nic_return(inbox, view, status, slot)
-        for destination, credit_count in credits_before.items():
-            destination.credits = credit_count
+        for destination, before in credits_before.items():
+            destination.credits = before
 
     patch.setattr(Inbox, "_handle_nic_return", return_without_credit)
 
@@ -111,10 +112,10 @@ def matched_by_name(patch: pytest.MonkeyPatch) -> None:
 
     def match_any_request(inbox: Inbox, view: memoryview) -> None:
         entry_offset = page.SLOT_OFFSETS[inbox._next_reply]
-        (_, status, node, *_, endpoint, _, tag, _, _, _) = page.READ_ENTRY(view, entry_offset)
-        if not status:
+        entry = read_entry(view, inbox._next_reply)
+        if not entry.status:
             for number, (destination, _, _) in inbox._pending.items():
-                if destination.key == (node, endpoint, tag):
+                if destination.key == (entry.node, entry.origin, entry.tag):
                     struct.pack_into("!I", view, entry_offset + page.MESSAGE_OFFSET + 16, number)
                     break
         handle_reply(inbox, view)
@@ -126,10 +127,10 @@ def two_ends(patch: pytest.MonkeyPatch) -> None:
     handle_nic_return = Inbox._handle_nic_return
 
     def return_replied_request(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
-        entry_offset = page.SLOT_OFFSETS[slot]
-        node, endpoint, tag, number = (page.READ_ENTRY(view, entry_offset)[field] for field in (2, 11, 12, 13))
+        entry = read_entry(view, slot)
         if slot < page.REPLIES:
-            inbox._pending.setdefault(number, (Destination(node, endpoint, tag, 0), 0, ()))
+            destination = Destination(entry.node, entry.endpoint, entry.tag, 0)
+            inbox._pending.setdefault(entry.message, (destination, 0, ()))
         handle_nic_return(inbox, view, status, slot)
 
     patch.setattr(Inbox, "_handle_nic_return", return_replied_request)
@@ -151,12 +152,11 @@ def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
     handle_reply = Inbox._handle_reply
 
     def reply_without_credit(inbox: Inbox, view: memoryview) -> None:
-        entry_offset = page.SLOT_OFFSETS[inbox._next_reply]
-        handler = view[entry_offset + page.MESSAGE_OFFSET + 2]
-        request = inbox._pending.get(page.READ_ENTRY(view, entry_offset)[13])
+        entry = read_entry(view, inbox._next_reply)
+        request = inbox._pending.get(entry.message)
         credits_before = 0 if request is None else request[0].credits
         handle_reply(inbox, view)
-        if not handler and request is not None:
+        if not entry.handler and request is not None:
             request[0].credits = credits_before
 
     patch.setattr(Inbox, "_handle_reply", reply_without_credit)
@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant("two ends", "a request that was replied to is returned as well", two_ends),
     Mutant("forgotten", "requests in flight to a restarting NIC are forgotten", forgotten),
     Mutant("empty reply", "a request without a reply does not restore its credit", no_empty_reply),
-    Mutant("let go", "the frame of a freed endpoint is reused before the NIC knows", freed_early),
+    Mutant("freed early", "the frame of a freed endpoint is reused before the NIC knows", freed_early),
     Mutant("in step", "NICs page in step, each without the endpoint that the other one sends to", in_step),
     Mutant("reply lost", "the notice that a reply was given up is ignored", reply_lost_in_silence),
 ]
@@ -240,19 +240,19 @@ def never_leaves(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EndpointScheduler, "take", never_end_a_turn)
 
 
-def not_behind_the_others(patch: pytest.MonkeyPatch) -> None:
+def first_again(patch: pytest.MonkeyPatch) -> None:
     take = EndpointScheduler.take
 
-    def first_again(scheduler: EndpointScheduler[str]) -> tuple[str, int]:
+    def take_another_turn(scheduler: EndpointScheduler[str]) -> tuple[str, int]:
         current = scheduler._current
         if current in scheduler.waiting_slots and not scheduler._remaining_attempts:
             scheduler._remaining_attempts = scheduler._attempts
         return take(scheduler)
 
-    patch.setattr(EndpointScheduler, "take", first_again)
+    patch.setattr(EndpointScheduler, "take", take_another_turn)
 
 
 SCHEDULER_MUTANTS = [
     Mutant("never leaves", "the scheduler does not leave an endpoint that has something to send", never_leaves),
-    Mutant("first again", "an endpoint whose turn has ended gets the next one, too", not_behind_the_others),
+    Mutant("first again", "an endpoint whose turn has ended gets the next one, too", first_again),
 ]

@@ -8,22 +8,22 @@ from protocols.am2.endpoint_scheduler import EndpointScheduler
 
 
 def run(seed: int, steps: int = 2_000) -> int:
-    """Return the longest wait, in packets of others. Raises AssertionError if it is more than (endpoints - 1) x 2^k."""
-    random = Random(seed)
-    attempts = 1 << random.randrange(5)
-    names = [f"endpoint {number}" for number in range(2 + random.randrange(6))]
-    flooding = set(random.sample(names, 1 + random.randrange(len(names))))
+    """Return the longest wait, in packets of other endpoints. Raises AssertionError if it exceeds a turn of each of them."""
+    rng = Random(seed)
+    attempts = 1 << rng.randrange(5)
+    names = [f"endpoint {number}" for number in range(2 + rng.randrange(6))]
+    flooding = set(rng.sample(names, 1 + rng.randrange(len(names))))
     scheduler: EndpointScheduler[str] = EndpointScheduler(attempts)
     waits: dict[str, int] = {}
     longest_wait = 0
     for step in range(steps):
         for name in names:
-            if name in flooding or random.random() < 0.05:
+            if name in flooding or rng.random() < 0.05:
                 scheduler.add(name, step)
                 waits.setdefault(name, 0)
         endpoint, slot = scheduler.take()
-        if random.random() < 0.5:
-            scheduler.put_back(endpoint, slot)  # a bulk message, of which a part is sent
+        if rng.random() < 0.5:
+            scheduler.put_back(endpoint, slot)  # a partly sent bulk message
         for name in waits:
             waits[name] += name != endpoint
         waits[endpoint] = 0

@@ -39,15 +39,15 @@ class Heap:
 
 @dataclass
 class Window:
-    """Region of a host: endpoint frames, the table of their endpoints, and the heap.
+    """Region that a host shares with the NIC: endpoint frames, the table of their endpoints, and the heap.
 
-    pages: endpoints that are in no frame, by number.
+    pages: backing pages of the non-resident endpoints, by number.
     """
 
     frames: int
     descriptors: bytearray
     heap: Heap
-    ring: OnDoorbell
+    ring_doorbell: OnDoorbell
     bound_endpoints: list[int] = field(default_factory=list)
     pages: dict[int, bytearray] = field(default_factory=dict)
 
@@ -69,22 +69,21 @@ class Window:
 
 
 class SharedNic(SingleNic):
-    """The NIC of node 0 with `hosts` processes. notifications: to all processes. host_notifications: the same notifications
-    with the slots of their hosts."""
+    """The NIC of node 0, shared by `hosts` processes. notifications: to all processes. host_notifications: those with the
+    slots of their hosts."""
 
     def __init__(self, settings: Settings | None = None, hosts: int = 2) -> None:
         super().__init__(settings)
-        own_settings = settings or Settings()
-        self.settings = own_settings
+        self.settings = settings or Settings()
         self.host_notifications: list[tuple[int, int, int]] = []
         self.windows: dict[int, Window] = {}
-        self.nic = Nic(Adapter(0, ADDRESSES), _Actions(self), own_settings)
-        self.firmware = self.nic.firmware
+        self.split_nic = Nic(Adapter(0, ADDRESSES), _Actions(self), self.settings)
+        self.firmware = self.split_nic.firmware
         self.introduce(1)
         for host in range(hosts):
             self.attach(host)
 
-    def number(self, host: int, endpoint: int = 0) -> int:
+    def endpoint_number(self, host: int, endpoint: int = 0) -> int:
         return host * self.settings.numbers_per_host + endpoint
 
     def host_of(self, endpoint: int) -> int:
@@ -95,25 +94,25 @@ class SharedNic(SingleNic):
     def attach(self, host: int) -> Window:
         frames = self.settings.frames
         descriptors, heap = bytearray(size_of(frames)), Heap()
-        ring = self.nic.attach(self.now, host, heap, memoryview(descriptors))
-        self.windows[host] = Window(frames, descriptors, heap, ring)
+        ring_doorbell = self.split_nic.attach(self.now, host, heap, memoryview(descriptors))
+        self.windows[host] = Window(frames, descriptors, heap, ring_doorbell)
         return self.windows[host]
 
     def detach(self, host: int) -> Window:
         """Detach a host process; return its window."""
         window = self.windows.pop(host)
-        self.nic.detach(self.now, host, 2)
+        self.split_nic.detach(self.now, host, 2)
         return window
 
-    def ring(self, endpoint: int, subject: int) -> None:
-        self.windows[self.host_of(endpoint)].ring(self.now, endpoint << layout.SUBJECT_BITS | subject)
+    def ring_doorbell(self, endpoint: int, subject: int) -> None:
+        self.windows[self.host_of(endpoint)].ring_doorbell(self.now, endpoint << layout.SUBJECT_BITS | subject)
 
     def create(self, endpoint: int, *, load: bool = True) -> None:
         window = self.windows[self.host_of(endpoint)]
         window.pages[endpoint] = page = bytearray(layout.SIZE)
         with memoryview(page) as view:
             layout.set_tag(view, TAG)
-        self.ring(endpoint, layout.CREATE)
+        self.ring_doorbell(endpoint, layout.CREATE)
         if load:
             self.load(endpoint)
 
@@ -122,7 +121,7 @@ class SharedNic(SingleNic):
         window = self.windows[self.host_of(endpoint)]
         window.bind(window.bound_endpoints.index(NO_ENDPOINT), endpoint)
         window.page(endpoint)[:] = window.pages[endpoint]
-        self.ring(endpoint, layout.LOAD)
+        self.ring_doorbell(endpoint, layout.LOAD)
 
     def copy_out(self, endpoint: int) -> None:
         """Copy the endpoint out of its frame, as its host does when the NIC has released it."""
@@ -141,25 +140,25 @@ class SharedNic(SingleNic):
 class _Actions:
     """`SharedActions` of the NIC."""
 
-    def __init__(self, card: SharedNic) -> None:
-        self._card = card
+    def __init__(self, nic: SharedNic) -> None:
+        self._nic = nic
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         return b"".join(segments)
 
     def send(self, frame: Buffer) -> None:
-        self._card.sent.append(bytes(frame))
+        self._nic.sent.append(bytes(frame))
 
-    def when_sent(self, _then: Callable[[int], object]) -> None:
+    def when_sent(self, _callback: Callable[[int], object]) -> None:
         raise AssertionError("frames leave at once")
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        self._card.sent.append(make())
+        self._nic.sent.append(make())
 
     def dma_write(self, target: memoryview, data: Buffer) -> None:
         target[:] = data
 
     def post_completion(self, host: int, index: int) -> None:
         notification = index >> layout.SUBJECT_BITS, index & layout.SUBJECT_MASK
-        self._card.host_notifications.append((host, *notification))
-        self._card.notifications.append(notification)
+        self._nic.host_notifications.append((host, *notification))
+        self._nic.notifications.append(notification)

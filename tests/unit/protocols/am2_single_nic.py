@@ -15,15 +15,26 @@ from protocols.core.firmware import Adapter, Buffer
 
 ADDRESSES = (b"\2\0\0\0\0\1", b"\2\0\0\0\0\2")
 TAG = 9
+"""Tag of all endpoints."""
 
-
-_CHANNEL = ("channel", "generation", "sequence", "stamp")
-_MESSAGE = (
-    "kind", "dst", "src", "reason", "source", "destination", "sender", "receiver", *_CHANNEL, "form", "flags", "handler",
-    "arguments", "origin", "endpoint", "tag", "message", "offset", "total", "payload",
+_CHANNEL_FIELDS = ("channel", "generation", "sequence", "stamp")
+_MESSAGE_FIELDS = (
+    "kind", "dst", "src", "reason", "source", "destination", "sender", "receiver", *_CHANNEL_FIELDS, "form", "flags",
+    "handler", "arguments", "origin", "endpoint", "tag", "message", "offset", "total", "payload",
 )  # fmt: skip
-"""Fields of `codec.unpack_message`, behind the kind."""
-_ANSWER = ("dst", "src", "kind", "reason", "source", "destination", "sender", "receiver", *_CHANNEL, "payload")
+"""Fields of `codec.unpack_message`, after the kind."""
+_ANSWER_FIELDS = (
+    "dst",
+    "src",
+    "kind",
+    "reason",
+    "source",
+    "destination",
+    "sender",
+    "receiver",
+    *_CHANNEL_FIELDS,
+    "payload",
+)
 """Fields of `codec.unpack_answer`."""
 
 
@@ -41,7 +52,7 @@ class SentMessage(NamedTuple):
 
 
 class SentAnswer(NamedTuple):
-    """Acknowledgement or refusal of a packet."""
+    """Acknowledgement (ACK) or refusal (NACK) of a packet."""
 
     kind: int
     reason: int
@@ -50,17 +61,47 @@ class SentAnswer(NamedTuple):
     sequence: int
     stamp: int
 
+    @property
+    def verdict(self) -> tuple[int, int]:
+        return self.kind, self.reason
+
+
+class Entry(NamedTuple):
+    """Entry of a page's slot, without arguments."""
+
+    owner: int
+    status: int
+    node: int
+    length: int
+    address: int
+    incarnation: int
+    form: int
+    flags: int
+    handler: int
+    arguments: int
+    origin: int
+    endpoint: int
+    tag: int
+    message: int
+    offset: int
+    total: int
+
+
+def read_entry(page: memoryview, slot: int) -> Entry:
+    return Entry(*layout.READ_ENTRY(page, layout.SLOT_OFFSETS[slot]))
+
 
 class SingleNic:
-    """The NIC of node 0. holds: until `leave`, the NIC reports that its frames have not left it. sent: frames.
-    notifications: completions and interrupts, (endpoint, subject). peer: known incarnation of node 1; 0: none."""
+    """The NIC of node 0. holds_frames: the NIC reports that its frames wait in it, until
+    `transmit_held_frames`. sent: frames. notifications: completions and interrupts, (endpoint, subject). peer: known
+    incarnation of node 1; 0: none."""
 
     def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
         nic_settings = settings or Settings()
         self.now = 0
         self.sent: list[bytes] = []
         self.notifications: list[tuple[int, int]] = []
-        self.holds = False
+        self.holds_frames = False
         self._callbacks: list[Callable[[int], object]] = []
         self.memory = NicMemory(nic_settings.frames)
         self.firmware = Firmware(Adapter(0, ADDRESSES, incarnation=incarnation), self, self.memory, nic_settings)
@@ -74,14 +115,14 @@ class SingleNic:
 
     def send(self, frame: Buffer) -> bool:
         self.sent.append(bytes(frame))
-        return self.holds
+        return self.holds_frames
 
     def when_sent(self, callback: Callable[[int], object]) -> None:
-        assert self.holds
+        assert self.holds_frames
         self._callbacks.append(callback)
 
-    def leave(self) -> None:
-        """Let all frames leave now."""
+    def transmit_held_frames(self) -> None:
+        """Report that all frames have left the NIC."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self.now)
@@ -99,14 +140,14 @@ class SingleNic:
 
     # The host.
 
-    def ring(self, endpoint: int, subject: int) -> None:
+    def ring_doorbell(self, endpoint: int, subject: int) -> None:
         self.firmware.on_doorbell(self.now, endpoint << layout.SUBJECT_BITS | subject)
 
     def create(self, endpoint: int, *, load: bool = True) -> None:
         page = memoryview(bytearray(layout.SIZE))
         layout.set_tag(page, TAG)
         self.memory.backing_pages[endpoint] = page
-        self.ring(endpoint, layout.CREATE)
+        self.ring_doorbell(endpoint, layout.CREATE)
         if load:
             self.load(endpoint)
             self.notifications.clear()
@@ -115,14 +156,14 @@ class SingleNic:
         frame = self.memory.bound_endpoints.index(NO_ENDPOINT)
         self.memory.bound_endpoints[frame] = endpoint
         self.memory.frames[frame][:] = self.memory.backing_pages[endpoint]
-        self.ring(endpoint, layout.LOAD)
+        self.ring_doorbell(endpoint, layout.LOAD)
 
     def page(self, endpoint: int) -> memoryview:
-        """Return an endpoint's frame."""
+        """Return a resident endpoint's frame."""
         return self.memory.frames[self.memory.bound_endpoints.index(endpoint)]
 
     def write(self, endpoint: int, slot: int = 0, *arguments: int, form: int = 0, data: int = 0) -> None:
-        """Write a message for endpoint 3 of node 1. data: number of bytes, from the beginning of its memory."""
+        """Write a message for endpoint 3 of node 1. data: number of bytes, from the beginning of the endpoint's region."""
         page = self.page(endpoint)
         total = data if form == codec.FORM_BULK else 0
         layout.WRITE_ENTRY[len(arguments)](
@@ -132,7 +173,7 @@ class SingleNic:
 
     def request(self, endpoint: int, slot: int = 0, *arguments: int, form: int = 0, data: int = 0) -> None:
         self.write(endpoint, slot, *arguments, form=form, data=data)
-        self.ring(endpoint, slot)
+        self.ring_doorbell(endpoint, slot)
 
     def owner(self, endpoint: int, slot: int) -> int:
         return self.page(endpoint)[layout.SLOT_OFFSETS[slot]]
@@ -144,10 +185,12 @@ class SingleNic:
         packets: list[SentMessage | SentAnswer] = []
         for frame in self.sent:
             if codec.kind_of(frame) == codec.KIND_MESSAGE:
-                values = dict(zip(_MESSAGE, (codec.KIND_MESSAGE, *codec.unpack_message(frame[:-1])), strict=True))
+                values = dict(
+                    zip(_MESSAGE_FIELDS, (codec.KIND_MESSAGE, *codec.unpack_message(frame[:-1])), strict=True)
+                )
                 packets.append(SentMessage(*[values[name] for name in SentMessage._fields]))
             else:
-                values = dict(zip(_ANSWER, codec.unpack_answer(frame[:-1]), strict=True))
+                values = dict(zip(_ANSWER_FIELDS, codec.unpack_answer(frame[:-1]), strict=True))
                 packets.append(SentAnswer(*[values[name] for name in SentAnswer._fields]))
         self.sent.clear()
         return packets
@@ -161,11 +204,11 @@ class SingleNic:
         """Receive the peer's answer to a message's packet. stamp: stamp of the answer; None: the packet's."""
         kind = codec.KIND_NACK if reason else codec.KIND_ACK
         prefix = frame_prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
-        stamp_sent = packet.stamp if stamp is None else stamp
-        answer_frame = build_answer(prefix, packet.channel, packet.generation, packet.sequence, stamp_sent, b"")
-        self.firmware.receive(self.now, answer_frame)
+        echoed_stamp = packet.stamp if stamp is None else stamp
+        frame = build_answer(prefix, packet.channel, packet.generation, packet.sequence, echoed_stamp, b"")
+        self.firmware.receive(self.now, frame)
 
-    def arrive(
+    def receive_message(
         self,
         endpoint: int,
         *arguments: int,

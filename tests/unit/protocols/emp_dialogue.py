@@ -1,4 +1,4 @@
-"""EMP's frames in words, so that a test reads as a dialogue, and NICs that exchange them."""
+"""Descriptions of EMP's frames, so that a test reads as a dialogue, hand-made frames, and NICs that exchange them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from protocols.emp.settings import Settings
 from tests.unit.protocols.list_wires import Wires
 
 TIMEOUT = Settings().timeout
-
-
+FULL_PAYLOAD = 1500 - 28
+"""Bytes of data of a full frame."""
+FIRST_PAYLOAD = FULL_PAYLOAD - 16
+"""Bytes of data of a full first frame, which has the message's header."""
 TIME_AS_INCARNATION = 700_000
-"""An incarnation in a cluster whose incarnations are times."""
+"""Incarnation of a cluster whose incarnations are times."""
 
 
 def joined_nics(
@@ -29,12 +31,12 @@ def joined_nics(
 
 
 def hosts(wires: Wires) -> list[Endpoint]:
-    hosts_attached = [agent.host for agent in wires.agents]
-    assert all(isinstance(host, Endpoint) for host in hosts_attached)
-    return hosts_attached  # type: ignore[return-value]  # as asserted
+    libraries = [agent.host for agent in wires.agents]
+    assert all(isinstance(host, Endpoint) for host in libraries)
+    return libraries  # type: ignore[return-value]  # as asserted
 
 
-def total_counters(wires: Wires, number: int, name: str) -> int:
+def counter_of(wires: Wires, number: int, name: str) -> int:
     return wires.agents[number].firmware.counter_values()[name]
 
 
@@ -42,26 +44,27 @@ DROPPED = (
     "malformed", "corrupt", "strangers", "stale", "unknown", "early", "unmatched", "held_full", "duplicates",
     "late_acknowledgements", "wrong_acknowledgements",
 )  # fmt: skip
-TAKEN = ("data_stored", "acknowledgements_received")
+ACCEPTED = ("data_stored", "acknowledgements_received")
 
 
-def total_frames_accounted(wires: Wires, number: int) -> int:
-    """Return the number of frames in counters of known fates."""
-    return sum(total_counters(wires, number, name) for name in DROPPED + TAKEN)
+def accounted_frames(wires: Wires, number: int) -> int:
+    """Return the number of received frames that were accepted, or dropped for a counted reason."""
+    return sum(counter_of(wires, number, name) for name in DROPPED + ACCEPTED)
 
 
 def dialogue(frames: Iterable[bytes]) -> list[str]:
     """Describe each frame: "header 3" (of message 3), "data 3.1" (its frame 1), "ack 3.2" (of its frame 2), "restarted 3.0"
     (frame 0 was for an earlier incarnation)."""
     lines = []
-    for raw in frames:
-        kind = codec.type_of(raw)
+    for frame in frames:
+        kind = codec.type_of(frame)
         if kind == codec.TYPE_MESSAGE:
-            lines.append(f"header {codec.unpack_message(raw)[6]}")
+            _, _, _, _, _, _, message, *_ = codec.unpack_message(frame)
+            lines.append(f"header {message}")
             continue
-        _, _, _, _, _, _, _, message, frame, status, _ = codec.unpack_frame(raw)
+        _, _, _, _, _, _, _, message, number, status, _ = codec.unpack_frame(frame)
         kind_name = "data" if kind == codec.TYPE_DATA else "ack" if status == codec.STATUS_OK else "restarted"
-        lines.append(f"{kind_name} {message}.{frame}")
+        lines.append(f"{kind_name} {message}.{number}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""EMP with one mistake each, for searches that must find it: random schedules, the swarm, exhaustive schedules."""
+"""EMP with one mistake each, which searches must find: random schedules, the swarm, exhaustive schedules."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ MUTANTS = [
         cumulative_acknowledgements,
     ),
     Mutant(
-        "never parked", "messages that nobody receives keep the window from those behind them", never_parked
+        "never parked", "messages that nobody receives keep the window from later ones", never_parked
     ),
     Mutant("counted twice", "a resent frame of an older collection counts as a newer one", collection_counted_twice),
     Mutant("out of order", "a header is admitted though one before it is missing", admitted_out_of_order),
@@ -117,7 +117,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 CHANGED_UNIT = Mutant(
-    "the present unit",
+    "current unit",
     "an acknowledgement is counted in the unit set since its message began",
     acknowledged_in_current_unit,
 )

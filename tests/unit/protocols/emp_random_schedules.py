@@ -25,32 +25,32 @@ LIBRARY = Library(ANY_SOURCE, ANY_TAG, truncated)
 
 
 class ChangingUnits(Schedule):
-    """Hosts change the frames of a collection while messages are in flight. changes: number of changes that an end made
-    while it had sends in progress; units: drawn apart, so that the other draws are those of a schedule without."""
+    """Schedule whose hosts change the frames per collection. changes: number of changes by hosts with sends in progress. The
+    changes are drawn from a generator of their own, so that all other draws are those of the plain schedule."""
 
     def __init__(self, seed: int, settings: Settings, sizes: Sequence[int], count: int, mtu: int) -> None:
         super().__init__(seed, plug(settings), LIBRARY, sizes, count, mtu)
         self.changes = 0
         self._units = Random(f"units {seed}")
 
-    def _go_on(self) -> bool:
-        is_going_on = super()._go_on()
-        if is_going_on and self._units.random() < 0.2:
+    def _step(self) -> bool:
+        has_events = super()._step()
+        if has_events and self._units.random() < 0.2:
             host = self._units.choice([agent.host for agent in self.wires.agents])
             assert isinstance(host, Endpoint)
             try:
                 assert host.post_unit(self._units.choice([1, 2, 3, 4, 7])).done
             except DescriptorsExhaustedError:
-                return is_going_on
+                return has_events
             self.changes += any(not send.done and message.source == host.number for message, send in self._sends)
-        return is_going_on
+        return has_events
 
 
 def schedule(seed: int) -> Schedule:
-    """The case of a seed."""
-    random = Random(f"EMP {seed}")
-    settings = Settings(unit=random.choice([1, 2, 3, 7]), window=random.choice([1, 2, 16]))
-    mtu = random.choice([100, 1500, 9000])
+    """Return the schedule of a seed."""
+    rng = Random(f"EMP {seed}")
+    settings = Settings(unit=rng.choice([1, 2, 3, 7]), window=rng.choice([1, 2, 16]))
+    mtu = rng.choice([100, 1500, 9000])
     full_payload = mtu - 28
     edges = [
         0,
@@ -63,15 +63,15 @@ def schedule(seed: int) -> Schedule:
         7 * 4096,
         7 * 4096 + 1,
     ]
-    sizes = [1, 4, *random.sample(edges, 3)]
-    count = random.choice([2, 2, 3, 5])
-    if random.random() < 0.5:
+    sizes = [1, 4, *rng.sample(edges, 3)]
+    count = rng.choice([2, 2, 3, 5])
+    if rng.random() < 0.5:
         return ChangingUnits(seed, settings, sizes, count, mtu)
     return Schedule(seed, plug(settings), LIBRARY, sizes, count, mtu)
 
 
 def run(seed: int) -> Schedule:
-    """Run the case of a seed to its end. Raises AssertionError for a violation; a failed transfer is one, too."""
+    """Run the schedule of a seed. Raises AssertionError for a violation; a failed transfer is one, too."""
     case = schedule(seed)
     try:
         case.run()

@@ -30,8 +30,8 @@ PER_STACK = settings(max_examples=settings().max_examples // 4)
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Frame with the arguments of its codec, and as Scapy's packet of these layers."""
+class DrawnFrame:
+    """Frame as arguments of its codec, and as Scapy's packet of its layers."""
 
     arguments: tuple[int | bytes, ...]
     payload: bytes
@@ -40,13 +40,13 @@ class Drawn:
 
     @property
     def raw(self) -> bytes:
-        """Bytes of the frame without the trailing fields that change on the way."""
+        """Bytes of the frame without the trailing fields that switches change."""
         raw_bytes = bytes(self.packet)
         return raw_bytes[: len(raw_bytes) - trailing(self.layers)]
 
     @property
     def headers(self) -> int:
-        """Bytes of the headers, behind which the payload begins."""
+        """Bytes of the headers, after which the payload begins."""
         fields = [field for layer in self.layers for field in layer.fields_desc if not isinstance(field, MutableField)]
         return int(sum([field.sz for field in fields]))
 
@@ -56,13 +56,13 @@ def frames_of(package: str) -> ModuleType:
 
 
 def lengths_of(module: ModuleType) -> tuple[str, ...]:
-    """Return the names of the fields for the bytes of payload."""
+    """Return the names of the length fields."""
     lengths: str | tuple[str, ...] = getattr(module, "LENGTH", ())
     return (lengths,) if isinstance(lengths, str) else lengths
 
 
-def on_a_link(layers: tuple[type[Packet], ...], raw: bytes) -> bytes:
-    """A frame of a codec's as Scapy's layers have it."""
+def with_envelope(layers: tuple[type[Packet], ...], raw: bytes) -> bytes:
+    """Return a frame of a codec as it is on a link, where Scapy dissects it."""
     return add_envelope(raw, b"") if trailing(layers) else raw
 
 
@@ -75,29 +75,29 @@ def binding(lower: type[Packet], upper: type[Packet]) -> dict[str, int]:
     return next(values for values, layer in lower.payload_guess if layer is upper)
 
 
-def bound(layer: type[Packet], field: object) -> set[int]:
+def values_of_upper_layers(layer: type[Packet], field: object) -> set[int]:
     """Return the values of a field that announce a further layer."""
     return {values[field.name] for values, _ in layer.payload_guess if field.name in values}
 
 
-def possible(layer: type[Packet], field: object) -> list[int]:
-    """The values of an enumeration in a layer that nothing is bound above; empty if it is none."""
-    return [value for value in getattr(field, "i2s", None) or () if value not in bound(layer, field)]
+def enum_values(layer: type[Packet], field: object) -> list[int]:
+    """Return the values of an enumeration that announce no further layer; empty for other fields."""
+    return [value for value in getattr(field, "i2s", None) or () if value not in values_of_upper_layers(layer, field)]
 
 
 def field_values(layer: type[Packet], field: object) -> st.SearchStrategy[int | bytes]:
     if isinstance(field, MACField):
         return st.binary(min_size=6, max_size=6)
-    if values := possible(layer, field):
+    if values := enum_values(layer, field):
         return st.sampled_from(values)
     bits = field.size if hasattr(field, "size") else 8 * field.sz
     numbers = st.sampled_from([0, 1, (1 << bits) - 1]) | st.integers(0, (1 << bits) - 1)
-    return numbers.filter(lambda number: number not in bound(layer, field))
+    return numbers.filter(lambda number: number not in values_of_upper_layers(layer, field))
 
 
 @st.composite
-def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, max_payload: int = 200) -> Drawn:
-    """max_payload: bytes of payload."""
+def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, max_payload: int = 200) -> DrawnFrame:
+    """Draw a frame of a stack. max_payload: bytes of payload."""
     layers = module.STACKS[stack]
     computed_fields = {*lengths_of(module), getattr(module, "CHECK", None)}
     arguments: list[int | bytes] = []
@@ -114,17 +114,17 @@ def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, max_payload: i
                 continue
             value = draw(field_values(layer, field))
             values[field.name] = value.hex(":") if isinstance(value, bytes) else value
-            if len(possible(layer, field)) != 1:
+            if len(enum_values(layer, field)) != 1:
                 arguments.append(value)
         headers.append(layer(**values))
-    has_none = issubclass(layers[-1], SizedLayer) and not layers[-1].payload_size
-    payload = b"" if has_none else draw(st.binary(max_size=max_payload))
+    has_no_payload = issubclass(layers[-1], SizedLayer) and not layers[-1].payload_size
+    payload = b"" if has_no_payload else draw(st.binary(max_size=max_payload))
     packet = reduce(truediv, [*headers, Raw(payload)] if payload else headers)
-    return Drawn(tuple(arguments), payload, packet, layers)
+    return DrawnFrame(tuple(arguments), payload, packet, layers)
 
 
-def dissected(layers: tuple[type[Packet], ...], packet: Packet) -> list[dict[str, int | bytes]]:
-    """The fields of each layer, as numbers and bytes; then the payload, without what fills up the frame."""
+def dissect(layers: tuple[type[Packet], ...], packet: Packet) -> list[dict[str, int | bytes]]:
+    """Return the fields of each layer, as numbers and bytes; then the payload, without padding."""
     fields: list[dict[str, int | bytes]] = []
     for layer in layers:
         assert type(packet) is layer

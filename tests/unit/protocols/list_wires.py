@@ -8,30 +8,30 @@ from protocols.core.firmware import FIRST, Adapter, Agent, Buffer, Plug
 
 
 class ListNic:
-    """Surroundings that do everything at once; frames sent pile up in `sent`. holds: until `leave`, the NIC says that its
-    frames have not left it."""
+    """NIC whose actions are carried out at once; `sent` has the frames that were sent. holds_frames: frames wait in the NIC
+    until `transmit_held_frames`."""
 
     def __init__(self, wires: Wires) -> None:
         self._wires = wires
         self.sent: list[bytes] = []
         self.agent: Agent | None = None
-        self.holds = False
-        self._then: list[Callable[[int], object]] = []
+        self.holds_frames = False
+        self._callbacks: list[Callable[[int], object]] = []
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         return b"".join(segments)
 
     def send(self, frame: Buffer) -> bool:
         self.sent.append(bytes(frame))
-        return self.holds
+        return self.holds_frames
 
     def when_sent(self, callback: Callable[[int], object]) -> None:
-        assert self.holds
-        self._then.append(callback)
+        assert self.holds_frames
+        self._callbacks.append(callback)
 
-    def leave(self) -> None:
-        """All frames leave now."""
-        callbacks, self._then = self._then, []
+    def transmit_held_frames(self) -> None:
+        """Report that all frames have left the NIC."""
+        callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self._wires.now)
 
@@ -56,8 +56,8 @@ class ListNic:
 
 
 class Wires:
-    """NICs on lists for wires, with one clock that only a test advances. incarnation: the first of each NIC. hosts, names:
-    see `Adapter`."""
+    """NICs, the lists that join them, and a clock that only a test advances. incarnation: the first one of each NIC. hosts,
+    names: see `Adapter`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Wires:
         self.agents[number] = self._build(number)
 
     def take(self, number: int) -> list[bytes]:
-        """Take the frames that a NIC has sent off its wire."""
+        """Remove and return the frames that a NIC has sent."""
         frames, self.nics[number].sent = self.nics[number].sent, []
         return frames
 
@@ -137,10 +137,10 @@ class Wires:
 
     def tick(self) -> bool:
         """Advance to the next deadline and run its timers; return False if there is none."""
-        first = self.deadline
-        if first is None:
+        next_deadline = self.deadline
+        if next_deadline is None:
             return False
-        self.now = max(self.now, first)
+        self.now = max(self.now, next_deadline)
         for agent in self.agents:
             deadline = agent.firmware.deadline
             if deadline is not None and deadline <= self.now:

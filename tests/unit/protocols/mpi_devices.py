@@ -1,5 +1,5 @@
-"""MPI's ranks on every kind of device: EMP, whose NICs match; AM-II, whose NICs do not; and one whose messages are
-frames."""
+"""MPI ranks on every kind of device: EMP, whose NICs match messages; AM-II, VIA and Open-MX, whose NICs do not; and one
+without a NIC."""
 
 from __future__ import annotations
 
@@ -16,13 +16,22 @@ from protocols.openmx import host as openmx
 from protocols.via import host as via
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.list_wires import Wires
-from tests.unit.protocols.nicless_endpoints import by_library
+from tests.unit.protocols.nicless_endpoints import LibraryRanks
 
 RanksOf = Callable[..., Ranks]
-"""Constructor of a number of ranks; mtu: MTU of their links."""
+"""Constructor of ranks. Arguments: their number; mtu: MTU of their links."""
 
 
-class Am2Ranks(Ranks):
+class SettlingRanks(Ranks):
+    """Ranks whose NICs acknowledge messages some time after the programs have ended."""
+
+    def is_idle(self) -> bool:
+        """Let the acknowledgements that no program awaits arrive; return whether all ranks are idle."""
+        self.wires.elapse(10 * SECOND)
+        return super().is_idle()
+
+
+class Am2Ranks(SettlingRanks):
     """Ranks on AM-II's NICs."""
 
     def __init__(self, count: int = 2, settings: Settings | None = None, mtu: int = 1500) -> None:
@@ -30,13 +39,8 @@ class Am2Ranks(Ranks):
         self.devices = [am2.device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
         self.world = self.communicators(0)
 
-    def is_idle(self) -> bool:
-        """Let the answers that no program awaits arrive; return whether all ranks are idle."""
-        self.wires.elapse(10 * SECOND)
-        return super().is_idle()
 
-
-class ViaRanks(Ranks):
+class ViaRanks(SettlingRanks):
     """Ranks on VIA's NICs."""
 
     def __init__(self, count: int = 2, settings: via.Settings | None = None, mtu: int = 1500) -> None:
@@ -44,26 +48,18 @@ class ViaRanks(Ranks):
         self.devices = [via_device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
         self.world = self.communicators(0)
 
-    def is_idle(self) -> bool:
-        """Let the acknowledgements that no program awaits arrive; return whether all ranks are idle."""
-        self.wires.elapse(10 * SECOND)
-        return super().is_idle()
 
-
-class OpenMxRanks(Ranks):
-    """Ranks on Open-MX's NICs, whose library matches."""
+class OpenMxRanks(SettlingRanks):
+    """Ranks on Open-MX's NICs; its library matches messages."""
 
     def __init__(self, count: int = 2, settings: openmx.Settings | None = None, mtu: int = 1500) -> None:
         self.wires = Wires(openmx.plug(settings), count, mtu)
         self.devices = [openmx_device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
         self.world = self.communicators(0)
 
-    def is_idle(self) -> bool:
-        """Let the acknowledgements that no program awaits arrive; return whether all ranks are idle."""
-        self.wires.elapse(10 * SECOND)
-        return super().is_idle()
-
 
 on_every_device = pytest.mark.parametrize(
-    "ranks_of", [Ranks, Am2Ranks, ViaRanks, OpenMxRanks, by_library], ids=["emp", "am2", "via", "openmx", "by library"]
+    "ranks_of",
+    [Ranks, Am2Ranks, ViaRanks, OpenMxRanks, LibraryRanks],
+    ids=["emp", "am2", "via", "openmx", "by library"],
 )

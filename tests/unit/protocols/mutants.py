@@ -1,6 +1,6 @@
 """Mutants: a protocol with one mistake, patched in during a test, which a search must find.
 
-A search that finds nothing proves something only if it finds a mistake that is there.
+A search that finds nothing is evidence only if it finds a mistake that is known to be there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ SEARCHES = 5 if os.environ.get("TESTBED_LONG") else 2
 
 @dataclass(frozen=True)
 class Mutant:
-    """name: short, as a test's. mistake: in a sentence. put_in: replaces functions of the protocol by ones that make it."""
+    """name: a short one, for the test's id. mistake: in a sentence. apply: patches the protocol so that it makes the
+    mistake."""
 
     name: str
     mistake: str
@@ -30,7 +31,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Found:
-    """cases: how many were tried. seed: seed of the failing one. complaint: its error."""
+    """Failing case. cases: number of cases tried. complaint: the first line of its error."""
 
     cases: int
     seed: int
@@ -46,11 +47,11 @@ class SearchResult:
 
     @property
     def median(self) -> float:
-        """Cases until it is found."""
-        return median(discovery.cases for discovery in self.finds)
+        """Median number of cases until the mistake is found."""
+        return median(find.cases for find in self.finds)
 
     def __str__(self) -> str:
-        counts, first = [discovery.cases for discovery in self.finds], self.finds[0]
+        counts, first = [find.cases for find in self.finds], self.finds[0]
         return (
             f"{self.mutant} ({self.mutant.mistake}): found within {self.median:g} cases ({min(counts)} to {max(counts)}), "
             f"as by seed {first.seed}: {first.complaint}"
@@ -60,15 +61,15 @@ class SearchResult:
 def find(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> Found:
     """Try seeds until one shows the mistake.
 
-    AssertionError if `max_cases` seeds show nothing, or if the case fails without the mistake too. trial: raises
-    AssertionError where the protocol is wrong.
+    AssertionError if `max_cases` seeds show nothing, or if the case fails without the mistake too. trial: runs
+    the case of a seed, and raises AssertionError for a violation.
     """
-    result = _found(mutant, trial, first_seed, max_cases)
+    result = _first_found(mutant, trial, first_seed, max_cases)
     trial(result.seed)
     return result
 
 
-def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> Found:
+def _first_found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> Found:
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
         for cases, seed in enumerate(range(first_seed, first_seed + max_cases), 1):
@@ -79,7 +80,7 @@ def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_
     raise AssertionError(f"{max_cases} cases from seed {first_seed} on do not find that {mutant.mistake}")
 
 
-def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> SearchResult:
+def search_repeatedly(mutant: Mutant, trial: Callable[[int], object], first_seed: int, max_cases: int) -> SearchResult:
     """Repeat the search SEARCHES times, each with `max_cases` other seeds."""
     return SearchResult(
         mutant, tuple([find(mutant, trial, first_seed + search * max_cases, max_cases) for search in range(SEARCHES)])

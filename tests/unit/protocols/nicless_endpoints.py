@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
@@ -15,15 +15,15 @@ from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.list_wires import Wires
 
 
-class Post:
-    """Firmware and host library in one: a frame is a message. A send completes when its frame is sent."""
+class FrameAgent:
+    """Firmware and host library in one. Each message is a frame; a send completes when its frame is sent."""
 
     deadline = None
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
         self.adapter = adapter
         self.nic = nic
-        self.endpoint = PostEndpoint(self)
+        self.endpoint = FrameEndpoint(self)
 
     def receive(self, now: int, frame: bytes) -> None:
         source, context, tag = frame[12], int.from_bytes(frame[13:15], "big"), int.from_bytes(frame[15:19], "big")
@@ -46,43 +46,42 @@ class Post:
         return {}
 
 
-class PostEndpoint(SoftwareMatchingEndpoint):
+class FrameEndpoint(SoftwareMatchingEndpoint):
+    """Endpoint that sends each message in one frame."""
+
     contexts, max_tag, max_message_size = 256, (1 << 24) - 1, 1 << 20
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, agent: FrameAgent) -> None:
         super().__init__()
-        self._post = post
-        self.rank = post.adapter.number
-        self.size = len(post.adapter.addresses)
+        self._agent = agent
+        self.rank = agent.adapter.number
+        self.size = len(agent.adapter.addresses)
 
     def send(
         self, destination: int, context: int, tag: int, data: memoryview, completion: Completion[Envelope]
     ) -> bool:
-        adapter = self._post.adapter
-        head = bytes([adapter.number]) + context.to_bytes(2, "big") + tag.to_bytes(4, "big")
-        self._post.nic.send(adapter.addresses[destination] + adapter.address + head + bytes(data))
+        adapter = self._agent.adapter
+        header = bytes([adapter.number]) + context.to_bytes(2, "big") + tag.to_bytes(4, "big")
+        self._agent.nic.send(adapter.addresses[destination] + adapter.address + header + bytes(data))
         completion.complete(Envelope(destination, tag, len(data)))
         return True
 
 
-def _post(adapter: Adapter, nic: Nic) -> Agent:
-    post = Post(adapter, nic)
-    return Agent(post, post)
+def _plug(adapter: Adapter, nic: Nic) -> Agent:
+    agent = FrameAgent(adapter, nic)
+    return Agent(agent, agent)
 
 
 class LibraryRanks(Ranks):
-    """Ranks whose messages the library matches."""
+    """Ranks on endpoints without a NIC, whose messages the library matches."""
 
     def __init__(self, count: int = 2, mtu: int = 1500) -> None:
-        self.wires = Wires(_post, count, mtu)
+        self.wires = Wires(_plug, count, mtu)
         self.devices = [Device(agent.host.endpoint) for agent in self.wires.agents]  # type: ignore[attr-defined]
         self.world = self.communicators(0)
 
 
-by_library: Callable[..., Ranks] = LibraryRanks
-
-
-class DescriptorsOnly:
+class DescriptorEndpoint:
     """Endpoint whose receives end only when they are cancelled.
 
     unexpected: messages that probes find, as (source, context, tag, length).

@@ -1,4 +1,4 @@
-"""Open-MX's commands for its driver, with any fields."""
+"""Commands for Open-MX's driver, with arbitrary fields."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 from protocols.openmx.endpoint_memory import Command, Op
 
 OPS: Final = range(Op.OPEN, Op.CLOSE_PULL + 1)
-"""All commands."""
+"""Codes of all commands."""
 
 
 def command(op: int, endpoint: int = 0, **fields: int) -> Command:
     """Make a command. fields: further attributes of `Command`."""
-    made = Command(op, endpoint)
+    result = Command(op, endpoint)
     for name, value in fields.items():
-        setattr(made, name, value)
-    return made
+        setattr(result, name, value)
+    return result

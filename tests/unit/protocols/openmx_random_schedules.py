@@ -1,7 +1,7 @@
-"""Random schedules of Open-MX on list wires: several endpoints a node, frames lost, repeated, late and out of order,
+"""Random schedules of Open-MX on list wires: several endpoints a node, frames lost, duplicated, late and out of order,
 reconnections, and restarts of nodes.
 
-What must be true of the messages is `openmx_ledger`'s; and when frames are lost no more, everything ends.
+The messages must keep the invariants of `openmx_ledger`, and once the wires are healed, everything must complete.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from protocols.openmx.settings import Settings
 from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.openmx_ledger import Direction, Ledger
 
-LARGEST = 40_000
-SIZES = (8, 8, 8, 33, 100, 129, 2_000, 5_000, 33_000, LARGEST)
+MAX_SIZE = 40_000
+SIZES = (8, 8, 8, 33, 100, 129, 2_000, 5_000, 33_000, MAX_SIZE)
 STEPS = 400
-TIMEOUT = 4_000
-"""Deadlines within which everything ends when frames are lost no more."""
-YOUNG = 2
-"""Maximum number of connections since a frame was sent after which it may be repeated: sequence numbers distinguish four
-sessions."""
+MAX_DEADLINES = 4_000
+"""Deadlines within which everything completes once the wires are healed."""
+MAX_AGE = 2
+"""Connections since a frame was sent up to which it may be repeated: sequence numbers distinguish four sessions."""
 
 
-class Late(NamedTuple):
+class SentFrame(NamedTuple):
     """A frame that may be repeated. connections: number of connections when it was sent."""
 
     frame: bytes
@@ -36,37 +35,38 @@ class Late(NamedTuple):
 
 
 class Schedule:
-    """One run. is_calm: connections end only at the schedule's end, and no node restarts."""
+    """Schedule of a seed. is_calm: connections end only at the schedule's end, and no node restarts."""
 
     def __init__(self, seed: int) -> None:
-        chance = self.rng = random.Random(seed)
+        rng = self.rng = random.Random(seed)
         self.is_calm = bool(seed % 2)
         self.restarts = not self.is_calm and seed % 4 == 0
-        self.per_node = chance.choice((1, 1, 2))
+        self.endpoints_per_node = rng.choice((1, 1, 2))
         settings = Settings(
             tick=1_000_000,
-            resend=chance.choice((2, 8)),
+            resend=rng.choice((2, 8)),
             resends=0 if self.is_calm else 30,
-            acknowledge=chance.choice((1, 4)),
-            zombies=chance.choice((0, 2, 512)),
-            unacked=chance.choice((2, 40, 8_191)),
+            acknowledge=rng.choice((1, 4)),
+            zombies=rng.choice((0, 2, 512)),
+            unacked=rng.choice((2, 40, 8_191)),
             pull_timeout=5_000_000,
-            entries=chance.choice((32, 1_024)),
+            entries=rng.choice((32, 1_024)),
         )
         self.wires = Wires(plug(settings), 2)
         self.ends: list[Endpoint] = [
-            self.library(end // self.per_node).open_endpoint(end % self.per_node) for end in range(2 * self.per_node)
+            self.library(end // self.endpoints_per_node).open_endpoint(end % self.endpoints_per_node)
+            for end in range(2 * self.endpoints_per_node)
         ]
         self.incarnations = [0] * len(self.ends)
-        self.air: deque[bytes] = deque()
-        self.old: deque[Late] = deque(maxlen=80)
-        self.ledger = Ledger(LARGEST)
+        self.in_flight: deque[bytes] = deque()
+        self.sent_frames: deque[SentFrame] = deque(maxlen=80)
+        self.ledger = Ledger(MAX_SIZE)
 
     def library(self, node: int) -> Library:
         return cast(Library, self.wires.agents[node].host)
 
     def run(self) -> None:
-        """Run it. AssertionError for what is wrong."""
+        """Run the schedule. Raises AssertionError for a violation."""
         for _ in range(STEPS):
             self.step()
         self.heal()
@@ -94,7 +94,7 @@ class Schedule:
     def send(self, direction: Direction) -> None:
         source, sink = direction
         end = self.ends[source]
-        partner = end.partner(sink // self.per_node, sink % self.per_node)
+        partner = end.partner(sink // self.endpoints_per_node, sink % self.endpoints_per_node)
         size, synchronous = self.rng.choice(SIZES), self.rng.random() < 0.2
         self.ledger.send(end, partner, direction, size, synchronous=synchronous)
 
@@ -106,8 +106,8 @@ class Schedule:
         connections = self.connections()
         for node in range(2):
             for frame in self.wires.take(node):
-                self.air.append(frame)
-                self.old.append(Late(frame, connections))
+                self.in_flight.append(frame)
+                self.sent_frames.append(SentFrame(frame, connections))
 
     def connections(self) -> int:
         return sum(agent.firmware.counter_values()["connections"] for agent in self.wires.agents) + 9 * sum(
@@ -115,61 +115,65 @@ class Schedule:
         )
 
     def deliver(self) -> None:
-        chance = self.rng
-        if chance.random() < 0.1 and self.old:
-            late_frame = chance.choice(self.old)
-            if self.connections() - late_frame.connections <= YOUNG:
-                self.wires.deliver(late_frame.frame)
-        if not self.air:
+        rng = self.rng
+        if rng.random() < 0.1 and self.sent_frames:
+            late = rng.choice(self.sent_frames)
+            if self.connections() - late.connections <= MAX_AGE:
+                self.wires.deliver(late.frame)
+        if not self.in_flight:
             return
-        if chance.random() < 0.2:
-            self.air.rotate(chance.randrange(len(self.air)))
-        frame = self.air.popleft()
-        if chance.random() > 0.1:
+        if rng.random() < 0.2:
+            self.in_flight.rotate(rng.randrange(len(self.in_flight)))
+        frame = self.in_flight.popleft()
+        if rng.random() > 0.1:
             self.wires.deliver(frame)
 
     def disconnect(self) -> None:
         source, sink = self.direction()
-        self.ends[source].disconnect(self.ends[source].partner(sink // self.per_node, sink % self.per_node))
+        self.ends[source].disconnect(
+            self.ends[source].partner(sink // self.endpoints_per_node, sink % self.endpoints_per_node)
+        )
 
     def restart(self) -> None:
         node = self.rng.randrange(2)
-        for end in range(node * self.per_node, (node + 1) * self.per_node):
+        for end in range(node * self.endpoints_per_node, (node + 1) * self.endpoints_per_node):
             self.ends[end].close()
         self.wires.restart(node)
-        for end in range(node * self.per_node, (node + 1) * self.per_node):
-            self.ends[end] = self.library(node).open_endpoint(end % self.per_node)
+        for end in range(node * self.endpoints_per_node, (node + 1) * self.endpoints_per_node):
+            self.ends[end] = self.library(node).open_endpoint(end % self.endpoints_per_node)
             self.incarnations[end] += 1
 
     def heal(self) -> None:
-        """Lose nothing more, and receive everything. All send to all once more: a disconnect does not notify the peer, so
-        that only the next connection ends what it waits for."""
+        """Lose nothing more, and receive everything. All endpoints send to all once more: a disconnect does not notify
+        the peer, so that only the next connection ends its pending transfers."""
         for direction in permutations(range(len(self.ends)), 2):
             self.send(direction)
         sent = self.ledger.sent
         for direction, messages in sent.items():
             for _ in messages:
                 self.receive(direction)
-        for count in range(TIMEOUT):
-            if count % 500 == 499:  # a connection was found to be lost: programs begin another one
+        for count in range(MAX_DEADLINES):
+            if count % 500 == 499:  # a connection was lost: the programs connect again
                 for direction in sent:
                     self.send(direction)
                     self.receive(direction)
-            while self.air:
-                self.wires.deliver(self.air.popleft())
+            while self.in_flight:
+                self.wires.deliver(self.in_flight.popleft())
                 self.take()
-            if not any(waits_for(agent.host.pending_work(), "a receive") for agent in self.wires.agents):
+            if not any(pending_work_except(agent.host.pending_work(), "a receive") for agent in self.wires.agents):
                 break
             self.wires.tick()
             self.take()
         else:
-            raise AssertionError(f"no progress without losses: {waits_for(self.wires.pending_work(), 'a receive')}")
+            raise AssertionError(
+                f"no progress without losses: {pending_work_except(self.wires.pending_work(), 'a receive')}"
+            )
         for end in self.ends:
             end.close()
         for node in range(2):
             pinned = len(cast(HostMemory, self.library(node).memory))
             assert not pinned, f"node {node} leaks {pinned} regions of memory"
-        assert not [end for end in self.ends if end._zombies], "a zombie is left"
+        assert not [end for end in self.ends if end._zombies], "zombies are left"
 
     def check(self) -> None:
         # After a restart an acknowledgement of the previous incarnation may arrive: frames do not distinguish incarnations,
@@ -177,10 +181,11 @@ class Schedule:
         self.ledger.check(self.is_calm, lambda _: self.restarts)
 
 
-def waits_for(sentences: list[str], but: str) -> list[str]:
-    """Return the sentences that do not name `but`."""
-    return [sentence for sentence in sentences if but not in sentence]
+def pending_work_except(sentences: list[str], exception: str) -> list[str]:
+    """Return the sentences that do not contain `exception`."""
+    return [sentence for sentence in sentences if exception not in sentence]
 
 
 def trial(seed: int) -> None:
+    """Run the schedule of a seed."""
     Schedule(seed).run()

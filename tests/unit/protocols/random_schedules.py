@@ -1,7 +1,7 @@
-"""Random schedules: messages among a few NICs whose wires lose, repeat, reorder and damage frames, all from one seed.
+"""Random schedules: messages among a few NICs whose wires lose, duplicate, reorder and damage frames, all from one seed.
 
 In two phases, after TigerBeetle's simulator: first the wires have faults and nothing wrong may happen; then they are
-healed, and within a bounded time every transfer must be done and nothing be left over. For protocols whose host library
+healed, and within a bounded time every transfer must complete and no resource stay in use. For protocols whose host library
 matches messages by source and tag.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Plug
@@ -57,18 +57,17 @@ class Library:
 
 @dataclass(frozen=True)
 class Faults:
-    """Chances of each frame."""
+    """Probabilities for each frame. delay: that it arrives some rounds after those sent later."""
 
     loss: float = 0
-    repetition: float = 0
+    duplication: float = 0
     damage: float = 0
     delay: float = 0
-    """Probability that a frame comes some rounds later than those sent after it."""
 
     @staticmethod
-    def drawn(random: Random) -> Faults:
+    def draw(rng: Random) -> Faults:
         """Draw each kind of fault: absent, rare or frequent."""
-        return Faults(*[random.choice([0, 0.02, 0.2, 0.4]) for _ in range(4)])
+        return Faults(*[rng.choice([0, 0.02, 0.2, 0.4]) for _ in range(4)])
 
 
 @dataclass(eq=False)
@@ -81,18 +80,26 @@ class Message:
 
 @dataclass(eq=False)
 class Receive:
-    """room: bytes of its buffer. any_source, any_tag: wildcards."""
+    """Receive for a message. capacity: bytes of its buffer. any_source, any_tag: wildcards."""
 
-    of: Message
-    room: int
+    message: Message
+    capacity: int
     any_source: bool = False
     any_tag: bool = False
     memory: bytearray = field(default_factory=bytearray)
     completion: Completion[Delivered] | None = None
 
 
+class FrameInFlight(NamedTuple):
+    """Frame on a wire. arrival: the round in which it arrives. order: of its transmission."""
+
+    arrival: int
+    order: int
+    frame: bytes
+
+
 def _reuse(memory: bytearray, _: object) -> None:
-    """A sender's memory serves something else as soon as its message is sent."""
+    """Overwrite a sender's buffer, as a program may as soon as its send is done."""
     memory[:] = b"\xdd" * len(memory)
 
 
@@ -100,44 +107,44 @@ class Schedule:
     """Random case. After `run`, `digest` is a hash of every frame sent, with its time."""
 
     def __init__(self, seed: int, plug: Plug, library: Library, sizes: Sequence[int], count: int, mtu: int) -> None:
-        random = self.random = Random(seed)
+        rng = self.rng = Random(seed)
         self.library = library
         self.wires = Wires(plug, count, mtu)
-        self.hosts: list[Endpoint] = [agent.host for agent in self.wires.agents]  # type: ignore[misc]  # as it must be
+        self.hosts: list[Endpoint] = [agent.host for agent in self.wires.agents]  # type: ignore[misc]
         self.descriptors = self.hosts[0].free_descriptors
-        self.faults = Faults.drawn(random)
+        self.faults = Faults.draw(rng)
         self.digest = hashlib.sha256()
-        tags = random.choice([1, 3, 20])
+        tags = rng.choice([1, 3, 20])
         self.messages = [
             Message(
-                random.randrange(count), random.randrange(count), random.randrange(tags),
-                random.randbytes(random.choice(sizes)),
+                rng.randrange(count), rng.randrange(count), rng.randrange(tags),
+                rng.randbytes(rng.choice(sizes)),
             )
-            for _ in range(random.randrange(1, 40))
+            for _ in range(rng.randrange(1, 40))
         ]  # fmt: skip
         self.receives = self._receives()
-        self._at_once = [random.choice([1, 3, 1000]) for _ in range(count)]  # receives posted ahead, by node
+        self._max_posted = [rng.choice([1, 3, 1000]) for _ in range(count)]  # receives posted ahead, by node
         self._sends: list[tuple[Message, Completion[Delivered]]] = []
         self._to_send = list(self.messages)
         self._to_post = list(self.receives)
         self._posted: list[Receive] = []
-        self._flying: list[tuple[int, int, bytes]] = []  # round in which it comes, order, frame
+        self._in_flight: list[FrameInFlight] = []
         self._round = 0
         self._order = 0
 
-    def run(self, faulty: int = 200, healthy: int = 5000) -> None:
-        """Run `faulty` rounds with faults, then up to `healthy` rounds without. Raises AssertionError with what is
-        wrong."""
-        for _ in range(faulty):
-            self._go_on()
-            if not self._unfinished():
+    def run(self, faulty_rounds: int = 200, healthy_rounds: int = 5000) -> None:
+        """Run up to `faulty_rounds` rounds with faults, then up to `healthy_rounds` without. Raises AssertionError for a
+        violation."""
+        for _ in range(faulty_rounds):
+            self._step()
+            if not self._has_work():
                 break
         self.faults = Faults()
-        for _ in range(healthy):
-            if not self._go_on() and not self._unfinished():
+        for _ in range(healthy_rounds):
+            if not self._step() and not self._has_work():
                 break
         else:
-            raise AssertionError(f"no end after {healthy} rounds: {self.wires.pending_work()}")
+            raise AssertionError(f"not done after {healthy_rounds} rounds: {self.wires.pending_work()}")
         self._check()
 
     def _receives(self) -> list[Receive]:
@@ -146,39 +153,39 @@ class Schedule:
         A node either names source and tag in all its receives or uses wildcards in all: mixed, a wildcard could take
         the message of another receive.
         """
-        random = self.random
-        wildcards = [random.choice([(False, False), (False, False), (True, True)]) for _ in self.hosts]
+        rng = self.rng
+        wildcards = [rng.choice([(False, False), (False, False), (True, True)]) for _ in self.hosts]
         longest = max((len(message.content) for message in self.messages), default=0)
         receives = []
         for message in self.messages:
-            room = longest if random.random() < 0.8 else random.randrange(longest + 1)
-            receives.append(Receive(message, room, *wildcards[message.destination]))
-        random.shuffle(receives)
+            capacity = longest if rng.random() < 0.8 else rng.randrange(longest + 1)
+            receives.append(Receive(message, capacity, *wildcards[message.destination]))
+        rng.shuffle(receives)
         return receives
 
-    def _go_on(self) -> bool:
+    def _step(self) -> bool:
         """Perform one round; return False if no further event is possible."""
-        random, wires = self.random, self.wires
+        rng, wires = self.rng, self.wires
         self._round += 1
         is_posted = self._post()
         for number in range(len(self.hosts)):
             for frame in wires.take(number):
                 self.digest.update(wires.now.to_bytes(8, "big") + frame)
                 self._send(frame)
-        due_frames = [flying for flying in self._flying if flying[0] <= self._round]
-        self._flying = [flying for flying in self._flying if flying[0] > self._round]
-        for _, _, frame in sorted(due_frames):
-            wires.deliver(frame)
-        if due_frames or is_posted or self._flying:
-            if random.random() < 0.02:
-                wires.tick()  # sooner than the frames that fly
+        due_frames = [entry for entry in self._in_flight if entry.arrival <= self._round]
+        self._in_flight = [entry for entry in self._in_flight if entry.arrival > self._round]
+        for due in sorted(due_frames):
+            wires.deliver(due.frame)
+        if due_frames or is_posted or self._in_flight:
+            if rng.random() < 0.02:
+                wires.tick()  # before the frames in flight arrive
             return True
         return wires.tick()
 
     def _post(self) -> bool:
-        random, is_posted = self.random, False
-        for _ in range(random.randrange(4)):
-            if self._to_send and random.random() < 0.5:
+        rng, is_posted = self.rng, False
+        for _ in range(rng.randrange(4)):
+            if self._to_send and rng.random() < 0.5:
                 message = self._to_send.pop(0)
                 host = self.hosts[message.source]
                 memory = bytearray(message.content)
@@ -187,43 +194,44 @@ class Schedule:
                 self._sends.append((message, send))
                 is_posted = True
         waiting_receives = Counter(
-            receive.of.destination
+            receive.message.destination
             for receive in self.receives
             if receive.completion is not None and not receive.completion.done
         )
         for receive in list(self._to_post):
-            node = receive.of.destination
-            if waiting_receives[node] < self._at_once[node] and random.random() < 0.3:
+            node = receive.message.destination
+            if waiting_receives[node] < self._max_posted[node] and rng.random() < 0.3:
                 waiting_receives[node] += 1
                 self._to_post.remove(receive)
                 self._posted.append(receive)
-                receive.memory[:] = b"\xee" * (receive.room + 2 * GUARD)
+                receive.memory[:] = b"\xee" * (receive.capacity + 2 * GUARD)
                 receive.completion = self.hosts[node].post_receive(
-                    self.library.any_source if receive.any_source else receive.of.source,
-                    self.library.any_tag if receive.any_tag else receive.of.tag,
-                    memoryview(receive.memory)[GUARD : GUARD + receive.room],
+                    self.library.any_source if receive.any_source else receive.message.source,
+                    self.library.any_tag if receive.any_tag else receive.message.tag,
+                    memoryview(receive.memory)[GUARD : GUARD + receive.capacity],
                 )
                 is_posted = True
         return is_posted
 
     def _send(self, frame: bytes) -> None:
-        random, faults = self.random, self.faults
-        if random.random() < faults.loss:
+        rng, faults = self.rng, self.faults
+        if rng.random() < faults.loss:
             return
-        for _ in range(2 if random.random() < faults.repetition else 1):
-            frame_sent = frame
-            if random.random() < faults.damage:
-                bit_position = random.randrange(8 * len(frame))
-                frame_sent = (
+        for _ in range(2 if rng.random() < faults.duplication else 1):
+            transmitted = frame
+            if rng.random() < faults.damage:
+                bit_position = rng.randrange(8 * len(frame))
+                transmitted = (
                     frame[: bit_position // 8]
                     + bytes([frame[bit_position // 8] ^ 1 << bit_position % 8])
                     + frame[bit_position // 8 + 1 :]
                 )
-            extra_delay = random.randrange(1, 20) if random.random() < faults.delay else 0
+            extra_delay = rng.randrange(1, 20) if rng.random() < faults.delay else 0
             self._order += 1
-            self._flying.append((self._round + extra_delay, self._order, frame_sent))
+            self._in_flight.append(FrameInFlight(self._round + extra_delay, self._order, transmitted))
 
-    def _unfinished(self) -> bool:
+    def _has_work(self) -> bool:
+        """Return whether a message or receive is not posted, or not done."""
         return (
             bool(self._to_send or self._to_post)
             or any(not send.done for _, send in self._sends)
@@ -233,26 +241,30 @@ class Schedule:
     def _check(self) -> None:
         """Check that each message arrived once, complete and in order, without overrun, and that nothing is left."""
         for message, send in self._sends:
-            assert send.done, ("a send is never done", self.wires.pending_work())
+            assert send.done, ("a send is not done", self.wires.pending_work())
             assert send.result().length == len(message.content)
         arrived: dict[tuple[int, int, int], list[Receive]] = {}
         for node in range(len(self.hosts)):
-            for receive in (posted for posted in self._posted if posted.of.destination == node):
+            for receive in (posted for posted in self._posted if posted.message.destination == node):
                 assert receive.completion is not None
-                assert receive.completion.done, ("a receive is never done", self.wires.pending_work())
+                assert receive.completion.done, ("a receive is not done", self.wires.pending_work())
                 envelope = self.library.truncated(receive.completion) or receive.completion.result()
-                assert receive.any_source or envelope.source == receive.of.source
-                assert receive.any_tag or envelope.tag == receive.of.tag
+                assert receive.any_source or envelope.source == receive.message.source
+                assert receive.any_tag or envelope.tag == receive.message.tag
                 arrived.setdefault((envelope.source, node, envelope.tag), []).append(receive)
-                cut = self.library.truncated(receive.completion) is not None
-                assert cut == (envelope.length > receive.room), "a receive fails if, and only if, its message is longer"
+                is_truncated = self.library.truncated(receive.completion) is not None
+                assert is_truncated == (envelope.length > receive.capacity), (
+                    "a receive fails if, and only if, its message is longer"
+                )
         for flow, receives in arrived.items():
             contents = [m.content for m in self.messages if (m.source, m.destination, m.tag) == flow]
             assert len(receives) == len(contents), "each message is received once"
             for content, receive in zip(contents, receives, strict=True):
-                filled = content[: receive.room]
-                guard_bytes = b"\xee" * (receive.room - len(filled) + GUARD)
-                assert receive.memory == b"\xee" * GUARD + filled + guard_bytes, "whole, in order, nothing overrun"
+                filled = content[: receive.capacity]
+                guard_bytes = b"\xee" * (receive.capacity - len(filled) + GUARD)
+                assert receive.memory == b"\xee" * GUARD + filled + guard_bytes, (
+                    "complete, in order, without an overrun"
+                )
         for host, agent in zip(self.hosts, self.wires.agents, strict=True):
             assert host.free_descriptors == self.descriptors, "no descriptor is lost"
             assert host.pinned == 0, "no memory stays pinned"

@@ -1,4 +1,4 @@
-"""SSAM with one mistake each, for searches that must find it: random walks, and the swarm of requests."""
+"""SSAM with one mistake each, which searches must find: random walks, and the swarm of requests."""
 
 from __future__ import annotations
 
@@ -13,56 +13,58 @@ from tests.unit.protocols.mutants import Mutant
 
 
 def handled_again(patch: pytest.MonkeyPatch) -> None:
-    original = Library._requested
+    requested = Library._requested
 
-    def whatever_came_before(library: Library, connection: Connection, message: Message) -> None:
+    def handle_duplicates(library: Library, connection: Connection, message: Message) -> None:
         if connection.place_of(message.number) < 0:
             library._run(connection, message)
-        original(library, connection, message)
+        requested(library, connection, message)
 
-    patch.setattr(Library, "_requested", whatever_came_before)
+    patch.setattr(Library, "_requested", handle_duplicates)
 
 
 def freed_too_early(patch: pytest.MonkeyPatch) -> None:
-    original = Library._answer
+    answer = Library._answer
 
-    def and_free_the_one_before(library: Library, connection: Connection, number: int, reply: Reply | None) -> None:
-        original(library, connection, number, reply)
-        before = (number - 1) % cells.SEQUENCE_NUMBERS
+    def answer_and_free_the_previous(
+        library: Library, connection: Connection, number: int, reply: Reply | None
+    ) -> None:
+        answer(library, connection, number, reply)
+        previous = (number - 1) % cells.SEQUENCE_NUMBERS
         memory = library.process.memory(connection.number)
-        cells.pack_into(memory, answer_slot(before), cells.ACKNOWLEDGEMENT, connection.session, before)
+        cells.pack_into(memory, answer_slot(previous), cells.ACKNOWLEDGEMENT, connection.session, previous)
 
-    patch.setattr(Library, "_answer", and_free_the_one_before)
+    patch.setattr(Library, "_answer", answer_and_free_the_previous)
 
 
 def slot_lost(patch: pytest.MonkeyPatch) -> None:
-    original = Connection.answered
+    answered = Connection.answered
 
-    def but_once(connection: Connection, low_number: int) -> bool:
-        is_new = original(connection, low_number)
+    def answered_or_shrunk(connection: Connection, low_number: int) -> bool:
+        is_new = answered(connection, low_number)
         if not is_new:
             connection.window = max(0, connection.window - 1)
         return is_new
 
-    patch.setattr(Connection, "answered", but_once)
+    patch.setattr(Connection, "answered", answered_or_shrunk)
 
 
 def uncounted(patch: pytest.MonkeyPatch) -> None:
     arrive = Sba100._arrive
 
-    def in_silence(device: Sba100, now: int, cell: bytes) -> None:
+    def arrive_uncounted(device: Sba100, now: int, cell: bytes) -> None:
         before = device.counters.overruns
         arrive(device, now, cell)
         device.counters.overruns = before
 
-    patch.setattr(Sba100, "_arrive", in_silence)
+    patch.setattr(Sba100, "_arrive", arrive_uncounted)
 
 
 NATIVE = [
     Mutant("handled again", "a duplicate request runs its handler again", handled_again),
     Mutant("freed too early", "a held reply is freed by the acknowledgement of another", freed_too_early),
 ]
-"""Mutants that a program's history shows."""
+"""Mutants that the history of a program shows."""
 
 WALKED = [
     *NATIVE,

@@ -1,4 +1,4 @@
-"""Two nodes with SSAM and a fibre that the test controls."""
+"""Two nodes with SSAM, joined by a fibre that the test controls."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ ADDRESSES = [bytes((2, 0, 0, 0, 0, number)) for number in range(3)]
 ECHO, ECHOED, COUNT = 1, 2, 3
 TIMEOUT = Settings().timeout
 
-Lose = Callable[[bytes], bool]
-Work = Coroutine[Completion[None], None, object]
+LossRule = Callable[[bytes], bool]
+Program = Coroutine[Completion[None], None, object]
 
 
 class Node:
-    """One node: its library, and the environment of its interface."""
+    """A node: its library and its interface, whose actions are carried out at once. echoed, counted: data of handled
+    messages."""
 
     def __init__(self, number: int, settings: Settings, incarnation: int = 1) -> None:
         self.outgoing: deque[bytes] = deque()
@@ -63,37 +64,35 @@ class Node:
         self.send(make())
 
     def counters(self) -> dict[str, int]:
+        """Return the counters that are not 0."""
         return {name: count for name, count in self.device.counter_values().items() if count}
 
 
 class Pair:
-    """Two nodes and the fibre between them. lose: whether a frame is lost."""
+    """Two nodes and the fibre between them. is_lost: whether the fibre loses a frame."""
 
-    def __init__(self, lose: Lose = lambda _: False, settings: Settings | None = None) -> None:
+    def __init__(self, is_lost: LossRule = lambda _: False, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.nodes = [Node(number, self.settings) for number in (0, 1)]
-        self.lose = lose
-        self._waits: Completion[None] | None = None
-
-    def __iter__(self) -> object:
-        return iter(self.nodes)
+        self.is_lost = is_lost
+        self._awaited: Completion[None] | None = None
 
     def deliver_frames(self) -> bool:
-        """Deliver everything that is on the way; return whether there was anything."""
-        has_moved = False
+        """Deliver all frames in flight and let the libraries poll; return whether there was a frame."""
+        has_delivered = False
         for node, peer in (self.nodes, self.nodes[::-1]):
             while node.outgoing:
                 frame = node.outgoing.popleft()
-                has_moved = True
-                if not self.lose(frame):
+                has_delivered = True
+                if not self.is_lost(frame):
                     peer.device.receive(peer.now, frame)
         for node in self.nodes:
             node.library.handle_all()
-        return has_moved
+        return has_delivered
 
-    def settle(self, time_outs: int = 0) -> None:
-        """Deliver frames until nothing moves, through a number of time-outs."""
-        for _ in range(time_outs + 1):
+    def settle(self, timeouts: int = 0) -> None:
+        """Deliver frames until none is in flight, through a number of timeouts."""
+        for _ in range(timeouts + 1):
             while self.deliver_frames():
                 pass
             for node in self.nodes:
@@ -101,32 +100,32 @@ class Pair:
                     node.now = node.device.deadline
                     node.device.on_timer(node.now)
 
-    def start(self, work: Work, rounds: int) -> bool:
+    def start(self, program: Program, rounds: int) -> bool:
         """Drive a program while the fibre carries cells, for a number of rounds; return whether it has ended. Time passes
-        only when nothing moves."""
+        only when no frame is in flight."""
         for _ in range(rounds):
-            waits_for = self._waits
-            if waits_for is None or waits_for.done:
+            awaited = self._awaited
+            if awaited is None or awaited.done:
                 try:
-                    self._waits = work.send(None)
+                    self._awaited = program.send(None)
                 except StopIteration:
-                    self._waits = None
+                    self._awaited = None
                     return True
             if not self.deliver_frames():
-                self.settle(time_outs=1)
+                self.settle(timeouts=1)
         return False
 
-    def drive(self, work: Work, time_outs: int) -> None:
+    def drive(self, program: Program, timeouts: int) -> None:
         """Drive a program to its end. Raises AssertionError if it has not ended in time."""
-        assert self.start(work, 50 * time_outs), "the program does not end"
+        assert self.start(program, 50 * timeouts), "the program does not end"
 
     def restart(self, number: int) -> None:
-        before = self.nodes[number]
-        self.nodes[number] = Node(number, self.settings, before.library.incarnation + 1)
+        previous = self.nodes[number]
+        self.nodes[number] = Node(number, self.settings, previous.library.incarnation + 1)
 
 
 def run(coroutine: Coroutine[object, None, object]) -> None:
-    """Run a coroutine that need not wait."""
+    """Run a coroutine that does not wait."""
     with pytest.raises(StopIteration):
         coroutine.send(None)
 

@@ -1,7 +1,7 @@
-"""Frames of an invented protocol with features that EMP's frames lack, to test their codecs.
+"""Frames of an invented protocol, with features that the real protocols lack, for tests of codecs.
 
-Bits, flags beside bits, names that Python or the codec needs, one name in several layers, two layers bound to one, three
-layers above one another, and neither a length nor a check.
+Bit fields, flags next to bits, names that Python or the codec needs, one name in several layers, two layers bound to one,
+three layers above one another, and neither a length nor a check.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from scapy.fields import BitEnumField, BitField, ByteField, FlagsField, IntField
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
-ETHERTYPE = 0x88B9  # what no protocol has
+ETHERTYPE = 0x88B9  # of no protocol
 
 
 class Base(Packet):

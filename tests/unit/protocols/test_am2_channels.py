@@ -34,7 +34,7 @@ def frame_of(row: SendRow[int]) -> Frame:
     return Frame(row.channel, row.generation, row.sequence, row.stamp, row.packet)
 
 
-# One table alone
+# Each table alone.
 
 
 def test_a_channel_has_one_packet_until_it_is_answered() -> None:
@@ -52,7 +52,7 @@ def test_a_channel_has_one_packet_until_it_is_answered() -> None:
     assert third.sequence == 1
 
 
-def test_an_answer_counts_once_and_only_for_the_packet_that_it_names() -> None:
+def test_an_answer_counts_once_and_only_for_the_packet_that_it_identifies() -> None:
     table: SendTable[str] = SendTable(TWO_SEQUENCES)
     row = table.begin(0, "a")
     assert row is not None
@@ -63,7 +63,7 @@ def test_an_answer_counts_once_and_only_for_the_packet_that_it_names() -> None:
     assert table.on_answer(0, row.channel, 0, 0, 0) is None
 
 
-def test_the_channel_that_has_been_free_for_longest_is_the_next() -> None:
+def test_the_channel_that_has_been_free_for_longest_is_used_next() -> None:
     table: SendTable[int] = SendTable(Settings(channels=3))
     rows = [table.begin(0, number) for number in range(3)]
     for row in (rows[2], rows[0]):
@@ -87,8 +87,8 @@ def test_an_unanswered_packet_is_due_after_doubled_timeouts() -> None:
     assert row.due_at == 1_000
 
 
-def exchange(table: SendTable[str], now: int, round_trip: int) -> None:
-    """A packet that is sent now is answered so much later."""
+def send_and_answer(table: SendTable[str], now: int, round_trip: int) -> None:
+    """Send a packet at `now`, which is answered `round_trip` later."""
     row = table.begin(now, "a")
     assert row is not None
     table.on_answer(now + round_trip, row.channel, row.generation, row.sequence, row.stamp)
@@ -96,9 +96,9 @@ def exchange(table: SendTable[str], now: int, round_trip: int) -> None:
 
 def test_the_timeout_grows_with_long_round_trips_and_returns_with_short_ones() -> None:
     table: SendTable[str] = SendTable(Settings(channels=1, timeout=100, longest_timeout=5_000))
-    exchange(table, 0, 30)
+    send_and_answer(table, 0, 30)
     assert table.timeout == 100
-    exchange(table, 100, 400)
+    send_and_answer(table, 100, 400)
     assert table.timeout == 400 + 4 * 200
     row = table.begin(1_000, "a")
     assert row is not None
@@ -106,18 +106,18 @@ def test_the_timeout_grows_with_long_round_trips_and_returns_with_short_ones() -
     table.on_answer(1_400, row.channel, 0, 0, row.stamp)
     assert 400 < table.timeout < 1_200
     for now in range(2_000, 4_000, 10):
-        exchange(table, now, 10)
+        send_and_answer(table, now, 10)
     assert table.timeout == 100
 
 
-def test_no_round_trip_makes_the_timeout_longer_than_the_longest() -> None:
+def test_the_timeout_never_exceeds_the_longest() -> None:
     table: SendTable[str] = SendTable(Settings(channels=1, timeout=100, longest_timeout=350))
-    exchange(table, 0, 9_000)
+    send_and_answer(table, 0, 9_000)
     assert table.timeout == 350
 
 
-def test_the_echoed_stamp_identifies_the_sending_that_an_answer_is_for() -> None:
-    def timeout_after_answer(sending: int) -> int:
+def test_the_echoed_stamp_identifies_the_transmission_that_an_answer_is_for() -> None:
+    def timeout_after_answer(transmission: int) -> int:
         table: SendTable[str] = SendTable(Settings(channels=1, timeout=100, longest_timeout=9_000))
         row = table.begin(0, "a")
         assert row is not None
@@ -125,15 +125,15 @@ def test_the_echoed_stamp_identifies_the_sending_that_an_answer_is_for() -> None
         for now in (100, 300):
             table.mark_resent(now, row)
             stamps.append(row.stamp)
-        table.on_answer(400, row.channel, 0, 0, stamps[sending])
+        table.on_answer(400, row.channel, 0, 0, stamps[transmission])
         return table.timeout
 
-    assert timeout_after_answer(0) == 3 * 400  # since the first
-    assert timeout_after_answer(1) == 100  # it is not known when that was
-    assert timeout_after_answer(2) == 3 * 100  # since the last
+    assert timeout_after_answer(0) == 3 * 400  # since the first transmission
+    assert timeout_after_answer(1) == 100  # the time of the second transmission is not known
+    assert timeout_after_answer(2) == 3 * 100  # since the last transmission
 
 
-def test_a_packet_marked_as_first_sending_has_a_new_timeout_and_round_trip() -> None:
+def test_a_packet_marked_as_a_first_transmission_has_a_new_timeout_and_round_trip() -> None:
     table: SendTable[str] = SendTable(Settings(channels=1, timeout=100, longest_timeout=9_000))
     row = table.begin(0, "a")
     assert row is not None
@@ -146,15 +146,15 @@ def test_a_packet_marked_as_first_sending_has_a_new_timeout_and_round_trip() -> 
     assert table.timeout == 3 * 400
 
 
-def test_a_refusal_of_the_last_sending_counts_and_of_an_earlier_one_does_not() -> None:
+def test_a_refusal_of_the_last_transmission_counts_and_one_of_an_earlier_does_not() -> None:
     table: SendTable[str] = SendTable(TWO_SEQUENCES)
     row = table.begin(0, "a")
     assert row is not None
-    before = row.stamp
+    first_stamp = row.stamp
     table.mark_resent(10, row)
-    assert table.on_refusal(20, row.channel, 0, 0, before) is None
+    assert table.on_refusal(20, row.channel, 0, 0, first_stamp) is None
     assert table.on_refusal(20, row.channel, 0, 0, row.stamp) is row
-    assert row.retries == 0  # the peer has been heard
+    assert row.retries == 0  # the peer is alive
     assert row.due_at == 20 + TWO_SEQUENCES.refused
     assert table.withdraw(row) == "a"
     second_row = table.begin(30, "b")
@@ -168,20 +168,20 @@ def test_a_packet_that_may_be_in_flight_is_not_withdrawn() -> None:
     with pytest.raises(ValueError, match="cannot be withdrawn"):
         table.withdraw(row)
     table.on_refusal(5, row.channel, 0, 0, row.stamp)
-    table.mark_resent(10, row)  # now it is in flight again
+    table.mark_resent(10, row)  # in flight again
     with pytest.raises(ValueError, match="cannot be withdrawn"):
         table.withdraw(row)
 
 
-def test_a_refused_sending_is_never_accepted_and_a_later_one_is() -> None:
+def test_a_refused_transmission_is_never_accepted_and_a_later_one_is() -> None:
     receiver = ReceiveTable(TWO_SEQUENCES)
     assert receiver.classify(0, 0, 0, stamp=7) is PacketClass.NEW
     receiver.refuse(0, 7)
-    assert receiver.classify(0, 0, 0, stamp=7) is PacketClass.OLD  # a copy that the network has made
+    assert receiver.classify(0, 0, 0, stamp=7) is PacketClass.OLD  # a duplicate of the network
     assert receiver.classify(0, 0, 0, stamp=6) is PacketClass.OLD
     assert receiver.classify(0, 0, 0, stamp=8) is PacketClass.NEW
     receiver.refuse(0, (1 << 32) - 1)
-    assert receiver.classify(0, 0, 0, stamp=0) is PacketClass.NEW  # stamps go round
+    assert receiver.classify(0, 0, 0, stamp=0) is PacketClass.NEW  # stamps wrap around
 
 
 def test_a_channel_that_was_given_up_begins_the_next_generation() -> None:
@@ -194,13 +194,13 @@ def test_a_channel_that_was_given_up_begins_the_next_generation() -> None:
     assert row is not None
     assert receiver.classify(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
     receiver.advance(0)
-    before = (row.generation, row.sequence)
+    given_up = (row.generation, row.sequence)
     sender.give_up(row)
     row = sender.begin(2, "the next")
     assert row is not None
     assert receiver.classify(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
     receiver.advance(0)
-    assert receiver.classify(0, *before, 1) is PacketClass.OLD
+    assert receiver.classify(0, *given_up, 1) is PacketClass.OLD
 
 
 def test_the_answer_to_an_undone_packet_is_repeated() -> None:
@@ -235,11 +235,11 @@ def test_invalid_settings_are_rejected(settings: dict[str, int]) -> None:
         Settings(**settings)
 
 
-# Two tables and a network
+# Both tables and a network between them.
 
 
 class Pair:
-    """A sender with packets 0, 1, 2 ..., a receiver, and the frames between them, there and back."""
+    """A sender of packets 0, 1, 2 ..., a receiver, and the packets and answers in flight between them."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -264,7 +264,7 @@ class Pair:
             self.packets.append(frame_of(row))
 
     def receive_packet(self, verdict: str) -> None:
-        """The next packet does, and is answered so if it is new."""
+        """Receive the next packet; if it is new, answer it with `verdict`."""
         frame = self.packets.popleft()
         packet_class = self.receiver.classify(frame.channel, frame.generation, frame.sequence, frame.stamp)
         if packet_class is PacketClass.OLD:
@@ -282,12 +282,12 @@ class Pair:
         self.answers.append(frame._replace(verdict=verdict))
 
     def receive_answer(self) -> None:
-        """The next answer comes."""
+        """Handle the next answer as the sender."""
         frame = self.answers.popleft()
         if frame.verdict == "refused":
             row = self.sender.on_refusal(self.now, frame.channel, frame.generation, frame.sequence, frame.stamp)
             if row is not None and frame.packet % 3 == 0:
-                self.waiting.append(self.sender.withdraw(row))  # as an endpoint that is unloaded does
+                self.waiting.append(self.sender.withdraw(row))  # as of an unloaded endpoint
         else:
             packet = self.sender.on_answer(self.now, frame.channel, frame.generation, frame.sequence, frame.stamp)
             if packet is not None and frame.verdict == "undone":
@@ -305,34 +305,34 @@ class Pair:
                 self.receive_packet("accepted")
             while self.answers:
                 self.receive_answer()
-        raise AssertionError("it does not settle")
+        raise AssertionError("packets are unanswered after 10,000 rounds")
 
 
-def disturb(settings: Settings, steps: list[tuple[str, int]], reorders: bool) -> Pair:
-    """Perform `steps` (event, where) on a pair until it is idle."""
+def run_disturbed(settings: Settings, steps: list[tuple[str, int]], reorders: bool) -> Pair:
+    """Perform `steps` (event, choice) on a pair, and deliver all packets after them."""
     pair = Pair(settings)
     packets = 0
-    for step, choice in steps:
+    for event, choice in steps:
         pair.now += settings.scan
-        queue = pair.packets if choice % 2 else pair.answers
-        if step == "new":
+        in_flight = pair.packets if choice % 2 else pair.answers
+        if event == "new":
             pair.waiting.append(packets)
             packets += 1
             pair.send()
-        elif step == "scan":
+        elif event == "scan":
             pair.now += settings.timeout
             pair.scan()
             pair.send()
-        elif step == "arrive" and pair.packets:
+        elif event == "packet" and pair.packets:
             pair.receive_packet(("accepted", "accepted", "refused", "undone")[choice % 4])
-        elif step == "hear" and pair.answers:
+        elif event == "answer" and pair.answers:
             pair.receive_answer()
-        elif step == "lose" and queue:
-            queue.popleft()
-        elif step == "double" and queue:
-            queue.insert(choice % (len(queue) + 1) if reorders else 0, queue[0])
-        elif step == "overtake" and reorders and queue:
-            queue.rotate(-1)
+        elif event == "lose" and in_flight:
+            in_flight.popleft()
+        elif event == "duplicate" and in_flight:
+            in_flight.insert(choice % (len(in_flight) + 1) if reorders else 0, in_flight[0])
+        elif event == "overtake" and reorders and in_flight:
+            in_flight.rotate(-1)
     pair.settle()
     return pair
 
@@ -340,46 +340,42 @@ def disturb(settings: Settings, steps: list[tuple[str, int]], reorders: bool) ->
 def violation(pair: Pair) -> str:
     """Return the violation of an idle pair; empty without one."""
     if len(set(pair.accepted)) != len(pair.accepted):
-        return "taken twice"
+        return "accepted twice"
     if set(pair.accepted) & set(pair.undone):
-        return "taken and undone"
+        return "accepted and undone"
     if sorted(pair.undone) != sorted(pair.returned):
-        return "undone, and its sender was not told so, or too often"
+        return "undone, and not returned to the sender exactly once"
     count = max([*pair.accepted, *pair.undone], default=-1) + 1
     if sorted({*pair.accepted, *pair.undone}) != list(range(count)):
         return "lost"
     return ""
 
 
-STEP = st.tuples(
-    st.sampled_from(("new", "scan", "arrive", "arrive", "hear", "hear", "lose", "double", "overtake")),
-    st.integers(0, 63),
-)
-STEPS = st.lists(STEP, max_size=120)
+EVENTS = ("new", "scan", "packet", "packet", "answer", "answer", "lose", "duplicate", "overtake")
+STEPS = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 63)), max_size=120)
 
 
 @given(STEPS)
 def test_every_packet_is_accepted_or_undone_once_if_frames_keep_their_order(
     steps: list[tuple[str, int]],
 ) -> None:
-    assert not violation(disturb(TWO_SEQUENCES, steps, reorders=False))
+    assert not violation(run_disturbed(TWO_SEQUENCES, steps, reorders=False))
 
 
 @given(STEPS)
 def test_every_packet_is_accepted_or_undone_once_with_many_sequence_numbers_if_frames_are_reordered(
     steps: list[tuple[str, int]],
 ) -> None:
-    assert not violation(disturb(MANY_SEQUENCES, steps, reorders=True))
+    assert not violation(run_disturbed(MANY_SEQUENCES, steps, reorders=True))
 
 
 def test_an_alternating_bit_fails_if_frames_are_reordered() -> None:
     """The fault of AMUDP before its version 3.12: one sequence bit on a network that reorders."""
-    names = ("new", "scan", "arrive", "arrive", "hear", "hear", "lose", "double", "overtake")
     violations = 0
     for seed in range(300):
         random = Random(seed)
-        steps = [(random.choice(names), random.randrange(64)) for _ in range(120)]
-        violations += bool(violation(disturb(TWO_SEQUENCES, steps, reorders=True)))
-        assert not violation(disturb(MANY_SEQUENCES, steps, reorders=True))
-        assert not violation(disturb(TWO_SEQUENCES, steps, reorders=False))
+        steps = [(random.choice(EVENTS), random.randrange(64)) for _ in range(120)]
+        violations += bool(violation(run_disturbed(TWO_SEQUENCES, steps, reorders=True)))
+        assert not violation(run_disturbed(MANY_SEQUENCES, steps, reorders=True))
+        assert not violation(run_disturbed(TWO_SEQUENCES, steps, reorders=False))
     assert violations > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
@@ -24,14 +25,16 @@ SINGLE_HOST = HostSlot(0, 1, 1)
 
 
 class Host:
-    """Library with a record of its doorbells: (endpoint, subject)."""
+    """A host's library. doorbells: those that it has rung, (endpoint, subject). reply_counts:
+    replies delivered to each endpoint."""
 
     def __init__(self, settings: Settings | None = None, host_slot: HostSlot = SINGLE_HOST) -> None:
-        own_settings = settings or Settings(medium=1024, packet=1024)
+        library_settings = settings or Settings(medium=1024, packet=1024)
         self.doorbells: list[tuple[int, int]] = []
-        self.memory = NicMemory(own_settings.frames)
-        self.am = ActiveMessages(Adapter(0, ADDRESSES), self, self.memory, own_settings, host_slot)
+        self.memory = NicMemory(library_settings.frames)
+        self.am = ActiveMessages(Adapter(0, ADDRESSES), self, self.memory, library_settings, host_slot)
         self.bundle = self.am.allocate_bundle()
+        self.reply_counts: Counter[Endpoint] = Counter()
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         assert written > 0
@@ -56,27 +59,27 @@ class Host:
 
 
 def start_waiting(host: Host, endpoint: Endpoint) -> Callable[[], bool]:
-    """Start a task that waits for an event at an endpoint; return whether it has continued."""
-    has_ended = []
+    """Start a task that waits for an event at an endpoint; return a function that tells whether the wait has ended."""
+    ended: list[bool] = []
 
     async def wait_for_event() -> None:
         await endpoint.wait()
-        has_ended.append(True)
+        ended.append(True)
 
     task = wait_for_event()
 
-    def go_on(*_: object) -> None:
+    def resume(*_: object) -> None:
         try:
-            task.send(None).add_callback(go_on)
+            task.send(None).add_callback(resume)
         except StopIteration:
             return
 
-    go_on()
-    assert host.am.pending_work() or has_ended
-    return lambda: bool(has_ended)
+    resume()
+    assert host.am.pending_work() or ended
+    return lambda: bool(ended)
 
 
-# Endpoints, and refusals.
+# Endpoints and arguments.
 
 
 def test_endpoints_are_numbered_in_the_order_of_their_allocation_and_the_last_one_is_refused() -> None:
@@ -131,7 +134,7 @@ def test_an_invalid_translation_is_refused(index: int, name: EndpointName, tag: 
 
 def test_requests_to_an_empty_index_are_refused() -> None:
     endpoint = Host().endpoint()
-    for ask in (
+    for call in (
         lambda: endpoint.try_request(5, 1),
         lambda: endpoint.try_request_medium(5, 1, b""),
         lambda: endpoint.try_request_bulk(5, 1, b"", 0),
@@ -139,7 +142,7 @@ def test_requests_to_an_empty_index_are_refused() -> None:
         lambda: endpoint.credits(300),
     ):
         with pytest.raises(LookupError, match="translation table is empty"):
-            ask()
+            call()
 
 
 @pytest.mark.parametrize("arguments", [(-1,), (1 << 32,), tuple(range(17))])
@@ -226,7 +229,7 @@ def test_a_full_ring_accepts_a_message_again_in_whichever_slot_is_free() -> None
     assert host.doorbells[-1] == (0, 9)
 
 
-def test_a_bulk_messages_copy_is_kept_until_its_page_shows_that_it_is_answered() -> None:
+def test_the_copy_of_a_bulk_messages_data_is_kept_until_the_page_shows_that_it_is_answered() -> None:
     host = Host()
     endpoint = host.endpoint()
     data = bytearray(b"first")
@@ -244,16 +247,16 @@ def test_a_bulk_messages_copy_is_kept_until_its_page_shows_that_it_is_answered()
     assert frame[layout.SLOT_OFFSETS[0]] == layout.FREE
 
 
-def test_a_request_that_waits_for_a_credit_serves_only_its_bundle() -> None:
+def test_a_request_that_waits_for_a_credit_handles_messages_of_its_bundle_only() -> None:
     host = Host(Settings(credits=1, medium=1024, packet=1024))
-    asker, sibling = host.endpoint(), host.endpoint()
+    requester, sibling = host.endpoint(), host.endpoint()
     host.bundle = host.am.allocate_bundle()
     in_other_bundle = host.endpoint()
     handlers_run: list[str] = []
-    sibling.set_handler(1, lambda _: handlers_run.append("beside"))
-    in_other_bundle.set_handler(1, lambda _: handlers_run.append("elsewhere"))
-    assert asker.try_request(0, 1)
-    request = asker.request(0, 1)
+    sibling.set_handler(1, lambda _: handlers_run.append("in the same bundle"))
+    in_other_bundle.set_handler(1, lambda _: handlers_run.append("in another bundle"))
+    assert requester.try_request(0, 1)
+    request = requester.request(0, 1)
     pending = request.send(None)
     assert str(pending) == "a credit, or room, to send to endpoint 0 of node 1"
     for endpoint in (in_other_bundle, sibling):
@@ -261,7 +264,7 @@ def test_a_request_that_waits_for_a_credit_serves_only_its_bundle() -> None:
         host.notify(endpoint, layout.ARRIVED_REQUESTS)
     assert pending.done, "the task is woken"
     request.send(None)
-    assert handlers_run == ["beside"]
+    assert handlers_run == ["in the same bundle"]
     request.close()
 
 
@@ -294,18 +297,18 @@ def test_a_request_of_a_non_resident_endpoint_loads_it_and_is_then_sent() -> Non
 
 def test_the_least_recently_used_idle_endpoint_gives_up_its_frame() -> None:
     host = Host(Settings(frames=3))
-    busy_endpoint, old, new = host.endpoint(), host.endpoint(), host.endpoint()
-    busy_endpoint.try_request(0, 1)
-    for endpoint in (old, new):
-        host.notify(endpoint, 5)  # a slot is free: it is used
-    expected = host.endpoint(resident=False)
-    host.notify(expected, layout.FAULT)
+    busy, oldest, newest = host.endpoint(), host.endpoint(), host.endpoint()
+    busy.try_request(0, 1)
+    for endpoint in (oldest, newest):
+        host.notify(endpoint, 5)  # a free slot counts as a use
+    faulting = host.endpoint(resident=False)
+    host.notify(faulting, layout.FAULT)
     assert host.doorbells == [(1, layout.UNLOAD)]
-    host.notify(old, layout.RELEASE)
-    assert old.outbox.page is None
-    host.notify(old, layout.UNLOADED)
+    host.notify(oldest, layout.RELEASE)
+    assert oldest.outbox.page is None
+    host.notify(oldest, layout.UNLOADED)
     assert host.doorbells == [(1, layout.UNLOAD), (1, layout.RELEASED), (3, layout.LOAD)]
-    assert [host.state(endpoint).name for endpoint in (busy_endpoint, old, new, expected)] == [
+    assert [host.state(endpoint).name for endpoint in (busy, oldest, newest, faulting)] == [
         "RESIDENT",
         "ON_HOST",
         "RESIDENT",
@@ -337,9 +340,10 @@ def test_a_task_that_waits_for_a_message_waits_until_its_endpoint_is_resident() 
 
 
 def test_an_endpoint_is_not_released_while_its_handler_runs() -> None:
-    host = Host()
-    endpoint = host.endpoint()
-    host.am.driver._states[endpoint] = Residence.LEAVING
+    host = Host(Settings(frames=1))
+    endpoint, waiting_endpoint = host.endpoint(), host.endpoint(resident=False)
+    host.notify(waiting_endpoint, layout.FAULT)
+    assert host.state(endpoint) is Residence.LEAVING
     host.am.handling_endpoint = endpoint
     host.notify(endpoint, layout.RELEASE)
     assert endpoint.outbox.page is not None
@@ -347,22 +351,22 @@ def test_an_endpoint_is_not_released_while_its_handler_runs() -> None:
     assert host.am.driver.has_deferred
     host.am.driver.run_deferred()
     assert endpoint.outbox.page is None
-    assert host.doorbells == [(0, layout.RELEASED)]
+    assert host.doorbells == [(0, layout.UNLOAD), (0, layout.RELEASED)]
 
 
 def test_requested_regions_are_mapped_and_excess_ones_of_non_resident_endpoints_unmapped() -> None:
     host = Host(Settings(mappings=1, medium=512, packet=512))
-    away, resident_endpoint = host.endpoint(resident=False), host.endpoint()
+    non_resident, resident = host.endpoint(resident=False), host.endpoint()
     regions = [
-        endpoint.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for endpoint in (away, resident_endpoint)
+        endpoint.name.endpoint << layout.SUBJECT_BITS | layout.RECEIVE_STAGING for endpoint in (non_resident, resident)
     ]
     for region in regions:
         host.am.on_completion(region << layout.SUBJECT_BITS | layout.UNMAPPED)
         assert host.doorbells.pop() == (region, layout.MAPPED)
     assert list(host.memory.mapped_regions) == regions[1:]
-    nowhere = resident_endpoint.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
-    host.am.on_completion(nowhere << layout.SUBJECT_BITS | layout.UNMAPPED)
-    assert host.doorbells == [(nowhere, layout.ABSENT)]
+    absent_region = resident.name.endpoint << layout.SUBJECT_BITS | layout.SEGMENT
+    host.am.on_completion(absent_region << layout.SUBJECT_BITS | layout.UNMAPPED)
+    assert host.doorbells == [(absent_region, layout.ABSENT)]
 
 
 # Waiting.
@@ -385,9 +389,9 @@ def test_two_tasks_may_wait_for_a_parallel_bundle_and_one_for_a_sequential_bundl
     first.send(None)
     second.send(None)
     host.notify(endpoint, layout.ARRIVED_REPLIES)
-    for waiter in (first, second):
+    for waiting in (first, second):
         with pytest.raises(StopIteration):
-            waiter.send(None)
+            waiting.send(None)
     sequential = host.am.allocate_bundle(parallel=False)
     sequential.allocate_endpoint()
     pending = sequential.wait()
@@ -410,12 +414,16 @@ def test_notifications_about_a_freed_endpoint_are_ignored() -> None:
 # Replies.
 
 
-GONE = (REMOTE.node << layout.ENDPOINT_BITS | REMOTE.endpoint) << layout.SUBJECT_BITS | layout.GONE
+REMOTE_GONE = (REMOTE.node << layout.ENDPOINT_BITS | REMOTE.endpoint) << layout.SUBJECT_BITS | layout.GONE
 
 
-def reply(host: Host, endpoint: Endpoint, message: int, *, source: EndpointName = REMOTE, handler: int = 2) -> None:
-    """Write a remote endpoint's reply to request `message` into the inbox."""
-    page, slot = cast(memoryview, endpoint.inbox.page), endpoint.inbox._next_reply
+def deliver_reply(
+    host: Host, endpoint: Endpoint, message: int, *, source: EndpointName = REMOTE, handler: int = 2
+) -> None:
+    """Deliver a remote endpoint's reply to request `message`, and handle it."""
+    page = cast(memoryview, endpoint.inbox.page)
+    slot = layout.ARRIVED_REPLIES + host.reply_counts[endpoint] % layout.RING_SIZE
+    host.reply_counts[endpoint] += 1
     layout.WRITE_ENTRY[1](
         page, layout.SLOT_OFFSETS[slot], layout.READY, 0, source.node, 0, 0, 1, 0, 1, handler, 1, source.endpoint,
         endpoint.name.endpoint, 7, message, 0, 0, message,
@@ -425,7 +433,7 @@ def reply(host: Host, endpoint: Endpoint, message: int, *, source: EndpointName 
 
 
 def send_requests(host: Host, count: int) -> tuple[Endpoint, list[int]]:
-    """Return an endpoint that has sent `count` requests, and its replies."""
+    """Return an endpoint that has sent `count` requests, and the list of the replies that it handles."""
     endpoint, replies = host.endpoint(), []
     endpoint.set_handler(2, lambda _, message: replies.append(message))
     for _ in range(count):
@@ -437,7 +445,7 @@ def test_each_request_has_one_reply_in_any_order_which_returns_its_credit() -> N
     host = Host()
     endpoint, replies = send_requests(host, 4)
     for message in (3, 1, 3, 9, 4, 2, 0):
-        reply(host, endpoint, message)
+        deliver_reply(host, endpoint, message)
     assert replies == [3, 1, 4, 2]
     assert (endpoint.credits(0), endpoint.inbox.stray_replies, endpoint.outbox.pending) == (4, 3, {})
 
@@ -446,14 +454,14 @@ def test_a_reply_of_another_endpoint_is_a_stray() -> None:
     host = Host()
     endpoint, replies = send_requests(host, 1)
     for source in (EndpointName(2, 0), EndpointName(1, 1)):
-        reply(host, endpoint, 1, source=source)
+        deliver_reply(host, endpoint, 1, source=source)
     assert (replies, endpoint.credits(0), endpoint.inbox.stray_replies) == ([], 3, 2)
-    reply(host, endpoint, 1)
+    deliver_reply(host, endpoint, 1)
     assert (replies, endpoint.credits(0)) == ([1], 4)
 
 
-@pytest.mark.parametrize("gone_number", [REMOTE.node << layout.SUBJECT_BITS | layout.LOST, GONE])
-def test_accepted_requests_to_a_dead_endpoint_are_returned_and_the_nic_returns_the_others(gone_number: int) -> None:
+@pytest.mark.parametrize("notification", [REMOTE.node << layout.SUBJECT_BITS | layout.LOST, REMOTE_GONE])
+def test_accepted_requests_to_a_dead_endpoint_are_returned_and_the_nic_returns_the_others(notification: int) -> None:
     host = Host()
     endpoint, replies = send_requests(host, 3)
     returned_messages: list[Returned] = []
@@ -461,8 +469,8 @@ def test_accepted_requests_to_a_dead_endpoint_are_returned_and_the_nic_returns_t
     endpoint.map(1, EndpointName(2, 0), 7)
     assert endpoint.try_request(1, 1)
     page = cast(memoryview, endpoint.outbox.page)
-    page[layout.SLOT_OFFSETS[0]] = page[layout.SLOT_OFFSETS[2]] = layout.FREE  # they have been taken
-    host.am.on_completion(gone_number)
+    page[layout.SLOT_OFFSETS[0]] = page[layout.SLOT_OFFSETS[2]] = layout.FREE  # accepted
+    host.am.on_completion(notification)
     assert endpoint.is_ready
     assert returned_messages == []
     assert endpoint.handle() == 2
@@ -471,9 +479,9 @@ def test_accepted_requests_to_a_dead_endpoint_are_returned_and_the_nic_returns_t
     ]  # fmt: skip
     assert (endpoint.credits(0), endpoint.credits(1)) == (3, 3)
     for message in (1, 2):
-        reply(host, endpoint, message)
+        deliver_reply(host, endpoint, message)
     assert (replies, endpoint.credits(0), endpoint.inbox.stray_replies) == ([2], 4, 1)
-    host.am.on_completion(gone_number)
+    host.am.on_completion(notification)
     assert endpoint.is_empty
 
 
@@ -483,22 +491,22 @@ def test_a_lost_reply_ends_only_a_request_to_its_replier() -> None:
     returned_messages: list[Returned] = []
     endpoint.error_handler = returned_messages.append
     page = cast(memoryview, endpoint.outbox.page)
-    page[layout.SLOT_OFFSETS[0]] = page[layout.SLOT_OFFSETS[1]] = layout.FREE  # they have been taken
+    page[layout.SLOT_OFFSETS[0]] = page[layout.SLOT_OFFSETS[1]] = layout.FREE  # accepted
     for replier in (REMOTE.node + 1, REMOTE.node):
         assert endpoint.is_empty
-        named = (1 << layout.NODE_BITS | replier) << layout.ENDPOINT_BITS | endpoint.name.endpoint
-        host.am.on_completion(named << layout.SUBJECT_BITS | layout.LOST_REPLY)
+        subject_number = (1 << layout.NODE_BITS | replier) << layout.ENDPOINT_BITS | endpoint.name.endpoint
+        host.am.on_completion(subject_number << layout.SUBJECT_BITS | layout.LOST_REPLY)
     assert endpoint.handle() == 1
     assert [(message.status, message.message) for message in returned_messages] == [(Status.UNREACHABLE, 1)]
 
 
-def test_accepted_requests_are_determined_when_the_page_is_accessible() -> None:
+def test_requests_to_a_dead_endpoint_are_returned_when_the_page_is_accessible_again() -> None:
     host = Host()
     endpoint, _ = send_requests(host, 2)
     endpoint.error_handler = lambda _: None
     page = cast(memoryview, endpoint.outbox.page)
     endpoint.set_page(None)
-    host.am.on_completion(GONE)
+    host.am.on_completion(REMOTE_GONE)
     assert endpoint.is_empty
     page[layout.SLOT_OFFSETS[0]] = layout.FREE
     endpoint.set_page(page)
@@ -507,14 +515,14 @@ def test_accepted_requests_are_determined_when_the_page_is_accessible() -> None:
 
 
 def test_a_reply_to_an_earlier_process_of_a_host_slot_is_a_stray() -> None:
-    incarnations = [Host(host_slot=HostSlot(0, 1, incarnation)) for incarnation in range(1, 1001)]
-    first_requests = sorted(send_requests(host, 1)[0].outbox.last_request for host in incarnations)
-    split_driver = [
-        second - earlier
-        for earlier, second in zip(first_requests, [*first_requests[1:], first_requests[0] + (1 << 32)], strict=True)
+    processes = [Host(host_slot=HostSlot(0, 1, incarnation)) for incarnation in range(1, 1001)]
+    first_requests = sorted(send_requests(host, 1)[0].outbox.last_request for host in processes)
+    gaps = [
+        later - earlier
+        for earlier, later in zip(first_requests, [*first_requests[1:], first_requests[0] + (1 << 32)], strict=True)
     ]
-    assert min(split_driver) > 1_000_000
-    endpoint, replies = send_requests(incarnations[1], 2)
+    assert min(gaps) > 1_000_000
+    endpoint, replies = send_requests(processes[1], 2)
     for message in (1, 2):
-        reply(incarnations[1], endpoint, message)
+        deliver_reply(processes[1], endpoint, message)
     assert (replies, endpoint.inbox.stray_replies, endpoint.credits(0)) == ([], 2, 2)

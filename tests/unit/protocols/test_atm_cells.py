@@ -25,10 +25,11 @@ from protocols.atm.cell import (
 )
 from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
+from testbed.fates.flows import Classifier
 from testbed.fates.header_fields import locate
 from testbed.fields import known_fields
 
-HEAD = bytes(12) + ETHERTYPE.to_bytes(2, "big")
+ETHERNET_HEADER = bytes(12) + ETHERTYPE.to_bytes(2, "big")
 
 circuits = st.builds(Circuit, st.integers(0, 255), st.integers(0, 65535))
 
@@ -38,7 +39,7 @@ def test_an_idle_cell_has_the_header_of_the_recommendation() -> None:
     assert header(Circuit(0, 0), loss_priority=1) == bytes.fromhex("0000000152")
 
 
-def test_the_check_is_linear_in_the_header_as_a_crc_with_a_coset_is() -> None:
+def test_the_hec_is_a_crc_with_a_coset() -> None:
     assert hec(bytes(4)) == 0x55
     for first, second in ((b"\1\2\3\4", b"\x80\0\xff\x10"), (b"\xff" * 4, b"\0\0\2\x10")):
         combined = bytes(a ^ b for a, b in zip(first, second, strict=True))
@@ -47,10 +48,10 @@ def test_the_check_is_linear_in_the_header_as_a_crc_with_a_coset_is() -> None:
 
 @given(circuits, st.integers(0, 7), st.integers(0, 1), st.integers(0, 39))
 def test_a_header_contains_its_circuit_and_a_flipped_bit_is_detected(
-    there: Circuit, payload_type: int, loss_priority: int, bit: int
+    vc: Circuit, payload_type: int, loss_priority: int, bit: int
 ) -> None:
-    cell = header(there, payload_type, loss_priority) + bytes(PAYLOAD)
-    assert circuit_of(cell) == there
+    cell = header(vc, payload_type, loss_priority) + bytes(PAYLOAD)
+    assert circuit_of(cell) == vc
     assert is_intact(cell)
     damaged_cell = bytearray(cell)
     damaged_cell[bit // 8] ^= 1 << bit % 8
@@ -60,16 +61,16 @@ def test_a_header_contains_its_circuit_and_a_flipped_bit_is_detected(
 
 @given(circuits, st.integers(0, 7), st.integers(0, 1), st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
 def test_scapys_layer_and_rules_read_the_bytes_that_the_codec_writes(
-    there: Circuit, payload_type: int, loss_priority: int, payload: bytes
+    vc: Circuit, payload_type: int, loss_priority: int, payload: bytes
 ) -> None:
-    cell = header(there, payload_type, loss_priority) + payload
-    layer = Cell(vpi=there.vpi, vci=there.vci, pti=payload_type, clp=loss_priority)
+    cell = header(vc, payload_type, loss_priority) + payload
+    layer = Cell(vpi=vc.vpi, vci=vc.vci, pti=payload_type, clp=loss_priority)
     frame = bytes(Ether() / layer / Raw(payload))
     assert frame[ETHERNET:] == cell
     assert frame[12:14] == ETHERTYPE.to_bytes(2, "big")
     fields, located = known_fields(), locate(frame)
     values = {name: fields.reader(f"atm.{name}")(frame, located) for name in ("vpi", "vci", "pti", "clp", "hec")}
-    assert values == {**there._asdict(), "pti": payload_type, "clp": loss_priority, "hec": cell[4]}
+    assert values == {**vc._asdict(), "pti": payload_type, "clp": loss_priority, "hec": cell[4]}
 
 
 @given(st.data())
@@ -77,14 +78,14 @@ def test_every_pair_of_nodes_has_its_own_circuit(data: st.DataObject) -> None:
     nodes = data.draw(st.integers(2, MAX_NODES))
     numbers = st.integers(0, nodes - 1)
     source, destination = data.draw(numbers), data.draw(numbers)
-    remote = circuit(source, destination, nodes)
-    assert remote.vpi < 256
-    assert FIRST_VCI <= remote.vci < 65536
-    assert nodes_of(remote, nodes) == (source, destination)
+    vc = circuit(source, destination, nodes)
+    assert vc.vpi < 256
+    assert FIRST_VCI <= vc.vci < 65536
+    assert nodes_of(vc, nodes) == (source, destination)
 
 
-def test_circuits_of_no_nodes_are_known_as_such() -> None:
-    assert nodes_of(Circuit(0, 5), 4) is None, "below 32: signalling"
+def test_circuits_between_no_nodes_are_recognized() -> None:
+    assert nodes_of(Circuit(0, 5), 4) is None, "VCIs below 32 are for signalling"
     assert nodes_of(Circuit(0, FIRST_VCI + 16), 4) is None
     last = circuit(MAX_NODES - 1, MAX_NODES - 1, MAX_NODES)
     assert last.vpi == 255
@@ -93,21 +94,19 @@ def test_circuits_of_no_nodes_are_known_as_such() -> None:
 @pytest.mark.parametrize(("size", "sizes"), [(CELL, [CELL]), (3 * CELL, [CELL] * 3), (CELL + 7, [CELL, 7]), (0, [0])])
 def test_a_frame_of_several_cells_is_split(size: int, sizes: list[int]) -> None:
     payload = bytes(number % 251 for number in range(size))
-    cells = list(cells_of(HEAD + payload))
+    cells = list(cells_of(ETHERNET_HEADER + payload))
     assert [len(part) - ETHERNET for part in cells] == sizes
     assert b"".join(part[ETHERNET:] for part in cells) == payload
-    assert {part[:ETHERNET] for part in cells} == {HEAD}
+    assert {part[:ETHERNET] for part in cells} == {ETHERNET_HEADER}
 
 
 def test_cells_of_one_circuit_are_one_flow_whatever_their_type() -> None:
-    from testbed.fates.flows import Classifier
-
     classifier = Classifier(known_fields())
     flows = {
-        classifier.of(HEAD + header(Circuit(0, 40), kind, priority) + bytes(PAYLOAD))[0]
+        classifier.of(ETHERNET_HEADER + header(Circuit(0, 40), kind, priority) + bytes(PAYLOAD))[0]
         for kind in range(8)
         for priority in (0, 1)
     }
     assert len(flows) == 1
-    other_flow = classifier.of(HEAD + header(Circuit(0, 41)) + bytes(PAYLOAD))[0]
-    assert other_flow not in flows
+    flow_of_another_circuit = classifier.of(ETHERNET_HEADER + header(Circuit(0, 41)) + bytes(PAYLOAD))[0]
+    assert flow_of_another_circuit not in flows

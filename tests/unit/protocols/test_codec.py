@@ -25,12 +25,12 @@ from tests.unit.protocols.frame_strategies import (
     PACKAGES,
     PER_STACK,
     binding,
-    dissected,
+    dissect,
     drawn_frames,
     frames_of,
     lengths_of,
-    on_a_link,
     own_layers,
+    with_envelope,
 )
 
 
@@ -58,7 +58,7 @@ EVERY_STACK_WITH_A_PREFIX = pytest.mark.parametrize(
 
 
 def pack(codec: ModuleType, stack: str, *arguments: object) -> bytes:
-    """Pack a frame. An empty payload is left out, since not every frame can have one."""
+    """Pack a frame. An empty payload is omitted, since not every frame can have one."""
     *leading, last = arguments
     is_empty = isinstance(last, bytes | memoryview) and not last
     return getattr(codec, f"pack_{stack}")(*leading, *([] if is_empty else [last]))
@@ -68,18 +68,18 @@ def unpack(codec: ModuleType, stack: str, frame: bytes | bytearray | memoryview)
     return getattr(codec, f"unpack_{stack}")(frame)
 
 
-def outcome(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
-    """Unpack a frame: the error's reason, or the values behind the known prefix."""
+def values_or_reason(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
+    """Unpack a frame: the error's reason, or the values after the known prefix."""
     try:
         values = unpack(codec, stack, frame)
     except MalformedError as error:
         return error.reason
     if not stack.endswith("_behind") and hasattr(codec, "PREFIX_SIZE"):
         try:
-            rest_count = len(unpack(codec, f"{stack}_behind", frame))
+            suffix_count = len(unpack(codec, f"{stack}_behind", frame))
         except MalformedError:
-            rest_count = 0
-        values = values[len(values) - rest_count :]
+            suffix_count = 0
+        values = values[len(values) - suffix_count :]
     return values
 
 
@@ -95,8 +95,8 @@ def test_the_committed_codec_is_generated_from_its_frames(package: str) -> None:
 def test_the_codec_packs_the_bytes_that_scapy_builds(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject
 ) -> None:
-    frame_drawn = data.draw(drawn_frames(frames, stack))
-    assert pack(codec, stack, *frame_drawn.arguments, frame_drawn.payload) == frame_drawn.raw
+    drawn = data.draw(drawn_frames(frames, stack))
+    assert pack(codec, stack, *drawn.arguments, drawn.payload) == drawn.raw
 
 
 @EVERY_STACK
@@ -105,18 +105,18 @@ def test_the_codec_packs_the_bytes_that_scapy_builds(
 def test_scapy_dissects_the_frames_that_the_codec_packs(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
-    frame_drawn = data.draw(drawn_frames(frames, stack))
-    # A protocol without a length cannot tell what fills up a frame from its payload.
+    drawn = data.draw(drawn_frames(frames, stack))
+    # A protocol without a length field cannot distinguish padding from payload.
     padding = padding if hasattr(frames, "LENGTH") else b""
     layers = frames.STACKS[stack]
-    packet = Ether(on_a_link(layers, pack(codec, stack, *frame_drawn.arguments, frame_drawn.payload) + padding))
-    *headers, last = dissected(layers, packet)
-    assert last == {"payload": frame_drawn.payload}
-    built = Raw(frame_drawn.payload) if frame_drawn.payload else None
+    packet = Ether(with_envelope(layers, pack(codec, stack, *drawn.arguments, drawn.payload) + padding))
+    *headers, last = dissect(layers, packet)
+    assert last == {"payload": drawn.payload}
+    built = Raw(drawn.payload) if drawn.payload else None
     for layer, values in zip(reversed(layers), reversed(headers), strict=True):
         texts = {name: value.hex(":") if isinstance(value, bytes) else value for name, value in values.items()}
         built = layer(**texts) / built if built else layer(**texts)
-    assert bytes(built) == bytes(frame_drawn.packet)
+    assert bytes(built) == bytes(drawn.packet)
 
 
 @EVERY_STACK
@@ -125,11 +125,11 @@ def test_scapy_dissects_the_frames_that_the_codec_packs(
 def test_the_codec_unpacks_the_frames_that_scapy_builds(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
-    frame_drawn = data.draw(drawn_frames(frames, stack))
+    drawn = data.draw(drawn_frames(frames, stack))
     padding = padding if hasattr(frames, "LENGTH") else b""
-    frame = frame_drawn.raw + padding
+    frame = drawn.raw + padding
     for form in (frame, bytearray(frame), memoryview(frame)):
-        assert unpack(codec, stack, form) == (*frame_drawn.arguments, frame_drawn.payload)
+        assert unpack(codec, stack, form) == (*drawn.arguments, drawn.payload)
 
 
 @EVERY_STACK_WITH_A_PREFIX
@@ -138,13 +138,13 @@ def test_the_codec_unpacks_the_frames_that_scapy_builds(
 def test_fields_after_the_prefix_are_packed_and_unpacked_as_in_the_complete_frame(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, padding: bytes
 ) -> None:
-    frame_drawn = data.draw(drawn_frames(frames, stack))
-    frame = frame_drawn.raw
+    drawn = data.draw(drawn_frames(frames, stack))
+    frame = drawn.raw
     prefix_size = codec.PREFIX_SIZE
     for form in (frame + padding, bytearray(frame + padding), memoryview(frame + padding)):
-        payload = frame_drawn.payload if hasattr(frames, "LENGTH") else frame_drawn.payload + padding
+        payload = drawn.payload if hasattr(frames, "LENGTH") else drawn.payload + padding
         values = unpack(codec, f"{stack}_behind", form)
-        assert values == (*frame_drawn.arguments, payload)[len(frame_drawn.arguments) + 1 - len(values) :]
+        assert values == (*drawn.arguments, payload)[len(drawn.arguments) + 1 - len(values) :]
     suffix = unpack(codec, f"{stack}_behind", frame)
     assert pack(codec, f"{stack}_behind", frame[:prefix_size], *suffix) == frame
     other_prefix = bytes(byte ^ 0xFF for byte in frame[:prefix_size])
@@ -154,52 +154,52 @@ def test_fields_after_the_prefix_are_packed_and_unpacked_as_in_the_complete_fram
 @EVERY_STACK_WITH_A_PREFIX
 @PER_STACK
 @given(data=st.data(), flips=st.lists(st.integers(0, 799), min_size=1))
-def test_functions_after_the_prefix_reject_the_frames_that_those_of_complete_frames_reject(
+def test_functions_for_the_suffix_reject_the_same_frames_as_those_for_complete_frames(
     frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, flips: list[int]
 ) -> None:
     frame = bytearray(data.draw(drawn_frames(frames, stack, max_payload=20)).raw)
     prefix_size = codec.PREFIX_SIZE
     for size in range(prefix_size, len(frame)):
-        assert outcome(codec, f"{stack}_behind", frame[:size]) == outcome(codec, stack, frame[:size])
+        assert values_or_reason(codec, f"{stack}_behind", frame[:size]) == values_or_reason(codec, stack, frame[:size])
     for bit in flips:
         frame[prefix_size + (bit >> 3) % (len(frame) - prefix_size)] ^= 1 << (bit & 7)
-    assert outcome(codec, f"{stack}_behind", bytes(frame)) == outcome(codec, stack, bytes(frame))
+    assert values_or_reason(codec, f"{stack}_behind", bytes(frame)) == values_or_reason(codec, stack, bytes(frame))
 
 
 @EVERY_STACK
 @PER_STACK
 @given(data=st.data())
 def test_a_truncated_frame_is_malformed(frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject) -> None:
-    frame_drawn = data.draw(drawn_frames(frames, stack, max_payload=20))
-    frame = frame_drawn.raw
-    for size in range(frame_drawn.headers):
+    drawn = data.draw(drawn_frames(frames, stack, max_payload=20))
+    frame = drawn.raw
+    for size in range(drawn.headers):
         with pytest.raises(MalformedError, match="short"):
             unpack(codec, stack, frame[:size])
-    header = frame_drawn.headers
-    has_length = any(field.name in lengths_of(frames) for layer in frame_drawn.layers for field in layer.fields_desc)
+    header = drawn.headers
+    has_length = any(field.name in lengths_of(frames) for layer in drawn.layers for field in layer.fields_desc)
     for size in range(header, len(frame)):
         if hasattr(frames, "LENGTH"):
             with pytest.raises(MalformedError, match="length" if has_length else "short"):
                 unpack(codec, stack, frame[:size])
         else:
-            assert unpack(codec, stack, frame[:size])[-1] == frame_drawn.payload[: size - header]
+            assert unpack(codec, stack, frame[:size])[-1] == drawn.payload[: size - header]
 
 
 @EVERY_STACK
 @PER_STACK
-@given(data=st.data(), random=st.binary(max_size=120))
+@given(data=st.data(), rest=st.binary(max_size=120))
 def test_random_bytes_are_malformed_or_unpacked_as_by_scapy(
-    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, random: bytes
+    frames: ModuleType, codec: ModuleType, stack: str, data: st.DataObject, rest: bytes
 ) -> None:
     prefix = data.draw(drawn_frames(frames, stack, max_payload=0)).raw
-    frame = prefix[: data.draw(st.integers(0, len(prefix)))] + random
+    frame = prefix[: data.draw(st.integers(0, len(prefix)))] + rest
     try:
         values = unpack(codec, stack, frame)
     except MalformedError:
         return
     assert frame.startswith(pack(codec, stack, *values))
     layers = frames.STACKS[stack]
-    assert dissected(layers, Ether(on_a_link(layers, frame)))[-1] == {"payload": values[-1]}
+    assert dissect(layers, Ether(with_envelope(layers, frame)))[-1] == {"payload": values[-1]}
 
 
 @EVERY_STACK
@@ -226,15 +226,15 @@ def test_rule_fields_have_the_locations_of_the_fields(
 ) -> None:
     fields = standard_fields()
     routed, begins = getattr(codec, "ROUTED", False), getattr(codec, "BEGINS", b"")
-    fields.register("it", codec.ETHERTYPE, codec.FIELDS, codec.FLOW, routed=routed, begins=begins)
+    fields.register("proto", codec.ETHERTYPE, codec.FIELDS, codec.FLOW, routed=routed, begins=begins)
     frame = data.draw(drawn_frames(frames, stack)).raw
     located = locate(frame)
     layers = frames.STACKS[stack]
-    for layer, values in zip(layers, dissected(layers, Ether(on_a_link(layers, frame))), strict=False):
+    for layer, values in zip(layers, dissect(layers, Ether(with_envelope(layers, frame))), strict=False):
         if layer not in own_layers(frames, stack):
             continue
         for name, value in values.items():
-            rule_field = f"it.{name}" if f"it.{name}" in fields else f"it.{layer.__name__.lower()}.{name}"
+            rule_field = f"proto.{name}" if f"proto.{name}" in fields else f"proto.{layer.__name__.lower()}.{name}"
             expected = int.from_bytes(value, "big") if isinstance(value, bytes) else value
             assert fields.reader(rule_field)(frame, located) == expected
     for other_layer in {layer for stack_name in frames.STACKS for layer in own_layers(frames, stack_name)} - set(
@@ -242,20 +242,20 @@ def test_rule_fields_have_the_locations_of_the_fields(
     ):
         for field in other_layer.fields_desc:
             rule_field = (
-                f"it.{field.name}"
-                if f"it.{field.name}" in fields
-                else f"it.{other_layer.__name__.lower()}.{field.name}"
+                f"proto.{field.name}"
+                if f"proto.{field.name}" in fields
+                else f"proto.{other_layer.__name__.lower()}.{field.name}"
             )
             assert fields.reader(rule_field)(frame, located) == -1
 
 
-def test_flags_have_names_in_rules() -> None:
+def test_each_flag_is_a_field_of_rules() -> None:
     fields = standard_fields()
     codec = synthetic_codec()
-    fields.register("it", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
+    fields.register("proto", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     frame = codec.pack_order(bytes(6), bytes(6), 0xFFF, codec.FLAGS_LAST, 0xFF, 0xFFFF)
     located = locate(frame)
-    assert [fields.reader(f"it.flags.{flag}")(frame, located) for flag in ("first", "last")] == [0, 1]
+    assert [fields.reader(f"proto.flags.{flag}")(frame, located) for flag in ("first", "last")] == [0, 1]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

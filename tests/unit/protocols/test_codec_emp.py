@@ -1,4 +1,4 @@
-"""EMP's frames compared byte by byte with their description, and frames of other protocols."""
+"""EMP's frames byte by byte, and malformed frames."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def first_frame(payload: bytes = b"") -> bytes:
 
 
 def with_valid_check(frame: bytes, offset: int, value: bytes) -> bytes:
-    """Return the frame with other bytes at an offset, and a valid checksum."""
-    damaged = bytearray(frame)
-    damaged[offset : offset + len(value)] = value
-    damaged[38:42] = bytes(4)
-    damaged[38:42] = struct.pack("!I", crc32(damaged))
-    return bytes(damaged)
+    """Return the frame with `value` at an offset, and a valid checksum."""
+    changed = bytearray(frame)
+    changed[offset : offset + len(value)] = value
+    changed[38:42] = bytes(4)
+    changed[38:42] = struct.pack("!I", crc32(changed))
+    return bytes(changed)
 
 
 def test_the_first_frame_of_a_message_byte_by_byte() -> None:
@@ -69,16 +69,16 @@ def test_padding_to_the_minimum_frame_size_is_neither_payload_nor_checked() -> N
     assert bytes(Ether(frame)[EMPMessage].payload)[:1] == b"x"
 
 
-def test_the_payload_is_a_view_and_no_copy() -> None:
+def test_the_unpacked_payload_is_a_view() -> None:
     frame = bytearray(data_frame(payload=b"payload"))
     view = codec.unpack_frame(frame)[-1]
     assert view.obj is frame
 
 
 @given(st.binary(max_size=60), st.booleans(), st.data())
-def test_a_flipped_bit_is_detected_anywhere(payload: bytes, is_first: bool, random: st.DataObject) -> None:
+def test_a_flipped_bit_is_detected_anywhere(payload: bytes, is_first: bool, data: st.DataObject) -> None:
     frame = bytearray(first_frame(payload) if is_first else data_frame(payload=payload))
-    bit = random.draw(st.integers(0, 8 * len(frame) - 1))
+    bit = data.draw(st.integers(0, 8 * len(frame) - 1))
     frame[bit >> 3] ^= 0x80 >> (bit & 7)
     with pytest.raises(MalformedError):
         (codec.unpack_message if is_first else codec.unpack_frame)(frame)
@@ -89,10 +89,10 @@ def test_every_bit_of_the_headers_and_of_the_payloads_ends_is_checked(size: int)
     frame = data_frame(payload=bytes(size))
     for offset in [*range(42), *([42, len(frame) - 1] if size else [])]:
         for bit in range(8):
-            damaged_frame = bytearray(frame)
-            damaged_frame[offset] ^= 1 << bit
+            corrupted = bytearray(frame)
+            corrupted[offset] ^= 1 << bit
             with pytest.raises(MalformedError):
-                codec.unpack_frame(damaged_frame)
+                codec.unpack_frame(corrupted)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_random_bytes_have_no_type_or_are_malformed(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "dropped"),
+    ("rule", "dropped"),
     [
         ("drop emp.type == 3 and nth(2)", [3]),
         ("drop emp.type == 3 and nth(2, emp.message)", [4]),
@@ -142,11 +142,11 @@ def test_random_bytes_have_no_type_or_are_malformed(frame: bytes) -> None:
         ("drop emp.frame > 1", [4]),
     ],
 )
-def test_rules_can_use_the_codecs_fields(text: str, dropped: list[int]) -> None:
+def test_rules_can_use_the_codecs_fields(rule: str, dropped: list[int]) -> None:
     fields = standard_fields()
     fields.register("emp", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     rules = RuleSet(fields)
-    rules.add(0, text)
+    rules.add(0, rule)
     wire = LinkDirection("n1:eth0--n2:eth0", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     ack = codec.TYPE_ACK
     frames = [

@@ -1,4 +1,4 @@
-"""Refusals of codegen: names of fields that do not exist; and its dependencies, which are those of the package alone."""
+"""Codegen's errors for unknown fields and packages, its dependencies, and the source that it writes."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_codegen_needs_no_development_dependencies(tmp_path: Path) -> None:
         from parcels import codec  # type: ignore[import-not-found]
     finally:
         sys.path.remove(str(tmp_path))
-    frame = codec.pack_parcel(b"\1" * 6, b"\2" * 6, 7, b"what is in it")
-    assert codec.unpack_parcel(frame + b"padding") == (b"\1" * 6, b"\2" * 6, 7, b"what is in it")
+    frame = codec.pack_parcel(b"\1" * 6, b"\2" * 6, 7, b"contents")
+    assert codec.unpack_parcel(frame + b"padding") == (b"\1" * 6, b"\2" * 6, 7, b"contents")
 
 
 FIELDS = "colour, size, sum"
@@ -78,7 +78,7 @@ def test_an_unknown_field_name_is_rejected(roles: dict[str, object], message: st
     assert str(raised.value) == message
 
 
-def test_an_error_is_one_sentence_and_leaves_the_codec_unchanged(tmp_path: Path) -> None:
+def test_an_error_is_one_line_and_leaves_the_codec_unchanged(tmp_path: Path) -> None:
     (tmp_path / "parcels").mkdir()
     codec = tmp_path / "parcels" / "codec.py"
     codec.write_text("# before\n")
@@ -94,13 +94,13 @@ def test_an_unknown_package_is_an_error_of_one_line(tmp_path: Path) -> None:
 
 def test_long_lines_are_folded_at_brackets_and_never_in_strings() -> None:
     text = "a (b, c] " * 20
-    source = "\n".join(fold(f"told = Kind('data', {literal(text)}, part={literal(('one', 'two'))}, back=True)"))
+    source = "\n".join(fold(f"value = Kind('data', {literal(text)}, part={literal(('one', 'two'))}, back=True)"))
     assert eval(source.partition(" = ")[2], {"Kind": lambda *positional, **keywords: (positional, keywords)}) == (
         ("data", text),
         {"part": ("one", "two"), "back": True},
     )
     arguments = ", ".join(f"argument_{number}=1" for number in range(20))
-    assert max(map(len, fold(f"    told = call({arguments})"))) <= WIDTH
+    assert max(map(len, fold(f"    value = call({arguments})"))) <= WIDTH
 
 
 @pytest.mark.parametrize("value", ["it's", 'say "no"', "both ' and \"", b"\x00'", ("one",), {"a": {1: "b"}}, 7])

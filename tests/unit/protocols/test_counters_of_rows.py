@@ -1,4 +1,4 @@
-"""A firmware's counters are those of its state tables."""
+"""Check that a firmware's counters are those of its state tables."""
 
 from __future__ import annotations
 

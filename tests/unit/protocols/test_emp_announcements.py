@@ -12,7 +12,7 @@ from protocols.emp.firmware import Firmware
 from protocols.emp.host import EmpError, plug
 from protocols.emp.settings import Settings
 from protocols.emp.split_driver import Nic, split_driver
-from tests.unit.protocols.emp_dialogue import dialogue, hosts, joined_nics, total_counters
+from tests.unit.protocols.emp_dialogue import counter_of, dialogue, hosts, joined_nics
 from tests.unit.protocols.list_wires import ListNic, Wires
 
 ANNOUNCEMENT = ["restarted 0.0"]
@@ -20,7 +20,7 @@ MAX_ANNOUNCEMENTS = 9
 
 
 def nics_after_detach() -> tuple[Wires, Completion]:
-    """Return NICs, where NIC 1 has sent half of a message to NIC 0 and lost its host, and the receive of NIC 0."""
+    """Return two NICs, and the receive of NIC 0: NIC 1 lost its host after it had sent half of the message."""
     wires, (receiver, sender) = joined_nics()
     receive = receiver.post_receive(1, 1, bytearray(10_000))
     sender.post_send(0, 1, bytes(10_000))
@@ -29,7 +29,7 @@ def nics_after_detach() -> tuple[Wires, Completion]:
     for frame in wires.take(0):
         wires.deliver(frame)
     wires.take(1)
-    replace(wires, 2)
+    replace_firmware(wires, 2)
     return wires, receive
 
 
@@ -51,8 +51,8 @@ class SingleHostActions:
         self._post_completion(index)
 
 
-def replace(wires: Wires, incarnation: int, *, is_slot_occupied: bool = False) -> None:
-    """Replace the firmware of NIC 1 by another: a vacant one, or one of the same incarnation for the next host."""
+def replace_firmware(wires: Wires, incarnation: int, *, is_slot_occupied: bool = False) -> None:
+    """Replace the firmware of NIC 1: by one without a host, or by one of the same incarnation for the next host."""
     former_firmware, adapter = wires.agents[1].firmware, Adapter(1, wires.addresses, 1500, incarnation)
     wires.incarnations[1] = incarnation
     if is_slot_occupied:
@@ -83,7 +83,7 @@ def has_failed(receive: Completion) -> bool:
     return receive.done
 
 
-def test_a_peer_that_only_waits_to_receive_is_notified_at_once() -> None:
+def test_a_peer_that_only_receives_is_notified_at_once() -> None:
     wires, receive = nics_after_detach()
     frames = next_announcements(wires)
     assert dialogue(frames) == ANNOUNCEMENT
@@ -108,29 +108,29 @@ def test_announcements_are_repeated_with_growing_intervals_and_then_stop() -> No
     while wires.tick():
         announce_times += [wires.now] * len(wires.take(1))
     assert len(announce_times) == MAX_ANNOUNCEMENTS
-    gaps = [second - earlier for earlier, second in pairwise(announce_times)]
+    gaps = [later - earlier for earlier, later in pairwise(announce_times)]
     assert gaps == sorted(gaps)
     assert gaps[-1] == Settings().longest_timeout
 
 
-def test_a_peer_that_missed_all_announcements_learns_of_the_restart_by_its_next_send() -> None:
+def test_a_peer_that_missed_all_announcements_is_notified_of_the_restart_at_its_next_send() -> None:
     wires, receive = nics_after_detach()
     while wires.tick():
         wires.take(1)
     assert not receive.done
-    send = hosts(wires)[0].post_send(1, 1, b"are you there?")
+    send = hosts(wires)[0].post_send(1, 1, b"next")
     wires.exchange()
     assert has_failed(receive)
     with pytest.raises(EmpError, match="node 1 has restarted"):
         send.result()
-    assert total_counters(wires, 0, "restarts") == 1
+    assert counter_of(wires, 0, "restarts") == 1
 
 
 def test_a_peer_that_uses_the_new_incarnation_is_not_notified_again() -> None:
     wires, receive = nics_after_detach()
     wires.deliver(next_announcements(wires)[0])
     assert has_failed(receive)
-    hosts(wires)[0].post_send(1, 1, b"to the next one")
+    hosts(wires)[0].post_send(1, 1, b"next")
     for frame in wires.take(0):
         wires.deliver(frame)
     for agent in wires.agents[1:]:
@@ -139,8 +139,8 @@ def test_a_peer_that_uses_the_new_incarnation_is_not_notified_again() -> None:
 
 def test_announcements_continue_when_the_next_host_attaches() -> None:
     wires, receive = nics_after_detach()
-    next_announcements(wires)  # and it is lost
-    replace(wires, 2, is_slot_occupied=True)
+    next_announcements(wires)  # lost
+    replace_firmware(wires, 2, is_slot_occupied=True)
     wires.deliver(next_announcements(wires)[0])
     assert has_failed(receive)
     buffer = bytearray(5)
@@ -149,7 +149,7 @@ def test_announcements_continue_when_the_next_host_attaches() -> None:
     wires.exchange()
     assert receive.done
     assert buffer == b"hello"
-    assert total_counters(wires, 0, "restarts") == 1
+    assert counter_of(wires, 0, "restarts") == 1
 
 
 @pytest.mark.parametrize("announces", [True, False])
@@ -159,7 +159,7 @@ def test_restarts_of_peers_before_a_host_attaches_are_not_reported_to_it(announc
         wires.take(1)
     wires.take(1)
     wires.restart(0)
-    replace(wires, 2, is_slot_occupied=True)
+    replace_firmware(wires, 2, is_slot_occupied=True)
     buffer = bytearray(5)
     receive = hosts(wires)[0].post_receive(1, 1, buffer)
     send = wires.agents[1].host.post_send(0, 1, b"hello")  # type: ignore[attr-defined]  # an EMP host library
@@ -169,4 +169,4 @@ def test_restarts_of_peers_before_a_host_attaches_are_not_reported_to_it(announc
     send.result()
     assert receive.done
     assert buffer == b"hello"
-    assert total_counters(wires, 1, "restarts") == 0
+    assert counter_of(wires, 1, "restarts") == 0

@@ -1,4 +1,4 @@
-"""EMP's descriptors: their formats, their owners, and hosts' mistakes."""
+"""EMP's descriptors: formats, ownership, and invalid descriptors of hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocols.emp.descriptors import Descriptors, pack_page_list, unpack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import ANY_SOURCE, DescriptorsExhaustedError, EmpError, TruncatedError
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, joined_nics, total_counters
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, counter_of, joined_nics
 
 
 def test_the_641st_transfer_fails_for_lack_of_descriptors() -> None:
@@ -87,24 +87,24 @@ def test_a_message_of_several_pages_takes_one_descriptor_if_none_are_consecutive
 
 @pytest.mark.parametrize("size", [1, PAGE + 5, 6 * PAGE + 5, 7 * PAGE + 5])
 @pytest.mark.parametrize("shorter", [1, 5, PAGE])
-def test_a_receive_shorter_than_its_message_is_filled_and_no_more(size: int, shorter: int) -> None:
+def test_a_receive_shorter_than_its_message_is_filled_without_an_overrun(size: int, shorter: int) -> None:
     """An error to the receiver, as MPI requires; the send completes; no buffer is overrun."""
     capacity = max(0, size - shorter)
-    surroundings = bytearray(b"\xee" * (capacity + 2 * PAGE))
+    guarded = bytearray(b"\xee" * (capacity + 2 * PAGE))
     wires, (sender, receiver) = joined_nics()
-    receive = receiver.post_receive(0, 3, memoryview(surroundings)[PAGE : PAGE + capacity])
+    receive = receiver.post_receive(0, 3, memoryview(guarded)[PAGE : PAGE + capacity])
     send = sender.post_send(1, 3, content(size))
     wires.exchange()
     assert send.result().length == size
     with pytest.raises(TruncatedError) as raised:
         receive.result()
     assert raised.value.received == (0, 3, size)
-    assert surroundings == b"\xee" * PAGE + content(size)[:capacity] + b"\xee" * PAGE
+    assert guarded == b"\xee" * PAGE + content(size)[:capacity] + b"\xee" * PAGE
     assert receiver.free_descriptors == 640
     assert receiver.pinned == 0
 
 
-def test_a_message_that_is_shorter_than_its_receive_leaves_the_rest_alone() -> None:
+def test_a_message_shorter_than_its_receive_leaves_the_rest_unchanged() -> None:
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(b"\xee" * 9000)
     receiver.post_receive(0, 3, buffer)
@@ -113,16 +113,16 @@ def test_a_message_that_is_shorter_than_its_receive_leaves_the_rest_alone() -> N
     assert buffer == content(5000) + b"\xee" * 4000
 
 
-def test_a_buffer_is_the_hosts_again_when_its_transfer_is_done() -> None:
+def test_a_buffer_is_released_when_its_transfer_is_done() -> None:
     wires, (sender, receiver) = joined_nics()
-    sent_buffer, receive_buffer = bytearray(content(50_000)), bytearray(50_000)
+    send_buffer, receive_buffer = bytearray(content(50_000)), bytearray(50_000)
     receive = receiver.post_receive(0, 3, receive_buffer)
-    send = sender.post_send(1, 3, sent_buffer)
+    send = sender.post_send(1, 3, send_buffer)
     with pytest.raises(BufferError):
-        sent_buffer.append(0)
+        send_buffer.append(0)
     wires.exchange()
     del send, receive
-    sent_buffer.append(0)
+    send_buffer.append(0)
     receive_buffer.append(0)
 
 
@@ -143,7 +143,7 @@ class BareNic:
     def __init__(self, count: int = 8) -> None:
         self.memory = HostMemory()
         self.descriptors = Descriptors(count)
-        self.shown: list[int] = []
+        self.completions: list[int] = []
         self.sent: list[bytes] = []
         addresses = [bytes([2, 0, 0, 0, 0, 1]), bytes([2, 0, 0, 0, 0, 2])]
         self.firmware = Firmware(
@@ -163,7 +163,7 @@ class BareNic:
         target[:] = data
 
     def post_completion(self, index: int) -> None:
-        self.shown.append(index)
+        self.completions.append(index)
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         raise AssertionError((index, written, translated))
@@ -199,22 +199,22 @@ def test_unpinned_memory_is_not_accessed(kind: int, pages: int) -> None:
         nic.descriptors.write(0, kind | (stat.CHAIN if pages > 1 else stat.ONE_PAGE), bad_pages, 1, 0)
         nic.firmware.on_doorbell(0, 0)
         assert nic.stat(0) == stat.INVALID
-    assert nic.shown == [0] * 5
+    assert nic.completions == [0] * 5
     assert nic.firmware.counters.invalid == 5
     assert nic.sent == []
     assert nic.firmware.pending_work() == []
 
 
-def test_a_list_of_pages_and_its_pages_must_be_pinned() -> None:
+def test_a_page_list_and_its_pages_must_be_pinned() -> None:
     nic = BareNic()
     pages = nic.memory.pin(memoryview(bytearray(9 * PAGE)))
     page_list = nic.memory.pin(memoryview(pack_page_list(pages)))
-    astray = nic.memory.pin(memoryview(pack_page_list([*pages[:-1], (77, 10)])))
+    list_with_unpinned_page = nic.memory.pin(memoryview(pack_page_list([*pages[:-1], (77, 10)])))
     for entry, count in (
         (page_list[0], 10),
         ((page_list[0][0] + 1, 90), 9),
         ((5, 5), 9),
-        (astray[0], 9),
+        (list_with_unpinned_page[0], 9),
         (page_list[0], 0xFFFF),
     ):
         nic.descriptors.write(0, stat.SEND | stat.INDIRECT, [entry], 1, 0, page_count=count)
@@ -248,7 +248,7 @@ def test_memory_is_not_accessible_after_it_was_unpinned() -> None:
     ],
 )
 def test_an_invalid_format_is_rejected(kind: int, pages: int, index: int) -> None:
-    """Too many pages, too few, a chain beyond the last descriptor, a fourth format."""
+    """Too many pages, too few, a chain beyond the last descriptor, an unknown format."""
     nic = BareNic()
     page = nic.memory.pin(memoryview(bytearray(PAGE)))
     nic.descriptors.write(index, kind, page, 1, 0, page_count=pages)
@@ -256,7 +256,7 @@ def test_an_invalid_format_is_rejected(kind: int, pages: int, index: int) -> Non
     assert nic.stat(index) == stat.INVALID
 
 
-def test_a_source_or_destination_that_does_not_exist_is_refused_by_the_nic_too() -> None:
+def test_the_nic_also_refuses_a_nonexistent_source_or_destination() -> None:
     nic = BareNic()
     page = nic.memory.pin(memoryview(bytearray(1)))
     for kind, peer in ((stat.SEND, 2), (stat.SEND, ANY_SOURCE), (stat.RECEIVE, 2)):
@@ -266,11 +266,11 @@ def test_a_source_or_destination_that_does_not_exist_is_refused_by_the_nic_too()
 
 
 @pytest.mark.parametrize("index", [-1, 16, 1 << 40])
-def test_a_doorbell_for_no_descriptor_is_counted(index: int) -> None:
+def test_a_doorbell_for_a_nonexistent_descriptor_is_only_counted(index: int) -> None:
     nic = BareNic()
     nic.firmware.on_doorbell(0, index)
     assert nic.firmware.counters.invalid == 1
-    assert nic.shown == []
+    assert nic.completions == []
 
 
 def test_a_doorbell_for_a_descriptor_that_the_host_owns_changes_nothing() -> None:
@@ -278,10 +278,10 @@ def test_a_doorbell_for_a_descriptor_that_the_host_owns_changes_nothing() -> Non
     nic.firmware.on_doorbell(0, 3)
     assert nic.firmware.counters.invalid == 1
     assert nic.stat(3) == stat.HOST
-    assert nic.shown == []
+    assert nic.completions == []
 
 
-def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() -> None:
+def test_a_transfer_in_progress_continues_when_its_host_overwrites_the_descriptor() -> None:
     """The first transfer continues; the host gets its completion once."""
     nic = BareNic()
     first, second = nic.memory.pin(memoryview(b"first")), nic.memory.pin(memoryview(b"second"))
@@ -295,35 +295,35 @@ def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() 
     nic.descriptors.write(1, stat.RECEIVE, nic.memory.pin(memoryview(buffer)), 0, 1)
     nic.firmware.on_doorbell(0, 1)
     nic.firmware.on_timer(TIMEOUT)
-    assert nic.shown == [1, 0]
+    assert nic.completions == [1, 0]
     assert buffer == b"first\0"
     nic.descriptors.write(0, stat.SEND, second, 0, 2)
     nic.firmware.on_doorbell(TIMEOUT, 0)
-    assert nic.firmware.counters.invalid == 2, "it was the host's again"
+    assert nic.firmware.counters.invalid == 2, "the descriptor was the host's again"
 
 
 def test_a_repeated_doorbell_starts_nothing() -> None:
     """A second doorbell is ignored during the transfer, after it, and after the host has seen the completion."""
     wires, (sender, receiver) = joined_nics()
     firmware, nic = wires.agents[0].firmware, wires.nics[0]
-    doorbells: list[int] = []
-    nic.post_completion = doorbells.append  # type: ignore[method-assign]
+    completions: list[int] = []
+    nic.post_completion = completions.append  # type: ignore[method-assign]
     receive = receiver.post_receive(0, 1, bytearray(4))
     send = sender.post_send(1, 1, b"once")
     firmware.on_doorbell(wires.now, 0)
     wires.exchange()
     firmware.on_doorbell(wires.now, 0)
-    assert doorbells == [0]
+    assert completions == [0]
     assert receive.done
     sender.on_completion(0)
     assert send.done
     firmware.on_doorbell(wires.now, 0)
-    assert total_counters(wires, 0, "invalid") == 3
-    assert total_counters(wires, 0, "frames_sent") == 1
+    assert counter_of(wires, 0, "invalid") == 3
+    assert counter_of(wires, 0, "frames_sent") == 1
     assert wires.take(0) == []
 
 
-def test_segments_of_any_length_make_one_message() -> None:
+def test_a_message_is_gathered_from_segments_of_any_length() -> None:
     """Scatter and gather, section 4.2: "we always provide a 16-bit length field along with each page address"."""
     nic = BareNic()
     source = content(40_000)
@@ -340,7 +340,7 @@ def test_segments_of_any_length_make_one_message() -> None:
     nic.descriptors.write(4, stat.SEND | stat.INDIRECT, page_list[:1], 0, 1, page_count=len(pages))
     nic.firmware.on_doorbell(0, 4)
     assert bytes(target) == expected
-    assert nic.shown == [1, 4]
+    assert nic.completions == [1, 4]
 
 
 def test_invalid_tags_and_buffers_are_rejected() -> None:
@@ -356,17 +356,17 @@ def test_invalid_tags_and_buffers_are_rejected() -> None:
     assert host.pinned == 0
 
 
-def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
+def test_a_descriptor_that_the_nic_refuses_fails_its_transfer() -> None:
     wires, (host, _) = joined_nics()
     nic = wires.nics[0]
-    ring = wires.agents[0].firmware.on_doorbell
-    rung: list[int] = []
-    nic.ring_doorbell = lambda index, written, translated: rung.append(index)  # type: ignore[method-assign]  # noqa: ARG005
+    on_doorbell = wires.agents[0].firmware.on_doorbell
+    doorbells: list[int] = []
+    nic.ring_doorbell = lambda index, written, translated: doorbells.append(index)  # type: ignore[method-assign]  # noqa: ARG005
     send = host.post_send(1, 0, bytes(2 * PAGE))
     host._memory.unpin(1 << 32)  # the page that the descriptor names
     host._memory.pin(memoryview(b"x"))
     host._transfers[0].pinned_segments = [(2 << 32, 0)]
-    ring(0, rung[0])
+    on_doorbell(0, doorbells[0])
     with pytest.raises(EmpError, match="refused"):
         send.result()
-    assert total_counters(wires, 0, "invalid") == 1
+    assert counter_of(wires, 0, "invalid") == 1

@@ -6,9 +6,7 @@ import pytest
 
 from protocols.emp.host import EmpError
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, acknowledgement, dialogue, joined_nics, total_counters
-
-FULL = 1472
+from tests.unit.protocols.emp_dialogue import FULL_PAYLOAD, TIMEOUT, acknowledgement, counter_of, dialogue, joined_nics
 
 
 def test_a_message_is_given_up_after_the_configured_time() -> None:
@@ -37,7 +35,7 @@ def test_a_receiver_continues_after_messages_that_were_given_up() -> None:
     half_received = receiver.post_receive(0, 2, bytearray(5000))
     sends.append(sender.post_send(1, 2, bytes(5000)))
     wires.deliver(wires.take(0)[0])
-    sends.append(sender.post_send(1, 3, b"unheard"))
+    sends.append(sender.post_send(1, 3, b"missed"))
     while not all(send.done for send in sends):
         wires.tick()
         wires.take(0)
@@ -48,7 +46,7 @@ def test_a_receiver_continues_after_messages_that_were_given_up() -> None:
     assert buffer == b"!"
     with pytest.raises(EmpError, match="given the message up"):
         half_received.result()
-    assert total_counters(wires, 1, "abandoned") == 2
+    assert counter_of(wires, 1, "abandoned") == 2
     assert wires.pending_work() == []
 
 
@@ -68,7 +66,7 @@ def test_an_acknowledgement_postpones_giving_up() -> None:
 def test_a_late_acknowledgement_postpones_giving_up_after_everything_was_sent() -> None:
     """The last collection was sent, so only an acknowledgement can show progress."""
     wires, (sender, _) = joined_nics(settings=Settings(give_up=3 * TIMEOUT))
-    send = sender.post_send(1, 0, bytes(5 * FULL))
+    send = sender.post_send(1, 0, bytes(5 * FULL_PAYLOAD))
     assert dialogue(wires.take(0))[-1] == "data 0.5"
     wires.tick()
     assert wires.now == TIMEOUT
@@ -85,11 +83,11 @@ def test_a_late_acknowledgement_postpones_giving_up_after_everything_was_sent() 
         send.result()
 
 
-def test_a_message_that_waited_long_for_its_turn_is_not_given_up_at_its_first_time_out() -> None:
-    """The time-out counts neither from the NIC's start nor from the posting."""
+def test_a_message_that_waited_long_for_its_turn_is_not_given_up_at_its_first_timeout() -> None:
+    """The timeout counts neither from the NIC's start nor from the posting."""
     wires, (sender, _) = joined_nics(settings=Settings(give_up=2 * TIMEOUT, window=1))
     wires.now = 100 * TIMEOUT
-    long_send = sender.post_send(1, 0, bytes(6 * 3 * FULL - 16))
+    long_send = sender.post_send(1, 0, bytes(6 * 3 * FULL_PAYLOAD - 16))
     send = sender.post_send(1, 1, b"")
     for collection in range(6):
         wires.take(0)
@@ -103,4 +101,4 @@ def test_a_message_that_waited_long_for_its_turn_is_not_given_up_at_its_first_ti
     assert dialogue(wires.take(0)) == ["header 1"]
     wires.deliver(acknowledgement(wires, 0, 1, 1, 0))
     assert send.result() == (1, 1, 0)
-    assert total_counters(wires, 0, "given_up") == 0
+    assert counter_of(wires, 0, "given_up") == 0

@@ -14,12 +14,12 @@ from protocols.core.firmware import FIRST
 from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, ReceiveResult
 from tests.unit.protocols.emp_dialogue import TIME_AS_INCARNATION, hosts, joined_nics
 
-ROOM = 4000
+MAX_SIZE = 4000
 
 
 @dataclass
 class SentMessage:
-    """A sent message. Times are numbers of events. arrivals: at any incarnation of the destination."""
+    """A sent message. Times are numbers of events. arrivals: of all incarnations of the destination."""
 
     source: int
     incarnation: int
@@ -56,7 +56,7 @@ class RestartingNics:
             self._deliver(loss, 15)
             if self.random.random() < 0.3:
                 self.wires.tick()
-        # A NIC learns of a peer's restart only by a frame of the peer: let all pairs communicate.
+        # A NIC is notified of a peer's restart only by a frame of the peer: let all pairs communicate.
         for source in range(self.count):
             for destination in range(self.count):
                 self._send(source, destination)
@@ -67,8 +67,8 @@ class RestartingNics:
 
     def _send(self, source: int, destination: int) -> None:
         message = SentMessage(source, self.wires.incarnations[source])
-        name = len(self.sent).to_bytes(4, "big")
-        size = self.random.choice([4, 1000, ROOM])
+        number = len(self.sent).to_bytes(4, "big")
+        size = self.random.choice([4, 1000, MAX_SIZE])
         self.sent.append(message)
 
         def on_completion(completion: Completion[ReceiveResult]) -> None:
@@ -79,7 +79,7 @@ class RestartingNics:
             except EmpError:
                 message.failed = True
 
-        content = (name * (size // 4))[:size]
+        content = (number * (size // 4))[:size]
         hosts(self.wires)[source].post_send(destination, 0, content).add_callback(on_completion)
 
     def _post_receives(self, number: int) -> None:
@@ -90,7 +90,7 @@ class RestartingNics:
         host = hosts(self.wires)[number]
 
         def post() -> None:
-            buffer = bytearray(ROOM)
+            buffer = bytearray(MAX_SIZE)
 
             def on_completion(completion: Completion[ReceiveResult]) -> None:
                 self._event_count += 1
@@ -100,7 +100,9 @@ class RestartingNics:
                     pass  # its sender has restarted
                 else:
                     message = self.sent[int.from_bytes(buffer[:4], "big")]
-                    assert buffer[: envelope.length] == buffer[:4] * (envelope.length // 4), "no two messages are mixed"
+                    assert buffer[: envelope.length] == buffer[:4] * (envelope.length // 4), (
+                        "a buffer has the data of one message"
+                    )
                     assert envelope.source == message.source
                     message.arrivals.append(self._event_count)
                 post()
@@ -125,16 +127,16 @@ class RestartingNics:
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1))
-def test_whenever_nics_restart_no_message_is_received_twice_or_lost_silently(seed: int) -> None:
+def test_no_message_is_received_twice_or_lost_silently_when_nics_restart(seed: int) -> None:
     nics = RestartingNics(seed)
     nics.run()
     for message in nics.sent:
         assert len(message.arrivals) <= 1, "at most one incarnation of a NIC receives a message, and once"
         if message.completed_at is not None:
-            assert message.arrivals, "what is done has been received"
-            assert message.arrivals[0] < message.completed_at, "and not after its completion"
+            assert message.arrivals, "a completed message was received"
+            assert message.arrivals[0] < message.completed_at, "it was received before its completion"
         elif message.incarnation == nics.wires.incarnations[message.source]:
-            assert message.failed, "a host that has not restarted has the outcome of each send"
+            assert message.failed, "each send of a host that has not restarted completes or fails"
     for number, host in enumerate(hosts(nics.wires)):
         assert host.free_descriptors == 640 - 4
         assert host.pinned == 4

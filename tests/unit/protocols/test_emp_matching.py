@@ -1,4 +1,4 @@
-"""EMP's matching: the receive of a message, and that any order of receives finds its messages."""
+"""EMP's matching of messages with receives, in any order of the receives."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from protocols.emp.host import ANY_SOURCE, ANY_TAG, any_tag
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, counter_of, dialogue, joined_nics
 
 
 def test_a_message_matches_the_receive_with_its_tag_and_source() -> None:
     wires, hosts = joined_nics(3)
-    for_other_tag = hosts[2].post_receive(0, 1, bytearray(10))
-    for_other_source = hosts[2].post_receive(1, 2, bytearray(10))
+    other_tag = hosts[2].post_receive(0, 1, bytearray(10))
+    other_source = hosts[2].post_receive(1, 2, bytearray(10))
     tag_receive = hosts[2].post_receive(0, 2, bytearray(10))
     hosts[0].post_send(2, 2, b"hello")
     wires.exchange()
     assert tag_receive.result() == (0, 2, 5)
-    assert not for_other_tag.done
-    assert not for_other_source.done
+    assert not other_tag.done
+    assert not other_source.done
 
 
 def test_a_receive_for_any_source_takes_the_oldest_of_all_nodes() -> None:
@@ -40,15 +40,15 @@ def test_a_receive_for_any_tag_stays_in_its_context() -> None:
     sender.post_send(1, 9 << 24 | 1, b"y")
     wires.exchange()
     assert any_tag_receive.result().tag == 9 << 24 | 1
-    of_context_0 = receiver.post_receive(0, ANY_TAG, bytearray(1))
+    context_0_receive = receiver.post_receive(0, ANY_TAG, bytearray(1))
     wires.elapse(TIMEOUT)
-    assert not of_context_0.done
+    assert not context_0_receive.done
 
 
 def test_messages_of_one_tag_never_overtake_one_another() -> None:
     """The first message's data is lost, the second one's is not: the first receive still gets the first message."""
     wires, (sender, receiver) = joined_nics()
-    for_another_tag = receiver.post_receive(0, 1, bytearray(1))
+    other_tag = receiver.post_receive(0, 1, bytearray(1))
     buffers = [bytearray(3000), bytearray(1)]
     receives = [receiver.post_receive(0, 2, buffer) for buffer in buffers]
     sender.post_send(1, 2, content(3000))
@@ -60,10 +60,10 @@ def test_messages_of_one_tag_never_overtake_one_another() -> None:
     assert not receives[0].done
     wires.elapse(TIMEOUT)
     assert bytes(buffers[0]) == content(3000)
-    assert not for_another_tag.done
+    assert not other_tag.done
 
 
-def test_a_header_that_comes_before_an_older_one_waits_for_it() -> None:
+def test_a_header_that_arrives_before_an_older_one_waits_for_it() -> None:
     wires, (sender, receiver) = joined_nics()
     buffers = [bytearray(1), bytearray(1)]
     receives = [receiver.post_receive(0, 2, buffer) for buffer in buffers]
@@ -77,12 +77,12 @@ def test_a_header_that_comes_before_an_older_one_waits_for_it() -> None:
 
 
 def test_data_without_a_receive_is_dropped_and_resent_after_the_timeout() -> None:
-    """Section 3.1.1. A rendezvous in disguise: a receive that is late by a moment waits for the sender's timer."""
+    """Section 3.1.1. A receive that is posted a moment too late waits for the sender's timer."""
     wires, (sender, receiver) = joined_nics()
     send = sender.post_send(1, 0, b"early")
     wires.exchange()
-    assert total_counters(wires, 1, "unmatched") == 1
-    assert total_counters(wires, 1, "headers_admitted") == 1
+    assert counter_of(wires, 1, "unmatched") == 1
+    assert counter_of(wires, 1, "headers_admitted") == 1
     buffer = bytearray(5)
     receive = receiver.post_receive(0, 0, buffer)
     assert wires.exchange() == 0
@@ -94,7 +94,7 @@ def test_data_without_a_receive_is_dropped_and_resent_after_the_timeout() -> Non
     assert buffer == b"early"
 
 
-def test_a_receive_matches_the_oldest_kept_message() -> None:
+def test_a_receive_matches_the_oldest_unmatched_message() -> None:
     wires, (sender, receiver) = joined_nics()
     for text in (b"a", b"b", b"c"):
         sender.post_send(1, 3, text)
@@ -119,7 +119,7 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
     for tag in reversed(range(len(sends))):
         buffer = bytearray(size)
         receive = receiver.post_receive(0, tag, buffer)
-        # Each window of unmatched messages costs a time-out, followed by that of the requested one.
+        # Each window of unmatched messages takes a timeout, followed by that of the requested message.
         wires.elapse((len(sends) // window + 3) * longest)
         assert receive.done, (tag, wires.pending_work())
         assert bytes(buffer) == content(size, tag)
@@ -134,17 +134,16 @@ def test_the_640th_message_can_be_received_first_with_the_default_settings() -> 
     last = receiver.post_receive(0, 639, bytearray(1))
     wires.elapse((640 // 16 + 1) * TIMEOUT)
     assert last.done
-    assert total_counters(wires, 1, "held_full") == 0
+    assert counter_of(wires, 1, "held_full") == 0
 
 
 def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() -> None:
     wires, (sender, receiver) = joined_nics()
     sender.post_send(1, 1, bytes(200_000))
     assert len(wires.take(0)) == 48  # the window
-    sent_count = 0
     for _ in range(5):
         wires.tick()
-        sent_count += len(frames := wires.take(0))
+        frames = wires.take(0)
         assert dialogue(frames) == ["header 0", "data 0.1", "data 0.2"]
         for frame in frames:
             wires.deliver(frame)
@@ -155,15 +154,15 @@ def test_only_the_first_collection_of_a_message_without_a_receive_is_resent() ->
 
 
 def test_a_message_without_a_receive_does_not_block_later_messages() -> None:
-    """The long one fills the window; after one time-out the short one behind it is sent."""
+    """The long one fills the window; after one timeout the short one after it is sent."""
     wires, (sender, receiver) = joined_nics()
-    expected = receiver.post_receive(0, 2, bytearray(1))
+    short_receive = receiver.post_receive(0, 2, bytearray(1))
     long_send = sender.post_send(1, 1, bytes(200_000))
     sender.post_send(1, 2, b"!")
     wires.exchange()
-    assert not expected.done
+    assert not short_receive.done
     wires.elapse(TIMEOUT)
-    assert expected.done
+    assert short_receive.done
     assert not long_send.done
     receiver.post_receive(0, 1, bytearray(200_000))
     wires.elapse(Settings().longest_timeout)
@@ -176,14 +175,14 @@ def test_a_receive_that_waits_because_too_few_headers_are_kept_is_reported() -> 
         sender.post_send(1, tag, b"")
     receiver.post_receive(0, 2, bytearray(1))
     wires.elapse(100 * TIMEOUT)
-    assert total_counters(wires, 1, "held_full") > 0
+    assert counter_of(wires, 1, "held_full") > 0
     assert "1: node 0: 2 of its messages wait for a receive, and no more headers are kept" in wires.pending_work()
     receiver.post_receive(0, 0, bytearray(1))
     wires.elapse(100 * TIMEOUT)
     assert "tag 2" not in " ".join(wires.pending_work())
 
 
-def test_a_self_send_needs_no_wire() -> None:
+def test_a_message_to_its_own_node_needs_no_frame() -> None:
     wires, (node, _) = joined_nics()
     buffer = bytearray(10_000)
     receive = node.post_receive(0, 1, buffer)
@@ -194,7 +193,7 @@ def test_a_self_send_needs_no_wire() -> None:
     assert wires.take(0) == []
 
 
-def test_a_self_send_waits_for_its_receive_as_any_other() -> None:
+def test_a_message_to_its_own_node_waits_for_its_receive() -> None:
     wires, (node, _) = joined_nics()
     send = node.post_send(0, 1, b"me")
     assert not send.done
@@ -206,7 +205,7 @@ def test_a_self_send_waits_for_its_receive_as_any_other() -> None:
 
 
 def test_posting_in_completion_callbacks_does_not_nest() -> None:
-    """Each message to itself is posted in the callback of the one before: that must not nest."""
+    """Each message to its own node is posted in the callback of the previous one."""
     wires, (node, _) = joined_nics()
     remaining = 5000
 
@@ -223,7 +222,7 @@ def test_posting_in_completion_callbacks_does_not_nest() -> None:
     assert wires.pending_work() == []
 
 
-def test_a_message_of_no_bytes_is_received() -> None:
+def test_empty_messages_are_received() -> None:
     wires, (sender, receiver) = joined_nics()
     empty_receive = receiver.post_receive(0, 1, bytearray(0))
     larger = receiver.post_receive(0, 1, bytearray(9000))
@@ -239,13 +238,13 @@ def test_a_message_of_no_bytes_is_received() -> None:
     st.randoms(use_true_random=False),
     st.integers(1, 4),
 )
-def test_any_order_of_receives_finds_every_message(sends: list[tuple[int, int]], random: object, window: int) -> None:
-    """Each receive is posted only when the one before has its message."""
+def test_any_order_of_receives_finds_every_message(sends: list[tuple[int, int]], rng: object, window: int) -> None:
+    """Each receive is posted only when the previous one has its message."""
     wires, hosts = joined_nics(4, settings=Settings(window=window, longest_timeout=20_000_000))
     for number, (source, tag) in enumerate(sends):
         hosts[source].post_send(3, tag, bytes([number]))
     expected = list(sends)
-    random.shuffle(expected)  # type: ignore[attr-defined]
+    rng.shuffle(expected)  # type: ignore[attr-defined]
     for source, tag in expected:
         buffer = bytearray(1)
         receive = hosts[3].post_receive(source, tag, buffer)

@@ -1,4 +1,4 @@
-"""EMP's NICs that restart, or count beyond 2^32: outcomes of the messages in flight."""
+"""EMP's NICs that restart, and message numbers that wrap around: outcomes of the messages in flight."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from tests.unit.protocols.emp_dialogue import (
     TIMEOUT,
     acknowledgement,
     content,
+    counter_of,
     dialogue,
     header,
     hosts,
     joined_nics,
-    total_counters,
 )
 from tests.unit.protocols.list_wires import Wires
-
-FULL = 1472
 
 
 def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next() -> None:
@@ -36,7 +34,7 @@ def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next()
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError, match="node 1 has restarted"):
         pending_send.result()
-    assert total_counters(wires, 0, "restarts") == 1
+    assert counter_of(wires, 0, "restarts") == 1
     buffer = bytearray(5)
     receive = hosts(wires)[1].post_receive(0, 1, buffer)
     sender.post_send(1, 1, b"after")
@@ -47,7 +45,7 @@ def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next()
     assert wires.pending_work() == []
 
 
-def test_messages_not_begun_go_to_the_receivers_new_incarnation() -> None:
+def test_messages_not_yet_sent_go_to_the_receivers_new_incarnation() -> None:
     wires, (sender, _) = joined_nics(settings=Settings(window=1))
     wires.agents[1].host.post_receive(0, 0, bytearray(1))  # type: ignore[attr-defined]
     sender.post_send(1, 0, b"")
@@ -85,21 +83,21 @@ def test_a_restart_of_the_sender_fails_the_receive_in_progress() -> None:
 
 def test_a_restarted_sender_may_reuse_message_ids() -> None:
     wires, (sender, receiver) = joined_nics()
-    for round_ in range(3):
+    for generation in range(3):
         for number in range(5):
             buffer = bytearray(2)
             receive = receiver.post_receive(0, number, buffer)
-            hosts(wires)[0].post_send(1, number, bytes([round_, number]))
+            hosts(wires)[0].post_send(1, number, bytes([generation, number]))
             assert dialogue(wires.nics[0].sent) == [f"header {number}"]
             wires.exchange()
             assert receive.done
-            assert list(buffer) == [round_, number]
+            assert list(buffer) == [generation, number]
         wires.restart(0)
-    assert total_counters(wires, 1, "restarts") == 2
+    assert counter_of(wires, 1, "restarts") == 2
     assert sender.free_descriptors == 640
 
 
-def test_kept_messages_of_a_restarted_sender_are_dropped() -> None:
+def test_unmatched_messages_of_a_restarted_sender_are_dropped() -> None:
     wires, (sender, receiver) = joined_nics()
     for _ in range(3):
         sender.post_send(1, 1, b"old")
@@ -109,7 +107,7 @@ def test_kept_messages_of_a_restarted_sender_are_dropped() -> None:
     wires.exchange()
     buffer = bytearray(3)
     receiver.post_receive(0, 1, buffer)
-    wires.elapse(2 * TIMEOUT)  # it has been sent twice: before its sender had heard of the receiver, and then
+    wires.elapse(2 * TIMEOUT)  # sent twice: before its sender knew the receiver's incarnation, and after
     assert buffer == b"new"
     assert wires.pending_work() == []
 
@@ -124,10 +122,10 @@ def test_late_frames_of_a_former_incarnation_are_dropped() -> None:
     wires.exchange()
     buffer = bytearray(3)
     receiver.post_receive(0, 1, buffer)
-    before = total_counters(wires, 1, "stale")
+    stale_before = counter_of(wires, 1, "stale")
     for frame in late_frames:
         wires.deliver(frame)
-    assert total_counters(wires, 1, "stale") == before + 2
+    assert counter_of(wires, 1, "stale") == stale_before + 2
     wires.elapse(2 * TIMEOUT)
     assert buffer == b"new"
 
@@ -143,7 +141,7 @@ def test_acknowledgements_for_a_former_incarnation_complete_nothing_of_the_new_o
     send = hosts(wires)[0].post_send(1, 1, b"new")
     wires.deliver(late_ack)
     assert not send.done
-    assert total_counters(wires, 0, "stale") == 1
+    assert counter_of(wires, 0, "stale") == 1
 
 
 def test_acknowledgements_from_a_former_incarnation_complete_nothing() -> None:
@@ -154,21 +152,21 @@ def test_acknowledgements_from_a_former_incarnation_complete_nothing() -> None:
         wires.deliver(frame)
     [late_ack] = wires.take(1)
     wires.restart(1)
-    hosts(wires)[1].post_send(0, 9, b"I am new")
+    hosts(wires)[1].post_send(0, 9, b"restarted")
     for frame in wires.take(1):
         wires.deliver(frame)
     send = sender.post_send(1, 1, b"two")
-    before = total_counters(wires, 0, "stale")
+    stale_before = counter_of(wires, 0, "stale")
     wires.deliver(late_ack)
     assert not send.done
-    assert total_counters(wires, 0, "stale") == before + 1
+    assert counter_of(wires, 0, "stale") == stale_before + 1
 
 
-@pytest.mark.parametrize("is_heard", [False, True], ids=["of nobody", "of the one that has gone"])
-def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnation(is_heard: bool) -> None:
-    """A copy of it is late, and comes when its receiver has restarted."""
+@pytest.mark.parametrize("is_known", [False, True], ids=["unknown receiver", "known receiver"])
+def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnation(is_known: bool) -> None:
+    """A late copy of it arrives after its receiver has restarted."""
     wires, (sender, receiver) = joined_nics()
-    if is_heard:
+    if is_known:
         receiver.post_send(0, 5, b"")
         wires.exchange()
     receiver.post_receive(0, 1, bytearray(3))
@@ -183,12 +181,12 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
     wires.deliver(frame)
     assert not second_receive.done
     wires.exchange()
-    assert total_counters(wires, 0, "restarts") == 1, "its sender has been told"
+    assert counter_of(wires, 0, "restarts") == 1, "the sender has been notified"
 
 
-@pytest.mark.parametrize("event", ["by the refusal of what it sends again", "by what the receiver sends", "too late"])
+@pytest.mark.parametrize("event", ["a resent frame is refused", "the receiver sends", "no answer arrives"])
 def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(event: str) -> None:
-    """The sender learns of neither receipt, as all answers of the former incarnation are lost."""
+    """The sender has no acknowledgement: all answers of the former incarnation are lost."""
     wires, (sender, receiver) = joined_nics()
     former_receive = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
@@ -197,27 +195,27 @@ def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(
     assert former_receive.done
     wires.restart(1)
     later_receive = hosts(wires)[1].post_receive(0, 1, bytearray(3))
-    if event == "too late":  # nothing is ever heard of the next one's answers: it does not take the message either
+    if event == "no answer arrives":  # and the new incarnation does not accept the message either
         for _ in range(9):
             wires.tick()
             for resent in wires.take(0):
                 wires.deliver(resent)
             wires.take(1)
         assert not send.done
-    elif event == "by what the receiver sends":
-        hosts(wires)[1].post_send(0, 9, b"I am new")
+    elif event == "the receiver sends":
+        hosts(wires)[1].post_send(0, 9, b"restarted")
     wires.elapse(Settings().longest_timeout)
     assert not later_receive.done
     with pytest.raises(EmpError, match="node 1 has restarted: whether the message had arrived is not known"):
         send.result()
-    assert total_counters(wires, 0, "restarts") == 1
+    assert counter_of(wires, 0, "restarts") == 1
     sender.post_send(1, 1, b"two")
     wires.exchange()
     assert later_receive.done
 
 
 def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
-    """No incarnation of the peer accepts a frame that is not meant for it, so none can have received the message."""
+    """No incarnation of the peer accepts a frame for another one, so none can have received the message."""
     wires, _ = joined_nics()
     wires.restart(0)
     sender, receiver = hosts(wires)
@@ -231,10 +229,10 @@ def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
     wires.elapse(TIMEOUT)
     assert later_receive.done
     assert send.result().length == 3
-    assert total_counters(wires, 0, "restarts") == 0
+    assert counter_of(wires, 0, "restarts") == 0
 
 
-@pytest.mark.parametrize("receiver_restarts", [False, True], ids=["", "the receiver has restarted meanwhile"])
+@pytest.mark.parametrize("receiver_restarts", [False, True], ids=["receiver runs", "receiver restarts"])
 def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(receiver_restarts: bool) -> None:
     wires, (sender, _) = joined_nics(incarnation=TIME_AS_INCARNATION)
     buffers = [bytearray(10_000), bytearray(3)]
@@ -249,10 +247,10 @@ def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(
     assert all(receive.done for receive in receives)
     assert [send.result().length for send in sends] == [10_000, 3]
     assert buffers == [content(10_000), b"one"]
-    assert total_counters(wires, 0, "restarts") == total_counters(wires, 1, "restarts") == 0
+    assert counter_of(wires, 0, "restarts") == counter_of(wires, 1, "restarts") == 0
 
 
-def test_nics_that_have_not_restarted_need_no_introduction() -> None:
+def test_nics_in_their_first_incarnation_need_no_introduction() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"one")
@@ -261,7 +259,7 @@ def test_nics_that_have_not_restarted_need_no_introduction() -> None:
 
 
 def test_two_restarted_nics_communicate_at_once() -> None:
-    """The later incarnation announces itself, and the refused message is sent again without a time-out."""
+    """The later incarnation announces itself, and the refused message is resent without a timeout."""
     wires, (sender, receiver) = joined_nics()
     sender.post_send(1, 1, b"x")
     receiver.post_send(0, 1, b"x")
@@ -292,10 +290,10 @@ def test_a_send_posted_in_the_callback_of_a_restart_needs_no_timeout() -> None:
     assert wires.pending_work() == []
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["", "frames are lost"])
-def test_message_ids_wrap_around(is_lost: bool) -> None:
+@pytest.mark.parametrize("has_loss", [False, True], ids=["no loss", "loss"])
+def test_message_ids_wrap_around(has_loss: bool) -> None:
     wires, (sender, receiver) = joined_nics()
-    begin_at(wires, 0, 1, 2**32 - 3)
+    set_next_message_id(wires, 0, 1, 2**32 - 3)
     for number in range(6):
         buffers = [bytearray(5000), bytearray(1)]
         for buffer in buffers:
@@ -303,18 +301,18 @@ def test_message_ids_wrap_around(is_lost: bool) -> None:
         sender.post_send(1, number, content(5000))
         sender.post_send(1, number, bytes([number]))
         frames = wires.take(0)
-        for frame in frames[1:] if is_lost else frames:
+        for frame in frames[1:] if has_loss else frames:
             wires.deliver(frame)
         wires.elapse(TIMEOUT)
         assert bytes(buffers[0]) == content(5000)
         assert buffers[1] == bytes([number])
     assert wires.pending_work() == []
-    assert total_counters(wires, 1, "headers_admitted") == 12
+    assert counter_of(wires, 1, "headers_admitted") == 12
 
 
 def test_a_message_from_before_the_wrap_of_ids_is_acknowledged_again() -> None:
     wires, (sender, receiver) = joined_nics()
-    begin_at(wires, 0, 1, 2**32 - 1)
+    set_next_message_id(wires, 0, 1, 2**32 - 1)
     for _ in range(2):
         receiver.post_receive(0, 0, bytearray(1))
     sender.post_send(1, 0, b"a")
@@ -346,14 +344,14 @@ def test_a_frame_of_an_invalid_incarnation_is_dropped(incarnation: int, known_in
     receiver.post_receive(0, 0, bytearray(1))
     sender.post_send(1, 0, b"")
     wires.exchange()
-    before = [total_counters(wires, number, "stale") for number in (0, 1)]
+    before = [counter_of(wires, number, "stale") for number in (0, 1)]
     wires.deliver(header(wires, 1, 0, 1, b"", sender=incarnation))
     wires.deliver(acknowledgement(wires, 0, 1, 1, 0, sender=incarnation))
-    assert [total_counters(wires, number, "stale") for number in (0, 1)] == [count + 1 for count in before]
-    assert total_counters(wires, 1, "restarts") == 0
+    assert [counter_of(wires, number, "stale") for number in (0, 1)] == [count + 1 for count in before]
+    assert counter_of(wires, 1, "restarts") == 0
 
 
-def begin_at(wires: Wires, sender: int, receiver: int, message: int) -> None:
+def set_next_message_id(wires: Wires, sender: int, receiver: int, message: int) -> None:
     """Advance a sender's next message number."""
     firmware = wires.agents[sender].firmware
     assert isinstance(firmware, Firmware)

@@ -1,4 +1,4 @@
-"""EMP under random schedules: exactly once, never overtaking, nothing leaked, and everything accounted for."""
+"""EMP under random schedules: exactly once, never overtaking, nothing leaked, and every frame accounted for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.protocols import emp_random_schedules
-from tests.unit.protocols.emp_dialogue import total_frames_accounted
+from tests.unit.protocols.emp_dialogue import accounted_frames
 from tests.unit.protocols.emp_mutants import CHANGED_UNIT, MUTANTS
 from tests.unit.protocols.emp_random_schedules import ChangingUnits
 from tests.unit.protocols.list_wires import Wires
-from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.mutants import Mutant, find, search_repeatedly
 
 
 def counts(wires: Wires, name: str) -> list[int]:
@@ -29,18 +29,18 @@ def counts(wires: Wires, name: str) -> list[int]:
 def test_every_message_arrives_once_and_in_order_and_nothing_leaks(seed: int) -> None:
     wires = emp_random_schedules.run(seed).wires
     for number in range(len(wires.agents)):
-        assert counts(wires, "frames_received")[number] == total_frames_accounted(wires, number)
+        assert counts(wires, "frames_received")[number] == accounted_frames(wires, number)
     assert sum(counts(wires, "messages_sent")) == sum(counts(wires, "messages_received"))
     assert sum(counts(wires, "headers_admitted")) == sum(counts(wires, "messages_received"))
     assert sum(counts(wires, "frames_sent")) == sum(counts(wires, "data_stored"))
     assert sum(counts(wires, "acknowledgements_sent")) == sum(counts(wires, "acknowledgements_received"))
-    for never in ("wrong_acknowledgements", "given_up", "abandoned", "restarts", "held_full", "stale", "invalid"):
-        assert sum(counts(wires, never)) == 0, never
+    for name in ("wrong_acknowledgements", "given_up", "abandoned", "restarts", "held_full", "stale", "invalid"):
+        assert sum(counts(wires, name)) == 0, name
 
 
 def test_hosts_change_the_frames_of_a_collection_while_messages_are_in_flight() -> None:
-    changes = [emp_random_schedules.run(seed) for seed in range(20)]
-    assert sum(case.changes for case in changes if isinstance(case, ChangingUnits)) >= 100
+    schedules = [emp_random_schedules.run(seed) for seed in range(20)]
+    assert sum(case.changes for case in schedules if isinstance(case, ChangingUnits)) >= 100
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -50,7 +50,7 @@ def test_a_seed_is_repeatable(seed: int) -> None:
 
 def test_a_seed_is_repeatable_in_another_process() -> None:
     """A schedule depends on no hash order and no memory address."""
-    reports = {
+    digests = {
         subprocess.run(
             [sys.executable, "-m", emp_random_schedules.__name__, "11"],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])},
@@ -60,15 +60,15 @@ def test_a_seed_is_repeatable_in_another_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert reports == {emp_random_schedules.run(11).digest.hexdigest()}
+    assert digests == {emp_random_schedules.run(11).digest.hexdigest()}
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", [*MUTANTS, CHANGED_UNIT], ids=str)
 def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """Seeds are fresh in a long run. A case finds each mistake with a chance above a tenth (measured: 22 to 95 %)."""
+    """Seeds are fresh in a long run. A case finds each mistake with a probability above 0.1 (measured: 22 to 95 %)."""
     seed = SystemRandom().randrange(2**32) if os.environ.get("TESTBED_LONG") else 0
-    record_property("note", f"EMP between lists: {searched(mutant, emp_random_schedules.run, seed, 400)}")
+    record_property("note", f"EMP between lists: {search_repeatedly(mutant, emp_random_schedules.run, seed, 400)}")
 
 
 def test_the_schedules_find_nothing_without_a_mutant() -> None:

@@ -1,4 +1,4 @@
-"""EMP's settings: refused values, and messages in flight during a change."""
+"""EMP's settings: rejected values, and changes while messages are in flight."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from protocols.core.completion import Completion
 from protocols.emp import codec
 from protocols.emp.host import EmpError
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
+from tests.unit.protocols.emp_dialogue import (
+    FIRST_PAYLOAD,
+    FULL_PAYLOAD,
+    TIMEOUT,
+    content,
+    counter_of,
+    dialogue,
+    joined_nics,
+)
 from tests.unit.protocols.list_wires import Wires
 
-FIRST = 1500 - 28 - 16
-FULL = 1500 - 28
-
-WRONG = [
+INVALID_VALUES = [
     ("unit", 0, "0 frames: 1 to 255"),
     ("unit", 256, "256 frames: 1 to 255"),
     ("unit", 2.0, r"unit 2\.0: a whole number"),
@@ -36,7 +41,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "message"), WRONG)
+@pytest.mark.parametrize(("name", "value", "message"), INVALID_VALUES)
 def test_invalid_values_are_rejected_by_the_constructor_and_by_assignment(name: str, value: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Settings(**{name: value})
@@ -69,7 +74,7 @@ def test_the_timeout_is_at_most_the_longest_timeout() -> None:
     assert (settings.timeout, settings.longest_timeout) == (200_000_000, 300_000_000)
 
 
-def test_descriptors_do_not_change() -> None:
+def test_the_number_of_descriptors_cannot_change() -> None:
     """The descriptors' memory is allocated when a NIC starts."""
     settings = Settings(descriptors=8)
     settings.descriptors = 8
@@ -95,7 +100,7 @@ def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
     """Section 3.1.2: "configuring the unit of acknowledgement on the fly"; a message keeps the one it began with."""
     settings = Settings(unit=2)
     wires, (sender, receiver) = joined_nics(settings=settings)
-    size = FIRST + 3 * FULL
+    size = FIRST_PAYLOAD + 3 * FULL_PAYLOAD
     receives = [receiver.post_receive(0, 0, bytearray(size)) for _ in range(2)]
     sender.post_send(1, 0, bytes(size))
     settings.unit = 4
@@ -110,7 +115,7 @@ def test_a_host_changes_the_frames_per_collection_of_its_nic_by_a_command() -> N
     """Section 3.1.2. NICs may share their settings: the command changes its own NIC's alone."""
     settings = Settings(unit=2)
     wires, (sender, receiver) = joined_nics(settings=settings)
-    size = FIRST + 3 * FULL
+    size = FIRST_PAYLOAD + 3 * FULL_PAYLOAD
     receives = [receiver.post_receive(0, 0, bytearray(size)) for _ in range(2)]
     sender.post_send(1, 0, bytes(size))
     command = sender.post_unit(4)
@@ -128,7 +133,7 @@ def test_a_host_changes_the_frames_per_collection_of_its_nic_by_a_command() -> N
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("unit", [0, 256, -1, 2.5, True, "3", None])
-def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_sees_it(unit: object) -> None:
+def test_a_command_for_an_invalid_number_of_frames_is_rejected_by_the_library(unit: object) -> None:
     _, (sender, _) = joined_nics()
     with pytest.raises(ValueError, match=f"^a collection of {unit!r} frames: 1 to 255, in whole numbers$"):
         sender.post_unit(unit)  # type: ignore[arg-type]  # what a program might pass
@@ -139,32 +144,34 @@ def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_
 def test_a_command_while_a_message_is_in_flight_changes_the_next_messages_acknowledgements(new_unit: int) -> None:
     """One collection of the first message has been acknowledged, one has been lost, and one is not sent yet."""
     wires, (sender, receiver) = joined_nics(settings=Settings(window=2))
-    buffers = [bytearray(FIRST + 8 * FULL), bytearray(FIRST + 4 * FULL)]
+    buffers = [bytearray(FIRST_PAYLOAD + 8 * FULL_PAYLOAD), bytearray(FIRST_PAYLOAD + 4 * FULL_PAYLOAD)]
     receives = [receiver.post_receive(0, tag, buffer) for tag, buffer in enumerate(buffers)]
     sends = [sender.post_send(1, 0, content(len(buffers[0])))]
     frames = wires.take(0)
-    assert arrive(wires, frames[:3]) == ["ack 0.2"]
+    assert deliver_and_acknowledge(wires, frames[:3]) == ["ack 0.2"]
     assert sender.post_unit(new_unit).done
     sends.append(sender.post_send(1, 1, content(len(buffers[1]))))
-    assert arrive(wires, wires.take(0)) == ["ack 0.8"]  # the first message's last collection, of the former unit
+    assert deliver_and_acknowledge(wires, wires.take(0)) == [
+        "ack 0.8"
+    ]  # the first message's last collection, of the former unit
     answers = []
     while not all(send.done for send in sends):
         if not (frames := wires.take(0)):
-            wires.tick()  # the lost collection's time is over
-        answers += arrive(wires, frames)
-    ends = [*range(new_unit - 1, 4, new_unit), 4]
-    expected = ["ack 0.5", *(f"ack 1.{end}" for end in dict.fromkeys(ends))]
+            wires.tick()  # the timeout of the lost collection
+        answers += deliver_and_acknowledge(wires, frames)
+    last_frames = [*range(new_unit - 1, 4, new_unit), 4]
+    expected = ["ack 0.5", *(f"ack 1.{frame}" for frame in dict.fromkeys(last_frames))]
     assert sorted(answers) == sorted(expected)
     assert all(receive.done for receive in receives)
     assert [bytes(buffer) for buffer in buffers] == [content(len(buffer)) for buffer in buffers]
 
 
 def test_each_end_has_its_own_frames_per_collection() -> None:
-    """No end knows the other's: each frame names its message's, and its acknowledgement is by that."""
+    """Each frame states its message's, by which the receiver acknowledges."""
     wires, ends = joined_nics()
     assert ends[0].post_unit(2).done
     assert ends[1].post_unit(5).done
-    size = FIRST + 5 * FULL
+    size = FIRST_PAYLOAD + 5 * FULL_PAYLOAD
     receives = [end.post_receive(1 - end.number, 0, bytearray(size)) for end in ends]
     for end in ends:
         end.post_send(1 - end.number, 0, bytes(size))
@@ -178,7 +185,7 @@ def test_each_end_has_its_own_frames_per_collection() -> None:
 
 
 @pytest.mark.parametrize("unit", [0, 256, 0xFFFF_FFFF])
-def test_the_firmware_refuses_an_impossible_command_of_an_untrusted_host(unit: int) -> None:
+def test_the_firmware_refuses_an_invalid_command_of_an_untrusted_host(unit: int) -> None:
     wires, (sender, receiver) = joined_nics()
     descriptors = sender._descriptors
     command = sender._commands[0] = Completion[None]("a command")
@@ -187,21 +194,26 @@ def test_the_firmware_refuses_an_impossible_command_of_an_untrusted_host(unit: i
     wires.agents[0].firmware.on_doorbell(0, 0)
     with pytest.raises(EmpError, match="the NIC refused the descriptor"):
         command.result()
-    receiver.post_receive(0, 0, bytearray(4 * FULL))
-    sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
+    receiver.post_receive(0, 0, bytearray(4 * FULL_PAYLOAD))
+    sender.post_send(1, 0, bytes(FIRST_PAYLOAD + 3 * FULL_PAYLOAD))
     assert units(wires.take(0)) == {3}
-    assert total_counters(wires, 0, "invalid") == 1
+    assert counter_of(wires, 0, "invalid") == 1
+
+
+def unit_of(frame: bytes) -> int:
+    """Return the frames per collection in a frame's header."""
+    if codec.type_of(frame) == codec.TYPE_MESSAGE:
+        _, _, _, unit, *_ = codec.unpack_message(frame)
+    else:
+        _, _, _, _, unit, *_ = codec.unpack_frame(frame)
+    return unit
 
 
 def units(frames: list[bytes]) -> set[int]:
-    """The frames per collection that they say."""
-    return {
-        codec.unpack_message(raw)[3] if codec.type_of(raw) == codec.TYPE_MESSAGE else codec.unpack_frame(raw)[4]
-        for raw in frames
-    }
+    return set(map(unit_of, frames))
 
 
-def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
+def deliver_and_acknowledge(wires: Wires, frames: list[bytes]) -> list[str]:
     """Deliver frames to the second NIC and its answers to the first; return the answers."""
     for frame in frames:
         wires.deliver(frame)
@@ -216,7 +228,7 @@ def test_a_message_in_progress_keeps_its_frames_per_collection(new_unit: int) ->
     """Retransmitted frames keep their boundaries, and so do frames that are first sent after the change."""
     settings = Settings(window=2)
     wires, (sender, receiver) = joined_nics(settings=settings)
-    size = FIRST + 7 * FULL
+    size = FIRST_PAYLOAD + 7 * FULL_PAYLOAD
     buffer = bytearray(size)
     receive = receiver.post_receive(0, 0, buffer)
     send = sender.post_send(1, 0, content(size))
@@ -226,13 +238,13 @@ def test_a_message_in_progress_keeps_its_frames_per_collection(new_unit: int) ->
     wires.tick()
     resent = wires.take(0)
     assert resent == lost_frames[:3]
-    assert arrive(wires, resent) == ["ack 0.2"]
+    assert deliver_and_acknowledge(wires, resent) == ["ack 0.2"]
     resent, rest = (frames := wires.take(0))[:3], frames[3:]
     assert resent == lost_frames[3:]
     assert dialogue(rest) == ["data 0.6", "data 0.7"]
     assert units(rest) == {3}
-    assert arrive(wires, rest) == ["ack 0.7"]
-    assert arrive(wires, resent) == ["ack 0.5"]
+    assert deliver_and_acknowledge(wires, rest) == ["ack 0.7"]
+    assert deliver_and_acknowledge(wires, resent) == ["ack 0.5"]
     assert send.done
     assert receive.done
     assert bytes(buffer) == content(size)
@@ -242,7 +254,7 @@ def test_a_message_in_progress_keeps_its_frames_per_collection(new_unit: int) ->
 def test_messages_from_before_and_after_a_change_of_unit_are_resent_in_their_own_units(new_unit: int) -> None:
     settings = Settings()
     wires, (sender, receiver) = joined_nics(settings=settings)
-    sizes = [FIRST + 3 * FULL, 1, FIRST + 3 * FULL, 1]
+    sizes = [FIRST_PAYLOAD + 3 * FULL_PAYLOAD, 1, FIRST_PAYLOAD + 3 * FULL_PAYLOAD, 1]
     sends, lost_frames = [], []
     for message, size in enumerate(sizes):
         if message == 2:
@@ -261,21 +273,21 @@ def test_messages_from_before_and_after_a_change_of_unit_are_resent_in_their_own
 def test_queued_messages_keep_the_unit_with_which_they_were_posted() -> None:
     settings = Settings(window=1)
     wires, (sender, receiver) = joined_nics(settings=settings)
-    sizes = [1, 1, FIRST + 3 * FULL]
+    sizes = [1, 1, FIRST_PAYLOAD + 3 * FULL_PAYLOAD]
     buffers = [bytearray(size) for size in sizes]
     for tag, buffer in enumerate(buffers):
         receiver.post_receive(0, tag, buffer)
         sender.post_send(1, tag, content(len(buffer)))
     assert dialogue(frames := wires.take(0)) == ["header 0"]
     settings.unit = 4
-    assert arrive(wires, frames) == ["ack 0.0"]
+    assert deliver_and_acknowledge(wires, frames) == ["ack 0.0"]
     assert dialogue(frames := wires.take(0)) == ["header 1"]
     assert units(frames) == {3}
-    assert arrive(wires, frames) == ["ack 1.0"]
+    assert deliver_and_acknowledge(wires, frames) == ["ack 1.0"]
     assert dialogue(frames := wires.take(0)) == ["header 2", "data 2.1", "data 2.2"]
     assert units(frames) == {3}
-    assert arrive(wires, frames) == ["ack 2.2"]
+    assert deliver_and_acknowledge(wires, frames) == ["ack 2.2"]
     assert dialogue(frames := wires.take(0)) == ["data 2.3"]
     assert units(frames) == {3}
-    assert arrive(wires, frames) == ["ack 2.3"]
+    assert deliver_and_acknowledge(wires, frames) == ["ack 2.3"]
     assert [bytes(buffer) for buffer in buffers] == [content(size) for size in sizes]

@@ -1,4 +1,4 @@
-"""Election of a mapper: starts, deaths, partitions, hints and impostors."""
+"""Election of the leading mapper: starts, crashes, partitions, hints, and invalid frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frame_of(kind: int, source: int, *, payload: bytes = b"", destination: bytes
     )
 
 
-class Alone:
+class SingleMapper:
     """A mapper whose only peer is the test."""
 
     def __init__(self, number: int = 5, *, starts: bool = True, **settings: int | bool) -> None:
@@ -62,7 +62,7 @@ def test_a_mapper_with_a_lower_number_takes_over() -> None:
     assert network.mappers[1].counters.abdications == 1
 
 
-def test_a_leader_that_dies_has_a_successor_that_makes_later_tables() -> None:
+def test_a_dead_leader_has_a_successor_whose_tables_are_later() -> None:
     network = Myrinet(ring(4, 2))
     assert network.settle() is not None
     before = network.tables[5].epoch
@@ -87,7 +87,7 @@ def test_a_partitioned_network_has_two_leaders_until_it_heals() -> None:
     assert leaders(network) == [0]
 
 
-def test_a_host_that_starts_again_gets_its_routes_again_and_others_keep_theirs() -> None:
+def test_a_restarted_host_gets_its_routes_again_and_others_keep_theirs() -> None:
     network = Myrinet(star(6))
     assert network.settle() is not None
     epoch = network.tables[4].epoch
@@ -111,7 +111,7 @@ def test_a_host_that_leaves_or_joins_is_removed_or_added_without_another_explora
     assert leader.counters.changes >= 2
 
 
-def test_a_short_silence_changes_no_map() -> None:
+def test_a_short_interruption_does_not_change_the_map() -> None:
     network = Myrinet(ring(4, 1))
     assert network.settle() is not None
     cable = next(cable for cable in network.cables if 2 in (cable[0][0], cable[1][0]))
@@ -164,7 +164,7 @@ def test_two_hosts_with_exchanged_cables_are_mapped_at_their_new_ports() -> None
     assert network.settle() is not None
 
 
-def test_a_leader_that_finds_later_tables_of_another_makes_later_ones() -> None:
+def test_a_leader_that_finds_later_tables_distributes_even_later_ones() -> None:
     network = Myrinet(star(4))
     assert network.settle() is not None
     network.mappers[2].table = network.tables[2] = Table(50, 7, {})
@@ -185,7 +185,7 @@ def test_mappers_that_may_not_lead_wait_for_one_that_may() -> None:
     assert leaders(network) == [3]
     leaderless = Myrinet(star(4), leaders=[])
     leaderless.run(5 * SECOND)
-    assert leaderless.sent() == 0
+    assert leaderless.probes_sent() == 0
 
 
 def test_an_unconnected_nic_has_a_table_without_routes_until_it_is_connected() -> None:
@@ -197,19 +197,19 @@ def test_an_unconnected_nic_has_a_table_without_routes_until_it_is_connected() -
     assert set(network.tables[1].paths) == {0}
 
 
-@pytest.mark.parametrize("hinting", [0, 2])
-def test_a_hint_from_a_transport_is_faster_than_the_next_check(hinting: int) -> None:
+@pytest.mark.parametrize("reporter", [0, 2])
+def test_a_hint_from_a_transport_is_faster_than_the_next_check(reporter: int) -> None:
     cables = ring(4, 2)
     network = Myrinet(cables, settings=Settings(watch=20 * SECOND, patience=100 * SECOND))
     assert network.settle() is not None
     network.cut(cables[2])
     network.run(1 * SECOND)
-    assert not network.mapped(network.mappers)
-    network.hint(hinting, 5)
+    assert not network.is_mapped(network.mappers)
+    network.hint(reporter, 5)
     assert network.settle(1 * SECOND) is not None
 
 
-def test_elements_unreachable_anyway_are_no_reason_to_explore() -> None:
+def test_a_hint_about_an_unknown_host_is_not_sent() -> None:
     network = Myrinet(star(3), settings=Settings(watch=20 * SECOND, patience=100 * SECOND))
     assert network.settle() is not None
     network.hint(2, 77)
@@ -226,44 +226,49 @@ def test_a_network_is_explored_periodically() -> None:
     assert network.tables[0].epoch == 1
 
 
-def test_two_nics_with_one_number_are_reported() -> None:
-    mapper = Alone(5)
+def test_a_probe_of_another_nic_with_its_number_is_counted() -> None:
+    single = SingleMapper(5)
     other_probe = add_envelope(codec.pack_frame(BROADCAST, address(6), codec.KIND_PROBE, 5, 5, 1, 1, 0, 0, 0, 0), b"")
-    mapper.mapper.receive(0, other_probe)
-    assert mapper.mapper.counters.strangers == 1
-    assert not mapper.sent
+    single.mapper.receive(0, other_probe)
+    assert single.mapper.counters.strangers == 1
+    assert not single.sent
 
 
 def test_a_probe_is_answered_on_its_return_route_and_reports_the_routes() -> None:
-    mapper = Alone(5)
-    mapper.mapper.receive(7, frame_of(codec.KIND_PROBE, 2, number=33, payload=bytes((0x83, 0xBF, 0x80))))
-    frame = mapper.sent[0]
+    single = SingleMapper(5)
+    single.mapper.receive(7, frame_of(codec.KIND_PROBE, 2, number=33, payload=bytes((0x83, 0xBF, 0x80))))
+    frame = single.sent[0]
     assert frame[14:17] == bytes((0x80, 0x81, 0xBD))
-    answer = codec.unpack_frame(frame[:14] + frame[17:-1])
-    assert answer[:7] == (address(2), address(5), codec.KIND_ANSWER, 5, 2, 1, 33)
-    assert mapper.mapper.leader == 2
+    destination, source_address, kind, source, leader, incarnation, number, *_ = codec.unpack_frame(
+        frame[:14] + frame[17:-1]
+    )
+    assert (destination, source_address) == (address(2), address(5))
+    assert (kind, source, leader, incarnation, number) == (codec.KIND_ANSWER, 5, 2, 1, 33)
+    assert single.mapper.leader == 2
 
 
-def test_a_worse_leader_is_informed_of_the_better_one_and_the_better_one_of_it() -> None:
-    mapper = Alone(5)
-    mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
-    mapper.mapper.receive(50 * MILLISECOND, frame_of(codec.KIND_PROBE, 4))
-    hint, answer = (codec.unpack_frame(frame[:-1]) for frame in mapper.sent[1:])
-    assert hint[2] == codec.KIND_HINT
-    assert answer[2:5] == (codec.KIND_ANSWER, 5, 2)
-    assert mapper.mapper.leader == 2
+def test_a_mapper_notifies_a_worse_leader_of_the_better_one_and_the_better_one_of_it() -> None:
+    single = SingleMapper(5)
+    single.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
+    single.mapper.receive(50 * MILLISECOND, frame_of(codec.KIND_PROBE, 4))
+    hint, answer = (codec.unpack_frame(frame[:-1]) for frame in single.sent[1:])
+    _, _, kind, *_ = hint
+    assert kind == codec.KIND_HINT
+    _, _, kind, source, leader, *_ = answer
+    assert (kind, source, leader) == (codec.KIND_ANSWER, 5, 2)
+    assert single.mapper.leader == 2
 
 
 def test_a_mapper_that_learns_of_a_worse_leader_leads_at_once() -> None:
-    mapper = Alone(5)
-    mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
-    assert mapper.mapper.leads
-    _, _, kind, source, leader, *_ = codec.unpack_frame(mapper.sent[0][:-1])
+    single = SingleMapper(5)
+    single.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
+    assert single.mapper.leads
+    _, _, kind, source, leader, *_ = codec.unpack_frame(single.sent[0][:-1])
     assert (kind, source, leader) == (codec.KIND_ANSWER, 5, 5)
 
 
-def test_a_mapper_that_leads_before_it_starts_does_not_begin_again() -> None:
-    mapper = Alone(2, starts=False).mapper
+def test_a_mapper_that_leads_before_its_start_is_not_elected_again() -> None:
+    mapper = SingleMapper(2, starts=False).mapper
     mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
     mapper.start(1)
     assert mapper.leads
@@ -276,103 +281,103 @@ def test_a_mapper_that_leads_before_it_starts_does_not_begin_again() -> None:
 
 
 def test_a_mapper_that_learns_of_a_better_leader_before_it_starts_follows_it() -> None:
-    alone = Alone(2, starts=False)
-    alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 1))
-    alone.mapper.start(1)
-    alone.run(alone.mapper.settings.patience)
-    assert alone.mapper.leader == 1
-    assert alone.mapper.counters.elections == 0
+    single = SingleMapper(2, starts=False)
+    single.mapper.receive(0, frame_of(codec.KIND_PROBE, 1))
+    single.mapper.start(1)
+    single.run(single.mapper.settings.patience)
+    assert single.mapper.leader == 1
+    assert single.mapper.counters.elections == 0
 
 
-def test_a_probe_that_an_earlier_incarnation_has_sent_answers_none() -> None:
-    mapper = Alone(5)
-    mapper.run(5 * Settings().stagger)
-    _, _, kind, _, _, _, number, *_ = codec.unpack_frame(mapper.sent[0][:-1])
+def test_a_probe_of_another_incarnation_is_not_taken_for_an_answer() -> None:
+    single = SingleMapper(5)
+    single.run(5 * Settings().stagger)
+    _, _, kind, _, _, _, number, *_ = codec.unpack_frame(single.sent[0][:-1])
     assert kind == codec.KIND_PROBE
-    mapper.mapper.receive(1, frame_of(codec.KIND_PROBE, 5, incarnation=2, number=number))
-    assert mapper.mapper.counters.strangers == 1
-    assert not mapper.mapper.counters.answers_received
-    mapper.mapper.receive(1, mapper.sent[0])
-    assert mapper.mapper.counters.answers_received == 1
+    single.mapper.receive(1, frame_of(codec.KIND_PROBE, 5, incarnation=2, number=number))
+    assert single.mapper.counters.strangers == 1
+    assert not single.mapper.counters.answers_received
+    single.mapper.receive(1, single.sent[0])
+    assert single.mapper.counters.answers_received == 1
 
 
 def test_contradictory_replies_restart_the_exploration() -> None:
-    mapper = Alone(0)
-    mapper.run(0)
-    while not mapper.mapper.counters.contradictions:
-        for raw in list(mapper.sent):
+    single = SingleMapper(0)
+    single.run(0)
+    while not single.mapper.counters.contradictions:
+        for raw in list(single.sent):
             frame = raw[:14] + raw[14:].lstrip(bytes(range(0x80, 0x100)))
             _, _, kind, *_, number, _, _, _, _, payload = codec.unpack_frame(frame[:-1])
-            mapper.sent.remove(raw)
-            if kind == codec.KIND_PROBE and payload:  # every port leads to the same host
-                mapper.mapper.receive(1, frame_of(codec.KIND_ANSWER, 7, number=number))
+            single.sent.remove(raw)
+            if kind == codec.KIND_PROBE and payload:  # every port leads to one host
+                single.mapper.receive(1, frame_of(codec.KIND_ANSWER, 7, number=number))
             elif kind == codec.KIND_LOOP:
-                mapper.mapper.receive(1, add_envelope(frame[:-1], b""))
-        mapper.run(mapper.mapper.deadline or 0)
-    mapper.run(1 * SECOND)
-    assert mapper.mapper.counters.explorations == 2
+                single.mapper.receive(1, add_envelope(frame[:-1], b""))
+        single.run(single.mapper.deadline or 0)
+    single.run(1 * SECOND)
+    assert single.mapper.counters.explorations == 2
 
 
-def test_word_of_a_better_leader_that_is_never_heard_of_is_believed_for_a_while() -> None:
-    mapper = Alone(5)
+def test_a_rumour_of_a_better_leader_is_believed_for_a_limited_time() -> None:
+    single = SingleMapper(5)
     start_time = 5 * Settings().stagger
-    mapper.run(start_time)
-    assert mapper.mapper.leads
-    mapper.mapper.receive(start_time, frame_of(codec.KIND_ANSWER, 9, leader=1, number=1))
-    assert not mapper.mapper.leads
-    mapper.run(start_time + Settings().rumour - 1)
-    assert not mapper.mapper.leads
-    mapper.run(2 * start_time + Settings().rumour)
-    assert mapper.mapper.leads
+    single.run(start_time)
+    assert single.mapper.leads
+    single.mapper.receive(start_time, frame_of(codec.KIND_ANSWER, 9, leader=1, number=1))
+    assert not single.mapper.leads
+    single.run(start_time + Settings().rumour - 1)
+    assert not single.mapper.leads
+    single.run(2 * start_time + Settings().rumour)
+    assert single.mapper.leads
 
 
 def test_a_table_of_a_mapper_other_than_the_leader_is_rejected() -> None:
-    mapper = Alone(5)
-    mapper.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
+    single = SingleMapper(5)
+    single.mapper.receive(0, frame_of(codec.KIND_PROBE, 2))
     fields = {"epoch": 9, "part": 0, "parts": 1, "payload": b"\0"}
-    mapper.mapper.receive(1, frame_of(codec.KIND_TABLE, 3, author=3, **fields))
-    assert mapper.mapper.table is None
-    mapper.mapper.receive(2, frame_of(codec.KIND_TABLE, 2, author=2, **fields))
-    assert mapper.mapper.table is not None
-    assert mapper.mapper.table.version == (9, 2)
+    single.mapper.receive(1, frame_of(codec.KIND_TABLE, 3, author=3, **fields))
+    assert single.mapper.table is None
+    single.mapper.receive(2, frame_of(codec.KIND_TABLE, 2, author=2, **fields))
+    assert single.mapper.table is not None
+    assert single.mapper.table.version == (9, 2)
 
 
 def test_a_table_is_installed_when_all_parts_have_arrived_in_any_order() -> None:
-    mapper = Alone(5)
-    entry = [bytes((0, number)) + address(number) + bytes((1, 0x81)) for number in (1, 2, 3)]
+    single = SingleMapper(5)
+    entries = [bytes((0, number)) + address(number) + bytes((1, 0x81)) for number in (1, 2, 3)]
     for part in (2, 0, 2, 0):
-        mapper.mapper.receive(
-            0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=part, parts=3, payload=b"\0" + entry[part])
+        single.mapper.receive(
+            0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=part, parts=3, payload=b"\0" + entries[part])
         )
-    assert not mapper.tables
-    mapper.mapper.receive(
-        0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=1, parts=3, payload=b"\0" + entry[1])
+    assert not single.tables
+    single.mapper.receive(
+        0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=4, part=1, parts=3, payload=b"\0" + entries[1])
     )
-    assert len(mapper.tables) == 1
-    table = mapper.mapper.table
+    assert len(single.tables) == 1
+    table = single.mapper.table
     assert table is not None
     assert sorted(table.paths) == [1, 2, 3]
-    assert len(mapper.sent) == 5  # every part is acknowledged, whenever it comes
+    assert len(single.sent) == 5  # each arrival is acknowledged
 
 
-def test_an_earlier_table_of_the_same_leader_is_acknowledged_and_not_taken() -> None:
-    mapper = Alone(5)
-    entry = b"\0\0\2" + address(2) + b"\0"
-    for epoch, payload in ((0xFFFF_FFFF, b"\0"), (1, entry), (0xFFFF_FFFF, b"\0")):
-        mapper.mapper.receive(0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=epoch, parts=1, payload=payload))
-    assert len(mapper.tables) == 2
-    assert mapper.mapper.table is not None
-    assert list(mapper.mapper.table.paths) == [2]
-    assert len(mapper.sent) == 3
+def test_an_earlier_table_of_the_leader_is_acknowledged_and_not_installed() -> None:
+    single = SingleMapper(5)
+    entries = b"\0\0\2" + address(2) + b"\0"
+    for epoch, payload in ((0xFFFF_FFFF, b"\0"), (1, entries), (0xFFFF_FFFF, b"\0")):
+        single.mapper.receive(0, frame_of(codec.KIND_TABLE, 1, author=1, epoch=epoch, parts=1, payload=payload))
+    assert len(single.tables) == 2
+    assert single.mapper.table is not None
+    assert list(single.mapper.table.paths) == [2]
+    assert len(single.sent) == 3
 
 
-def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
-    mapper = Alone(5)
+def test_a_new_epoch_is_later_than_every_known_one() -> None:
+    single = SingleMapper(5)
     for epoch in (3, 0xFFFF_FFF0, 0x7000_0000, 0xFFFF_FFFF):
-        mapper.mapper.receive(0, frame_of(codec.KIND_ANSWER, 9, leader=9, epoch=epoch, author=9))
-    mapper.run(1 * SECOND)
-    assert mapper.mapper.table is not None
-    assert mapper.mapper.table.version == (0x7000_0001, 5)
+        single.mapper.receive(0, frame_of(codec.KIND_ANSWER, 9, leader=9, epoch=epoch, author=9))
+    single.run(1 * SECOND)
+    assert single.mapper.table is not None
+    assert single.mapper.table.version == (0x7000_0001, 5)
 
 
 @pytest.mark.parametrize(
@@ -395,11 +400,11 @@ def test_an_epoch_is_later_than_every_one_that_was_heard_of() -> None:
     ],
 )
 def test_invalid_frames_are_dropped_and_counted(frame: bytes, counter: str) -> None:
-    mapper = Alone(5)
-    mapper.mapper.receive(0, frame)
-    assert mapper.mapper.counter_values()[counter] == 1
-    assert not mapper.sent
-    assert mapper.mapper.leader is None
+    single = SingleMapper(5)
+    single.mapper.receive(0, frame)
+    assert single.mapper.counter_values()[counter] == 1
+    assert not single.sent
+    assert single.mapper.leader is None
 
 
 @given(
@@ -416,11 +421,11 @@ def test_invalid_frames_are_dropped_and_counted(frame: bytes, counter: str) -> N
         max_size=20,
     )
 )
-def test_no_frame_disturbs_a_mapper(letters: list[tuple[int, int, int, int, int, int, bytes]]) -> None:
-    mapper = Alone(5)
-    for now, (kind, source, leader, epoch, part, parts, payload) in enumerate(letters):
+def test_no_frame_disturbs_a_mapper(frames: list[tuple[int, int, int, int, int, int, bytes]]) -> None:
+    single = SingleMapper(5)
+    for now, (kind, source, leader, epoch, part, parts, payload) in enumerate(frames):
         fields = {"leader": leader, "number": now, "epoch": epoch, "author": source, "part": part, "parts": parts}
-        mapper.mapper.receive(now * MILLISECOND, frame_of(kind, source, payload=payload, **fields))
-        mapper.run(now * MILLISECOND)
-    mapper.run(5 * SECOND)
-    assert mapper.mapper.leads
+        single.mapper.receive(now * MILLISECOND, frame_of(kind, source, payload=payload, **fields))
+        single.run(now * MILLISECOND)
+    single.run(5 * SECOND)
+    assert single.mapper.leads

@@ -1,4 +1,4 @@
-"""Mappers that know only their own number map networks of every shape, under loss and damage."""
+"""Mappers that know only their own number map networks of every shape, with lost and corrupted frames."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_network_is_mapped_correctly_and_its_routes_cannot_deadlock(shape: str
     assert leader.leads
     record_property(
         "note",
-        f"mapping, {shape}: {leader.counters.probes_sent:,} probes of the leader, {network.sent():,} of all, "
-        f"{settle_time // MILLISECOND} ms until all have their routes",
+        f"mapping, {shape}: {leader.counters.probes_sent:,} probes of the leader, {network.probes_sent():,} of all, "
+        f"{settle_time // MILLISECOND} ms until all hosts have their routes",
     )
 
 
@@ -69,26 +69,26 @@ def test_a_network_that_loses_and_corrupts_frames_is_mapped_correctly(shape: str
 
 
 @pytest.mark.timeout(300)
-def test_random_networks_are_mapped_as_they_are(record_property: Note) -> None:
-    """Random networks of 1 to 64 switches, with double cables, bridges and parts without hosts, which the leader's map
-    has too."""
-    probes, longest, differences = 0, 0, []
+def test_random_networks_are_mapped_correctly(record_property: Note) -> None:
+    """Random networks of 1 to 64 switches, with double cables, bridges and parts without hosts, all of which are in the
+    leader's map."""
+    probes, longest, failed_seeds = 0, 0, []
     for seed in range(GRAPHS):
         network = Myrinet(random_network(seed), leaders={0})
         settle_time = network.settle()
         if settle_time is None or network.deadlock() or network.crossings:
-            differences.append(seed)
+            failed_seeds.append(seed)
         else:
-            probes, longest = probes + network.sent(), max(longest, settle_time)
-    assert not differences
+            probes, longest = probes + network.probes_sent(), max(longest, settle_time)
+    assert not failed_seeds
     record_property(
         "note",
         f"mapping, {GRAPHS} random networks: {probes // GRAPHS:,} probes on average, {longest // MILLISECOND} ms at most",
     )
 
 
-def test_a_random_failure_is_found_and_routed_around_and_so_is_its_repair(record_property: Note) -> None:
-    differences, longest = [], 0
+def test_maps_and_routes_follow_a_random_failure_and_its_repair(record_property: Note) -> None:
+    failed_seeds, longest = [], 0
     for seed in range(GRAPHS // 2):
         network = Myrinet(random_network(seed, max_nodes=10))
         cables = network.cables
@@ -107,10 +107,10 @@ def test_a_random_failure_is_found_and_routed_around_and_so_is_its_repair(record
             network.join(cable)
         settle_times.append(network.settle())
         if None in settle_times or deadlock or network.deadlock():
-            differences.append(seed)
+            failed_seeds.append(seed)
         else:
             longest = max(longest, *(time or 0 for time in settle_times[1:]))
-    assert not differences
+    assert not failed_seeds
     record_property("note", f"mapping, {GRAPHS // 2} failures and repairs: {longest // MILLISECOND} ms at most")
 
 
@@ -129,10 +129,10 @@ def test_switches_of_sixteen_ports_need_a_setting() -> None:
     assert Myrinet(cables, ports=16).settle() is not None
     eight_ports = Myrinet(cables, ports=16, settings=Settings(ports=8))
     eight_ports.run(1_000 * MILLISECOND)
-    assert not eight_ports.mapped(eight_ports.mappers)
+    assert not eight_ports.is_mapped(eight_ports.mappers)
 
 
-def test_a_network_is_mapped_by_no_more_probes_a_second_than_is_set() -> None:
+def test_probes_do_not_exceed_the_configured_rate() -> None:
     settings = Settings(interval=100_000, burst=4)
     network = Myrinet(fat_tree(), settings=settings, leaders={0})
     assert network.settle() is not None
@@ -141,7 +141,7 @@ def test_a_network_is_mapped_by_no_more_probes_a_second_than_is_set() -> None:
         assert sent_times[last] - sent_times[first] >= (last - first + 1 - settings.burst) * settings.interval
 
 
-def test_supervising_an_idle_network_is_cheap(record_property: Note) -> None:
+def test_watching_an_idle_network_takes_few_probes(record_property: Note) -> None:
     network = Myrinet(berkeley_now())
     assert network.settle() is not None
     leader = network.mappers[0]
@@ -154,6 +154,4 @@ def test_supervising_an_idle_network_is_cheap(record_property: Note) -> None:
     assert probes <= watch_count * (len(network.cables) + 2 * 40 * 14 / 4)
     assert tables == {number: mapper.counters.tables_installed for number, mapper in network.mappers.items()}
     assert leader.counters.explorations == 1
-    record_property(
-        "note", f"mapping, NOW, nothing happens: {probes // watch_count} probes a look, 10 looks a second at most"
-    )
+    record_property("note", f"mapping, NOW, idle: {probes // watch_count} probes a check, at most 10 checks a second")

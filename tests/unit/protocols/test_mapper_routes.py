@@ -1,4 +1,4 @@
-"""Routes on a map, route tables in parts, and envelopes: routes are deadlock-free and the shortest up-down routes."""
+"""Routes on a map, which are shortest up-down routes and free of deadlocks; route tables in parts; envelopes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def map_network(network: Myrinet) -> Topology:
 
 
 def test_routes_once_around_a_ring_would_deadlock() -> None:
-    """The deadlock check of the other tests detects a deadlock."""
+    """Shows that the deadlock check of the other tests detects one."""
     ring_cables: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
     network = Myrinet([*ring_cables, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
     map_network(network)
@@ -46,7 +46,7 @@ def test_routes_once_around_a_ring_would_deadlock() -> None:
 
 
 def build_topology(cables: Sequence[Cable]) -> Topology:
-    """Return the network's map, made without exploration."""
+    """Return the map of these cables, made without exploration."""
     topology = Topology(0)
     numbers: dict[str | int, int] = {}
     for cable in cables:
@@ -54,11 +54,11 @@ def build_topology(cables: Sequence[Cable]) -> Topology:
             if isinstance(name, str) and name not in numbers:
                 numbers[name] = topology.add(())
     for (first, near_port), (second, far_port) in cables:
-        attached_port = Port(numbers[second], far_port)
+        port = Port(numbers[second], far_port)
         if isinstance(first, int):
-            topology.attach(attached_port, first)
+            topology.attach(port, first)
         else:
-            topology.connect(Port(numbers[first], near_port), attached_port)
+            topology.connect(Port(numbers[first], near_port), port)
     return topology
 
 
@@ -72,21 +72,21 @@ def check_up_down_routes(topology: Topology) -> None:
     routing = Routing(topology)
     rank = routing.rank
     for source, (start, port) in topology.at.items():
-        shortest = legal_distances(topology, rank, start)
+        shortest = up_down_distances(topology, rank, start)
         for number, route in routing.routes(source).items():
-            switches, port_reached = [start], Port(start, port)
+            switches, entry = [start], Port(start, port)
             for delta in route[:-1]:
-                end = topology.ends[port_reached.switch][port_reached.port + delta]
+                end = topology.ends[entry.switch][entry.port + delta]
                 assert isinstance(end, Port)
-                port_reached = end
-                switches.append(port_reached.switch)
-            assert topology.ends[port_reached.switch][port_reached.port + route[-1]] == number
+                entry = end
+                switches.append(entry.switch)
+            assert topology.ends[entry.switch][entry.port + route[-1]] == number
             ups = [rank[second] < rank[first] for first, second in pairwise(switches)]
             assert ups == sorted(ups, reverse=True)
             assert len(ups) == shortest[switches[-1]]
 
 
-def legal_distances(topology: Topology, rank: Sequence[int], start: int) -> dict[int, int]:
+def up_down_distances(topology: Topology, rank: Sequence[int], start: int) -> dict[int, int]:
     """Return distances in cables by a forward search from one switch, unlike the code under test."""
     distances = {(start, False): 0}
     shortest = {start: 0}
@@ -111,10 +111,7 @@ def test_equally_short_routes_are_spread_over_the_cables() -> None:
         for path in table.paths.values():
             use_counts.update(network.leads_to(number, route_of(path.route))[1][1:2])
     upward = [
-        use_counts[attached_port]
-        for cable in network.cables
-        for attached_port in cable[:1]
-        if str(cable[1][0]).startswith("spine")
+        use_counts[port] for cable in network.cables for port in cable[:1] if str(cable[1][0]).startswith("spine")
     ]
     assert len(upward) == 16
     assert sum(upward) == 16 * 12
@@ -135,7 +132,7 @@ def test_the_crc_has_polynomial_7() -> None:
 
 
 @given(st.binary(min_size=16, max_size=60).map(lambda rest: rest[:14] + b"\0\5" + rest[14:]), st.integers(0, 1 << 20))
-def test_an_envelope_is_removed_and_one_damaged_bit_is_detected(frame: bytes, bit: int) -> None:
+def test_an_envelope_is_removed_and_a_flipped_bit_is_detected(frame: bytes, bit: int) -> None:
     assert remove_envelope(add_envelope(frame, b"")) == frame
     with pytest.raises(MalformedError, match="route"):
         remove_envelope(add_envelope(frame, b"\x81"))
@@ -155,13 +152,13 @@ def test_an_envelope_is_removed_and_one_damaged_bit_is_detected(frame: bytes, bi
     st.randoms(),
 )
 def test_a_table_is_restored_from_its_parts_in_any_order(
-    paths: dict[int, Path], way_back: tuple[int, ...], most: int, random: st.random.Random
+    paths: dict[int, Path], return_route: tuple[int, ...], max_size: int, rng: st.rng.Random
 ) -> None:
     table = Table(7, 3, paths)
-    numbered_parts = list(enumerate(split_table(table, way_back, most)))
-    assert all(len(part) <= most for _, part in numbered_parts)
-    assert all(return_route_of(part)[0] == route_bytes(way_back) for _, part in numbered_parts)
-    random.shuffle(numbered_parts)
+    numbered_parts = list(enumerate(split_table(table, return_route, max_size)))
+    assert all(len(part) <= max_size for _, part in numbered_parts)
+    assert all(return_route_of(part)[0] == route_bytes(return_route) for _, part in numbered_parts)
+    rng.shuffle(numbered_parts)
     collected = PartialTable(table.version, len(numbered_parts))
     *incomplete, last = [collected.add(number, paths_of(part)) for number, part in numbered_parts]
     assert last == table
@@ -172,11 +169,11 @@ def test_a_probe_byte_by_byte() -> None:
     frame = add_envelope(
         codec.pack_frame(b"\xff" * 6, address(2), codec.KIND_PROBE, 2, 2, 7, 9, 0, 0, 0, 0, b"\x83"), b"\x83"
     )
-    head = "ffffffffffff 020000000002 88b6"
+    ethernet_header = "ffffffffffff 020000000002 88b6"
     header = "0005 01 0002 0002 00000007 00000009 00000000 0000 0000 0000 0001"
-    check = codec.unpack_frame(bytes.fromhex(head) + frame[15:-1])[-1]
+    check = codec.unpack_frame(bytes.fromhex(ethernet_header) + frame[15:-1])[-1]
     assert bytes(check) == b"\x83"
-    assert frame[:42] == bytes.fromhex(head + "83" + header)
+    assert frame[:42] == bytes.fromhex(ethernet_header + "83" + header)
     assert frame[46:47] == b"\x83"
     assert crc8(frame[14:]) == 0
     assert Ether(frame)[Mapping].number == 9

@@ -15,11 +15,12 @@ from protocols.mpi.am2.pairs import WINDOW
 from protocols.mpi.am2.staging_area import MAX_SLOTS_PER_MESSAGE, SLOT_SIZE, SLOTS, Staging
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
-from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
+from tests.unit.protocols.am2_mpi_nodes import Nodes, error_class_of
 from tests.unit.protocols.mpi_devices import Am2Ranks
 
-IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
-LONG = bytes(range(256)) * (4 * SLOT_SIZE // 256)  # twice what one message has of the staging region
+FEW_RETRIES = Settings(retries=3, longest_timeout=20 * MILLISECOND)
+LONG_MESSAGE = bytes(range(256)) * (4 * SLOT_SIZE // 256)
+"""Twice as long as the part of the staging region that one message may occupy."""
 
 
 def test_mpi_uses_the_first_endpoint_of_a_node() -> None:
@@ -37,46 +38,48 @@ def test_a_send_completes_when_its_buffer_may_be_reused() -> None:
         send = nodes.devices[0].send(1, 0, 7, memoryview(buffer))
         assert send.done
         buffer[:] = b"y" * size
-        receipt, buffer_received = nodes.receive(1, 0, size, tag=7)
+        receive, received = nodes.receive(1, 0, size, tag=7)
         nodes.wires.elapse(SECOND)
-        assert receipt.result().length == size
-        assert buffer_received == b"x" * size
+        assert receive.result().length == size
+        assert received == b"x" * size
 
 
 def test_a_long_message_is_sent_only_after_the_match() -> None:
     nodes = Nodes()
-    send = nodes.send(0, 1, LONG)
+    send = nodes.send(0, 1, LONG_MESSAGE)
     nodes.wires.elapse(SECOND)
     assert not send.done
     assert nodes.wires.agents[1].firmware.counter_values()["packets_received"] < 10
-    receipt, buffer = nodes.receive(1, 0, len(LONG))
+    receive, buffer = nodes.receive(1, 0, len(LONG_MESSAGE))
     nodes.wires.elapse(SECOND)
-    assert (send.result().length, receipt.result().length) == (len(LONG), len(LONG))
-    assert buffer == LONG
+    assert (send.result().length, receive.result().length) == (len(LONG_MESSAGE), len(LONG_MESSAGE))
+    assert buffer == LONG_MESSAGE
 
 
-def test_only_as_much_of_a_long_message_is_sent_as_fits_the_receive() -> None:
+def test_a_long_message_is_sent_only_up_to_the_size_of_its_receive() -> None:
     for capacity in (0, 1000):
         nodes = Nodes()
-        send = nodes.send(0, 1, LONG)
-        receipt, buffer = nodes.receive(1, 0, capacity)
+        send = nodes.send(0, 1, LONG_MESSAGE)
+        receive, buffer = nodes.receive(1, 0, capacity)
         nodes.wires.elapse(SECOND)
-        assert send.result().length == len(LONG)
-        with pytest.raises(MPIError, match=f"{len(LONG)} bytes .* for a buffer of {capacity}"):
-            receipt.result()
-        assert buffer == LONG[:capacity]
+        assert send.result().length == len(LONG_MESSAGE)
+        with pytest.raises(MPIError, match=f"{len(LONG_MESSAGE)} bytes .* for a buffer of {capacity}"):
+            receive.result()
+        assert buffer == LONG_MESSAGE[:capacity]
         assert nodes.wires.agents[1].firmware.counter_values()["packets_received"] < 20
 
 
 def test_more_long_messages_than_slots_take_turns() -> None:
     count = 2 * SLOTS
     nodes = Nodes(3)
-    sends = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT_SIZE + number], tag=number) for number in range(count)]
+    sends = [
+        nodes.send(1 + number % 2, 0, LONG_MESSAGE[: 2 * SLOT_SIZE + number], tag=number) for number in range(count)
+    ]
     receives = [nodes.receive(0, 1 + number % 2, 3 * SLOT_SIZE, tag=number) for number in range(count)]
     nodes.wires.elapse(SECOND)
-    for number, (completion, (receipt, buffer)) in enumerate(zip(sends, receives, strict=True)):
+    for number, (completion, (receive, buffer)) in enumerate(zip(sends, receives, strict=True)):
         assert completion.done
-        assert buffer[: receipt.result().length] == LONG[: 2 * SLOT_SIZE + number]
+        assert buffer[: receive.result().length] == LONG_MESSAGE[: 2 * SLOT_SIZE + number]
     assert nodes.ranks.is_idle()
 
 
@@ -84,10 +87,10 @@ def test_early_messages_are_kept_and_limited_by_the_window() -> None:
     nodes = Nodes(2, Settings(sequences=MAX_SEQUENCES))
     nodes.exchange(0, 1)
     sends = [nodes.send(0, 1, number.to_bytes(2)) for number in range(10 * WINDOW)]
-    (first, *frames) = nodes.wires.take(0)
+    first, *frames = nodes.wires.take(0)
     for frame in frames:
         nodes.wires.deliver(frame)
-    nodes.wires.exchange()  # all but the first message's frame
+    nodes.wires.exchange()  # all frames but the first message's
     early_messages = nodes.endpoint(1)._pairs[0].early
     assert len(early_messages) == WINDOW - 1
     assert not nodes.endpoint(1)._pairs[0].arriving
@@ -96,8 +99,8 @@ def test_early_messages_are_kept_and_limited_by_the_window() -> None:
     assert not early_messages
     assert all(completion.done for completion in sends)
     for number in range(10 * WINDOW):
-        receipt, buffer = nodes.receive(1, 0, 2)
-        assert receipt.result().length == 2
+        receive, buffer = nodes.receive(1, 0, 2)
+        assert receive.result().length == 2
         assert buffer == number.to_bytes(2)
 
 
@@ -105,37 +108,37 @@ def test_a_silent_peer_does_not_block_sends_to_other_peers() -> None:
     nodes = Nodes(3)
     nodes.exchange(0, 1)
     nodes.exchange(0, 2)
-    to_silent = [nodes.send(0, 1, bytes(100)) for _ in range(50)]
-    to_lively = [nodes.send(0, 2, bytes(100)) for _ in range(200)]
+    sends_to_silent = [nodes.send(0, 1, bytes(100)) for _ in range(50)]
+    sends_to_live = [nodes.send(0, 2, bytes(100)) for _ in range(200)]
     nodes.advance(100 * MILLISECOND, lambda frame: frame[:6] == nodes.wires.addresses[1])
-    assert all(completion.done for completion in to_lively)
-    assert sum(completion.done for completion in to_silent) == 4
+    assert all(completion.done for completion in sends_to_live)
+    assert sum(completion.done for completion in sends_to_silent) == 4
 
 
 def test_messages_to_a_silent_peer_fail_and_later_messages_arrive() -> None:
-    nodes = Nodes(2, IMPATIENT)
-    sends = [nodes.send(0, 1, data) for data in (b"short", bytes(3000), LONG)]
+    nodes = Nodes(2, FEW_RETRIES)
+    sends = [nodes.send(0, 1, data) for data in (b"short", bytes(3000), LONG_MESSAGE)]
     nodes.drop_all_frames(SECOND)
-    assert [failure(completion) for completion in sends] == [ERR_PROC_FAILED] * 3
+    assert [error_class_of(completion) for completion in sends] == [ERR_PROC_FAILED] * 3
     nodes.exchange(0, 1)
     assert nodes.ranks.is_idle()
 
 
 def test_an_interrupted_long_message_fails_at_both_ends() -> None:
-    nodes = Nodes(2, IMPATIENT)
+    nodes = Nodes(2, FEW_RETRIES)
     nodes.exchange(0, 1)
-    send = nodes.send(0, 1, LONG)
-    receipt, _ = nodes.receive(1, 0, len(LONG))
+    send = nodes.send(0, 1, LONG_MESSAGE)
+    receive, _ = nodes.receive(1, 0, len(LONG_MESSAGE))
     pending, buffer = nodes.receive(1, 0, 10, tag=5)
     for _ in range(6):
         for number in (0, 1):
             for frame in nodes.wires.take(number):
                 nodes.wires.deliver(frame)
     nodes.drop_all_frames(150 * MILLISECOND)
-    assert failure(send) == ERR_PROC_FAILED
-    nodes.wires.elapse(SECOND)  # the other learns of the new session
-    assert failure(receipt) == ERR_PROC_FAILED
-    assert not pending.done  # it was not this one that was lost
+    assert error_class_of(send) == ERR_PROC_FAILED
+    nodes.wires.elapse(SECOND)  # the receiver is notified of the new session
+    assert error_class_of(receive) == ERR_PROC_FAILED
+    assert not pending.done  # not the lost message's
     nodes.send(0, 1, b"later", tag=5)
     nodes.wires.elapse(SECOND)
     assert pending.result().length == 5
@@ -146,16 +149,16 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     nodes.exchange(0, 1)
 
 
-def test_slots_are_held_back_until_nothing_of_the_former_session_is_in_flight() -> None:
-    nodes = Nodes(2, replace(IMPATIENT, channels=256))  # so that one is free in addition to those of lost packets
+def test_slots_are_held_back_while_messages_of_the_former_session_may_be_in_flight() -> None:
+    nodes = Nodes(2, replace(FEW_RETRIES, channels=256))  # one is free besides those of lost packets
     nodes.exchange(0, 1)
-    nodes.send(1, 0, b"doomed to be lost")
-    nodes.advance(40 * MILLISECOND, lambda frame: b"doom" in frame)
-    send, (receipt, _) = nodes.send(0, 1, LONG), nodes.receive(1, 0, len(LONG))
-    nodes.advance(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
+    nodes.send(1, 0, b"lost message")
+    nodes.advance(40 * MILLISECOND, lambda frame: b"lost m" in frame)
+    send, (receive, _) = nodes.send(0, 1, LONG_MESSAGE), nodes.receive(1, 0, len(LONG_MESSAGE))
+    nodes.advance(30 * MILLISECOND, lambda frame: b"lost m" in frame or len(frame) > 1000)
     # The receiver has given up its own message, and announced it; fragments of the long one are still missing.
     staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
-    assert [failure(completion) for completion in (send, receipt)] == [ERR_PROC_FAILED] * 2
+    assert [error_class_of(completion) for completion in (send, receive)] == [ERR_PROC_FAILED] * 2
     assert (pair.own_session, pair.is_open) == ((1, 1), True)
     assert list(map(len, staging._held_back.values())) == [MAX_SLOTS_PER_MESSAGE]
     nodes.send(0, 1, b"meanwhile")
@@ -167,33 +170,33 @@ def test_slots_are_held_back_until_nothing_of_the_former_session_is_in_flight() 
     nodes.exchange(0, 1)
 
 
-@pytest.mark.parametrize("allowed", [1, 4])
-def test_credits_of_returned_replies_are_restored_when_the_peer_reports_them(allowed: int) -> None:
-    nodes = Nodes(2, replace(IMPATIENT, credits=allowed))
+@pytest.mark.parametrize("credits_per_peer", [1, 4])
+def test_credits_of_returned_replies_are_restored_when_the_peer_reports_them(credits_per_peer: int) -> None:
+    nodes = Nodes(2, replace(FEW_RETRIES, credits=credits_per_peer))
     nodes.exchange(0, 1)
-    answerer = nodes.wires.addresses[1]
-    for _ in range(2 * allowed):
+    replier = nodes.wires.addresses[1]
+    for _ in range(2 * credits_per_peer):
         sends = [nodes.send(0, 1, b"word") for _ in range(20)]
         nodes.advance(
-            60 * MILLISECOND, lambda frame: frame[6:12] == answerer and codec.kind_of(frame) == codec.KIND_MESSAGE
+            60 * MILLISECOND, lambda frame: frame[6:12] == replier and codec.kind_of(frame) == codec.KIND_MESSAGE
         )
         nodes.wires.elapse(SECOND)
         assert [completion.done for completion in sends] == [True] * 20
-        assert failure(sends[-1]) == ERR_PROC_FAILED
+        assert error_class_of(sends[-1]) == ERR_PROC_FAILED
         pair = nodes.endpoint(0)._pairs[1]
         assert (pair.former, pair.lacks_credits) == (0, False)
         nodes.exchange(0, 1)
-        assert nodes.endpoint(0)._endpoint.credits(pair.translation) == allowed
+        assert nodes.endpoint(0)._endpoint.credits(pair.translation) == credits_per_peer
 
 
 def test_messages_of_a_former_session_are_rejected() -> None:
-    nodes = Nodes(2, IMPATIENT)
+    nodes = Nodes(2, FEW_RETRIES)
     nodes.exchange(0, 1)
-    nodes.send(1, 0, b"doomed to be lost")
-    nodes.advance(50 * MILLISECOND, lambda frame: b"doom" in frame)
+    nodes.send(1, 0, b"lost message")
+    nodes.advance(50 * MILLISECOND, lambda frame: b"lost m" in frame)
     nodes.send(0, 1, b"before")
     held_frames = nodes.wires.take(0)
-    nodes.advance(10 * MILLISECOND, lambda frame: b"doom" in frame or b"before" in frame)
+    nodes.advance(10 * MILLISECOND, lambda frame: b"lost m" in frame or b"before" in frame)
     assert nodes.endpoint(1)._pairs[0].own_session == (1, 1)
     for text in (b"after1", b"after2", b"after3"):
         nodes.send(0, 1, text)
@@ -204,45 +207,45 @@ def test_messages_of_a_former_session_are_rejected() -> None:
 
 
 def test_a_late_identity_of_a_former_incarnation_is_ignored() -> None:
-    nodes = Nodes(2, IMPATIENT)
+    nodes = Nodes(2, FEW_RETRIES)
     nodes.send(0, 1, b"first of all")
-    asking_frames = nodes.wires.take(0)
+    late_frames = nodes.wires.take(0)
     nodes.drop_all_frames(60 * MILLISECOND)
     assert nodes.endpoint(0)._pairs[1].own_session == (1, 1)
     nodes.exchange(0, 1)
-    send = nodes.send(1, 0, LONG)
+    send = nodes.send(1, 0, LONG_MESSAGE)
     nodes.wires.exchange()
-    for frame in asking_frames:
+    for frame in late_frames:
         nodes.wires.deliver(frame)
-    receipt, buffer = nodes.receive(0, 1, len(LONG))
+    receive, buffer = nodes.receive(0, 1, len(LONG_MESSAGE))
     nodes.wires.elapse(SECOND)
-    assert (send.result().length, receipt.result().length) == (len(LONG), len(LONG))
-    assert buffer == LONG
+    assert (send.result().length, receive.result().length) == (len(LONG_MESSAGE), len(LONG_MESSAGE))
+    assert buffer == LONG_MESSAGE
     assert nodes.endpoint(1)._pairs[0].peer_session == (1, 1)
 
 
-@pytest.mark.parametrize("renewed", [0, 1])
-def test_transfers_in_progress_fail_when_a_peer_restarts_and_later_ones_succeed(renewed: int) -> None:
+@pytest.mark.parametrize("restarted", [0, 1])
+def test_transfers_in_progress_fail_when_a_peer_restarts_and_later_ones_succeed(restarted: int) -> None:
     nodes = Nodes(2)
     nodes.exchange(0, 1)
-    remaining, completion = 1 - renewed, []
-    completion.append(nodes.send(remaining, renewed, LONG))
-    completion.append(nodes.receive(remaining, renewed, len(LONG))[0])
-    nodes.send(renewed, remaining, LONG)
+    remaining, completions = 1 - restarted, []
+    completions.append(nodes.send(remaining, restarted, LONG_MESSAGE))
+    completions.append(nodes.receive(remaining, restarted, len(LONG_MESSAGE))[0])
+    nodes.send(restarted, remaining, LONG_MESSAGE)
     nodes.wires.exchange()
-    nodes.restart(renewed)
-    nodes.exchange(renewed, remaining)
-    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
-    nodes.exchange(remaining, renewed)
+    nodes.restart(restarted)
+    nodes.exchange(restarted, remaining)
+    assert [error_class_of(completion) for completion in completions] == [ERR_PROC_FAILED] * 2
+    nodes.exchange(remaining, restarted)
 
 
 def test_a_rank_that_only_sends_detects_the_restart_of_a_peer() -> None:
     nodes = Nodes(2)
     nodes.exchange(0, 1)
     nodes.restart(1)
-    completion = [nodes.send(0, 1, LONG), nodes.send(0, 1, LONG)]
+    completions = [nodes.send(0, 1, LONG_MESSAGE), nodes.send(0, 1, LONG_MESSAGE)]
     nodes.wires.elapse(SECOND)
-    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
+    assert [error_class_of(completion) for completion in completions] == [ERR_PROC_FAILED] * 2
     nodes.exchange(0, 1)
 
 
@@ -254,7 +257,7 @@ def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited(not
     for frame in nodes.wires.take(0):
         nodes.wires.deliver(frame)  # four requests, which are handled
     for frame in nodes.wires.take(1):
-        if codec.kind_of(frame) == codec.KIND_ACK:  # and not the replies
+        if codec.kind_of(frame) == codec.KIND_ACK:  # but not the replies
             nodes.wires.deliver(frame)
     nodes.restart(1)
     nodes.wires.elapse(2 * SECOND)
@@ -263,7 +266,7 @@ def test_replies_that_a_peer_had_not_sent_before_its_restart_are_not_awaited(not
         nodes.exchange(1, 0)
     else:
         nodes.wires.elapse(10 * SECOND)
-    assert [failure(completion) for completion in sends[4:]] == [ERR_PROC_FAILED] * 16
+    assert [error_class_of(completion) for completion in sends[4:]] == [ERR_PROC_FAILED] * 16
     nodes.exchange(0, 1)
 
 
@@ -274,18 +277,18 @@ def test_a_synchronous_send_fails_when_its_receiver_restarts_before_the_match() 
     assert not completion.done
     nodes.restart(1)
     nodes.exchange(1, 0)
-    assert failure(completion) == ERR_PROC_FAILED
+    assert error_class_of(completion) == ERR_PROC_FAILED
 
 
 class LateRanks(Am2Ranks):
-    """The second has no endpoint at first."""
+    """Two ranks, the second of which has no endpoint until `start_endpoint`."""
 
     def __init__(self) -> None:
         super().__init__(1)
         self.wires = type(self.wires)(plug(), 2)
         self.devices = [am2.device(self.wires.agents[0].host)]  # type: ignore[arg-type]
 
-    def come(self) -> Device:
+    def start_endpoint(self) -> Device:
         self.devices.append(am2.device(self.wires.agents[1].host))  # type: ignore[arg-type]
         return self.devices[1]
 
@@ -299,10 +302,10 @@ def test_hello_is_repeated_until_the_peer_has_an_endpoint() -> None:
                 ranks.wires.deliver(frame)
     assert not completion.done
     buffer = bytearray(5)
-    receipt = ranks.come().receive(0, 0, 3, memoryview(buffer))
+    receive = ranks.start_endpoint().receive(0, 0, 3, memoryview(buffer))
     ranks.wires.elapse(SECOND)
     assert completion.done
-    assert receipt.result().length == 5
+    assert receive.result().length == 5
     assert buffer == b"early"
 
 
@@ -310,29 +313,29 @@ def test_a_peer_without_an_endpoint_fails_after_the_time_limit() -> None:
     ranks = LateRanks()
     completion = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
     ranks.wires.elapse(SECOND)
-    assert failure(completion) == ERR_PROC_FAILED
+    assert error_class_of(completion) == ERR_PROC_FAILED
 
 
-def test_peers_take_turns_at_the_entries_of_the_translation_table() -> None:
+def test_peers_share_the_entries_of_the_translation_table() -> None:
     nodes = Nodes(6, Settings(translations=2))
     sends = [nodes.send(0, 1 + number % 5, bytes([number])) for number in range(100)]
     nodes.wires.elapse(SECOND)
     assert all(completion.done for completion in sends)
     for peer in range(1, 6):
         for number in range(peer - 1, 100, 5):
-            receipt, buffer = nodes.receive(peer, 0, 1)
-            assert receipt.done
+            receive, buffer = nodes.receive(peer, 0, 1)
+            assert receive.done
             assert buffer == bytes([number])
 
 
 def test_all_ranks_send_long_messages_to_all_ranks_without_deadlock() -> None:
     async def program(comm: Comm) -> None:
         peers = [rank for rank in range(comm.size) if rank != comm.rank]
-        buffers = [bytearray(len(LONG)) for _ in peers]
-        sends = [await comm.Isend(LONG, peer, comm.rank) for peer in peers]
+        buffers = [bytearray(len(LONG_MESSAGE)) for _ in peers]
+        sends = [await comm.Isend(LONG_MESSAGE, peer, comm.rank) for peer in peers]
         receives = [await comm.Irecv(buffer, peer, peer) for peer, buffer in zip(peers, buffers, strict=True)]
         await Request.Waitall(sends + receives, [Status() for _ in sends + receives])
-        assert all(buffer == LONG for buffer in buffers)
+        assert all(buffer == LONG_MESSAGE for buffer in buffers)
 
     ranks = Am2Ranks(5)
     programs: list[Callable[[Comm], object]] = [program] * 5
@@ -344,12 +347,12 @@ def test_messages_to_a_freed_endpoint_fail() -> None:
     nodes = Nodes(2)
     nodes.exchange(0, 1)
     nodes.wires.agents[1].host.terminate()  # type: ignore[attr-defined]
-    completion = [nodes.send(0, 1, LONG), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
+    completions = [nodes.send(0, 1, LONG_MESSAGE), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
     nodes.wires.elapse(SECOND)
-    assert [failure(step) for step in completion] == [ERR_PROC_FAILED] * 2
+    assert [error_class_of(completion) for completion in completions] == [ERR_PROC_FAILED] * 2
 
 
-def test_slots_are_granted_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
+def test_slots_are_allocated_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
     staging = Staging()
     first, second = staging.take(SLOT_SIZE), staging.take(10 * SLOT_SIZE)
     assert (len(first), len(second)) == (1, 2)
@@ -362,7 +365,7 @@ def test_slots_are_granted_in_turn_and_those_of_a_lost_peer_are_held_back() -> N
     assert staging.take(1) == first
     for peer, slots in enumerate([first, *allocations]):
         staging.hold_back(peer, slots)
-    assert staging.take(1) == first, "when all are held, what was lost first is lost for good"
+    assert staging.take(1) == first, "when all are held back, those of the first lost peer are reused"
 
 
 def test_messages_that_arrive_during_a_handler_with_a_full_ring_are_handled_later() -> None:

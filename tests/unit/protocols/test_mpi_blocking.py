@@ -1,4 +1,4 @@
-"""mpi4py's blocking calls, without await, in programs with a stack of their own."""
+"""mpi4py's blocking calls, without await, in programs with their own stacks."""
 
 from __future__ import annotations
 
@@ -52,13 +52,14 @@ def test_every_call_has_a_coroutine_and_a_blocking_version(coroutine_class: type
         "Set_name",
         "Split_type",
     }  # fmt: skip
-    of_handles = {"handle_error", "Free", "Probe", "Iprobe", "probe", "iprobe"}
+    handle_calls = {"handle_error", "Free", "Probe", "Iprobe", "probe", "iprobe"}
     assert (
-        calls(coroutine_class) - {"make_self", "null"} - of_handles == calls(blocking_class) - properties - of_handles
+        calls(coroutine_class) - {"make_self", "null"} - handle_calls
+        == calls(blocking_class) - properties - handle_calls
     )
 
 
-def test_buffers_are_sent_forth_and_back() -> None:
+def test_buffers_are_sent_there_and_back() -> None:
     def ping() -> bytearray:
         world = MPI.COMM_WORLD
         assert (world.Get_rank(), world.Get_size(), MPI.Get_processor_name()) == (0, 2, "n1")
@@ -97,12 +98,12 @@ def test_waits_for_several_requests_return_objects() -> None:
     assert run(Ranks(), program, program) == [{0, 1, 2}] * 2
 
 
-def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
+def test_probes_persistent_requests_and_cancel_also_block() -> None:
     def sender() -> None:
         world, data = MPI.COMM_WORLD, bytearray(b"a")
         request = world.Send_init(data, 1, 4)
-        for content_byte in b"ab":
-            data[0] = content_byte
+        for byte in b"ab":
+            data[0] = byte
             request.Start()
             request.Wait()
         request.Free()
@@ -181,7 +182,7 @@ def test_a_deadlock_is_reported_with_the_lines_of_the_waiting_calls() -> None:
         Ranks().run(program, program)  # type: ignore[arg-type]
 
 
-def test_a_program_is_main_while_it_runs_and_has_its_own_arguments() -> None:
+def test_a_program_is_the_main_module_while_it_runs_and_has_its_own_arguments() -> None:
     main_before = sys.modules["__main__"], sys.argv
     mains = [ModuleType("__main__"), ModuleType("__main__")]
     for main in mains:
@@ -214,7 +215,9 @@ def test_a_communicator_of_another_rank_is_rejected() -> None:
         with pytest.raises(RuntimeError, match="this belongs to the program on n1") as raised:
             communicators[0].Barrier()
         lines = program_traceback(raised.value).splitlines()
-        assert [line.split(", ")[0] for line in lines if "File" in line] == [f'  File "{__file__}"'], "none of ours"
+        assert [line.split(", ")[0] for line in lines if "File" in line] == [f'  File "{__file__}"'], (
+            "no frame of the testbed is shown"
+        )
 
     run(Ranks(), first, second)
 
@@ -268,7 +271,7 @@ def test_a_send_is_buffered_if_the_buffer_has_room_and_waits_otherwise() -> None
 
     def receiver() -> list[int]:
         world, received = MPI.COMM_WORLD, []
-        for tag in (2, 1, 0):  # what came first is not waited for first
+        for tag in (2, 1, 0):  # in reverse order
             world.Recv(buffer := bytearray(1), 0, tag)
             received.append(buffer[0])
         assert world.recv() == "room is left again"
@@ -278,17 +281,17 @@ def test_a_send_is_buffered_if_the_buffer_has_room_and_waits_otherwise() -> None
     assert run(ranks, sender, receiver) == [[0, 1, 2], [2, 1, 0]]
     assert ranks.is_idle()
 
-    def too_much() -> None:
+    def exceed_the_buffer() -> None:
         MPI.COMM_WORLD.wrapped.send_buffer = SendBuffer(2 * 1024)
         for tag in range(3):
             MPI.COMM_WORLD.Send(b"x", 1, tag)
 
     with pytest.raises(StuckError, match="program 0: <a send to rank 1, tag 2"):
-        run(Ranks(), too_much, lambda: MPI.COMM_WORLD.Recv(bytearray(1), 0, 9))
+        run(Ranks(), exceed_the_buffer, lambda: MPI.COMM_WORLD.Recv(bytearray(1), 0, 9))
 
 
 def test_the_next_call_reports_a_failed_buffered_send() -> None:
-    def fails_later() -> None:
+    def send_to_silent_rank() -> None:
         world = MPI.COMM_WORLD
         world.Send(b"lost", 1)
         request = world.Isend(b"lost, too", 1)
@@ -297,18 +300,18 @@ def test_the_next_call_reports_a_failed_buffered_send() -> None:
         with pytest.raises(MPIError, match="acknowledged nothing"):
             world.Send(b"nothing is sent", 1)
 
-    run(Ranks(settings=Settings(give_up=1_000_000_000)), fails_later, lambda: None)
+    run(Ranks(settings=Settings(give_up=1_000_000_000)), send_to_silent_rank, lambda: None)
 
 
 def test_persistent_collective_calls_block_and_are_null_once_freed() -> None:
     def program() -> bool:
         word = bytearray(2)
         request = MPI.COMM_WORLD.Bcast_init(word, root=1)
-        for round_ in range(3):
-            word[:] = bytes([round_, MPI.COMM_WORLD.rank])
+        for iteration in range(3):
+            word[:] = bytes([iteration, MPI.COMM_WORLD.rank])
             request.Start()
             MPI.Prequest.Waitall([request])
-            assert word == bytes([round_, 1])
+            assert word == bytes([iteration, 1])
         request.Free()
         with pytest.raises(MPIError, match="was freed"):
             request.Start()

@@ -1,4 +1,4 @@
-"""Buffered sends: of copies, within the buffer that a program has attached."""
+"""Buffered sends, whose copies are limited by the buffer that a program has attached; statuses."""
 
 from __future__ import annotations
 

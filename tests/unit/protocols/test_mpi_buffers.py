@@ -1,4 +1,4 @@
-"""Valid buffers, and the bytes that each denotes."""
+"""Forms of MPI's message arguments, and the bytes that each denotes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from protocols.mpi.buffers import as_receive_buffer, as_send_data
 from protocols.mpi.mpi_errors import MPIError
 
 
-def text_of(value: object) -> str:
-    """Return repr without addresses: processes of a distributed run must find equal names."""
+def id_of(value: object) -> str:
+    """Return repr without addresses: the processes of a distributed test run must have equal ids."""
     return re.sub(r" (object )?at 0x[0-9a-f]+", "", repr(value))
 
 
@@ -42,7 +42,7 @@ def text_of(value: object) -> str:
         [np.array([1, 2, 3], dtype=np.int32), np.int64(2), INT],
         [b"\1\0\0\0\2\0\0\0zz", 8],
     ],
-    ids=text_of,
+    ids=id_of,
 )
 def test_all_forms_of_a_message_argument_give_its_bytes(message: object) -> None:
     assert bytes(as_send_data(message)) == b"\1\0\0\0\2\0\0\0"
@@ -51,7 +51,7 @@ def test_all_forms_of_a_message_argument_give_its_bytes(message: object) -> None
 @pytest.mark.parametrize(
     "message",
     [None, b"", bytearray(), array("d"), np.zeros(0), np.zeros((3, 0)), [None, 0], [b"abc", 0, INT]],
-    ids=text_of,
+    ids=id_of,
 )
 def test_all_forms_of_an_empty_message_argument_give_no_bytes(message: object) -> None:
     assert len(as_send_data(message)) == 0
@@ -94,7 +94,7 @@ def test_an_array_in_fortran_order_is_sent_in_memory_order() -> None:
         ([b"1234", "x"], ERR_TYPE, "typecode 'x'"),
         ([b"1234", 1, 2], ERR_TYPE, "a typecode, got 2"),
     ],
-    ids=text_of,
+    ids=id_of,
 )
 def test_invalid_message_arguments_are_rejected(message: object, error_class: int, pattern: str) -> None:
     with pytest.raises(MPIError, match=pattern) as raised:
@@ -102,12 +102,12 @@ def test_invalid_message_arguments_are_rejected(message: object, error_class: in
     assert raised.value.Get_error_class() == error_class
 
 
-def test_a_field_name_with_an_o_does_not_count_as_an_object() -> None:
+def test_a_field_name_with_an_o_is_not_taken_for_an_object_field() -> None:
     assert len(as_send_data(np.zeros(2, dtype=[("Odd", "i4")]))) == 8
 
 
 @pytest.mark.parametrize(
-    "message", [b"abc", memoryview(b"abc"), [b"abc", 3], np.broadcast_to(np.zeros(1), 1)], ids=text_of
+    "message", [b"abc", memoryview(b"abc"), [b"abc", 3], np.broadcast_to(np.zeros(1), 1)], ids=id_of
 )
 def test_a_receive_into_a_read_only_buffer_is_rejected(message: object) -> None:
     with pytest.raises(MPIError, match="can be written") as raised:

@@ -11,10 +11,6 @@ from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 
-async def idle(_: Comm) -> None:
-    """A rank that takes no part."""
-
-
 @on_every_device
 def test_the_status_shows_a_cancelled_receive_and_the_next_receive_gets_the_message(ranks_of: type[Ranks]) -> None:
     async def sender(comm: Comm) -> None:
@@ -59,7 +55,7 @@ def test_a_matched_receive_is_not_cancelled(ranks_of: type[Ranks]) -> None:
 
 
 def test_cancelled_receives_free_their_descriptors() -> None:
-    """More than there are descriptors: some belong to the NIC, and some have not been posted."""
+    """There are more receives than descriptors: some are posted, and some are queued."""
 
     async def program(comm: Comm) -> None:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Collective calls compared with NumPy in one process: any number of ranks, root, count, type, operation and algorithm."""
+"""Collective calls compared with NumPy's results: any number of ranks, root, count, type, operation and algorithm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_OP, ERR_R
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import Program
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
-from tests.unit.protocols.nicless_endpoints import by_library
+from tests.unit.protocols.nicless_endpoints import LibraryRanks
 
 SIZES = st.integers(1, 9)
 COUNTS = st.sampled_from([0, 1, 3, 40, 700])
@@ -30,41 +30,41 @@ UFUNCS = {
     "BXOR": np.bitwise_xor, "LAND": np.logical_and, "LOR": np.logical_or, "LXOR": np.logical_xor,
 }  # fmt: skip
 MPI_PAGE = Path(__file__).parents[3] / "docs" / "protocols" / "mpi.md"
-WHOLE = ("BAND", "BOR", "BXOR")
-"""Operations on integers only."""
+INTEGER_OPERATIONS = ("BAND", "BOR", "BXOR")
+"""Operations that take only integers."""
 
 
-def run(size: int, program: Callable[[Comm], Program[Any]], ranks_of: RanksOf = by_library) -> list[Any]:
+def run(size: int, program: Callable[[Comm], Program[Any]], ranks_of: RanksOf = LibraryRanks) -> list[Any]:
     ranks = ranks_of(size)
     results: list[Any] = ranks.run(*[program] * size)
     assert ranks.is_idle()
     return results
 
 
-def numbers(size: int, count: int, dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
-    """A row of items for each rank, small enough that sums are exact."""
-    random = np.random.default_rng(seed)
-    return random.integers(1, 4, (size, count)).astype(dtype)
+def random_rows(size: int, count: int, dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Return a row of items for each rank, small enough that sums are exact."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(1, 4, (size, count)).astype(dtype)
 
 
 def algorithms(call: str) -> st.SearchStrategy[str | None]:
     return st.sampled_from([None, *NAMES[call]])
 
 
-def choose(comm: Comm, call: str, name: str | None) -> None:
+def set_algorithm(comm: Comm, call: str, name: str | None) -> None:
     if name is not None:
         comm.algorithms[call] = name
 
 
 def noncommuting(left: memoryview, right: memoryview, _: object) -> None:
-    """Composition of x -> ax + b, items (a, b), modulo 251: associative, and does not commute."""
+    """Compose functions x -> ax + b modulo 251, as items (a, b): associative, but not commutative."""
     first, second = np.frombuffer(left, "l").reshape(-1, 2), np.frombuffer(right, "l").reshape(-1, 2)
     a, b = (first[:, 0] * second[:, 0]) % 251, (first[:, 1] * second[:, 0] + second[:, 1]) % 251
     second[:, 0], second[:, 1] = a, b
 
 
-def composed(rows: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """All prefixes' compositions."""
+def prefix_compositions(rows: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """Return the compositions of all prefixes."""
 
     def compose(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         result = right.copy()
@@ -76,12 +76,14 @@ def composed(rows: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
 
 @settings(max_examples=60)
 @given(SIZES, COUNTS, TYPES, algorithms("Bcast"), st.data())
-def test_bcast(size: int, count: int, dtype: str, name: str | None, data: st.DataObject) -> None:
+def test_bcast_delivers_the_roots_data_to_all_ranks(
+    size: int, count: int, dtype: str, name: str | None, data: st.DataObject
+) -> None:
     root = data.draw(st.integers(0, size - 1))
-    sent = numbers(size, count, dtype)
+    sent = random_rows(size, count, dtype)
 
     async def program(comm: Comm) -> Any:
-        choose(comm, "Bcast", name)
+        set_algorithm(comm, "Bcast", name)
         buffer = sent[comm.rank].copy()
         await comm.Bcast(buffer, root)
         return buffer
@@ -91,9 +93,11 @@ def test_bcast(size: int, count: int, dtype: str, name: str | None, data: st.Dat
 
 @settings(max_examples=60)
 @given(SIZES, COUNTS, TYPES, st.booleans(), st.data())
-def test_gather_and_scatter(size: int, count: int, dtype: str, in_place: bool, data: st.DataObject) -> None:
+def test_gather_collects_the_rows_of_all_ranks_and_scatter_distributes_them(
+    size: int, count: int, dtype: str, in_place: bool, data: st.DataObject
+) -> None:
     root = data.draw(st.integers(0, size - 1))
-    rows = numbers(size, count, dtype)
+    rows = random_rows(size, count, dtype)
 
     async def program(comm: Comm) -> Any:
         is_root = comm.rank == root
@@ -115,15 +119,15 @@ def test_gather_and_scatter(size: int, count: int, dtype: str, in_place: bool, d
 
 @settings(max_examples=60)
 @given(SIZES, COUNTS, TYPES, algorithms("Allgather"), algorithms("Alltoall"), st.booleans())
-def test_allgather_and_alltoall(
+def test_allgather_and_alltoall_deliver_the_blocks_of_all_ranks(
     size: int, count: int, dtype: str, gather: str | None, exchange: str | None, in_place: bool
 ) -> None:
-    rows = numbers(size, count, dtype)
+    rows = random_rows(size, count, dtype)
     cube = np.arange(size * size * count).reshape(size, size, count).astype(dtype)
 
     async def program(comm: Comm) -> Any:
-        choose(comm, "Allgather", gather)
-        choose(comm, "Alltoall", exchange)
+        set_algorithm(comm, "Allgather", gather)
+        set_algorithm(comm, "Alltoall", exchange)
         all_rows = np.zeros_like(rows)
         if in_place:
             all_rows[comm.rank] = rows[comm.rank]
@@ -138,7 +142,7 @@ def test_allgather_and_alltoall(
 
 
 @pytest.mark.parametrize("size", [33, 34, 66])
-def test_alltoall_of_more_ranks_than_exchange_at_a_time(size: int) -> None:
+def test_alltoall_of_more_ranks_than_exchange_at_once(size: int) -> None:
     cube = np.arange(size * size).reshape(size, size)
 
     async def program(comm: Comm) -> Any:
@@ -151,26 +155,26 @@ def test_alltoall_of_more_ranks_than_exchange_at_a_time(size: int) -> None:
 
 
 @given(SIZES, COUNTS, TYPES, st.sampled_from([*UFUNCS]), algorithms("Reduce"), algorithms("Allreduce"), st.data())
-def test_reductions(
+def test_reductions_equal_numpys(
     size: int, count: int, dtype: str, op: str, reduce: str | None, allreduce: str | None, data: st.DataObject
 ) -> None:
     root = data.draw(st.integers(0, size - 1))
     in_place = data.draw(st.booleans())
-    dtype = dtype if op not in WHOLE or np.dtype(dtype).kind == "i" else "i"
+    dtype = dtype if op not in INTEGER_OPERATIONS or np.dtype(dtype).kind == "i" else "i"
     dtype = dtype if op not in ("MAX", "MIN", "LAND", "LOR", "LXOR") or dtype != "F" else "d"
-    rows = numbers(size, count, dtype)
+    rows = random_rows(size, count, dtype)
     prefixes = list(accumulate(rows, lambda left, right: UFUNCS[op](left, right).astype(dtype)))
     operation = getattr(MPI, op)
 
     async def program(comm: Comm) -> Any:
-        choose(comm, "Reduce", reduce)
-        choose(comm, "Allreduce", allreduce)
+        set_algorithm(comm, "Reduce", reduce)
+        set_algorithm(comm, "Allreduce", allreduce)
         own_row, result = rows[comm.rank].copy(), np.zeros(count, dtype)
         if in_place:
             result[:] = own_row
-        given_in_place = MPI.IN_PLACE if in_place else own_row
+        send_buffer = MPI.IN_PLACE if in_place else own_row
         await comm.Reduce(
-            given_in_place if comm.rank == root else own_row, result if comm.rank == root else None, operation, root
+            send_buffer if comm.rank == root else own_row, result if comm.rank == root else None, operation, root
         )
         assert comm.rank != root or np.array_equal(result, prefixes[-1])
         for call, expected in (
@@ -179,22 +183,24 @@ def test_reductions(
             (comm.Exscan, prefixes[comm.rank - 1] if comm.rank else None),
         ):
             result[:] = own_row if in_place else 0
-            await call(given_in_place, result, operation)
+            await call(send_buffer, result, operation)
             assert np.array_equal(
                 result, expected if expected is not None else own_row if in_place else np.zeros(count, dtype)
             )
-        assert np.array_equal(own_row, rows[comm.rank]), "operands stay"
+        assert np.array_equal(own_row, rows[comm.rank]), "operands are unchanged"
 
     run(size, program)
 
 
 @settings(max_examples=40)
 @given(SIZES, st.integers(0, 2**32), st.booleans())
-def test_an_operation_that_does_not_commute_is_applied_in_the_order_of_ranks(size: int, seed: int, many: bool) -> None:
-    rows = np.random.default_rng(seed).integers(1, 251, (size, 600 if many else 4))
-    prefixes = composed(rows)
+def test_an_operation_that_does_not_commute_is_applied_in_the_order_of_ranks(
+    size: int, seed: int, is_long: bool
+) -> None:
+    rows = np.random.default_rng(seed).integers(1, 251, (size, 600 if is_long else 4))
+    prefixes = prefix_compositions(rows)
     operation = Op.Create(noncommuting)
-    blocks = rows[:, : 4 * size] if not many else rows[:, : 2 * size * (600 // (2 * size))]
+    blocks = rows[:, : 4 * size] if not is_long else rows[:, : 2 * size * (600 // (2 * size))]
 
     async def program(comm: Comm) -> None:
         own_row, result = rows[comm.rank].copy(), np.zeros_like(rows[0])
@@ -207,22 +213,24 @@ def test_an_operation_that_does_not_commute_is_applied_in_the_order_of_ranks(siz
         assert np.array_equal(result, prefixes[comm.rank])
         await comm.Exscan(own_row, result, operation)
         assert not comm.rank or np.array_equal(result, prefixes[comm.rank - 1])
-        if many:
+        if is_long:
             part = np.zeros(blocks.shape[1] // size, "l")
             await comm.Reduce_scatter_block(blocks[comm.rank].copy(), part, operation)
-            assert np.array_equal(part, composed(blocks)[-1][comm.rank * len(part) : (comm.rank + 1) * len(part)])
+            assert np.array_equal(
+                part, prefix_compositions(blocks)[-1][comm.rank * len(part) : (comm.rank + 1) * len(part)]
+            )
 
     run(size, program)
 
 
 @settings(max_examples=40)
 @given(SIZES, TYPES, st.data())
-def test_blocks_of_any_sizes(size: int, dtype: str, data: st.DataObject) -> None:
+def test_vector_calls_transfer_blocks_of_any_sizes(size: int, dtype: str, data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(0, 30), min_size=size, max_size=size))
     root = data.draw(st.integers(0, size - 1))
-    starts = [0, *accumulate(count + 1 for count in counts)]  # a gap behind each block
+    starts = [0, *accumulate(count + 1 for count in counts)]  # a gap after each block
     total = starts[-1]
-    message = numbers(1, total, dtype)[0]
+    message = random_rows(1, total, dtype)[0]
     matrix = [[(source + 2 * destination) % 5 for destination in range(size)] for source in range(size)]
 
     def is_filled(buffer: np.ndarray[Any, Any]) -> bool:
@@ -257,22 +265,22 @@ def test_blocks_of_any_sizes(size: int, dtype: str, data: st.DataObject) -> None
 
 
 @given(SIZES)
-def test_objects(size: int) -> None:
+def test_collective_calls_of_objects_deliver_pickled_values(size: int) -> None:
     async def program(comm: Comm) -> None:
-        word = "abcdefghi"[comm.rank]
+        letter = "abcdefghi"[comm.rank]
         for root in range(size):
             assert await comm.bcast([root] * 2_000 if comm.rank == root else None, root) == [root] * 2_000
-            gathered = await comm.gather(word, root)
+            gathered = await comm.gather(letter, root)
             assert gathered == (list("abcdefghi"[:size]) if comm.rank == root else None)
-            assert await comm.scatter(gathered, root) == word
-            assert await comm.reduce(word, root=root) == ("abcdefghi"[:size] if comm.rank == root else None)
-        assert await comm.allgather(word) == list("abcdefghi"[:size])
+            assert await comm.scatter(gathered, root) == letter
+            assert await comm.reduce(letter, root=root) == ("abcdefghi"[:size] if comm.rank == root else None)
+        assert await comm.allgather(letter) == list("abcdefghi"[:size])
         assert await comm.alltoall([(comm.rank, destination) for destination in range(size)]) == [
             (source, comm.rank) for source in range(size)
         ]
-        assert await comm.allreduce(word) == "abcdefghi"[:size]
-        assert await comm.scan(word) == "abcdefghi"[: comm.rank + 1]
-        assert await comm.exscan(word) == ("abcdefghi"[: comm.rank] if comm.rank else None)
+        assert await comm.allreduce(letter) == "abcdefghi"[:size]
+        assert await comm.scan(letter) == "abcdefghi"[: comm.rank + 1]
+        assert await comm.exscan(letter) == ("abcdefghi"[: comm.rank] if comm.rank else None)
         assert await comm.allreduce((comm.rank % 3, comm.rank), MPI.MAXLOC) == (min(size - 1, 2), min(size - 1, 2))
 
     run(size, program)
@@ -304,7 +312,7 @@ def test_several_collective_calls_are_in_progress_on_every_protocol(ranks_of: Ra
 @pytest.mark.parametrize("count", [10, 5_000])
 def test_no_retransmission_on_emp_if_ranks_enter_the_call_one_by_one(count: int) -> None:
     ranks = Ranks(4)
-    ranks.run(*[Comm.Barrier] * 4)  # makes the mailboxes
+    ranks.run(*[Comm.Barrier] * 4)  # creates the mailboxes
     before = [agent.firmware.counter_values()["unmatched"] for agent in ranks.wires.agents]
 
     async def program(comm: Comm) -> None:
@@ -340,12 +348,12 @@ def test_a_message_of_unexpected_size_is_an_error_with_every_algorithm(
 
     async def both_calls(comm: Comm) -> None:
         await program(comm)
-        assert await comm.allgather(comm.rank) == [0, 1], "the next call is not disturbed"
+        assert await comm.allgather(comm.rank) == [0, 1], "the next call works"
 
     run(2, both_calls, ranks_of)
 
 
-def test_pairs_are_compared_by_value_then_index() -> None:
+def test_maxloc_and_minloc_compare_values_and_then_indexes() -> None:
     async def program(comm: Comm) -> None:
         pair = np.dtype([("value", "d"), ("index", "i")], align=True)
         own_pairs = np.array([(comm.rank % 2, comm.rank), (-comm.rank, comm.rank)], pair)
@@ -369,14 +377,14 @@ def test_columns_of_a_matrix_are_gathered_into_rows_and_rows_into_columns() -> N
         assert np.array_equal(
             result, [np.arange(rows) * size * (source + 1) + comm.rank * (source + 1) for source in range(size)]
         )
-        returned_rows = np.zeros((rows, size), "i")
-        await comm.Allgather([result[comm.rank], rows, MPI.INT], [returned_rows, 1, column])
-        assert np.array_equal(returned_rows[:, comm.rank], result[comm.rank])
+        rows_received = np.zeros((rows, size), "i")
+        await comm.Allgather([result[comm.rank], rows, MPI.INT], [rows_received, 1, column])
+        assert np.array_equal(rows_received[:, comm.rank], result[comm.rank])
 
     run(size, program)
 
 
-def test_blocks_of_several_datatypes() -> None:
+def test_alltoallw_transfers_blocks_of_given_datatypes() -> None:
     size = 3
 
     async def program(comm: Comm) -> None:
@@ -384,9 +392,9 @@ def test_blocks_of_several_datatypes() -> None:
         for destination in range(size):
             sent_bytes[40 * destination : 40 * destination + 16].view("d")[:] = (comm.rank, destination)
         displacements = [40 * rank for rank in range(size)]
-        doubles, null_types = [2] * size, [MPI.DOUBLE] * size
+        doubles, types = [2] * size, [MPI.DOUBLE] * size
         await comm.Alltoallw(
-            [sent_bytes, (doubles, displacements), null_types], [received_bytes, (doubles, displacements), null_types]
+            [sent_bytes, (doubles, displacements), types], [received_bytes, (doubles, displacements), types]
         )
         for source in range(size):
             assert received_bytes[40 * source : 40 * source + 16].view("d").tolist() == [source, comm.rank]
@@ -394,7 +402,7 @@ def test_blocks_of_several_datatypes() -> None:
     run(size, program)
 
 
-def bad_calls() -> Iterator[tuple[int, Callable[[Comm], Program[Any]]]]:
+def invalid_calls() -> Iterator[tuple[int, Callable[[Comm], Program[Any]]]]:
     ints, floats = np.zeros(4, "i"), np.zeros(4, "d")
     yield ERR_ROOT, lambda comm: comm.Bcast(ints, 3)
     yield ERR_ROOT, lambda comm: comm.reduce(1, root=-1)
@@ -408,7 +416,7 @@ def bad_calls() -> Iterator[tuple[int, Callable[[Comm], Program[Any]]]]:
     yield ERR_TYPE, lambda comm: comm.Allreduce(np.zeros(4, "S3"), np.zeros(4, "S3"))
 
 
-@pytest.mark.parametrize(("error_class", "call"), list(bad_calls()), ids=lambda value: str(value)[:3])
+@pytest.mark.parametrize(("error_class", "call"), list(invalid_calls()), ids=lambda value: str(value)[:3])
 def test_invalid_arguments_are_rejected(error_class: int, call: Callable[[Comm], Program[Any]]) -> None:
     async def program(comm: Comm) -> None:
         with pytest.raises(MPIError) as raised:
@@ -436,13 +444,13 @@ def test_a_nonblocking_call_rejects_invalid_arguments_before_its_request_exists(
             assert raised.value.Get_error_class() == error_class
         return await comm.allreduce(comm.rank)
 
-    assert run(2, program) == [1, 1], "the next call is not disturbed"
+    assert run(2, program) == [1, 1], "the next call works"
 
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("call", ["Reduce", "Allreduce", "Scan", "Exscan", "Reduce_scatter_block"])
-def test_every_rank_rejects_an_operation_that_its_datatype_does_not_have(call: str, size: int) -> None:
-    """Ranks that would combine nothing, as the last one of a tree or a single rank, do so, too."""
+def test_every_rank_rejects_an_operation_that_the_datatype_does_not_support(call: str, size: int) -> None:
+    """Including ranks that combine nothing, as a leaf of a tree or a single rank."""
     freed = Op.Create(noncommuting)
     freed.Free()
 

@@ -1,4 +1,4 @@
-"""Communicators made from others: their ranks, their separate messages, and their release."""
+"""Communicators derived from others: their ranks, their separate messages, and their release."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.unit.protocols.mpi_devices import OpenMxRanks, RanksOf, on_every_devi
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 @on_every_device
 def test_no_rank_leaves_a_barrier_before_all_ranks_have_entered(count: int, ranks_of: RanksOf) -> None:
-    arrived_ranks: list[int] = []
+    entered: list[int] = []
 
     async def program(comm: Comm) -> None:
-        for round_ in range(3):
-            if comm.rank == round_ % comm.size:
-                assert not await comm.Iprobe(), "others go on meanwhile"
-            arrived_ranks.append(round_)
+        for iteration in range(3):
+            if comm.rank == iteration % comm.size:
+                assert not await comm.Iprobe(), "the others continue meanwhile"
+            entered.append(iteration)
             await comm.Barrier()
-            assert arrived_ranks.count(round_) == comm.size
+            assert entered.count(iteration) == comm.size
 
     ranks = ranks_of(count)
     ranks.run(*[program] * count)
@@ -79,7 +79,7 @@ def test_a_split_orders_by_key_then_rank_and_statuses_have_ranks_of_the_communic
 
 
 @on_every_device
-def test_a_split_of_a_split_and_its_duplicate(ranks_of: RanksOf) -> None:
+def test_a_split_communicator_can_be_split_and_duplicated(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> int:
         half_comm = await comm.Split(comm.rank // 2)
         assert half_comm is not None

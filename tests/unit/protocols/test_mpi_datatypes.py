@@ -38,10 +38,10 @@ from tests.unit.protocols.mpi_devices import on_every_device
     [
         (DOUBLE.Create_contiguous(5), 40, 0, 40),
         (DOUBLE.Create_contiguous(0), 0, 0, 0),
-        (DOUBLE.Create_vector(3, 2, 4), 48, 0, 80),  # two blocks of 4 apart, and the last one's 2
+        (DOUBLE.Create_vector(3, 2, 4), 48, 0, 80),  # two strides of 4, and the last block's 2
         (DOUBLE.Create_vector(1, 2, 4), 16, 0, 16),
         (DOUBLE.Create_vector(3, 1, -2), 24, -32, 40),
-        (INT.Create_indexed([2, 0, 1], [5, 99, 1]), 12, 4, 24),  # what is empty bounds nothing
+        (INT.Create_indexed([2, 0, 1], [5, 99, 1]), 12, 4, 24),  # empty blocks have no bounds
         (INT.Create_indexed_block(2, [0, 4]), 16, 0, 24),
         (INT.Create_vector(2, 1, 3).Create_contiguous(2), 16, 0, 32),
         (INT.Create_vector(2, 1, 3).Create_resized(0, 4), 8, 0, 4),
@@ -86,7 +86,7 @@ def test_a_freed_datatype_equals_the_null_handle_and_types_made_from_it_remain()
     with pytest.raises(MPIError) as raised:
         vector.Free()
     assert raised.value.Get_error_class() == ERR_TYPE
-    for _ in range(2):  # each call returns handles of its own
+    for _ in range(2):  # each call returns new handles
         base, *_ = pairs.decode()
         assert base == copy
         base.Free()
@@ -115,7 +115,7 @@ def test_a_buffer_must_hold_every_segment() -> None:
     backwards = INT.Create_vector(2, 1, -3).Commit()
     assert len(as_send_data([bytearray(16), 1, vector])) == 8
     assert len(as_send_data([bytearray(16), (1, 0), vector])) == 8
-    assert len(as_send_data([bytearray(32), vector])) == 16, "as many as the buffer has room for"
+    assert len(as_send_data([bytearray(32), vector])) == 16, "as many items as the buffer holds"
     assert len(as_send_data([bytearray(5), 0, vector])) == 0
     for arguments in (
         [bytearray(15), 1, vector], [bytearray(16), 2, vector], [bytearray(16), (1, 1), vector],
@@ -128,8 +128,8 @@ def test_a_buffer_must_hold_every_segment() -> None:
 
 
 @st.composite
-def derived(draw: st.DrawFn) -> tuple[Datatype, list[int]]:
-    """A datatype of bytes, and where an item's bytes are, by the standard's own words (the type map)."""
+def derived_datatypes(draw: st.DrawFn) -> tuple[Datatype, list[int]]:
+    """Draw a datatype of bytes, and its type map: the displacements of an item's bytes, by the standard's definitions."""
     datatype, displacements, extent = BYTE, [0], 1
     for _ in range(draw(st.integers(1, 3))):
         if draw(st.booleans()):
@@ -146,9 +146,11 @@ def derived(draw: st.DrawFn) -> tuple[Datatype, list[int]]:
     return datatype, displacements
 
 
-@given(derived(), st.integers(0, 3))
-def test_the_bytes_of_a_message_are_those_of_the_type_map(made: tuple[Datatype, list[int]], count: int) -> None:
-    datatype, displacements = made
+@given(derived_datatypes(), st.integers(0, 3))
+def test_the_bytes_of_a_message_are_those_of_the_type_map(
+    datatype_and_type_map: tuple[Datatype, list[int]], count: int
+) -> None:
+    datatype, displacements = datatype_and_type_map
     all_bytes = [number * datatype.extent + displacement for number in range(count) for displacement in displacements]
     buffer = bytes(range(256)) * (max(all_bytes, default=0) // 256 + 1)
     data = as_send_data([buffer, count, datatype.Commit()])
@@ -176,7 +178,7 @@ def test_columns_are_received_as_rows_and_rows_as_columns(ranks_of: type[Ranks],
         target = np.full((rows, 3 * width), -1.0)
         await comm.Recv([target, 1, columns], 0)
         assert (target[:, :width] == matrix[:, width : 2 * width]).all()
-        assert (target[:, width:] == -1).all(), "what is between the segments is not touched"
+        assert (target[:, width:] == -1).all(), "the gaps between the segments are unchanged"
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
@@ -201,7 +203,7 @@ def test_a_message_longer_than_the_segments_fills_them_and_is_an_error(ranks_of:
         assert buffer == sent[:length] + bytes(length) + sent[length : 2 * length]
         assert status.count == 2 * length
         await comm.Recv([buffer, 1, gapped], status=status)
-        assert (buffer[0], buffer[1]) == (7, sent[1]), "a shorter one leaves the rest"
+        assert (buffer[0], buffer[1]) == (7, sent[1]), "a shorter message leaves the rest unchanged"
         assert status.Get_count(gapped) == UNDEFINED
 
     ranks = ranks_of(2)
@@ -213,11 +215,11 @@ def test_a_message_longer_than_the_segments_fills_them_and_is_an_error(ranks_of:
 def test_emps_nic_gathers_and_scatters_long_segments(count: int) -> None:
     """A chain of descriptors names up to seven pages, a list more; all descriptors are free again at the end."""
     blocks = BYTE.Create_vector(count, 1000, 1500).Commit()
-    fetched: list[int] = []
+    segment_counts: list[int] = []
     ranks = Ranks(settings=Settings(descriptors=8))
     nic = ranks.wires.nics[0]
-    original = nic.dma_read
-    nic.dma_read = lambda segments: fetched.append(len(segments)) or original(segments)  # type: ignore[method-assign, func-returns-value]
+    dma_read = nic.dma_read
+    nic.dma_read = lambda segments: segment_counts.append(len(segments)) or dma_read(segments)  # type: ignore[method-assign, func-returns-value]
     data = np.random.default_rng(count).bytes(1500 * count)
 
     async def sender(comm: Comm) -> None:
@@ -234,7 +236,7 @@ def test_emps_nic_gathers_and_scatters_long_segments(count: int) -> None:
     assert ranks.is_idle()
     hosts = [agent.host for agent in ranks.wires.agents]
     assert all(isinstance(host, Endpoint) and host.pinned == 0 and host.free_descriptors == 8 for host in hosts)
-    assert max(fetched) in (2, 3), "a frame of 1500 bytes has parts of two or three segments"
+    assert max(segment_counts) in (2, 3), "a frame of 1500 bytes has parts of two or three segments"
 
 
 def test_more_noncontiguous_messages_than_descriptors_all_arrive() -> None:

@@ -1,6 +1,6 @@
-"""More transfers at once than the NIC has descriptors for."""
+"""More concurrent transfers than the NIC has descriptors."""
 
-# ruff: noqa: ARG002 -- the endpoint looks at nothing but its descriptors
+# ruff: noqa: ARG002 -- the endpoint uses only its descriptors
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from protocols.mpi.mpi_errors import Envelope, MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 
 
-class FewDescriptors:
-    """Endpoint with few descriptors, whose transfers complete at once or when a test completes them."""
+class LimitedEndpoint:
+    """Endpoint with few descriptors, whose transfers complete at once, or when a test completes them."""
 
     rank, size, contexts, max_tag, max_message_size = 0, 2, 2, 100, 1000
 
-    def __init__(self, free_count: int, at_once: bool = False) -> None:
+    def __init__(self, free_count: int, completes_at_once: bool = False) -> None:
         self.free_descriptors = free_count
-        self.at_once = at_once
+        self.completes_at_once = completes_at_once
         self.begun: list[tuple[str, int]] = []
-        self.under_way: list[Completion[Envelope]] = []
+        self.pending: list[Completion[Envelope]] = []
 
     def send(
         self, destination: int, context: int, tag: int, data: memoryview, completion: Completion[Envelope]
@@ -37,59 +37,59 @@ class FewDescriptors:
     ) -> bool:
         return self._begin("receive", tag, completion)
 
-    def end(self) -> None:
+    def complete_oldest(self) -> None:
         self.free_descriptors += 1
-        self.under_way.pop(0).complete(Envelope(1, 0, 0))
+        self.pending.pop(0).complete(Envelope(1, 0, 0))
 
     def _begin(self, kind: str, tag: int, completion: Completion[Envelope]) -> bool:
         if not self.free_descriptors:
             return False
         self.free_descriptors -= 1
         self.begun.append((kind, tag))
-        self.under_way.append(completion)
-        if self.at_once:
-            self.end()
+        self.pending.append(completion)
+        if self.completes_at_once:
+            self.complete_oldest()
         return True
 
 
 def test_transfers_that_wait_for_descriptors_begin_in_order() -> None:
-    endpoint = FewDescriptors(2)
+    endpoint = LimitedEndpoint(2)
     device = Device(endpoint)
     sends = [device.send(1, 0, tag, memoryview(b"")) for tag in range(5)]
     assert endpoint.begun == [("send", 0), ("send", 1)]
     assert device.pending_work() == [
         f"a send to rank 1, tag {tag}, 0 bytes: no descriptor is free" for tag in (2, 3, 4)
     ]
-    while endpoint.under_way:
-        endpoint.end()
+    while endpoint.pending:
+        endpoint.complete_oldest()
     assert endpoint.begun == [("send", tag) for tag in range(5)]
     assert all(send.done for send in sends)
     assert device.pending_work() == []
 
 
 def test_a_send_does_not_overtake_a_queued_send_although_a_descriptor_is_free() -> None:
-    endpoint = FewDescriptors(1)
+    endpoint = LimitedEndpoint(1)
     device = Device(endpoint)
     for tag in (0, 1):
         device.send(1, 0, tag, memoryview(b""))
     endpoint.free_descriptors += 1  # the device has not been notified
     device.send(1, 0, 2, memoryview(b""))
-    endpoint.end()
-    endpoint.end()
+    endpoint.complete_oldest()
+    endpoint.complete_oldest()
     assert endpoint.begun == [("send", 0), ("send", 1), ("send", 2)]
 
 
 def test_ten_thousand_transfers_that_complete_at_once_do_not_grow_the_stack() -> None:
-    endpoint = FewDescriptors(1)
+    endpoint = LimitedEndpoint(1)
     device = Device(endpoint)
     sends = [device.send(1, 0, 0, memoryview(b"")) for _ in range(10_000)]
-    endpoint.at_once = True
-    endpoint.end()
+    endpoint.completes_at_once = True
+    endpoint.complete_oldest()
     assert all(send.done for send in sends)
 
 
 def test_a_callback_may_begin_transfers_while_others_are_queued() -> None:
-    endpoint = FewDescriptors(1)
+    endpoint = LimitedEndpoint(1)
     device = Device(endpoint)
 
     def reply(tag: int) -> Callable[[Completion[Envelope]], object]:
@@ -97,13 +97,13 @@ def test_a_callback_may_begin_transfers_while_others_are_queued() -> None:
 
     device.receive(1, 0, 1, memoryview(b"")).add_callback(reply(10))
     device.receive(1, 0, 2, memoryview(b"")).add_callback(reply(20))
-    while endpoint.under_way:
-        endpoint.end()
+    while endpoint.pending:
+        endpoint.complete_oldest()
     assert sorted(endpoint.begun) == [("receive", 1), ("receive", 2), ("send", 10), ("send", 20)]
 
 
 def test_a_transfer_that_needs_more_descriptors_than_exist_fails() -> None:
-    device = Device(FewDescriptors(0))
+    device = Device(LimitedEndpoint(0))
     for transfer in (device.send(1, 0, 0, memoryview(b"")), device.receive(-1, 0, -1, memoryview(b""))):
         with pytest.raises(MPIError, match="the NIC has too few descriptors") as raised:
             transfer.result()

@@ -12,13 +12,13 @@ from protocols import mpi as MPI  # noqa: N812  as programs name it
 from protocols.mpi import Datatype
 from protocols.mpi.mpi_errors import ERR_CONVERSION, ERR_TRUNCATE, ERR_UNSUPPORTED_DATAREP, MPIError
 
-NAME = "external32"
+EXTERNAL32 = "external32"
 
 
-def packed(datatype: Datatype, buffer: Any) -> str:
+def pack(datatype: Datatype, buffer: Any) -> str:
     """Pack a buffer; return the bytes in hexadecimal."""
     out = bytearray(64)
-    return out[: datatype.Pack_external(NAME, buffer, out, 0)].hex()
+    return out[: datatype.Pack_external(EXTERNAL32, buffer, out, 0)].hex()
 
 
 @pytest.mark.parametrize(
@@ -45,42 +45,42 @@ def packed(datatype: Datatype, buffer: Any) -> str:
     ],
 )
 def test_numbers_are_packed_big_endian_without_padding(datatype: Datatype, buffer: Any, expected: str) -> None:
-    assert packed(datatype, buffer) == expected
+    assert pack(datatype, buffer) == expected
     raw = memoryview(buffer).cast("B")
     count = len(raw) // datatype.extent
-    assert datatype.Pack_external_size(NAME, count) == len(expected) // 2
-    back = bytearray(len(raw))
-    assert datatype.Unpack_external(NAME, bytes.fromhex(expected), 0, back) == len(expected) // 2
-    assert packed(datatype, back) == expected
+    assert datatype.Pack_external_size(EXTERNAL32, count) == len(expected) // 2
+    unpacked = bytearray(len(raw))
+    assert datatype.Unpack_external(EXTERNAL32, bytes.fromhex(expected), 0, unpacked) == len(expected) // 2
+    assert pack(datatype, unpacked) == expected
 
 
-def test_structures_and_positions() -> None:
+def test_structures_are_packed_from_a_position_on() -> None:
     struct = MPI.Datatype.Create_struct([2, 1], [0, 16], [MPI.LONG, MPI.DOUBLE]).Create_resized(0, 24).Commit()
     items = np.array([([1, 2], 1.0), ([3, 4], -2.0)], "2l,d")
     out = bytearray(3 + 2 * 16)
-    assert struct.Pack_external(NAME, items.view("B"), out, 3) == len(out)
+    assert struct.Pack_external(EXTERNAL32, items.view("B"), out, 3) == len(out)
     assert out[3:].hex() == "00000001000000023ff00000000000000000000300000004c000000000000000"
-    back = np.zeros(2, "2l,d")
-    assert struct.Unpack_external(NAME, out, 3, back.view("B")) == len(out)
-    assert back.tobytes() == items.tobytes()
+    unpacked = np.zeros(2, "2l,d")
+    assert struct.Unpack_external(EXTERNAL32, out, 3, unpacked.view("B")) == len(out)
+    assert unpacked.tobytes() == items.tobytes()
 
 
 def test_long_doubles_keep_every_bit() -> None:
     limits = np.finfo("g")
     values = np.array([limits.max, limits.tiny, 3 * limits.smallest_subnormal, np.nan, np.longdouble(1) / 3], "g")
-    out, back = bytearray(16 * len(values)), np.zeros_like(values)
-    MPI.LONG_DOUBLE.Pack_external(NAME, values, out, 0)
-    MPI.LONG_DOUBLE.Unpack_external(NAME, out, 0, back)
-    np.testing.assert_array_equal(back, values)
+    out, unpacked = bytearray(16 * len(values)), np.zeros_like(values)
+    MPI.LONG_DOUBLE.Pack_external(EXTERNAL32, values, out, 0)
+    MPI.LONG_DOUBLE.Unpack_external(EXTERNAL32, out, 0, unpacked)
+    np.testing.assert_array_equal(unpacked, values)
 
 
 def test_unsupported_packing_is_rejected() -> None:
     out = bytearray(4)
     for error_class, call in (
-        (ERR_CONVERSION, lambda: MPI.LONG.Pack_external(NAME, array("l", [1 << 31]), out, 0)),
-        (ERR_CONVERSION, lambda: MPI.WCHAR.Pack_external(NAME, array("i", [0x1F600]), out, 0)),
-        (ERR_TRUNCATE, lambda: MPI.INT.Pack_external(NAME, array("i", [1]), out, 1)),
-        (ERR_TRUNCATE, lambda: MPI.DOUBLE.Unpack_external(NAME, out, 0, array("d", [0]))),
+        (ERR_CONVERSION, lambda: MPI.LONG.Pack_external(EXTERNAL32, array("l", [1 << 31]), out, 0)),
+        (ERR_CONVERSION, lambda: MPI.WCHAR.Pack_external(EXTERNAL32, array("i", [0x1F600]), out, 0)),
+        (ERR_TRUNCATE, lambda: MPI.INT.Pack_external(EXTERNAL32, array("i", [1]), out, 1)),
+        (ERR_TRUNCATE, lambda: MPI.DOUBLE.Unpack_external(EXTERNAL32, out, 0, array("d", [0]))),
         (ERR_UNSUPPORTED_DATAREP, lambda: MPI.INT.Pack_external_size("native", 1)),
     ):
         with pytest.raises(MPIError) as caught:

@@ -1,4 +1,4 @@
-"""Groups, communicators made of them, and Cartesian topologies."""
+"""Groups, communicators of their members, and Cartesian topologies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from protocols import mpi as MPI  # noqa: N812  as programs name it
 from protocols.mpi import Comm, Group
 from protocols.mpi.cartesian import compute_dims, make_grid
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_DIMS, ERR_RANK, MPIError
-from tests.unit.protocols.nicless_endpoints import by_library
+from tests.unit.protocols.nicless_endpoints import LibraryRanks
 
 
 def run(size: int, program: object) -> list[object]:
-    ranks = by_library(size)
+    ranks = LibraryRanks(size)
     results: list[object] = ranks.run(*[program] * size)
     assert ranks.is_idle()
     return results
@@ -101,7 +101,7 @@ def test_ranks_and_coordinates_are_inverse_and_opposite_shifts_cancel(dims: list
     assert raised.value.Get_error_class() == ERR_ARG
 
 
-def test_halos_are_exchanged_on_a_grid_and_rows_are_communicators() -> None:
+def test_halos_are_exchanged_on_a_grid_whose_rows_and_columns_are_communicators() -> None:
     async def program(comm: Comm) -> object:
         cart = await comm.Create_cart([2, 3], [False, True])
         if cart is None:
@@ -114,13 +114,13 @@ def test_halos_are_exchanged_on_a_grid_and_rows_are_communicators() -> None:
             halo[direction] = int(received[0])
         row = await cart.Sub([False, True])
         column = await cart.Sub([True, False])
-        sent_back = np.full(1, cart.rank, "i")
-        await cart.Sendrecv_replace(sent_back, cart.Shift(1, 1)[1], source=cart.Shift(1, 1)[0])
-        assert sent_back[0] == halo[1]
+        value = np.full(1, cart.rank, "i")
+        await cart.Sendrecv_replace(value, cart.Shift(1, 1)[1], source=cart.Shift(1, 1)[0])
+        assert value[0] == halo[1]
         return cart.Get_coords(cart.rank), halo, await row.allgather(cart.rank), await column.allgather(cart.rank)
 
     results = run(7, program)
-    assert results[6] is None, "one rank more than points"
+    assert results[6] is None, "there is one rank more than grid points"
     for rank, result in enumerate(results[:6]):
         row, column = divmod(rank, 3)
         halo = {0: rank - 3 if row else -1, 1: 3 * row + (column - 1) % 3}

@@ -162,7 +162,7 @@ def test_the_error_handler_determines_whether_an_error_is_raised_or_ends_the_pro
     run(Ranks(1), program)
 
 
-def test_names_and_infos_of_communicators() -> None:
+def test_communicators_have_names_infos_and_topologies() -> None:
     def program() -> None:
         world = MPI.COMM_WORLD
         assert (world.name, MPI.COMM_SELF.Get_name()) == ("MPI_COMM_WORLD", "MPI_COMM_SELF")
@@ -178,7 +178,7 @@ def test_names_and_infos_of_communicators() -> None:
     run(Ranks(1), program)
 
 
-def test_split_type_shared_gives_the_ranks_of_a_node() -> None:
+def test_split_type_shared_returns_the_ranks_of_a_node() -> None:
     def program() -> tuple[int, bool]:
         world = MPI.COMM_WORLD
         none = world.Split_type(MPI.UNDEFINED)
@@ -198,7 +198,7 @@ def test_isendrecv_returns_one_request() -> None:
         world.Isendrecv(bytes([world.rank] * 3), peer, 5, received, peer, 5).Wait(status)
         assert (status.source, status.tag, status.count) == (peer, 5, 3)
         world.Isendrecv_replace(received, peer, 6, peer, 6).Wait()
-        world.Isendrecv(b"", MPI.PROC_NULL, 0, None, MPI.PROC_NULL, 0).Wait(status)  # done when it begins
+        world.Isendrecv(b"", MPI.PROC_NULL, 0, None, MPI.PROC_NULL, 0).Wait(status)  # complete at once
         assert status.source == MPI.PROC_NULL
         return bytes(received)
 
@@ -245,7 +245,7 @@ def test_an_exception_equals_its_error_code() -> None:
     MPI.Remove_error_class(own_class)
     with pytest.raises(MPI.Exception, match="has no string"):
         MPI.Remove_error_string(code)
-    assert MPI.Add_error_class() == own_class, "it is free again"
+    assert MPI.Add_error_class() == own_class, "the class is free again"
     MPI.Remove_error_class(own_class)
 
 
@@ -259,14 +259,14 @@ def test_a_status_is_copied_and_pickled() -> None:
         status.Get_count(MPI.DATATYPE_NULL)
 
 
-def test_addresses() -> None:
+def test_addresses_are_those_of_buffers_and_can_be_added() -> None:
     numbers = array.array("i", range(4))
     assert MPI.Get_address(numbers) == numbers.buffer_info()[0]
     assert MPI.Aint_diff(MPI.Aint_add(40, 4), 40) == 4
     assert MPI.Get_address(MPI.BOTTOM) == 0
 
 
-def test_subarrays_and_structures() -> None:
+def test_subarrays_and_structures_have_the_standards_spans_and_extents() -> None:
     part = MPI.INT.Create_subarray([3, 4], [2, 2], [1, 1]).Commit()
     assert part.spans == ((20, 8), (36, 8))
     assert (part.size, part.extent) == (16, 48)
@@ -321,7 +321,7 @@ def test_structures_and_predefined_datatypes_return_their_envelopes() -> None:
     assert (base, constructor) == (MPI.DATATYPE_NULL, "STRUCT")
     assert base.Create_struct(**arguments) == record
     arguments.pop("datatypes").clear()
-    assert record.decode()[2]["datatypes"] == [MPI.INT, MPI.DOUBLE], "they are copies"
+    assert record.decode()[2]["datatypes"] == [MPI.INT, MPI.DOUBLE], "decode returns copies"
     assert (MPI.INT.is_predefined, MPI.INT.Dup().is_predefined, record.is_predefined) == (True, False, False)
     assert (MPI.INT.decode(), MPI.INT.envelope, MPI.INT.is_named) == (
         (MPI.INT, "NAMED", {}), (0, 0, 0, 0, MPI.COMBINER_NAMED), True,
@@ -353,21 +353,21 @@ def test_packed_items_have_no_gaps_and_are_unpacked_to_their_places() -> None:
         assert raised.value.Get_error_class() == error
 
 
-def highest(left: int, right: int, _: object) -> int:
+def maximum(left: int, right: int, _: object) -> int:
     return max(left, right)
 
 
 def test_operations_can_be_pickled_and_communicators_cannot() -> None:
     for op in (MPI.SUM, MPI.MAXLOC, MPI.OP_NULL):
         assert pickle.loads(pickle.dumps(MPI.Op(op))) is op
-    copy = pickle.loads(pickle.dumps(MPI.Op.Create(highest, commute=True)))
+    copy = pickle.loads(pickle.dumps(MPI.Op.Create(maximum, commute=True)))
     assert copy(3, 5) == 5
     assert copy.Is_commutative()
     with pytest.raises(ValueError, match="a Comm cannot be pickled: it belongs to its rank"):
         pickle.dumps(MPI.COMM_NULL)
 
 
-def test_datatypes_by_numpy_type_codes() -> None:
+def test_datatypes_have_numpys_type_codes() -> None:
     assert (MPI.INT.tocode(), MPI.DOUBLE.typestr, MPI.C_BOOL.typestr, MPI.CHAR.typechar) == ("i", "f8", "b1", "c")
     vector = MPI.INT.Create_vector(2, 1, 2)
     assert (vector.typechar, vector.typestr, MPI.DATATYPE_NULL.typestr) == ("V", "V12", "")
@@ -379,7 +379,7 @@ def test_datatypes_by_numpy_type_codes() -> None:
 
 
 class Ring(MPI.Intracomm):
-    """Subclasses of mpi4py's classes in programs have such a `__new__`."""
+    """Subclass with a `__new__` as in programs for mpi4py."""
 
     def __new__(cls, comm: MPI.Comm | None = None) -> Ring:
         return super().__new__(cls, comm)
@@ -390,20 +390,20 @@ class Ring(MPI.Intracomm):
 
 
 class Copy(MPI.Intracomm):
-    """A subclass whose handles are of communicators of their own."""
+    """Subclass each handle of which duplicates a communicator."""
 
     def __new__(cls, comm: MPI.Comm) -> Copy:
         return super().__new__(cls, comm.Dup())
 
 
-def test_a_subclass_may_make_its_communicator_and_duplicates_keep_the_class() -> None:
+def test_a_subclass_may_create_its_communicator_and_duplicates_keep_the_class() -> None:
     def program() -> bool:
         copy = Copy(MPI.COMM_WORLD)
-        further, request = copy.Idup_with_info(MPI.Info.Create({"hint": "x"}))
+        duplicate, request = copy.Idup_with_info(MPI.Info.Create({"hint": "x"}))
         request.Wait()
-        assert further.info["hint"] == "x"
+        assert duplicate.info["hint"] == "x"
         assert (bool(MPI.Info.Create_env()), len(MPI.Info.Create_env())) == (True, 0)
-        assert [type(each) for each in (copy.Dup(), copy.Clone(), further)] == [Copy] * 3
+        assert [type(comm) for comm in (copy.Dup(), copy.Clone(), duplicate)] == [Copy] * 3
         assert type(copy.Split(0)) is MPI.Comm
         copy.Free()
         return bool(copy) or not MPI.COMM_WORLD
@@ -445,7 +445,9 @@ def test_programs_may_subclass_communicators() -> None:
         (ValueError, lambda comm: comm.Create_cart([1]).Get_cart_rank([0, 0])),
     ],
 )
-def test_wrong_arguments_raise_mpi4pys_error_which_is_an_mpi_exception_too(error: type[Exception], call: Any) -> None:
+def test_invalid_arguments_raise_mpi4pys_error_which_is_also_an_mpi_exception(
+    error: type[Exception], call: Any
+) -> None:
     def program() -> None:
         with pytest.raises(error) as raised:
             call(MPI.COMM_WORLD)

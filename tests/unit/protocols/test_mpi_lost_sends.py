@@ -1,4 +1,4 @@
-"""Sends that complete before their messages arrive, and the report of those that never do."""
+"""Sends that complete before their messages arrive, and reports of those whose messages are lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from protocols.mpi import ERR_PROC_FAILED, PROC_NULL, Comm, Request
 from protocols.mpi.device import SendCompletion
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.send_buffer import SendBuffer
-from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
+from tests.unit.protocols.am2_mpi_nodes import Nodes, error_class_of
 
-IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
-ALIKE = pytest.mark.parametrize("size", [40, 20, 3000], ids=["in two words", "short", "in fragments"])
+FEW_RETRIES = Settings(retries=3, longest_timeout=20 * MILLISECOND)
+EVERY_SIZE = pytest.mark.parametrize("size", [40, 20, 3000], ids=["in two words", "short", "in fragments"])
 T = TypeVar("T")
 
 
@@ -29,7 +29,7 @@ def run_without_waiting(call: Coroutine[Any, None, T]) -> T:
 
 def connected_nodes(count: int = 2) -> Nodes:
     """Return nodes; the first has exchanged messages with all others, so that none of its sends waits."""
-    nodes = Nodes(count, IMPATIENT)
+    nodes = Nodes(count, FEW_RETRIES)
     for peer in range(1, count):
         nodes.exchange(0, peer)
     return nodes
@@ -41,19 +41,19 @@ def restart_node(nodes: Nodes, number: int = 1) -> None:
     nodes.wires.elapse(SECOND)
 
 
-@ALIKE
-def test_a_send_completes_first_and_is_delivered_when_the_receiver_has_answered(size: int) -> None:
+@EVERY_SIZE
+def test_a_send_completes_at_once_and_is_confirmed_when_the_receiver_has_answered(size: int) -> None:
     nodes, outcomes = connected_nodes(), []
     send = nodes.send(0, 1, b"x" * size)
     assert isinstance(send, SendCompletion)
     send.on_outcome = outcomes.append
     assert (send.done, send.is_unconfirmed, outcomes) == (True, True, [])
-    nodes.wires.elapse(SECOND)  # it has no receive
+    nodes.wires.elapse(SECOND)  # without a receive
     assert (send.is_unconfirmed, outcomes) == (False, [send])
     assert send.result().length == size
 
 
-@ALIKE
+@EVERY_SIZE
 def test_a_message_returned_by_a_restarted_node_is_lost(size: int) -> None:
     nodes, outcomes = connected_nodes(), []
     send = nodes.send(0, 1, b"x" * size)
@@ -61,7 +61,7 @@ def test_a_message_returned_by_a_restarted_node_is_lost(size: int) -> None:
     send.on_outcome = outcomes.append
     restart_node(nodes)
     assert outcomes == [send]
-    assert failure(send) == ERR_PROC_FAILED
+    assert error_class_of(send) == ERR_PROC_FAILED
 
 
 def test_a_long_message_without_its_last_chunk_is_lost() -> None:
@@ -71,7 +71,7 @@ def test_a_long_message_without_its_last_chunk_is_lost() -> None:
     while not send.done:
         nodes.wires.exchange()
     restart_node(nodes)
-    assert failure(send) == ERR_PROC_FAILED
+    assert error_class_of(send) == ERR_PROC_FAILED
 
 
 def test_only_unanswered_messages_are_lost() -> None:
@@ -84,21 +84,21 @@ def test_only_unanswered_messages_are_lost() -> None:
     last = [nodes.send(0, 1, b"3") for _ in range(3)]
     nodes.wires.elapse(SECOND)
     assert [completion.result().length for completion in (*first, *last)] == [1] * 6
-    assert [failure(completion) for completion in lost_sends] == [ERR_PROC_FAILED] * 3
+    assert [error_class_of(completion) for completion in lost_sends] == [ERR_PROC_FAILED] * 3
 
 
-def test_an_early_message_is_lost_with_the_message_before() -> None:
+def test_a_message_that_waits_for_a_lost_one_is_lost_too() -> None:
     nodes = connected_nodes()
-    receipt, _ = nodes.receive(1, 0, 4)
-    before = nodes.send(0, 1, b"here")
-    gap = nodes.send(0, 1, b"gone")
+    receive, _ = nodes.receive(1, 0, 4)
+    earlier_send = nodes.send(0, 1, b"here")
+    missing_send = nodes.send(0, 1, b"gone")
     early_send = nodes.send(0, 1, b"next")
-    nodes.advance(SECOND, lambda frame: b"gone" in frame)  # whenever it is sent
-    assert receipt.result().length == before.result().length == 4
-    assert failure(gap) == failure(early_send) == ERR_PROC_FAILED
-    receipt, _ = nodes.receive(1, 0, 4)
+    nodes.advance(SECOND, lambda frame: b"gone" in frame)  # at every transmission
+    assert receive.result().length == earlier_send.result().length == 4
+    assert error_class_of(missing_send) == error_class_of(early_send) == ERR_PROC_FAILED
+    receive, _ = nodes.receive(1, 0, 4)
     nodes.exchange(0, 1)
-    assert not receipt.done
+    assert not receive.done
 
 
 def test_the_next_call_to_the_rank_reports_a_lost_send_and_has_no_other_effect() -> None:
@@ -114,16 +114,16 @@ def test_the_next_call_to_the_rank_reports_a_lost_send_and_has_no_other_effect()
     with pytest.raises(MPIError, match=r"a send to rank 1, tag 5, 4 bytes, was reported done.*; and 1 more") as raised:
         comm.Isend(b"not sent", 1).send(None)
     assert raised.value.Get_error_class() == ERR_PROC_FAILED
-    receipt, buffer = nodes.receive(1, 0, 4)
-    run_without_waiting(comm.Isend(b"sent", 1))  # it is reported once
+    receive, buffer = nodes.receive(1, 0, 4)
+    run_without_waiting(comm.Isend(b"sent", 1))  # a loss is reported once
     nodes.wires.elapse(SECOND)
-    assert (receipt.result().length, buffer) == (4, b"sent")
+    assert (receive.result().length, buffer) == (4, b"sent")
 
 
 CALLS: dict[str, Callable[[Comm], Coroutine[Any, None, object]]] = {
     "Recv": lambda comm: comm.Recv(bytearray(4), 1),
     "Irecv": lambda comm: comm.Irecv(bytearray(4), 1),
-    "Recv from any": lambda comm: comm.Recv(bytearray(4)),
+    "Recv from any source": lambda comm: comm.Recv(bytearray(4)),
     "recv": lambda comm: comm.recv(source=1),
     "ssend": lambda comm: comm.ssend("not sent", 1),
     "Iprobe": lambda comm: comm.Iprobe(1),
@@ -147,7 +147,7 @@ def test_a_waiting_collective_call_reports_its_own_lost_message() -> None:
     nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
     barrier = comm.Barrier()
-    pending = barrier.send(None)  # its message is reported sent; it waits for the other rank's
+    pending = barrier.send(None)  # its send is done; it waits for the other rank's message
     nodes.restart(1)
     nodes.wires.elapse(SECOND)
     assert pending.done
@@ -200,7 +200,7 @@ def test_a_lost_object_of_two_messages_is_reported_once() -> None:
 
 
 def test_only_the_next_call_to_the_rank_reports_a_failed_buffered_send() -> None:
-    nodes = Nodes(3, IMPATIENT)
+    nodes = Nodes(3, FEW_RETRIES)
     comm = Comm(nodes.devices[0], send_buffer=SendBuffer())
     run_without_waiting(comm.send("to nobody that answers", 1))
     nodes.drop_all_frames(30 * SECOND)
@@ -219,7 +219,7 @@ def test_close_reports_unreported_and_later_losses() -> None:
     nodes.exchange(0, 1)
     run_without_waiting(comm.Send(b"the last", 1, 9))
     restart_node(nodes)
-    comm.lost_sends.finish()  # none is left
+    comm.lost_sends.finish()  # no loss is unreported
     assert [sentence.partition(",")[0] for sentence in reports] == ["a send to rank 1"] * 2
     assert "tag 9, 8 bytes, was reported done, and has failed since: node 1" in reports[1]
 

@@ -1,4 +1,4 @@
-"""MPI's matching in a library, against the standard's rules, for any order of receives and messages."""
+"""MPI's matching in the library: the standard's rules, for any order of receives and messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def receive(
     return completion, buffer
 
 
-def message(matching: MatchingQueues, source: int, tag: int, data: bytes, context: int = 0) -> None:
+def deliver(matching: MatchingQueues, source: int, tag: int, data: bytes, context: int = 0) -> None:
     matching.arrive_complete(source, context, tag, data)
 
 
@@ -49,7 +49,7 @@ def test_a_message_matches_the_oldest_matching_receive() -> None:
     other_receive, _ = receive(matching, 2, ANY_TAG)
     first, buffer = receive(matching, ANY_SOURCE, 7)
     second, _ = receive(matching, 1, 7)
-    message(matching, 1, 7, b"hello")
+    deliver(matching, 1, 7, b"hello")
     assert first.result() == Envelope(1, 7, 5)
     assert bytes(buffer[:5]) == b"hello"
     assert not other_receive.done
@@ -59,11 +59,11 @@ def test_a_message_matches_the_oldest_matching_receive() -> None:
 def test_a_receive_matches_the_oldest_matching_message() -> None:
     matching = MatchingQueues()
     for number, tag in enumerate((5, 7, 7)):
-        message(matching, 1, tag, bytes([number]))
-    receipt, buffer = receive(matching, 1, 7)
-    assert (receipt.result(), buffer[0]) == (Envelope(1, 7, 1), 1)
-    receipt, buffer = receive(matching, ANY_SOURCE, ANY_TAG)
-    assert (receipt.result(), buffer[0]) == (Envelope(1, 5, 1), 0)
+        deliver(matching, 1, tag, bytes([number]))
+    completion, buffer = receive(matching, 1, 7)
+    assert (completion.result(), buffer[0]) == (Envelope(1, 7, 1), 1)
+    completion, buffer = receive(matching, ANY_SOURCE, ANY_TAG)
+    assert (completion.result(), buffer[0]) == (Envelope(1, 5, 1), 0)
 
 
 def test_a_receive_may_match_an_incomplete_message() -> None:
@@ -87,7 +87,7 @@ def test_a_rendezvous_message_calls_back_when_it_is_matched(first: str) -> None:
         arrival = matching.arrive(1, 0, 7, 5, rendezvous.append)
     assert rendezvous == [arrival]
     assert not completion.done
-    arrival.buffer[:] = b"hel"  # it has room for no more
+    arrival.buffer[:] = b"hel"  # the receive has room for no more
     assert matching.complete(arrival)
     assert completion.done
     assert bytes(buffer) == b"hel"
@@ -96,9 +96,9 @@ def test_a_rendezvous_message_calls_back_when_it_is_matched(first: str) -> None:
 def test_a_failed_arrival_fails_its_own_receive_only() -> None:
     matching, error = MatchingQueues(), MPIError(ERR_PROC_FAILED, "gone")
     completion, _ = receive(matching, 1, 7)
-    has_receive, unexpected = matching.arrive(1, 0, 7, 5), matching.arrive(1, 0, 7, 5)
+    matched, unexpected = matching.arrive(1, 0, 7, 5), matching.arrive(1, 0, 7, 5)
     other_receive, _ = receive(matching, 1, 8)
-    matching.fail_arrival(has_receive, error)
+    matching.fail_arrival(matched, error)
     matching.fail_arrival(unexpected, error)
     with pytest.raises(MPIError, match="gone"):
         completion.result()
@@ -123,7 +123,7 @@ def test_a_failed_claimed_message_fails_its_receive() -> None:
 def test_messages_match_receives_of_their_own_context_only() -> None:
     matching = MatchingQueues()
     completion, _ = receive(matching, ANY_SOURCE, ANY_TAG, context=1)
-    message(matching, 1, 7, b"x", context=0)
+    deliver(matching, 1, 7, b"x", context=0)
     assert not completion.done
     assert matching.posted_count() == 1
 
@@ -132,23 +132,23 @@ def test_messages_match_receives_of_their_own_context_only() -> None:
 def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> None:
     matching = MatchingQueues()
     if first == "message":
-        message(matching, 1, 7, b"hello")
+        deliver(matching, 1, 7, b"hello")
     completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
-        message(matching, 1, 7, b"hello")
+        deliver(matching, 1, 7, b"hello")
     with pytest.raises(MPIError) as raised:
         completion.result()
     assert (raised.value.error_class, raised.value.envelope) == (ERR_TRUNCATE, Envelope(1, 7, 3))
     assert bytes(buffer) == b"hel"
 
 
-def test_a_self_send_completes_before_its_receive_is_posted_and_then_fills_it() -> None:
+def test_a_send_to_its_own_rank_completes_before_its_receive_is_posted_and_then_fills_it() -> None:
     matching = MatchingQueues()
     send = SendCompletion()
     data = bytearray(b"hello")
     matching.send_to_self(1, 0, 7, memoryview(data), send)
     assert send.result() == Envelope(1, 7, 5)
-    data[:] = b"later"  # its program may reuse the buffer
+    data[:] = b"later"  # the program may reuse the buffer
     completion, buffer = receive(matching, 1, 7)
     assert completion.result() == Envelope(1, 7, 5)
     assert bytes(buffer[:5]) == b"hello"
@@ -156,25 +156,25 @@ def test_a_self_send_completes_before_its_receive_is_posted_and_then_fills_it() 
 
 def test_fail_transfers_fails_the_transfers_with_that_peer_only() -> None:
     matching = MatchingQueues()
-    unfinished, to_other_peer, arrived = SendCompletion(), SendCompletion(), SendCompletion()
-    to_other_peer.release(Envelope(1, 7, 5))
+    unreleased, released, arrived = SendCompletion(), SendCompletion(), SendCompletion()
+    released.release(Envelope(1, 7, 5))
     arrived.release(Envelope(1, 7, 5))
     arrived.deliver()
     matched_receives: list[Completion[Envelope]] = [Completion(), Completion()]
     for peer, completion in zip((1, 2), matched_receives, strict=True):
         assert matching.track_synchronous(peer, Envelope(peer, 7, 0), completion) is not None
-    half_received, _ = receive(matching, 1, 7)
+    incomplete_receive, _ = receive(matching, 1, 7)
     arrivals = [matching.arrive(1, 0, tag, 5) for tag in (7, 8)]
     later_receive, _ = receive(matching, 1, 8 + 1)
-    matching.fail_transfers(1, MPIError(ERR_PROC_FAILED, "gone"), [unfinished, to_other_peer, arrived], arrivals)
-    for failed in (unfinished, to_other_peer, matched_receives[0], half_received):
+    matching.fail_transfers(1, MPIError(ERR_PROC_FAILED, "gone"), [unreleased, released, arrived], arrivals)
+    for failed in (unreleased, released, matched_receives[0], incomplete_receive):
         with pytest.raises(MPIError, match="gone"):
             failed.result()
     assert arrived.result() == Envelope(1, 7, 5)
     assert not matched_receives[1].done
     unexpected, _ = receive(matching, 1, 8)
-    assert not unexpected.done, "the rest of that message does not come"
-    message(matching, 1, 9, b"")  # of the next session
+    assert not unexpected.done, "the rest of that message never arrives"
+    deliver(matching, 1, 9, b"")  # of the next session
     assert later_receive.result() == Envelope(1, 9, 0)
 
 
@@ -185,7 +185,7 @@ def test_fail_receives_fails_the_receives_that_name_the_source() -> None:
     matching.fail_receives(1, MPIError(ERR_PROC_FAILED, "gone"))
     with pytest.raises(MPIError, match="gone"):
         from_peer.result()
-    message(matching, 2, 3, b"")
+    deliver(matching, 2, 3, b"")
     assert from_any.result() == Envelope(2, 3, 0)
 
 
@@ -216,7 +216,7 @@ def test_the_queues_match_as_a_linear_search_does(steps: list[tuple[bool, int, i
                 receives.append(Posted(source, tag, completion))
         else:
             source, tag = abs(source), abs(tag)
-            message(matching, source, tag, bytes([number]))
+            deliver(matching, source, tag, bytes([number]))
             matching_receives = [
                 candidate
                 for candidate in receives

@@ -1,4 +1,4 @@
-"""MPI's point-to-point calls on buffers: two ranks and more, on EMP."""
+"""MPI's point-to-point calls on buffers, on every device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BEYOND_TAG_UB = 1 << 40
 
 
 async def idle(_: Comm) -> None:
-    """A rank that takes no part."""
+    """Do nothing, as a rank without messages."""
 
 
 @pytest.mark.parametrize("size", [0, 1, 1456, 1457, 4096, 4097, 30_000, 1_000_000])
@@ -68,9 +68,9 @@ def test_numpy_arrays_are_sent_and_received(ranks_of: RanksOf) -> None:
         await comm.Send([matrix, 100, DOUBLE], 1)
 
     async def receiver(comm: Comm) -> None:
-        array_received, row, status = np.zeros((30, 100)), np.zeros(101), Status()
-        await comm.Recv(array_received)
-        assert (array_received == matrix).all()
+        received, row, status = np.zeros((30, 100)), np.zeros(101), Status()
+        await comm.Recv(received)
+        assert (received == matrix).all()
         await comm.Recv(row, status=status)
         assert (row[:100] == matrix[0]).all()
         assert status.Get_count(DOUBLE) == 100
@@ -163,7 +163,7 @@ def test_the_largest_tag_does_not_match_the_next_communicators_smallest_tag(rank
 
 
 @on_every_device
-def test_a_self_send(ranks_of: RanksOf) -> None:
+def test_a_rank_sends_to_itself(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
         buffer, status = bytearray(5000), Status()
         request = await comm.Irecv(buffer, comm.rank)
@@ -194,10 +194,10 @@ def test_all_ranks_exchange_with_a_neighbour_concurrently(ranks_of: RanksOf) -> 
 @on_every_device
 def test_transfers_with_proc_null_complete_at_once(ranks_of: RanksOf) -> None:
     async def program(comm: Comm) -> None:
-        buffer, status = bytearray(b"as it was"), Status()
+        buffer, status = bytearray(b"unchanged"), Status()
         await comm.Send(b"abc", PROC_NULL)
         await comm.Recv(buffer, PROC_NULL, status=status)
-        assert (buffer, status.source, status.tag, status.count) == (b"as it was", PROC_NULL, ANY_TAG, 0)
+        assert (buffer, status.source, status.tag, status.count) == (b"unchanged", PROC_NULL, ANY_TAG, 0)
         await comm.Sendrecv(b"abc", PROC_NULL, 0, buffer, PROC_NULL)
         await comm.send({}, PROC_NULL)
         assert await comm.recv(source=PROC_NULL) is None
@@ -276,7 +276,7 @@ def test_a_receive_with_invalid_arguments_is_rejected(
 
 
 @on_every_device
-def test_a_buffer_of_none_sends_and_receives_empty_messages(ranks_of: RanksOf) -> None:
+def test_objects_and_read_only_buffers_are_rejected_by_buffer_calls(ranks_of: RanksOf) -> None:
     ranks = ranks_of()
 
     async def program(comm: Comm) -> None:
@@ -336,7 +336,7 @@ def test_a_deadlock_of_two_ranks_is_reported(ranks_of: RanksOf) -> None:
 
 
 @on_every_device
-def test_a_test_is_false_until_the_message_arrives_and_lets_other_tasks_run(ranks_of: RanksOf) -> None:
+def test_a_test_returns_false_until_the_message_arrives_and_lets_other_tasks_run(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
         await comm.Send(b"there", 1, 2)

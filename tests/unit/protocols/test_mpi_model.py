@@ -20,9 +20,9 @@ from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Message, Request, Status
 from protocols.mpi.requests import Yield
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import Am2Ranks
-from tests.unit.protocols.nicless_endpoints import by_library
+from tests.unit.protocols.nicless_endpoints import LibraryRanks
 
-KINDS = ("send", "ssend", "receive", "iprobe", "improbe", "cancel", "turns")
+KINDS = ("send", "ssend", "receive", "iprobe", "improbe", "cancel", "yield")
 Step = tuple[str, int, int]
 """Step of a program: (action, rank or any, tag or any); the rank of a cancel is the number of a receive begun before.
 """
@@ -30,7 +30,7 @@ Step = tuple[str, int, int]
 
 @dataclass(eq=False)
 class Received:
-    """Receive: when it was begun, for what, and its result: a message's sender and number; None: it was cancelled."""
+    """Receive: when it began, its source and tag, and its result: a message's sender and number; None: cancelled."""
 
     begun: int
     source: int
@@ -38,27 +38,27 @@ class Received:
     request: Request | Message
     buffer: bytearray
     cancelled_at: int | None = None
-    got: tuple[int, int] | None = None
+    result: tuple[int, int] | None = None
 
 
 @dataclass
 class RankRecord:
     """Record of one rank.
 
-    sent: (destination, tag) by number. probed: when, for what, and the result. ended: whether all steps are done. got:
-    number of messages received.
+    sent: (destination, tag) by number. probed: when, source and tag, and the result. has_ended: whether all steps are done.
+    received_count: number of messages received.
     """
 
     sent: list[tuple[int, int]] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
     probed: list[tuple[int, int, int, tuple[int, int] | None]] = field(default_factory=list)
-    ended: bool = False
-    got: int = 0
+    has_ended: bool = False
+    received_count: int = 0
 
 
 @st.composite
 def trials(draw: st.DrawFn) -> tuple[int, list[list[Step]], float, int, int]:
-    """Ranks, what each does, faults, seed, descriptors."""
+    """Draw the number of ranks, the steps of each, the probability of faults, a seed, and the number of descriptors."""
     count = draw(st.integers(2, 3))
     rank, tag = st.integers(0, count - 1), st.integers(0, 2)
     step = st.one_of(
@@ -69,7 +69,7 @@ def trials(draw: st.DrawFn) -> tuple[int, list[list[Step]], float, int, int]:
             st.one_of(st.just(ANY_TAG), tag),
         ),
         st.tuples(st.just("cancel"), st.integers(0, 10), st.just(0)),
-        st.tuples(st.just("turns"), st.integers(1, 4), st.just(0)),
+        st.tuples(st.just("yield"), st.integers(1, 4), st.just(0)),
     )
     steps = [draw(st.lists(step, max_size=14)) for _ in range(count)]
     return (
@@ -78,24 +78,24 @@ def trials(draw: st.DrawFn) -> tuple[int, list[list[Step]], float, int, int]:
     )  # fmt: skip
 
 
-def program(steps: Sequence[Step], all_seen: Sequence[RankRecord]) -> Callable[[Comm], object]:
+def program(steps: Sequence[Step], records: Sequence[RankRecord]) -> Callable[[Comm], object]:
     """Perform the steps; then receive until no message is left, and cancel the receives that match none."""
 
-    async def go(comm: Comm) -> None:
-        own_seen, sends = all_seen[comm.rank], list[Request]()
+    async def run_steps(comm: Comm) -> None:
+        record, sends = records[comm.rank], list[Request]()
         for now, (action, peer, tag) in enumerate(steps):
             if action in ("send", "ssend"):
-                data = bytes([comm.rank, len(own_seen.sent)])
-                own_seen.sent.append((peer, tag))
+                data = bytes([comm.rank, len(record.sent)])
+                record.sent.append((peer, tag))
                 begin_send = comm.Isend if action == "send" else comm.Issend
                 sends.append(await begin_send(data, peer, tag))
             elif action == "receive":
                 buffer = bytearray(2)
-                own_seen.received.append(Received(now, peer, tag, await comm.Irecv(buffer, peer, tag), buffer))
+                record.received.append(Received(now, peer, tag, await comm.Irecv(buffer, peer, tag), buffer))
             elif action == "iprobe":
                 status = Status()
                 probe_result = await comm.Iprobe(peer, tag, status)
-                own_seen.probed.append((now, peer, tag, (status.source, status.tag) if probe_result else None))
+                record.probed.append((now, peer, tag, (status.source, status.tag) if probe_result else None))
                 if probe_result:
                     assert status.count == 2
             elif action == "improbe":
@@ -103,85 +103,85 @@ def program(steps: Sequence[Step], all_seen: Sequence[RankRecord]) -> Callable[[
                 message = await comm.Improbe(peer, tag, status)
                 if message is not None:
                     received = Received(now, peer, tag, message, bytearray(2))
-                    own_seen.received.append(received)
+                    record.received.append(received)
             elif action == "cancel":
                 pending = [
-                    entry for entry in own_seen.received if isinstance(entry.request, Request) and entry.request.active
+                    entry for entry in record.received if isinstance(entry.request, Request) and entry.request.active
                 ]
                 if pending:
-                    request_drawn = pending[peer % len(pending)]
-                    await request_drawn.request.Cancel()  # type: ignore[union-attr]
-                    request_drawn.cancelled_at = now
+                    receive = pending[peer % len(pending)]
+                    await receive.request.Cancel()  # type: ignore[union-attr]
+                    receive.cancelled_at = now
             else:
                 for _ in range(peer):
                     await Yield()
-        for received in own_seen.received:
+        for received in record.received:
             if isinstance(received.request, Message):
                 received.request = await received.request.Irecv(received.buffer)
-        await rest(comm, all_seen, len(steps))
+        await receive_remaining(comm, records, len(steps))
         await Request.Waitall(sends)
-        for received in own_seen.received:
+        for received in record.received:
             assert isinstance(received.request, Request)
             status = Status()
             await received.request.Wait(status)
             if not status.Is_cancelled():
-                received.got = received.buffer[0], received.buffer[1]
+                received.result = received.buffer[0], received.buffer[1]
                 assert status.source == received.buffer[0]
 
-    return go
+    return run_steps
 
 
-async def rest(comm: Comm, all_seen: Sequence[RankRecord], now: int) -> None:
+async def receive_remaining(comm: Comm, records: Sequence[RankRecord], now: int) -> None:
     """Receive until all ranks' messages have been received, each rank taking those that no receive matches."""
-    own_seen = all_seen[comm.rank]
-    own_seen.ended = True
-    while not all(received.ended for received in all_seen) or sum(received.got for received in all_seen) < sum(
-        len(received.sent) for received in all_seen
+    record = records[comm.rank]
+    record.has_ended = True
+    while not all(other.has_ended for other in records) or sum(other.received_count for other in records) < sum(
+        len(other.sent) for other in records
     ):
         message = await comm.Improbe()
         if message is not None:
             buffer = bytearray(2)
             request = await message.Irecv(buffer)
-            own_seen.received.append(Received(now, ANY_SOURCE, ANY_TAG, request, buffer))
-        status, own_seen.got = Status(), 0
-        for received in own_seen.received:
+            record.received.append(Received(now, ANY_SOURCE, ANY_TAG, request, buffer))
+        status, record.received_count = Status(), 0
+        for received in record.received:
             if isinstance(received.request, Request) and received.request.is_complete:
                 await received.request.Get_status(status)
-                own_seen.got += not status.Is_cancelled()
-    for received in own_seen.received:
+                record.received_count += not status.Is_cancelled()
+    for received in record.received:
         if isinstance(received.request, Request) and not received.request.is_complete:
             await received.request.Cancel()
             received.cancelled_at = now
 
 
-def fits(received: Received, source: int, tag: int) -> bool:
+def matches(received: Received, source: int, tag: int) -> bool:
     return received.source in (ANY_SOURCE, source) and received.tag in (ANY_TAG, tag)
 
 
-def check(seen: Sequence[RankRecord]) -> None:
-    for rank, own_seen in enumerate(seen):
+def check(records: Sequence[RankRecord]) -> None:
+    for rank, record in enumerate(records):
         messages = {
             (source, number): tag
-            for source, second in enumerate(seen)
-            for number, (destination, tag) in enumerate(second.sent)
+            for source, other in enumerate(records)
+            for number, (destination, tag) in enumerate(other.sent)
             if destination == rank
         }
-        contents_received = [received.got for received in own_seen.received if received.got is not None]
-        assert sorted(contents_received) == sorted(messages), "each message once"
-        for received in own_seen.received:
-            if received.got is None:
-                assert received.cancelled_at is not None, "only what was cancelled has nothing"
+        results = [received.result for received in record.received if received.result is not None]
+        assert sorted(results) == sorted(messages), "each message is received once"
+        for received in record.received:
+            if received.result is None:
+                assert received.cancelled_at is not None, "only a cancelled receive has no message"
                 continue
-            source, number = received.got
-            assert fits(received, source, messages[received.got])
-            for index, second in enumerate(own_seen.received):
-                # Of two messages of one sender that fit, a receive gets the one sent first, unless one begun before it has
-                # that. A claim is a receive that begins when it finds its message.
-                if second.got is not None and second.got[0] == source and second.got[1] < number:
-                    older = second.got
-                    if fits(received, source, messages[older]):
-                        assert index < own_seen.received.index(received), f"{received.got} overtook {older}"
-        for _, source, tag, envelope in own_seen.probed:
+            source, number = received.result
+            assert matches(received, source, messages[received.result])
+            for index, other in enumerate(record.received):
+                # Of two messages of one sender that match, a receive gets the one sent first, unless one begun before it
+                # has that. A claim is a receive that begins when it finds its message.
+                if other.result is not None and other.result[0] == source and other.result[1] < number:
+                    older = other.result
+                    if matches(received, source, messages[older]):
+                        assert index < record.received.index(received), f"{received.result} overtook {older}"
+        for _, source, tag, envelope in record.probed:
             if envelope is not None:
                 assert source in (ANY_SOURCE, envelope[0])
                 assert tag in (ANY_TAG, envelope[1])
@@ -192,7 +192,7 @@ def check(seen: Sequence[RankRecord]) -> None:
 
 def ranks_on(device: str, count: int, descriptors: int) -> Ranks:
     if device == "by library":
-        return by_library(count)
+        return LibraryRanks(count)
     if device == "am2":
         return Am2Ranks(count, Am2Settings(sequences=MAX_SEQUENCES))
     return Ranks(count, Settings(descriptors=descriptors))
@@ -220,11 +220,11 @@ def test_random_programs_match_as_in_the_standard(
         if late_frames and rng.random() < 0.5:
             wires.deliver(late_frames.pop(0))
 
-    all_seen = [RankRecord() for _ in range(count)]
-    programs = [program(own_steps, all_seen) for own_steps in steps]
+    records = [RankRecord() for _ in range(count)]
+    programs = [program(own_steps, records) for own_steps in steps]
     ranks.run(*programs, deliver=deliver)  # type: ignore[arg-type]
-    check(all_seen)
+    check(records)
     assert ranks.is_idle()
     event(
-        f"{device}, cancelled: {sum(received.got is None for own_steps in all_seen for received in own_steps.received) > 0}"
+        f"{device}, cancelled: {sum(received.result is None for record in records for received in record.received) > 0}"
     )

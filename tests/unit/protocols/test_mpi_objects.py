@@ -15,7 +15,7 @@ from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import StuckError
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
-LARGEST_IN_ONE = FIRST_SIZE - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)
+MAX_SIZE_OF_ONE_MESSAGE = FIRST_SIZE - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)
 """Maximum size of a `bytes` whose pickle fits in one message."""
 
 
@@ -26,8 +26,8 @@ LARGEST_IN_ONE = FIRST_SIZE - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000
         0,
         "text",
         {"a": [1, 2.5, (None, b"x")]},
-        bytes(LARGEST_IN_ONE),
-        bytes(LARGEST_IN_ONE + 1),
+        bytes(MAX_SIZE_OF_ONE_MESSAGE),
+        bytes(MAX_SIZE_OF_ONE_MESSAGE + 1),
         list(range(100_000)),
     ],
     ids=lambda obj: f"{type(obj).__name__} of {len(pickle.dumps(obj))}",
@@ -48,7 +48,7 @@ def test_an_object_arrives_with_its_status(obj: object, ranks_of: RanksOf) -> No
     assert ranks.is_idle()
 
 
-@pytest.mark.parametrize(("size", "messages"), [(LARGEST_IN_ONE, 1), (LARGEST_IN_ONE + 1, 2)])
+@pytest.mark.parametrize(("size", "messages"), [(MAX_SIZE_OF_ONE_MESSAGE, 1), (MAX_SIZE_OF_ONE_MESSAGE + 1, 2)])
 def test_an_object_up_to_the_first_size_is_one_message(size: int, messages: int) -> None:
     async def sender(comm: Comm) -> None:
         await comm.send(bytes(size), 1)
@@ -62,7 +62,7 @@ def test_an_object_up_to_the_first_size_is_one_message(size: int, messages: int)
 
 
 def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
-    """Otherwise its data would be dropped, and resent after a time-out."""
+    """Otherwise its data would be dropped, and resent after a timeout."""
 
     async def sender(comm: Comm) -> None:
         for number in range(5):
@@ -77,7 +77,7 @@ def test_the_receive_of_a_continuation_is_posted_in_time() -> None:
     counters = ranks.wires.agents[1].firmware.counter_values()
     assert (
         ranks.wires.agents[0].firmware.counter_values()["frames_resent"] <= 3
-    )  # the very first object may have come early
+    )  # the first object may have arrived before its receive
     assert counters["messages_received"] == 10
 
 
@@ -93,9 +93,9 @@ def test_large_and_small_objects_of_all_tags_keep_their_order_under_wildcards(ra
         received = []
         for request in requests:
             status = Status()
-            rank, number, filling = await request.wait(status)
+            rank, number, data = await request.wait(status)
             assert (status.source, status.tag) == (rank, number % 2)
-            assert filling == bytes(number % 3 * 5000)
+            assert data == bytes(number % 3 * 5000)
             received.append((rank, number))
         return received
 
@@ -133,7 +133,7 @@ def test_objects_are_exchanged_concurrently_and_with_the_rank_itself(ranks_of: R
 
 @on_every_device
 def test_a_receive_for_any_tag_does_not_match_a_continuation(ranks_of: RanksOf) -> None:
-    """The continuation comes while a receive for anything waits."""
+    """The continuation arrives while a receive for any tag waits."""
 
     async def sender(comm: Comm) -> None:
         await comm.send(bytes(20_000), 1, 1)
@@ -228,21 +228,21 @@ def test_an_object_that_cannot_be_pickled_is_not_sent(ranks_of: RanksOf) -> None
     assert ranks.is_idle()
 
 
-def _refuse(_: int) -> object:
+def _fail_to_load(_: int) -> object:
     raise ValueError("not here")
 
 
-class NotUnpicklable:
-    """Pickles, and refuses to be unpickled."""
+class Unloadable:
+    """Object that can be pickled and not unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[int]]:
-        return _refuse, (1,)
+        return _fail_to_load, (1,)
 
 
 @on_every_device
 def test_an_object_that_cannot_be_unpickled_raises_in_the_wait(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
-        await comm.send(NotUnpicklable(), 1)
+        await comm.send(Unloadable(), 1)
         await comm.send("next", 1)
 
     async def receiver(comm: Comm) -> None:
@@ -274,10 +274,10 @@ def test_a_send_of_an_object_to_a_silent_peer_fails(size: int) -> None:
             await comm.send(bytes(size), 1)
         assert raised.value.Get_error_class() == ERR_PROC_FAILED
 
-    async def idle_program(_: Comm) -> None:
+    async def idle(_: Comm) -> None:
         pass
 
-    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, idle_program)
+    Ranks(settings=Settings(give_up=1_000_000_000)).run(sender, idle)
 
 
 @on_every_device

@@ -1,4 +1,4 @@
-"""Probes, matched probes and synchronous sends, on EMP and on an endpoint that leaves matching to the library."""
+"""Probes, matched probes and synchronous sends, on every device."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import StuckError
 from tests.unit.protocols.mpi_devices import on_every_device
-from tests.unit.protocols.nicless_endpoints import DescriptorsOnly, by_library
+from tests.unit.protocols.nicless_endpoints import DescriptorEndpoint, LibraryRanks
 
-Kind = Callable[[int], Ranks]
+RanksOf = Callable[[int], Ranks]
 
 
 @on_every_device
-def test_a_probe_describes_the_message_that_a_receive_matches(ranks_of: Kind) -> None:
+def test_a_probe_describes_the_message_that_a_receive_matches(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"0123456789", 1, 7)
 
@@ -35,7 +35,7 @@ def test_a_probe_describes_the_message_that_a_receive_matches(ranks_of: Kind) ->
         status, second_status = Status(), Status()
         assert await comm.Probe(status=status)
         assert (status.source, status.tag, status.count) == (0, 7, 10)
-        assert await comm.Iprobe(0, 7, second_status), "a message that was probed stays to be received"
+        assert await comm.Iprobe(0, 7, second_status), "a probed message can still be received"
         assert second_status.count == 10
         buffer = bytearray(status.Get_count())
         await comm.Recv(buffer, status.source, status.tag)
@@ -48,7 +48,7 @@ def test_a_probe_describes_the_message_that_a_receive_matches(ranks_of: Kind) ->
 
 
 @on_every_device
-def test_a_probe_waits_for_a_matching_message_and_finds_the_oldest(ranks_of: Kind) -> None:
+def test_a_probe_waits_for_a_matching_message_and_finds_the_oldest(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         requests = [await comm.Isend(bytes(tag), 1, tag) for tag in (3, 1, 2, 1)]
         await Request.Waitall(requests)
@@ -66,7 +66,7 @@ def test_a_probe_waits_for_a_matching_message_and_finds_the_oldest(ranks_of: Kin
 
 
 @on_every_device
-def test_a_probe_does_not_find_a_message_for_a_posted_receive(ranks_of: Kind) -> None:
+def test_a_probe_does_not_find_a_message_for_a_posted_receive(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Send(b"first", 1, 1)
         await comm.Send(b"second", 1, 1)
@@ -84,7 +84,7 @@ def test_a_probe_does_not_find_a_message_for_a_posted_receive(ranks_of: Kind) ->
 
 
 @on_every_device
-def test_polling_with_a_probe_finds_a_message_eventually(ranks_of: Kind) -> None:
+def test_polling_with_a_probe_finds_a_message_eventually(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Recv(None, 1)
         await comm.Send(b"x", 1)
@@ -103,7 +103,7 @@ def test_polling_with_a_probe_finds_a_message_eventually(ranks_of: Kind) -> None
 
 
 @on_every_device
-def test_a_claimed_message_matches_no_other_receive_or_probe(ranks_of: Kind) -> None:
+def test_a_claimed_message_matches_no_other_receive_or_probe(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await Request.Waitall([await comm.Isend(data, 1, 4) for data in (b"first", b"second", b"third")])
 
@@ -135,7 +135,7 @@ def test_a_claimed_message_matches_no_other_receive_or_probe(ranks_of: Kind) -> 
 
 @on_every_device
 @pytest.mark.parametrize("size", [10, 50_000])
-def test_probes_find_objects(ranks_of: Kind, size: int) -> None:
+def test_probes_find_objects(ranks_of: RanksOf, size: int) -> None:
     async def sender(comm: Comm) -> None:
         for tag in (1, 2, 3):
             await comm.send([tag] * size, 1, tag)
@@ -158,14 +158,14 @@ def test_probes_find_objects(ranks_of: Kind, size: int) -> None:
 
 def test_a_probe_of_proc_null_finds_the_null_message() -> None:
     async def program(comm: Comm) -> None:
-        status, buffer = Status(), bytearray(b"as it was")
+        status, buffer = Status(), bytearray(b"unchanged")
         assert await comm.Probe(PROC_NULL, status=status)
         assert await comm.Iprobe(PROC_NULL)
         assert (status.source, status.tag, status.count) == (PROC_NULL, ANY_TAG, 0)
         message = await comm.Improbe(PROC_NULL)
         assert message is not None
         await message.Recv(buffer, status)
-        assert (buffer, status.source) == (b"as it was", PROC_NULL)
+        assert (buffer, status.source) == (b"unchanged", PROC_NULL)
         assert await (await comm.Mprobe(PROC_NULL)).recv() is None
 
     Ranks(1).run(program)
@@ -173,7 +173,7 @@ def test_a_probe_of_proc_null_finds_the_null_message() -> None:
 
 def test_a_probe_does_not_find_a_message_for_a_queued_receive() -> None:
     """MPI 4.1, section 3.8.1: a probe finds the message that a receive begun then would get."""
-    endpoint = DescriptorsOnly(receives=1)
+    endpoint = DescriptorEndpoint(receives=1)
     device = Device(endpoint)
     device.receive(0, 0, 5, memoryview(bytearray(1)))
     pending_receive = device.receive(0, 0, 7, memoryview(bytearray(1)))
@@ -181,18 +181,20 @@ def test_a_probe_does_not_find_a_message_for_a_queued_receive() -> None:
     assert device.pending_work() == ["a receive from rank 0, tag 7, 1 bytes: no descriptor is free"]
     assert device.probe(0, 0, 7, wait=False).result() is None
     assert device.probe(0, 0, 9, wait=False).result() is not None
-    assert device.probe(0, 0, 9, wait=False, claim=True).result() is None, "it cannot be known before it is done"
+    assert device.probe(0, 0, 9, wait=False, claim=True).result() is None, (
+        "a claim is not made while a receive is queued"
+    )
     device.cancel(pending_receive)
     assert device.probe(0, 0, 7, wait=False).result() is not None
 
 
 @on_every_device
-@pytest.mark.parametrize("by_object", [False, True])
-def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_object: bool) -> None:
+@pytest.mark.parametrize("is_object", [False, True])
+def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: RanksOf, is_object: bool) -> None:
     started = []
 
     async def sender(comm: Comm) -> None:
-        request = await comm.issend("x", 1, 2) if by_object else await comm.Issend(b"x", 1, 2)
+        request = await comm.issend("x", 1, 2) if is_object else await comm.Issend(b"x", 1, 2)
         await comm.Send(b"now", 1, 1)
         assert not await request.Test()
         await comm.Recv(None, 1)
@@ -201,7 +203,7 @@ def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_obje
         await comm.Send(b"go", 1, 1)
         await request.Wait()
         assert started
-        await (comm.ssend("y", 1, 3) if by_object else comm.Ssend(b"y", 1, 3))
+        await (comm.ssend("y", 1, 3) if is_object else comm.Ssend(b"y", 1, 3))
         assert len(started) == 2
 
     async def receiver(comm: Comm) -> None:
@@ -212,7 +214,7 @@ def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_obje
         await comm.Recv(bytearray(2), 0, 1)
         for tag in (2, 3):
             started.append(tag)
-            await (comm.recv(source=0, tag=tag) if by_object else comm.Recv(bytearray(1), 0, tag))
+            await (comm.recv(source=0, tag=tag) if is_object else comm.Recv(bytearray(1), 0, tag))
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
@@ -220,7 +222,7 @@ def test_a_synchronous_send_completes_when_it_is_matched(ranks_of: Kind, by_obje
 
 
 @on_every_device
-def test_a_synchronous_send_without_a_receive_never_completes(ranks_of: Kind) -> None:
+def test_a_synchronous_send_without_a_receive_never_completes(ranks_of: RanksOf) -> None:
     async def sender(comm: Comm) -> None:
         await comm.Ssend(b"x", 1, 2)
 
@@ -234,7 +236,7 @@ def test_a_synchronous_send_without_a_receive_never_completes(ranks_of: Kind) ->
 
 
 def test_two_hundred_concurrent_synchronous_sends_complete_with_their_own_receives() -> None:
-    """There are more than an endpoint without matching can tell apart at a time: the rest wait."""
+    """More than an endpoint without matching can distinguish at a time: the others wait."""
     ended: list[int] = []
 
     async def sender(comm: Comm) -> None:
@@ -248,7 +250,7 @@ def test_two_hundred_concurrent_synchronous_sends_complete_with_their_own_receiv
         for number in range(100, 200):
             await comm.Recv(bytearray(1), 0, number)
 
-    ranks = by_library(2)
+    ranks = LibraryRanks(2)
     ranks.run(sender, receiver)
     assert sorted(ended) == list(range(200))
     assert ranks.is_idle()

@@ -43,17 +43,17 @@ class Trial:
     """Random program of sends and receives, ordered per rank.
 
     any_source, any_tag: wildcards of a receiving rank and context, for all of its receives alike, since a
-    wildcard could rightly take the message that another receive waits for.
+    wildcard may match the message that another receive waits for.
 
-    build: makes the ranks. actions: for each rank, what it begins: a message that it sends, or (context, source, tag)
-    of a receive.
+    build: creates the ranks. actions: for each rank, its transfers: a message to send, or (context, source, tag) of a
+    receive.
     """
 
     ranks: int
     build: Callable[[], Ranks]
     actions: list[list[Message | tuple[int, int, int]]]
     faults: float
-    chance: random.Random
+    rng: random.Random
     messages: list[Message] = field(default_factory=list)
 
 
@@ -95,13 +95,14 @@ def trials(draw: st.DrawFn) -> Trial:
 
 
 def emp_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
-    # Giving up, which loss alone does not lead to, ends a program that cannot end otherwise.
+    """Draw constructors of ranks on EMP."""
+    # Giving up ends a program that could not end otherwise; loss alone does not cause it.
     settings = st.builds(Settings, unit=st.integers(1, 4), window=st.integers(1, 16), give_up=st.just(20_000_000_000))
     return st.builds(partial(partial, Ranks), st.just(count), settings, st.sampled_from([200, 1500, 9000]))
 
 
 def am2_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
-    """Return ranks on links that let frames overtake each other."""
+    """Draw constructors of ranks on links that reorder frames."""
     settings = st.builds(
         Am2Settings,
         sequences=st.just(MAX_SEQUENCES),
@@ -124,7 +125,7 @@ class Match:
     tag: int
     message: Message
 
-    def takes(self, message: Message) -> bool:
+    def matches(self, message: Message) -> bool:
         return (
             (self.destination, self.context) == (message.destination, message.context)
             and self.source in (message.source, ANY_SOURCE)
@@ -135,7 +136,7 @@ class Match:
 def program(
     actions: list[Message | tuple[int, int, int]], comms: tuple[Comm, Comm], by_number: dict[int, Message]
 ) -> Callable[[Comm], Awaitable[list[Match]]]:
-    async def go(_: Comm) -> list[Match]:
+    async def run_actions(_: Comm) -> list[Match]:
         buffers, objects = comms
         requests: list[Request] = []
         receives: list[tuple[tuple[int, int, int], Request, bytearray]] = []
@@ -168,28 +169,28 @@ def program(
         await Request.Waitall(requests)
         return matches
 
-    return go
+    return run_actions
 
 
 @given(trials())
 def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
     ranks = trial.build()
     comm_lists = (ranks.communicators(0), ranks.communicators(1))
-    chance, wires = trial.chance, ranks.wires
+    rng, wires = trial.rng, ranks.wires
     late_frames: list[bytes] = []
 
     def deliver() -> None:
-        """Deliver frames; lose some, duplicate some, and delay some behind all others."""
+        """Deliver frames; lose some, duplicate some, and delay some until after all others."""
         for number in range(trial.ranks):
             for frame in wires.take(number):
-                fate = chance.random() / trial.faults if trial.faults else 4.0
+                fate = rng.random() / trial.faults if trial.faults else 4.0
                 if 2 <= fate < 3:
                     late_frames.append(frame)
                 elif fate >= 1:
                     wires.deliver(frame)
                     if fate < 2:
                         wires.deliver(frame)
-        if late_frames and chance.random() < 0.5:
+        if late_frames and rng.random() < 0.5:
             for frame in late_frames:
                 wires.deliver(frame)
             late_frames.clear()
@@ -212,6 +213,6 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
             if (
                 first_message.source == second_message.source
                 and first_message.number < second_message.number
-                and second.takes(first_message)
+                and second.matches(first_message)
             ):
                 assert first.posted < second.posted, f"message {second_message.number} overtook {first_message.number}"

@@ -1,4 +1,4 @@
-"""Persistent requests, and several requests at once."""
+"""Persistent requests, and calls on several requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_persistent_requests_transfer_the_buffers_contents_at_each_start(synchro
     async def receiver(comm: Comm) -> list[int]:
         buffer, status, received = bytearray(1), Status(), []
         request = await comm.Recv_init(buffer, ANY_SOURCE, 3)
-        assert await request.Test(status), "one that was never started is over"
+        assert await request.Test(status), "a request that was never started is complete"
         assert status.source == ANY_SOURCE
         for _ in range(5):
             await request.Start()
@@ -219,13 +219,13 @@ def test_get_status_of_several_requests_leaves_them_active_and_fills_statuses(ra
             await comm.send(tag, 0, tag)
         while await Request.Get_status_some(requests, statuses) != [1, 2]:
             pass
-        assert [each.tag for each in statuses] == [1, 2]
+        assert [entry.tag for entry in statuses] == [1, 2]
         assert await Request.Get_status_any(requests, status) == (1, True)
         assert (status.tag, await Request.Get_status_all(requests)) == (1, False)
         await comm.send(0, 0, 0)
         while not await Request.Get_status_all(requests, statuses):
             pass
-        assert [each.tag for each in statuses] == [0, 1, 2]
+        assert [entry.tag for entry in statuses] == [0, 1, 2]
         assert await Request.waitall(requests) == [0, 1, 2]
         assert await Request.Get_status_any(requests, status) == (UNDEFINED, True)
         assert status.source == ANY_SOURCE

@@ -33,7 +33,7 @@ from tests.unit.protocols.test_mpi_blocking import run
     [([1], True), ([2], True), ([3], True), ([3], False), ([1, 2], True), ([2, 2], [False, True]), ([1, 1, 1], True)],
 )
 @on_every_device
-def test_a_block_sent_down_a_dimension_arrives_as_one_from_above(
+def test_a_block_sent_to_the_lower_neighbour_arrives_as_one_from_the_upper(
     ranks_of: RanksOf, dims: list[int], periods: bool | list[bool]
 ) -> None:
     """MPI 4.1, section 8.6, also where both neighbours of a dimension are one rank, or the rank itself."""
@@ -90,7 +90,7 @@ def test_neighbours_of_a_graph_exchange_blocks_and_long_objects(ranks_of: RanksO
 
 
 @on_every_device
-def test_ranks_name_their_own_edges_with_blocks_of_any_sizes(ranks_of: RanksOf) -> None:
+def test_ranks_specify_their_own_edges_and_exchange_blocks_of_any_sizes(ranks_of: RanksOf) -> None:
     """An edge leads from each rank to all higher ones; that to rank k has k numbers."""
 
     async def program(comm: Comm) -> list[int]:
@@ -107,7 +107,7 @@ def test_ranks_name_their_own_edges_with_blocks_of_any_sizes(ranks_of: RanksOf) 
     assert ranks.is_idle()
 
 
-def test_one_rank_may_name_the_edges_of_all() -> None:
+def test_one_rank_may_specify_the_edges_of_all() -> None:
     async def program(comm: Comm) -> object:
         if comm.rank:
             ring = await comm.Create_dist_graph([], [], [], WEIGHTS_EMPTY)
@@ -123,7 +123,7 @@ def test_one_rank_may_name_the_edges_of_all() -> None:
     ]
 
 
-def test_a_duplicate_keeps_its_topology_and_exchanges_apart() -> None:
+def test_a_duplicate_keeps_its_topology_and_exchanges_separately() -> None:
     async def program(comm: Comm) -> object:
         grid = await comm.Create_cart([2], True)
         copy, other_copy = await grid.Dup(), (await grid.Idup())[0]  # type: ignore[union-attr]
@@ -154,7 +154,7 @@ def test_neighbours_whose_blocks_do_not_fit_are_reported() -> None:
     assert Ranks(2).run(program, program) == [ERR_TRUNCATE] * 2
 
 
-def test_topologies_that_cannot_be_are_rejected() -> None:
+def test_invalid_topologies_are_rejected() -> None:
     async def program(comm: Comm) -> None:
         for expected, call in (
             (ERR_ARG, comm.Create_graph([1, 3], [0])),
@@ -169,13 +169,13 @@ def test_topologies_that_cannot_be_are_rejected() -> None:
             with pytest.raises(MPIError) as raised:
                 await call
             assert raised.value.Get_error_class() == expected
-        single_node = await comm.Create_graph([1], [0])
-        assert single_node is not None
+        graph = await comm.Create_graph([1], [0])
+        assert graph is not None
         for rank in (-1, 1):
             with pytest.raises(MPIError, match="rank must be 0 to 0"):
-                single_node.Get_neighbors(rank)
+                graph.Get_neighbors(rank)
         with pytest.raises(MPIError) as raised:
-            await single_node.neighbor_alltoall([1, 2])
+            await graph.neighbor_alltoall([1, 2])
         assert raised.value.Get_error_class() == ERR_COUNT
         assert comm.Cart_map([1]) == comm.Graph_map([0], []) == 0
         assert comm.Graph_map([], []) == UNDEFINED
@@ -194,7 +194,7 @@ def test_topologies_have_mpi4pys_names_for_blocking_programs() -> None:
         assert (grid.indegree, grid.degrees, grid.Get_topology()) == (2, (2, 2), MPI.CART)
         assert isinstance(grid.Dup(), MPI.Cartcomm)
         assert MPI.Cartcomm(grid).Shift(0, 1) == grid.Shift(0, 1)
-        graph = world.Create_graph([0, 1, 2], [1, 0])  # with the 0 that MPI's index lacks
+        graph = world.Create_graph([0, 1, 2], [1, 0])  # with a leading 0, which MPI's index lacks
         assert isinstance(graph, MPI.Graphcomm)
         assert (graph.dims, graph.index, graph.edges, graph.neighbors) == ((2, 2), [1, 2], [1, 0], [peer])
         assert (graph.topology, graph.neighbor_allgather(world.rank)) == (MPI.GRAPH, [peer])

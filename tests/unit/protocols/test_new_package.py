@@ -31,7 +31,7 @@ def test_the_ethertype_is_free_or_the_one_that_is_given(tmp_path: Path) -> None:
     write_package("pigeon", tmp_path / "free")
     assert (
         "ETHERTYPE: Final = 0x88B7" in (tmp_path / "free/pigeon/codec.py").read_text()
-    )  # behind those of EMP and AM-II
+    )  # the first that no protocol has
     write_package("pigeon", tmp_path / "given", 0x9000)
     assert "ETHERTYPE: Final = 0x9000" in (tmp_path / "given/pigeon/codec.py").read_text()
     with pytest.raises(ConflictError, match="0x88B5 is that of emp"):

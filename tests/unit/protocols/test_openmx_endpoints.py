@@ -15,11 +15,11 @@ from protocols.openmx.mx_requests import Result
 from protocols.openmx.partners import Partner
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.host_programs import Program
-from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, partner_of, pattern
+from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, kind_of, partner_of, pattern
 
 MILLISECOND = 1_000_000
 SIZES = [0, 1, 32, 33, 128, 129, 1454, 1455, 4096, 32_768, 32_769, 1 << 20]
-"""Bytes at the edges of tiny, small, medium (of one fragment and more) and pulled messages."""
+"""Bytes at the limits of tiny, small, medium (of one fragment and more) and pulled messages."""
 CALLS = [
     "init", "open_endpoint", "close_endpoint", "connect", "iconnect", "disconnect", "isend", "issend", "irecv", "test",
     "wait", "test_any", "wait_any", "ipeek", "peek", "iprobe", "probe", "cancel", "ibuffered", "wakeup", "forget",
@@ -28,7 +28,7 @@ CALLS = [
 
 
 def status_of(pair: EndpointPair, program: Program[object]) -> Status:
-    """The code with which a call fails."""
+    """Run a call that fails; return its status."""
     with pytest.raises(MxError) as caught:
         pair.run(program)
     return caught.value.status
@@ -36,12 +36,12 @@ def status_of(pair: EndpointPair, program: Program[object]) -> Status:
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("call", CALLS)
-def test_every_call_has_its_name_in_a_docstring(call: str) -> None:
+def test_every_call_of_mx_is_named_in_the_library(call: str) -> None:
     sources = "".join(map(inspect.getsource, (endpoint, host, partners, receive_queues, mx_requests)))
     assert re.search(rf"\bmx_{call}\b", sources)
 
 
-def test_status_codes_have_the_numbers_of_the_library() -> None:
+def test_status_codes_have_mxs_numbers() -> None:
     names = (
         "SUCCESS PENDING BUFFERED REJECTED TIMEOUT TRUNCATED CANCELLED ENDPOINT_UNKNOWN ENDPOINT_CLOSED"
         " ENDPOINT_UNREACHABLE BAD_SESSION BAD_KEY BAD_ENDPOINT BAD_RDMAWIN ABORTED EVENTQ_FULL NO_RESOURCES"
@@ -54,29 +54,29 @@ def test_status_codes_have_the_numbers_of_the_library() -> None:
 
 
 def test_a_connection_needs_the_endpoints_key() -> None:
-    pair = EndpointPair(connects=False)
-    keyed = pair.library(1).open_endpoint(1, key=0xC0FFEE)
+    pair = EndpointPair(connected=False)
+    endpoint = pair.library(1).open_endpoint(1, key=0xC0FFEE)
     assert status_of(pair, pair.ends[0].connect(1, 1, key=0xC0FFED)) is Status.BAD_KEY
     assert pair.counter(0, "connections_refused") == 1
     assert pair.run(pair.ends[0].connect(1, 1, key=0xC0FFEE)) == [pair.ends[0].partner(1, 1)]
-    assert keyed.partner(0, 0).session == pair.ends[0].session
+    assert endpoint.partner(0, 0).session == pair.ends[0].session
 
 
 def test_both_ends_may_connect_at_once() -> None:
-    pair = EndpointPair(connects=False)
+    pair = EndpointPair(connected=False)
     pair.run(pair.ends[0].connect(1), pair.ends[1].connect(0))
     assert [pair.counter(number, "connections") for number in (0, 1)] == [1, 1]
     assert not pair.counter(0, "connections_lost") + pair.counter(1, "connections_lost")
     for source in (0, 1):
         buffer = bytearray(3)
         request = pair.ends[1 - source].irecv(buffer, 1)
-        send = pair.ends[source].isend([b"abc"], pair.to[source], 1)
+        send = pair.ends[source].isend([b"abc"], pair.partners[source], 1)
         pair.finish(request, send)
         assert buffer == b"abc"
 
 
 def test_the_first_message_connects() -> None:
-    pair = EndpointPair(connects=False)
+    pair = EndpointPair(connected=False)
     buffer, request = pair.receive(2)
     pair.finish(pair.send(b"hi"), request)
     assert buffer == b"hi"
@@ -84,7 +84,7 @@ def test_the_first_message_connects() -> None:
 
 
 def test_a_request_for_an_endpoint_that_is_not_open_yet_waits_for_it() -> None:
-    pair = EndpointPair(connects=False)
+    pair = EndpointPair(connected=False)
     connecting = pair.ends[0].iconnect(pair.ends[0].partner(1, 3))
     pair.deliver_frames()
     assert not connecting.done
@@ -95,21 +95,21 @@ def test_a_request_for_an_endpoint_that_is_not_open_yet_waits_for_it() -> None:
 
 
 def test_a_closed_endpoint_refuses_connections() -> None:
-    pair = EndpointPair(connects=False)
+    pair = EndpointPair(connected=False)
     pair.ends[1].close()
     assert status_of(pair, pair.ends[0].connect(1)) is Status.ENDPOINT_CLOSED
     assert pair.counter(1, "drop_bad_endpoint") == 1
 
 
 def test_a_node_that_never_answers_is_unreachable_after_the_resends() -> None:
-    pair = EndpointPair(Settings(resends=3), connects=False)
-    pair.lose = lambda _: True
+    pair = EndpointPair(Settings(resends=3), connected=False)
+    pair.is_lost = lambda _: True
     assert status_of(pair, pair.ends[0].connect(1)) is Status.ENDPOINT_UNREACHABLE
     assert pair.sent == ["CONNECT"] * 4
 
 
-def test_impossible_addresses_and_endpoints_are_rejected() -> None:
-    pair = EndpointPair(connects=False)
+def test_addresses_and_endpoint_indexes_out_of_range_are_rejected() -> None:
+    pair = EndpointPair(connected=False)
     for node, index in ((2, 0), (-1, 0), (1, 256), (1, -1)):
         with pytest.raises(MxError, match="no endpoint"):
             pair.ends[0].partner(node, index)
@@ -121,12 +121,12 @@ def test_impossible_addresses_and_endpoints_are_rejected() -> None:
 
 def test_a_disconnect_fails_transfers_in_progress_and_a_new_connection_starts_afresh() -> None:
     pair = EndpointPair(Settings(zombies=0))
-    pair.lose = lambda _: True
+    pair.is_lost = lambda _: True
     lost_send = pair.send(b"lost")
     pair.deliver_frames()
-    pair.ends[0].disconnect(pair.to[0])
+    pair.ends[0].disconnect(pair.partners[0])
     assert lost_send.result().status is Status.ENDPOINT_CLOSED
-    pair.lose = lambda _: False
+    pair.is_lost = lambda _: False
     pair.run(pair.ends[0].connect(1))
     buffer, request = pair.receive(5)
     pair.finish(pair.send(b"again"), request)
@@ -134,13 +134,13 @@ def test_a_disconnect_fails_transfers_in_progress_and_a_new_connection_starts_af
     assert pair.counter(1, "connections_lost") == 1
 
 
-def test_each_connection_has_another_session_and_the_fifth_the_first_ones_number() -> None:
+def test_every_new_connection_carries_messages_also_when_its_session_number_recurs() -> None:
     pair = EndpointPair()
     for count in range(9):
         buffer, request = pair.receive(1)
         pair.finish(pair.send(bytes([count])), request)
         assert buffer == bytes([count])
-        pair.ends[0].disconnect(pair.to[0])
+        pair.ends[0].disconnect(pair.partners[0])
         pair.run(pair.ends[0].connect(1))
 
 
@@ -164,7 +164,7 @@ def test_after_a_restart_messages_of_the_former_session_are_refused_and_the_next
 def test_the_restarted_node_may_connect_to_one_that_knows_its_former_session() -> None:
     pair = EndpointPair()
     pair.restart(0)
-    pair.to[0] = partner_of(pair, 0)
+    pair.partners[0] = partner_of(pair, 0)
     pair.run(pair.ends[0].connect(1))
     buffer, request = pair.receive(4)
     pair.finish(pair.send(b"back"), request)
@@ -183,7 +183,7 @@ def test_a_receive_takes_the_oldest_message_that_its_mask_matches() -> None:
     buffer = bytearray(1)
     request = pair.ends[1].irecv(buffer, 0x01, 0x0F)
     result = pair.finish(request)[0]
-    assert (buffer, result.match_info, result.source) == (b"\x21", 0x21, pair.to[1])
+    assert (buffer, result.match_info, result.source) == (b"\x21", 0x21, pair.partners[1])
     assert pair.finish(pair.ends[1].irecv(buffer, 0, 0))[0].match_info == 0x10
     assert pair.counter(1, "unexpected") == 3
 
@@ -199,7 +199,7 @@ def test_a_message_takes_the_oldest_receive_that_matches() -> None:
     assert (narrow_buffer, wide_buffer) == (b"b", b"a")
 
 
-def test_a_receive_names_no_bits_outside_of_its_mask() -> None:
+def test_match_bits_outside_of_the_mask_or_beyond_64_bits_are_rejected() -> None:
     pair = EndpointPair()
     for match, mask in ((2, 1), (1 << 64, (1 << 64) - 1), (0, 1 << 64), (-1, 0)):
         with pytest.raises(MxError):
@@ -210,7 +210,7 @@ def test_a_receive_names_no_bits_outside_of_its_mask() -> None:
         pair.ends[1].irecv(b"constant")
 
 
-def test_contexts_have_queues_of_their_own_and_no_receive_may_leave_them_open() -> None:
+def test_contexts_have_their_own_queues_and_each_receive_names_one() -> None:
     pair = EndpointPair(context_bits=8, context_shift=56)
     for context in (1, 2):
         pair.send(bytes([context]), context << 56 | 9)
@@ -230,29 +230,29 @@ def test_contexts_have_queues_of_their_own_and_no_receive_may_leave_them_open() 
 
 @pytest.mark.parametrize("is_posted", [True, False], ids=["posted", "unexpected"])
 @pytest.mark.parametrize("size", SIZES)
-def test_messages_of_every_size_arrive_in_segments_or_in_one_frame(size: int, is_posted: bool) -> None:
+def test_messages_of_every_size_are_sent_from_two_segments_and_received_unchanged(size: int, is_posted: bool) -> None:
     pair, data = EndpointPair(), pattern(size)
-    cut = size // 3
+    first_length = size // 3
     for synchronous in (False, True):
         end = pair.ends[0]
         send = end.issend if synchronous else end.isend
         if not is_posted:
-            send_request = send([data[:cut], memoryview(data)[cut:]], pair.to[0], 5)
+            send_request = send([data[:first_length], memoryview(data)[first_length:]], pair.partners[0], 5)
             pair.deliver_frames()
             assert send_request.done == (not synchronous and size <= 32_768)
         buffer, request = pair.receive(size + 3)
         if is_posted:
-            send_request = send([data[:cut], memoryview(data)[cut:]], pair.to[0], 5)
+            send_request = send([data[:first_length], memoryview(data)[first_length:]], pair.partners[0], 5)
         results = pair.finish(send_request, request)
         assert bytes(buffer) == data + bytes(3)
-        assert fields(results[1]) == (Status.SUCCESS, pair.to[1], 5, size, size)
-        assert fields(results[0]) == (Status.SUCCESS, pair.to[0], 5, size, size)
+        assert fields_of(results[1]) == (Status.SUCCESS, pair.partners[1], 5, size, size)
+        assert fields_of(results[0]) == (Status.SUCCESS, pair.partners[0], 5, size, size)
     pair.elapse(RESEND)
     assert pair.wires.pending_work() == []
     assert pinned_count(pair) == 2  # the receive rings
 
 
-def fields(result: Result) -> tuple[Status, Partner | None, int, int, int]:
+def fields_of(result: Result) -> tuple[Status, Partner | None, int, int, int]:
     """Return a result's status, source, match information, length and transferred bytes."""
     return result.status, result.source, result.match_info, result.length, result.transferred
 
@@ -266,8 +266,8 @@ def pinned_count(pair: EndpointPair) -> int:
 @pytest.mark.parametrize("size", [32, 128, 4096, 32_768, 32_769, 100_000])
 def test_a_message_beyond_its_buffer_is_truncated(size: int, is_posted: bool, capacity: int) -> None:
     pair, data = EndpointPair(), pattern(size)
-    complete_buffer = bytearray(b"\xee" * (min(capacity, size - 1) + 8))
-    buffer = memoryview(complete_buffer)[:-8]
+    guarded_buffer = bytearray(b"\xee" * (min(capacity, size - 1) + 8))
+    buffer = memoryview(guarded_buffer)[:-8]
     if not is_posted:
         pair.send(data)
         pair.deliver_frames()
@@ -275,9 +275,9 @@ def test_a_message_beyond_its_buffer_is_truncated(size: int, is_posted: bool, ca
     if is_posted:
         pair.send(data)
     result = pair.finish(request)[0]
-    assert fields(result) == (Status.TRUNCATED, pair.to[1], 5, size, len(buffer))
+    assert fields_of(result) == (Status.TRUNCATED, pair.partners[1], 5, size, len(buffer))
     pair.elapse(RESEND)
-    assert bytes(complete_buffer) == data[: len(buffer)] + b"\xee" * 8
+    assert bytes(guarded_buffer) == data[: len(buffer)] + b"\xee" * 8
     assert pair.wires.pending_work() == []
 
 
@@ -295,17 +295,17 @@ def test_a_message_is_received_in_segments(size: int, capacity: int, is_posted: 
     request = pair.ends[1].irecv(segments, 5)
     if is_posted:
         pair.send(data)
-    arrived = min(size, capacity)
+    transferred = min(size, capacity)
     status = Status.TRUNCATED if size > capacity else Status.SUCCESS
     (result,) = pair.finish(request)
-    assert fields(result) == (status, pair.to[1], 5, size, arrived)
-    assert b"".join(segments) == data[:arrived] + b"\xee" * (capacity - arrived)
+    assert fields_of(result) == (status, pair.partners[1], 5, size, transferred)
+    assert b"".join(segments) == data[:transferred] + b"\xee" * (capacity - transferred)
     pair.elapse(RESEND)
     assert pair.wires.pending_work() == []
     assert pinned_count(pair) == 2  # the receive rings
 
 
-def test_a_receive_of_segments_that_ends_without_a_message_changes_none() -> None:
+def test_a_cancelled_receive_of_segments_changes_none_of_them() -> None:
     pair, segments = EndpointPair(), [bytearray(b"kept"), bytearray(b"too")]
     request = pair.ends[1].irecv([*segments], 5)
     assert pair.ends[1].cancel(request)
@@ -326,10 +326,10 @@ def test_a_synchronous_send_is_done_only_when_its_message_has_been_received() ->
 def test_too_many_segments_are_rejected() -> None:
     pair = EndpointPair()
     buffer, request = pair.receive(MAX_SEGMENTS)
-    pair.finish(pair.ends[0].isend([b"s"] * MAX_SEGMENTS, pair.to[0], 5), request)
+    pair.finish(pair.ends[0].isend([b"s"] * MAX_SEGMENTS, pair.partners[0], 5), request)
     assert buffer == b"s" * MAX_SEGMENTS
     with pytest.raises(MxError, match="256 segments, got 257"):
-        pair.ends[0].isend([b"s"] * (MAX_SEGMENTS + 1), pair.to[0], 5)
+        pair.ends[0].isend([b"s"] * (MAX_SEGMENTS + 1), pair.partners[0], 5)
     with pytest.raises(MxError, match="256 segments, got 257"):
         pair.ends[1].irecv([bytearray(1)] * (MAX_SEGMENTS + 1))
 
@@ -337,7 +337,7 @@ def test_too_many_segments_are_rejected() -> None:
 @pytest.mark.parametrize("size", [4, 40_000])
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_an_endpoint_sends_to_itself(size: int, synchronous: bool) -> None:
-    pair, data = EndpointPair(connects=False), pattern(size)
+    pair, data = EndpointPair(connected=False), pattern(size)
     end = pair.ends[0]
     own_partner = end.partner(0)
     assert end.iconnect(own_partner).result() is Status.SUCCESS
@@ -351,10 +351,10 @@ def test_an_endpoint_sends_to_itself(size: int, synchronous: bool) -> None:
 
 
 def test_two_endpoints_of_a_node_communicate() -> None:
-    pair, data = EndpointPair(connects=False), pattern(50_000)
-    remote = pair.library(0).open_endpoint(1)
+    pair, data = EndpointPair(connected=False), pattern(50_000)
+    second = pair.library(0).open_endpoint(1)
     buffer = bytearray(50_000)
-    request = remote.irecv(buffer, 1)
+    request = second.irecv(buffer, 1)
     pair.finish(request, pair.ends[0].isend([data], pair.ends[0].partner(0, 1), 1))
     assert bytes(buffer) == data
 
@@ -372,26 +372,26 @@ def test_large_sends_beyond_the_number_of_regions_wait_for_one() -> None:
 
 def test_pulls_beyond_the_limit_wait() -> None:
     pair, count, size = EndpointPair(), 70, 33_000
-    pair.lose = lambda frame: frame[16] == 42
+    pair.is_lost = lambda frame: kind_of(frame) == "PULL_REPLY"
     receives = [pair.receive(size, match) for match in range(count)]
     sends = [pair.send(pattern(size), match) for match in range(count)]
     pair.deliver_frames()
     assert pair.counter(1, "send_pull_req") == Settings().pulls
-    pair.lose = lambda _: False
+    pair.is_lost = lambda _: False
     results = pair.finish(*sends, *[request for _, request in receives])
     assert {result.status for result in results} == {Status.SUCCESS}
     assert {bytes(buffer) for buffer, _ in receives} == {pattern(size)}
 
 
-def test_receives_that_wait_for_a_pull_fail_when_the_sender_has_ended() -> None:
+def test_receives_that_wait_for_a_pull_fail_when_the_connection_ends() -> None:
     pair, count, size = EndpointPair(), 70, 33_000
-    pair.lose = lambda frame: frame[16] == 42
+    pair.is_lost = lambda frame: kind_of(frame) == "PULL_REPLY"
     receives = [pair.receive(size, match)[1] for match in range(count)]
     sends = [pair.send(pattern(size), match) for match in range(count)]
     pair.deliver_frames()
-    pair.ends[1].disconnect(pair.to[1])
+    pair.ends[1].disconnect(pair.partners[1])
     assert {request.result().status for request in receives} == {Status.ENDPOINT_CLOSED}
-    pair.ends[0].disconnect(pair.to[0])
+    pair.ends[0].disconnect(pair.partners[0])
     assert {request.result().status for request in sends} == {Status.ENDPOINT_CLOSED}
     assert pinned_count(pair) == 2
 
@@ -400,7 +400,7 @@ def test_a_rendezvous_of_a_lost_connection_matches_no_later_receive() -> None:
     pair = EndpointPair()
     pair.send(pattern(40_000))
     pair.deliver_frames()
-    pair.ends[0].disconnect(pair.to[0])
+    pair.ends[0].disconnect(pair.partners[0])
     pair.run(pair.ends[0].connect(1))
     buffer, request = pair.receive(40_000)
     pair.finish(pair.send(b"new"), request)
@@ -409,16 +409,16 @@ def test_a_rendezvous_of_a_lost_connection_matches_no_later_receive() -> None:
 
 
 @pytest.mark.parametrize("size", [20_000, 40_000])
-def test_a_claimed_message_of_a_dead_sender_fails_its_receive(size: int) -> None:
+def test_the_receive_of_a_claimed_message_fails_when_its_connection_has_ended(size: int) -> None:
     pair = EndpointPair()
-    pair.lose = lambda frame: frame[16] == 39 and frame[42] == 1
+    pair.is_lost = lambda frame: kind_of(frame) == "MEDIUM" and frame[42] == 1  # its second fragment
     pair.send(pattern(size))
     pair.deliver_frames()
     probe_result = pair.ends[1].iprobe()
     assert probe_result is not None
     pair.ends[1].claim(probe_result)
     assert pair.ends[1].iprobe() is None
-    pair.ends[1].disconnect(pair.to[1])
+    pair.ends[1].disconnect(pair.partners[1])
     request = pair.ends[1].receive_claimed(probe_result, bytearray(size))
     assert request.result().status is Status.ENDPOINT_CLOSED
 
@@ -441,14 +441,14 @@ def test_a_receive_may_be_cancelled_until_a_message_matches_it() -> None:
 
 def test_a_pull_in_progress_cannot_be_cancelled() -> None:
     pair = EndpointPair()
-    pair.lose = lambda frame: frame[16] == 42
+    pair.is_lost = lambda frame: kind_of(frame) == "PULL_REPLY"
     _, request = pair.receive(40_000)
     pair.send(pattern(40_000))
     pair.deliver_frames()
     assert not pair.ends[1].cancel(request)
 
 
-def test_test_returns_none_until_a_request_is_done() -> None:
+def test_test_returns_none_until_the_request_is_done() -> None:
     pair = EndpointPair()
     end, (_, request) = pair.ends[1], pair.receive(4)
     assert pair.run(end.test(request)) == [None]
@@ -471,7 +471,7 @@ def test_wait_with_a_time_out_returns_none_when_it_has_passed_and_not_before() -
     assert result is not None
 
 
-def test_another_requests_end_does_not_end_a_wait() -> None:
+def test_the_completion_of_another_request_does_not_end_a_wait() -> None:
     pair = EndpointPair()
     (_, first), (_, second) = pair.receive(4, 1), pair.receive(4, 2)
 
@@ -481,8 +481,7 @@ def test_another_requests_end_does_not_end_a_wait() -> None:
 
     async def sends() -> tuple[None, bool]:
         await pair.ends[0].wait(pair.send(b"2", 2))
-        idle_buffer: bytearray = bytearray(1)
-        await pair.ends[0].wait(pair.ends[0].irecv(idle_buffer, 99), 200 * MILLISECOND)
+        await pair.ends[0].wait(pair.ends[0].irecv(bytearray(1), 99), 200 * MILLISECOND)
         pair.send(b"1", 1)
         return None, second.done
 
@@ -492,7 +491,7 @@ def test_another_requests_end_does_not_end_a_wait() -> None:
     assert result.match_info == 1
 
 
-def test_wait_any_waits_for_one_that_matches_though_others_end() -> None:
+def test_wait_any_waits_for_a_matching_request_though_others_complete() -> None:
     pair = EndpointPair()
     pair.receive(4, 1)
     pair.receive(4, 2)
@@ -511,7 +510,7 @@ def test_wait_any_waits_for_one_that_matches_though_others_end() -> None:
     assert pair.run(pair.ends[1].wait_any(0, 0, 50 * MILLISECOND)) == [None]
 
 
-def test_peek_tells_of_requests_in_the_order_of_their_ends_and_not_of_forgotten_ones() -> None:
+def test_peek_returns_requests_in_the_order_of_their_completion_without_forgotten_ones() -> None:
     pair = EndpointPair()
     forgotten = pair.ends[1].irecv(bytearray(1), 3, forget=True)
     (_, first), (_, second) = pair.receive(1, 1), pair.receive(1, 2)
@@ -526,7 +525,7 @@ def test_peek_tells_of_requests_in_the_order_of_their_ends_and_not_of_forgotten_
     assert pair.run(pair.ends[1].peek(50 * MILLISECOND)) == [None]
 
 
-def test_wakeup_ends_waits_but_no_later_one() -> None:
+def test_wakeup_ends_present_waits_and_no_later_one() -> None:
     pair = EndpointPair()
     end = pair.ends[1]
 
@@ -561,7 +560,7 @@ def test_probe_sees_a_message_and_leaves_it() -> None:
     probe_result = end.iprobe(5, MATCH_NONE)
     assert probe_result is not None
     assert end.iprobe(4, MATCH_NONE) is None
-    assert (probe_result.match_info, probe_result.length, probe_result.source) == (5, 40_000, pair.to[1])
+    assert (probe_result.match_info, probe_result.length, probe_result.source) == (5, 40_000, pair.partners[1])
     buffer, request = pair.receive(40_000)
     pair.finish(request)
     assert bytes(buffer) == pattern(40_000)
@@ -576,36 +575,36 @@ def test_probe_sees_a_message_and_leaves_it() -> None:
 @pytest.mark.parametrize("size", [3, 100, 5000, 40_000])
 def test_the_unexpected_handler_sees_messages_without_a_receive_and_may_take_them(size: int) -> None:
     pair = EndpointPair()
-    messages_seen: list[tuple[object, int, int]] = []
+    offered: list[tuple[object, int, int]] = []
 
     def handler(source: object, match: int, length: int) -> bool:
-        messages_seen.append((source, match, length))
+        offered.append((source, match, length))
         return match == 1
 
     pair.ends[1].on_unexpected = handler
-    taken_send, left_send = pair.send(pattern(size), 1), pair.send(pattern(size), 2)
+    taken_send, declined_send = pair.send(pattern(size), 1), pair.send(pattern(size), 2)
     pair.deliver_frames()
-    assert messages_seen == [(pair.to[1], 1, size), (pair.to[1], 2, size)]
+    assert offered == [(pair.partners[1], 1, size), (pair.partners[1], 2, size)]
     assert pair.ends[1].iprobe(1, MATCH_NONE) is None
     assert pair.ends[1].iprobe(2, MATCH_NONE) is not None
     buffer, request = pair.receive(size, 2)
-    pair.finish(taken_send, left_send, request)
+    pair.finish(taken_send, declined_send, request)
     assert bytes(buffer) == pattern(size)
-    assert len(messages_seen) == 2
+    assert len(offered) == 2
 
 
-def test_the_handler_may_disconnect() -> None:
+def test_the_unexpected_handler_may_disconnect() -> None:
     pair = EndpointPair()
 
     def handler(_source: object, _match: int, _length: int) -> bool:
-        pair.ends[1].disconnect(pair.to[1])
+        pair.ends[1].disconnect(pair.partners[1])
         return False
 
     pair.ends[1].on_unexpected = handler
     pair.send(pattern(5000))
     pair.deliver_frames()
     pair.ends[1].on_unexpected = None
-    pair.ends[0].disconnect(pair.to[0])
+    pair.ends[0].disconnect(pair.partners[0])
     pair.run(pair.ends[0].connect(1))
     requests = []
     for size in range(5000, 5009):
@@ -618,7 +617,7 @@ def test_the_handler_may_disconnect() -> None:
 
 def test_ibuffered_returns_whether_the_buffer_is_free() -> None:
     pair = EndpointPair(Settings(zombies=0))
-    pair.lose = lambda _: True
+    pair.is_lost = lambda _: True
     small_send, large_send = pair.send(b"abc"), pair.send(pattern(40_000))
     pair.deliver_frames()
     assert not small_send.done
@@ -641,13 +640,15 @@ def test_the_error_handler_receives_failed_requests() -> None:
 
 def test_close_fails_transfers_in_progress_and_releases_the_memory() -> None:
     pair = EndpointPair()
-    pair.lose = lambda frame: frame[16] == 42
-    (_, pulling), (_, posted_receive) = pair.receive(40_000, 1), pair.receive(5, 2)
+    pair.is_lost = lambda frame: kind_of(frame) == "PULL_REPLY"
+    (_, pulling_receive), (_, posted_receive) = pair.receive(40_000, 1), pair.receive(5, 2)
     send_request, own_send = pair.send(pattern(40_000), 1), pair.ends[1].issend([b"own"], pair.ends[1].partner(1), 3)
     pair.deliver_frames()
     pair.ends[1].close()
     pair.ends[1].close()
-    assert [request.result().status for request in (pulling, posted_receive, own_send)] == [Status.ENDPOINT_CLOSED] * 3
+    assert [request.result().status for request in (pulling_receive, posted_receive, own_send)] == [
+        Status.ENDPOINT_CLOSED
+    ] * 3
     with pytest.raises(MxError, match="closed"):
         pair.ends[1].irecv(bytearray(1))
     late_send = pair.send(b"late", 4)
@@ -660,7 +661,7 @@ def test_close_fails_transfers_in_progress_and_releases_the_memory() -> None:
 
 
 def test_close_acknowledges_received_messages() -> None:
-    """The source's omx__flush_partners_to_ack."""
+    """As omx__flush_partners_to_ack of the source does."""
     pair = EndpointPair()
     statuses: list[Status] = []
     _, request = pair.receive(4)
@@ -689,7 +690,7 @@ def test_an_endpoint_that_is_opened_again_is_another_session() -> None:
 
 def test_pending_work_is_reported() -> None:
     pair = EndpointPair()
-    pair.lose = lambda _: True
+    pair.is_lost = lambda _: True
     pair.receive(4, 1)
     pair.send(b"x")
     pair.send(pattern(40_000))
@@ -699,9 +700,9 @@ def test_pending_work_is_reported() -> None:
     assert "acknowledgements of 2 messages to endpoint 0 of node 1" in sentences
 
 
-def test_closing_ends_messages_that_wait_for_a_region_too() -> None:
+def test_close_also_fails_messages_that_wait_for_a_region() -> None:
     pair = EndpointPair()
-    pair.lose = lambda _: True
+    pair.is_lost = lambda _: True
     sends = [pair.send(pattern(33_000), match) for match in range(300)]
     pair.ends[0].close()
     assert {request.result().status for request in sends} == {Status.ENDPOINT_CLOSED}
@@ -709,7 +710,7 @@ def test_closing_ends_messages_that_wait_for_a_region_too() -> None:
 
 def test_endpoints_of_one_nic_communicate_by_loopback() -> None:
     """Messages are acknowledged before their sends return."""
-    pair = EndpointPair(Settings(acknowledge=1), connects=False)
+    pair = EndpointPair(Settings(acknowledge=1), connected=False)
     first, second = pair.ends[0], pair.library(0).open_endpoint(1)
     pair.run(first.connect(0, 1))
     requests = []

@@ -15,13 +15,11 @@ from protocols.openmx.host import Library, plug
 from protocols.openmx.mx_names import MAX_LENGTH, MEDIUM_MAX, Status
 from protocols.openmx.settings import MIN_ENTRIES, Settings
 from tests.unit.protocols.openmx_commands import command
-from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, pattern
-
-ONE_NODE = (0, 0)
+from tests.unit.protocols.openmx_pair import ONE_NODE, RESEND, EndpointPair, pattern
 
 
-def in_processes_of_their_own(adapter: Adapter, nic: Nic) -> Agent:
-    """Make an agent whose driver finds no other one."""
+def separate_process(adapter: Adapter, nic: Nic) -> Agent:
+    """Build an agent whose driver finds no other driver, as in a process of its own."""
     return plug()(adapter, nic)
 
 
@@ -45,21 +43,21 @@ def test_a_message_to_an_endpoint_of_the_node_needs_no_frame(size: int, counts: 
     assert bytes(buffer) == pattern(size)
     pair.elapse(RESEND)
     assert pair.sent == []
-    counted = pair.driver(0).counter_values()
+    counters = pair.driver(0).counter_values()
     kinds = ("shared_tiny", "shared_small", "shared_mediumsq_frag", "shared_rndv")
-    assert {name: counted[name] for name in kinds if counted[name]} == counts
-    assert counted["shared_connect"] == counted["acknowledged"] == 1
-    assert not [name for name, count in counted.items() if name.startswith("send_") and count]
+    assert {name: counters[name] for name in kinds if counters[name]} == counts
+    assert counters["shared_connect"] == counters["acknowledged"] == 1
+    assert not [name for name, count in counters.items() if name.startswith("send_") and count]
     assert pair.counter(1, "shared_truc") + pair.counter(1, "shared_notify") == 1
     assert pair.counter(0, "resent") == pair.counter(1, "resent") == 0
 
 
-def test_an_endpoint_sends_to_another_one_of_its_rank_without_frames() -> None:
+def test_an_endpoint_sends_to_another_endpoint_of_its_rank_without_frames() -> None:
     pair = EndpointPair()
     pair.sent.clear()
-    end, other, buffer = pair.ends[0], pair.library(0).open_endpoint(3), bytearray(4_096)
+    end, second, buffer = pair.ends[0], pair.library(0).open_endpoint(3), bytearray(4_096)
     pair.run(end.connect(0, 3))
-    pair.finish(other.irecv(buffer, 9), end.isend([pattern(4_096)], end.partner(0, 3), 9))
+    pair.finish(second.irecv(buffer, 9), end.isend([pattern(4_096)], end.partner(0, 3), 9))
     assert bytes(buffer) == pattern(4_096)
     pair.elapse(RESEND)
     assert pair.sent == []
@@ -67,7 +65,7 @@ def test_an_endpoint_sends_to_another_one_of_its_rank_without_frames() -> None:
 
 
 def test_drivers_in_different_processes_use_frames() -> None:
-    pair = EndpointPair(hosts=ONE_NODE, build=in_processes_of_their_own)
+    pair = EndpointPair(hosts=ONE_NODE, build=separate_process)
     buffer, request = pair.receive(4_096)
     pair.finish(pair.send(pattern(4_096)), request)
     assert bytes(buffer) == pattern(4_096)
@@ -76,7 +74,7 @@ def test_drivers_in_different_processes_use_frames() -> None:
 
 
 def test_eager_and_large_messages_arrive_in_the_order_of_their_sends() -> None:
-    """All match all receives; the large ones are announced and copied, the others are not."""
+    """Every message matches every receive; the large ones are announced and pulled, the others written at once."""
     sizes = (4, 50_000, 4, 4_096, 4_097, 100, 70_000, 129, 0)
     pair = EndpointPair(hosts=ONE_NODE)
     buffers, receives = zip(*[pair.receive(70_000) for _ in sizes], strict=True)
@@ -97,7 +95,7 @@ def test_unexpected_messages_wait_and_are_matched_in_order() -> None:
 
 
 @pytest.mark.parametrize("size", [20, 100, 3_000])
-def test_a_shorter_receive_gets_the_messages_beginning(size: int) -> None:
+def test_a_message_longer_than_its_receive_is_truncated(size: int) -> None:
     pair = EndpointPair(hosts=ONE_NODE)
     buffer, request = pair.receive(10)
     pair.send(pattern(size))
@@ -117,19 +115,19 @@ def test_a_cancelled_receive_gets_no_message() -> None:
 
 
 def test_messages_beyond_a_full_ring_are_sent_again_and_arrive_once() -> None:
-    """The receiving process takes no events while the messages are sent."""
+    """The receiver handles no completions while the messages are sent."""
     pair = EndpointPair(Settings(entries=MIN_ENTRIES), hosts=ONE_NODE)
     nic = pair.wires.nics[1]
-    agent, returned = nic.agent, list[int]()
-    nic.post_completion = returned.append  # type: ignore[method-assign]
+    agent, completions = nic.agent, list[int]()
+    nic.post_completion = completions.append  # type: ignore[method-assign]
     count = MIN_ENTRIES + 8
     receives = [pair.receive(4)[1] for _ in range(count)]
     for number in range(count):
         pair.send(number.to_bytes(4, "big"))
-    assert (len(returned), pair.counter(1, "unexp_eventq_full")) == (MIN_ENTRIES, 8)
+    assert (len(completions), pair.counter(1, "unexp_eventq_full")) == (MIN_ENTRIES, 8)
     del nic.post_completion
     assert agent is not None
-    for index in returned:
+    for index in completions:
         agent.host.on_completion(index)
     pair.elapse(2 * RESEND)
     assert [int.from_bytes(receive.buffer) for receive in receives] == list(range(count))
@@ -148,12 +146,12 @@ def test_a_message_to_a_closed_endpoint_is_refused() -> None:
 
 def test_a_connection_request_waits_for_the_endpoint_to_be_opened() -> None:
     pair = EndpointPair(hosts=ONE_NODE)
-    done = pair.ends[0].iconnect(pair.ends[0].partner(1, 7))
-    assert not done.done
+    connecting = pair.ends[0].iconnect(pair.ends[0].partner(1, 7))
+    assert not connecting.done
     assert pair.counter(1, "early_connects") == 1
     pair.library(1).open_endpoint(7)
-    assert done.done
-    assert done.result() is Status.SUCCESS
+    assert connecting.done
+    assert connecting.result() is Status.SUCCESS
     assert pair.sent == []
 
 
@@ -161,20 +159,20 @@ def test_partners_on_the_node_are_notified_of_a_dead_process() -> None:
     """The next process's driver notifies them, as it notifies those of other nodes."""
     settings, drivers = Settings(), dict[int, Driver]()
 
-    def driver_of(adapter: Adapter, nic: Nic) -> Agent:
+    def build_agent(adapter: Adapter, nic: Nic) -> Agent:
         memory, commands, counters = HostMemory(), OwnCommands(), Counters()
         driver = Firmware(adapter, nic, memory, commands, settings, codec, counters, drivers)
         return Agent(driver, Library(adapter, nic, memory, commands, settings, counters))
 
-    pair = EndpointPair(hosts=ONE_NODE, build=driver_of)
+    pair = EndpointPair(hosts=ONE_NODE, build=build_agent)
     losses = list[Status]()
     pair.ends[0].on_lost = lambda _, status: losses.append(status)
-    dead = pair.driver(1)
+    dead_driver = pair.driver(1)
     pair.wires.restart(1)
-    pair.driver(1).take_over(pair.wires.now, dead)
+    pair.driver(1).take_over(pair.wires.now, dead_driver)
     pair.elapse(RESEND)
     assert losses == [Status.ENDPOINT_CLOSED]
-    assert not pair.to[0].is_connected
+    assert not pair.partners[0].is_connected
     assert pair.sent == []
 
 
@@ -195,8 +193,8 @@ def test_an_invalid_command_writes_nothing_into_another_endpoints_ring(op: int, 
     received, invalid = pair.counter(1, "recv_messages"), pair.counter(0, "invalid")
     library = pair.library(0)
     for _ in range(MIN_ENTRIES):
-        hostile = command(op, peer=1, length=length, session=pair.to[0].session, address=1 << 40)
-        library.ring_doorbell(library.commands.write(hostile), 0, 0)
+        invalid_command = command(op, peer=1, length=length, session=pair.partners[0].session, address=1 << 40)
+        library.ring_doorbell(library.commands.write(invalid_command), 0, 0)
     assert pair.counter(0, "invalid") == invalid + MIN_ENTRIES
     assert pair.counter(1, "recv_messages") == received
     buffer, request = pair.receive(4)

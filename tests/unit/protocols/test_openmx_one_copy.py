@@ -1,4 +1,4 @@
-"""Messages between two ranks of one node: long ones take one copy, and no frame."""
+"""Long messages between two ranks of one node: one copy, and no frame."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import pytest
 from protocols.openmx.endpoint_memory import Command, Op
 from protocols.openmx.host import plug
 from protocols.openmx.mx_names import Status
-from tests.unit.protocols.openmx_pair import RESEND, EndpointPair, pattern
-
-ONE_NODE = (0, 0)
+from tests.unit.protocols.openmx_pair import ONE_NODE, RESEND, EndpointPair, pattern
 
 
 @pytest.mark.parametrize("size", [4_097, 32_768, 1_000_000])
@@ -33,7 +31,7 @@ def test_a_rank_of_another_node_is_pulled_by_frames() -> None:
     assert pair.sent.count("PULL_REPLY") > 30
 
 
-def test_a_shorter_receive_gets_the_messages_beginning() -> None:
+def test_a_message_longer_than_its_receive_is_truncated() -> None:
     pair = EndpointPair(hosts=ONE_NODE)
     buffer, request = pair.receive(10_000)
     pair.send(pattern(50_000))
@@ -42,17 +40,17 @@ def test_a_shorter_receive_gets_the_messages_beginning() -> None:
     assert bytes(buffer) == pattern(50_000)[:10_000]
 
 
-def test_an_endpoint_sends_to_another_one_of_its_rank() -> None:
+def test_an_endpoint_sends_to_another_endpoint_of_its_rank() -> None:
     pair = EndpointPair()
-    end, other, buffer = pair.ends[0], pair.library(0).open_endpoint(3), bytearray(70_000)
+    end, second, buffer = pair.ends[0], pair.library(0).open_endpoint(3), bytearray(70_000)
     pair.run(end.connect(0, 3))
-    pair.finish(other.irecv(buffer, 9), end.isend([pattern(70_000)], end.partner(0, 3), 9))
+    pair.finish(second.irecv(buffer, 9), end.isend([pattern(70_000)], end.partner(0, 3), 9))
     assert bytes(buffer) == pattern(70_000)
     assert pair.counter(0, "shared_pull") == 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "copied"),
+    ("changes", "is_copied"),
     [
         ({}, True),
         ({"dst_endpoint": 7}, False),
@@ -62,24 +60,24 @@ def test_an_endpoint_sends_to_another_one_of_its_rank() -> None:
         ({"length": 6_001}, False),
     ],
 )
-def test_a_pull_copies_only_memory_that_the_sender_has_registered(changes: dict[str, int], copied: bool) -> None:
+def test_a_pull_copies_only_memory_that_the_sender_has_registered(changes: dict[str, int], is_copied: bool) -> None:
     """The sender's region 0 has 6,000 bytes. A command of the receiver's host, which is not trusted, names another one."""
     pair = EndpointPair(hosts=ONE_NODE)
     pair.send(pattern(6_000))
     pair.deliver_frames()
     library, buffer = pair.library(1), bytearray(6_001)
     command = Command(Op.PULL, 0, 0, 0)
-    command.session, command.turn, command.length = pair.to[1].session, 1, 6_000
+    command.session, command.turn, command.length = pair.partners[1].session, 1, 6_000
     command.address, command.number = library.memory.pin_page(memoryview(buffer), 1), 5
     for name, value in changes.items():
         setattr(command, name, value)
     library.ring_doorbell(library.commands.write(command), 0, 0)
-    assert buffer == (pattern(6_000) + b"\0" if copied else bytes(6_001))
-    assert pair.counter(1, "shared_pull") == copied
+    assert buffer == (pattern(6_000) + b"\0" if is_copied else bytes(6_001))
+    assert pair.counter(1, "shared_pull") == is_copied
     assert pair.counter(1, "invalid") == 0
 
 
-def test_a_restarted_rank_does_not_give_its_earlier_memory() -> None:
+def test_the_memory_of_a_restarted_rank_is_not_copied() -> None:
     pair = EndpointPair(hosts=ONE_NODE)
     pair.send(pattern(6_000))
     pair.deliver_frames()

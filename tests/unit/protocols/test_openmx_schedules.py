@@ -1,4 +1,4 @@
-"""Open-MX under random schedules: fixed seeds in CI, fresh ones with TESTBED_LONG=1; and the mistakes that they find."""
+"""Open-MX under random schedules: fixed seeds in CI, fresh ones with TESTBED_LONG=1; mutants that they find."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from tests.unit.protocols.mutants import Mutant, find
 from tests.unit.protocols.openmx_mutants import MUTANTS, WRAP
 from tests.unit.protocols.openmx_pair import RESEND, EndpointPair
 from tests.unit.protocols.openmx_random_schedules import trial
-from tests.unit.protocols.test_openmx_wire import STEERED
 from tests.unit.protocols.test_openmx_wire import (
-    test_the_shipped_hash_of_pull_replies_agrees_with_the_others_only_if_the_queues_divide_128 as steers,
+    test_the_shipped_hash_of_pull_replies_agrees_with_the_others_only_if_the_queues_divide_128 as check_shipped_hash,
 )
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
-FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+FIRST_SEED = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 20_000 if LONG else 60
-MOST = 3_000
+MAX_CASES = 3_000
 """Cases within which each mutant is found."""
 
 
@@ -30,38 +29,37 @@ MOST = 3_000
 def test_messages_arrive_once_in_order_and_unchanged_under_random_faults(
     record_property: Callable[[str, object], None],
 ) -> None:
-    record_property("note", f"random schedules of Open-MX: {CASES:,} from {FIRST} on")
-    for seed in range(FIRST, FIRST + CASES):
+    record_property("note", f"random schedules of Open-MX: {CASES:,} from {FIRST_SEED} on")
+    for seed in range(FIRST_SEED, FIRST_SEED + CASES):
         try:
             trial(seed)
         except AssertionError as error:
             raise AssertionError(f"tests.unit.protocols.openmx_random_schedules.trial({seed}): {error}") from error
 
 
-def test_a_request_of_a_connection_that_is_over_begins_no_other_one() -> None:
-    """Both ends connect at once; one of the requests arrives when that connection has ended, and another one is
-    requested."""
+def test_a_late_request_of_an_ended_connection_begins_no_new_one() -> None:
+    """Both ends connect at once; one of the requests arrives after that connection has ended and the next is requested."""
     trial(12_038)
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_random_schedules_find_a_mistake(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    result = find(mutant, trial, 10_000, MOST)
+def test_random_schedules_find_the_mutant(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    result = find(mutant, trial, 10_000, MAX_CASES)
     record_property("note", f"{mutant} ({mutant.mistake}): found within {result.cases} cases: {result.complaint}")
 
 
 @pytest.mark.requires("interpreted")
-def test_messages_across_the_wrap_find_acknowledgements_that_are_compared_without_it(
+def test_messages_across_the_wrap_find_the_plain_comparison_of_acknowledgements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    across_the_wrap()
+    send_across_the_wrap()
     WRAP.apply(monkeypatch)
     with pytest.raises(AssertionError, match=r"not acknowledged|a send of 1 bytes"):
-        across_the_wrap()
+        send_across_the_wrap()
 
 
-def across_the_wrap() -> None:
+def send_across_the_wrap() -> None:
     pair = EndpointPair()
     for _ in range(0, SEQNUM_MASK + 500, 1000):
         receives = [pair.receive(1)[1] for _ in range(1000)]
@@ -71,7 +69,6 @@ def across_the_wrap() -> None:
 
 
 def test_pull_replies_show_a_hash_of_the_wrong_byte_with_three_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert STEERED
     monkeypatch.setattr("tests.unit.protocols.test_openmx_wire.endpoint_queue", steering.myri10ge_queue)
     with pytest.raises(AssertionError):
-        steers()
+        check_shipped_hash()

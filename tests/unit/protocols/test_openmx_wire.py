@@ -74,15 +74,15 @@ VECTORS = {
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_a_frame_has_the_sources_layout_and_a_crc_32_behind_its_data(name: str) -> None:
+def test_a_frame_has_the_sources_layout_and_a_crc_32_after_its_data(name: str) -> None:
     frame, layout, data, size = VECTORS[name]
     header = bytes.fromhex(HEAD + layout)
     assert len(header) == 16 + size
-    complete = header + data
-    assert frame == complete + zlib.crc32(complete).to_bytes(4, "big")
+    contents = header + data
+    assert frame == contents + zlib.crc32(contents).to_bytes(4, "big")
 
 
-def test_the_types_are_the_sources() -> None:
+def test_types_have_the_numbers_of_the_source() -> None:
     assert codec.ETHERTYPE == 0x86DF
     kinds = (
         "TRUC",
@@ -100,11 +100,11 @@ def test_the_types_are_the_sources() -> None:
     assert [getattr(codec, f"TYPE_{kind}") for kind in kinds] == list(range(35, 46))
 
 
-STEERED = [name for name in VECTORS if name not in ("nack_lib", "nack_mcp", "pull_reply")]
+ENDPOINT_FRAMES = [name for name in VECTORS if name not in ("nack_lib", "nack_mcp", "pull_reply")]
 
 
-@pytest.mark.parametrize("name", STEERED)
-def test_type_and_destination_endpoint_stand_where_the_nics_hash_looks(name: str) -> None:
+@pytest.mark.parametrize("name", ENDPOINT_FRAMES)
+def test_type_and_destination_endpoint_are_the_bytes_that_the_nics_hash_reads(name: str) -> None:
     """Bytes 17 and 18, counted from 1."""
     frame = VECTORS[name][0]
     assert frame[17 - 1] == bytes.fromhex(VECTORS[name][1][:2])[0]
@@ -120,7 +120,7 @@ def test_the_shipped_hash_of_pull_replies_agrees_with_the_others_only_if_the_que
     assert frame[32 - 1] == index ^ 0x80
     for queues in range(1, 200):
         assert endpoint_queue(frame, queues) == index % queues
-    agree = {
+    agreeing_counts = {
         queues
         for queues in range(1, 129)
         if all(
@@ -128,4 +128,4 @@ def test_the_shipped_hash_of_pull_replies_agrees_with_the_others_only_if_the_que
             for index in range(256)
         )
     }
-    assert agree == {1, 2, 4, 8, 16, 32, 64, 128}
+    assert agreeing_counts == {1, 2, 4, 8, 16, 32, 64, 128}

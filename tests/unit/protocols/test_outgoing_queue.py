@@ -1,12 +1,14 @@
-"""A queue of items that wait for credits: in order, in parts, and reentrant calls."""
+"""A queue of items that wait for credits: in order, in parts, and with reentrant calls."""
 
 from __future__ import annotations
+
+import pytest
 
 from protocols.core.outgoing_queue import OutgoingQueue
 
 
 class Window:
-    """Sends items, lists of parts, one part for a credit."""
+    """Sender of items, which are lists of parts; each part takes a credit."""
 
     def __init__(self, count: int) -> None:
         self.credits = count
@@ -19,7 +21,7 @@ class Window:
             self.sent.append(item.pop(0))
         return not item
 
-    def give(self, count: int) -> None:
+    def grant(self, count: int) -> None:
         self.credits += count
         self.queue.advance()
 
@@ -30,9 +32,9 @@ def test_items_are_sent_in_order_as_credits_return() -> None:
         window.queue.put([*item])
     assert "".join(window.sent) == "ab"
     assert window.queue.items[0] == ["c"]
-    window.give(2)
+    window.grant(2)
     assert "".join(window.sent) == "abcd"
-    window.give(9)
+    window.grant(9)
     assert "".join(window.sent) == "abcdef"
     assert not window.queue.items
     assert window.credits == 7
@@ -40,22 +42,22 @@ def test_items_are_sent_in_order_as_credits_return() -> None:
 
 def test_an_item_queued_during_a_send_follows_it_without_recursion() -> None:
     sent: list[int] = []
-    depth = deepest = 0
+    depth = max_depth = 0
 
     def send(item: int) -> bool:
-        nonlocal depth, deepest
+        nonlocal depth, max_depth
         depth += 1
-        deepest = max(deepest, depth)
+        max_depth = max(max_depth, depth)
         sent.append(item)
         if item < 5_000:
-            queue.put(item + 1)  # like a send that completes at once and makes its program send again
+            queue.put(item + 1)  # as of a send that completes at once, whose program sends the next
         depth -= 1
         return True
 
     queue: OutgoingQueue[int] = OutgoingQueue(send)
     queue.put(0)
     assert sent == [*range(5_001)]
-    assert deepest == 1
+    assert max_depth == 1
 
 
 def test_the_owner_may_clear_the_queue_during_a_send() -> None:
@@ -75,19 +77,18 @@ def test_the_owner_may_clear_the_queue_during_a_send() -> None:
     assert not queue.items
 
 
-def test_an_item_whose_send_raises_is_sent_by_the_next_call() -> None:
-    broken = True
+def test_an_item_whose_send_raises_is_sent_by_the_next_advance() -> None:
+    is_broken = True
 
     def send(item: str) -> bool:  # noqa: ARG001
-        if broken:
+        if is_broken:
             raise OSError
         return True
 
     queue: OutgoingQueue[str] = OutgoingQueue(send)
-    try:
+    with pytest.raises(OSError, match=r"^$"):
         queue.put("item")
-    except OSError:
-        broken = False
+    is_broken = False
     assert [*queue.items] == ["item"]
     queue.advance()
     assert not queue.items

@@ -1,4 +1,4 @@
-"""SSAM between two nodes: windows, held replies, lost and repeated cells, restarts, and forbidden calls in handlers."""
+"""SSAM between two nodes: windows, held replies, lost and duplicated cells, restarts, and forbidden calls in handlers."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from protocols.ssam.sba100 import (
 from protocols.ssam.settings import MAX_WINDOW, Settings
 from tests.unit.protocols import ssam_walks
 from tests.unit.protocols.mutants import Mutant, find
-from tests.unit.protocols.ssam_messages import fields, write
+from tests.unit.protocols.ssam_messages import fields_of, write_payload
 from tests.unit.protocols.ssam_mutants import WALKED
 from tests.unit.protocols.ssam_pair import ADDRESSES, COUNT, ECHO, ECHOED, TIMEOUT, Node, Pair, kind_of, run
 
-# Cells
+# Cells.
 
 
 def test_the_check_is_aal34s_crc_10() -> None:
@@ -60,9 +60,9 @@ def test_the_check_is_aal34s_crc_10() -> None:
     payload = with_crc(bytes(range(PAYLOAD - 2)) + b"\xb0\0")
     assert crc10(payload) == 0
     for bit in range(8 * PAYLOAD):
-        damaged_payload = bytearray(payload)
-        damaged_payload[bit // 8] ^= 1 << bit % 8
-        assert crc10(damaged_payload) != 0
+        damaged = bytearray(payload)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert crc10(damaged) != 0
 
 
 @given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
@@ -87,26 +87,25 @@ messages = st.builds(
 @given(
     st.builds(Message, st.just(BYTES), st.integers(0, 255), st.integers(0, 63), st.just(0), st.binary(max_size=LONG))
 )
-def test_a_cell_of_a_long_message_has_data_in_the_place_of_a_handler(message: Message) -> None:
+def test_a_cell_of_a_long_message_has_data_in_place_of_a_handler(message: Message) -> None:
     buffer = bytearray(PAYLOAD)
-    write(buffer, 0, message)
-    assert fields(unpack(with_crc(buffer))) == fields(message)
+    write_payload(buffer, 0, message)
+    assert fields_of(unpack(with_crc(buffer))) == fields_of(message)
 
 
 @given(messages)
-def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message: Message) -> None:
+def test_a_written_message_is_read_unchanged_and_equals_scapys_layer(message: Message) -> None:
     buffer = bytearray(b"\xff" * 3 * SLOT)
-    write(buffer, SLOT, message)
-    assert set(buffer[:SLOT] + buffer[SLOT + PAYLOAD :]) == {0xFF}, "nothing beside it is written"
+    write_payload(buffer, SLOT, message)
+    assert set(buffer[:SLOT] + buffer[SLOT + PAYLOAD :]) == {0xFF}, "nothing outside of it is written"
     payload = with_crc(buffer[SLOT : SLOT + PAYLOAD])
-    assert fields(unpack(payload)) == fields(message)
+    assert fields_of(unpack(payload)) == fields_of(message)
     layer = Ssam(
         kind=message.kind, session=message.session, number=message.number, handler=message.handler,
         data=message.data, length=len(message.data) + 4,
     )  # fmt: skip
     assert bytes(layer) == payload
-    circuit = Circuit(0, 40)
-    dissected = Ether(bytes(Ether(type=ETHERTYPE)) + header(circuit) + payload)
+    dissected = Ether(bytes(Ether(type=ETHERTYPE)) + header(Circuit(0, 40)) + payload)
     assert (dissected[Cell].vci, dissected[Ssam].handler, dissected[Ssam].number) == (
         40,
         message.handler,
@@ -121,7 +120,7 @@ def test_any_payload_is_decoded_or_rejected(payload: bytes) -> None:
     assert (message is None) == (crc10(payload) != 0 or not min_size <= payload[-2] >> 2 <= LONG)
 
 
-# Requests and replies
+# Requests and replies.
 
 
 def test_a_request_runs_its_handler_and_the_reply_runs_its_own() -> None:
@@ -150,8 +149,8 @@ def test_a_node_may_send_to_itself() -> None:
     assert not pair.nodes[0].outgoing
 
 
-def carry(pair: Pair) -> None:
-    """Carry cells to the interfaces, until none is on the way. No program polls."""
+def deliver_without_polls(pair: Pair) -> None:
+    """Deliver all cells to the interfaces, while no program polls."""
     while any(node.outgoing for node in pair.nodes):
         for node, peer in (pair.nodes, pair.nodes[::-1]):
             while node.outgoing:
@@ -162,13 +161,13 @@ def test_a_request_handles_the_cells_that_have_arrived_before_it() -> None:
     """Section 3.1.1: the network is polled every time a message is sent."""
     pair = Pair()
     first, second = pair.nodes
-    run(first.library.request(1, COUNT, b"opens"))
+    run(first.library.request(1, COUNT, b"first"))
     pair.settle()
-    run(first.library.request(1, COUNT, b"waits"))
-    carry(pair)
-    assert second.counted == [b"opens"]
+    run(first.library.request(1, COUNT, b"second"))
+    deliver_without_polls(pair)
+    assert second.counted == [b"first"]
     run(second.library.request(0, COUNT))
-    assert second.counted == [b"opens", b"waits"]
+    assert second.counted == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("interrupts", [False, True])
@@ -176,65 +175,65 @@ def test_with_interrupts_handlers_run_when_a_cell_arrives_without_a_poll(interru
     pair = Pair(settings=Settings(interrupts=interrupts))
     first, second = pair.nodes
     run(first.library.request(1, ECHO, b"x"))
-    carry(pair)
+    deliver_without_polls(pair)
     assert first.echoed == ([b"x"] if interrupts else [])
     assert second.counters().get("handled", 0) == interrupts
 
 
-def test_the_window_stops_a_sender_until_answers_come() -> None:
+def test_the_window_stops_a_sender_until_answers_arrive() -> None:
     pair = Pair(settings=Settings(window=4))
     library = pair.nodes[0].library
     assert [library.try_request(1, COUNT, bytes((number,))) for number in range(6)] == [True] * 4 + [False] * 2
     pending = library.request(1, COUNT, b"\4")
-    waited_for = pending.send(None)
-    assert isinstance(waited_for, Completion)
+    awaited = pending.send(None)
+    assert isinstance(awaited, Completion)
     pair.settle()
-    assert waited_for.done
+    assert awaited.done
     run(pending)
     pair.settle()
     assert pair.nodes[1].counted == [bytes((number,)) for number in range(5)]
 
 
-def test_a_lost_request_is_sent_again_as_soon_as_the_next_one_has_come() -> None:
+def test_a_lost_request_is_resent_as_soon_as_the_next_one_has_arrived() -> None:
     lost_frames: list[bytes] = []
 
-    def lose(frame: bytes) -> bool:
+    def lose_once(frame: bytes) -> bool:
         if kind_of(frame) == REQUEST and frame[ETHERNET + HEADER + 6] == 1 and not lost_frames:
             lost_frames.append(frame)
             return True
         return False
 
-    pair = Pair(lose)
+    pair = Pair(lose_once)
     for number in range(4):
         assert pair.nodes[0].library.try_request(1, COUNT, bytes((number,)))
     pair.settle()
     assert pair.nodes[1].counted == [bytes((number,)) for number in range(4)]
     assert pair.nodes[0].counters()["hurried"] == 1
-    assert "resent" not in pair.nodes[0].counters(), "no time-out was needed"
+    assert "resent" not in pair.nodes[0].counters(), "no timeout was needed"
 
 
 @pytest.mark.parametrize("kind", [REPLY, ACKNOWLEDGEMENT])
-def test_a_duplicate_request_is_answered_by_the_held_answer_and_its_handler_does_not_run_again(kind: int) -> None:
+def test_a_duplicate_request_is_answered_with_the_held_answer_and_not_handled_again(kind: int) -> None:
     """Section 3.3.1: a duplicate may mean that the reply was lost."""
     lost_frames: list[bytes] = []
 
-    def lose(frame: bytes) -> bool:
+    def lose_once(frame: bytes) -> bool:
         if kind_of(frame) == kind and not lost_frames:
             lost_frames.append(frame)
             return True
         return False
 
-    pair = Pair(lose)
+    pair = Pair(lose_once)
     first, second = pair.nodes
     run(first.library.request(1, ECHO if kind == REPLY else COUNT, b"once"))
-    pair.settle(time_outs=3)
+    pair.settle(timeouts=3)
     assert second.counters()["handled"] == 1
     assert second.counters()["answered_again"] == 1
     assert first.echoed + second.counted == [b"once"]
     assert first.library.pending_work() == []
 
 
-def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_on() -> None:
+def test_answers_are_held_for_their_own_requests_over_many_windows() -> None:
     """Slots of answers are reused only for requests whose sender has received all earlier answers."""
     pair = Pair(settings=Settings(window=32))
     first = pair.nodes[0]
@@ -246,7 +245,7 @@ def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_
 
 
 @pytest.mark.parametrize("first", [0, 100])
-def test_every_request_is_handled_once_and_in_order_whatever_is_lost_or_repeated(first: int) -> None:
+def test_every_request_is_handled_once_and_in_order_whatever_is_lost_or_duplicated(first: int) -> None:
     for seed in range(first, first + 60):
         ssam_walks.trial(seed)
 
@@ -257,7 +256,7 @@ def test_random_walks_find(mutant: Mutant) -> None:
     assert find(mutant, ssam_walks.trial, 1_000, 200).cases
 
 
-# Restarts and silence
+# Restarts and silent nodes.
 
 
 def test_requests_to_a_node_that_has_restarted_are_returned_and_the_next_ones_reach_it() -> None:
@@ -266,70 +265,70 @@ def test_requests_to_a_node_that_has_restarted_are_returned_and_the_next_ones_re
     pair.nodes[0].library.on_returned = returned_messages.append
     run(pair.nodes[0].library.request(1, COUNT, b"before"))
     pair.settle()
-    pair.lose = lambda _: True
+    pair.is_lost = lambda _: True
     run(pair.nodes[0].library.request(1, COUNT, b"in flight"))
     pair.settle()
-    pair.lose = lambda _: False
+    pair.is_lost = lambda _: False
     pair.restart(1)
-    pair.settle(time_outs=3)
+    pair.settle(timeouts=3)
     assert [(message.node, message.data) for message in returned_messages] == [(1, b"in flight")]
     run(pair.nodes[0].library.request(1, COUNT, b"after"))
     pair.settle()
     assert pair.nodes[1].counted == [b"after"]
 
 
-def test_a_restarted_sender_is_a_new_one_and_its_old_cells_are_dropped() -> None:
+def test_late_cells_of_a_restarted_sender_are_dropped() -> None:
     pair = Pair()
-    pair.lose = lambda frame: kind_of(frame) == REQUEST
+    pair.is_lost = lambda frame: kind_of(frame) == REQUEST
     run(pair.nodes[0].library.request(1, COUNT, b"old"))
     pair.settle()
     late_cells = list(pair.nodes[0].outgoing)
     pair.restart(0)
-    pair.lose = lambda _: False
+    pair.is_lost = lambda _: False
     run(pair.nodes[0].library.request(1, COUNT, b"new"))
     pair.settle()
     for frame in late_cells:
         pair.nodes[1].device.receive(0, frame)
-    pair.settle(time_outs=2)
+    pair.settle(timeouts=2)
     assert pair.nodes[1].counted == [b"new"]
 
 
-def test_a_silent_node_is_given_up_and_answers_again_later() -> None:
+def test_a_silent_node_is_given_up_and_reached_again_when_it_answers() -> None:
     pair = Pair(settings=Settings(give_up=3))
     library = pair.nodes[0].library
     run(library.request(1, COUNT, b"1"))
     pair.settle()
-    pair.lose = lambda _: True
+    pair.is_lost = lambda _: True
     run(library.request(1, COUNT, b"lost"))
-    pair.settle(time_outs=8)
+    pair.settle(timeouts=8)
     assert library.pending_work() == []
     with pytest.raises(ReturnedError, match=r"a request to handler 3 of node 1 was returned: .* not answered"):
         library.try_request(1, COUNT, b"2")
-    pair.lose = lambda _: False
+    pair.is_lost = lambda _: False
     run(library.request(1, COUNT, b"2"))
-    pair.settle(time_outs=3)
+    pair.settle(timeouts=3)
     assert pair.nodes[1].counted == [b"1", b"2"]
 
 
-def test_time_outs_double_while_nothing_is_answered() -> None:
+def test_timeouts_double_while_nothing_is_answered() -> None:
     pair = Pair(lambda _: True)
     node = pair.nodes[0]
     run(node.library.request(1, COUNT, b"x"))
-    send_times = []
+    timeouts = []
     for _ in range(6):
         assert node.device.deadline is not None
-        send_times.append(node.device.deadline - node.now)
+        timeouts.append(node.device.deadline - node.now)
         node.now = node.device.deadline
         node.device.on_timer(node.now)
-    assert send_times[0] == TIMEOUT
-    assert send_times[-1] > 2 * TIMEOUT
-    assert all(second <= 2 * earlier for earlier, second in pairwise(send_times))
+    assert timeouts[0] == TIMEOUT
+    assert timeouts[-1] > 2 * TIMEOUT
+    assert all(later <= 2 * earlier for earlier, later in pairwise(timeouts))
 
 
-# The interface and its kernel
+# The interface and the kernel.
 
 
-def test_the_input_fifo_overruns_and_counts_the_cells_it_loses() -> None:
+def test_cells_that_overrun_the_input_fifo_are_counted_and_resent() -> None:
     pair = Pair(settings=Settings(input_fifo=5, window=8))
     first, second = pair.nodes
     run(first.library.request(1, COUNT, b"first"))
@@ -339,12 +338,12 @@ def test_the_input_fifo_overruns_and_counts_the_cells_it_loses() -> None:
     while first.outgoing:
         second.device.receive(0, first.outgoing.popleft())
     assert second.counters()["overruns"] == 3
-    pair.settle(time_outs=6)
+    pair.settle(timeouts=6)
     assert second.counted == [b"first", *[bytes((number,)) for number in range(8)]]
 
 
 class PricedNode(Node):
-    """A node whose core takes 1 us for each piece of work. Implements `HostWork`, too."""
+    """A node whose core takes 1 us for each piece of work. Also implements `HostWork`."""
 
     core = 0
     reached = 0
@@ -378,7 +377,7 @@ def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
         assert node.counters()["overruns"] == overruns, f"at {now} ns"
 
 
-def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_have_costs_of_their_own() -> None:
+def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_have_their_own_costs() -> None:
     node = PricedNode(0, Settings())
     own_connection = node.library.process.connect(0)
     node.library.process.write_read(own_connection, 0)
@@ -392,7 +391,7 @@ def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_ha
         node.library.process.call_write(7, 0)
 
 
-def test_a_trap_delivers_sixteen_cells_at_most() -> None:
+def test_a_trap_delivers_at_most_sixteen_cells() -> None:
     node = Node(0, Settings())
     own_connection = node.library.process.connect(0)
     for number in range(20):
@@ -413,18 +412,18 @@ def test_a_trap_delivers_sixteen_cells_at_most() -> None:
         (header(circuit(0, 1, 3)) + with_crc(bytes(PAYLOAD - 2) + b"\xb0\0"), "stale"),
     ],
 )
-def test_a_hostile_cell_is_counted_and_changes_nothing(cell: bytes, counter: str) -> None:
+def test_an_invalid_cell_is_counted_and_changes_nothing(cell: bytes, counter: str) -> None:
     pair = Pair()
     node = pair.nodes[1]
     node.device.receive(0, ADDRESSES[1] + ADDRESSES[0] + ETHERTYPE.to_bytes(2, "big") + cell)
     assert node.library.handle_all() <= 1
     assert node.counters()[counter] == 1
     run(pair.nodes[0].library.request(1, COUNT, b"sound"))
-    pair.settle(time_outs=2)
+    pair.settle(timeouts=2)
     assert node.counted == [b"sound"]
 
 
-def test_a_frame_of_several_cells_is_several_cells() -> None:
+def test_each_cell_of_a_frame_of_several_is_received() -> None:
     pair = Pair()
     first, second = pair.nodes
     run(first.library.request(1, COUNT, b"open"))
@@ -433,14 +432,14 @@ def test_a_frame_of_several_cells_is_several_cells() -> None:
         assert first.library.try_request(1, COUNT, bytes((number,)))
     frames = list(first.outgoing)
     first.outgoing.clear()
-    joined_cells = frames[0] + b"".join(frame[ETHERNET:] for frame in frames[1:])
-    assert len(joined_cells) == ETHERNET + 3 * CELL
-    second.device.receive(0, joined_cells)
+    joined_frame = frames[0] + b"".join(frame[ETHERNET:] for frame in frames[1:])
+    assert len(joined_frame) == ETHERNET + 3 * CELL
+    second.device.receive(0, joined_frame)
     pair.settle()
     assert second.counted == [b"open", b"\0", b"\1", b"\2"]
 
 
-def test_the_kernel_checks_the_memory_that_a_process_names() -> None:
+def test_the_kernel_checks_connections_and_offsets_of_a_process() -> None:
     node = Node(0, Settings(connections=1))
     with pytest.raises(TrapError, match="connection 0: there are 0"):
         node.library.process.write(0, 0)
@@ -454,17 +453,17 @@ def test_the_kernel_checks_the_memory_that_a_process_names() -> None:
     assert circuit_of(node.outgoing[0][ETHERNET:]) == circuit(0, 1, 3)
 
 
-# Processes of a node
+# Several processes of a node.
 
 
 def cell_from(source: int, number: int) -> bytes:
-    """A frame to node 0, one of three."""
+    """Return a cell from node `source` to node 0, of three."""
     payload = bytearray(PAYLOAD)
     cells.pack_into(payload, 0, ACKNOWLEDGEMENT, 0, number)
     return bytes(12) + ETHERTYPE.to_bytes(2, "big") + header(circuit(source, 0, 3)) + with_crc(payload)
 
 
-def test_a_process_has_connection_ids_of_its_own_and_can_send_on_no_other() -> None:
+def test_a_process_can_send_only_on_its_own_connections() -> None:
     node = Node(0, Settings())
     first, second = node.library.process, Process(node.device)
     assert (first.connect(1), first.connect(0), second.connect(2)) == (0, 1, 0)
@@ -481,12 +480,12 @@ def test_a_process_has_connection_ids_of_its_own_and_can_send_on_no_other() -> N
 def test_a_process_reads_its_messages_once_and_in_order_whenever_the_others_enter_the_kernel(
     steps: list[tuple[str, int]],
 ) -> None:
-    """Node 1 sends to the first process, node 2 to the second. At each step a cell comes, or one of them is switched to and
-    reads."""
+    """Node 1 sends to the first process, node 2 to the second. At each step a cell arrives, or one of
+    them enters the kernel and reads."""
     node = Node(0, Settings())
     processes = {1: node.library.process, 2: Process(node.device)}
     sent_numbers: dict[int, list[int]] = {1: [], 2: []}
-    numbers_read: dict[int, list[int]] = {1: [], 2: []}
+    read_numbers: dict[int, list[int]] = {1: [], 2: []}
     for number, process in processes.items():
         process.connect(number)
     for number, (action, process_number) in enumerate(
@@ -500,11 +499,11 @@ def test_a_process_reads_its_messages_once_and_in_order_whenever_the_others_ente
             batch = process.read() if action == "read" else process.call_read()
             assert len(batch) <= (BATCH if action == "read" else 1)
             assert {connection for connection, _ in batch} <= {0}
-            numbers_read[process_number] += [message.number for _, message in batch]
-    assert numbers_read == sent_numbers
+            read_numbers[process_number] += [message.number for _, message in batch]
+    assert read_numbers == sent_numbers
 
 
-def test_messages_that_a_process_leaves_unread_take_half_of_four_windows_of_buffers() -> None:
+def test_unread_messages_of_a_process_take_at_most_two_windows_of_buffers() -> None:
     """Section 3.3.1: 4w cells for each peer, two windows for what is sent and two for what is received."""
     node = Node(0, Settings())
     first, second = node.library.process, Process(node.device)
@@ -519,15 +518,15 @@ def test_messages_that_a_process_leaves_unread_take_half_of_four_windows_of_buff
     assert [message.number for _, message in first.read()] == [7]
 
 
-def test_a_library_loses_no_message_where_another_process_reads_at_every_step() -> None:
+def test_a_library_loses_no_message_while_another_process_reads_at_every_step() -> None:
     pair = Pair()
     other_process = Process(pair.nodes[1].device)
 
-    def lose(frame: bytes) -> bool:  # noqa: ARG001
+    def read_as_other_process(frame: bytes) -> bool:  # noqa: ARG001
         other_process.read()
         return False
 
-    pair.lose = lose
+    pair.is_lost = read_as_other_process
 
     async def send(node: Node) -> None:
         for number in range(100):
@@ -538,10 +537,10 @@ def test_a_library_loses_no_message_where_another_process_reads_at_every_step() 
     assert pair.nodes[0].echoed == [bytes((number,)) for number in range(100)]
 
 
-# Rules of handlers, and bad input
+# Rules of handlers, and invalid input.
 
 
-def test_handlers_may_not_send_requests_or_poll_and_a_replys_handler_not_reply() -> None:
+def test_handlers_may_send_no_requests_and_a_replys_handler_no_reply() -> None:
     pair = Pair()
     second = pair.nodes[1].library
     second.set_handler(7, lambda *_: second.try_request(0, COUNT) and None)
@@ -564,21 +563,19 @@ def test_handlers_may_not_send_requests_or_poll_and_a_replys_handler_not_reply()
         (Reply(ECHOED, memoryview(bytes(44)).cast("I")), "the handler 7 has replied 44 bytes: 40 at most"),
     ],
 )
-def test_a_handler_that_returns_no_valid_reply_is_named_and_its_request_is_acknowledged(
-    returned: Reply, sentence: str
-) -> None:
+def test_a_handler_with_an_invalid_reply_raises_and_its_request_is_acknowledged(returned: Reply, sentence: str) -> None:
     pair = Pair()
     first, second = pair.nodes
     second.library.set_handler(7, lambda *_: returned)
     run(first.library.request(1, 7))
     with pytest.raises(RuleError, match=sentence):
         pair.settle()
-    pair.settle(time_outs=2)
+    pair.settle(timeouts=2)
     assert first.counters()["acknowledged"] == 1
     assert not first.library.pending_work()
 
 
-def test_bad_input_is_refused_and_nothing_is_sent() -> None:
+def test_invalid_arguments_are_rejected_and_nothing_is_sent() -> None:
     node = Node(0, Settings())
     with pytest.raises(ValueError, match="41 bytes: a message carries 40 at most"):
         node.library.try_request(1, COUNT, bytes(41))
@@ -594,7 +591,7 @@ def test_bad_input_is_refused_and_nothing_is_sent() -> None:
         node.library.set_handler(-1, lambda *_: None)
     assert not node.outgoing
     assert not node.library.pending_work()
-    for invalid_call in (
+    for setting in (
         {"window": 0},
         {"window": 33},
         {"timeout": 0},
@@ -602,8 +599,8 @@ def test_bad_input_is_refused_and_nothing_is_sent() -> None:
         {"input_fifo": 0},
         {"connections": 0},
     ):
-        with pytest.raises(ValueError, match=next(iter(invalid_call))):
-            Settings(**invalid_call)
+        with pytest.raises(ValueError, match=next(iter(setting))):
+            Settings(**setting)
 
 
 def test_a_message_for_a_handler_that_is_not_set_is_counted_and_acknowledged() -> None:

@@ -1,8 +1,8 @@
 """Exhaustive schedules of SSAM's endpoints: every fate of the first cells of an exchange, followed by a perfect fibre.
 
-A cell is passed, dropped, delivered twice, or held until behind the next one of its direction. Whatever happens, a request,
-a bulk message and a request behind it, all in flight at once, are each handled once and answered once, and the bulk message
-is whole.
+A cell is passed, dropped, delivered twice, or held until after the next one of its direction. In every schedule a
+request, a bulk message and a second request, all in flight at once, are each handled once and answered once, and the bulk
+message is complete.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from protocols.ssam.settings import Settings
 from tests.unit.protocols.mutants import Mutant
 from tests.unit.protocols.ssam_mutants import NATIVE
 from tests.unit.protocols.ssam_pair import ADDRESSES
-from tests.unit.protocols.test_ssam_endpoints import ASK, DATA, Ends
+from tests.unit.protocols.test_ssam_endpoints import SQUARE, STORE, EndpointPair
 
 DEPTH = 6 if os.environ.get("TESTBED_LONG") else 4
 """Cells whose fate is chosen."""
 FATES = "pdth"
+"""Pass, drop, deliver twice, hold."""
 BULK = bytes(range(100))
-PLANS = {"as the paper": Settings(), "longer payload": Settings(long_payload=True, window=4, long_window=8)}
+CONFIGURATIONS = {"as the paper": Settings(), "longer payload": Settings(long_payload=True, window=4, long_window=8)}
 
 
 class Scope(NamedTuple):
-    """Where chosen fates begin. is_open: the nodes know each other. passed: cells before them."""
+    """Where the chosen fates begin. is_introduced: the nodes know each other. passed: number of cells before."""
 
-    is_open: bool
+    is_introduced: bool
     passed: int
 
 
@@ -38,16 +39,16 @@ SCOPES = {"introductions": Scope(False, 0), "requests": Scope(True, 0), "answers
 
 
 class Schedule:
-    """The fates of cells, in the order of their arrival at the end of the fibre."""
+    """Fates of cells, in the order of their arrival at the end of the fibre."""
 
-    def __init__(self, ends: Ends, fates: str) -> None:
+    def __init__(self, ends: EndpointPair, fates: str) -> None:
         self._nodes = ends.pair.nodes
         self._fates: Iterator[str] = iter(fates)
         self._held: dict[int, bytes] = {}
-        ends.pair.lose = self.meets
+        ends.pair.is_lost = self.apply_fate
 
-    def meets(self, frame: bytes) -> bool:
-        """Deliver the additional cells of a fate; return whether the cell itself is not delivered."""
+    def apply_fate(self, frame: bytes) -> bool:
+        """Deliver the additional cells of a fate; return True: the pair itself delivers none."""
         destination = ADDRESSES.index(frame[:6])
         fate = next(self._fates, "p")
         if fate == "h" and destination not in self._held:
@@ -66,21 +67,21 @@ class Schedule:
         node.device.receive(node.now, frame)
 
 
-def exchange(settings: Settings, fates: str, scope: Scope) -> None:
-    """Run one schedule. Raises AssertionError."""
-    ends = Ends(settings)
-    if scope.is_open:
-        ends.run(ends.first.request(ends.place, ASK, 1))
-        ends.heard.clear()
+def run_schedule(settings: Settings, fates: str, scope: Scope) -> None:
+    """Run one schedule. Raises AssertionError for a violation."""
+    ends = EndpointPair(settings)
+    if scope.is_introduced:
+        ends.run(ends.first.request(ends.index, SQUARE, 1))
+        ends.received.clear()
     Schedule(ends, "p" * scope.passed + fates)
 
     async def send() -> None:
-        await ends.first.request(ends.place, ASK, 12)
-        await ends.first.request_bulk(ends.place, DATA, BULK, 40, 5)
-        await ends.first.request(ends.place, ASK, 3)
+        await ends.first.request(ends.index, SQUARE, 12)
+        await ends.first.request_bulk(ends.index, STORE, BULK, 40, 5)
+        await ends.first.request(ends.index, SQUARE, 3)
 
     ends.run(send())
-    assert sorted(map(str, ends.heard)) == sorted(map(str, [144, BULK, (BULK[-8:], 5), 9]))
+    assert sorted(map(str, ends.received)) == sorted(map(str, [144, BULK, (BULK[-8:], 5), 9]))
     assert ends.second.segment is not None
     assert bytes(ends.second.segment[40:140]) == BULK
     assert not ends.returned
@@ -89,21 +90,21 @@ def exchange(settings: Settings, fates: str, scope: Scope) -> None:
         assert not node.device.pending_work()
 
 
-def every_schedule(plan: str, scope: Scope) -> None:
-    for fates_chosen in product(FATES, repeat=DEPTH):
-        fates = "".join(fates_chosen)
+def run_every_schedule(configuration: str, scope: Scope) -> None:
+    for letters in product(FATES, repeat=DEPTH):
+        fates = "".join(letters)
         try:
-            exchange(PLANS[plan], fates, scope)
+            run_schedule(CONFIGURATIONS[configuration], fates, scope)
         except AssertionError as error:
-            raise AssertionError(f"schedule {fates} of {plan}") from error
+            raise AssertionError(f"schedule {fates} of {configuration}") from error
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_requests_and_a_bulk_message_are_handled_once_and_answered_once_in_every_schedule(
-    plan: str, scope: str
+    configuration: str, scope: str
 ) -> None:
-    every_schedule(plan, SCOPES[scope])
+    run_every_schedule(configuration, SCOPES[scope])
 
 
 @pytest.mark.requires("interpreted")
@@ -112,4 +113,4 @@ def test_schedules_find(mutant: Mutant) -> None:
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
         with pytest.raises(AssertionError):
-            every_schedule("as the paper", SCOPES["answers"])
+            run_every_schedule("as the paper", SCOPES["answers"])

@@ -14,27 +14,27 @@ from tests.unit.protocols.via_nics import NicPair
 
 def test_a_send_arrives_in_the_posted_receive_in_several_frames() -> None:
     pair = NicPair()
-    pair.bytes[0][:] = bytes(range(256)) * 16
+    pair.buffers[0][:] = bytes(range(256)) * 16
     receive = Descriptor(data=(pair.memory[1].segment(),))
     pair.vis[1].post_receive(receive)
     send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(),)))
-    assert pair.bytes[1] == pair.bytes[0]
+    assert pair.buffers[1] == pair.buffers[0]
     assert (receive.length, receive.has_failed, send.has_failed) == (4096, False, False)
 
 
 @pytest.mark.parametrize(
     ("offset", "handle", "length"), [(4000, 0, 100), (0, 7, 8)], ids=["beyond its region", "unknown handle"]
 )
-def test_an_rdma_write_elsewhere_breaks_the_connection_and_touches_nothing(
+def test_an_rdma_write_outside_of_registered_memory_breaks_the_connection_and_writes_nothing(
     offset: int, handle: int, length: int
 ) -> None:
     pair = NicPair()
-    pair.bytes[0][:] = b"x" * 4096
+    pair.buffers[0][:] = b"x" * 4096
     target = pair.memory[1]
     remote = Segment(target.address + offset, target.handle + handle)
     send = pair.transfer(Descriptor(OP_RDMAWRITE, (pair.memory[0].segment(0, length),), remote))
     assert send.status & Done.RDMA_PROT_ERROR
-    assert bytes(pair.bytes[1]) == bytes(4096)
+    assert bytes(pair.buffers[1]) == bytes(4096)
     assert [agent.firmware.counter_values()["connections_lost"] for agent in pair.wires.agents] == [1, 1]
 
 
@@ -69,8 +69,8 @@ def test_a_descriptor_with_too_many_segments_is_not_posted() -> None:
     assert caught.value.result is Result.DESCRIPTOR_ERROR
 
 
-def test_a_request_that_no_server_waits_for_has_no_match() -> None:
-    pair = NicPair(connects=False)
+def test_a_request_without_a_waiting_server_fails_with_no_match() -> None:
+    pair = NicPair(connected=False)
     with pytest.raises(ViaError) as caught:
         run(pair.wires, pair.vis[0].connect_request(1, b"nobody"))
     assert caught.value.result is Result.NO_MATCH
@@ -78,43 +78,43 @@ def test_a_request_that_no_server_waits_for_has_no_match() -> None:
 
 @pytest.mark.parametrize("first_answer", ["no match", "accepted and disconnected"])
 def test_a_delayed_copy_of_an_answered_request_is_not_accepted_again(first_answer: str) -> None:
-    """The peer has given the request up; its next one must find the server."""
-    late_pair = NicPair(connects=False)
+    """The client has given up the request; its next one must find the server."""
+    pair = NicPair(connected=False)
     requests: list[bytes] = []
-    client, server = late_pair.vis
+    client, server = pair.vis
 
-    async def ask() -> None:
+    async def connect() -> None:
         await client.connect_request(1, b"late")
 
     async def serve() -> None:
-        await server.accept(await late_pair.nics[1].connect_wait(b"late"))
+        await server.accept(await pair.nics[1].connect_wait(b"late"))
 
     def deliver() -> None:
-        requests.extend(late_pair.wires.nics[0].sent)
-        late_pair.wires.exchange()
+        requests.extend(pair.wires.nics[0].sent)
+        pair.wires.exchange()
 
     def deliver_copies_first() -> None:
         while requests:
-            late_pair.wires.deliver(requests.pop())
-        late_pair.wires.exchange()
+            pair.wires.deliver(requests.pop())
+        pair.wires.exchange()
 
     if first_answer == "no match":
         with pytest.raises(ViaError) as caught:
-            run(late_pair.wires, ask(), deliver=deliver)
+            run(pair.wires, connect(), deliver=deliver)
         assert caught.value.result is Result.NO_MATCH
     else:
-        run(late_pair.wires, serve(), ask(), deliver=deliver)
-        run(late_pair.wires, client.disconnect(), server.disconnect())
+        run(pair.wires, serve(), connect(), deliver=deliver)
+        run(pair.wires, client.disconnect(), server.disconnect())
     assert requests
-    run(late_pair.wires, serve(), ask(), deliver=deliver_copies_first)
+    run(pair.wires, serve(), connect(), deliver=deliver_copies_first)
     assert not requests
-    server.post_receive(receive := Descriptor(data=(late_pair.memory[1].segment(),)))
-    assert not late_pair.transfer(Descriptor(OP_SENDRECV, (late_pair.memory[0].segment(0, 8),))).has_failed
+    server.post_receive(receive := Descriptor(data=(pair.memory[1].segment(),)))
+    assert not pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))).has_failed
     assert (receive.length, receive.has_failed) == (8, False)
 
 
 def test_a_delayed_copy_of_an_ended_peer_to_peer_request_does_not_match_a_later_one() -> None:
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     requests: list[bytes] = []
     first_vi, second_vi = pair.vis
 

@@ -1,4 +1,4 @@
-"""Ends of VIA's connections: each side is notified, whatever is lost."""
+"""Disconnects and errors of VIA's connections: both sides are notified, whatever frames are lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.protocols.host_programs import Program, run
 from tests.unit.protocols.via_nics import NicPair
 
 MILLISECOND = 1_000_000
-LONG = 2_000 * MILLISECOND
+SETTLE_TIME = 2_000 * MILLISECOND
 
 
 def is_settled(pair: NicPair) -> bool:
@@ -21,7 +21,7 @@ def is_settled(pair: NicPair) -> bool:
 
 
 @pytest.mark.parametrize("lost_count", [1, 2, 5])
-def test_a_lost_disconnect_comes_again_until_the_peer_has_answered(lost_count: int) -> None:
+def test_a_lost_disconnect_is_resent_until_the_peer_has_answered(lost_count: int) -> None:
     pair = NicPair()
     run(pair.wires, pair.vis[0].disconnect(), deliver=pair.wires.nics[0].sent.clear)
     for _ in range(lost_count):
@@ -41,12 +41,12 @@ def test_a_disconnect_whose_answer_is_lost_is_repeated_and_answered_again() -> N
     pair.wires.take(1)
     run(pair.wires, pair.vis[1].disconnect())
     run(pair.wires, *(vi.connect_peer(1 - number, b"again") for number, vi in enumerate(pair.vis)))
-    pair.wires.elapse(LONG)
+    pair.wires.elapse(SETTLE_TIME)
     assert [vi.state for vi in pair.vis] == [ViState.CONNECTED] * 2
     assert pair.wires.deadline is None
 
 
-def test_a_peer_that_only_receives_learns_of_an_error_though_its_frame_is_lost() -> None:
+def test_a_peer_is_notified_of_an_error_though_the_notification_is_lost() -> None:
     """The second node's receive is too short for the first one's send; the notification to the first one is lost."""
     pair = NicPair()
     short_receive = Descriptor(data=(pair.memory[1].segment(0, 8),))
@@ -56,7 +56,7 @@ def test_a_peer_that_only_receives_learns_of_an_error_though_its_frame_is_lost()
     pair.wires.deliver(pair.wires.take(0)[0])
     assert short_receive.status & Done.LENGTH_ERROR
     pair.wires.take(1)
-    pair.wires.elapse(LONG)
+    pair.wires.elapse(SETTLE_TIME)
     assert send.status & Done.REMOTE_DESC_ERROR
     assert is_settled(pair)
 
@@ -75,14 +75,14 @@ def test_the_cause_of_an_error_is_repeated_to_a_peer_that_continues_to_send() ->
     assert is_settled(pair)
 
 
-def accepted_unheard(pair: NicPair, timeout: int = 0) -> Program[object]:
-    """The second node's VI has accepted the first's request, and the answer is lost. Returns the client's program."""
+def accept_with_lost_answer(pair: NicPair, timeout: int = 0) -> Program[object]:
+    """Let the second node's VI accept the first's request, and lose the answer; return the client's program."""
     client = pair.vis[0].connect_request(1, b"x", timeout)
 
     async def serve() -> None:
         await pair.vis[1].accept(await pair.nics[1].connect_wait(b"x"))
 
-    async def ask() -> None:
+    async def connect() -> None:
         client.send(None)
 
     def lose_answers() -> None:
@@ -90,7 +90,7 @@ def accepted_unheard(pair: NicPair, timeout: int = 0) -> Program[object]:
             pair.wires.deliver(frame)
         pair.wires.take(1)
 
-    run(pair.wires, serve(), ask(), deliver=lose_answers)
+    run(pair.wires, serve(), connect(), deliver=lose_answers)
     pair.wires.take(1)
     assert (pair.vis[0].state, pair.vis[1].state) == (ViState.CONNECT_PENDING, ViState.CONNECTED)
     return client
@@ -98,8 +98,8 @@ def accepted_unheard(pair: NicPair, timeout: int = 0) -> Program[object]:
 
 @pytest.mark.parametrize("ending", ["withdrawn", "expired"])
 def test_a_server_whose_answer_is_lost_is_notified_that_its_client_has_ended(ending: str) -> None:
-    pair = NicPair(connects=False)
-    client = accepted_unheard(pair, timeout=4 * MILLISECOND if ending == "expired" else 0)
+    pair = NicPair(connected=False)
+    client = accept_with_lost_answer(pair, timeout=4 * MILLISECOND if ending == "expired" else 0)
     if ending == "withdrawn":
         run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
     else:
@@ -107,13 +107,13 @@ def test_a_server_whose_answer_is_lost_is_notified_that_its_client_has_ended(end
         assert pair.vis[0].state is ViState.IDLE
         pair.wires.take(0)
     client.close()
-    pair.wires.elapse(LONG)
+    pair.wires.elapse(SETTLE_TIME)
     assert (pair.vis[0].state, pair.vis[1].state) == (ViState.IDLE, ViState.ERROR)
     assert is_settled(pair)
 
 
 def test_an_answer_to_a_request_that_was_withdrawn_long_ago_ends_the_servers_connection() -> None:
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     request = pair.vis[0].connect_request(1, b"x")
     request.send(None)
     (request_frame,) = pair.wires.take(0)
@@ -125,17 +125,17 @@ def test_an_answer_to_a_request_that_was_withdrawn_long_ago_ends_the_servers_con
     async def answer_late() -> None:
         await pair.vis[0].disconnect()
         pair.wires.exchange()
-        pair.wires.deliver(request_frame)  # it was delayed
+        pair.wires.deliver(request_frame)  # delayed
 
     run(pair.wires, serve(), answer_late())
-    pair.wires.elapse(LONG)
+    pair.wires.elapse(SETTLE_TIME)
     assert pair.vis[1].state is ViState.ERROR
     assert is_settled(pair)
 
 
-def test_a_client_whose_server_accepted_and_died_is_refused() -> None:
-    pair = NicPair(connects=False)
-    client = accepted_unheard(pair)
+def test_a_client_whose_server_has_accepted_and_disconnected_is_refused() -> None:
+    pair = NicPair(connected=False)
+    client = accept_with_lost_answer(pair)
     run(pair.wires, pair.vis[1].disconnect())
     pair.wires.exchange()
     with pytest.raises(ViaError) as caught:
@@ -145,7 +145,7 @@ def test_a_client_whose_server_accepted_and_died_is_refused() -> None:
 
 
 def test_a_withdrawn_request_is_not_shown_to_a_server() -> None:
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     pair.vis[0].connect_peer_request(1, b"x")
     pair.wires.exchange()
     run(pair.wires, pair.vis[0].disconnect())
@@ -155,8 +155,8 @@ def test_a_withdrawn_request_is_not_shown_to_a_server() -> None:
     assert pair.vis[1].state is ViState.CONNECT_PENDING
 
 
-def test_a_lost_rejection_is_repeated_for_the_request_that_comes_again() -> None:
-    pair = NicPair(connects=False)
+def test_a_lost_rejection_is_repeated_for_the_resent_request() -> None:
+    pair = NicPair(connected=False)
     client = pair.vis[0].connect_request(1, b"x")
     client.send(None)
 
@@ -169,7 +169,7 @@ def test_a_lost_rejection_is_repeated_for_the_request_that_comes_again() -> None
         pair.wires.take(1)
 
     run(pair.wires, reject(), deliver=lose_answers)
-    pair.wires.elapse(LONG)
+    pair.wires.elapse(SETTLE_TIME)
     with pytest.raises(ViaError) as caught:
         client.send(None)
     assert caught.value.result is Result.REJECT
@@ -179,11 +179,11 @@ def test_the_end_of_a_connection_to_a_restarted_peer_is_not_announced() -> None:
     pair = NicPair()
     run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
     pair.wires.restart(1)
-    pair.wires.elapse(LONG)
+    pair.wires.elapse(SETTLE_TIME)
     assert pair.wires.agents[0].firmware.deadline is None
 
 
-def test_a_silent_peer_is_notified_no_longer_than_the_provider_waits() -> None:
+def test_a_disconnect_of_a_silent_peer_is_given_up_after_the_providers_time() -> None:
     pair = NicPair(Settings(give_up=100 * MILLISECOND))
     run(pair.wires, pair.vis[0].disconnect(), deliver=lambda: pair.wires.take(0))
     while pair.wires.tick():
@@ -191,22 +191,22 @@ def test_a_silent_peer_is_notified_no_longer_than_the_provider_waits() -> None:
     assert 100 * MILLISECOND <= pair.wires.now <= 300 * MILLISECOND
 
 
-def test_an_error_right_behind_an_acceptance_leaves_the_vi_in_error() -> None:
+def test_an_error_right_after_an_acceptance_leaves_the_vi_in_error() -> None:
     """The accepting program continues only when its VI has been lost: it must not treat it as connected."""
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     client, server = pair.vis[0].connect_request(1, b"x"), pair.vis[1]
     completions: list[int] = []
 
     async def serve() -> Program[None]:
         accepted = server.accept(await pair.nics[1].connect_wait(b"x"))
-        pair.wires.nics[1].post_completion = completions.append  # type: ignore[method-assign,assignment]  # it takes its time
+        pair.wires.nics[1].post_completion = completions.append  # type: ignore[method-assign,assignment]  # handled later
         accepted.send(None)
         return accepted
 
-    async def ask() -> None:
+    async def connect() -> None:
         client.send(None)
 
-    accepted, _ = run(pair.wires, serve(), ask())
+    accepted, _ = run(pair.wires, serve(), connect())
     pair.wires.exchange()
     with pytest.raises(StopIteration):
         client.send(None)
@@ -220,8 +220,8 @@ def test_an_error_right_behind_an_acceptance_leaves_the_vi_in_error() -> None:
     assert server.state is ViState.ERROR
 
 
-def test_a_vi_that_asks_its_own_nic_for_a_peer_is_not_connected_to_itself() -> None:
-    pair = NicPair(connects=False)
+def test_a_vi_that_requests_a_peer_of_its_own_nic_is_not_connected_to_itself() -> None:
+    pair = NicPair(connected=False)
     nic, first = pair.nics[0], pair.vis[0]
     first.connect_peer_request(0, b"x")
     pair.wires.exchange()

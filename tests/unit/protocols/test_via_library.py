@@ -1,4 +1,4 @@
-"""VIA's provider library call by call: attributes, queues, connections, RDMA Reads, errors by their names."""
+"""VIA's provider library call by call: attributes, queues, connections, RDMA Reads, and result codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from protocols.via.vipl_names import (
 from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue
 from tests.unit.protocols.host_programs import run
 from tests.unit.protocols.list_wires import Wires
-from tests.unit.protocols.via_nics import NicPair, receive, register_memory, result_of
+from tests.unit.protocols.via_nics import NicPair, post_receive, register_memory, result_of
 
 MILLISECOND = 1_000_000
 UNRELIABLE = Settings(reliability=1)
@@ -45,20 +45,20 @@ CALLS = [
 ]  # fmt: skip
 
 
-def errors_of(nic: ViaNic) -> list[tuple[AsyncError, Resource]]:
-    """The asynchronous errors that a NIC reports from now on."""
+def record_errors(nic: ViaNic) -> list[tuple[AsyncError, Resource]]:
+    """Return a list to which each asynchronous error of a NIC is added from now on."""
     errors: list[tuple[AsyncError, Resource]] = []
 
-    def note(report: ErrorReport) -> None:
+    def record(report: ErrorReport) -> None:
         errors.append((report.error, report.resource))
 
-    nic.on_error = note
+    nic.on_error = record
     return errors
 
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.parametrize("call", CALLS)
-def test_every_call_of_the_specifications_library_has_its_name_in_a_docstring(call: str) -> None:
+def test_every_call_of_the_specification_is_named_in_the_library(call: str) -> None:
     sources = "".join(map(inspect.getsource, (host, virtual_interface, attributes)))
     assert re.search(rf"\bVip{call}\b", sources)
 
@@ -66,7 +66,7 @@ def test_every_call_of_the_specifications_library_has_its_name_in_a_docstring(ca
 @LEVELS
 def test_messages_arrive_in_order_at_every_level(level: Reliability) -> None:
     pair = NicPair(level=level)
-    receives = [receive(pair) for _ in range(3)]
+    receives = [post_receive(pair) for _ in range(3)]
     for size in (0, 1, 4096):
         pair.transfer(Descriptor(OP_SENDRECV | IMMEDIATE, (pair.memory[0].segment(0, size),), immediate=size + 7))
     assert [(receive.length, receive.immediate) for receive in receives] == [(0, 7), (1, 8), (4096, 4103)]
@@ -76,13 +76,13 @@ def test_messages_arrive_in_order_at_every_level(level: Reliability) -> None:
 @pytest.mark.parametrize("level", [Reliability.RELIABLE_DELIVERY, Reliability.RELIABLE_RECEPTION])
 def test_a_reliable_send_is_done_when_its_data_is_in_the_targets_memory(level: Reliability) -> None:
     pair = NicPair(level=level)
-    receive(pair)
-    pair.bytes[0][:5] = b"hello"
+    post_receive(pair)
+    pair.buffers[0][:5] = b"hello"
     send = Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 5),))
     pair.vis[0].post_send(send)
     assert send.is_posted
     pair.wires.deliver(pair.wires.take(0)[0])
-    assert bytes(pair.bytes[1][:5]) == b"hello"
+    assert bytes(pair.buffers[1][:5]) == b"hello"
     assert send.is_posted
     pair.wires.exchange()
     assert send.status == Done.DONE
@@ -102,8 +102,8 @@ def test_levels_above_the_providers_are_rejected() -> None:
 # RDMA.
 
 
-def read(pair: NicPair, offset: int, length: int, control: int = 0) -> Descriptor:
-    """An RDMA Read of the second node's memory into the first's."""
+def rdma_read(pair: NicPair, offset: int, length: int, control: int = 0) -> Descriptor:
+    """Return an RDMA Read of the second node's memory into the first's."""
     source = pair.memory[1]
     remote = Segment(source.address + offset, source.handle)
     return Descriptor(OP_RDMAREAD | control, (pair.memory[0].segment(0, length),), remote)
@@ -111,18 +111,18 @@ def read(pair: NicPair, offset: int, length: int, control: int = 0) -> Descripto
 
 def test_an_rdma_read_gets_several_frames_of_the_peers_memory() -> None:
     pair = NicPair()
-    pair.bytes[1][:] = bytes(range(256)) * 16
-    read_done = pair.transfer(read(pair, 10, 4000))
-    assert (read_done.status, read_done.length) == (Done.DONE | Done.COMPLETED_RDMA_READ, 4000)
-    assert pair.bytes[0][:4000] == pair.bytes[1][10:4010]
+    pair.buffers[1][:] = bytes(range(256)) * 16
+    read = pair.transfer(rdma_read(pair, 10, 4000))
+    assert (read.status, read.length) == (Done.DONE | Done.COMPLETED_RDMA_READ, 4000)
+    assert pair.buffers[0][:4000] == pair.buffers[1][10:4010]
     assert not pair.vis[1].receive_queue.done()
 
 
-def test_lost_frames_of_a_read_come_again_in_both_directions() -> None:
+def test_lost_frames_of_a_read_are_resent_in_both_directions() -> None:
     pair = NicPair()
-    pair.bytes[1][:] = bytes(range(256)) * 16
-    read_done = read(pair, 0, 4096)
-    pair.vis[0].post_send(read_done)
+    pair.buffers[1][:] = bytes(range(256)) * 16
+    read = rdma_read(pair, 0, 4096)
+    pair.vis[0].post_send(read)
     pair.wires.nics[0].sent.clear()
     pair.wires.tick()
     pair.wires.deliver(pair.wires.take(0)[0])
@@ -130,24 +130,24 @@ def test_lost_frames_of_a_read_come_again_in_both_directions() -> None:
     for frame in (*answers[:1], *answers[2:]):
         pair.wires.deliver(frame)
     pair.wires.elapse(1_000 * MILLISECOND)
-    assert (read_done.has_failed, read_done.is_posted) == (False, False)
-    assert pair.bytes[0] == pair.bytes[1]
+    assert (read.has_failed, read.is_posted) == (False, False)
+    assert pair.buffers[0] == pair.buffers[1]
 
 
 def test_a_descriptor_with_a_fence_waits_for_the_reads_before_it() -> None:
     pair = NicPair()
-    pair.vis[0].post_send(read(pair, 0, 4096))
+    pair.vis[0].post_send(rdma_read(pair, 0, 4096))
     pair.vis[0].post_send(Descriptor(OP_SENDRECV | QFENCE, (pair.memory[0].segment(0, 8),)))
     assert len(pair.wires.nics[0].sent) == 1
-    next_receive = receive(pair)
+    next_receive = post_receive(pair)
     pair.wires.exchange()
     assert (next_receive.length, next_receive.has_failed) == (8, False)
 
 
-def test_descriptors_are_done_in_order_though_a_read_takes_longer_than_the_send_behind_it() -> None:
+def test_descriptors_complete_in_order_though_a_read_takes_longer_than_the_send_after_it() -> None:
     pair = NicPair()
-    receive(pair)
-    posted_sends = [read(pair, 0, 4096), Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))]
+    post_receive(pair)
+    posted_sends = [rdma_read(pair, 0, 4096), Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))]
     for descriptor in posted_sends:
         pair.vis[0].post_send(descriptor)
     pair.wires.exchange()
@@ -157,37 +157,37 @@ def test_descriptors_are_done_in_order_though_a_read_takes_longer_than_the_send_
 @pytest.mark.parametrize(
     "mistake", ["beyond its region", "unknown handle", "memory without permission", "VI without permission"]
 )
-def test_a_read_that_is_not_allowed_breaks_the_connection_and_tells_nothing(mistake: str) -> None:
+def test_a_read_without_permission_breaks_the_connection_and_returns_no_data(mistake: str) -> None:
     pair = NicPair()
     reader, target = 0, pair.memory[1]
     if mistake == "VI without permission":
         reader, target = 1, register_memory(pair, 0, read=True)
     elif mistake == "memory without permission":
         target = register_memory(pair, 1)
-    errors = errors_of(pair.nics[1 - reader])
+    errors = record_errors(pair.nics[1 - reader])
     handle = target.handle + 50 * (mistake == "unknown handle")
     offset = 4090 if mistake == "beyond its region" else 0
-    before = bytes(pair.bytes[reader])
-    read_done = Descriptor(OP_RDMAREAD, (pair.memory[reader].segment(0, 8),), Segment(target.address + offset, handle))
-    pair.vis[reader].post_send(read_done)
+    before = bytes(pair.buffers[reader])
+    read = Descriptor(OP_RDMAREAD, (pair.memory[reader].segment(0, 8),), Segment(target.address + offset, handle))
+    pair.vis[reader].post_send(read)
     pair.wires.exchange()
-    assert read_done.status == Done.DONE | Done.COMPLETED_RDMA_READ | Done.RDMA_PROT_ERROR
-    assert bytes(pair.bytes[reader]) == before
+    assert read.status == Done.DONE | Done.COMPLETED_RDMA_READ | Done.RDMA_PROT_ERROR
+    assert bytes(pair.buffers[reader]) == before
     assert errors == [(AsyncError.RDMAR_PROT, Resource.VI)]
 
 
 def test_reads_are_an_option_of_the_provider() -> None:
     pair = NicPair(UNRELIABLE)
-    read_done = pair.transfer(read(pair, 0, 8))
-    assert read_done.status & Done.FORMAT_ERROR
+    read = pair.transfer(rdma_read(pair, 0, 8))
+    assert read.status & Done.FORMAT_ERROR
     nic, buffer = pair.nics[0], memoryview(bytearray(8))
     assert result_of(pair, nic.register(buffer, pair.memory[0].ptag, rdma_read=True)) is Result.INVALID_RDMAREAD
     assert result_of(pair, nic.create_vi(pair.memory[0].ptag, rdma_read=True)) is Result.INVALID_RDMAREAD
 
 
-def test_memory_deregistered_while_a_message_is_cut_breaks_the_connection_and_is_not_read() -> None:
+def test_memory_deregistered_while_a_message_is_segmented_breaks_the_connection_and_is_not_read() -> None:
     pair = NicPair(Settings(window=1, acknowledge=1))
-    receive(pair)
+    post_receive(pair)
     send = Descriptor(OP_SENDRECV, (pair.memory[0].segment(),))
     pair.vis[0].post_send(send)
     run(pair.wires, pair.nics[0].deregister(pair.memory[0]), deliver=lambda: pair.wires.tick())
@@ -203,28 +203,28 @@ def test_memory_deregistered_while_a_peer_writes_it_breaks_the_connection() -> N
     frames = pair.wires.take(0)
     pair.wires.deliver(frames[0])
     run(pair.wires, pair.nics[1].deregister(target))
-    pair.bytes[1][:] = bytes(4096)
-    pair.bytes[0][:] = b"x" * 4096
+    pair.buffers[1][:] = bytes(4096)
+    pair.buffers[0][:] = b"x" * 4096
     for frame in frames[1:]:
         pair.wires.deliver(frame)
     pair.wires.exchange()
     assert send.status & Done.RDMA_PROT_ERROR
-    assert bytes(pair.bytes[1]) == bytes(4096)
+    assert bytes(pair.buffers[1]) == bytes(4096)
 
 
 def test_a_message_longer_than_its_receive_breaks_the_connection_with_a_length_error() -> None:
     pair = NicPair()
-    posted_receive = receive(pair, size=10)
+    posted_receive = post_receive(pair, size=10)
     send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 11),)))
     assert posted_receive.status == Done.DONE | Done.COMPLETED_RECEIVE | Done.LENGTH_ERROR
     assert send.status == Done.DONE | Done.REMOTE_DESC_ERROR
-    assert bytes(pair.bytes[1]) == bytes(4096)
+    assert bytes(pair.buffers[1]) == bytes(4096)
 
 
 @LEVELS
 def test_a_message_without_a_receive_is_dropped_or_breaks_the_connection(level: Reliability) -> None:
     pair = NicPair(level=level)
-    errors = errors_of(pair.nics[1])
+    errors = record_errors(pair.nics[1])
     send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     assert errors == [(AsyncError.RECVQ_EMPTY, Resource.VI)]
     is_unreliable = level is Reliability.UNRELIABLE
@@ -247,7 +247,7 @@ def test_a_protection_tag_in_use_is_not_destroyed_and_a_destroyed_one_gives_no_a
     assert result_of(pair, nic.destroy_ptag(other_ptag)) is Result.INVALID_PARAMETER
 
 
-def test_attributes_of_memory_change_the_access_of_peers() -> None:
+def test_memory_attributes_determine_the_access_of_peers() -> None:
     pair = NicPair()
     target = pair.memory[1]
     assert pair.nics[1].query_memory(target) == MemoryAttributes(target.ptag, True, True)
@@ -275,15 +275,15 @@ def test_attributes_of_a_vi_change_only_while_it_is_idle() -> None:
 
 
 def test_a_vi_with_a_posted_receive_is_not_destroyed() -> None:
-    pair = NicPair(connects=False)
-    posted_receive = receive(pair)
+    pair = NicPair(connected=False)
+    posted_receive = post_receive(pair)
     assert result_of(pair, pair.vis[1].destroy()) is Result.ERROR_RESOURCE
     run(pair.wires, pair.vis[1].disconnect())
     assert posted_receive.status & Done.DESC_FLUSHED_ERROR
     run(pair.wires, pair.vis[1].destroy())
 
 
-def test_names_are_found_until_the_name_service_is_shut_down() -> None:
+def test_names_are_resolved_until_the_name_service_is_shut_down() -> None:
     nic = NicPair().nics[0]
     assert nic.node_by_name(nic.name_by_node(1)) == 1
     with pytest.raises(ViaError, match="ERROR_NAMESERVICE"):
@@ -306,9 +306,9 @@ def test_the_name_service_has_the_names_of_the_clusters_nodes() -> None:
             nic.node_by_name(name, index)
 
 
-def test_a_closed_nic_ends_its_connections_and_takes_commands_again_when_it_is_opened() -> None:
+def test_a_closed_nic_ends_its_connections_and_accepts_commands_after_it_is_reopened() -> None:
     pair = NicPair()
-    errors = errors_of(pair.nics[1])
+    errors = record_errors(pair.nics[1])
     run(pair.wires, pair.nics[0].close())
     pair.wires.exchange()
     assert errors == [(AsyncError.CONN_LOST, Resource.VI)]
@@ -327,8 +327,8 @@ def test_a_closed_nic_ends_its_connections_and_takes_commands_again_when_it_is_o
 # Queues.
 
 
-def bound(pair: NicPair, entries: int) -> tuple[Vi, CompletionQueue]:
-    """A VI of the second node whose receives complete in a completion queue, connected to one of the first."""
+def vi_with_completion_queue(pair: NicPair, entries: int) -> tuple[Vi, CompletionQueue]:
+    """Return a connected VI of the second node with three receives, and the completion queue to which they complete."""
     nic, cq = pair.nics[1], pair.nics[1].create_cq(entries)
     vi = run(pair.wires, nic.create_vi(pair.memory[1].ptag, receive_cq=cq))[0]
     run(pair.wires, pair.vis[0].connect_peer(1, b"cq"), vi.connect_peer(0, b"cq"))
@@ -342,9 +342,9 @@ def send_three(pair: NicPair) -> None:
         pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
 
 
-def test_a_queue_bound_to_a_completion_queue_is_waited_on_only_there() -> None:
-    pair = NicPair(connects=False)
-    vi, cq = bound(pair, 3)
+def test_completions_of_a_bound_queue_are_awaited_at_its_completion_queue_only() -> None:
+    pair = NicPair(connected=False)
+    vi, cq = vi_with_completion_queue(pair, 3)
     with pytest.raises(ViaError, match="wait on that queue"):
         vi.receive_queue.wait()
     with pytest.raises(ViaError, match="wait on that queue"):
@@ -358,9 +358,9 @@ def test_a_queue_bound_to_a_completion_queue_is_waited_on_only_there() -> None:
 
 
 def test_a_completion_queue_that_is_too_small_loses_completions_and_reports_it() -> None:
-    pair = NicPair(connects=False)
-    vi, cq = bound(pair, 2)
-    errors = errors_of(pair.nics[1])
+    pair = NicPair(connected=False)
+    vi, cq = vi_with_completion_queue(pair, 2)
+    errors = record_errors(pair.nics[1])
     send_three(pair)
     assert errors == [(AsyncError.VI_OVERRUN, Resource.CQ)]
     with pytest.raises(ViaError, match="INVALID_PARAMETER"):
@@ -372,21 +372,21 @@ def test_a_completion_queue_that_is_too_small_loses_completions_and_reports_it()
 
 
 def test_a_handler_is_called_once_and_several_are_called_in_turn() -> None:
-    pair = NicPair(connects=False)
-    _, cq = bound(pair, 3)
-    handlers_called: list[str] = []
-    cq.notify(lambda _: handlers_called.append("first"))
-    cq.notify(lambda _: handlers_called.append("second"))
-    pair.vis[0].send_queue.notify(lambda _: handlers_called.append("sent"))
+    pair = NicPair(connected=False)
+    _, cq = vi_with_completion_queue(pair, 3)
+    calls: list[str] = []
+    cq.notify(lambda _: calls.append("first"))
+    cq.notify(lambda _: calls.append("second"))
+    pair.vis[0].send_queue.notify(lambda _: calls.append("sent"))
     send_three(pair)
-    assert sorted(handlers_called) == ["first", "second", "sent"]
-    cq.notify(lambda _: handlers_called.append("at once"))
-    assert handlers_called[-1] == "at once"
+    assert sorted(calls) == ["first", "second", "sent"]
+    cq.notify(lambda _: calls.append("at once"))
+    assert calls[-1] == "at once"
 
 
 def test_a_completion_queue_is_destroyed_when_no_vi_is_bound_to_it() -> None:
-    pair = NicPair(connects=False)
-    vi, cq = bound(pair, 3)
+    pair = NicPair(connected=False)
+    vi, cq = vi_with_completion_queue(pair, 3)
     with pytest.raises(ViaError, match="ERROR_RESOURCE"):
         cq.destroy()
     run(pair.wires, vi.disconnect())
@@ -395,9 +395,9 @@ def test_a_completion_queue_is_destroyed_when_no_vi_is_bound_to_it() -> None:
     assert result_of(pair, pair.nics[1].create_vi(pair.memory[1].ptag, send_cq=cq)) is Result.INVALID_PARAMETER
 
 
-def test_a_program_waits_for_two_completion_queues() -> None:
-    pair = NicPair(connects=False)
-    vi, cq = bound(pair, 3)
+def test_a_program_may_have_two_completion_queues() -> None:
+    pair = NicPair(connected=False)
+    vi, cq = vi_with_completion_queue(pair, 3)
     other_queue = pair.nics[0].create_cq(1)
 
     async def wait_for_completion(queue: CompletionQueue) -> WorkQueue:
@@ -411,9 +411,9 @@ def test_a_program_waits_for_two_completion_queues() -> None:
     assert other_queue.done() is None
 
 
-def test_waits_end_after_their_time() -> None:
-    pair = NicPair(connects=False)
-    _, cq = bound(pair, 3)
+def test_waits_fail_after_their_timeout() -> None:
+    pair = NicPair(connected=False)
+    _, cq = vi_with_completion_queue(pair, 3)
 
     async def wait_for_cq() -> None:
         await cq.wait(3 * MILLISECOND)
@@ -431,9 +431,9 @@ def test_waits_end_after_their_time() -> None:
     assert result_of(pair, pair.nics[0].connect_wait(b"no", MILLISECOND)) is Result.TIMEOUT
 
 
-def test_a_wait_that_ends_before_its_time_leaves_no_timer() -> None:
-    pair = NicPair(connects=False)
-    _, cq = bound(pair, 3)
+def test_a_wait_that_ends_before_its_timeout_leaves_no_timer() -> None:
+    pair = NicPair(connected=False)
+    _, cq = vi_with_completion_queue(pair, 3)
 
     async def wait_for_completion() -> None:
         await cq.wait(3_000 * MILLISECOND)
@@ -451,7 +451,7 @@ def test_a_wait_that_ends_before_its_time_leaves_no_timer() -> None:
 
 
 def test_a_server_accepts_one_client_and_rejects_another() -> None:
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     client, server = pair.nics
 
     async def serve() -> None:
@@ -460,23 +460,23 @@ def test_a_server_accepts_one_client_and_rejects_another() -> None:
         await server.reject(request)
         await pair.vis[1].accept(await server.connect_wait(b"door"))
 
-    async def ask() -> Result:
+    async def connect() -> Result:
         with pytest.raises(ViaError) as caught:
             await pair.vis[0].connect_request(1, b"door")
         while pair.vis[0].state is not ViState.CONNECTED:
             try:
                 await pair.vis[0].connect_request(1, b"door")
-            except ViaError:  # the server does not wait yet
+            except ViaError:  # the server is not waiting yet
                 continue
         return caught.value.result
 
-    assert run(pair.wires, serve(), ask())[1] is Result.REJECT
+    assert run(pair.wires, serve(), connect())[1] is Result.REJECT
     assert pair.vis[1].state is ViState.CONNECTED
     assert client.query().max_segments == 6
 
 
 def test_a_peer_request_is_posted_and_then_completed() -> None:
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     first, second = pair.vis
     with pytest.raises(ViaError, match="INVALID_STATE"):
         first.connect_peer_done()
@@ -488,18 +488,18 @@ def test_a_peer_request_is_posted_and_then_completed() -> None:
     assert run(pair.wires, second.connect_peer_wait())[0] == second.attributes
 
 
-@pytest.mark.parametrize("lost_number", range(4))
-def test_a_connection_is_made_though_any_frame_of_it_is_lost(lost_number: int) -> None:
-    pair = NicPair(connects=False)
+@pytest.mark.parametrize("lost_frame", range(4))
+def test_a_connection_is_made_though_one_of_its_frames_is_lost(lost_frame: int) -> None:
+    pair = NicPair(connected=False)
     for number, vi in enumerate(pair.vis):
         vi.connect_peer_request(1 - number, b"x")
-    passed_count = 0
+    frame_number = 0
     while any(nic.sent for nic in pair.wires.nics) or pair.wires.tick():
         for number in range(2):
             for frame in pair.wires.take(number):
-                if passed_count != lost_number:
+                if frame_number != lost_frame:
                     pair.wires.deliver(frame)
-                passed_count += 1
+                frame_number += 1
         if all(vi.connect_peer_done() for vi in pair.vis):
             break
     assert [vi.state for vi in pair.vis] == [ViState.CONNECTED] * 2
@@ -508,7 +508,7 @@ def test_a_connection_is_made_though_any_frame_of_it_is_lost(lost_number: int) -
 def test_peers_that_ask_each_other_before_they_know_their_incarnations_are_connected() -> None:
     """Each request names an incarnation that its receiver does not have. The rejection arrives when the other's request
     has been answered, and does not end the connection."""
-    pair = NicPair(connects=False, incarnation=7)
+    pair = NicPair(connected=False, incarnation=7)
     for number, vi in enumerate(pair.vis):
         vi.connect_peer_request(1 - number, b"x")
     (first,), (second,) = pair.wires.take(0), pair.wires.take(1)
@@ -520,8 +520,8 @@ def test_peers_that_ask_each_other_before_they_know_their_incarnations_are_conne
 
 
 @pytest.mark.parametrize("attribute", ["reliability", "max_transfer"])
-def test_a_request_with_other_attributes_is_not_accepted(attribute: str) -> None:
-    pair = NicPair(connects=False)
+def test_a_request_with_different_attributes_is_not_accepted(attribute: str) -> None:
+    pair = NicPair(connected=False)
     own_attributes = pair.vis[1].attributes
     new_attributes = own_attributes._replace(reliability=Reliability.UNRELIABLE, rdma_read=False)
     if attribute == "max_transfer":
@@ -531,47 +531,47 @@ def test_a_request_with_other_attributes_is_not_accepted(attribute: str) -> None
     async def serve() -> None:
         await pair.vis[1].accept(await pair.nics[1].connect_wait(b"x"))
 
-    async def ask() -> None:
+    async def connect() -> None:
         await pair.vis[0].connect_request(1, b"x", timeout=20 * MILLISECOND)
 
     with pytest.raises(ViaError) as caught:
-        run(pair.wires, serve(), ask())
+        run(pair.wires, serve(), connect())
     expected = Result.INVALID_MTU if attribute == "max_transfer" else Result.INVALID_RELIABILITY_LEVEL
     assert caught.value.result is expected
 
 
 def test_a_request_to_a_missing_server_times_out() -> None:
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     assert result_of(pair, pair.vis[0].connect_peer(1, b"x", 20 * MILLISECOND)) is Result.TIMEOUT
     assert pair.wires.now == 20 * MILLISECOND
     assert result_of(pair, pair.vis[0].connect_request(7, b"x")) is Result.NOT_REACHABLE
     assert result_of(pair, pair.vis[0].connect_request(1, b"x" * 41)) is Result.INVALID_PARAMETER
 
 
-def test_a_peer_that_restarts_during_a_request_is_asked_again_and_a_connected_one_is_lost() -> None:
-    pair = NicPair(connects=False)
+def test_a_request_is_repeated_to_a_restarted_peer_and_its_connection_is_lost() -> None:
+    pair = NicPair(connected=False)
     pair.vis[0].connect_peer_request(1, b"x")
     pair.wires.exchange()
     pair.wires.restart(1)
     pair.wires.elapse(500 * MILLISECOND)
     assert pair.vis[0].connect_peer_done() is None
     pair = NicPair()
-    errors = errors_of(pair.nics[0])
+    errors = record_errors(pair.nics[0])
     pair.wires.restart(1)
     send = pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
     assert errors == [(AsyncError.CONN_LOST, Resource.VI)]
     assert send.has_failed
 
 
-def test_a_frame_of_an_earlier_connection_does_not_belong_to_a_new_one() -> None:
+def test_a_late_frame_of_an_earlier_connection_is_dropped() -> None:
     pair = NicPair()
     pair.vis[0].post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
-    old = pair.wires.take(0)
+    late_frames = pair.wires.take(0)
     for vi in pair.vis:
         run(pair.wires, vi.disconnect())
     run(pair.wires, *(vi.connect_peer(1 - number, b"again") for number, vi in enumerate(pair.vis)))
-    posted_receive = receive(pair)
-    for frame in old:
+    posted_receive = post_receive(pair)
+    for frame in late_frames:
         pair.wires.deliver(frame)
     pair.wires.exchange()
     assert posted_receive.is_posted
@@ -581,22 +581,22 @@ def test_a_frame_of_an_earlier_connection_does_not_belong_to_a_new_one() -> None
 
 def test_a_doorbell_for_an_unknown_vi_is_reported() -> None:
     pair = NicPair()
-    errors = errors_of(pair.nics[0])
+    errors = record_errors(pair.nics[0])
     pair.vis[0].post_receive(Descriptor(data=()))
     run(pair.wires, pair.vis[0].disconnect())
     run(pair.wires, pair.vis[0].destroy())
-    with pytest.raises(KeyError):  # it has no state any more
+    with pytest.raises(KeyError):  # destroyed
         pair.nics[0]._vis[pair.vis[0].number]
     pair.vis[0].post_send(Descriptor(OP_SENDRECV, ()))
     assert errors == [(AsyncError.POST_DESC, Resource.DESCRIPTOR)]
 
 
 @pytest.mark.parametrize("bits", [17, 32, 62])
-def test_a_doorbell_for_a_number_that_no_vi_has_is_counted_and_harms_nothing(bits: int) -> None:
+def test_a_doorbell_for_a_number_without_a_vi_is_only_counted(bits: int) -> None:
     """Doorbells of a shared NIC are rung by untrusted processes."""
     pair = NicPair()
-    errors, firmware = errors_of(pair.nics[0]), pair.wires.agents[0].firmware
+    errors, firmware = record_errors(pair.nics[0]), pair.wires.agents[0].firmware
     firmware.on_doorbell(0, doorbell(Queue.SEND, 1 << bits, 9))
     assert (errors, firmware.counter_values()["invalid"]) == ([], 1)
-    receive(pair)
+    post_receive(pair)
     assert not pair.transfer(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),))).has_failed

@@ -1,4 +1,5 @@
-"""Peer-to-peer connections of several VIs with one discriminator: every VI has one peer, whatever is lost or crosses."""
+"""Peer-to-peer connections of several VIs with one discriminator: every VI has one peer, though requests cross or are
+lost."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from protocols.via.virtual_interface import Descriptor, Vi
 from tests.unit.protocols.host_programs import run
 from tests.unit.protocols.via_nics import NicPair
 
-LONG = 2_000_000_000
+SETTLE_TIME = 2_000_000_000
 
 
 def two_vis_each() -> tuple[NicPair, list[list[Vi]]]:
     """Return two NICs with two idle VIs each."""
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     others = [
         run(pair.wires, nic.create_vi(memory.ptag, rdma_read=vi.attributes.rdma_read))[0]
         for nic, memory, vi in zip(pair.nics, pair.memory, pair.vis, strict=True)
@@ -32,20 +33,20 @@ def test_vis_with_one_discriminator_have_one_peer_each_though_a_request_is_lost(
     del frames[lost[0]][lost[1]]
     for frame in (*frames[0], *frames[1]):
         pair.wires.deliver(frame)
-    pair.wires.elapse(LONG)
+    pair.wires.elapse(SETTLE_TIME)
     assert [vi.state for own in vis for vi in own] == [ViState.CONNECTED] * 4
     receives = [Descriptor(data=(pair.memory[1].segment(),)) for _ in vis[1]]
     for sender, receiver, descriptor in zip(vis[0], vis[1], receives, strict=True):
         receiver.post_receive(descriptor)
         sender.post_send(Descriptor(OP_SENDRECV, (pair.memory[0].segment(0, 8),)))
-    pair.wires.elapse(LONG)
+    pair.wires.elapse(SETTLE_TIME)
     assert [(descriptor.length, descriptor.has_failed) for descriptor in receives] == [(8, False)] * 2
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_request_is_known_to_a_waiting_program_by_the_number_of_the_connection(first: int) -> None:
-    """A program that answers requests can tell a request of the connection that it has from a later one."""
-    pair = NicPair(connects=False)
+def test_a_peer_to_peer_request_has_the_number_of_the_connection_that_it_becomes(first: int) -> None:
+    """So that a program can tell a request of its present connection from a later one."""
+    pair = NicPair(connected=False)
     pair.vis[first].connect_peer_request(1 - first, b"x")
     request = run(pair.wires, pair.nics[1 - first].connect_wait(b"x"))[0]
     run(pair.wires, pair.vis[1 - first].connect_peer(first, b"x"))
@@ -53,7 +54,7 @@ def test_a_request_is_known_to_a_waiting_program_by_the_number_of_the_connection
 
 
 def test_a_peer_to_peer_request_cannot_be_accepted() -> None:
-    pair = NicPair(connects=False)
+    pair = NicPair(connected=False)
     pair.vis[0].connect_peer_request(1, b"x")
 
     async def serve() -> None:

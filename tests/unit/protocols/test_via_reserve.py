@@ -66,6 +66,6 @@ def test_ranks_out_of_credit_in_both_directions_do_not_deadlock(monkeypatch: pyt
     assert run_exchange(rdma_pairs.RESERVE, monkeypatch) == ([True, True], 0)
 
 
-def test_without_the_reserve_they_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_out_of_credit_deadlock_without_the_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StuckError):
         run_exchange(0, monkeypatch)

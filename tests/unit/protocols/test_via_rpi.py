@@ -21,15 +21,15 @@ CONTEXT, TAG = 0, 5
 NAMES = ("init", "addprocs", "build", "start", "advance", "destroy", "iprobe", "finalize")
 
 
-def ranks() -> tuple[Wires, list[Rpi]]:
-    """Two ranks, which connect when they add each other."""
+def connectable_ranks() -> tuple[Wires, list[Rpi]]:
+    """Return two ranks, which connect when they add each other."""
     wires = Wires(plug(Settings(connect_all=1)), 2)
     hosts = [agent.host for agent in wires.agents]
     assert all(isinstance(host, ViaNic) for host in hosts)
     return wires, [Rpi(Device(ViaEndpoint(host))) for host in hosts if isinstance(host, ViaNic)]
 
 
-async def begin(rpi: Rpi) -> None:
+async def connect(rpi: Rpi) -> None:
     await rpi.init()
     await rpi.addprocs([0, 1])
 
@@ -40,9 +40,9 @@ def test_each_function_of_lam_is_named_in_a_docstring_and_in_the_table(name: str
     assert f"| `_rpi_c2c_{name}` | `{name}` |" in (rpi.__doc__ or "")
 
 
-def test_a_request_from_build_to_destroy() -> None:
-    wires, (first, second) = ranks()
-    run(wires, begin(first), begin(second))
+def test_a_request_is_built_started_advanced_and_destroyed() -> None:
+    wires, (first, second) = connectable_ranks()
+    run(wires, connect(first), connect(second))
     assert all(agent.firmware.counter_values()["connections_made"] == 1 for agent in wires.agents)
     buffer = bytearray(8)
 
@@ -65,31 +65,31 @@ def test_a_request_from_build_to_destroy() -> None:
         await second.advance([request], blocks=True)
         return request
 
-    _, message_received = run(wires, send(), receive())
-    assert message_received is not None
-    assert (message_received.state, message_received.envelope()) == (State.DONE, Envelope(0, TAG, 5))
+    _, request = run(wires, send(), receive())
+    assert request is not None
+    assert (request.state, request.envelope()) == (State.DONE, Envelope(0, TAG, 5))
     assert bytes(buffer[:5]) == b"hello"
 
 
 def test_a_destroyed_receive_matches_no_message() -> None:
-    wires, (first, second) = ranks()
-    run(wires, begin(first), begin(second))
-    forgotten, expected = (second.build(Kind.RECEIVE, 0, CONTEXT, TAG, memoryview(bytearray(1))) for _ in range(2))
+    wires, (first, second) = connectable_ranks()
+    run(wires, connect(first), connect(second))
+    destroyed, posted = (second.build(Kind.RECEIVE, 0, CONTEXT, TAG, memoryview(bytearray(1))) for _ in range(2))
 
     async def exchange() -> None:
-        second.start(forgotten)
-        second.destroy(forgotten)
-        second.start(expected)
+        second.start(destroyed)
+        second.destroy(destroyed)
+        second.start(posted)
         first.start(first.build(Kind.SEND, 1, CONTEXT, TAG, memoryview(b"x")))
-        await second.advance([expected], blocks=True)
+        await second.advance([posted], blocks=True)
 
     run(wires, exchange())
-    assert bytes(expected.buffer) == b"x"
-    assert bytes(forgotten.buffer) == b"\0"
+    assert bytes(posted.buffer) == b"x"
+    assert bytes(destroyed.buffer) == b"\0"
 
 
-def test_impossible_arguments_are_rejected() -> None:
-    _, (first, _) = ranks()
+def test_invalid_arguments_are_rejected() -> None:
+    _, (first, _) = connectable_ranks()
     with pytest.raises(ValueError, match=r"ranks must be 0 to 1, got \[2\]"):
         first.addprocs([2]).send(None)
     request = first.build(Kind.SEND, 1, CONTEXT, TAG, memoryview(b"x"))

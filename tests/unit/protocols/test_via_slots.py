@@ -17,14 +17,14 @@ from tests.unit.protocols.list_wires import Wires
 
 SLOTS = 64
 CONNECTIONS = (SLOTS - 16) // 9
-"""With the 8 receives of each, a slot for its requests, and 16 of commands."""
-SIZE = 9
+"""Each takes 8 slots of receives and one of its requests; 16 are for commands."""
+RANK_COUNT = 9
 
 
 class Ranks:
     """Ranks on list wires. slots: slots of each NIC."""
 
-    def __init__(self, size: int = SIZE, **settings: int) -> None:
+    def __init__(self, size: int = RANK_COUNT, **settings: int) -> None:
         self.wires = Wires(
             plug(Settings(**{"slots": SLOTS, "depth": 8, "area": 2_048, "buffer": 512, **settings})), size
         )
@@ -33,7 +33,7 @@ class Ranks:
         self.comms = [Comm(device) for device in self.devices]
 
 
-async def send_error(comm: Comm, peer: int) -> str:
+async def try_send(comm: Comm, peer: int) -> str:
     """Send to a peer; return the error, if any."""
     try:
         await comm.Ssend(b"data", peer, 1)
@@ -49,34 +49,34 @@ async def receive_text(comm: Comm, peer: int) -> str:
 
 def test_a_connection_beyond_the_slots_fails_with_an_error_that_names_the_setting() -> None:
     ranks = Ranks()
-    refused_sends = [send_error(ranks.comms[0], peer) for peer in range(1, SIZE)]
+    sends = [try_send(ranks.comms[0], peer) for peer in range(1, RANK_COUNT)]
     receives = [receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
-    results = run(ranks.wires, *refused_sends, *receives)
+    results = run(ranks.wires, *sends, *receives)
     assert results[:CONNECTIONS] == [""] * CONNECTIONS
-    assert results[SIZE - 1 :] == ["data"] * CONNECTIONS
-    for peer, error in enumerate(results[CONNECTIONS : SIZE - 1], CONNECTIONS + 1):
+    assert results[RANK_COUNT - 1 :] == ["data"] * CONNECTIONS
+    for peer, error in enumerate(results[CONNECTIONS : RANK_COUNT - 1], CONNECTIONS + 1):
         assert f"rank {peer} cannot be connected: the NIC's 64 descriptors suffice for 5 connections" in error
         assert "slots=" in error
 
 
 def test_a_connection_request_beyond_the_slots_is_rejected() -> None:
     ranks = Ranks()
-    run(ranks.wires, *(send_error(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
+    run(ranks.wires, *(try_send(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
         *(receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)))  # fmt: skip
-    [error] = run(ranks.wires, send_error(ranks.comms[SIZE - 1], 0))
+    [error] = run(ranks.wires, try_send(ranks.comms[RANK_COUNT - 1], 0))
     assert "rank 0 cannot be connected" in error
     assert "slots=" in error
-    assert run(ranks.wires, send_error(ranks.comms[0], 1), receive_text(ranks.comms[1], 0)) == ["", "data"]
+    assert run(ranks.wires, try_send(ranks.comms[0], 1), receive_text(ranks.comms[1], 0)) == ["", "data"]
 
 
 def test_all_connections_are_lost_at_once_and_restored() -> None:
-    """Their disconnections take slots one after the other, while sends have taken most."""
+    """Their disconnects need slots, one after the other, while sends occupy most."""
     ranks = Ranks(CONNECTIONS + 1)
     peers = range(1, CONNECTIONS + 1)
     endpoint, comm = ranks.endpoints[0], ranks.comms[0]
     run(
         ranks.wires,
-        *(send_error(comm, peer) for peer in peers),
+        *(try_send(comm, peer) for peer in peers),
         *(receive_text(ranks.comms[peer], 0) for peer in peers),
     )
 
@@ -93,12 +93,12 @@ def test_all_connections_are_lost_at_once_and_restored() -> None:
     assert endpoint.pairs == {}
     assert host.free_descriptors == SLOTS - 2
     assert host.registered == 0
-    results_again = run(
+    results = run(
         ranks.wires,
-        *(send_error(comm, peer) for peer in peers),
+        *(try_send(comm, peer) for peer in peers),
         *(receive_text(ranks.comms[peer], 0) for peer in peers),
     )
-    assert results_again == [""] * CONNECTIONS + ["data"] * CONNECTIONS
+    assert results == [""] * CONNECTIONS + ["data"] * CONNECTIONS
 
 
 @pytest.mark.parametrize("register_from", [0, 100])
@@ -121,11 +121,11 @@ def test_messages_to_all_ranks_at_once_wait_for_slots_and_arrive(register_from: 
 def test_a_later_message_to_a_rank_beyond_the_slots_fails_too() -> None:
     """The connection fails at once, with the message that needs it."""
     ranks = Ranks()
-    run(ranks.wires, *(send_error(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
+    run(ranks.wires, *(try_send(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
         *(receive_text(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)))  # fmt: skip
 
     async def send() -> None:
-        await ranks.comms[0].Send(b"data", SIZE - 1, 1)
+        await ranks.comms[0].Send(b"data", RANK_COUNT - 1, 1)
 
     with pytest.raises(MPIError, match="cannot be connected: the NIC's 64 descriptors suffice for 5 connections"):
         run(ranks.wires, send())
@@ -133,7 +133,7 @@ def test_a_later_message_to_a_rank_beyond_the_slots_fails_too() -> None:
 
 def test_too_few_slots_for_a_connection_are_an_error() -> None:
     ranks = Ranks(2, slots=8)
-    [error] = run(ranks.wires, send_error(ranks.comms[0], 1))
+    [error] = run(ranks.wires, try_send(ranks.comms[0], 1))
     assert "cannot be connected: the NIC's 8 descriptors suffice for 0 connections" in error
 
 
@@ -153,5 +153,5 @@ def test_messages_are_sent_in_parts_no_longer_than_a_transfer_of_the_provider() 
 
 def test_a_provider_with_transfers_too_short_for_mpi_is_an_error() -> None:
     ranks = Ranks(2, max_transfer=63)
-    [error] = run(ranks.wires, send_error(ranks.comms[0], 1))
+    [error] = run(ranks.wires, try_send(ranks.comms[0], 1))
     assert "rank 1 cannot be connected: max_transfer must be 64 or more, got 63" in error

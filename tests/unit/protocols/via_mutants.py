@@ -1,4 +1,4 @@
-"""VIA, and MPI on it, with one mistake each, for searches that must find it."""
+"""VIA, and MPI on it, with one mistake each, which searches must find."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ from tests.unit.protocols.mutants import Mutant
 
 
 def credits_lost(patch: pytest.MonkeyPatch) -> None:
-    original = Pair._read_part
+    read_part = Pair._read_part
 
-    def without_what_was_skipped(pair: Pair, immediate: int, take: object) -> None:
+    def read_without_skipped_bytes(pair: Pair, immediate: int, take: object) -> None:
         skipped = pair._area_size - pair._read_pointer if immediate & 1 << 31 else 0
-        original(pair, immediate, take)  # type: ignore[arg-type]  # as it came
+        read_part(pair, immediate, take)  # type: ignore[arg-type]
         pair.consumed -= skipped
 
-    patch.setattr(Pair, "_read_part", without_what_was_skipped)
+    patch.setattr(Pair, "_read_part", read_without_skipped_bytes)
 
 
-def never_asks(patch: pytest.MonkeyPatch) -> None:
+def never_asks_for_credit(patch: pytest.MonkeyPatch) -> None:
     post = Pair._post
 
-    def all_but_questions(pair: Pair, segments: object, remote: Segment, immediate: int, context: int | None) -> None:
+    def post_all_but_credit_requests(
+        pair: Pair, segments: object, remote: Segment, immediate: int, context: int | None
+    ) -> None:
         if immediate == rdma_pairs.ASK:
             pair.released.pop()
         else:
-            post(pair, segments, remote, immediate, context)  # type: ignore[arg-type]  # as they came
+            post(pair, segments, remote, immediate, context)  # type: ignore[arg-type]
 
-    patch.setattr(Pair, "_post", all_but_questions)
+    patch.setattr(Pair, "_post", post_all_but_credit_requests)
 
 
 def reset_keeps_receives(patch: pytest.MonkeyPatch) -> None:
     flush = Card.flush
 
-    def all_but_receives(card: Card, vi: object, head: int = 0) -> None:
+    def flush_all_but_receives(card: Card, vi: object, head: int = 0) -> None:
         receives, vi.receives = vi.receives, type(vi.receives)()  # type: ignore[attr-defined]  # a Vi
         flush(card, vi, head)  # type: ignore[arg-type]
         vi.receives = receives  # type: ignore[attr-defined]
 
-    patch.setattr(Card, "flush", all_but_receives)
+    patch.setattr(Card, "flush", flush_all_but_receives)
 
 
 def _reach_without(patch: pytest.MonkeyPatch, check: str) -> None:
-    """Leave one check of an access out: "bounds" or "tag"."""
+    """Omit one check of an access: "bounds" or "tag"."""
 
     def reach(card: Card, ptag: int, segment: Segment, length: int, access: int = 0) -> memoryview:
         region: Region | None = card.regions.get(segment.handle)
@@ -74,17 +76,17 @@ def any_tag(patch: pytest.MonkeyPatch) -> None:
     _reach_without(patch, "tag")
 
 
-def told_once(patch: pytest.MonkeyPatch) -> None:
+def announced_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingDisconnects, "begin", lambda disconnects, _now: disconnects.new.clear())
 
 
 MPI_MUTANTS = [
-    Mutant("credits lost", "what a wrap-around skips of the area is never free again", credits_lost),
-    Mutant("descLeft deadlock", "a sender out of descriptors does not ask", never_asks),
+    Mutant("credits lost", "bytes of the area that a wrap-around skips are never freed", credits_lost),
+    Mutant("descLeft deadlock", "a sender out of descriptors does not ask for credit", never_asks_for_credit),
 ]
 VERBS_MUTANTS = [
     Mutant("reset keeps receives", "a receive of a VI that was reset completes later", reset_keeps_receives),
-    Mutant("beyond region", "an RDMA Write beyond its region is let through", beyond_region),
+    Mutant("beyond region", "an RDMA Write beyond its region is permitted", beyond_region),
     Mutant("any tag", "memory of a stale or foreign protection tag is accessible", any_tag),
 ]  # fmt: skip
-CONNECTION_MUTANTS = [Mutant("told once", "a peer that has lost a disconnect is not told again", told_once)]
+CONNECTION_MUTANTS = [Mutant("announced once", "a lost disconnect is not repeated", announced_once)]

@@ -16,7 +16,7 @@ from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.protocols.openmx_commands import OPS, command
-from tests.unit.protocols.openmx_pair import checked
+from tests.unit.protocols.openmx_pair import with_checksum
 from tests.unit.runtime.am2_shared_cluster import NullWire, attached
 from tests.unit.runtime.damaged_frames import damaged_at_times
 
@@ -119,7 +119,7 @@ def run_fuzz(seed: int) -> Counter[str]:
         host.act(now)
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
-            frame = damaged_at_times(rng, bytes(wire.local.popleft()), checked)
+            frame = damaged_at_times(rng, bytes(wire.local.popleft()), with_checksum)
             if (destination := by_address.get(frame[:6])) is not None:
                 destination.nic.firmware.receive(now, frame)
         if not rng.randrange(5):

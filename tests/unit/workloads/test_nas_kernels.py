@@ -18,7 +18,7 @@ from testbed.workloads.nas.multigrid import MultiGrid
 from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
 from testbed.workloads.nas.random_numbers import key_chunks, make_keys, numbers, states, stream
 from testbed.workloads.nas.schedules import Messages, multigrid
-from tests.unit.protocols.nicless_endpoints import by_library
+from tests.unit.protocols.nicless_endpoints import LibraryRanks
 
 KERNELS: dict[str, tuple[Any, Any]] = {
     "is": (IntegerSort, IS["S"]), "cg": (ConjugateGradient, CG["S"]), "mg": (MultiGrid, MG["S"]),
@@ -47,7 +47,7 @@ def solve(name: str, problem: Any, size: int) -> list[float]:
         await solver.solve()
         return float(await solver.verify())
 
-    return by_library(size).run(*[program] * size)
+    return LibraryRanks(size).run(*[program] * size)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 16])
@@ -112,7 +112,7 @@ def test_a_schedule_takes_no_memory_for_the_grid() -> None:
 
     tracemalloc.start()
     try:
-        by_library(16).run(*[program] * 16)
+        LibraryRanks(16).run(*[program] * 16)
         peak_memory = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -15,7 +15,7 @@ from testbed.workloads.nas.multigrid import MultiGrid
 from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
 from testbed.workloads.nas.schedules import SCHEDULES, Messages
 from tests.unit.protocols.host_programs import Program
-from tests.unit.protocols.nicless_endpoints import by_library
+from tests.unit.protocols.nicless_endpoints import LibraryRanks
 
 KERNELS: dict[str, tuple[Any, Any]] = {
     "is": (IntegerSort, IS["S"]), "cg": (ConjugateGradient, CG["S"]), "mg": (MultiGrid, MG["S"]),
@@ -26,7 +26,7 @@ HEAD = 19  # bytes of a frame before its message
 
 def messages_of_ranks(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[int, int]]]:
     """Run the ranks; return each rank's messages in order, as (receiver, size)."""
-    ranks = by_library(size)
+    ranks = LibraryRanks(size)
     messages: list[list[tuple[int, int]]] = [[] for _ in range(size)]
     deliver = ranks.wires.deliver
 

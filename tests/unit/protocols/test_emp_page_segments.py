@@ -1,4 +1,4 @@
-"""Non-contiguous pages of host memory are separate segments, and their content arrives unchanged."""
+"""Pages of a message in host memory: adjacent ones are one segment only where the memory is contiguous."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_adjacent_pages_are_one_segment_only_in_contiguous_memory(apart: bool, s
     pages = memory.pin(buffer)
     descriptors.write(0, stat.SEND | stat.CHAIN, pages, 1, 0)
     _, kind, length, address, _, _, count = stat.unpack_head(descriptors.memory, 0)
-    chain_length = descriptors.scatter(0, kind, length, address, count, memory)
-    assert lengths(chain_length) == segments
+    chained = descriptors.scatter(0, kind, length, address, count, memory)
+    assert lengths(chained) == segments
     page_list = memory.pin_page(memoryview(pack_page_list(pages)))
     indirect = descriptors.scatter(0, stat.SEND | stat.INDIRECT, 0, page_list, 3, memory)
     assert lengths(indirect) == segments
