@@ -36,13 +36,13 @@ def test_a_million_frames_are_assessed_quickly() -> None:
 
 
 def test_a_correct_link_passes_and_one_off_by_a_fifth_fails() -> None:
-    chance = random.Random(1)
+    rng = random.Random(1)
     sent = required_frames(0.3)
     failed = 0
     for _ in range(200):
-        assert_loss("30%", sum(chance.random() < 0.3 for _ in range(sent)), sent)
+        assert_loss("30%", sum(rng.random() < 0.3 for _ in range(sent)), sent)
         try:
-            assert_loss(0.3, sum(chance.random() < 0.24 for _ in range(sent)), sent)
+            assert_loss(0.3, sum(rng.random() < 0.24 for _ in range(sent)), sent)
         except AssertionError:
             failed += 1
     assert failed >= 190, "99 of 100 should fail"

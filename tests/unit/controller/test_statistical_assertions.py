@@ -39,7 +39,7 @@ from testbed.controller.assertions.shares import (
     required_frames,
 )
 from testbed.spec.layout import Impairment
-from tests.unit.fates.wire_frames import MICROSECOND, MILLISECOND, carried, number_of, numbered
+from tests.unit.fates.wire_frames import MICROSECOND, MILLISECOND, deliveries_of, number_of, numbered
 
 FRAMES = 5200
 GAP = 5 * MILLISECOND  # long enough that frames do not queue
@@ -61,7 +61,7 @@ def scaled_impairment(factor: float) -> Impairment:
 def arrivals_over(impairment: Impairment, seed: int) -> list[tuple[int, int]]:
     """Return time and number of each frame that arrives over an impaired link."""
     schedule = [(number * GAP, numbered(number)) for number in range(FRAMES)]
-    return [(time, number_of(frame)) for time, frame in carried(impairment, schedule, seed=seed)]
+    return [(time, number_of(frame)) for time, frame in deliveries_of(impairment, schedule, seed=seed)]
 
 
 def delays(arrivals: list[tuple[int, int]]) -> list[int]:
@@ -244,7 +244,7 @@ def test_a_reordering_link_passes_with_any_number_of_overtaken_frames_and_one_of
     for factor in (1, 0.8, 1.2):
         for seed in range(3):
             impairment = Impairment(delay=5 * MILLISECOND, reorder=0.25 * factor)
-            numbers = [number_of(frame) for _, frame in carried(impairment, schedule, seed=seed)]
+            numbers = [number_of(frame) for _, frame in deliveries_of(impairment, schedule, seed=seed)]
             if factor == 1:
                 assert_order("25%", out_of_order(numbers), frames)
                 until_sure(order_test("25%"), overtakes(numbers))

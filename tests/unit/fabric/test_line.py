@@ -21,7 +21,7 @@ from tests.unit.fates.wire_frames import (
     MICROSECOND,
     MILLISECOND,
     SECOND,
-    carried,
+    deliveries_of,
     direction,
     number_of,
     numbered,
@@ -40,14 +40,14 @@ def burst(count: int, size: int = 1500, now: int = 0) -> list[tuple[int, bytes]]
 @pytest.mark.parametrize("size", [18, 64, 1500, 9000])
 def test_the_rate_is_exact_for_small_and_large_frames(rate: int, size: int) -> None:
     count = 1000
-    delivered = carried(Impairment(rate=rate, queue=10**8), burst(count, size))
+    delivered = deliveries_of(Impairment(rate=rate, queue=10**8), burst(count, size))
     # Frame k ends after k frames' bits, to the nanosecond below: rounding does not add up.
     assert [due for due, _ in delivered] == [number * size * 8 * SECOND // rate for number in range(1, count + 1)]
 
 
 def test_an_idle_wire_delays_a_frame_by_its_time_on_the_wire() -> None:
     # 50 bytes at 1000 bytes/s take 50 ms: a wire is not a token bucket.
-    assert carried(Impairment(rate=8000), [(7, numbered(1, 50))]) == [(7 + 50 * MILLISECOND, numbered(1, 50))]
+    assert deliveries_of(Impairment(rate=8000), [(7, numbered(1, 50))]) == [(7 + 50 * MILLISECOND, numbered(1, 50))]
 
 
 @pytest.mark.parametrize("options", ALIKE)
@@ -55,11 +55,11 @@ def test_a_fraction_of_a_nanosecond_is_carried_within_a_burst_and_not_beyond_it(
     # 64 bytes at 3 Gbit/s take 170 2/3 ns.
     impairment = Impairment(rate=3 * 10**9, **options)  # type: ignore[arg-type]
     schedule = [(time, numbered(0)) for time in (0, 0, 0, 0, 10_000, 20_000, 20_000)]
-    assert [due for due, _ in carried(impairment, schedule)] == [170, 341, 512, 682, 10_170, 20_170, 20_341]
+    assert [due for due, _ in deliveries_of(impairment, schedule)] == [170, 341, 512, 682, 10_170, 20_170, 20_341]
 
 
 def test_delay_is_after_the_last_bit() -> None:
-    delivered = carried(Impairment(rate=10**9, delay=MILLISECOND), burst(3, 1250))
+    delivered = deliveries_of(Impairment(rate=10**9, delay=MILLISECOND), burst(3, 1250))
     assert [due for due, _ in delivered] == [MILLISECOND + number * 10 * MICROSECOND for number in (1, 2, 3)]
 
 
@@ -87,7 +87,7 @@ def test_a_frame_takes_its_overhead_and_an_integer_number_of_cells_of_the_rate(
         cell_size=impairment.cell_size,
         cell_overhead=impairment.cell_overhead,
     )
-    assert [due for due, _ in carried(shaped, [(0, bytes(size))] * 2)] == [expected * 1000, 2 * expected * 1000]
+    assert [due for due, _ in deliveries_of(shaped, [(0, bytes(size))] * 2)] == [expected * 1000, 2 * expected * 1000]
 
 
 @pytest.mark.parametrize("options", ALIKE)
@@ -131,7 +131,7 @@ def test_the_queue_follows_from_the_bandwidth_delay_product(rate: int, delay: in
 def test_frames_in_flight_never_exceed_the_limit() -> None:
     # 100,000 frames/s for 200 ms are 20,000 frames between the ends: a limit of 1000 would lose most.
     schedule = [(index * 10 * MICROSECOND, numbered(index)) for index in range(20_000)]
-    delivered = carried(Impairment(delay=200 * MILLISECOND, rate=10**9), schedule)
+    delivered = deliveries_of(Impairment(delay=200 * MILLISECOND, rate=10**9), schedule)
     assert len(delivered) == len(schedule)
 
 
@@ -287,9 +287,9 @@ def test_the_short_form_for_rate_and_delay_equals_the_long_one(
     for index, (gap, size) in enumerate(frames):
         now += gap
         schedule.append((now, numbered(index, size)))
-    fast_path = carried(impairment, schedule)
-    assert carried(impairment, schedule, rules=RuleSet(standard_fields())) == fast_path
-    assert carried(Impairment(rate=rate, delay=delay, queue=4000, minimum_frame=1), schedule) == fast_path
+    fast_path = deliveries_of(impairment, schedule)
+    assert deliveries_of(impairment, schedule, rules=RuleSet(standard_fields())) == fast_path
+    assert deliveries_of(Impairment(rate=rate, delay=delay, queue=4000, minimum_frame=1), schedule) == fast_path
 
 
 @given(

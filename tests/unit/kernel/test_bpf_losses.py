@@ -56,37 +56,37 @@ FIELDS = protocols()
 READERS = FIELDS.flow_readers()
 
 
-def random_frame(chance: random.Random) -> bytes:
+def random_frame(rng: random.Random) -> bytes:
     """Return a frame of any kind, of a few flows, sometimes truncated or with a changed byte."""
     values = [1, 2, 3, 5, 80, 256, 5001]
-    payload = bytes(chance.choice([0, 0, 1, 3, 255]) for _ in range(chance.randrange(40)))
-    pair = ports(chance.choice(values), chance.choice(values)) + payload
-    macs = chance.choice([(A, B), (B, A), (A, C), (A, (1 << 48) - 1)])
-    offset = chance.choice([0, 0, 0, 0x4000, 0x2000, 0x2001, 0x1F00, 1])
-    options = bytes(chance.choice([0, 0, 4, 40]))
-    protocol = chance.choice([6, 17, 1, 58, 0, 255])
+    payload = bytes(rng.choice([0, 0, 1, 3, 255]) for _ in range(rng.randrange(40)))
+    pair = ports(rng.choice(values), rng.choice(values)) + payload
+    macs = rng.choice([(A, B), (B, A), (A, C), (A, (1 << 48) - 1)])
+    offset = rng.choice([0, 0, 0, 0x4000, 0x2000, 0x2001, 0x1F00, 1])
+    options = bytes(rng.choice([0, 0, 4, 40]))
+    protocol = rng.choice([6, 17, 1, 58, 0, 255])
     makers: Sequence[Callable[[], bytes]] = [
-        lambda: udp(chance.choice(values), chance.choice(values), payload, offset=offset, macs=macs),
-        lambda: tcp(chance.choice(values), chance.choice(values), data=payload, options=options, macs=macs),
+        lambda: udp(rng.choice(values), rng.choice(values), payload, offset=offset, macs=macs),
+        lambda: tcp(rng.choice(values), rng.choice(values), data=payload, options=options, macs=macs),
         lambda: ipv4(pair, protocol, options=options, offset=offset, macs=macs),
         lambda: ipv6(pair, protocol),
-        lambda: ipv6(b"\x06\0\0\0\0\0\0\0" + pair, chance.choice([0, 43, 44])),  # extension headers
-        lambda: ethernet(bytes([0x40 | chance.randrange(8)]) + udp(data=payload)[15:], ethertype=0x0800),
+        lambda: ipv6(b"\x06\0\0\0\0\0\0\0" + pair, rng.choice([0, 43, 44])),  # extension headers
+        lambda: ethernet(bytes([0x40 | rng.randrange(8)]) + udp(data=payload)[15:], ethertype=0x0800),
         arp,
         lambda: ethernet(payload, ethertype=PLAIN, source=macs[0], destination=macs[1]),
-        lambda: ethernet(bytes([chance.choice([3, 4]), chance.choice([0x10, 0x20])]) + payload, ethertype=KEYED),
-        lambda: ethernet(b"\x03\x1f\xab\xcd\0\0\x05" + bytes(chance.choice([3, 4, 20])), ethertype=KEYED),
-        lambda: ethernet(payload, ethertype=chance.choice([0, 46, 0x05FF, 0x0600, 0x9000, 0x0800, 0x86DD])),
-        lambda: ethernet(chance.randbytes(chance.randrange(60)), ethertype=chance.choice([0x0800, 0x86DD, KEYED])),
+        lambda: ethernet(bytes([rng.choice([3, 4]), rng.choice([0x10, 0x20])]) + payload, ethertype=KEYED),
+        lambda: ethernet(b"\x03\x1f\xab\xcd\0\0\x05" + bytes(rng.choice([3, 4, 20])), ethertype=KEYED),
+        lambda: ethernet(payload, ethertype=rng.choice([0, 46, 0x05FF, 0x0600, 0x9000, 0x0800, 0x86DD])),
+        lambda: ethernet(rng.randbytes(rng.randrange(60)), ethertype=rng.choice([0x0800, 0x86DD, KEYED])),
     ]
-    frame = chance.choice(makers)()
-    for _ in range(chance.choice([0, 0, 0, 0, 1, 2, 3])):
-        frame = tagged(frame, chance.choice([0, 1, 4095]), chance.randrange(8), chance.choice([0x8100, 0x88A8]))
-    if chance.random() < 0.1:
-        frame = frame[: chance.randrange(ETHERNET_HEADER, len(frame) + 1)]
-    if chance.random() < 0.1 and len(frame) > ETHERNET_HEADER:
-        position = chance.randrange(12, len(frame))
-        frame = frame[:position] + chance.randbytes(1) + frame[position + 1 :]
+    frame = rng.choice(makers)()
+    for _ in range(rng.choice([0, 0, 0, 0, 1, 2, 3])):
+        frame = tagged(frame, rng.choice([0, 1, 4095]), rng.randrange(8), rng.choice([0x8100, 0x88A8]))
+    if rng.random() < 0.1:
+        frame = frame[: rng.randrange(ETHERNET_HEADER, len(frame) + 1)]
+    if rng.random() < 0.1 and len(frame) > ETHERNET_HEADER:
+        position = rng.randrange(12, len(frame))
+        frame = frame[:position] + rng.randbytes(1) + frame[position + 1 :]
     return frame
 
 
@@ -125,14 +125,14 @@ def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FI
 def test_frames_with_a_source_route_have_the_models_fates() -> None:
     fields = standard_fields()
     fields.register("wormhole", KEYED, {"type": (0, 2), "channel": (2, 1)}, flow=["type", "channel"], routed=True)
-    chance = random.Random("source routes")
+    rng = random.Random("source routes")
     lengths = [0, 0, 1, 2, 5, MAX_HOPS - 1, MAX_HOPS, MAX_HOPS + 1]
     frames = []
     for _ in range(2_000):
-        route = bytes(chance.randrange(0x80, 0x100) for _ in range(chance.choice(lengths)))
-        rest = bytes([0, chance.choice([4, 5]), chance.randrange(3)])[: chance.choice([1, 2, 3, 3, 3])]
+        route = bytes(rng.randrange(0x80, 0x100) for _ in range(rng.choice(lengths)))
+        rest = bytes([0, rng.choice([4, 5]), rng.randrange(3)])[: rng.choice([1, 2, 3, 3, 3])]
         frame = ethernet(route + rest, ethertype=KEYED)
-        frames.append(tagged(frame, 5) if chance.random() < 0.1 else frame)
+        frames.append(tagged(frame, 5) if rng.random() < 0.1 else frame)
     compare(Impairment(loss=0.3), frames, fields)
 
 
@@ -143,12 +143,12 @@ def test_frames_of_protocols_that_share_an_ethertype_have_the_models_fates(commo
     fields.register("data", KEYED, {"channel": (2, 1)}, flow=["channel"], routed=True, begins=b"\0\4")
     fields.register("map", KEYED, {"kind": (2, 1)}, flow=[], routed=True, begins=b"\0\5")
     fields.register("all", KEYED, {"credit": (3, 1)}, flow=common, routed=True)
-    chance = random.Random("shared")
+    rng = random.Random("shared")
     frames = []
     for _ in range(2_000):
-        route = bytes(chance.randrange(0x80, 0x100) for _ in range(chance.choice([0, 1, 3])))
-        rest = bytes([0, chance.choice([4, 5, 6]), chance.randrange(3), chance.randrange(2)])
-        frames.append(ethernet(route + rest[: chance.choice([1, 2, 3, 4, 4, 4])], ethertype=KEYED))
+        route = bytes(rng.randrange(0x80, 0x100) for _ in range(rng.choice([0, 1, 3])))
+        rest = bytes([0, rng.choice([4, 5, 6]), rng.randrange(3), rng.randrange(2)])
+        frames.append(ethernet(route + rest[: rng.choice([1, 2, 3, 4, 4, 4])], ethertype=KEYED))
     compare(Impairment(loss=0.3), frames, fields)
     keys = {flow_of(frame, fields.flow_readers()).key for frame in frames}
     assert {(4, 0), (4, 2), (5,), ((1,) if common else ())} <= keys
@@ -157,8 +157,8 @@ def test_frames_of_protocols_that_share_an_ethertype_have_the_models_fates(commo
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("loss", [0.05, 0.5, 1.0])
 def test_thousands_of_frames_of_every_kind_have_the_models_fates(loss: float) -> None:
-    chance = random.Random(f"frames {loss}")
-    frames = [random_frame(chance) for _ in range(8_000)]
+    rng = random.Random(f"frames {loss}")
+    frames = [random_frame(rng) for _ in range(8_000)]
     compare(Impairment(loss=loss), frames)
     kinds = {(flow.ethertype, len(flow.key)) for flow in (flow_of(frame, READERS) for frame in frames)}
     # Every path of the program was taken: lengths, IP, each protocol, a third tag.
@@ -239,9 +239,9 @@ def test_the_longest_pattern_is_accepted() -> None:
 
 @pytest.mark.requires("bpf")
 def test_three_loss_models_together_have_the_models_causes() -> None:
-    chance = random.Random("together")
+    rng = random.Random("together")
     impairment = Impairment(loss=0.2, gemodel=(0.1, 0.3, 0.9, 0.05), loss_pattern="2, 5-6 every 8")
-    compare(impairment, [random_frame(chance) for _ in range(4_000)])
+    compare(impairment, [random_frame(rng) for _ in range(4_000)])
 
 
 @pytest.mark.requires("bpf")
@@ -333,6 +333,6 @@ def test_impairments_beyond_the_classifier_are_rejected_with_the_reason() -> Non
 def test_the_largest_flow_key_fits_the_programs_stack() -> None:
     fields = standard_fields()
     fields.register("many", PLAIN, {f"f{n}": (n, 8) for n in range(16)}, flow=[f"f{n}" for n in range(16)])
-    chance = random.Random("large")
-    frames = [ethernet(bytes(chance.choice([0, 1]) for _ in range(chance.randrange(30)))) for _ in range(500)]
+    rng = random.Random("large")
+    frames = [ethernet(bytes(rng.choice([0, 1]) for _ in range(rng.randrange(30)))) for _ in range(500)]
     compare(Impairment(loss=0.3), frames, fields)
