@@ -46,13 +46,13 @@ class Eager:
 
 
 @lazy_dataclass.dataclass(frozen=True, slots=True)
-class Longer(Lazy):
+class Derived(Lazy):
     number: int = 5
     last: tuple[int, ...] = ()
 
 
 @lazy_dataclass.dataclass(slots=True)
-class Changing:
+class Mutable:
     count: int = 0
     total: int = field(init=False)
 
@@ -64,7 +64,7 @@ BOTH = pytest.mark.parametrize("cls", [Lazy, Eager])
 
 
 @BOTH
-def test_values_are_given_by_position_or_name_and_others_are_the_defaults(cls: Any) -> None:
+def test_the_constructor_takes_positions_names_and_defaults(cls: Any) -> None:
     instance = cls(1, numbers=[2], flag=True)
     assert (instance.number, instance.text, instance.numbers, instance.note, instance.flag, instance.double) == (
         1,
@@ -90,7 +90,7 @@ def test_equality_and_repr_skip_fields_excluded_from_them(cls: Any) -> None:
 
 
 @BOTH
-def test_a_frozen_one_refuses_changes(cls: Any) -> None:
+def test_a_frozen_instance_rejects_changes(cls: Any) -> None:
     instance = cls(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         instance.number = 2
@@ -100,7 +100,7 @@ def test_a_frozen_one_refuses_changes(cls: Any) -> None:
 
 
 @BOTH
-def test_it_is_copied_pickled_replaced_and_matched(cls: Any) -> None:
+def test_instances_are_copied_pickled_replaced_and_matched(cls: Any) -> None:
     instance = cls(1, "b", [3])
     assert (
         instance
@@ -115,23 +115,23 @@ def test_it_is_copied_pickled_replaced_and_matched(cls: Any) -> None:
             assert text == "b"
 
 
-def test_a_derived_class_has_the_fields_of_its_base_first_and_defaults_of_its_own() -> None:
-    assert list(lazy_dataclass.fields_of(Longer)) == ["number", "text", "numbers", "note", "flag", "last"]
-    assert Longer(last=(1,)) == Longer(5, last=(1,))
-    assert dataclasses.replace(Longer(), number=3).number == 3
+def test_a_derived_class_has_the_fields_of_its_base_first_and_may_change_defaults() -> None:
+    assert list(lazy_dataclass.fields_of(Derived)) == ["number", "text", "numbers", "note", "flag", "last"]
+    assert Derived(last=(1,)) == Derived(5, last=(1,))
+    assert dataclasses.replace(Derived(), number=3).number == 3
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Longer().text = "b"  # type: ignore[misc]
+        Derived().text = "b"  # type: ignore[misc]
 
 
-def test_one_that_is_not_frozen_changes_and_has_no_hash() -> None:
-    instance = Changing(2)
+def test_an_unfrozen_instance_is_mutable_and_unhashable() -> None:
+    instance = Mutable(2)
     instance.count = 3
     assert (instance.count, instance.total) == (3, 4)
     with pytest.raises(TypeError, match="unhashable"):
         hash(instance)
 
 
-def test_threads_that_use_a_class_first_at_once_get_sound_instances() -> None:
+def test_threads_that_race_for_the_first_use_of_a_class_get_complete_instances() -> None:
     barrier = Barrier(8)
 
     @lazy_dataclass.dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def test_threads_that_use_a_class_first_at_once_get_sound_instances() -> None:
         assert list(pool.map(use_class, range(8))) == [([], 1)] * 8
 
 
-def test_a_class_with_a_method_that_would_be_generated_is_refused() -> None:
+def test_a_class_that_defines_a_generated_method_is_rejected() -> None:
     with pytest.raises(TypeError, match="Own defines __eq__"):
 
         @lazy_dataclass.dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def test_a_class_with_a_method_that_would_be_generated_is_refused() -> None:
                 return True
 
 
-def test_importing_a_class_compiles_nothing_and_its_first_instance_its_constructor_alone() -> None:
+def test_defining_a_class_compiles_nothing_and_using_it_compiles_once() -> None:
     program = """
 from __future__ import annotations
 import builtins, dataclasses

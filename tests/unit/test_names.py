@@ -14,34 +14,34 @@ from testbed import registry
 from testbed.spec.kinds import kinds
 
 ROOT = Path(testbed.__file__).parent
-OF_FABRICS = ("fabric", "spec")
-"""The rooms that may name fabrics."""
-OF_PROTOCOLS = ("runtime/sockets", "workloads/active_messages", "registry.py")
-"""Rooms that may name protocols: the kernel's own ones, the workloads of one interface, and the default."""
-GENERAL = {"ethernet"}
-"""Fabrics whose names are also those of a header of every frame: only comparisons with them are searched for."""
+ROOMS_OF_FABRICS = ("fabric", "spec")
+"""Rooms that may name fabrics."""
+ROOMS_OF_PROTOCOLS = ("runtime/sockets", "workloads/active_messages", "registry.py")
+"""Rooms that may name protocols: the kernel's TCP and UDP, the workloads of one interface, and the default."""
+ALSO_HEADERS = {"ethernet"}
+"""Fabrics named as a header of every frame: only comparisons with them are findings."""
 
-OF_ROUTES = {"via"}
-"""Protocols whose names are also iproute2's word for a route's gateway: only comparisons with them are searched for."""
+ALSO_IN_IPROUTE2 = {"via"}
+"""Protocols named as a keyword of iproute2: only comparisons with them are findings."""
 
 
 def sources(rooms: tuple[str, ...], names: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield place and text of the product's modules outside those rooms, of those where a name occurs at all."""
+    """Yield path and text of each module outside `rooms` in which one of `names` occurs."""
     for path in sorted(ROOT.rglob("*.py")):
         module_path = path.relative_to(ROOT).as_posix()
         if not any(module_path == package or module_path.startswith(f"{package}/") for package in rooms):
             text = path.read_text()
-            if words_of(text) & names:
+            if words_in(text) & names:
                 yield module_path, text
 
 
-def words_of(text: str) -> set[str]:
+def words_in(text: str) -> set[str]:
     """Return the words of an identifier or a sentence, in lower case."""
     return set(re.findall(r"[a-z]+\d*", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", text).lower()))
 
 
 def names_and_strings(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of every identifier and of every string, but for docstrings."""
+    """Yield line and text of each identifier and each string except docstrings."""
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -57,7 +57,7 @@ def names_and_strings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def conditions(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of every string that something is compared with, or looked for in, or matched against."""
+    """Yield line and text of each string in a comparison, a membership test or a match pattern."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Compare(left=left, comparators=others):
@@ -77,37 +77,37 @@ def conditions(source: str) -> Iterator[tuple[int, str]]:
 
 def test_no_code_outside_their_rooms_names_a_fabric() -> None:
     fabric_names = {*kinds(), "crossbar", "crossbars"}
-    modules = list(sources(OF_FABRICS, fabric_names))
+    modules = list(sources(ROOMS_OF_FABRICS, fabric_names))
     findings = [
         f"{module_path}:{line}: {text!r}"
         for module_path, source in modules
         for line, text in names_and_strings(source)
-        if words_of(text) & (fabric_names - GENERAL)
+        if words_in(text) & (fabric_names - ALSO_HEADERS)
     ]
     findings += [
         f"{module_path}:{line}: {text!r}"
         for module_path, source in modules
         for line, text in conditions(source)
-        if text in GENERAL
+        if text in ALSO_HEADERS
     ]
     assert not findings
 
 
 def test_no_code_outside_their_rooms_names_a_protocol() -> None:
     protocol_names = set(registry.offered(registry.PROTOCOLS)) | set(registry.offered(registry.FIELDS)) - set(kinds())
-    headers = {"tcp", "udp"}  # are headers, too
-    modules = list(sources(OF_PROTOCOLS, protocol_names - headers))
+    headers = {"tcp", "udp"}  # also names of headers
+    modules = list(sources(ROOMS_OF_PROTOCOLS, protocol_names - headers))
     findings = [
         f"{module_path}:{line}: {text!r}"
         for module_path, source in modules
         for line, text in names_and_strings(source)
-        if words_of(text) & (protocol_names - headers - OF_ROUTES)
+        if words_in(text) & (protocol_names - headers - ALSO_IN_IPROUTE2)
     ]
     findings += [
         f"{module_path}:{line}: {text!r}"
         for module_path, source in modules
         for line, text in conditions(source)
-        if text in OF_ROUTES
+        if text in ALSO_IN_IPROUTE2
     ]
     assert not findings
 
@@ -116,8 +116,8 @@ def test_no_code_outside_their_rooms_names_a_protocol() -> None:
     "source",
     ["if kind == 'myrinet': pass", "MyrinetWay()", "from testbed.fabric.myrinet import route", "x.crossbars()"],
 )
-def test_a_name_is_found_wherever_it_stands(source: str) -> None:
-    assert any(words_of(text) & {"myrinet", "crossbars"} for _, text in names_and_strings(source))
+def test_a_name_is_found_in_strings_identifiers_and_imports(source: str) -> None:
+    assert any(words_in(text) & {"myrinet", "crossbars"} for _, text in names_and_strings(source))
 
 
 def test_a_name_in_a_condition_is_found() -> None:

@@ -1,4 +1,4 @@
-"""Byte code exists before a benchmark measures, in any user's environment."""
+"""Byte code is compiled before a benchmark, in any environment."""
 
 import os
 import sys

@@ -30,13 +30,13 @@ def is_reached(times: dict[int, float]) -> bool | None:
         ({4: 10.0, 8: 15.0}, None),
     ],
 )
-def test_a_barriers_target_is_the_logarithm_of_the_number_of_ranks(
+def test_a_barrier_may_grow_with_the_logarithm_of_the_number_of_ranks(
     times: dict[int, float], expected: bool | None
 ) -> None:
     assert is_reached(times) is expected
 
 
-def test_a_table_names_the_calls_that_are_left_out_and_what_they_would_move() -> None:
+def test_a_table_lists_omitted_calls_with_the_data_they_would_move() -> None:
     sizes, volume = [int(size) for size in SIZES.split(",")], 512 << 20
     rows = [
         Row(SIMULATED, CONTENDER, call, 256, "s", (0.001,), {"size_bytes": size})

@@ -4,25 +4,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.emp import measurements as m
+from benchmarks.emp import measurements
 from benchmarks.emp.targets import targets
 from benchmarks.harness.rows import Row
 
 
-def trips(contender: str, *samples: float, measure: str = m.TRIP) -> Row:
-    return Row(m.BLOCKING, contender, measure, 2, "s", samples, {})
+def trips(contender: str, *samples: float, measure: str = measurements.TRIP) -> Row:
+    return Row(measurements.BLOCKING, contender, measure, 2, "s", samples, {})
 
 
 def measured_value(rows: Sequence[Row], name_part: str) -> float | None:
     return next(target.measured for target in targets(rows) if name_part in target.name)
 
 
-def test_every_target_of_blocking_round_trips_names_the_way_of_waiting() -> None:
+def test_each_target_of_blocking_round_trips_names_how_its_programs_wait() -> None:
     rows = [
-        trips(m.EMP, 40e-6),
-        trips(m.AT_ONCE, 120e-6),
-        trips(m.TCP, 80e-6),
-        trips(m.TCP_POLLING_FIRST, 10e-6),
+        trips(measurements.EMP, 40e-6),
+        trips(measurements.AT_ONCE, 120e-6),
+        trips(measurements.TCP, 80e-6),
+        trips(measurements.TCP_POLLING_FIRST, 10e-6),
     ]
     assert measured_value(rows, "which sleeps at once") == pytest.approx(0.5)
     assert measured_value(rows, "both sleep at once") == pytest.approx(1.5)
@@ -31,14 +31,17 @@ def test_every_target_of_blocking_round_trips_names_the_way_of_waiting() -> None
 
 def test_ratios_are_by_round_and_the_upper_end_reflects_their_scatter() -> None:
     ours, theirs = (10e-6, 40e-6, 10e-6, 40e-6), (10e-6, 20e-6, 10e-6, 20e-6)
-    rows = [trips(name, *ours) for name in (m.EMP, m.AT_ONCE)] + [
-        trips(name, *theirs) for name in (m.TCP, m.TCP_POLLING_FIRST)
+    rows = [trips(name, *ours) for name in (measurements.EMP, measurements.AT_ONCE)] + [
+        trips(name, *theirs) for name in (measurements.TCP, measurements.TCP_POLLING_FIRST)
     ]
     assert measured_value(rows, "which sleeps at once") == pytest.approx(2.0)
 
 
-def test_polling_is_compared_with_the_cpu_time_that_it_saves() -> None:
-    rows = [trips(m.EMP, 90e-6, measure=m.CPU), trips(m.AT_ONCE, 60e-6, measure=m.CPU)]
+def test_the_cpu_time_of_polling_is_compared_with_that_of_sleeping() -> None:
+    rows = [
+        trips(measurements.EMP, 90e-6, measure=measurements.CPU),
+        trips(measurements.AT_ONCE, 60e-6, measure=measurements.CPU),
+    ]
     assert measured_value(rows, "CPU time") == pytest.approx(1.5)
 
 

@@ -18,22 +18,22 @@ def samples_of(value: "dict[int, float] | list[float]") -> list[Sample]:
     return [(float(second), value[second]) for second in range(SECONDS)]
 
 
-def noisy(seed: int, slope: float, noise: float) -> list[Sample]:
+def noisy_samples(seed: int, slope: float, noise: float) -> list[Sample]:
     rng = random.Random(seed)
     return samples_of([30 * MEBIBYTE + slope * second + rng.gauss(0, noise) for second in range(SECONDS)])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_leak_is_detected_in_varying_memory(seed: int) -> None:
-    result = growth(noisy(seed, slope=20_000, noise=30_000))
+    result = growth(noisy_samples(seed, slope=20_000, noise=30_000))
     assert result.samples == SECONDS / 2
     assert 0 < result.least < 20_000 * result.seconds < result.most
     assert result.gained == pytest.approx(20_000 * result.seconds, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_fluctuation_is_not_a_leak(seed: int) -> None:
-    result = growth(noisy(seed, slope=0, noise=100_000))
+def test_noise_is_not_a_leak(seed: int) -> None:
+    result = growth(noisy_samples(seed, slope=0, noise=100_000))
     assert result.least < 0 < result.most
 
 
@@ -42,7 +42,7 @@ def test_a_leak_in_steps_of_the_allocator_is_detected() -> None:
     assert result.least > 4 * MEBIBYTE
 
 
-def test_a_single_step_is_no_leak() -> None:
+def test_a_single_step_is_not_a_leak() -> None:
     result = growth(samples_of([(100 * MEBIBYTE if second > 45 else 0) for second in range(SECONDS)]))
     assert result.least <= 0
 
@@ -53,9 +53,9 @@ def test_growth_during_warm_up_is_ignored() -> None:
 
 
 def test_an_outlier_neither_hides_a_leak_nor_is_one() -> None:
-    leaking = [20_000.0 * second for second in range(SECONDS)]
-    leaking[50] = 0
-    assert growth(samples_of(leaking)).least > 0
+    leak = [20_000.0 * second for second in range(SECONDS)]
+    leak[50] = 0
+    assert growth(samples_of(leak)).least > 0
     flat = [0.0] * SECONDS
     flat[50] = 1e9
     assert growth(samples_of(flat)).least == 0

@@ -44,7 +44,7 @@ def test_the_limit_of_unimpaired_round_trips_is_five_per_cent_longer(ours: float
 
 
 @pytest.mark.parametrize(("cost", "expected"), [(1.49, True), (1.5, False)])
-def test_the_limit_of_a_frames_cost_with_many_links_is_one_and_a_half_times(cost: float, expected: bool) -> None:
+def test_the_cost_of_a_frame_with_many_links_is_at_most_one_and_a_half_times(cost: float, expected: bool) -> None:
     measure = relay.LINKS.format(load=relay.LOADS[0])
     rows = [row("links", "2 links", measure, 1.0), row("links", "200 links", measure, cost)]
     assert is_reached(rows, f"{relay.LOADS[0]:,}/s") is expected
@@ -62,7 +62,7 @@ def test_unmeasured_targets_are_neither_reached_nor_missed() -> None:
 
 
 def trial_of_relay(capacity: float, rate: float, lost: int = 0) -> Trial:
-    """Return a trial of one second at `rate` with a relay that forwards `capacity` frames/s."""
+    """Return a trial of one second at `rate` with a relay of a capacity, frames/s."""
     return Trial(sent=int(rate), rate=rate, seconds=1.0, offered=int(rate), lost=lost, cpu=rate / capacity)
 
 

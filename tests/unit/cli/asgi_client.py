@@ -1,4 +1,4 @@
-"""Requests and WebSockets of an ASGI application, without a server (ASGI 3.0)."""
+"""Client for an ASGI 3.0 application without a server: requests and WebSockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from starlette.types import ASGIApp, Message
 
-TIMEOUT = 5.0  # s for an answer
+TIMEOUT = 5.0  # s for a response
 
 _Headers = list[tuple[bytes, bytes]]
 
@@ -53,7 +53,7 @@ async def request(app: ASGIApp, path: str, headers: Mapping[str, str], method: s
 
 
 class Socket:
-    """The page's end of a WebSocket. parts: the latest received value of each part."""
+    """Client end of a WebSocket. parts: latest received value of each part."""
 
     def __init__(self) -> None:
         self.orders: asyncio.Queue[Message] = asyncio.Queue()
@@ -68,10 +68,10 @@ class Socket:
         async with asyncio.timeout(TIMEOUT):
             message = await self.messages.get()
         if "text" in message:
-            message["text"].encode()  # as a server does
+            message["text"].encode()  # a server encodes it, too
         return message
 
-    async def fresh(self) -> dict[str, Any]:
+    async def next_parts(self) -> dict[str, Any]:
         """Return the parts of the next message."""
         document: dict[str, Any] = json.loads((await self.message())["text"])
         self.parts |= document
@@ -79,14 +79,14 @@ class Socket:
 
     async def until(self, name: str) -> Self:
         """Wait for a message that has a part."""
-        while name not in await self.fresh():
+        while name not in await self.next_parts():
             pass
         return self
 
 
 @asynccontextmanager
 async def connected(app: ASGIApp, path: str, headers: Mapping[str, str]) -> AsyncIterator[Socket]:
-    """Context manager for a WebSocket; it is closed by the page at the end of the block."""
+    """Open a WebSocket, which the client closes at the end of the block."""
     socket = Socket()
     socket.orders.put_nowait({"type": "websocket.connect"})
     serving = asyncio.ensure_future(app(_scope("websocket", path, headers), socket.orders.get, socket.messages.put))

@@ -6,12 +6,12 @@ from testbed.observe.format.event_format import FormattedEvent
 from testbed.observe.live.snapshot import Direction, Fault, Link, Nic, Node, Program, Snapshot, Switch
 
 SECOND = 10**9
-NOON = 1_795_262_400 * SECOND  # some day of November 2026
+NOON = 1_795_262_400 * SECOND  # in November 2026
 
 
 def two_nodes() -> Snapshot:
-    """Two nodes at a switch; the link of the second loses frames."""
-    sound_direction = Direction(frames=1_200, bytes=1_640_000, rate=98.4, bits=1_180_000.0)
+    """Return a snapshot of two nodes at a switch, of which the second has a lossy link."""
+    unimpaired = Direction(frames=1_200, bytes=1_640_000, rate=98.4, bits=1_180_000.0)
     impaired_direction = Direction(
         frames=9_000,
         bytes=13_500_000,
@@ -24,21 +24,21 @@ def two_nodes() -> Snapshot:
         injected="loss 5%",
     )
     links = (
-        Link("n1:eth0--s1:1", "n1:eth0", "s1:1", "up", "direct", sound_direction, sound_direction),
-        Link("n2:eth0--s1:2", "n2:eth0", "s1:2", "up", "relay", impaired_direction, sound_direction),
+        Link("n1:eth0--s1:1", "n1:eth0", "s1:1", "up", "direct", unimpaired, unimpaired),
+        Link("n2:eth0--s1:2", "n2:eth0", "s1:2", "up", "relay", impaired_direction, unimpaired),
     )
     nodes = (
         Node(
             "n1",
             "up",
-            (Nic("eth0", "02:00:00:00:00:01", ("10.0.0.1/16",), links[0].name, sound_direction, sound_direction),),
+            (Nic("eth0", "02:00:00:00:00:01", ("10.0.0.1/16",), links[0].name, unimpaired, unimpaired),),
             (Program(4711, "iperf3", 0.42, 5_300_000), Program(4712, "sh", 0.0, 900_000)),
             ("client",),
         ),
         Node(
             "n2",
             "up",
-            (Nic("eth0", "02:00:00:00:00:02", ("10.0.0.2/16",), links[1].name, impaired_direction, sound_direction),),
+            (Nic("eth0", "02:00:00:00:00:02", ("10.0.0.2/16",), links[1].name, impaired_direction, unimpaired),),
         ),
     )
     return Snapshot(

@@ -1,4 +1,4 @@
-"""Output whose reader ends early, as in ``testbed topologies | head -1``."""
+"""Output to a closed pipe, as in ``testbed topologies | head -1``."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import pytest
 
 
 @pytest.mark.parametrize("arguments", ["topologies", "topologies --help", "--help", "unknown"])
-def test_the_command_exits_as_a_program_that_sigpipe_ends(arguments: str) -> None:
-    """click prints the help of the whole command, that of a sub-command and an error in three different places."""
+def test_the_command_exits_as_if_killed_by_sigpipe(arguments: str) -> None:
+    """click prints help of the command, help of a subcommand and errors in different places."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-c", "from testbed.cli.entry import main; main()", *arguments.split()]
-    ended = subprocess.run(command, stdout=writer, stderr=writer, check=False)
+    completed = subprocess.run(command, stdout=writer, stderr=writer, check=False)
     os.close(writer)
-    assert ended.returncode == 128 + signal.SIGPIPE
+    assert completed.returncode == 128 + signal.SIGPIPE
 
 
-def test_a_table_leaves_a_closed_pipe_to_the_command() -> None:
-    """Rich by itself exits with 1."""
+def test_printing_a_table_raises_broken_pipe_error() -> None:
+    """Rich would exit with 1."""
     reader, writer = os.pipe()
     os.close(reader)
     program = "import os\nfrom testbed.cli.table_layout import print_table\n"
     program += "try:\n    print_table(['a'], [['b']])\nexcept BrokenPipeError:\n    os._exit(7)"
-    ended = subprocess.run([sys.executable, "-c", program], stdout=writer, check=False)
+    completed = subprocess.run([sys.executable, "-c", program], stdout=writer, check=False)
     os.close(writer)
-    assert ended.returncode == 7
+    assert completed.returncode == 7

@@ -16,12 +16,12 @@ from testbed.cli.main import testbed as command
 from testbed.cluster.records import state
 
 
-def collector() -> tuple[bool, tuple[int, int, int], bool]:
+def collector_state() -> tuple[bool, tuple[int, int, int], bool]:
     return gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > MAX_FROZEN_AT_START
 
 
 @pytest.fixture(autouse=True)
-def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _clusters_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "default_root", lambda: tmp_path / "clusters")
 
 
@@ -42,24 +42,24 @@ def test_a_command_leaves_the_collector_as_it_was(
     arguments: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    before = collector()
+    before = collector_state()
     CliRunner().invoke(command, list(arguments))
-    assert collector() == before
+    assert collector_state() == before
 
 
 def test_a_report_leaves_the_collector_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     run = ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=10", "--output", "run"]
-    before = collector()
+    before = collector_state()
     assert CliRunner().invoke(command, run).exit_code == 0
     result = CliRunner().invoke(command, ["report", "run"])
     assert result.exit_code == 0, result.output
-    assert collector() == before
+    assert collector_state() == before
 
 
-def test_objects_that_python_itself_has_frozen_do_not_keep_the_others_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.12 starts with 375 frozen objects; all that was frozen later stayed so."""
+def test_imports_are_unfrozen_although_python_starts_with_frozen_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 starts with 375 frozen objects."""
     calls: list[str] = []
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
@@ -83,7 +83,7 @@ def test_a_disabled_or_frozen_collector_stays_so() -> None:
 
 
 def test_a_command_in_its_own_process_leaves_the_collector_off() -> None:
-    """A last collection would delay the exit of a command with its own process."""
+    """A last collection would delay the exit of the command."""
     program = (
         "import gc, sys; from testbed.cli.main import main\n"
         "try: main()\n"

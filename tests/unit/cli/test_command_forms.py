@@ -1,4 +1,4 @@
-"""Forms of commands in the view in a browser: they have the commands' options, and accept nothing else."""
+"""Forms of commands in the web view: fields for the options of each command, and no others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_form_has_a_field_for_each_option_that_the_command_declares() -> None:
 
 
 @pytest.mark.parametrize(("offer", "name"), OFFERED)
-def test_no_option_of_a_command_is_missing_but_the_clusters_name_and_json(offer: Offer, name: str) -> None:
+def test_a_form_has_all_options_except_the_name_of_the_cluster_and_json(offer: Offer, name: str) -> None:
     command = offer.commands[name]
     fields = {field["name"] for field in form_of(command)["parameters"]}
     assert fields == {parameter.name for parameter in command.params} - {"name", "as_json", "file", "cluster"}
@@ -56,9 +56,8 @@ def test_no_option_of_a_command_is_missing_but_the_clusters_name_and_json(offer:
 def test_a_filled_form_is_converted_to_command_line_arguments() -> None:
     values = {
         "target": "n1", "others": "a 'b c'", "hard": "5%", "times": "3", "way": "down", "again": True,
-        "rules": ["drop udp", "", "delay 1ms tcp"], "empty": "",
+        "rules": ["drop udp", "", "delay 1ms tcp"],
     }  # fmt: skip
-    del values["empty"]
     parsed_values = parse_arguments(shake, words_of(shake, values))
     assert parsed_values == {
         "target": "n1", "others": ("a", "b c"), "hard": "5%", "times": 3, "way": "down", "again": True,
@@ -66,7 +65,7 @@ def test_a_filled_form_is_converted_to_command_line_arguments() -> None:
     }  # fmt: skip
 
 
-def test_empty_fields_are_left_out() -> None:
+def test_empty_fields_are_omitted() -> None:
     assert words_of(shake, {"target": "", "hard": "", "again": False, "rules": []}) == []
 
 
@@ -103,14 +102,20 @@ def test_commands_without_a_form_are_rejected(name: str) -> None:
         ON_MACHINES.arguments(name, "star-4", {})
 
 
-def test_the_cluster_is_the_one_that_is_shown() -> None:
+def test_a_command_applies_to_the_cluster_of_the_view() -> None:
     values = {"target": "n1", "loss": "5%", "rules": ["drop udp and nth(3)"]}
-    typed = ["--loss=5%", "--rule=drop udp and nth(3)", "--", "n1"]
-    assert HERE.arguments("inject", "star-4", values) == ["inject", "--name", "star-4", *typed]
-    assert ON_MACHINES.arguments("inject", "star-4", values) == ["machines", "inject", "lab.toml", "star-4", *typed]
+    form_arguments = ["--loss=5%", "--rule=drop udp and nth(3)", "--", "n1"]
+    assert HERE.arguments("inject", "star-4", values) == ["inject", "--name", "star-4", *form_arguments]
+    assert ON_MACHINES.arguments("inject", "star-4", values) == [
+        "machines",
+        "inject",
+        "lab.toml",
+        "star-4",
+        *form_arguments,
+    ]
 
 
-def test_a_form_shows_how_the_command_line_begins() -> None:
+def test_a_form_shows_the_begin_of_the_command_line() -> None:
     assert [offer.forms()["heal"]["words"] for offer in (HERE, ON_MACHINES)] == [  # type: ignore[index, call-overload]
         "testbed heal", "testbed machines heal lab.toml star-4",
     ]  # fmt: skip

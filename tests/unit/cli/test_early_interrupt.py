@@ -25,7 +25,7 @@ sys.meta_path.insert(0, Finder())
 from testbed.cli.entry import main
 main()
 """
-IN_CALLBACK = "weakref.finalize(Finder(), signal.raise_signal, signal.SIGINT); time.sleep(30)"
+IN_FINALIZER = "weakref.finalize(Finder(), signal.raise_signal, signal.SIGINT); time.sleep(30)"
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ IN_CALLBACK = "weakref.finalize(Finder(), signal.raise_signal, signal.SIGINT); t
     [
         ("click", "signal.raise_signal(signal.SIGINT)"),
         ("testbed.errors", "signal.raise_signal(signal.SIGINT)"),
-        ("click", IN_CALLBACK),
+        ("click", IN_FINALIZER),
     ],
-    ids=["before click", "before testbed.errors", "in a callback whose exceptions Python drops"],
+    ids=["before click", "before testbed.errors", "in a finalizer"],
 )
 def test_an_immediate_interrupt_prints_one_line_and_no_traceback(tmp_path: Path, module: str, action: str) -> None:
-    """The process interrupts itself when it imports this module, a moment that no timer would hit reliably."""
+    """The process interrupts itself at the import of a module, a moment that no timer would hit reliably."""
     script = tmp_path / "interrupted.py"
     script.write_text(SCRIPT.format(module=module, action=action))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

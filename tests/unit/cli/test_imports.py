@@ -1,4 +1,4 @@
-"""Commands start quickly, as each imports only what it needs."""
+"""Start-up of commands: each imports only the modules that it needs."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ IMPAIRMENTS = (
     "testbed.kernel.netem",
     "testbed.kernel.loss_classifier",
 )
-NETLINK = "pyroute2.netlink"  # the package itself is there without its modules, see `deferred_init`
+NETLINK = "pyroute2.netlink"  # the package is imported without its modules, see `deferred_init`
 TRAFFIC_CONTROL = "pyroute2.netlink.rtnl.tcmsg"
-FAILURES = ("traceback", "difflib")
+ERROR_MODULES = ("traceback", "difflib")
 OPENSSL = "hashlib"
 
 
 def output(arguments: Sequence[str], root: Path) -> str:
-    """Return a command's output, the number of classes made by `dataclasses`, and the modules imported by its end."""
+    """Return the output of a command, followed by its number of eager dataclasses and its imported modules."""
     command = [sys.executable, "-c", PROGRAM, str(root), *arguments]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "modules:" in completed.stdout, completed.stderr
@@ -54,7 +54,7 @@ def output(arguments: Sequence[str], root: Path) -> str:
 
 
 def imported_modules(arguments: Sequence[str], root: Path) -> set[str]:
-    """The modules that a command has imported by its end."""
+    """Return the modules that a command has imported."""
     return set(output(arguments, root).partition("modules:\n")[2].split("\n"))
 
 
@@ -63,7 +63,7 @@ def imported_modules(arguments: Sequence[str], root: Path) -> set[str]:
     ("arguments", "unneeded"),
     [
         (["--help"], ["rich", NETLINK, *DESCRIPTIONS, *PROTOCOLS]),
-        (["status"], ["rich", NETLINK, "pickle", OPENSSL, *DESCRIPTIONS, *PROTOCOLS, *IMPAIRMENTS, *FAILURES]),
+        (["status"], ["rich", NETLINK, "pickle", OPENSSL, *DESCRIPTIONS, *PROTOCOLS, *IMPAIRMENTS, *ERROR_MODULES]),
         (
             ["exec", "n1", "--", "true"],
             [
@@ -76,7 +76,7 @@ def imported_modules(arguments: Sequence[str], root: Path) -> set[str]:
                 *DESCRIPTIONS,
                 *PROTOCOLS,
                 *IMPAIRMENTS,
-                *FAILURES,
+                *ERROR_MODULES,
             ],
         ),
         (["up", "star-3", "--dry-run"], ["rich", "difflib", TRAFFIC_CONTROL, *PROTOCOLS, *IMPAIRMENTS]),
@@ -88,7 +88,7 @@ def test_a_command_does_not_import(arguments: Sequence[str], unneeded: Sequence[
     assert sorted(imported_modules(arguments, tmp_path) & set(unneeded)) == []
 
 
-PROFILED = """
+PROFILED_PROGRAM = """
 import sys
 from testbed.cli.consoles import echo, to_json
 document = [{"name": f"n{number}", "note": "frames \\u2014 10\\u00b5s", "numbers": [number]} for number in range(1000)]
@@ -105,7 +105,7 @@ assert calls < 10, calls
 
 def test_a_long_document_without_control_characters_is_checked_quickly() -> None:
     completed = subprocess.run(
-        [sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROFILED_PROGRAM], capture_output=True, text=True, timeout=60, check=False
     )
     assert (completed.returncode, completed.stderr) == (0, "")
 
@@ -113,7 +113,7 @@ def test_a_long_document_without_control_characters_is_checked_quickly() -> None
 @pytest.mark.parametrize(
     "arguments", [["status"], ["exec", "n1", "--", "true"], ["down", "no-such"], ["up", "star-3", "--dry-run"]]
 )
-def test_a_command_makes_lazy_dataclasses(arguments: Sequence[str], tmp_path: Path) -> None:
-    """`dataclasses` takes ten times as long."""
+def test_a_command_creates_no_eager_dataclasses(arguments: Sequence[str], tmp_path: Path) -> None:
+    """`dataclasses.dataclass` takes ten times as long as the lazy one."""
     dataclasses_made = output(arguments, tmp_path).rpartition("dataclasses: ")[2].partition("\n")[0]
     assert int(dataclasses_made) == 0

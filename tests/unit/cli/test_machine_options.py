@@ -21,7 +21,7 @@ def test_nodes_and_switches_are_pinned_and_excluded() -> None:
     assert constraints.exclusions == {"n1": {"lab1"}, "n2": {"lab1", "lab2"}, "n3": {"lab1"}}
 
 
-def test_an_impossible_request_is_rejected() -> None:
+def test_invalid_pins_and_exclusions_are_rejected() -> None:
     with pytest.raises(NotFoundError, match="the file has no machine 'lab' — did you mean 'lab"):
         constraints_of(LAYOUT, MACHINES, ["n1=lab"], [])
     with pytest.raises(NotFoundError, match="has no node 'n9'"):

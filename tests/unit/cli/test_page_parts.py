@@ -1,4 +1,4 @@
-"""Parts of the view in a browser, made of snapshots."""
+"""Parts of the web view for given snapshots."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_node_shows_its_processor_time_programs_and_drops() -> None:
     assert (second["programs"], second["dropping"]) == (0, True)
 
 
-def test_tables_are_the_panels_of_the_terminal() -> None:
+def test_tables_are_those_of_the_terminal() -> None:
     for panel in PANELS:
         table = parts(two_nodes(), panel=panel.name)["panel"]
         assert [column["title"] for column in table["columns"]] == [column.title for column in panel.columns]
@@ -121,7 +121,7 @@ def test_a_removed_element_has_no_details() -> None:
         assert parts(two_nodes(), kind=kind, name="n9")["details"] is None
 
 
-def test_without_a_cluster_the_reason_is_the_only_part() -> None:
+def test_without_a_cluster_the_only_part_is_the_reason() -> None:
     assert parts(Absent("pair has been taken down")) == {"absent": "pair has been taken down"}
 
 

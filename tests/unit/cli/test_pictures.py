@@ -1,4 +1,4 @@
-"""The documentation's picture of `testbed top` agrees with the program: both show the snapshot in its directory."""
+"""Picture of `testbed top` in the documentation, which is drawn from a snapshot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
 
 
-def test_the_picture_matches_the_present_screen() -> None:
+def test_the_picture_is_up_to_date() -> None:
     completed = check(PICTURES / "top.py")
     assert completed.returncode == 0, completed.stderr
 

@@ -1,4 +1,4 @@
-"""Tables of a run's rows."""
+"""Tables of the rows of a run."""
 
 from __future__ import annotations
 

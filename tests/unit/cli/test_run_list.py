@@ -1,4 +1,4 @@
-"""Runs in the view in a browser: each with its progress until it has ended, however it ends."""
+"""List of runs in the web view: progress, result and report of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sample_document(runs: RunList) -> list[dict[str, Any]]:
     return document
 
 
-def ended_process() -> str:
+def identity_of_ended_process() -> str:
     """Return the identity of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         return str(identity(process.pid))
@@ -39,7 +39,7 @@ def test_a_run_in_progress_shows_its_repetition_its_rows_and_then_its_result(tmp
     assert run["progress"].startswith("repetition 3 of 4, 4 rows, ")
     assert run["share"] == 0.5
     with (folder / "rows.jsonl").open("a") as file:
-        file.write('{"node": "n1"}\n{"half of a')
+        file.write('{"node": "n1"}\n{"incomplete')
     assert ", 5 rows, " in sample_document(runs)[0]["progress"]
     (folder / "result.json").write_text(json.dumps({"format": 1, "status": "done", "verdict": verdict("degraded")}))
     (run,) = sample_document(runs)
@@ -47,7 +47,7 @@ def test_a_run_in_progress_shows_its_repetition_its_rows_and_then_its_result(tmp
     runs.close()
 
 
-def test_the_runs_of_a_series_are_listed_one_by_one_and_have_reports_of_their_own(tmp_path: Path) -> None:
+def test_the_runs_of_a_series_are_listed_separately_with_separate_reports(tmp_path: Path) -> None:
     for series in ("first", "second"):
         for member in ("emp-sim", "tcp-live"):
             write_run(tmp_path / "runs" / series / member, ping_pong_rows(), protocol=member)
@@ -73,7 +73,8 @@ def test_a_single_repetition_has_no_share_of_progress(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("process", "status"), [(ended_process, "killed"), (lambda: "x:1:2:3", "unfinished"), (lambda: "", "unfinished")]
+    ("process", "status"),
+    [(identity_of_ended_process, "killed"), (lambda: "x:1:2:3", "unfinished"), (lambda: "", "unfinished")],
 )
 def test_a_run_without_a_result_whose_process_has_ended_was_killed(tmp_path: Path, process: Any, status: str) -> None:
     write_run(tmp_path / "a", result={}, process=process())
@@ -133,9 +134,9 @@ def test_an_event_with_an_invalid_number_is_no_repetition(tmp_path: Path) -> Non
 
 def test_a_report_is_rendered_again_only_after_a_change_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
-    folder = write_run(tmp_path / "-run", ping_pong_rows())  # a name like an option's
+    folder = write_run(tmp_path / "-run", ping_pong_rows())  # named like an option
 
-    async def page_sizes() -> list[int]:
+    async def modification_times() -> list[int]:
         pages = ReportPages(tmp_path / "pages")
         times = []
         for change in (False, False, True):
@@ -146,7 +147,7 @@ def test_a_report_is_rendered_again_only_after_a_change_of_the_run(tmp_path: Pat
             times.append(page.stat().st_mtime_ns)
         return times
 
-    first, second, third = asyncio.run(page_sizes())
+    first, second, third = asyncio.run(modification_times())
     assert first == second < third
 
 

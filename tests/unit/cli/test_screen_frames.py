@@ -25,7 +25,7 @@ def console(width: int, height: int, *, color: bool = True, encoding: str = "utf
 
 
 def screen_lines(snapshot: Snapshot | Absent, view: View | None = None, width: int = 80, height: int = 24) -> list[str]:
-    """The lines of the screen, without colours."""
+    """Return the lines of the screen without colours."""
     with io.StringIO() as file:
         console = Console(width=width, height=height, file=file)
         console.print(frame(snapshot, view or View(), width, height), end="")
@@ -90,7 +90,7 @@ def test_faults_and_events_have_panels() -> None:
     assert "loss 5% on n2 (n2-s1)" in row(faults, "     3")
     assert "7 s" in row(faults, "     3")
     events = screen_lines(two_nodes(), View(panel=4))
-    assert "relay behind" in events[4]  # the newest first
+    assert "relay behind" in events[4]  # newest first
     assert "inject" in events[5]
 
 
@@ -112,7 +112,7 @@ def test_the_message_without_a_cluster_is_shown() -> None:
     )
 
 
-def test_the_selected_row_is_visible_among_any_number() -> None:
+def test_the_selected_row_is_visible_among_many_rows() -> None:
     for name in ("n1", "n50", "n100"):
         lines = screen_lines(star(100), View(keys=(name, "", "", "", "")))
         assert [line for line in lines if line.startswith(f"▸{name} ")]
@@ -127,7 +127,7 @@ def test_sorting_puts_the_highest_first() -> None:
 
 
 def test_colours_mark_faults_and_losses_and_are_absent_without_them() -> None:
-    """31 is red: frames are being lost. 33 is yellow: something is injected."""
+    """31 is red, for losses."""
     view = View(panel=1)
     assert "\x1b[31mn2:eth0 → s1:2" in screen_codes(two_nodes(), view)
     plain = screen_codes(two_nodes(), view, color=False)
@@ -138,7 +138,7 @@ def test_colours_mark_faults_and_losses_and_are_absent_without_them() -> None:
 
 def test_an_ascii_terminal_gets_only_ascii() -> None:
     screen = console(80, 24, encoding="ascii")
-    screen.print(frame(two_nodes(), View(panel=1), 80, 24), end="")  # else it could not be encoded
+    screen.print(frame(two_nodes(), View(panel=1), 80, 24), end="")  # other characters would raise an encoding error
     assert isinstance(screen.file, io.TextIOWrapper)
 
 
@@ -156,7 +156,7 @@ def test_a_prompt_is_in_the_last_line_with_its_end_visible() -> None:
     assert last.rstrip().endswith("345")
 
 
-def test_messages_stay_in_their_line() -> None:
+def test_a_long_message_is_truncated_to_its_line() -> None:
     lines = screen_lines(two_nodes(), View(message="x" * 300, failed=True))
     assert len(lines) == 24
     assert lines[-1].rstrip().endswith("…")

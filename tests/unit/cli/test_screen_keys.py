@@ -1,4 +1,4 @@
-"""Terminal input to keys, and keys to views and actions."""
+"""Keys of `testbed top`: decoding of terminal input, and their effect on view and cluster."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from testbed.observe.live.snapshot import Absent, Snapshot
 from tests.unit.cli.snapshots import star, two_nodes
 
 
-def after(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None) -> tuple[View, list[Action]]:
-    """Press these keys in turn; return the view and the requested actions."""
+def press_keys(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None) -> tuple[View, list[Action]]:
+    """Press keys in turn; return the view and the requested actions."""
     actions = []
     for key in keys:
         view, action = press(view, key, snapshot or two_nodes())
@@ -23,7 +23,7 @@ def after(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None
     return view, actions
 
 
-# Bytes
+# Decoding
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ def after(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None
         (b"\x1b[5~\x1b[6~\x1b[Z\t", ["page-up", "page-down", "shift-tab", "tab"]),
         (b"\x03\x7f\r", ["ctrl-c", "backspace", "enter"]),
         ("ä→".encode(), ["ä", "→"]),
-        (b"\x1b[1;5A\x1b[200~x", ["x"]),  # what has no name does nothing
+        (b"\x1b[1;5A\x1b[200~x", ["x"]),  # unknown sequences are ignored
         (b"\x00\x0bq", ["q"]),
     ],
 )
-def test_keys_have_names(data: bytes, keys: list[str]) -> None:
+def test_input_is_decoded_to_keys(data: bytes, keys: list[str]) -> None:
     assert Keys().feed(data) == keys
 
 
@@ -68,111 +68,111 @@ def test_unknown_input_is_ignored(data: bytes) -> None:
     assert not keys.waits
 
 
-# Moving about
+# Navigation
 
 
 def test_arrows_and_letters_move_the_selection_and_stop_at_the_ends() -> None:
     snapshot = star(30)
-    assert after(View(), ["down", "j", "j", "k"], snapshot)[0].keys[0] == "n3"
-    assert after(View(), ["up", "k"], snapshot)[0].keys[0] == "n1"
-    assert after(View(), ["G", "down"], snapshot)[0].keys[0] == "n30"
-    assert after(View(), ["page-down", "page-down", "page-up"], snapshot)[0].keys[0] == "n11"
+    assert press_keys(View(), ["down", "j", "j", "k"], snapshot)[0].keys[0] == "n3"
+    assert press_keys(View(), ["up", "k"], snapshot)[0].keys[0] == "n1"
+    assert press_keys(View(), ["G", "down"], snapshot)[0].keys[0] == "n30"
+    assert press_keys(View(), ["page-down", "page-down", "page-up"], snapshot)[0].keys[0] == "n11"
 
 
 def test_the_selection_stays_with_its_row_when_the_order_changes() -> None:
-    view, _ = after(View(), ["j", "s"], star(9))
+    view, _ = press_keys(View(), ["j", "s"], star(9))
     assert view.keys[0] == "n2"
     assert view.sort == 1
 
 
 def test_each_panel_has_its_selection_and_sort_order() -> None:
-    view, _ = after(View(), ["j", "s", "tab", "j", "j", "shift-tab"])
+    view, _ = press_keys(View(), ["j", "s", "tab", "j", "j", "shift-tab"])
     assert (view.panel, view.keys[0], view.keys[1]) == (0, "n2", "n2:eth0--s1:2 forward")
     assert view.sorts == (1, 0, 0, 0, 0)
 
 
 def test_the_sort_order_cycles() -> None:
-    assert after(View(), ["s"] * 5)[0].sort == 0
+    assert press_keys(View(), ["s"] * 5)[0].sort == 0
 
 
 def test_any_key_only_closes_the_help() -> None:
-    view, actions = after(View(), ["?", "d"])
+    view, actions = press_keys(View(), ["?", "d"])
     assert not view.help
     assert actions == []
 
 
-def test_quitting() -> None:
-    assert after(View(), ["q"])[1] == [Quit()]
-    assert after(View(), ["i", "ctrl-c"])[1] == [Quit()]
-    assert after(View(), ["q"], Absent("nothing"))[1] == [Quit()]
+def test_q_and_ctrl_c_quit() -> None:
+    assert press_keys(View(), ["q"])[1] == [Quit()]
+    assert press_keys(View(), ["i", "ctrl-c"])[1] == [Quit()]
+    assert press_keys(View(), ["q"], Absent("nothing"))[1] == [Quit()]
 
 
-# Doing something
+# Commands
 
 
 def test_typed_text_becomes_options_of_inject() -> None:
-    view, actions = after(View(), ["j", "i", *"--loss 5% --rule 'drop udp'", "enter"])
+    view, actions = press_keys(View(), ["j", "i", *"--loss 5% --rule 'drop udp'", "enter"])
     assert actions == [Command(("inject", "n2", "--loss", "5%", "--rule", "drop udp"))]
     assert view.prompt is None
 
 
 def test_a_prompt_is_edited_where_the_cursor_is() -> None:
-    view, _ = after(View(), ["i", *"losss", "home", *"--", "end", "backspace", *"= 5%", "left", "backspace", "6"])
+    view, _ = press_keys(View(), ["i", *"losss", "home", *"--", "end", "backspace", *"= 5%", "left", "backspace", "6"])
     assert view.prompt is not None
     assert view.prompt.text == "--loss= 6%"
-    view, _ = after(view, ["ctrl-u", "delete"])
+    view, _ = press_keys(view, ["ctrl-u", "delete"])
     assert view.prompt is not None
     assert view.prompt.text == ""
 
 
 def test_command_keys_are_text_in_a_prompt() -> None:
-    view, actions = after(View(), ["i", *"qdhHp?s "])
+    view, actions = press_keys(View(), ["i", *"qdhHp?s "])
     assert actions == []
     assert view.prompt is not None
     assert view.prompt.text == "qdhHp?s "
 
 
 def test_rejected_input_stays_editable() -> None:
-    view, _ = after(View(), ["i", *"--los 5%", "enter"])
-    view, _ = after(show_result(view, "No such option", failed=True), ["i"])
+    view, _ = press_keys(View(), ["i", *"--los 5%", "enter"])
+    view, _ = press_keys(show_result(view, "No such option", failed=True), ["i"])
     assert view.prompt is not None
     assert view.prompt.text == "--los 5%"
-    view, _ = after(show_result(replace(view, prompt=None), "done", failed=False), ["i"])
+    view, _ = press_keys(show_result(replace(view, prompt=None), "done", failed=False), ["i"])
     assert view.prompt is not None
     assert view.prompt.text == ""
 
 
 def test_unbalanced_quotes_are_an_error_in_the_last_line() -> None:
-    view, actions = after(View(), ["i", *"--rule 'drop", "enter"])
+    view, actions = press_keys(View(), ["i", *"--rule 'drop", "enter"])
     assert actions == []
     assert view.failed
     assert "No closing quotation" in view.message
 
 
 def test_links_are_cut_and_plugged_in_again_by_the_selected_row() -> None:
-    assert after(View(panel=1), ["j", "j", "d"])[1] == [Command(("link", "n2:eth0--s1:2", "down"))]
-    assert after(View(), ["u"])[1] == [Command(("link", "n1", "up"))]
-    assert after(View(), ["f"])[1] == [Command(("link", "n1", "flap"))]
+    assert press_keys(View(panel=1), ["j", "j", "d"])[1] == [Command(("link", "n2:eth0--s1:2", "down"))]
+    assert press_keys(View(), ["u"])[1] == [Command(("link", "n1", "up"))]
+    assert press_keys(View(), ["f"])[1] == [Command(("link", "n1", "flap"))]
 
 
 def test_healing_removes_the_faults_of_the_selection() -> None:
-    assert after(View(), ["j", "h"])[1] == [Command(("heal", "3"))]
-    assert after(View(panel=1), ["G", "h"])[1] == [Command(("heal", "3"))]
-    assert after(View(panel=3), ["h"])[1] == [Command(("heal", "3"))]
-    assert after(View(), ["H"])[1] == [Command(("heal",))]
+    assert press_keys(View(), ["j", "h"])[1] == [Command(("heal", "3"))]
+    assert press_keys(View(panel=1), ["G", "h"])[1] == [Command(("heal", "3"))]
+    assert press_keys(View(panel=3), ["h"])[1] == [Command(("heal", "3"))]
+    assert press_keys(View(), ["H"])[1] == [Command(("heal",))]
 
 
 def test_healing_without_injections_does_nothing() -> None:
-    view, actions = after(View(), ["h"])
+    view, actions = press_keys(View(), ["h"])
     assert actions == []
     assert view.message == "nothing is injected on n1"
 
 
 def test_nothing_can_be_injected_on_an_event() -> None:
-    view, actions = after(View(panel=4), ["i"])
+    view, actions = press_keys(View(panel=4), ["i"])
     assert (view.prompt, actions, view.failed) == (None, [], True)
 
 
 def test_keys_without_a_cluster_have_no_effect() -> None:
-    view, actions = after(View(), ["i", "d", "h", "H", "j", "G"], Absent("nothing"))
+    view, actions = press_keys(View(), ["i", "d", "h", "H", "j", "G"], Absent("nothing"))
     assert (view, actions) == (View(), [])

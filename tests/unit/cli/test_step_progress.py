@@ -1,4 +1,4 @@
-"""Progress of many steps in lines, as in a log: the number of steps done, and the remaining time."""
+"""Progress of many steps as lines of a log: steps done, and remaining time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_remaining_time_ignores_steps_of_earlier_commands(
     now = 0.0
     monkeypatch.setattr(progress_display, "time", SimpleNamespace(monotonic=lambda: now))
     with step_progress("study") as show:
-        show(100, 1000)  # of an earlier command
+        show(100, 1000)  # done by an earlier command
         now = 10.0
         show(100, 1000)
         now = 30.0

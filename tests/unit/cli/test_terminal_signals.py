@@ -1,4 +1,4 @@
-"""Signals to a full-screen view are not lost where Python cannot raise."""
+"""Signals to a full-screen view are not lost in finalizers, where Python ignores exceptions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from testbed.cli.progress_display import step_progress
 from testbed.cli.screen.terminal import take_over
 
 
-class Abandoned:
-    """Object that signals its own process when it is freed, where exceptions are ignored."""
+class SignalOnFree:
+    """Object that signals its own process when it is freed."""
 
     def __init__(self, number: signal.Signals) -> None:
         self._number = number
@@ -32,19 +32,19 @@ def test_a_signal_in_a_callback_ends_the_view(number: signal.Signals) -> None:
     before = signal.signal(number, on_signal)
     try:
         with take_over(follower) as terminal:
-            Abandoned(number)
+            SignalOnFree(number)
             assert terminal.wait(10).ended_by == number
         with pytest.raises(SystemExit):
-            signal.raise_signal(number)  # as before
+            signal.raise_signal(number)  # the previous handler is restored
     finally:
         signal.signal(number, before)
         os.close(keyboard)
         os.close(follower)
 
 
-def test_a_command_that_takes_more_than_a_second_says_what_it_is_doing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_takes_more_than_a_second_prints_its_step(capsys: pytest.CaptureFixture[str]) -> None:
     handler = signal.getsignal(signal.SIGALRM)
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # until the timer has been looked at
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # until the timer has been read
     try:
         with step_progress("checking ring-9999"):
             remaining, _ = signal.getitimer(signal.ITIMER_REAL)

@@ -1,4 +1,4 @@
-"""The view in a browser by its ASGI interface: access, messages to a page, and its requests."""
+"""The web view through its ASGI interface: access control, messages to a page, and requests of a page."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tests.unit.cli.snapshots import two_nodes
 
 TOKEN = "a-token"
 HOST = "127.0.0.1:8000"
-OURS = {"host": HOST}
-PAGE = {"host": HOST, "origin": f"http://{HOST}"}
+HOST_HEADER = {"host": HOST}
+PAGE_HEADERS = {"host": HOST, "origin": f"http://{HOST}"}
 SOCKET = f"/{TOKEN}/socket"
 
 
 class Sampler:
-    """Samples of a cluster that does not exist. looks: whether each was to ask the agents."""
+    """Sampler of a synthetic cluster. agent_queries: for each sample, whether it queries agents."""
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | Absent = two_nodes()
-        self.looks: list[bool] = []
+        self.agent_queries: list[bool] = []
 
     def sample(self, *, agents: bool = True) -> Snapshot | Absent:
-        self.looks.append(agents)
+        self.agent_queries.append(agents)
         return self.snapshot
 
 
@@ -50,7 +50,7 @@ class ViewUnderTest:
 
 
 @asynccontextmanager
-async def viewed(runs: Path, interval: float = 0.05) -> AsyncIterator[ViewUnderTest]:
+async def running_view(runs: Path, interval: float = 0.05) -> AsyncIterator[ViewUnderTest]:
     view = ViewUnderTest(runs, interval)
     sampling = asyncio.create_task(view.view.sample())
     try:
@@ -63,8 +63,8 @@ async def viewed(runs: Path, interval: float = 0.05) -> AsyncIterator[ViewUnderT
         view.runs.close()
 
 
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own."""
+def run_in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an asynchronous test in a new event loop."""
 
     @wraps(test)
     def run(**fixtures: Any) -> None:
@@ -73,17 +73,17 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-# Who gets in
+# Access control
 
 
-@in_loop
+@run_in_event_loop
 async def test_the_page_and_its_files_are_served_to_holders_of_the_token(tmp_path: Path) -> None:
     app = ViewUnderTest(tmp_path).app
-    page = await request(app, f"/{TOKEN}/", OURS)
+    page = await request(app, f"/{TOKEN}/", HOST_HEADER)
     assert page.status == 200
     assert "<!doctype html>" in page.text
     for file in STATIC.iterdir():
-        response = await request(app, f"/{TOKEN}/static/{file.name}", OURS)
+        response = await request(app, f"/{TOKEN}/static/{file.name}", HOST_HEADER)
         assert (response.status, response.body) == (200, file.read_bytes())
         assert response.headers["x-content-type-options"] == "nosniff"
 
@@ -91,9 +91,9 @@ async def test_the_page_and_its_files_are_served_to_holders_of_the_token(tmp_pat
 @pytest.mark.parametrize(
     "path", ["/", "/wrong/", "/static/view.js", "/wrong/static/view.js", f"/{TOKEN}x/", "/ä/", "//", "", "*"]
 )
-@in_loop
+@run_in_event_loop
 async def test_requests_without_the_token_are_rejected(tmp_path: Path, path: str) -> None:
-    response = await request(ViewUnderTest(tmp_path).app, path, OURS)
+    response = await request(ViewUnderTest(tmp_path).app, path, HOST_HEADER)
     assert response.status == 403
     assert "testbed top --web" in response.text
 
@@ -101,8 +101,8 @@ async def test_requests_without_the_token_are_rejected(tmp_path: Path, path: str
 @pytest.mark.parametrize(
     "host", ["evil.example:8000", "127.0.0.1:8001", "127.0.0.1", "localhost.evil.example:8000", ""]
 )
-@in_loop
-async def test_a_name_rebound_to_this_machine_gives_no_access(tmp_path: Path, host: str) -> None:
+@run_in_event_loop
+async def test_dns_rebinding_gives_no_access(tmp_path: Path, host: str) -> None:
     app = ViewUnderTest(tmp_path).app
     assert (await request(app, f"/{TOKEN}/", {"host": host})).status == 403
     async with connected(app, SOCKET, {"host": host, "origin": f"http://{host}"}) as socket:
@@ -110,56 +110,56 @@ async def test_a_name_rebound_to_this_machine_gives_no_access(tmp_path: Path, ho
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:8001", f"https://{HOST}", None])
-@in_loop
+@run_in_event_loop
 async def test_a_web_socket_of_another_origin_is_rejected(tmp_path: Path, origin: str | None) -> None:
-    headers = OURS if origin is None else {**OURS, "origin": origin}
+    headers = HOST_HEADER if origin is None else {**HOST_HEADER, "origin": origin}
     async with connected(ViewUnderTest(tmp_path).app, SOCKET, headers) as socket:
         assert (await socket.message())["type"] == "websocket.close"
 
 
-@in_loop
+@run_in_event_loop
 async def test_a_web_socket_without_the_token_is_rejected(tmp_path: Path) -> None:
-    async with connected(ViewUnderTest(tmp_path).app, "/wrong/socket", PAGE) as socket:
+    async with connected(ViewUnderTest(tmp_path).app, "/wrong/socket", PAGE_HEADERS) as socket:
         assert (await socket.message())["type"] == "websocket.close"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-@in_loop
-async def test_requests_only_read(tmp_path: Path, method: str) -> None:
+@run_in_event_loop
+async def test_only_get_requests_are_accepted(tmp_path: Path, method: str) -> None:
     for path in ("", "runs/a", "static/view.js"):
-        assert (await request(ViewUnderTest(tmp_path).app, f"/{TOKEN}/{path}", PAGE, method)).status == 405
+        assert (await request(ViewUnderTest(tmp_path).app, f"/{TOKEN}/{path}", PAGE_HEADERS, method)).status == 405
 
 
 @pytest.mark.parametrize("path", ["static/../view_server.py", "static/..%2fview_server.py", "runs/..", "none"])
-@in_loop
+@run_in_event_loop
 async def test_other_files_cannot_be_reached(tmp_path: Path, path: str) -> None:
-    assert (await request(ViewUnderTest(tmp_path / "runs").app, f"/{TOKEN}/{path}", OURS)).status == 404
+    assert (await request(ViewUnderTest(tmp_path / "runs").app, f"/{TOKEN}/{path}", HOST_HEADER)).status == 404
 
 
-@in_loop
+@run_in_event_loop
 async def test_the_content_policy_forbids_other_origins(tmp_path: Path) -> None:
-    policy = (await request(ViewUnderTest(tmp_path).app, f"/{TOKEN}/", OURS)).headers["content-security-policy"]
+    policy = (await request(ViewUnderTest(tmp_path).app, f"/{TOKEN}/", HOST_HEADER)).headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
     assert "unsafe" not in policy
 
 
-# What a page is sent
+# Messages to a page
 
 
-@in_loop
+@run_in_event_loop
 async def test_a_page_receives_the_complete_state_once_and_then_only_changes(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         assert (await socket.message())["type"] == "websocket.accept"
         await socket.until("picture")
         assert {"forms", "jobs", "runs", "head", "nodes", "links", "faults", "events"} <= set(socket.parts)
         snapshot = two_nodes()
         view.sampler.snapshot = replace(snapshot, faults=())
-        assert set(await socket.fresh()) == {"faults", "head"}
+        assert set(await socket.next_parts()) == {"faults", "head"}
 
 
-@in_loop
+@run_in_event_loop
 async def test_a_page_is_sent_the_table_and_the_details_that_it_shows(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send({"show": {"panel": "Links", "kind": "node", "name": "n1"}})
@@ -168,12 +168,12 @@ async def test_a_page_is_sent_the_table_and_the_details_that_it_shows(tmp_path: 
         assert socket.parts["details"]["name"] == "n1"
 
 
-@in_loop
+@run_in_event_loop
 async def test_pages_do_not_see_each_others_selection(tmp_path: Path) -> None:
     async with (
-        viewed(tmp_path) as view,
-        connected(view.app, SOCKET, PAGE) as first,
-        connected(view.app, SOCKET, PAGE) as second,
+        running_view(tmp_path) as view,
+        connected(view.app, SOCKET, PAGE_HEADERS) as first,
+        connected(view.app, SOCKET, PAGE_HEADERS) as second,
     ):
         for socket, panel in ((first, "Links"), (second, "Faults")):
             await socket.message()
@@ -184,36 +184,36 @@ async def test_pages_do_not_see_each_others_selection(tmp_path: Path) -> None:
             assert socket.parts["panel"]["name"] == panel
 
 
-@in_loop
+@run_in_event_loop
 async def test_the_cluster_is_not_sampled_without_viewers(tmp_path: Path) -> None:
-    async with viewed(tmp_path, interval=0.001) as view:
-        async with connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path, interval=0.001) as view:
+        async with connected(view.app, SOCKET, PAGE_HEADERS) as socket:
             await socket.message()
             await socket.until("picture")
-            while len(view.sampler.looks) < 5:
+            while len(view.sampler.agent_queries) < 5:
                 await asyncio.sleep(0.001)  # the interval
-        looks_before = len(view.sampler.looks)
+        samples_before = len(view.sampler.agent_queries)
         for _ in range(20):
             await asyncio.sleep(0.001)  # twenty intervals
-        assert len(view.sampler.looks) <= looks_before + 1  # one may have been in progress
+        assert len(view.sampler.agent_queries) <= samples_before + 1  # a sample may have been in progress
 
 
-@in_loop
+@run_in_event_loop
 async def test_agents_of_nics_are_queried_while_a_page_shows_their_counters(tmp_path: Path) -> None:
-    async with viewed(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send({"show": {"panel": "NICs"}})
         await socket.until("panel")
-        while len(view.sampler.looks) < 2:
+        while len(view.sampler.agent_queries) < 2:
             await asyncio.sleep(0.001)  # the sample follows at once, not after the interval
-        assert view.sampler.looks[0] is False
-        assert view.sampler.looks[-1] is True
+        assert view.sampler.agent_queries[0] is False
+        assert view.sampler.agent_queries[-1] is True
 
 
-@in_loop
+@run_in_event_loop
 async def test_a_page_shows_that_the_cluster_is_down_and_up_again(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         await socket.message()
         await socket.until("picture")
         view.sampler.snapshot = Absent("pair has been taken down")
@@ -224,16 +224,16 @@ async def test_a_page_shows_that_the_cluster_is_down_and_up_again(tmp_path: Path
         assert socket.parts["absent"] == ""
 
 
-@in_loop
+@run_in_event_loop
 async def test_a_paused_page_keeps_its_snapshot_until_the_cluster_is_down(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send({"show": {"paused": True, "panel": "Nodes"}})
         await socket.until("panel")
         view.sampler.snapshot = replace(two_nodes(), faults=())
-        looks = len(view.sampler.looks)
-        while len(view.sampler.looks) < looks + 3:
+        agent_queries = len(view.sampler.agent_queries)
+        while len(view.sampler.agent_queries) < agent_queries + 3:
             await asyncio.sleep(0.001)  # the interval
         socket.send({"show": {"paused": True, "panel": "Faults"}})
         await socket.until("panel")
@@ -245,7 +245,7 @@ async def test_a_paused_page_keeps_its_snapshot_until_the_cluster_is_down(tmp_pa
         assert socket.parts["faults"] == []
 
 
-# What a page may ask for
+# Requests of a page
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ async def test_a_paused_page_keeps_its_snapshot_until_the_cluster_is_down(tmp_pa
     ],
     ids=lambda order: str(order)[:40],
 )  # fmt: skip
-@in_loop
+@run_in_event_loop
 async def test_an_unknown_message_from_a_page_closes_its_socket(tmp_path: Path, order: object) -> None:
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send(order)
@@ -279,11 +279,11 @@ async def test_an_unknown_message_from_a_page_closes_its_socket(tmp_path: Path, 
         ("partition", {"groups": "n1 'n2"}, "n1 'n2: No closing quotation"),
     ],
 )
-@in_loop
+@run_in_event_loop
 async def test_a_form_whose_command_fails_shows_the_reason(
     tmp_path: Path, command: str, values: dict[str, str], message: str
 ) -> None:
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         await socket.message()
         await socket.until("picture")
         socket.send({"command": command, "values": values, "name": "mine"})
@@ -292,9 +292,9 @@ async def test_a_form_whose_command_fails_shows_the_reason(
         assert (job["name"], job["state"], job["message"]) == ("mine", "failed", message)
 
 
-@in_loop
+@run_in_event_loop
 async def test_without_a_cluster_a_command_fails_with_the_reason(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         view.sampler.snapshot = Absent("no cluster is up")
         await socket.message()
         await socket.until("absent")
@@ -303,7 +303,7 @@ async def test_without_a_cluster_a_command_fails_with_the_reason(tmp_path: Path)
         assert [job["message"] for job in socket.parts["jobs"]] == ["no cluster is up"]
 
 
-@in_loop
+@run_in_event_loop
 async def test_only_the_last_jobs_are_kept(tmp_path: Path) -> None:
     jobs = ViewUnderTest(tmp_path).view.jobs
     for number in range(30):
@@ -313,9 +313,9 @@ async def test_only_the_last_jobs_are_kept(tmp_path: Path) -> None:
     assert [job["number"] for job in jobs_document if isinstance(job, dict)] == list(range(30, 10, -1))
 
 
-@in_loop
+@run_in_event_loop
 async def test_a_command_runs_as_on_the_command_line_and_returns_its_message(tmp_path: Path) -> None:
-    async with viewed(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path, interval=60.0) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         view.sampler.snapshot = replace(two_nodes(), cluster="no-such-cluster")
         await socket.message()
         await socket.until("picture")
@@ -326,13 +326,13 @@ async def test_a_command_runs_as_on_the_command_line_and_returns_its_message(tmp
         assert job["command"] == "testbed inject --name no-such-cluster --loss=5% -- n1"
         assert (job["name"], job["state"]) == ("mine", "failed")
         assert job["message"].startswith("no cluster is named no-such-cluster")
-        while len(view.sampler.looks) < 2:
-            await asyncio.sleep(0.001)  # the cluster is looked at again, to show what has changed
+        while len(view.sampler.agent_queries) < 2:
+            await asyncio.sleep(0.001)  # the cluster is sampled again after the command
 
 
-@in_loop
+@run_in_event_loop
 async def test_commands_that_change_the_cluster_run_in_sequence(tmp_path: Path) -> None:
-    async with viewed(tmp_path, interval=60.0) as view:
+    async with running_view(tmp_path, interval=60.0) as view:
         states: list[list[str]] = []
         for _ in range(2):
             view.view.jobs.start(["heal", "--name", "no-such-cluster"])
@@ -350,20 +350,20 @@ async def test_commands_that_change_the_cluster_run_in_sequence(tmp_path: Path) 
         assert ["running", "running"] not in states
 
 
-@in_loop
-async def test_a_split_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+@run_in_event_loop
+async def test_a_lone_surrogate_in_a_warning_is_sent(tmp_path: Path) -> None:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         view.sampler.snapshot = replace(two_nodes(), warning="\ud800")
         await socket.message()
         await socket.until("head")
         assert socket.parts["head"]["warning"] == "\ud800"
 
 
-@in_loop
-async def test_markup_in_nodes_and_events_is_escaped(tmp_path: Path) -> None:
-    """The page sets text only; here its JSON carries it unchanged."""
+@run_in_event_loop
+async def test_markup_in_events_is_sent_as_text(tmp_path: Path) -> None:
+    """The page inserts text only, so that JSON contains markup unchanged."""
     hostile_event = FormattedEvent(0, "<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>")
-    async with viewed(tmp_path) as view, connected(view.app, SOCKET, PAGE) as socket:
+    async with running_view(tmp_path) as view, connected(view.app, SOCKET, PAGE_HEADERS) as socket:
         view.sampler.snapshot = replace(two_nodes(), events=(hostile_event,))
         await socket.message()
         await socket.until("events")
@@ -376,7 +376,7 @@ def test_the_pages_scripts_insert_text_only_as_text() -> None:
             assert word not in file.read_text(), file.name
 
 
-def test_the_page_names_no_other_host() -> None:
+def test_the_page_loads_nothing_from_other_hosts() -> None:
     for file in STATIC.iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert "://" not in text, file.name

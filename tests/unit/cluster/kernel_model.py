@@ -1,9 +1,9 @@
-"""A model of the kernel for plans: the final state, and forbidden intermediate states."""
+"""Model of the kernel that executes plans and checks each intermediate state."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
 from testbed.cluster.plan import namespace_names
@@ -59,15 +59,17 @@ from testbed.kernel.offloads import Offloads
 from testbed.kernel.qdiscs import Qdisc
 from testbed.kernel.rtnl_dump import Contents, Counters, Interface
 from testbed.spec.layout import Layout
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
 
-_BEFORE_ATTRIBUTES = 16 + 20  # struct nlmsghdr, struct tcmsg
+_HEADERS_SIZE = 16 + 20  # struct nlmsghdr, struct tcmsg
 _TCA_OPTIONS = 2
 
 UNUSED = Counters(0, 0, 0, 0, 0, 0)
 
 
 class Kernel:
-    """Model of the kernel's state under a plan; it refuses what the kernel refuses."""
+    """Kernel objects of a cluster; an operation that the kernel would reject fails an assertion."""
 
     def __init__(self) -> None:
         self.interfaces: dict[str, dict[int, Interface]] = {}
@@ -78,8 +80,8 @@ class Kernel:
         self.redirections: dict[int, int] = {}
         self.staged: dict[int, int] = {}
         self.prepared: set[int] = set()
-        self.leaving: dict[int, tuple[str, str]] = {}
-        self.patched: dict[int, int] = {}
+        self.prepared_egress: dict[int, tuple[str, str]] = {}
+        self.redirected_egress: dict[int, int] = {}
         self.hooks: set[int] = set()
         self.offloads: dict[str, dict[int, Offloads]] = {}
         self.qdiscs: dict[int, Qdisc] = {}
@@ -99,7 +101,7 @@ class Kernel:
                     dict(self.forwarding) if key == namespace_names.WIRE else {},
                     dict(self.redirections) if key == namespace_names.WIRE else {},
                     dict(self.staged) if key == namespace_names.WIRE else {},
-                    dict(self.patched) if key == namespace_names.WIRE else {},
+                    dict(self.redirected_egress) if key == namespace_names.WIRE else {},
                     frozenset(self.routing[key]),
                     dict(self.offloads[key]),
                     frozenset(self.hooks) if key == namespace_names.WIRE else frozenset(),
@@ -117,35 +119,37 @@ class Kernel:
     def converge(
         self, layout: Layout, link_services: LinkServices | None = None, files: Mapping[str, str] | None = None
     ) -> list[Operation]:
-        """Carry out the plan; at no moment on the way can a frame circulate or take two ways."""
+        """Plan and execute; assert after each operation that no frame can loop or be duplicated."""
         operations = plan(layout, self.existing(), link_services or {}, files or {})
         for operation in operations:
-            self.carry_out(operation)
-            self.assert_sound(operation)
+            self.execute(operation)
+            self.assert_no_loops_or_duplicates(operation)
         self.link_services = link_services or {}
         self.nics = {(node.name, nic.name) for node in layout.nodes for nic in node.nics}
         return operations
 
-    def assert_sound(self, after: Operation) -> None:
+    def assert_no_loops_or_duplicates(self, after: Operation) -> None:
         wire = self.interfaces.get(namespace_names.WIRE, {})
         for index, target in self.redirections.items():
-            assert not wire[index].master, f"{wire[index].name} is plugged in and joined after: {after}"
-            assert target not in wire or not wire[target].master, f"two ways lead to {wire[target].name} after: {after}"
+            assert not wire[index].master, f"{wire[index].name} is both plugged in and joined after: {after}"
+            assert target not in wire or not wire[target].master, (
+                f"two paths lead to {wire[target].name} after: {after}"
+            )
         by_name = {device.name: device for device in wire.values()}
         for port in wire.values():
             patch, free_end = (by_name.get(name) for name in namespace_names.patch(port.name))
-            if port.index in self.patched:
-                assert patch is not None, f"what leaves by {port.name} goes nowhere after: {after}"
-                assert free_end is not None, f"what leaves by {port.name} goes nowhere after: {after}"
-                assert self.patched[port.index] == patch.index
-                assert self._leads(free_end, port), f"what leaves by {port.name} goes nowhere after: {after}"
-                assert by_name.get(self.leaving[port.index][1]) == wire[self._exit_to(port)]
-            if patch is not None and patch.master and free_end is not None and self._leads(free_end, port):
-                assert not patch.flooding, f"frames take two ways to {port.name} after: {after}"
-                if port.index in self.staged and port.master:  # nothing of a switch leaves by a port that is not in it
-                    is_returned = self.leaving.get(port.index, ("", ""))[0] != patch.name
+            if port.index in self.redirected_egress:
+                assert patch is not None, f"egress of {port.name} is lost after: {after}"
+                assert free_end is not None, f"egress of {port.name} is lost after: {after}"
+                assert self.redirected_egress[port.index] == patch.index
+                assert self._leads_to(free_end, port), f"egress of {port.name} is lost after: {after}"
+                assert by_name.get(self.prepared_egress[port.index][1]) == wire[self._exit_to(port)]
+            if patch is not None and patch.master and free_end is not None and self._leads_to(free_end, port):
+                assert not patch.flooding, f"frames are duplicated towards {port.name} after: {after}"
+                if port.index in self.staged and port.master:  # otherwise the switch sends nothing by it
+                    is_returned = self.prepared_egress.get(port.index, ("", ""))[0] != patch.name
                     assert not is_returned, f"{port.name} gets its own frames back after: {after}"
-        for index, diversion in self.diversions.items():  # a port that is diverted stays plugged in, cables stay joined
+        for index, diversion in self.diversions.items():  # diverted ports stay plugged in, cables joined
             for tap in {*diversion} - {0}:
                 plugged_in = tap in wire and wire[tap].master and diversion.outgoing
                 assert not plugged_in, f"{wire[index].name} is diverted into a switch after: {after}"
@@ -154,10 +158,10 @@ class Kernel:
         checked: set[int] = set()
 
         def follow(arrived: Interface, path: tuple[int, ...]) -> None:
-            assert arrived.index not in path, f"a broadcast circulates through {arrived.name} after: {after}"
+            assert arrived.index not in path, f"a broadcast loops through {arrived.name} after: {after}"
             if arrived.index not in checked:
                 for port in ports:
-                    is_own = self.leaving.get(port.index, ("", ""))[0] == arrived.name
+                    is_own = self.prepared_egress.get(port.index, ("", ""))[0] == arrived.name
                     if port.master == arrived.master and port is not arrived and port.index in arrivals and not is_own:
                         follow(arrivals[port.index], (*path, arrived.index))
                 checked.add(arrived.index)
@@ -166,9 +170,9 @@ class Kernel:
             follow(arrival, ())
 
     def _arrival(self, port: Interface) -> Interface | None:
-        """The port by which a frame that leaves by this one comes into another switch."""
+        """Return the port by which a frame that leaves by this one enters another switch."""
         wire = self.interfaces[namespace_names.WIRE]
-        port = wire[self.patched.get(port.index, port.index)]
+        port = wire[self.redirected_egress.get(port.index, port.index)]
         for _ in wire:
             end = wire.get(port.peer)
             if end is None or not end.up or end.peer != port.index:
@@ -182,14 +186,14 @@ class Kernel:
             port = wire[target]
         return None
 
-    def _leads(self, free_end: Interface, port: Interface) -> bool:
+    def _leads_to(self, free_end: Interface, port: Interface) -> bool:
         """Return whether frames that enter a patch's free end pass a stage and leave by the port."""
         wire = self.interfaces[namespace_names.WIRE]
         entered = wire.get(self.staged.get(free_end.index, 0))
         return entered is not None and self.staged.get(entered.peer) == port.index
 
     def _exit_to(self, port: Interface) -> int:
-        """The end of a stage from which frames leave by the port."""
+        """Return the end of the stage that is redirected to the port."""
         return next(source for source, target in self.staged.items() if target == port.index)
 
     def _by_name(self, name: str) -> Interface | None:
@@ -197,7 +201,7 @@ class Kernel:
             (interface for interface in self.interfaces[namespace_names.WIRE].values() if interface.name == name), None
         )
 
-    def change(self, key: str, index: int, **values: object) -> None:
+    def set_attributes(self, key: str, index: int, **values: object) -> None:
         self.interfaces[key][index] = replace(self.interfaces[key][index], **values)  # type: ignore[arg-type]
 
     def make(self, key: str, index: int, name: str, kind: str, mac: str, mtu: int, **attributes: int) -> None:
@@ -212,15 +216,17 @@ class Kernel:
 
     def remove(self, key: str, index: int) -> None:
         if index not in self.interfaces[key]:
-            return  # it went with its other end
+            return  # removed with its peer
         removed = self.interfaces[key].pop(index)
         self.addresses[key].pop(index, None)
         if key == namespace_names.WIRE:
             self.forwarding = {source: port for source, port in self.forwarding.items() if port != index}
-            self._unhook(index)
+            self._remove_hook(index)
             self.qdiscs.pop(index, None)
             self.staged = {source: 0 if target == index else target for source, target in self.staged.items()}
-            self.patched = {source: 0 if target == index else target for source, target in self.patched.items()}
+            self.redirected_egress = {
+                source: 0 if target == index else target for source, target in self.redirected_egress.items()
+            }
         self.offloads[key].pop(index, None)
         for other_index, interface in self.interfaces.items():
             partner = interface.get(removed.peer)
@@ -228,13 +234,13 @@ class Kernel:
                 self.remove(other_index, removed.peer)
                 break
 
-    def _unhook(self, index: int) -> None:
+    def _remove_hook(self, index: int) -> None:
         self.hooks.discard(index)
         self.redirections.pop(index, None)
         self.staged.pop(index, None)
         self.prepared.discard(index)
-        self.leaving.pop(index, None)
-        self.patched.pop(index, None)
+        self.prepared_egress.pop(index, None)
+        self.redirected_egress.pop(index, None)
         self.classifiers.pop(index, None)
         self.diversions.pop(index, None)
 
@@ -246,7 +252,7 @@ class Kernel:
             for source, diversion in self.diversions.items()
         }
 
-    def carry_out(self, operation: Operation) -> None:
+    def execute(self, operation: Operation) -> None:
         match operation:
             case MakeNamespace(key):
                 assert key not in self.interfaces
@@ -278,7 +284,7 @@ class Kernel:
                 self.make(*peer, "veth", operation.peer_mac, operation.mtu, peer=local)
             case MakeTunnel(_, key, device, index, mtu, tunnel, mac):
                 self.make(key, index, device, "vxlan", mac, mtu)
-                self.change(key, index, alias=tunnel.alias)
+                self.set_attributes(key, index, alias=tunnel.alias)
             case RemoveDevice(key, _, index):
                 self.remove(key, index)
             case SetDevice(key, _, index, mtu, mac, switch):
@@ -286,18 +292,20 @@ class Kernel:
                 if switch is not None:
                     desired_values |= {"learning": True, "flooding": True}
                     self.forwarding = {source: port for source, port in self.forwarding.items() if port != index}
-                self.change(key, index, **{name: value for name, value in desired_values.items() if value is not None})
+                self.set_attributes(
+                    key, index, **{name: value for name, value in desired_values.items() if value is not None}
+                )
             case SetUp(key, _, index):
-                self.change(key, index, up=True)
+                self.set_attributes(key, index, up=True)
             case SetDown(key, _, index):
                 assert self.interfaces[key][index].up
-                self.change(key, index, up=False)
+                self.set_attributes(key, index, up=False)
             case SetOffloads(key, _, index, taken):
                 assert self.offloads[key][index] != taken
                 self.offloads[key][index] = taken
             case SetPort(_, index, learning, flooding):
                 assert self.interfaces[namespace_names.WIRE][index].master
-                self.change(namespace_names.WIRE, index, learning=learning, flooding=flooding)
+                self.set_attributes(namespace_names.WIRE, index, learning=learning, flooding=flooding)
             case AddForwarding(_, _, index, mac):
                 self.forwarding[self.interfaces[namespace_names.WIRE][index].master, mac] = index
             case RemoveForwarding(_, index, mac):
@@ -309,7 +317,7 @@ class Kernel:
                 self.hooks |= {a, b}
                 self.redirections |= {a: b, b: a}
             case Part(_, index):
-                self._unhook(index)
+                self._remove_hook(index)
             case PrepareRedirect(_, index):
                 assert index in self.hooks
                 self.prepared.add(index)
@@ -329,22 +337,22 @@ class Kernel:
                 for port in wire.values():
                     patch, free_end = (self._by_name(name) for name in namespace_names.patch(port.name))
                     if patch is not None and free_end is not None and free_end.index in entering:
-                        is_receiving = port.index in self.patched or (patch.master and patch.learning)
-                        assert not is_receiving, f"frames come by {free_end.name} to what is drained"
+                        is_receiving = port.index in self.redirected_egress or (patch.master and patch.learning)
+                        assert not is_receiving, f"frames still enter by {free_end.name} while draining"
             case PrepareEgress(_, index, patch, stage):
                 assert index in self.hooks
                 assert self._by_name(patch) is not None
                 assert self._by_name(stage) is not None
-                self.leaving[index] = patch, stage
+                self.prepared_egress[index] = patch, stage
             case RedirectEgress(_, index, _, patch_index):
-                assert index in self.leaving
-                assert index not in self.patched
+                assert index in self.prepared_egress
+                assert index not in self.redirected_egress
                 assert patch_index in self.interfaces[namespace_names.WIRE]
-                self.patched[index] = patch_index
+                self.redirected_egress[index] = patch_index
             case EndEgress(_, index, prepared):
-                self.patched.pop(index, None)
+                self.redirected_egress.pop(index, None)
                 if not prepared:
-                    self.leaving.pop(index, None)
+                    self.prepared_egress.pop(index, None)
             case ForgetPort(_, index):
                 assert self.interfaces[namespace_names.WIRE][index].master
             case AddHook(_, index):
@@ -355,7 +363,7 @@ class Kernel:
                 assert end.up
                 assert self.interfaces[namespace_names.WIRE][end.peer].up
             case Divert(_, index, tap, back):
-                assert index in self.hooks, "adding a hook to what carries frames loses some"
+                assert index in self.hooks, "adding a hook to a port with traffic loses frames"
                 assert index not in self.diversions
                 self.diversions[index] = Diversion(tap, tap if back else 0)
                 if back:
@@ -366,10 +374,10 @@ class Kernel:
             case Undivert(_, index, _):
                 del self.diversions[index]
             case SetNetem(_, index, _, options):
-                report = netem_reports(options)
+                report = netem_report(options)
                 self.qdiscs[index] = qdisc(index, netem.KIND, netem.HANDLE, report, options.sizes is not None)
             case SetShaper(_, index, _, shaping):
-                report = tbf_reports(shaping)
+                report = tbf_report(shaping)
                 self.qdiscs[index] = qdisc(index, shapers.KIND, shapers.HANDLE, report, shaping.sizes is not None)
             case RemoveQdisc(_, index):
                 del self.qdiscs[index]
@@ -390,20 +398,43 @@ class Kernel:
 
 
 def qdisc(index: int, kind: str, handle: int, options: bytes, sized: bool) -> Qdisc:
-    """A qdisc through which no frame has passed."""
+    """Return a qdisc with unused counters."""
     attributes = {"index": index, "kind": kind, "handle": handle, "options": options, "sized": sized}
     return Qdisc(**{field.name: attributes.get(field.name, 0) for field in fields(Qdisc)})  # type: ignore[arg-type]
 
 
-def netem_reports(options: netem.Options) -> bytes:
-    """Return netem's options as a kernel reports them: without the tables."""
+def netem_report(options: netem.Options) -> bytes:
+    """Return netem's options as the kernel reports them, without the tables."""
     request = memoryview(netem.request(1, options.reportable))
-    return next(bytes(value) for kind, value in attributes(request[_BEFORE_ATTRIBUTES:]) if kind == _TCA_OPTIONS)
+    return next(bytes(value) for kind, value in attributes(request[_HEADERS_SIZE:]) if kind == _TCA_OPTIONS)
 
 
-def tbf_reports(options: shapers.Options) -> bytes:
-    """Return TBF's options as a kernel reports them: the burst as a time, in 64 ns."""
+def tbf_report(options: shapers.Options) -> bytes:
+    """Return TBF's options as the kernel reports them, with the burst as a time in units of 64 ns."""
     buffer = (options.burst * 1_000_000_000 // options.rate) >> 6
     rate = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, options.rate)
     parms = rate + bytes(12) + struct.pack("=III", options.limit, buffer, 0)
     return struct.pack("=HH", 4 + len(parms), shapers.TCA_TBF_PARMS) + parms
+
+
+def converged(cluster: Description | Layout) -> Kernel:
+    """Return a kernel in which a cluster is up."""
+    kernel = Kernel()
+    kernel.converge(cluster if isinstance(cluster, Layout) else resolve(cluster))
+    return kernel
+
+
+def interface_named(kernel: Kernel, key: str, name: str) -> Interface:
+    return next(interface for interface in kernel.interfaces[key].values() if interface.name == name)
+
+
+def lines(operations: Sequence[Operation]) -> list[str]:
+    return [str(operation) for operation in operations]
+
+
+def operations_of_change(before: Description, after: Description) -> list[str]:
+    """Return the operations that change a cluster, and check that planning again needs none."""
+    kernel = converged(before)
+    operations = kernel.converge(resolve(after))
+    assert kernel.converge(resolve(after)) == []
+    return lines(operations)

@@ -1,4 +1,4 @@
-"""Clusters with Myrinet switches: the kernel's part and the relay's configuration."""
+"""Clusters with Myrinet switches: their kernel objects and the relay's orders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRUNK = "s1:3--s2:2"
 
 
 def layout() -> Layout:
-    """n1 and n2 at two of Myrinet's switches; n3 and n4 at one of Ethernet."""
+    """Return a layout with n1 and n2 at two Myrinet switches, and n3 and n4 at an Ethernet switch."""
     kinds = {"s1": "myrinet", "s2": "myrinet", "s3": "ethernet"}
     return resolve(
         Description(
@@ -61,16 +61,16 @@ def test_crossbars_and_their_cables_are_not_kernel_objects() -> None:
     assert not cables["n1:eth0--s1:1"].switch
     assert free_ends(layout(), "n1:eth0--s1:1") == ("n1.eth0", "")
     assert free_ends(layout(), TRUNK) == ("", "")
-    lowered = [
+    without_offloads = [
         (operation.key, operation.device)
         for operation in operations
         if isinstance(operation, SetOffloads) and operation.taken is Offloads.NONE
     ]
-    assert sorted(lowered) == [("n1", "eth0"), ("n2", "eth0")]
+    assert sorted(without_offloads) == [("n1", "eth0"), ("n2", "eth0")]
     assert set(Wiring(layout()).ports) == {"s3"}
 
 
-def test_the_relay_receives_the_ports_of_its_links_and_one_process_has_them_all() -> None:
+def test_the_relay_gets_the_ports_of_its_links_and_one_process_forwards_all_of_them() -> None:
     orders = decide_datapaths(layout()).orders
     assert {link.name: (link.a, link.b, link.plugs) for link in orders.links} == {
         "n1:eth0--s1:1": ("n1.eth0", "", (None, Plug("s1", 1))),
@@ -82,7 +82,7 @@ def test_the_relay_receives_the_ports_of_its_links_and_one_process_has_them_all(
     assert Orders.from_json(orders.to_json()) == orders
 
 
-def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
+def test_a_cut_cable_between_switches_is_cut_in_the_relay() -> None:
     cut = Injection(1, "down", down=(TRUNK, "n1:eth0--s1:1"))
     decisions = decide_datapaths(layout(), cut)
     assert {link.name: link.is_cut for link in decisions.orders.links} == {
@@ -91,7 +91,7 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
     assert Orders.from_json(decisions.orders.to_json()) == decisions.orders
     operations = plan(layout(), ExistingState(), decisions.link_services)
     assert not [operation for operation in operations if isinstance(operation, SetDown)], (
-        "what is made down is not set down"
+        "a cable created down needs no operation"
     )
     (first,) = [
         operation for operation in operations if isinstance(operation, MakeCable) and operation.label == "n1:eth0--s1:1"
@@ -120,7 +120,7 @@ def test_routed_nodes_and_ordered_links_follow_from_the_layout() -> None:
         assert not pair.source_routed_nodes()
 
 
-def test_the_relay_receives_the_factor_of_a_slowed_cluster() -> None:
+def test_the_relay_gets_the_dilation_factor() -> None:
     slowed = slow_layout(layout(), 20)
     assert decide_datapaths(slowed).orders.slowed == 20
     assert from_json(to_json(slowed)) == slowed

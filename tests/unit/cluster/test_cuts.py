@@ -1,4 +1,4 @@
-"""Cables unplugged and plugged in without a scan of the cluster have the effect of a plan."""
+"""Cuts without a scan of the cluster need the same operations as a plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUT = Injection(1, "down: n1", down=("n1--s1",))
 SHAPES = [Description.star(3), Description.line(3), Description.ring(3), Description.fat_tree(2)]
 
 
-def finder(kernel: Kernel) -> dict[str, Interface]:
+def wire_interfaces(kernel: Kernel) -> dict[str, Interface]:
     return {interface.name: interface for interface in kernel.interfaces[namespace_names.WIRE].values()}
 
 
@@ -48,7 +48,7 @@ def test_the_operations_are_those_of_a_plan(shape: Description, data: st.DataObj
     kernel.converge(layout, with_down(before))
     desired = with_down(after)
     planned = plan(layout, copy.deepcopy(kernel).existing(), desired)
-    operations = cuts.operations(layout, desired, before ^ after, finder(kernel).get)
+    operations = cuts.operations(layout, desired, before ^ after, wire_interfaces(kernel).get)
     assert operations is not None
     assert set(operations) == set(planned)
 
@@ -57,13 +57,13 @@ def test_a_missing_end_needs_a_plan() -> None:
     layout = resolve(Description.star(2))
     kernel = Kernel()
     kernel.converge(layout)
-    interfaces = finder(kernel)
+    interfaces = wire_interfaces(kernel)
     link = layout.links[0].name
     link_services = {link: LinkService(down=True)}
     operations = cuts.operations(layout, link_services, {link}, interfaces.get)
     assert operations is not None
     assert [type(operation) for operation in operations] == [SetDown]
-    del interfaces[operations[0].device]  # type: ignore[union-attr]  # of a SetDown
+    del interfaces[operations[0].device]  # type: ignore[union-attr]  # SetDown has a device
     assert cuts.operations(layout, link_services, {link}, interfaces.get) is None
 
 
@@ -72,13 +72,13 @@ def test_an_end_that_is_up_needs_no_operation() -> None:
     kernel = Kernel()
     kernel.converge(layout)
     link = layout.links[0].name
-    assert cuts.operations(layout, {}, {link}, finder(kernel).get) == []
+    assert cuts.operations(layout, {}, {link}, wire_interfaces(kernel).get) == []
     kernel.converge(layout, {link: LinkService(down=True)})
-    (operation,) = cuts.operations(layout, {}, {link}, finder(kernel).get) or []
+    (operation,) = cuts.operations(layout, {}, {link}, wire_interfaces(kernel).get) or []
     assert isinstance(operation, SetUp)
 
 
-def test_a_cut_and_its_end_change_its_links() -> None:
+def test_a_cut_and_its_heal_change_the_links_of_the_cut() -> None:
     assert cuts.changed_cuts((), (CUT,)) == {"n1--s1"}
     assert cuts.changed_cuts((CUT,), ()) == {"n1--s1"}
 

@@ -1,5 +1,4 @@
-"""Injections laid over declared impairments, the links and directions that users name, and injections in the state
-file."""
+"""Injections over declared impairments, selection of links and directions by name, and injections in the state file."""
 
 from __future__ import annotations
 
@@ -33,11 +32,11 @@ from testbed.spec.resolver import resolve
 STAR = resolve(Description.star(3))
 LINK = STAR.links[0]
 NAME = "n1:eth0--s1:1"
-HERE: tuple[DirectionKey, ...] = tuple((NAME, direction) for direction in BOTH)
+BOTH_DIRECTIONS: tuple[DirectionKey, ...] = tuple((NAME, direction) for direction in BOTH)
 DECLARED = replace(LINK, forward=Impairment(delay=5, loss=0.1))
 
 
-def injection(number: int, directions: tuple[DirectionKey, ...] = HERE, **keys: object) -> Injection:
+def injection(number: int, directions: tuple[DirectionKey, ...] = BOTH_DIRECTIONS, **keys: object) -> Injection:
     return Injection(number, f"the {number}th", directions, keys)
 
 
@@ -45,7 +44,7 @@ def forward(*injections: Injection) -> Impairment:
     return in_force(DECLARED, "forward", injections).impairment
 
 
-# What is in force
+# Effective impairments
 
 
 def test_without_injections_the_declared_impairments_apply() -> None:
@@ -73,10 +72,10 @@ def test_an_injection_of_zero_overrides_a_declared_value() -> None:
 
 
 def test_an_injected_impairment_replaces_a_declared_one_that_excludes_it() -> None:
-    rated = replace(LINK, forward=Impairment(rate=1000, queue_frames=5))
-    traced = in_force(rated, "forward", [injection(1, rate_trace="t", queue=5000)]).impairment
+    rate_limited = replace(LINK, forward=Impairment(rate=1000, queue_frames=5))
+    traced = in_force(rate_limited, "forward", [injection(1, rate_trace="t", queue=5000)]).impairment
     assert traced == Impairment(rate_trace="t", queue=5000)
-    replaced = in_force(rated, "forward", [injection(1, rate_trace="t"), injection(2, rate=77)]).impairment
+    replaced = in_force(rate_limited, "forward", [injection(1, rate_trace="t"), injection(2, rate=77)]).impairment
     assert replaced == Impairment(rate=77, queue_frames=5)
 
 
@@ -89,7 +88,7 @@ def test_an_injection_that_contradicts_the_description_is_rejected_with_its_key(
     with pytest.raises(DescriptionError) as caught:
         in_force(LINK, "forward", [injection(1, jitter=5)])
     assert f"{NAME} forward: jitter: found jitter without a delay" in str(caught.value)
-    assert forward(injection(1, jitter=5)).jitter == 5  # it has a delay
+    assert forward(injection(1, jitter=5)).jitter == 5  # the declared impairment has a delay
 
 
 def test_rules_keep_their_names_while_others_are_added_and_removed() -> None:
@@ -112,14 +111,19 @@ def test_a_link_is_down_while_any_injection_takes_it_down() -> None:
     assert not is_down(STAR.links[2], [first, second])
 
 
-# A layout that has changed
+# Changed layouts
 
 
 def test_injections_on_a_removed_link_are_removed() -> None:
     smaller = Layout(STAR.name, STAR.seed, STAR.nodes, STAR.switches, STAR.links[1:])
     on_removed = injection(1)
     on_both = Injection(
-        2, "b", (*HERE, ("n2:eth0--s1:2", "forward")), {"delay": 1}, (((NAME, "forward"), "drop udp"),), down=(NAME,)
+        2,
+        "b",
+        (*BOTH_DIRECTIONS, ("n2:eth0--s1:2", "forward")),
+        {"delay": 1},
+        (((NAME, "forward"), "drop udp"),),
+        down=(NAME,),
     )
     untouched = injection(3, (("n2:eth0--s1:2", "forward"),), delay=1)
     assert restrict(smaller, [on_removed, on_both, untouched]) == (
@@ -129,7 +133,7 @@ def test_injections_on_a_removed_link_are_removed() -> None:
     assert restrict(STAR, [on_removed, on_both, untouched]) == (on_removed, on_both, untouched)
 
 
-# What users mean
+# Selection
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,7 @@ def test_injections_on_a_removed_link_are_removed() -> None:
         ("s1:1--n1:eth0", [0]),
     ],
 )
-def test_links_are_named_in_many_ways(target: str, indices: list[int]) -> None:
+def test_a_link_is_selected_by_any_of_its_names(target: str, indices: list[int]) -> None:
     assert links_of(STAR, target) == [STAR.links[number] for number in indices]
 
 
@@ -168,7 +172,7 @@ def test_an_unknown_link_is_rejected_with_the_known_links(target: str, message: 
 @pytest.mark.parametrize(
     ("target", "direction", "expected"),
     [
-        ("n1", "", list(HERE)),
+        ("n1", "", list(BOTH_DIRECTIONS)),
         ("n1", "out", [(NAME, "forward")]),
         ("n1", "in", [(NAME, "backward")]),
         ("n1:eth0", "out", [(NAME, "forward")]),
@@ -179,7 +183,7 @@ def test_an_unknown_link_is_rejected_with_the_known_links(target: str, message: 
         ("n1--s1", "backward", [(NAME, "backward")]),
     ],
 )
-def test_directions_are_named_in_many_ways(target: str, direction: str, expected: list[DirectionKey]) -> None:
+def test_a_direction_is_selected_by_any_of_its_names(target: str, direction: str, expected: list[DirectionKey]) -> None:
     assert list(places_of(links_of(STAR, target), target, direction)) == expected
 
 
@@ -194,7 +198,7 @@ def test_an_unknown_direction_is_rejected_with_the_known_directions() -> None:
     assert "no direction 'n1-n2' there; n1:eth0--s1:1 has 'out' or 'n1-s1'" in str(caught.value)
 
 
-# The state
+# State file
 
 
 keys = st.fixed_dictionaries(
@@ -231,8 +235,8 @@ def injections(draw: st.DrawFn) -> Injection:
 
 
 @given(injections())
-def test_an_injection_survives_writing_and_reading(found: Injection) -> None:
-    assert Injection.from_json(json.loads(json.dumps(found.to_json()))) == found
+def test_an_injection_survives_writing_and_reading(original: Injection) -> None:
+    assert Injection.from_json(json.loads(json.dumps(original.to_json()))) == original
 
 
 def star_layout(*nodes: str) -> Layout:
@@ -248,7 +252,7 @@ def star_layout(*nodes: str) -> Layout:
     )
 
 
-def test_an_injection_stays_with_its_cable_when_other_cables_make_its_ports_others() -> None:
+def test_an_injection_follows_its_cable_when_its_ports_are_renumbered() -> None:
     before, after = star_layout("n1", "n2", "n3"), star_layout("n1", "n3")
     assert before.links[2].name != after.links[1].name
     remaining = Injection(
@@ -262,7 +266,7 @@ def test_an_injection_stays_with_its_cable_when_other_cables_make_its_ports_othe
     assert follow_layout(before, before, [remaining, removed]) == (remaining, removed)
 
 
-def test_a_round_trip_that_is_named_to_the_user_crosses_the_link_alone_if_it_joins_two_nodes() -> None:
+def test_the_example_of_a_path_crosses_the_injected_link() -> None:
     line = Description(
         name="line",
         nodes=[Node(name=name) for name in ("h1", "h2", "r1", "r2")],

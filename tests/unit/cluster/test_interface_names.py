@@ -1,4 +1,4 @@
-"""Names of kernel objects: short enough, unique, and readable as far as the length permits."""
+"""Names of kernel objects: within the kernel's length, unique, and readable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def test_a_long_name_is_shortened_to_its_beginning_and_a_hash() -> None:
 
 
 @given(st.sets(st.tuples(OWNERS, PORTS), max_size=20), st.sets(OWNERS, max_size=10))
-def test_all_names_in_a_wire_namespace_fit_and_differ(ends: set[tuple[str, str]], switches: set[str]) -> None:
+def test_all_names_in_a_wire_namespace_are_short_enough_and_unique(
+    ends: set[tuple[str, str]], switches: set[str]
+) -> None:
     names = [namespace_names.far_end(*end) for end in ends] + [namespace_names.switch(name) for name in switches]
     assert all(1 <= len(name) <= 15 for name in names)
     assert len(set(names)) == len(names)
@@ -46,7 +48,7 @@ def test_a_namespace_belongs_to_its_cluster_only(cluster: str, node: str) -> Non
 
 
 @given(st.sets(OWNERS, min_size=1, max_size=30))
-def test_switches_have_unicast_addresses_of_their_own(switches: set[str]) -> None:
+def test_switches_have_distinct_unicast_addresses(switches: set[str]) -> None:
     addresses = {namespace_names.switch_mac(name) for name in switches}
     assert len(addresses) == len(switches)
     assert all(int(address[:2], 16) & 0b11 == 0b10 for address in addresses)  # locally administered, unicast
@@ -66,7 +68,7 @@ def layout(*ends: str, datapath: str = "auto") -> Layout:
     )
 
 
-def test_a_nic_and_a_switch_are_one_pair_whose_far_end_is_plugged_in() -> None:
+def test_a_link_of_a_nic_to_a_switch_is_one_veth_pair_plugged_into_the_switch() -> None:
     wiring = Wiring(layout("s1:7 n1"))
     (cable,) = wiring.cables
     assert (cable.near, cable.far) == (("", "n1.eth0"), ("n1", "eth0"))
@@ -75,7 +77,7 @@ def test_a_nic_and_a_switch_are_one_pair_whose_far_end_is_plugged_in() -> None:
     assert wiring.joins == []
 
 
-def test_two_switches_are_one_pair_with_both_ends_in_the_wire_namespace() -> None:
+def test_a_trunk_is_one_veth_pair_in_the_wire_namespace() -> None:
     wiring = Wiring(layout("n1 s1", "s1 s2"))
     trunk = wiring.cables[1]
     assert (trunk.near, trunk.far) == (("", "s1.s2"), ("", "s2.s1"))
@@ -84,20 +86,20 @@ def test_two_switches_are_one_pair_with_both_ends_in_the_wire_namespace() -> Non
     assert not wiring.planned_ports
 
 
-def test_parallel_trunks_have_numbers_and_forward_by_the_plan() -> None:
+def test_parallel_trunks_are_numbered_and_have_planned_forwarding() -> None:
     planned = layout("n1 s1", "n2 s2", "s1 s2", "s2 s1")
     assert wire_ends(planned)[2:] == [("s1.s2", "s2.s1"), ("s2.s1.2", "s1.s2.2")]
     assert len(Wiring(planned).planned_ports) == 6
     assert not Wiring(planned).made_up
 
 
-def test_two_nodes_are_two_pairs_that_are_joined() -> None:
+def test_a_link_between_two_nodes_is_two_joined_veth_pairs() -> None:
     wiring = Wiring(layout("n1 n2"))
     assert [cable.far for cable in wiring.cables] == [("n1", "eth0"), ("n2", "eth0")]
     assert wiring.joins == [("n1:eth0--n2:eth0", ("", "n1.eth0"), ("", "n2.eth0"))]
 
 
-def test_a_direct_link_is_one_pair_without_the_wire_namespace() -> None:
+def test_a_direct_link_is_one_veth_pair_between_the_nodes() -> None:
     wiring = Wiring(layout("n1 n2", datapath="direct"))
     (cable,) = wiring.cables
     assert (cable.near, cable.far) == (("n1", "eth0"), ("n2", "eth0"))
@@ -108,9 +110,7 @@ def test_a_direct_link_is_one_pair_without_the_wire_namespace() -> None:
 
 
 @given(st.sets(st.tuples(OWNERS, PORTS), max_size=20), st.sets(OWNERS, max_size=10))
-def test_the_ends_of_patches_fit_and_differ_from_all_other_names(
-    ends: set[tuple[str, str]], switches: set[str]
-) -> None:
+def test_the_names_of_patches_are_short_enough_and_unique(ends: set[tuple[str, str]], switches: set[str]) -> None:
     devices = [namespace_names.far_end(*end) for end in ends]
     names = devices + [namespace_names.switch(name) for name in switches]
     names += [end for device in devices for end in namespace_names.patch(device)]

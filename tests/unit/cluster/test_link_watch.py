@@ -1,5 +1,4 @@
-"""A change of a cluster ends once the kernel's link watch has noticed the carriers of its new cables: before, they drop
-frames."""
+"""A change of a cluster waits for the kernel's link watch: new cables drop frames until it has noticed their carriers."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ UP, LOWER_UP = 1, 0x10000
 STATE_DOWN, STATE_UP, STATE_UNKNOWN = 2, 6, 0
 
 
-def await_watch(monkeypatch: pytest.MonkeyPatch, settling: int, operations: list[Operation]) -> int:
-    """Run the wait of a change; return the number of times that it read the interfaces. settling: how often the interface
-    is read before its carrier is noticed."""
+def await_watch(monkeypatch: pytest.MonkeyPatch, settling_reads: int, operations: list[Operation]) -> int:
+    """Wait as a change does; return the number of reads of the interfaces. settling_reads: reads before the carrier is
+    noticed."""
     reads = 0
 
     def read(_: object) -> bool:
         nonlocal reads
         reads += 1
-        return reads <= settling
+        return reads <= settling_reads
 
     executor = NetlinkExecutor("c", lambda _: "", named=False)
     monkeypatch.setattr(executor, "open", lambda _: SimpleNamespace(route=None))
@@ -55,7 +54,7 @@ def test_a_change_waits_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> N
     [
         (UP | LOWER_UP, STATE_DOWN, True),
         (UP | LOWER_UP, STATE_UP, False),
-        (UP | LOWER_UP, STATE_UNKNOWN, False),  # as of loopback interfaces, which have no link watch
+        (UP | LOWER_UP, STATE_UNKNOWN, False),  # a loopback interface
         (UP, STATE_DOWN, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Watch over machines: requests without a reply are counted, and too many of them mean that a machine is unreachable."""
+"""Reachability of machines: several unanswered requests in a row are a silence, and more mean unreachable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_machine_that_replies_to_rare_requests_is_reachable() -> None:
     assert machine.lost_at is None
 
 
-def test_a_machine_is_unreachable_after_some_requests_in_a_row_without_a_reply() -> None:
+def test_a_machine_is_unreachable_after_too_many_unanswered_requests_in_a_row() -> None:
     machine = Reachability(0)
     machine.reply(machine.next_request(), 7)
     for _ in range(MAX_UNANSWERED):
@@ -30,7 +30,7 @@ def test_a_machine_that_falls_silent_is_noticed_within_two_seconds() -> None:
     assert (MAX_UNANSWERED + 1) * INTERVAL < 2 * SECOND
 
 
-def test_single_losses_do_not_add_up() -> None:
+def test_single_unanswered_requests_do_not_accumulate() -> None:
     machine = Reachability(0)
     for _ in range(10 * MAX_UNANSWERED):
         machine.next_request()
@@ -38,7 +38,7 @@ def test_single_losses_do_not_add_up() -> None:
     assert machine.lost_at is None
 
 
-def test_some_requests_in_a_row_without_a_reply_are_a_silence_even_if_the_machine_is_not_lost() -> None:
+def test_a_few_unanswered_requests_in_a_row_are_a_silence() -> None:
     machine = Reachability(0)
     machine.reply(machine.next_request(), 7)
     for _ in range(MIN_SILENCE - 1):
@@ -58,9 +58,9 @@ def test_late_replies_are_no_silence() -> None:
 
 def test_a_machine_is_reachable_with_its_first_reply_and_can_be_lost_again() -> None:
     machine = Reachability(5)
-    last = [machine.next_request() for _ in range(MAX_UNANSWERED + 1)][-1]
+    last_request = [machine.next_request() for _ in range(MAX_UNANSWERED + 1)][-1]
     assert machine.lost_at == 5
-    assert machine.reply(last, 9) == 5
+    assert machine.reply(last_request, 9) == 5
     assert machine.lost_at is None
     for _ in range(MAX_UNANSWERED + 1):
         machine.next_request()
@@ -75,7 +75,7 @@ def test_sequence_numbers_wrap_around() -> None:
     assert machine.lost_at is None
 
 
-def test_unreachable_machines_at_the_end_of_the_events() -> None:
+def test_the_machines_that_are_unreachable_after_all_events() -> None:
     def event(kind: str, machine: str) -> dict[str, object]:
         return {"event": f"machine {kind}", "machine": machine}
 

@@ -1,6 +1,6 @@
-"""The plan as a pure function: exactly the operations that lead from the existing state to the desired one.
+"""Plans as a pure function of existing and desired state: exactly the necessary operations, in order.
 
-Existing states are made by executing plans in a model of the kernel.
+Existing states are built by executing plans in a model of the kernel.
 """
 
 from __future__ import annotations
@@ -18,31 +18,19 @@ from testbed.cluster.plan.interface_indexes import FIRST_DIRECT_INDEX, FIRST_NOD
 from testbed.cluster.plan.kernel_operations import (
     AddForwarding,
     MakeCable,
-    Operation,
     RemoveNamespace,
     SetLimits,
     SetPort,
     SetUp,
 )
 from testbed.cluster.plan.planner import plan
-from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
 from testbed.spec.resolver import resolve
-from tests.unit.cluster.kernel_model import Kernel
+from tests.unit.cluster.kernel_model import Kernel, converged, interface_named, lines, operations_of_change
 from tests.unit.spec.cluster_strategies import descriptions, edits
 
 
-def built(description: Description) -> Kernel:
-    kernel = Kernel()
-    kernel.converge(resolve(description))
-    return kernel
-
-
-def lines(operations: Sequence[Operation]) -> list[str]:
-    return [str(operation) for operation in operations]
-
-
-def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, **options: object) -> Description:
+def description_with(links: Sequence[Link], nodes: int = 3, switches: int = 2, **options: object) -> Description:
     return Description(
         name="test",
         nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
@@ -54,18 +42,10 @@ def make_description(links: Sequence[Link], nodes: int = 3, switches: int = 2, *
 
 def linked_cluster(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto") -> Description:
     """``linked_cluster("n1 s1", "n2 s1")``"""
-    return make_description([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
+    return description_with([Link(ends=pair.split(), datapath=datapath) for pair in ends], nodes, switches)
 
 
-def changed(before: Description, after: Description) -> list[str]:
-    """Return the operations of a change, and check that none is left when they are done."""
-    kernel = built(before)
-    operations = kernel.converge(resolve(after))
-    assert kernel.converge(resolve(after)) == []
-    return lines(operations)
-
-
-def test_a_fresh_star_is_made_in_this_order() -> None:
+def test_the_operations_of_a_new_star_in_order() -> None:
     assert lines(plan(resolve(Description.star(2)), ExistingState())) == [
         "make the wire namespace",
         "make node n1",
@@ -96,10 +76,10 @@ SHAPES = [
 
 @pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
 def test_a_second_up_plans_no_operation(description: Description) -> None:
-    assert built(description).converge(resolve(description)) == []
+    assert converged(description).converge(resolve(description)) == []
 
 
-def test_a_fault_keeps_the_state_of_routing_daemons_and_another_up_restores_the_description() -> None:
+def test_a_fault_keeps_settings_of_routing_daemons_and_up_restores_the_description() -> None:
     layout = resolve(linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2"))
     kernel = Kernel()
     kernel.converge(layout)
@@ -111,33 +91,33 @@ def test_a_fault_keeps_the_state_of_routing_daemons_and_another_up_restores_the_
     assert lines(plan(layout, kernel.existing())) == [
         "let n2 route IPv4 between its NICs",
         "remove address 10.0.0.100/16 from n1:eth0",
-        "add address 10.0.0.1/16 to n1:eth0",  # the kernel may remove it with the other one
+        "add address 10.0.0.1/16 to n1:eth0",  # the kernel may remove it with the first
         "add route 10.1.0.0/16 via 10.0.0.2 to n1",
     ]
-    kernel.interfaces["n1"].clear()  # without its NIC, the node needs all of it
+    kernel.interfaces["n1"].clear()  # a removed NIC needs all of its settings
     repaired = lines(plan(layout, kernel.existing(), keeps_settings=True))
-    for made_anew in ("add address 10.0.0.1/16 to n1:eth0", "add route 10.1.0.0/16 via 10.0.0.2 to n1"):
-        assert made_anew in repaired
+    for recreated in ("add address 10.0.0.1/16 to n1:eth0", "add route 10.1.0.0/16 via 10.0.0.2 to n1"):
+        assert recreated in repaired
 
 
-def test_another_mtu_is_set_only_at_both_ends_of_the_cables() -> None:
+def test_a_changed_mtu_is_set_at_both_ends_of_its_cable() -> None:
     nodes = [Node(name="n1", nics=[Nic(name="eth0", mtu=9000)]), Node(name="n2"), Node(name="n3")]
     after = Description(
         name="test", nodes=nodes, switches=[Switch(name="s1")], links=[Link(ends=[f"n{n}", "s1"]) for n in (1, 2, 3)]
     )
     before = linked_cluster("n1 s1", "n2 s1", "n3 s1", switches=1)
-    assert changed(before, after) == ["set n1.eth0 to MTU 9000", "set eth0 in n1 to MTU 9000"]
+    assert operations_of_change(before, after) == ["set n1.eth0 to MTU 9000", "set eth0 in n1 to MTU 9000"]
 
 
-def test_another_mac_is_set_on_the_nic_alone() -> None:
+def test_a_changed_mac_is_set_on_the_nic_only() -> None:
     before = linked_cluster("n1 s1", "n2 s1", nodes=2, switches=1)
     nodes = [Node(name="n1", nics=[Nic(name="eth0", mac="02:00:00:00:00:aa")]), Node(name="n2")]
     after = Description(name="test", nodes=nodes, switches=before.switches, links=before.links)
-    assert changed(before, after) == ["set eth0 in n1 to MAC 02:00:00:00:00:aa"]
+    assert operations_of_change(before, after) == ["set eth0 in n1 to MAC 02:00:00:00:00:aa"]
 
 
 def test_adding_a_node_affects_no_other() -> None:
-    assert changed(Description.star(3, name="star"), Description.star(4, name="star")) == [
+    assert operations_of_change(Description.star(3, name="star"), Description.star(4, name="star")) == [
         "make node n4",
         "make link n4:eth0--s1:4",
         "add address 10.0.0.4/16 to n4:eth0",
@@ -146,7 +126,7 @@ def test_adding_a_node_affects_no_other() -> None:
 
 
 def test_removing_a_node_affects_no_other() -> None:
-    assert changed(Description.star(4, name="star"), Description.star(3, name="star")) == [
+    assert operations_of_change(Description.star(4, name="star"), Description.star(3, name="star")) == [
         "remove n4.eth0",
         "remove node n4",
     ]
@@ -155,35 +135,40 @@ def test_removing_a_node_affects_no_other() -> None:
 def test_adding_a_node_to_a_switch_does_not_disturb_its_trunk_whose_port_moves() -> None:
     before, after = Description.dumbbell(2, 2, name="x"), Description.dumbbell(3, 2, name="x")
     assert resolve(before).links[-1].name != resolve(after).links[-1].name
-    assert not any("s1.s2" in line or line.startswith(("make link s", "remove s")) for line in changed(before, after))
+    assert not any(
+        "s1.s2" in line or line.startswith(("make link s", "remove s")) for line in operations_of_change(before, after)
+    )
 
 
 def test_removing_one_of_two_parallel_trunks_removes_one_trunk() -> None:
     before = linked_cluster("n1 s1", "n2 s2", "s1 s2", "s1 s2", nodes=2)
     after = linked_cluster("n1 s1", "n2 s2", "s1 s2", nodes=2)
-    assert [line for line in changed(before, after) if "remove" in line] == ["remove s1.s2.2", "remove s2.s1.2"]
+    assert [line for line in operations_of_change(before, after) if "remove" in line] == [
+        "remove s1.s2.2",
+        "remove s2.s1.2",
+    ]
 
 
 def test_removing_a_link_removes_its_nic() -> None:
     before = linked_cluster("n1 s1", "n2 s1", "n3 s1", "n3 s2")
     after = linked_cluster("n1 s1", "n2 s1", "n3 s1")
-    assert changed(before, after)[:1] == ["remove n3.eth1"]
+    assert operations_of_change(before, after)[:1] == ["remove n3.eth1"]
 
 
 def test_a_link_to_another_switch_is_plugged_there_with_the_same_nic() -> None:
     before = linked_cluster("n1 s1", "n2 s1", "n3 s2", "s1 s2")
     after = linked_cluster("n1 s2", "n2 s1", "n3 s2", "s1 s2")
-    assert changed(before, after) == [
+    assert operations_of_change(before, after) == [
         f"set n1.eth0 to switch index {FIRST_WIRE_INDEX + 1}",
         "forget what s1 learned",
         "forget what s2 learned",
     ]
 
 
-def test_two_cables_that_were_plugged_into_switches_become_one() -> None:
+def test_two_cables_into_a_switch_become_one_cable_between_nodes() -> None:
     before = linked_cluster("n1 s1", "n2 s1", nodes=2, switches=1)
     after = linked_cluster("n1 n2", nodes=2, switches=1)
-    assert changed(before, after) == [
+    assert operations_of_change(before, after) == [
         "set n1.eth0 to switch index 0",
         "set n2.eth0 to switch index 0",
         "join n1:eth0--n2:eth0",
@@ -194,9 +179,9 @@ def test_two_cables_that_were_plugged_into_switches_become_one() -> None:
 def test_a_cable_between_nodes_is_parted_before_its_ends_are_plugged_in() -> None:
     before = linked_cluster("n1 n2", nodes=2, switches=1)
     after = linked_cluster("n1 s1", "n2 s1", nodes=2, switches=1)
-    kernel = built(before)
+    kernel = converged(before)
     operations = lines(kernel.converge(resolve(after)))
-    switch = by_name(kernel, "", "s1").index
+    switch = interface_named(kernel, "", "s1").index
     assert operations == [
         "part n1.eth0",
         "part n2.eth0",
@@ -211,7 +196,7 @@ def test_a_cable_between_nodes_is_parted_before_its_ends_are_plugged_in() -> Non
 def test_cables_between_nodes_change_partners_without_new_nics() -> None:
     before = linked_cluster("n1 n2", "n3 n4", nodes=4, switches=0)
     after = linked_cluster("n1 n3", "n2 n4", nodes=4, switches=0)
-    operations = changed(before, after)
+    operations = operations_of_change(before, after)
     assert {line for line in operations if "address" not in line} == {
         "part n1.eth0", "part n2.eth0", "part n3.eth0", "part n4.eth0",
         "join n1:eth0--n3:eth0", "join n2:eth0--n4:eth0",
@@ -222,7 +207,7 @@ def test_direct_links_that_change_partners_are_recreated() -> None:
     """Both pairs differ only in their indexes, so no index occurs in two of them."""
     before = linked_cluster("n1 n2", "n3 n4", nodes=4, switches=0, datapath="direct")
     after = linked_cluster("n1 n3", "n2 n4", nodes=4, switches=0, datapath="direct")
-    assert [line for line in changed(before, after) if line.startswith("make")] == [
+    assert [line for line in operations_of_change(before, after) if line.startswith("make")] == [
         "make link n1:eth0--n3:eth0",
         "make link n2:eth0--n4:eth0",
     ]
@@ -233,23 +218,23 @@ def test_a_link_becomes_direct_and_back() -> None:
         linked_cluster("n1 n2", "n2 n3", switches=0),
         linked_cluster("n1 n2", "n2 n3", switches=0, datapath="direct"),
     )
-    assert "make link n1:eth0--n2:eth0" in changed(joined, direct)
-    assert "join n1:eth0--n2:eth0" in changed(direct, joined)
-    kernel = built(direct)
+    assert "make link n1:eth0--n2:eth0" in operations_of_change(joined, direct)
+    assert "join n1:eth0--n2:eth0" in operations_of_change(direct, joined)
+    kernel = converged(direct)
     indexes = [i for key, interface in kernel.interfaces.items() for i in interface if key and i != 1]
     assert len(indexes) == len(set(indexes)) == 4
     assert min(indexes) >= FIRST_DIRECT_INDEX
 
 
-def test_the_first_indexes_are_left_to_the_kernel() -> None:
-    """A new namespace has interfaces of the kernel's own where tunnel modules are loaded."""
+def test_the_lowest_interface_indexes_are_left_to_the_kernel() -> None:
+    """A new namespace has interfaces of the kernel if tunnel modules are loaded."""
     for operation in plan(resolve(Description.star(3)), ExistingState()):
         if isinstance(operation, MakeCable):
             assert operation.peer_index >= FIRST_NODE_INDEX > 20
 
 
 def test_the_kernels_own_interfaces_are_not_changed() -> None:
-    kernel = built(Description.star(2))
+    kernel = converged(Description.star(2))
     for key in kernel.interfaces:
         kernel.make(key, 2, "tunl0", "ipip", "00:00:00:00", 1480)
         kernel.make(key, 3, "sit0", "sit", "00:00:00:00", 1480)
@@ -257,20 +242,20 @@ def test_the_kernels_own_interfaces_are_not_changed() -> None:
 
 
 def test_other_objects_in_the_wire_namespace_are_removed() -> None:
-    kernel = built(Description.star(2))
+    kernel = converged(Description.star(2))
     kernel.make(namespace_names.WIRE, 2, "stray", "veth", "02:00:00:00:00:01", 1500)
     assert lines(kernel.converge(resolve(Description.star(2)))) == ["remove stray"]
 
 
-def test_users_additions_to_a_node_are_kept() -> None:
-    kernel = built(Description.star(2))
+def test_interfaces_added_to_a_node_by_a_user_are_kept() -> None:
+    kernel = converged(Description.star(2))
     kernel.make("n1", 2, "dummy0", "dummy", "02:00:00:00:00:01", 1500)
     kernel.addresses["n1"][2] = {"192.168.0.1/24"}
     assert kernel.converge(resolve(Description.star(2))) == []
 
 
-def test_routing_that_a_namespace_inherited_does_not_matter_to_a_node_with_one_nic() -> None:
-    kernel = built(Description.star(2))
+def test_inherited_forwarding_of_a_node_with_one_nic_is_ignored() -> None:
+    kernel = converged(Description.star(2))
     kernel.routing["n1"] = {4, 6}
     assert kernel.converge(resolve(Description.star(2))) == []
 
@@ -281,10 +266,10 @@ def test_forwarding_is_enabled_on_a_router_before_it_has_its_nics() -> None:
     assert operations[-1] == "add route 10.0.0.0/16 via 10.1.0.2 to n3"
 
 
-def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() -> None:
+def test_an_ipv6_router_has_link_local_addresses_for_neighbour_discovery() -> None:
     links = [Link(ends=ends.split()) for ends in ("n1 s1", "n2 s1", "n2 s2", "n3 s2")]
-    kernel = built(make_description(links))
-    with_ipv6 = resolve(make_description(links, network6="fd00::/48"))
+    kernel = converged(description_with(links))
+    with_ipv6 = resolve(description_with(links, network6="fd00::/48"))
     operations = lines(kernel.converge(with_ipv6))
     assert "let n2 route IPv6 between its NICs" in operations
     link_local = [line for line in operations if "add address fe80::" in line]
@@ -292,7 +277,7 @@ def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() 
     assert all(":" in line and " to n2:eth" in line for line in link_local)
     assert kernel.converge(with_ipv6) == []
     assert (
-        len([line for line in lines(kernel.converge(resolve(make_description(links)))) if "remove address" in line])
+        len([line for line in lines(kernel.converge(resolve(description_with(links)))) if "remove address" in line])
         == 6
     )
 
@@ -300,10 +285,10 @@ def test_a_router_of_ipv6_has_link_local_addresses_to_ask_for_neighbours_from() 
 def test_routes_follow_the_router() -> None:
     before = linked_cluster("n1 s1", "n2 s1", "n2 s2", "n3 s2", nodes=4)
     after = linked_cluster("n1 s1", "n4 s1", "n4 s2", "n3 s2", nodes=4)
-    operations = changed(before, after)
+    operations = operations_of_change(before, after)
     assert "remove route 10.1.0.0/16 via 10.0.0.2 from n1" in operations
     assert "add route 10.1.0.0/16 via 10.0.0.4 to n1" in operations
-    assert not any("stop n2" in line for line in operations)  # it has no NIC left to route between
+    assert not any("stop n2" in line for line in operations)  # n2 has no NICs left
 
 
 # Cyclic segments
@@ -325,7 +310,7 @@ def test_in_a_ring_no_port_comes_up_before_its_settings() -> None:
 
 def test_a_trunk_that_closes_a_ring_comes_up_when_all_switches_have_stopped_learning() -> None:
     before, after = Description.line(4, name="x"), Description.ring(4, name="x")
-    kernel = built(before)
+    kernel = converged(before)
     operations = kernel.converge(resolve(after))
     assert [str(operation) for operation in operations if isinstance(operation, MakeCable)] == ["make link s4:3--s1:3"]
     first_up = next(index for index, operation in enumerate(operations) if isinstance(operation, SetUp))
@@ -335,7 +320,7 @@ def test_a_trunk_that_closes_a_ring_comes_up_when_all_switches_have_stopped_lear
 
 def test_a_ring_that_is_opened_learns_again() -> None:
     before, after = Description.ring(4, name="x"), Description.line(4, name="x")
-    operations = changed(before, after)
+    operations = operations_of_change(before, after)
     assert sorted(operations[:2]) == ["remove s1.s4", "remove s4.s1"]
     assert "set port n1.eth0 learning, flooding" in operations
     assert sum(line.startswith("forget ") and line.endswith("learned") for line in operations) == 4
@@ -348,11 +333,11 @@ def test_flooding_moves_to_another_tree_without_a_temporary_cycle() -> None:
     nodes = [f"n{number} s{number}" for number in range(1, 5)]
     before = linked_cluster(*nodes, *trunks, nodes=4, switches=4)
     after = linked_cluster(*nodes, *trunks[2:], *trunks[:2], nodes=4, switches=4)
-    kernel = built(before)
+    kernel = converged(before)
     operations = plan(resolve(after), kernel.existing())
     assert [operation for operation in operations if isinstance(operation, SetPort) and operation.flooding]
     for operation in operations:
-        kernel.carry_out(operation)
+        kernel.execute(operation)
         wire = kernel.interfaces[namespace_names.WIRE]
         ends = [
             interface
@@ -368,19 +353,19 @@ def test_adding_a_node_to_a_ring_changes_tables_only_by_its_own_entry() -> None:
     trunks = ["s1 s2", "s2 s3", "s3 s1"]
     before = linked_cluster(*nodes, *trunks, nodes=3, switches=3)
     after = linked_cluster(*nodes, *trunks, "n4 s1", nodes=4, switches=3)
-    operations = changed(before, after)
+    operations = operations_of_change(before, after)
     mac = resolve(after).nodes[3].nics[0].mac
     assert operations[:2] == ["make node n4", "make link n4:eth0--s1:4"]
     assert len([line for line in operations if line.startswith(f"forward {mac}")]) == 3
-    assert len(operations) == 2 + 1 + 3 + 1 + 2  # its port's settings; up, address, up
+    assert len(operations) == 2 + 1 + 3 + 1 + 2  # and settings of its port, up, address, up
 
 
-# What was done by hand, or left half-way
+# Manual changes and interrupted plans
 
 
 def test_a_namespace_removed_by_hand_is_recreated() -> None:
-    kernel = built(Description.star(3))
-    kernel.carry_out(RemoveNamespace("n2"))
+    kernel = converged(Description.star(3))
+    kernel.execute(RemoveNamespace("n2"))
     assert lines(kernel.converge(resolve(Description.star(3)))) == [
         "make node n2",
         "make link n2:eth0--s1:2",
@@ -389,9 +374,9 @@ def test_a_namespace_removed_by_hand_is_recreated() -> None:
     ]
 
 
-def test_a_namespace_is_recreated_while_its_cables_far_ends_are_being_freed() -> None:
+def test_a_namespace_is_recreated_while_the_kernel_still_frees_its_cables() -> None:
     """The kernel frees a namespace later than its name."""
-    kernel = built(Description.star(3))
+    kernel = converged(Description.star(3))
     for table in (kernel.interfaces, kernel.addresses, kernel.routes, kernel.routing):
         del table["n2"]
     operations = lines(kernel.converge(resolve(Description.star(3))))
@@ -399,25 +384,25 @@ def test_a_namespace_is_recreated_while_its_cables_far_ends_are_being_freed() ->
     assert kernel.converge(resolve(Description.star(3))) == []
 
 
-def by_name(kernel: Kernel, key: str, name: str) -> Interface:
-    return next(interface for interface in kernel.interfaces[key].values() if interface.name == name)
-
-
-BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
-    ("a NIC set down", lambda k: k.change("n1", by_name(k, "n1", "eth0").index, up=False), ["set eth0 in n1 up"]),
+MANUAL_CHANGES: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
+    (
+        "a NIC set down",
+        lambda k: k.set_attributes("n1", interface_named(k, "n1", "eth0").index, up=False),
+        ["set eth0 in n1 up"],
+    ),
     (
         "a wire end set down",
-        lambda k: k.change("", by_name(k, "", "n1.eth0").index, up=False),
+        lambda k: k.set_attributes("", interface_named(k, "", "n1.eth0").index, up=False),
         ["set n1.eth0 in the wire namespace up"],
     ),
     (
         "a switch set down",
-        lambda k: k.change("", by_name(k, "", "s1").index, up=False),
+        lambda k: k.set_attributes("", interface_named(k, "", "s1").index, up=False),
         ["set s1 in the wire namespace up"],
     ),
     (
         "a port taken out of its switch",
-        lambda k: k.change("", by_name(k, "", "n1.eth0").index, master=0),
+        lambda k: k.set_attributes("", interface_named(k, "", "n1.eth0").index, master=0),
         [f"set n1.eth0 to switch index {FIRST_WIRE_INDEX}", "forget what s1 learned"],
     ),
     (
@@ -427,27 +412,29 @@ BY_HAND: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
     ),
     (
         "a port that does not learn",
-        lambda k: k.change("", by_name(k, "", "n1.eth0").index, learning=False),
+        lambda k: k.set_attributes("", interface_named(k, "", "n1.eth0").index, learning=False),
         ["set port n1.eth0 learning, flooding"],
     ),
 ]
 
 
-@pytest.mark.parametrize(("change", "expected"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
+@pytest.mark.parametrize(
+    ("change", "expected"), [case[1:] for case in MANUAL_CHANGES], ids=[case[0] for case in MANUAL_CHANGES]
+)
 def test_manual_changes_are_repaired(change: Callable[[Kernel], None], expected: list[str]) -> None:
-    kernel = built(Description.star(2))
+    kernel = converged(Description.star(2))
     change(kernel)
     assert lines(kernel.converge(resolve(Description.star(2)))) == expected
 
 
 def test_a_switch_removed_by_hand_gets_its_ports_back() -> None:
-    kernel = built(Description.star(2))
-    bridge = by_name(kernel, "", "s1").index
+    kernel = converged(Description.star(2))
+    bridge = interface_named(kernel, "", "s1").index
     kernel.remove("", bridge)
     for name in ("n1.eth0", "n2.eth0"):
-        kernel.change("", by_name(kernel, "", name).index, master=0)
+        kernel.set_attributes("", interface_named(kernel, "", name).index, master=0)
     operations = lines(kernel.converge(resolve(Description.star(2))))
-    bridge = by_name(kernel, "", "s1").index
+    bridge = interface_named(kernel, "", "s1").index
     assert operations == [
         "make switch s1",
         f"set n1.eth0 to switch index {bridge}",
@@ -455,9 +442,9 @@ def test_a_switch_removed_by_hand_gets_its_ports_back() -> None:
     ]
 
 
-def test_a_half_made_join_is_parted_first() -> None:
-    kernel = built(Description.back_to_back())
-    del kernel.redirections[by_name(kernel, "", "n2.eth0").index]
+def test_an_incomplete_join_is_parted_first() -> None:
+    kernel = converged(Description.back_to_back())
+    del kernel.redirections[interface_named(kernel, "", "n2.eth0").index]
     assert lines(kernel.converge(resolve(Description.back_to_back()))) == ["part n1.eth0", "join n1:eth0--n2:eth0"]
 
 
@@ -470,7 +457,7 @@ def test_when_an_ipv4_address_is_removed_the_others_of_its_nic_are_added_again()
         return Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links)
 
     before, after = star("10.0.0.1/16", "10.0.0.9/16"), star("10.0.0.9/16")
-    assert changed(before, after) == [
+    assert operations_of_change(before, after) == [
         "remove address 10.0.0.1/16 from n1:eth0",
         "add address 10.0.0.9/16 to n1:eth0",
     ]
@@ -494,11 +481,11 @@ def test_any_cluster_converges_to_any_other_and_a_second_up_does_nothing(data: s
         kernel.converge(expected)
         assert kernel.converge(expected) == []
         for switch in expected.switches:
-            bridge = by_name(kernel, namespace_names.WIRE, namespace_names.switch(switch.name)).index
+            bridge = interface_named(kernel, namespace_names.WIRE, namespace_names.switch(switch.name)).index
             assert {mac for index, mac in kernel.forwarding if index == bridge} == switch.forwarding.keys()
         for link in links:
             if link.datapath == "direct":
-                first, second = (by_name(kernel, end.owner, end.port) for end in (link.a, link.b))
+                first, second = (interface_named(kernel, end.owner, end.port) for end in (link.a, link.b))
                 assert (first.peer, second.peer) == (second.index, first.index)
         description = data.draw(st.one_of(edits(description), descriptions()))
 
@@ -510,15 +497,17 @@ def test_limits_are_set_changed_and_removed() -> None:
     def limited(**limits: object) -> Description:
         return Description(name="x", nodes=[Node(name="n1", **limits)])  # type: ignore[arg-type]
 
-    kernel = built(limited(cpu_share=0.5, memory="64MiB"))
+    kernel = converged(limited(cpu_share=0.5, memory="64MiB"))
     assert kernel.limits == {"n1": (0.5, 64 << 20)}
     assert kernel.converge(resolve(limited(cpu_share=0.5, memory="64MiB"))) == []
     assert kernel.converge(resolve(limited(memory="64MiB"))) == [SetLimits("n1", 0.0, 64 << 20)]
     assert kernel.converge(resolve(limited())) == [SetLimits("n1", 0.0, 0)]
 
 
-def test_a_default_mtu_for_all_changes_every_cable_and_makes_none() -> None:
+def test_a_changed_default_mtu_changes_every_cable_in_place() -> None:
     links = [Link(ends=["n1", "s1"]), Link(ends=["n2", "s2"]), Link(ends=["s1", "s2"])]
-    operations = changed(make_description(links, 2), make_description(links, 2, defaults=Defaults(mtu=9000)))
+    operations = operations_of_change(
+        description_with(links, 2), description_with(links, 2, defaults=Defaults(mtu=9000))
+    )
     assert len(operations) == 6
     assert all(line.startswith("set ") and line.endswith("MTU 9000") for line in operations)

@@ -1,4 +1,4 @@
-"""A cluster's records read back as written: the mark on its objects, and its state."""
+"""Records of a cluster survive writing and reading: the mark of ownership and the state."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ IDENTITIES = st.builds(
     start=st.integers(0, 2**63),
 )
 MARKS = st.builds(Mark, cluster=NAMES, key=st.one_of(st.just(""), NAMES), lasting=st.booleans(), owner=IDENTITIES)
-LONGEST_ALIAS = 255  # IFALIASZ without the NUL
+MAX_ALIAS_SIZE = 255  # IFALIASZ without the NUL
 
 
-def test_a_users_clusters_are_in_the_runtime_directory_only_if_that_is_the_users_own(
+def test_the_state_root_is_in_the_runtime_directory_only_if_it_belongs_to_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("testbed.cluster.records.state.is_root", lambda: False)
@@ -39,7 +39,7 @@ def test_a_users_clusters_are_in_the_runtime_directory_only_if_that_is_the_users
         (str(tmp_path), tmp_path / "netns-testbed"),
         ("", fallback),
         (str(tmp_path / "missing"), fallback),
-        (".", fallback),  # the specification: a relative path is to be ignored
+        (".", fallback),  # the XDG specification ignores relative paths
     ):
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
         assert default_root() == root
@@ -51,7 +51,7 @@ def test_a_users_clusters_are_in_the_runtime_directory_only_if_that_is_the_users
 @given(MARKS)
 def test_a_mark_survives_writing_and_reading_and_fits_an_alias(mark: Mark) -> None:
     assert Mark.parse(str(mark)) == mark
-    assert len(str(mark).encode()) <= LONGEST_ALIAS
+    assert len(str(mark).encode()) <= MAX_ALIAS_SIZE
 
 
 @given(st.one_of(st.text(), st.text(string.printable).map(lambda text: f"netns-testbed 1 {text}")))
@@ -72,7 +72,7 @@ def test_a_foreign_alias_is_no_mark_and_no_error(alias: str) -> None:
         "netns-testbed 1 c n1 held b:1:2:3 more",
     ],
 )
-def test_an_incomplete_mark_is_none(alias: str) -> None:
+def test_an_invalid_mark_is_not_parsed(alias: str) -> None:
     assert Mark.parse(alias) is None
 
 
@@ -100,7 +100,7 @@ def test_this_process_is_alive_and_one_with_another_start_is_not() -> None:
     st.one_of(st.none(), IDENTITIES),
 )
 def test_a_state_survives_writing_and_reading(
-    now: object, before: object, phase: str, lasting: bool, owner: Identity, holder: Identity | None
+    current: object, before: object, phase: str, lasting: bool, owner: Identity, holder: Identity | None
 ) -> None:
     state = State(
         name="c",
@@ -108,7 +108,7 @@ def test_a_state_survives_writing_and_reading(
         phase=phase,  # type: ignore[arg-type]
         lasting=lasting,
         owner=owner,
-        layout=resolve(now),  # type: ignore[arg-type]
+        layout=resolve(current),  # type: ignore[arg-type]
         namespaces={"": "/run/netns/c", "n1": "/run/netns/c.n1"},
         inodes={"": 4026532000, "n1": 4026532001},
         created=1_700_000_000,

@@ -1,5 +1,4 @@
-"""Services of a supervisor: required ones run, others end, dead ones are restarted, and those that die at once are restarted
-with a delay."""
+"""Supervised processes: required ones run, others end, dead ones are restarted, and repeated deaths delay the restart."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ TIMEOUT = 10 * SECOND
 
 
 class Sleepers:
-    """Processes that do nothing."""
+    """Service whose processes sleep."""
 
     word = "sleeper"
 
     def __init__(self) -> None:
         self.desired: dict[str, object] = {}
-        self.refuses = 0
+        self.failing_starts = 0
         self.started = 0
         self.before: dict[str, FormerProcess] = {}
         self.cleaned_up: list[str] = []
@@ -43,8 +42,8 @@ class Sleepers:
         self.cleaned_up.append(key)
 
     def start(self, key: str) -> processes.Identity:
-        if self.refuses:
-            self.refuses -= 1
+        if self.failing_starts:
+            self.failing_starts -= 1
             raise TestbedError("not now")
         self.started += 1
         return daemons.start(key, (), lambda: None, signal.pause)
@@ -141,7 +140,7 @@ def test_a_process_that_dies_repeatedly_is_restarted_after_a_second(supervision:
 def test_a_failed_restart_is_retried(supervision: Supervision) -> None:
     supervision.kind.desired = {"a": 1}
     supervision.processes.reconcile()
-    supervision.kind.refuses = 1
+    supervision.kind.failing_starts = 1
     os.kill(supervision.processes.pids["a"], signal.SIGKILL)
     supervision.run_until("sleeper restarted")
     assert supervision.events() == ["sleeper died", "sleeper not restarted", "sleeper restarted"]
@@ -166,10 +165,10 @@ def test_processes_of_a_previous_supervisor_are_adopted(supervision: Supervision
     }
     supervision.kind.desired = {"a": 1, "b": 2, "c": 1}
     supervision.processes.adopt()
-    assert supervision.events() == ["sleeper died"], "of c, while there was no supervisor"
+    assert supervision.events() == ["sleeper died"], "c died while there was no supervisor"
     supervision.processes.reconcile()
     assert supervision.processes.pids["a"] == kept.pid
-    assert not replaced.is_alive, "it had another specification"
+    assert not replaced.is_alive, "its specification had changed"
     assert supervision.kind.cleaned_up == ["b"]
     assert supervision.events() == ["sleeper died", "sleeper restarted"]
     os.kill(kept.pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Splicing of links at run time, and its reversal: operations, their order, and what they leave untouched.
+"""Splicing of links at run time, and its reversal: the operations, their order, and what stays unchanged.
 
-After every operation the model of the kernel checks that no frame can circulate or take two ways.
+After each operation the model of the kernel checks that no frame can loop or be duplicated.
 """
 
 from __future__ import annotations
@@ -39,23 +39,22 @@ from testbed.cluster.plan.veth_wiring import Detour, Stage, Wiring
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.kernel.diversion import Diversion
 from testbed.kernel.offloads import Offloads
-from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
-from tests.unit.cluster.kernel_model import Kernel
+from tests.unit.cluster.kernel_model import Kernel, converged, interface_named, lines
 from tests.unit.spec.cluster_strategies import descriptions, edits
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 
 LOSSY = Impairment(loss=0.01, rate=10**9)
-SLOW = Impairment(delay=1_000_000, jitter=100_000, distribution="normal")
+JITTERY = Impairment(delay=1_000_000, jitter=100_000, distribution="normal")
 
-RELAY = LinkService("relay", SLOW, SLOW)
-LATE = Impairment(delay=1_000_000)
-GSO = LinkService("relay", LATE, LATE, gso=(True, True))
-FORWARD = LinkService("relay", LATE, SLOW, gso=(True, False))
-NETEM = LinkService("netem", SLOW, LOSSY)
+RELAY = LinkService("relay", JITTERY, JITTERY)
+DELAYED = Impairment(delay=1_000_000)
+RELAY_GSO = LinkService("relay", DELAYED, DELAYED, gso=(True, True))
+RELAY_GSO_FORWARD = LinkService("relay", DELAYED, JITTERY, gso=(True, False))
+NETEM = LinkService("netem", JITTERY, LOSSY)
 TC = LinkService("tc", LOSSY, LOSSY)
 DIRECT = LinkService()
 
@@ -65,7 +64,7 @@ DIVERT_N1 = [
     "divert frames of n1.eth0 to the relay",
 ]
 
-# The path through the switch between two nodes, while a qdisc there is replaced.
+# The path between two nodes is closed while a qdisc of it is replaced.
 CLOSED = ["redirect n1.eth0 no more", "redirect n2.eth0 no more", "drain bwd+n1.eth0", "drain fwd+n1.eth0"]
 OPENED = ["redirect n1.eth0 to fwd+n1.eth0", "redirect n2.eth0 to bwd+n1.eth0"]
 
@@ -79,19 +78,9 @@ SHAPES = [
 ]
 
 
-def lines(operations: list[Operation]) -> list[str]:
-    return [str(operation) for operation in operations]
-
-
-def link(layout: Layout, *owners: str) -> str:
+def link_between(layout: Layout, *owners: str) -> str:
     """Return the name of the first link between two elements."""
     return next(link.name for link in layout.links if {link.a.owner, link.b.owner} == set(owners))
-
-
-def built(layout: Layout) -> Kernel:
-    kernel = Kernel()
-    kernel.converge(layout)
-    return kernel
 
 
 def contents(kernel: Kernel) -> dict[str, object]:
@@ -103,17 +92,13 @@ def contents(kernel: Kernel) -> dict[str, object]:
     }
 
 
-def by_name(kernel: Kernel, key: str, name: str) -> Interface:
-    return next(interface for interface in kernel.interfaces[key].values() if interface.name == name)
-
-
-# What is done, in which order
+# Operations and their order
 
 
 def test_a_node_at_a_switch_stays_plugged_in_while_its_frames_are_diverted() -> None:
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    name = link(layout, "n1", "s1")
+    kernel = converged(layout)
+    name = link_between(layout, "n1", "s1")
     assert lines(kernel.converge(layout, {name: RELAY})) == [
         "make patch n1:eth0--s1:1",
         "set free+n1.eth0 in the wire namespace up",
@@ -129,10 +114,10 @@ def test_a_node_at_a_switch_stays_plugged_in_while_its_frames_are_diverted() -> 
     ]
 
 
-def test_a_node_at_a_switch_that_the_kernel_carries_is_spliced_with_a_patch_in_its_place() -> None:
+def test_the_link_of_a_node_to_a_switch_is_spliced_with_a_patch_for_a_kernel_datapath() -> None:
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    plan_lines = lines(kernel.converge(layout, {link(layout, "n1", "s1"): NETEM}))
+    kernel = converged(layout)
+    plan_lines = lines(kernel.converge(layout, {link_between(layout, "n1", "s1"): NETEM}))
     assert plan_lines == [
         "make patch n1:eth0--s1:1",
         "make patch n1:eth0--s1:1",
@@ -170,8 +155,8 @@ def test_a_node_at_a_switch_that_the_kernel_carries_is_spliced_with_a_patch_in_i
 
 def test_two_nodes_stay_joined_while_their_frames_are_diverted() -> None:
     layout = resolve(Description.back_to_back())
-    kernel = built(layout)
-    name = link(layout, "n1", "n2")
+    kernel = converged(layout)
+    name = link_between(layout, "n1", "n2")
     assert lines(kernel.converge(layout, {name: RELAY})) == [
         "make patch n1:eth0--n2:eth0",
         "set free+n1.eth0 in the wire namespace up",
@@ -193,21 +178,21 @@ def test_two_nodes_stay_joined_while_their_frames_are_diverted() -> None:
 
 
 def test_offloads_are_disabled_before_the_new_path_is_opened_and_restored_at_the_end() -> None:
-    """A direction that may carry GSO frames receives them; the other one does not."""
+    """Only a direction that may carry RELAY_GSO frames receives them."""
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    name = link(layout, "n1", "s1")
+    kernel = converged(layout)
+    name = link_between(layout, "n1", "s1")
     node, port = "offloads of eth0 in n1", "offloads of port+n1.eth0 in the wire namespace"
-    assert lines(kernel.converge(layout, {name: FORWARD})) == [
+    assert lines(kernel.converge(layout, {name: RELAY_GSO_FORWARD})) == [
         "make patch n1:eth0--s1:1",
         "set free+n1.eth0 in the wire namespace up",
         f"set {node} on for TCP",
         f"set {port} off",
         *DIVERT_N1,
     ]
-    assert lines(kernel.converge(layout, {name: GSO})) == [f"set {port} on for TCP"]
+    assert lines(kernel.converge(layout, {name: RELAY_GSO})) == [f"set {port} on for TCP"]
     assert lines(kernel.converge(layout, {name: RELAY})) == [f"set {node} off", f"set {port} off"]
-    assert lines(kernel.converge(layout, {name: GSO})) == [f"set {node} on for TCP", f"set {port} on for TCP"]
+    assert lines(kernel.converge(layout, {name: RELAY_GSO})) == [f"set {node} on for TCP", f"set {port} on for TCP"]
     assert lines(kernel.converge(layout)) == [
         "divert frames of n1.eth0 no more",
         f"set {node} on",
@@ -221,18 +206,18 @@ def test_the_forward_sender_is_at_the_links_first_end(ends: list[str]) -> None:
     nodes = [Node(name="n1"), Node(name="n2")]
     links = [Link(ends=ends), Link(ends=["n2", "s1"])]
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
-    kernel = built(layout)
-    link_services = {link(layout, "n1", "s1"): FORWARD}
+    kernel = converged(layout)
+    link_services = {link_between(layout, "n1", "s1"): RELAY_GSO_FORWARD}
     kernel.converge(layout, link_services)
     assert_spliced(kernel, layout, link_services)
-    receives_gso = kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] is Offloads.TCP
+    receives_gso = kernel.offloads["n1"][interface_named(kernel, "n1", "eth0").index] is Offloads.TCP
     assert receives_gso == (ends[0] == "n1")
 
 
 def test_two_nodes_that_netem_impairs_stay_joined() -> None:
     layout = resolve(Description.back_to_back())
-    kernel = built(layout)
-    assert lines(kernel.converge(layout, {link(layout, "n1", "n2"): NETEM})) == [
+    kernel = converged(layout)
+    assert lines(kernel.converge(layout, {link_between(layout, "n1", "n2"): NETEM})) == [
         "make patch n1:eth0--n2:eth0",
         "set bwd+n1.eth0 in the wire namespace up",
         "set offloads of eth0 in n1 off",
@@ -260,8 +245,8 @@ def test_two_nodes_that_netem_impairs_stay_joined() -> None:
 
 def test_a_trunk_in_a_ring_is_cut_at_its_second_end() -> None:
     layout = resolve(Description.ring(3))
-    kernel = built(layout)
-    operations = lines(kernel.converge(layout, {link(layout, "s1", "s2"): TC}))
+    kernel = converged(layout)
+    operations = lines(kernel.converge(layout, {link_between(layout, "s1", "s2"): TC}))
     assert operations == [
         "make patch s1:2--s2:2",
         "make patch s1:2--s2:2",
@@ -300,7 +285,9 @@ def test_forward_frames_leave_the_links_first_end(ends: list[str]) -> None:
     links = [Link(ends=ends), Link(ends=["n2", "s1"])]
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
     forward, backward = Impairment(delay=1), Impairment(delay=2)
-    operations = plan(layout, ExistingState(), {link(layout, "n1", "s1"): LinkService("netem", forward, backward)})
+    operations = plan(
+        layout, ExistingState(), {link_between(layout, "n1", "s1"): LinkService("netem", forward, backward)}
+    )
     impairments = {
         operation.device: operation.impairment for operation in operations if isinstance(operation, SetNetem)
     }
@@ -311,7 +298,9 @@ def test_forward_frames_leave_the_links_first_end(ends: list[str]) -> None:
     assert ({("n1.eth0", "bwd+n1.eth0")} <= redirections) == (ends[0] == "s1")
     assert impairments == {"fwd+n1.eth0": forward, "bwd+n1.eth0": backward}
     losing = plan(
-        layout, ExistingState(), {link(layout, "n1", "s1"): LinkService("tc", Impairment(loss=0.5), Impairment())}
+        layout,
+        ExistingState(),
+        {link_between(layout, "n1", "s1"): LinkService("tc", Impairment(loss=0.5), Impairment())},
     )
     lost_at = [operation.device for operation in losing if isinstance(operation, SetLoss)]
     assert lost_at == ["n1.eth0" if ends[0] == "n1" else "free+n1.eth0"]
@@ -322,7 +311,7 @@ def test_a_new_path_is_opened_when_complete_and_closed_before_changes(datapath: 
     link_service = {"netem": NETEM, "tc": TC}[datapath]
     other_datapath = {"netem": TC, "tc": NETEM}[datapath]
     layout = resolve(Description.ring(3))
-    kernel = built(layout)
+    kernel = converged(layout)
     opening = kernel.converge(layout, {link.name: link_service for link in layout.links})
     changing = kernel.converge(layout, {link.name: other_datapath for link in layout.links})
 
@@ -346,7 +335,7 @@ def test_a_new_path_is_opened_when_complete_and_closed_before_changes(datapath: 
 def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() -> None:
     layout = resolve(Description.ring(3))
     link_services = {link.name: RELAY for link in layout.links}
-    for kernel in (Kernel(), built(layout)):
+    for kernel in (Kernel(), converged(layout)):
         was_running = bool(kernel.interfaces)
         operations = kernel.converge(layout, link_services)
         divert_indices = [index for index, operation in enumerate(operations) if isinstance(operation, Divert)]
@@ -362,7 +351,7 @@ def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() ->
             assert divert_indices[-1] < nodes[0]
 
 
-# What is left
+# Resulting state
 
 
 @pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
@@ -372,15 +361,15 @@ def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() ->
         [RELAY],
         [NETEM],
         [TC],
-        [GSO],
+        [RELAY_GSO],
         [RELAY, NETEM, TC, RELAY],
         [TC, NETEM, RELAY, TC],
-        [GSO, TC, FORWARD, RELAY, GSO],
+        [RELAY_GSO, TC, RELAY_GSO_FORWARD, RELAY, RELAY_GSO],
     ],
 )
-def test_from_one_datapath_to_another_and_back(description: Description, path: list[LinkService]) -> None:
+def test_a_link_changes_between_datapaths_and_back(description: Description, path: list[LinkService]) -> None:
     layout = resolve(description)
-    kernel = built(layout)
+    kernel = converged(layout)
     before = contents(kernel)
     for link_service in path:
         link_services = {link.name: link_service for link in layout.links}
@@ -401,7 +390,7 @@ def test_links_come_up_spliced_as_well(description: Description) -> None:
     assert kernel.converge(layout, link_services) == []
     assert_spliced(kernel, layout, link_services)
     kernel.converge(layout)
-    assert contents(kernel) == contents(built(layout))
+    assert contents(kernel) == contents(converged(layout))
 
 
 def assert_spliced(kernel: Kernel, layout: Layout, link_services: LinkServices) -> None:
@@ -410,19 +399,23 @@ def assert_spliced(kernel: Kernel, layout: Layout, link_services: LinkServices) 
         assert_diverted(kernel, detour)
     for name, splice in wiring.splices.items():
         link_service = link_services[name]
-        a, b = by_name(kernel, *splice.a), by_name(kernel, *splice.b)
+        a, b = interface_named(kernel, *splice.a), interface_named(kernel, *splice.b)
         assert a.up
         assert b.up
         if name in wiring.stages:
             assert_staged(kernel, layout, wiring.stages[name])
         for (key, device), gso in zip(splice.senders, link_service.gso, strict=True):
             expected_offloads = Offloads.TCP if gso else Offloads.NONE
-            assert kernel.offloads[key][by_name(kernel, key, device).index] is expected_offloads
-        peers = [by_name(kernel, *sender).peer for sender in splice.senders]
-        assert peers == [a.index, b.index], "who sends towards A, and who towards B"
+            assert kernel.offloads[key][interface_named(kernel, key, device).index] is expected_offloads
+        peers = [interface_named(kernel, *sender).peer for sender in splice.senders]
+        assert peers == [a.index, b.index], "the senders towards A and B"
         expected = {"relay": "", "netem": "netem", "tc": "tbf"}[link_service.datapath]
         stage = wiring.stages.get(name)
-        shaped = (by_name(kernel, *stage.forward), by_name(kernel, *stage.backward)) if stage is not None else (a, b)
+        shaped = (
+            (interface_named(kernel, *stage.forward), interface_named(kernel, *stage.backward))
+            if stage is not None
+            else (a, b)
+        )
         qdisc_kinds = [kernel.qdiscs[end.index].kind if end.index in kernel.qdiscs else "" for end in shaped]
         assert qdisc_kinds == [expected] * 2
         assert ({a.index, b.index} <= kernel.classifiers.keys()) == (link_service.datapath == "tc")
@@ -435,26 +428,30 @@ def assert_spliced(kernel: Kernel, layout: Layout, link_services: LinkServices) 
 
 def assert_staged(kernel: Kernel, layout: Layout, stage: Stage) -> None:
     redirections = {
-        by_name(kernel, *source).index: by_name(kernel, *target).index for source, target in stage.redirections
+        interface_named(kernel, *source).index: interface_named(kernel, *target).index
+        for source, target in stage.redirections
     }
     assert redirections.items() <= kernel.staged.items()
     if stage.port is None:
         return
-    port, patch = by_name(kernel, *stage.port), by_name(kernel, "", namespace_names.patch(stage.port[1])[0])
+    port, patch = (
+        interface_named(kernel, *stage.port),
+        interface_named(kernel, "", namespace_names.patch(stage.port[1])[0]),
+    )
     assert port.master == patch.master != 0
-    assert kernel.patched[port.index] == patch.index
-    learns = {by_name(kernel, "", switch.name).index: switch.learns for switch in layout.switches}[port.master]
+    assert kernel.redirected_egress[port.index] == patch.index
+    learns = {interface_named(kernel, "", switch.name).index: switch.learns for switch in layout.switches}[port.master]
     assert (patch.learning, patch.flooding) == (learns, False)
     assert port.learning == learns
     assert port.flooding or not learns
 
 
 def assert_diverted(kernel: Kernel, detour: Detour) -> None:
-    near, far = by_name(kernel, *detour.near), by_name(kernel, *detour.far)
+    near, far = interface_named(kernel, *detour.near), interface_named(kernel, *detour.far)
     assert near.up
     assert far.up
     assert near.master == far.master == 0
-    first, *second = [by_name(kernel, *end) for end in detour.ends]
+    first, *second = [interface_named(kernel, *end) for end in detour.ends]
     if second:
         assert kernel.diversions[first.index] == Diversion(near.index)
         assert kernel.diversions[second[0].index] == Diversion(far.index)
@@ -467,7 +464,7 @@ def assert_diverted(kernel: Kernel, detour: Detour) -> None:
 
 def test_other_links_are_not_changed() -> None:
     layout = resolve(Description.fat_tree(4))
-    kernel = built(layout)
+    kernel = converged(layout)
     trunk = next(
         link for link in layout.links if not {link.a.owner, link.b.owner} & {node.name for node in layout.nodes}
     )
@@ -480,22 +477,22 @@ def test_other_links_are_not_changed() -> None:
 
 def test_addresses_learned_at_other_ports_are_kept() -> None:
     layout = resolve(Description.line(3))
-    kernel = built(layout)
+    kernel = converged(layout)
     link_services = {link.name: RELAY for link in layout.links}
     for step in (link_services, {}):
         assert not [line for line in lines(kernel.converge(layout, step)) if line.startswith("forget")]
 
 
-# Changes of what is in force
+# Changes of impairments
 
 
-def test_another_impairment_is_set_in_place() -> None:
+def test_a_changed_impairment_is_set_in_place() -> None:
     layout = resolve(Description.back_to_back())
-    kernel = built(layout)
+    kernel = converged(layout)
     (name,) = [link.name for link in layout.links]
-    kernel.converge(layout, {name: LinkService("netem", SLOW, SLOW)})
-    slower = replace(SLOW, delay=2_000_000)
-    assert lines(kernel.converge(layout, {name: LinkService("netem", slower, SLOW)})) == [
+    kernel.converge(layout, {name: LinkService("netem", JITTERY, JITTERY)})
+    slower = replace(JITTERY, delay=2_000_000)
+    assert lines(kernel.converge(layout, {name: LinkService("netem", slower, JITTERY)})) == [
         "let netem impair what leaves by fwd+n1.eth0: delay 2ms, jitter 100us normal"
     ]
     assert lines(kernel.converge(layout, {name: LinkService("netem", slower, Impairment())})) == [
@@ -505,21 +502,21 @@ def test_another_impairment_is_set_in_place() -> None:
     ]
 
 
-def test_another_distribution_is_set_although_the_kernel_reports_none() -> None:
+def test_a_changed_distribution_is_set_although_the_kernel_reports_none() -> None:
     layout = resolve(Description.back_to_back())
-    kernel = built(layout)
+    kernel = converged(layout)
     (name,) = [link.name for link in layout.links]
-    kernel.converge(layout, {name: LinkService("netem", SLOW, SLOW)})
-    other_service = LinkService("netem", replace(SLOW, distribution="pareto"), SLOW)
+    kernel.converge(layout, {name: LinkService("netem", JITTERY, JITTERY)})
+    other_service = LinkService("netem", replace(JITTERY, distribution="pareto"), JITTERY)
     assert lines(kernel.converge(layout, {name: other_service})) == [
         "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us pareto"
     ]
     assert kernel.converge(layout, {name: other_service}) == []
 
 
-def test_a_classifier_and_a_token_bucket_change_in_place_and_go_alone() -> None:
+def test_a_classifier_and_a_token_bucket_are_changed_and_removed_separately() -> None:
     layout = resolve(Description.back_to_back())
-    kernel = built(layout)
+    kernel = converged(layout)
     (name,) = [link.name for link in layout.links]
     kernel.converge(layout, {name: LinkService("tc", LOSSY)})
     assert lines(kernel.converge(layout, {name: LinkService("tc", replace(LOSSY, loss=0.02))})) == [
@@ -538,7 +535,7 @@ def test_a_classifier_and_a_token_bucket_change_in_place_and_go_alone() -> None:
     ]
 
 
-def test_a_table_is_given_as_text() -> None:
+def test_a_distribution_table_is_read_from_the_given_files() -> None:
     layout = resolve(Description.back_to_back())
     (name,) = [link.name for link in layout.links]
     table = Impairment(delay=1000, jitter=100, distribution="table", jitter_file="/x.dist")
@@ -554,8 +551,10 @@ def test_a_table_is_given_as_text() -> None:
 
 def test_a_link_that_is_down_has_its_wire_side_down_and_comes_up_again() -> None:
     layout = resolve(Description.line(2))
-    kernel = built(layout)
-    down_links = {name: LinkService(down=True) for name in (link(layout, "n1", "s1"), link(layout, "s1", "s2"))}
+    kernel = converged(layout)
+    down_links = {
+        name: LinkService(down=True) for name in (link_between(layout, "n1", "s1"), link_between(layout, "s1", "s2"))
+    }
     assert lines(kernel.converge(layout, down_links)) == [
         "set n1.eth0 in the wire namespace down",
         "set s1.s2 in the wire namespace down",
@@ -585,8 +584,8 @@ def test_a_cluster_comes_up_with_links_down(description: Description) -> None:
 
 def test_a_link_is_spliced_while_it_is_down() -> None:
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    name = link(layout, "n1", "s1")
+    kernel = converged(layout)
+    name = link_between(layout, "n1", "s1")
     kernel.converge(layout, {name: LinkService(down=True)})
     kernel.converge(layout, {name: replace(RELAY, down=True)})
     assert not any(
@@ -595,17 +594,17 @@ def test_a_link_is_spliced_while_it_is_down() -> None:
         if interface.kind == "veth" and "n1" in interface.name
     )
     kernel.converge(layout)
-    assert contents(kernel) == contents(built(layout))
+    assert contents(kernel) == contents(converged(layout))
 
 
 def test_a_spliced_link_is_removed_with_all_its_objects() -> None:
-    kernel = built(resolve(Description.star(2)))
+    kernel = converged(resolve(Description.star(2)))
     layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")]))
     for link_service in (NETEM, TC, RELAY):
         star = resolve(Description.star(2))
         kernel.converge(star, {link.name: link_service for link in star.links})
         kernel.converge(layout)
-        assert contents(kernel) == contents(built(layout))
+        assert contents(kernel) == contents(converged(layout))
 
 
 def test_a_direct_link_supports_no_impairment() -> None:
@@ -618,24 +617,24 @@ def test_a_direct_link_supports_no_impairment() -> None:
 
 def test_the_datapath_of_an_unknown_link_is_none() -> None:
     layout = resolve(Description.star(2))
-    assert built(layout).converge(layout, {"n9:eth0--s1:9": RELAY}) == []
+    assert converged(layout).converge(layout, {"n9:eth0--s1:9": RELAY}) == []
 
 
-# What was done by hand, or left half-way
+# Manual changes and interrupted plans
 
 
 def test_offloads_enabled_by_another_process_are_disabled_again() -> None:
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    link_services = {link(layout, "n1", "s1"): RELAY}
+    kernel = converged(layout)
+    link_services = {link_between(layout, "n1", "s1"): RELAY}
     kernel.converge(layout, link_services)
-    kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] = Offloads.ALL
+    kernel.offloads["n1"][interface_named(kernel, "n1", "eth0").index] = Offloads.ALL
     assert lines(kernel.converge(layout, link_services)) == ["set offloads of eth0 in n1 off"]
 
 
 @pytest.mark.parametrize("link_service", [TC, RELAY])
 def test_leftovers_of_a_killed_change_are_repaired(link_service: LinkService) -> None:
-    """A plan that ended anywhere, and then another one, leads where it should. In CI at every fourth place."""
+    """A plan interrupted after any operation is completed or reversed by the next; in CI, after every fourth."""
     layout = resolve(Description.ring(3))
     all_services = {link.name: link_service for link in layout.links}
     for before, after in ((all_services, {}), ({}, all_services)):
@@ -644,7 +643,7 @@ def test_leftovers_of_a_killed_change_are_repaired(link_service: LinkService) ->
         for count in range(0, len(plan(layout, kernel.existing(), after)), 1 if LONG else 4):
             halfway = copy.deepcopy(kernel)
             for operation in plan(layout, halfway.existing(), after)[:count]:
-                halfway.carry_out(operation)
+                halfway.execute(operation)
             for expected in (before, after):
                 repaired = copy.deepcopy(halfway)
                 repaired.converge(layout, expected)
@@ -654,29 +653,29 @@ def test_leftovers_of_a_killed_change_are_repaired(link_service: LinkService) ->
 
 def test_unneeded_hooks_are_removed() -> None:
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    kernel.hooks.add(by_name(kernel, "", "s1").index)
+    kernel = converged(layout)
+    kernel.hooks.add(interface_named(kernel, "", "s1").index)
     operations = kernel.converge(layout)
     assert [type(operation) for operation in operations] == [Part]
 
 
 def test_a_hook_removed_from_a_port_is_restored() -> None:
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    kernel.hooks.remove(by_name(kernel, "", "n1.eth0").index)
+    kernel = converged(layout)
+    kernel.hooks.remove(interface_named(kernel, "", "n1.eth0").index)
     assert lines(kernel.converge(layout)) == ["add a hook to n1.eth0"]
 
 
-@pytest.mark.parametrize("part", ["filters", "patch", "switch's way in"])
+@pytest.mark.parametrize("part", ["filters", "patch", "return path"])
 def test_parts_removed_from_a_diverted_link_are_restored(part: str) -> None:
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    link_services = {link(layout, "n1", "s1"): RELAY}
+    kernel = converged(layout)
+    link_services = {link_between(layout, "n1", "s1"): RELAY}
     kernel.converge(layout, link_services)
-    patch = by_name(kernel, "", "port+n1.eth0").index
+    patch = interface_named(kernel, "", "port+n1.eth0").index
     match part:
         case "filters":
-            del kernel.diversions[by_name(kernel, "", "n1.eth0").index]
+            del kernel.diversions[interface_named(kernel, "", "n1.eth0").index]
         case "patch":
             kernel.remove("", patch)
         case _:
@@ -690,20 +689,20 @@ def test_parts_removed_from_a_diverted_link_are_restored(part: str) -> None:
 @pytest.mark.parametrize("part", ["redirection", "patch", "stage", "cable", "port settings"])
 def test_parts_removed_from_a_spliced_link_are_restored(part: str) -> None:
     layout = resolve(Description.star(2))
-    kernel = built(layout)
-    link_services = {link(layout, "n1", "s1"): TC}
+    kernel = converged(layout)
+    link_services = {link_between(layout, "n1", "s1"): TC}
     kernel.converge(layout, link_services)
     match part:
         case "redirection":
-            del kernel.staged[by_name(kernel, "", "n1.eth0").index]
+            del kernel.staged[interface_named(kernel, "", "n1.eth0").index]
         case "patch":
-            kernel.remove("", by_name(kernel, "", "port+n1.eth0").index)
+            kernel.remove("", interface_named(kernel, "", "port+n1.eth0").index)
         case "stage":
-            kernel.remove("", by_name(kernel, "", "fwd+n1.eth0").index)
+            kernel.remove("", interface_named(kernel, "", "fwd+n1.eth0").index)
         case "cable":
-            kernel.remove("", by_name(kernel, "", "n1.eth0").index)
+            kernel.remove("", interface_named(kernel, "", "n1.eth0").index)
         case _:
-            kernel.change("", by_name(kernel, "", "n1.eth0").index, learning=True, flooding=True)
+            kernel.set_attributes("", interface_named(kernel, "", "n1.eth0").index, learning=True, flooding=True)
     kernel.converge(layout, link_services)
     assert_spliced(kernel, layout, link_services)
     assert kernel.converge(layout, link_services) == []
@@ -734,7 +733,7 @@ def test_a_shaped_port_of_a_switch_becomes_an_end_of_a_shaped_link_between_nodes
 
 @settings(max_examples=60)
 @given(st.data())
-def test_from_any_datapath_to_any_other(data: st.DataObject) -> None:
+def test_any_datapaths_of_any_cluster_converge_to_any_others(data: st.DataObject) -> None:
     """Random clusters, edits and link services."""
     kernel = Kernel()
     description = data.draw(descriptions())

@@ -1,4 +1,4 @@
-"""Tags select links for injections, and their changes need no operation."""
+"""Tags select links for injections, and changed tags need no operation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from testbed.cluster.faults.injections import links_of, places
 from testbed.errors import NotFoundError
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
-from tests.unit.cluster.test_planner import changed
+from tests.unit.cluster.kernel_model import operations_of_change
 
 TAGS = {"client": ["n1", "n2"], "slow": ["n2--s1", "n3--s1"]}
 STAR = resolve(Description.star(4, tags=TAGS))
@@ -17,8 +17,8 @@ NAMES = [link.name for link in STAR.links]
 
 def test_a_change_of_tags_alone_needs_no_operation() -> None:
     untagged, tagged = Description.star(4, delay="1ms"), Description.star(4, delay="1ms", tags=TAGS)
-    assert changed(untagged, tagged) == []
-    assert changed(tagged, untagged) == []
+    assert operations_of_change(untagged, tagged) == []
+    assert operations_of_change(tagged, untagged) == []
 
 
 def test_a_tag_selects_links_that_have_it_and_all_links_of_nodes_that_have_it() -> None:
@@ -28,7 +28,7 @@ def test_a_tag_selects_links_that_have_it_and_all_links_of_nodes_that_have_it() 
     assert [link.name for link in links_of(tagged, "@both")] == [NAMES[0], NAMES[2]]
 
 
-def test_directions_are_those_of_each_that_has_the_tag() -> None:
+def test_directions_are_relative_to_each_tagged_element() -> None:
     assert places(STAR, "@client", "out") == ((NAMES[0], "forward"), (NAMES[1], "forward"))
     assert places(STAR, "@client", "in") == ((NAMES[0], "backward"), (NAMES[1], "backward"))
     assert places(STAR, "@slow", "") == tuple(

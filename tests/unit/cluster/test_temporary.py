@@ -1,4 +1,4 @@
-"""Directories of killed processes, and similar names."""
+"""Temporary directories: those of killed processes are collected, others stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from testbed.cluster.records.ownership import collect_temporary, temporary_directory
 from testbed.kernel.processes import Identity, identity
 
-MAKES = (
+OWNER_SCRIPT = (
     "import sys\n"
     "from testbed.cluster.records.ownership import temporary_directory\n"
     "with temporary_directory('logs') as path:\n"
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_leftovers_of_killed_processes_are_collected_and_those_of_living_ones_are_kept(folder: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(folder)}
-    command = [sys.executable, "-c", MAKES]
+    command = [sys.executable, "-c", OWNER_SCRIPT]
     with (
         subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
         temporary_directory("run") as own_folder,
@@ -49,7 +49,7 @@ def test_leftovers_of_killed_processes_are_collected_and_those_of_living_ones_ar
     assert list(folder.iterdir()) == []
 
 
-def test_folders_of_unknown_owners_stay(folder: Path) -> None:
+def test_directories_of_unknown_owners_stay(folder: Path) -> None:
     own_identity = identity()
     other_boot = Identity("another-boot", own_identity.pid_namespace, own_identity.pid, own_identity.start)
     dead_process = Identity(own_identity.boot, own_identity.pid_namespace, own_identity.pid, own_identity.start + 1)

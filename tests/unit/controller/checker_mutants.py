@@ -1,8 +1,8 @@
-"""Checkers with one mistake, which the histories must find."""
+"""Mutants of the checkers, each with one mistake that the histories must detect."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,8 +13,8 @@ from testbed.controller.checkers.unreceived import Restarts, UnmatchedReceives
 from tests.unit.protocols.mutants import Mutant
 
 
-def paired_by_first_come(patch: pytest.MonkeyPatch) -> None:
-    def greedy(sends: Sequence[Send], receives: Sequence[Receive], _costs: Sequence[int]) -> list[int] | None:
+def greedy_matching(patch: pytest.MonkeyPatch) -> None:
+    def align_greedily(sends: Sequence[Send], receives: Sequence[Receive], _costs: Sequence[int]) -> list[int] | None:
         positions, position = [], 0
         for receive in receives:
             while position < len(sends) and not alignment.fits(sends[position], receive):
@@ -25,32 +25,30 @@ def paired_by_first_come(patch: pytest.MonkeyPatch) -> None:
             position += 1
         return positions
 
-    patch.setattr(message_matching, "align", greedy)
+    patch.setattr(message_matching, "align", align_greedily)
 
 
-def _quiet_if(patch: pytest.MonkeyPatch, is_quiet: str) -> None:
+def skip_complete_sends(patch: pytest.MonkeyPatch, is_skipped: Callable[[_HistoryCheck], bool]) -> None:
     original = _HistoryCheck._check_complete_send
 
     def check_complete_send(self: _HistoryCheck, *arguments: object) -> None:
-        transfers = [
-            event for transfer_list in (*self._histories.sends, *self._histories.receives) for event in transfer_list
-        ]
-        if not (
-            any(transfer.error for transfer in transfers)
-            if is_quiet == "error"
-            else self._circumstances.ending is Ending.ABORTED
-        ):
-            original(self, *arguments)  # type: ignore[arg-type]  # as they came
+        if not is_skipped(self):
+            original(self, *arguments)  # type: ignore[arg-type]  # passed on unchanged
 
     patch.setattr(_HistoryCheck, "_check_complete_send", check_complete_send)
 
 
-def quiet_after_an_error(patch: pytest.MonkeyPatch) -> None:
-    _quiet_if(patch, "error")
+def has_error(check: _HistoryCheck) -> bool:
+    transfer_lists = (*check._histories.sends, *check._histories.receives)
+    return any(transfer.error for transfers in transfer_lists for transfer in transfers)
 
 
-def quiet_where_broken_off(patch: pytest.MonkeyPatch) -> None:
-    _quiet_if(patch, "broken off")
+def no_loss_after_an_error(patch: pytest.MonkeyPatch) -> None:
+    skip_complete_sends(patch, has_error)
+
+
+def no_loss_in_an_aborted_run(patch: pytest.MonkeyPatch) -> None:
+    skip_complete_sends(patch, lambda check: check._circumstances.ending is Ending.ABORTED)
 
 
 def excused_by_any_restart(patch: pytest.MonkeyPatch) -> None:
@@ -61,16 +59,16 @@ def excused_by_no_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Restarts, "lost_memory", lambda *_: False)
 
 
-def senders_keep_nothing(patch: pytest.MonkeyPatch) -> None:
+def sender_restarts_ignored(patch: pytest.MonkeyPatch) -> None:
     lost_memory = Restarts.lost_memory
     patch.setattr(Restarts, "lost_memory", lambda self, node, *span: node != "n1" and lost_memory(self, node, *span))
 
 
-def explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
+def receive_claimed_repeatedly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnmatchedReceives, "claim", lambda self, send, before: next(self._matching(send, before), None))
 
 
-def explained_by_the_first_that_fits(patch: pytest.MonkeyPatch) -> None:
+def first_receive_claimed(patch: pytest.MonkeyPatch) -> None:
     def claim(self: UnmatchedReceives, send: Send, before: Receive | None) -> Receive | None:
         matching = next((candidate for candidate in self._matching(send, before) if candidate not in self._taken), None)
         if matching is not None:
@@ -80,41 +78,43 @@ def explained_by_the_first_that_fits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnmatchedReceives, "claim", claim)
 
 
-def explained_by_what_fails_for_no_reason(patch: pytest.MonkeyPatch) -> None:
+def any_error_excuses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_HistoryCheck, "_is_excused", lambda _, receive: bool(receive.error))
 
 
-def waits_in_any_case(patch: pytest.MonkeyPatch) -> None:
+def always_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_HistoryCheck, "_has_waited", lambda *_: True)
 
 
-def waits_in_no_case(patch: pytest.MonkeyPatch) -> None:
+def never_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_HistoryCheck, "_has_waited", lambda *_: False)
 
 
-def lives_are_one(patch: pytest.MonkeyPatch) -> None:
-    def pair(*arguments: object) -> None:
+def incarnations_merged(patch: pytest.MonkeyPatch) -> None:
+    def match_as_one_life(*arguments: object) -> None:
         sends = arguments[0]
         assert isinstance(sends, list)
         for send in sends:
             send.life = 0
-        original(*arguments)  # type: ignore[arg-type]  # as they came
+        original(*arguments)  # type: ignore[arg-type]  # passed on unchanged
 
     original = message_matching._match_channel
-    patch.setattr(message_matching, "_match_channel", pair)
+    patch.setattr(message_matching, "_match_channel", match_as_one_life)
 
 
 MUTANTS = (
-    Mutant("paired by first come", "a receive is paired with the first message that was sent", paired_by_first_come),
-    Mutant("quiet after an error", "a lost message is not told where a transfer has failed", quiet_after_an_error),
-    Mutant("quiet where broken off", "a lost message is not told where the run was broken off", quiet_where_broken_off),
-    Mutant("excused by any restart", "a restart explains what was lost at other times", excused_by_any_restart),
+    Mutant("greedy matching", "a receive is matched with the first message that fits", greedy_matching),
+    Mutant("no loss after an error", "a loss is not reported if any transfer failed", no_loss_after_an_error),
+    Mutant("no loss in an aborted run", "a loss is not reported if the run was aborted", no_loss_in_an_aborted_run),
+    Mutant("excused by any restart", "a restart explains a loss at any other time", excused_by_any_restart),
     Mutant("excused by no restart", "a restart explains nothing", excused_by_no_restart),
-    Mutant("senders keep nothing", "the end of a sender explains nothing", senders_keep_nothing),
-    Mutant("explained again and again", "one failed receive explains all", explained_again_and_again),
-    Mutant("explained by the first", "a receive that another message needs is taken", explained_by_the_first_that_fits),
-    Mutant("explained by any failure", "an error that no fault allows explains", explained_by_what_fails_for_no_reason),
-    Mutant("waits in any case", "a receive that was left behind proves a loss", waits_in_any_case),
-    Mutant("waits in no case", "a receive that waits proves nothing", waits_in_no_case),
-    Mutant("lives are one", "a message of the next life proves that one of the last was lost", lives_are_one),
+    Mutant("sender restarts ignored", "the end of a sender explains nothing", sender_restarts_ignored),
+    Mutant("receive claimed repeatedly", "one failed receive explains every loss", receive_claimed_repeatedly),
+    Mutant("first receive claimed", "a receive that another message needs is taken", first_receive_claimed),
+    Mutant("any error excuses", "an error that no fault allows explains a loss", any_error_excuses),
+    Mutant("always waits", "a receive that its program abandoned proves a loss", always_waits),
+    Mutant("never waits", "a receive that waits proves nothing", never_waits),
+    Mutant(
+        "incarnations merged", "a message of a restarted program proves the loss of an earlier one", incarnations_merged
+    ),
 )

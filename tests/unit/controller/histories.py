@@ -16,7 +16,7 @@ MILLISECOND, SECOND = 1_000_000, 1_000_000_000
 
 @dataclass(frozen=True)
 class Message:
-    """content: stands for its bytes. any_source, any_tag: wildcards of its receive."""
+    """content: digest of its bytes. any_source, any_tag: its receive uses the wildcard."""
 
     source: int
     sink: int
@@ -51,18 +51,24 @@ class HistoryBuilder:
         self.add_event(rank, "receive", n=number, peer=source, context=0, tag=tag, bytes=size)
         return number
 
-    def sent(self, rank: int, number: int) -> None:
+    def complete_send(self, rank: int, number: int) -> None:
         self.add_event(rank, "sent", n=number)
 
-    def received(self, rank: int, number: int, source: int, tag: int = 0, content: str = "00", size: int = 8) -> None:
+    def complete_receive(
+        self, rank: int, number: int, source: int, tag: int = 0, content: str = "00", size: int = 8
+    ) -> None:
         self.add_event(rank, "received", n=number, peer=source, context=0, tag=tag, bytes=size, digest=content)
 
-    def failed(self, rank: int, number: int, error_class: int = 101, **envelope: int) -> None:
+    def fail_transfer(self, rank: int, number: int, error_class: int = 101, **envelope: int) -> None:
         facts = {"n": number, "error": "node 2 does not answer", "class": error_class, **envelope}
         self.add_event(rank, "failed", **facts)
 
     def report(self, circumstances: Circumstances | None = None) -> Report:
         return check_histories(histories_of(self.events), circumstances or Circumstances())
+
+    def restart_numbering(self, rank: int) -> None:
+        """Number the next transfer of a rank 1, as its restarted program does."""
+        self._counts[rank] = 0
 
     def _next(self, rank: int) -> int:
         self._counts[rank] += 1
@@ -70,15 +76,15 @@ class HistoryBuilder:
 
 
 def exchange_all(nodes: int, messages: Sequence[Message]) -> HistoryBuilder:
-    """All of them sent and received, each before the next, so that any receive fits."""
+    """Send and receive the messages one after the other, so that a wildcard receive matches its own message."""
     history = HistoryBuilder(nodes)
     for message in messages:
         receive = history.begin_receive(
             message.sink, -1 if message.any_source else message.source, -1 if message.any_tag else message.tag
         )
         send = history.begin_send(message.source, message.sink, message.tag, message.content, message.size)
-        history.received(message.sink, receive, message.source, message.tag, message.content, message.size)
-        history.sent(message.source, send)
+        history.complete_receive(message.sink, receive, message.source, message.tag, message.content, message.size)
+        history.complete_send(message.source, send)
     return history
 
 

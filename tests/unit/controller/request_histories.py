@@ -1,4 +1,4 @@
-"""Histories of active messages made by hand, for the tests of their checkers."""
+"""Hand-made histories of active messages, for tests of checkers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENDER, RECEIVER = 0, 1
 
 
 class RequestEvents:
-    """Events of two nodes, n1 that sends requests and n2 that handles them, and a clock that advances with each."""
+    """Events of two nodes, with a clock that advances at each event: n1 sends requests and n2 handles them."""
 
     def __init__(self) -> None:
         self.events: dict[str, list[Event]] = {"n1": [], "n2": []}
@@ -63,7 +63,7 @@ class RequestEvents:
         self.add_event(rank, "begin", life=self.incarnations[rank])
 
     def exchange(self, n: int, content: str = "aa", reply: str = "bb") -> None:
-        """A request that is handled and replied to."""
+        """Send a request, handle it and reply to it."""
         self.request(n, content)
         self.handled(n, content)
         self.reply(n, reply)

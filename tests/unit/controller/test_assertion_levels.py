@@ -18,7 +18,7 @@ SHARES = [0.01, 0.05, 0.3, 0.5, 0.9]
 
 
 def binomial(samples: int, share: float) -> np.ndarray:
-    """The binomial distribution, by adding one sample after the other in logarithms of factorials."""
+    """Binomial distribution, computed from logarithms of factorials."""
     hits = np.arange(samples + 1)
     factorials = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, samples + 1)))))
     logs = factorials[-1] - factorials[hits] - factorials[samples - hits]
@@ -26,21 +26,21 @@ def binomial(samples: int, share: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_a_complete_sample_is_wrong_once_in_a_million_and_misses_once_in_a_hundred(share: float) -> None:
+def test_a_complete_sample_has_false_alarms_once_in_a_million_and_misses_once_in_a_hundred(share: float) -> None:
     sent = required_frames(share)
-    # Chance falls from the middle to both ends: the assertion fails below one number and above another.
+    # The probability falls from the middle to both ends: the assertion fails below one count and above another.
     middle = round(sent * share)
     low = next(hits for hits in range(middle, -2, -1) if hits < 0 or two_sided(hits, sent, share) < LEVEL)
     high = next(hits for hits in range(middle, sent + 2) if hits > sent or two_sided(hits, sent, share) < LEVEL)
 
-    def failing(true_share: float) -> float:
+    def failure_probability(true_share: float) -> float:
         chances = binomial(sent, true_share)
         return float(chances[: low + 1].sum() + chances[high:].sum())
 
-    assert failing(share) <= LEVEL
+    assert failure_probability(share) <= LEVEL
     for true_share in (share * 0.8, share * 1.2):
         if true_share < 1:
-            assert failing(true_share) >= 1 - MAX_MISSED
+            assert failure_probability(true_share) >= 1 - MAX_MISSED
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -63,13 +63,15 @@ def test_an_interval_of_a_quantile_misses_it_once_in_a_million_and_is_no_wider_t
 
 
 def outcomes(requested: float, true_share: float, max_frames: int) -> Iterator[tuple[float, float]]:
-    """Run `ShareTest`'s rule on all sequences of hits at once: after each frame, the probabilities that it has failed and
-    that it has passed so far. Written from Wald's definition, apart from the code."""
+    """Yield the probabilities that `ShareTest` has failed and has passed after each frame, over all sequences of hits.
+
+    Computed from Wald's definition, independently of the product.
+    """
     ratios = [
         (math.log(alternative / requested), math.log((1 - alternative) / (1 - requested)))
         for alternative in (requested * 1.2, requested * 0.8)
     ]
-    undecided = {(False, False): np.ones(1)}  # by what is excluded: chances by number of hits
+    undecided = {(False, False): np.ones(1)}  # excluded alternatives -> probabilities by number of hits
     failed = passed = 0.0
     for count in range(1, max_frames + 1):
         hits = np.arange(count + 1)
@@ -84,8 +86,8 @@ def outcomes(requested: float, true_share: float, max_frames: int) -> Iterator[t
             moved[fails] = 0
             for up in (False, True):
                 for down in (False, True):
-                    now = (values[0] <= math.log(MAX_MISSED)) == up, (values[1] <= math.log(MAX_MISSED)) == down
-                    part = np.where(now[0] & now[1], moved, 0)
+                    upper, lower = (value <= math.log(MAX_MISSED) for value in values)
+                    part = np.where((upper == up) & (lower == down), moved, 0)
                     state = excluded[0] or up, excluded[1] or down
                     if state == (True, True):
                         passed += float(part.sum())
@@ -113,7 +115,7 @@ def test_a_sequential_test_of_a_correct_share_mostly_decides_before_a_complete_s
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
-def test_a_confidence_sequence_of_a_quantile_never_misses_it_but_once_in_a_million(share: float) -> None:
+def test_a_confidence_sequence_of_a_quantile_misses_it_at_most_once_in_a_million(share: float) -> None:
     chances, missed = np.ones(1), 0.0
     for count in range(1, 801):
         moved = np.zeros(count + 1)
@@ -131,7 +133,7 @@ def test_a_confidence_sequence_of_a_quantile_never_misses_it_but_once_in_a_milli
     assert 0 < missed <= LEVEL
 
 
-def test_silence_of_a_reachable_peer_is_chance_once_in_a_million() -> None:
+def test_a_reachable_peer_is_silent_by_chance_once_in_a_million() -> None:
     for loss in (0.01, 0.3, 0.51, 0.9):
         assert loss ** required_probes(loss) <= LEVEL * (1 + 1e-6) < loss ** (required_probes(loss) - 1)
     assert required_probes(0) == 1

@@ -1,11 +1,11 @@
-"""A cancelled request is no transfer to a checker."""
+"""Checkers ignore cancelled transfers."""
 
 from __future__ import annotations
 
 from testbed.controller.checkers.histories import histories_of
 
 
-def test_transfers_that_were_cancelled_are_left_out_and_the_others_stay() -> None:
+def test_cancelled_transfers_are_left_out_of_a_history() -> None:
     send = {"what": "send", "peer": 1, "context": 0, "tag": 3, "bytes": 1, "digest": "ab"}
     receive = {"what": "receive", "peer": -1, "context": 0, "tag": -1, "bytes": 1}
     arrived = {"what": "received", "peer": 0, "context": 0, "tag": 3, "bytes": 1, "digest": "ab"}

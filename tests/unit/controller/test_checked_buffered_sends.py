@@ -1,4 +1,4 @@
-"""Checkers on sends that completed before their delivery was known."""
+"""Checkers on buffered sends, which complete before delivery is known."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def buffered_send(history: HistoryBuilder) -> int:
 
 
 def returned_send(history: HistoryBuilder) -> HistoryBuilder:
+    """Begin a buffered send that is returned as undelivered; return the history."""
     history.add_event(0, "undelivered", n=buffered_send(history), error="node 1 has restarted", **{"class": 101})
     return history
 
@@ -33,7 +34,7 @@ def test_a_buffered_send_that_completes_is_checked_like_any_other() -> None:
 
 def test_a_buffered_message_that_is_sent_but_not_received_is_lost() -> None:
     history = HistoryBuilder(2)
-    history.sent(0, buffered_send(history))
+    history.complete_send(0, buffered_send(history))
     assert history.report().failed == ("nothing lost",)
 
 
@@ -55,7 +56,7 @@ def test_an_undelivered_message_that_was_received_is_reported_as_delivered() -> 
     history = HistoryBuilder(2)
     receive, send = history.begin_receive(1, 0), history.begin_send(0, 1)
     history.add_event(0, "buffered", n=send)
-    history.received(1, receive, 0)
+    history.complete_receive(1, receive, 0)
     history.add_event(0, "undelivered", n=send, error="it does not answer", **{"class": 101})
     report = history.report(Circumstances(disturbances=[Disturbance(RESET, 0, 0, frozenset({"n2"}))]))
     assert report.passed
@@ -87,13 +88,13 @@ def test_a_received_message_is_not_in_doubt_although_its_sender_does_not_know_it
     history = HistoryBuilder(2)
     receive, send = history.begin_receive(1, 0), history.begin_send(0, 1)
     history.add_event(0, "buffered", n=send)
-    history.received(1, receive, 0)
+    history.complete_receive(1, receive, 0)
     report = history.report(Circumstances(Ending.STUCK))
     assert report.passed
     assert not report.ambiguities
 
 
-def test_a_buffered_message_for_which_a_receive_waits_long_is_missing_progress() -> None:
+def test_a_buffered_message_whose_receive_waits_too_long_violates_progress() -> None:
     history = HistoryBuilder(2)
     buffered_send(history)
     assert history.report(Circumstances(Ending.STUCK)).failed == ("progress",)

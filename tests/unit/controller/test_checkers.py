@@ -19,7 +19,7 @@ MESSAGES = st.lists(
         source=st.integers(0, NODES - 1),
         sink=st.integers(0, NODES - 1),
         tag=st.integers(0, 1),
-        content=st.sampled_from(["00", "01", "02"]),  # few: that contents repeat is usual
+        content=st.sampled_from(["00", "01", "02"]),  # few, so that contents repeat
         any_source=st.booleans(),
         any_tag=st.booleans(),
     ),
@@ -39,7 +39,7 @@ def test_a_correct_run_passes_its_checks(messages: list[Message]) -> None:
 
 
 @given(MESSAGES, st.data())
-def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message], data: st.DataObject) -> None:
+def test_a_receive_that_never_completes_is_reported_as_a_loss(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(NODES, messages)
     node, index = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
     del history.events[node][index]
@@ -52,7 +52,7 @@ def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message]
 def test_a_duplicated_message_is_found(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(NODES, messages)
     repeated = data.draw(st.sampled_from(messages))
-    history.received(
+    history.complete_receive(
         repeated.sink,
         history.begin_receive(repeated.sink),
         repeated.source,
@@ -66,7 +66,7 @@ def test_a_duplicated_message_is_found(messages: list[Message], data: st.DataObj
 
 
 @given(MESSAGES, st.data())
-def test_a_changed_content_is_found_at_its_receiver(messages: list[Message], data: st.DataObject) -> None:
+def test_a_changed_content_is_found(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(NODES, messages)
     node, index = data.draw(st.sampled_from(list(positions_of(history.events, "received"))))
     history.events[node][index]["digest"] = "ff"
@@ -105,28 +105,28 @@ def test_the_order_is_that_in_which_receives_began_not_in_which_they_ended() -> 
     history = HistoryBuilder(2)
     receives = [history.begin_receive(1), history.begin_receive(1)]
     sends = [history.begin_send(0, 1, content="0a"), history.begin_send(0, 1, content="0b")]
-    history.received(1, receives[1], 0, content="0b")
-    history.received(1, receives[0], 0, content="0a")
+    history.complete_receive(1, receives[1], 0, content="0b")
+    history.complete_receive(1, receives[0], 0, content="0a")
     for send in sends:
-        history.sent(0, send)
+        history.complete_send(0, send)
     assert history.report().passed
 
 
 def test_messages_under_different_tags_may_overtake() -> None:
     history = HistoryBuilder(2)
     first_send, second_send = history.begin_send(0, 1, tag=1), history.begin_send(0, 1, tag=2)
-    history.received(1, history.begin_receive(1, tag=2), 0, tag=2)
-    history.received(1, history.begin_receive(1, tag=1), 0, tag=1)
-    history.sent(0, second_send)
-    history.sent(0, first_send)
+    history.complete_receive(1, history.begin_receive(1, tag=2), 0, tag=2)
+    history.complete_receive(1, history.begin_receive(1, tag=1), 0, tag=1)
+    history.complete_send(0, second_send)
+    history.complete_send(0, first_send)
     assert history.report().passed
 
 
 def test_a_message_that_later_ones_overtook_is_lost_even_without_a_waiting_receive() -> None:
     history = HistoryBuilder(2)
     for content in ("0a", "0b"):
-        history.sent(0, history.begin_send(0, 1, content=content))
-    history.received(1, history.begin_receive(1), 0, content="0b")
+        history.complete_send(0, history.begin_send(0, 1, content=content))
+    history.complete_receive(1, history.begin_receive(1), 0, content="0b")
     report = history.report()
     assert report.failed == ("nothing lost",)
     assert "though later messages of its channel were" in report.checks["nothing lost"].violations[0]
@@ -134,7 +134,7 @@ def test_a_message_that_later_ones_overtook_is_lost_even_without_a_waiting_recei
 
 def test_a_message_that_no_receive_requests_is_not_lost() -> None:
     history = HistoryBuilder(2)
-    history.sent(0, history.begin_send(0, 1, tag=5))
+    history.complete_send(0, history.begin_send(0, 1, tag=5))
     history.begin_receive(1, tag=6)
     report = history.report()
     assert report.passed
@@ -144,7 +144,7 @@ def test_a_message_that_no_receive_requests_is_not_lost() -> None:
 def test_messages_in_flight_when_a_run_is_aborted_are_not_lost() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1)
-    history.sent(0, history.begin_send(0, 1))
+    history.complete_send(0, history.begin_send(0, 1))
     assert history.report(Circumstances(Ending.ABORTED)).passed
     assert history.report(Circumstances(Ending.ABORTED, history.clock + 5 * SECOND)).failed == ("nothing lost",)
 
@@ -152,8 +152,8 @@ def test_messages_in_flight_when_a_run_is_aborted_are_not_lost() -> None:
 def test_frames_held_by_a_dead_process_of_the_testbed_are_no_loss_but_changed_or_duplicated_ones_are() -> None:
     history = HistoryBuilder(3)
     history.begin_receive(1)
-    history.sent(0, history.begin_send(0, 1))
-    history.failed(0, history.begin_send(0, 2))
+    history.complete_send(0, history.begin_send(0, 1))
+    history.fail_transfer(0, history.begin_send(0, 2))
     end = history.clock + 60 * SECOND
     outage = Disturbance(OUTAGE, 0)
     assert history.report(Circumstances(Ending.ABORTED, end)).failed == ("nothing lost", "errors")
@@ -162,80 +162,80 @@ def test_frames_held_by_a_dead_process_of_the_testbed_are_no_loss_but_changed_or
     assert report.figures["messages that may be lost with a process of the testbed that died"] == 1
     other_node = Disturbance(OUTAGE, 0, nodes=frozenset({"n3"}))
     assert history.report(Circumstances(Ending.ABORTED, end, [other_node])).failed == ("nothing lost",)
-    history.received(1, history.begin_receive(1), 0, content="0c")
+    history.complete_receive(1, history.begin_receive(1), 0, content="0c")
     assert history.report(Circumstances(Ending.ABORTED, end, [outage])).failed
 
 
 def test_an_error_without_a_fault_is_found() -> None:
     history = HistoryBuilder(2)
-    history.failed(0, history.begin_send(0, 1))
+    history.fail_transfer(0, history.begin_send(0, 1))
     assert history.report().failed == ("errors",)
 
 
 def test_an_error_is_allowed_by_the_faults_that_explain_it() -> None:
     def failed(disturbance: Disturbance, error_class: int = ERR_PROC_FAILED) -> bool:
         history = HistoryBuilder(3)
-        history.failed(0, history.begin_send(0, 1), error_class)
+        history.fail_transfer(0, history.begin_send(0, 1), error_class)
         return "errors" in history.report(Circumstances(disturbances=[disturbance])).failed
 
     assert not failed(Disturbance(CUT, 0, SECOND))
     assert not failed(Disturbance(CRASH, 0, SECOND, frozenset({"n2"})))
     assert failed(Disturbance(CRASH, 0, SECOND, frozenset({"n3"}))), "another node's crash"
     assert failed(Disturbance(CUT, SECOND, 2 * SECOND)), "a fault that came later"
-    assert failed(Disturbance(OTHER, 0, SECOND)), "one that protocols hide"
+    assert failed(Disturbance(OTHER, 0, SECOND)), "a fault that protocols hide"
     assert failed(Disturbance(CUT, 0, SECOND), ERR_NO_MEM), "an error that no fault explains"
 
 
-def test_a_program_that_ended_by_an_allowed_error_explains_its_peers_errors_in_a_run_that_was_broken_off() -> None:
-    def failed(ending: Ending, goes_on: bool = False, dead: str = "n1") -> bool:
+def test_in_an_aborted_run_a_program_ended_by_an_allowed_error_explains_its_peers_errors() -> None:
+    def failed(ending: Ending, continues: bool = False, dead: str = "n1") -> bool:
         history = HistoryBuilder(3)
         first, second = history.begin_receive(1, 0), history.begin_receive(2, 1)
-        history.failed(1, first)
-        history.begin_send(1, 2)  # before it awaits the failed one
-        if goes_on:
+        history.fail_transfer(1, first)
+        history.begin_send(1, 2)  # before it awaits the failed receive
+        if continues:
             history.clock += 10 * MILLISECOND
             history.begin_send(1, 2)
-        history.failed(2, second)
+        history.fail_transfer(2, second)
         crash = Disturbance(CRASH, 0, nodes=frozenset({dead}))
         return "errors" in history.report(Circumstances(ending, disturbances=[crash])).failed
 
     assert not failed(Ending.ABORTED)
     assert failed(Ending.DONE), "all programs ended by themselves"
-    assert failed(Ending.ABORTED, goes_on=True), "n2 has handled its error"
+    assert failed(Ending.ABORTED, continues=True), "n2 has handled its error"
     assert failed(Ending.ABORTED, dead="n4"), "no fault allows the first error"
 
 
 def test_a_message_truncated_to_its_buffer_is_no_loss() -> None:
     history = HistoryBuilder(2)
     receive = history.begin_receive(1, size=4)
-    history.sent(0, history.begin_send(0, 1, size=8))
-    history.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=4)
+    history.complete_send(0, history.begin_send(0, 1, size=8))
+    history.fail_transfer(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=4)
     assert history.report().passed
 
 
 def test_a_message_truncated_although_it_fits_is_found() -> None:
     history = HistoryBuilder(2)
     receive = history.begin_receive(1, size=8)
-    history.sent(0, history.begin_send(0, 1, size=8))
-    history.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=8)
+    history.complete_send(0, history.begin_send(0, 1, size=8))
+    history.fail_transfer(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=8)
     assert "content" in history.report().failed
 
 
-def test_the_fate_of_returned_messages_is_known_at_the_other_end() -> None:
+def test_the_fate_of_returned_messages_is_read_from_their_receivers_history() -> None:
     history = HistoryBuilder(3)
     receives = history.begin_receive(1, source=0), history.begin_receive(2, source=0)
     sends = [history.begin_send(0, 1), history.begin_send(0, 2)]
-    nobodys = history.begin_send(1, 0)
-    history.received(1, receives[0], 0)
+    unexpected_send = history.begin_send(1, 0)
+    history.complete_receive(1, receives[0], 0)
     for send in sends:
-        history.failed(0, send)
-    history.failed(1, nobodys)
+        history.fail_transfer(0, send)
+    history.fail_transfer(1, unexpected_send)
     report = history.report(Circumstances(disturbances=[Disturbance(CUT, 0)]))
     assert report.passed
-    truths = {
+    outcomes = {
         ambiguity.message.partition(" (")[0]: (ambiguity.outcome, ambiguity.reason) for ambiguity in report.ambiguities
     }
-    assert truths == {
+    assert outcomes == {
         "message 1 of n1 to n2": ("delivered", "to receive 1 of n2 (history/n2.jsonl:1)"),
         "message 2 of n1 to n3": ("not delivered", "receive 1 of n3 (history/n3.jsonl:1) still waits for it"),
         "message 2 of n2 to n1": ("unknown", "n1 has not posted a receive"),
@@ -245,29 +245,29 @@ def test_the_fate_of_returned_messages_is_known_at_the_other_end() -> None:
 def test_the_messages_of_a_crashed_node_are_unknown() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1)
-    history.sent(0, history.begin_send(0, 1))
+    history.complete_send(0, history.begin_send(0, 1))
     history.begin_send(0, 1)
     report = history.report(Circumstances(disturbances=[Disturbance(CRASH, 0, history.clock, frozenset({"n2"}))]))
     assert report.passed
     assert [ambiguity.outcome for ambiguity in report.ambiguities] == ["unknown"]
 
 
-def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_no_progress() -> None:
+def test_a_message_and_its_receive_that_both_wait_in_a_stuck_run_violate_progress() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1)
     history.begin_send(0, 1)
-    assert history.report().passed, "a program may leave both behind"
+    assert history.report().passed, "a program may abandon both"
     report = history.report(Circumstances(Ending.STUCK))
     assert report.failed == ("progress",)
     assert "until no event was left" in report.checks["progress"].violations[0]
     assert report.ambiguities[0].outcome == "not delivered"
 
 
-def test_a_sender_that_never_learns_of_the_reception_makes_no_progress() -> None:
+def test_a_sender_that_never_learns_of_the_reception_violates_progress() -> None:
     history = HistoryBuilder(2)
     receive = history.begin_receive(1)
     history.begin_send(0, 1)
-    history.received(1, receive, 0)
+    history.complete_receive(1, receive, 0)
     assert history.report().passed
     report = history.report(Circumstances(Ending.STUCK))
     assert report.failed == ("progress",)
@@ -281,7 +281,7 @@ def test_programs_that_wait_for_unsent_messages_are_no_violation() -> None:
     assert history.report(Circumstances(Ending.STUCK)).passed
 
 
-def test_in_an_aborted_run_only_operations_beyond_the_bound_have_failed() -> None:
+def test_in_an_aborted_run_only_operations_beyond_the_bound_violate_progress() -> None:
     history = HistoryBuilder(2)
     history.begin_receive(1)
     history.begin_send(0, 1)
@@ -299,8 +299,8 @@ def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
     receive, send = history.begin_receive(1), history.begin_send(0, 1)
     fault_end = history.clock + MILLISECOND
     history.clock = fault_end + 3 * SECOND - MILLISECOND
-    history.received(1, receive, 0)
-    history.sent(0, send)
+    history.complete_receive(1, receive, 0)
+    history.complete_send(0, send)
     cut = Disturbance(CUT, 0, fault_end)
     report = history.report(Circumstances(disturbances=[cut], bound=3.5))
     assert report.passed
@@ -313,10 +313,11 @@ def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
 
 def test_a_restarted_program_numbers_from_one() -> None:
     history = exchange_all(2, [Message(0, 1, content="0a")])
-    history._counts = [0, 0]
+    for rank in (0, 1):
+        history.restart_numbering(rank)
     receive, send = history.begin_receive(1), history.begin_send(0, 1, content="0b")
-    history.received(1, receive, 0, content="0b")
-    history.sent(0, send)
+    history.complete_receive(1, receive, 0, content="0b")
+    history.complete_send(0, send)
     assert history.report().passed
 
 
@@ -325,15 +326,15 @@ def restarted_history() -> tuple[HistoryBuilder, Circumstances]:
     history = HistoryBuilder(2)
     history.begin_receive(1)
     crash = Disturbance(CRASH, history.clock, history.clock + MILLISECOND, frozenset({"n2"}))
-    history._counts[1] = 0
+    history.restart_numbering(1)
     history.clock += 2 * MILLISECOND
-    history.sent(1, history.begin_send(1, 1, tag=9))
+    history.complete_send(1, history.begin_send(1, 1, tag=9))
     return history, Circumstances(Ending.STUCK, disturbances=[crash])
 
 
-def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> None:
+def test_transfers_of_an_earlier_incarnation_are_not_awaited() -> None:
     history, circumstances = restarted_history()
-    history.sent(0, history.begin_send(0, 1))
+    history.complete_send(0, history.begin_send(0, 1))
     history.begin_send(0, 1)
     report = history.report(circumstances)
     assert report.passed
@@ -341,13 +342,13 @@ def test_transfers_of_a_restarted_programs_earlier_life_are_not_awaited() -> Non
 
 
 def test_a_node_that_has_lost_its_state_may_receive_a_message_again() -> None:
-    report, circumstances = restarted_history()
-    send = report.begin_send(0, 1)
-    report.received(1, report.begin_receive(1), 0)
-    report.received(1, report.begin_receive(1), 0)
-    report.sent(0, send)
-    assert report.report(circumstances).passed
-    assert report.report().failed == ("nothing twice",)
+    history, circumstances = restarted_history()
+    send = history.begin_send(0, 1)
+    history.complete_receive(1, history.begin_receive(1), 0)
+    history.complete_receive(1, history.begin_receive(1), 0)
+    history.complete_send(0, send)
+    assert history.report(circumstances).passed
+    assert history.report().failed == ("nothing twice",)
 
 
 def test_failed_checks_are_described_and_make_the_verdict_failed() -> None:

@@ -11,7 +11,7 @@ from testbed.controller.replay.delta_debugging import shrink
 
 
 @given(st.integers(1, 60), st.data())
-def test_exactly_the_causes_that_are_needed_are_left(count: int, data: st.DataObject) -> None:
+def test_exactly_the_necessary_causes_remain(count: int, data: st.DataObject) -> None:
     needed = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
     result = shrink(range(count), lambda causes: needed <= set(causes), 10_000)
     assert result.causes == sorted(needed)
@@ -19,16 +19,16 @@ def test_exactly_the_causes_that_are_needed_are_left(count: int, data: st.DataOb
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(0, 50))
-def test_the_reduced_case_has_the_effect_with_any_number_of_trials(causes: list[int], most: int) -> None:
+def test_the_reduced_case_has_the_effect_with_any_number_of_trials(causes: list[int], max_trials: int) -> None:
     trials: list[Sequence[int]] = []
 
     def has_effect(subset: Sequence[int]) -> bool:
         trials.append(list(subset))
         return sum(subset) % 2 == sum(causes) % 2
 
-    result = shrink(causes, has_effect, most)
+    result = shrink(causes, has_effect, max_trials)
     assert sum(result.causes) % 2 == sum(causes) % 2
-    assert result.trials == len(trials) <= most
+    assert result.trials == len(trials) <= max_trials
 
 
 @given(st.sets(st.integers(0, 99), min_size=2, max_size=2))
@@ -36,7 +36,7 @@ def test_finding_two_causes_of_a_hundred_takes_few_trials(needed: set[int]) -> N
     assert shrink(range(100), lambda causes: needed <= set(causes), 1_000).trials <= 120
 
 
-def test_an_effect_without_any_fate_is_found_at_once() -> None:
+def test_an_effect_without_a_cause_takes_one_trial() -> None:
     result = shrink(range(100), lambda _: True, 100)
     assert (result.causes, result.trials) == ([], 1)
 

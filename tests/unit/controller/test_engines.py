@@ -20,33 +20,33 @@ from testbed.controller.engines import Engine, EngineError, ProcessEngine, Seria
 from testbed.errors import DescriptionError, FirmwareError, Problem
 
 ROOT = Path(__file__).parents[3]
-OWNER = """
+OWNER_SCRIPT = """
 from testbed.controller.engines import ProcessEngine, map_unordered
-from tests.unit.controller.test_engines import process_then_sleep
-for _, number in map_unordered(ProcessEngine(2), process_then_sleep, [0, 0, 60, 60]):
+from tests.unit.controller.test_engines import sleep_and_return_pid
+for _, number in map_unordered(ProcessEngine(2), sleep_and_return_pid, [0, 0, 60, 60]):
     print(number, flush=True)
 """
 
 
-KILLED = """
+KILLED_OWNER_SCRIPT = """
 import os, signal
 from testbed.controller.engines import ProcessEngine
 with ProcessEngine(1).open() as executor:
     executor.submit(print)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-"""An owner that is killed before its child has begun."""
+"""Script of an owner that is killed before its child has started."""
 
 
-def squared(number: int) -> int:
+def square(number: int) -> int:
     return number * number
 
 
-def process(_: int) -> int:
+def current_pid(_: int) -> int:
     return os.getpid()
 
 
-def process_then_sleep(seconds: int) -> int:
+def sleep_and_return_pid(seconds: int) -> int:
     time.sleep(seconds)
     return os.getpid()
 
@@ -65,14 +65,14 @@ def die(_: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)], ids=["own process", "processes"])
+@pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)], ids=["serial", "processes"])
 def test_every_item_comes_back_with_its_result(engine: Engine) -> None:
-    assert sorted(map_unordered(engine, squared, range(5))) == [(number, number**2) for number in range(5)]
-    assert list(map_unordered(engine, squared, [])) == []
+    assert sorted(map_unordered(engine, square, range(5))) == [(number, number**2) for number in range(5)]
+    assert list(map_unordered(engine, square, [])) == []
 
 
-@pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)], ids=["own process", "processes"])
-def test_an_internal_error_arrives_as_it_was_raised(engine: Engine) -> None:
+@pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)], ids=["serial", "processes"])
+def test_an_error_of_the_project_keeps_its_type_and_attributes(engine: Engine) -> None:
     with pytest.raises(DescriptionError, match="found 2, expected another number") as caught:
         list(map_unordered(engine, refuse, [2]))
     assert caught.value.problems == [Problem("key", "2", "another number")]
@@ -82,19 +82,22 @@ def test_an_internal_error_arrives_as_it_was_raised(engine: Engine) -> None:
     assert failed.value.when == 17
 
 
-def test_a_child_whose_owner_died_before_it_began_ends() -> None:
+def test_a_child_whose_owner_dies_before_it_starts_exits() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", KILLED_OWNER_SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True
     ) as owner:
         try:
-            assert owner.communicate(timeout=30) == (b"", None)  # the child has its standard output, too
+            assert owner.communicate(timeout=30) == (
+                b"",
+                None,
+            )  # end of file: the child, which inherits the pipe, has exited
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(owner.pid, signal.SIGKILL)
     assert owner.returncode == -signal.SIGKILL
 
 
-def test_an_error_names_its_point_and_results_before_it_have_come() -> None:
+def test_an_error_names_its_point_and_follows_the_earlier_results() -> None:
     results = map_unordered(SerialEngine(), refuse, [0, 1, 2, 3])
     assert [next(results), next(results)] == [(0, 0), (1, 1)]
     with pytest.raises(DescriptionError) as caught:
@@ -107,40 +110,40 @@ def test_the_death_of_a_process_is_a_one_line_error() -> None:
         list(map_unordered(ProcessEngine(2), die, [7]))
 
 
-def test_the_process_engine_uses_other_processes_and_the_serial_engine_its_own() -> None:
-    assert {pid for _, pid in map_unordered(SerialEngine(), process, range(3))} == {os.getpid()}
-    assert os.getpid() not in {pid for _, pid in map_unordered(ProcessEngine(2), process, range(3))}
+def test_the_process_engine_uses_other_processes_and_the_serial_engine_this_one() -> None:
+    assert {pid for _, pid in map_unordered(SerialEngine(), current_pid, range(3))} == {os.getpid()}
+    assert os.getpid() not in {pid for _, pid in map_unordered(ProcessEngine(2), current_pid, range(3))}
 
 
-class Threads:
-    """An external engine, which counts the points in progress."""
+class ThreadEngine:
+    """Third-party engine that counts the points in progress."""
 
     width = 3
 
     def __init__(self) -> None:
-        self.under_way = self.most = 0
+        self.in_progress = self.max_in_progress = 0
 
     @contextmanager
     def open(self) -> Iterator[Executor]:
         engine = self
 
-        class Counting(ThreadPoolExecutor):
+        class CountingExecutor(ThreadPoolExecutor):
             def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-                engine.under_way += 1
-                engine.most = max(engine.most, engine.under_way)
+                engine.in_progress += 1
+                engine.max_in_progress = max(engine.max_in_progress, engine.in_progress)
                 return super().submit(function, *arguments, **options)
 
-        with Counting(self.width) as executor:
+        with CountingExecutor(self.width) as executor:
             yield executor
 
 
-def test_another_executor_takes_their_place_and_has_no_more_points_than_its_width() -> None:
-    engine, results = Threads(), []
-    for _, result in map_unordered(engine, squared, range(6)):
-        engine.under_way -= 1
+def test_a_third_party_engine_has_no_more_points_in_progress_than_its_width() -> None:
+    engine, results = ThreadEngine(), []
+    for _, result in map_unordered(engine, square, range(6)):
+        engine.in_progress -= 1
         results.append(result)
     assert sorted(results) == [0, 1, 4, 9, 16, 25]
-    assert engine.most == engine.width
+    assert engine.max_in_progress == engine.width
 
 
 def is_running(pid: int) -> bool:
@@ -150,13 +153,13 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
-def test_processes_end_with_their_owner(number: signal.Signals) -> None:
-    command = [sys.executable, "-c", OWNER]
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_workers_exit_with_their_owner(signal_number: signal.Signals) -> None:
+    command = [sys.executable, "-c", OWNER_SCRIPT]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as owner:
         assert owner.stdout is not None
         workers = {int(owner.stdout.readline()) for _ in range(2)}
-        owner.send_signal(number)
+        owner.send_signal(signal_number)
         assert owner.wait(20) != 0
     deadline = time.monotonic() + 20
     while any(map(is_running, workers)) and time.monotonic() < deadline:

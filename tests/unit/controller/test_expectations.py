@@ -22,7 +22,7 @@ def test_a_plain_delay_is_one_value() -> None:
     assert expectation.loss.share == 0
 
 
-def test_a_rate_takes_time_of_a_lone_probe_unless_it_is_a_token_buckets() -> None:
+def test_a_rate_delays_a_lone_probe_unless_a_token_bucket_enforces_it() -> None:
     impairment = Impairment(rate=1_000_000)
     assert expect(impairment, {}).delays == (480_000,)  # 60 bytes at 1 Mbit/s
     assert expect(impairment, {}, bucket=True).delays == (0,)
@@ -31,7 +31,7 @@ def test_a_rate_takes_time_of_a_lone_probe_unless_it_is_a_token_buckets() -> Non
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "pareto"])
 def test_the_delays_are_those_of_the_wire_model(distribution: str) -> None:
-    """Lone frames through the model, against the expected quantiles."""
+    """Send lone frames through the model, and compare their delays with the expected quantiles."""
     impairment = Impairment(delay=50 * MILLISECOND, jitter=5 * MILLISECOND, distribution=distribution)
     expectation = expect(impairment, {})
     wire = LinkDirection("l", "forward", impairment, FateOptions(seed=3))
@@ -49,11 +49,11 @@ def test_the_delays_are_those_of_the_wire_model(distribution: str) -> None:
         assert expectation.delay(share - error) <= delays[int(share * len(delays))] <= expectation.delay(share + error)
 
 
-def test_a_delay_that_jitter_would_make_negative_is_none() -> None:
+def test_a_delay_that_jitter_would_make_negative_is_zero() -> None:
     assert expect(Impairment(delay=MILLISECOND, jitter=3 * MILLISECOND), {}).delays[0] == 0
 
 
-def test_several_causes_of_loss_add_up_to_one_share() -> None:
+def test_independent_causes_of_loss_combine_into_one_share() -> None:
     loss = expect(Impairment(loss=0.1, gemodel=(0.1, 0.4, 1.0, 0.0), loss_pattern="1 every 4"), {}).loss
     assert loss.share == pytest.approx(1 - 0.9 * 0.8 * 0.75)
     assert loss.inflation > 1
@@ -74,9 +74,9 @@ def test_unpredictable_fates_have_a_reason() -> None:
 
 
 def test_frames_that_skip_the_delay_are_distinguished_from_others() -> None:
-    report = expect(Impairment(delay=10 * MILLISECOND, reorder=0.1), {})
-    assert report.skip_below == 5 * MILLISECOND
-    assert not report.reorder.unpredictable
+    expectation = expect(Impairment(delay=10 * MILLISECOND, reorder=0.1), {})
+    assert expectation.skip_below == 5 * MILLISECOND
+    assert not expectation.reorder.unpredictable
     assert expect(Impairment(delay=50_000, reorder=0.1), {}).reorder.unpredictable
 
 
@@ -87,12 +87,12 @@ def test_rarer_losses_need_more_probes() -> None:
     assert probes_needed(expect(Impairment(loss=1.0), {})) == 0
 
 
-def test_timed_probes_are_further_apart_than_jitter_moves_them() -> None:
+def test_timed_probes_are_further_apart_than_their_jitter() -> None:
     impairment = Impairment(delay=20 * MILLISECOND, jitter=10 * MILLISECOND)
     assert plan_for(impairment, expect(impairment, {}), 1, 1500).interval >= 20 * MILLISECOND
 
 
-def test_probes_take_at_most_a_tenth_of_a_rate_and_their_part_of_the_pace() -> None:
+def test_probes_use_at_most_a_tenth_of_the_rate_and_their_share_of_the_pace() -> None:
     for impairment in (Impairment(rate=1_000_000, loss=0.05), Impairment(loss=0.05), Impairment(rate=64_000)):
         for directions in (1, 2, 400):
             plan = plan_for(impairment, expect(impairment, {}), directions, 1500)
@@ -102,13 +102,13 @@ def test_probes_take_at_most_a_tenth_of_a_rate_and_their_part_of_the_pace() -> N
                 assert frames * 480 <= impairment.rate / 10
 
 
-def test_probes_that_go_together_do_not_fill_the_queue() -> None:
+def test_a_burst_of_probes_does_not_fill_the_queue() -> None:
     impairment = Impairment(rate=10**9, loss=0.01, queue_frames=4)
     assert plan_for(impairment, expect(impairment, {}), 1, 1500).burst <= 2
 
 
 @pytest.mark.parametrize("rate", [64_000, 1_000_000, 100_000_000, 500_000_000])
-def test_a_train_is_above_the_rate_and_long_enough(rate: int) -> None:
+def test_a_train_exceeds_the_rate_and_is_long_enough(rate: int) -> None:
     impairment = Impairment(rate=rate, loss=0.2)
     train = plan_for(impairment, expect(impairment, {}), 1, 1500).train
     assert train is not None

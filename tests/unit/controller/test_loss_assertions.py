@@ -14,8 +14,8 @@ from testbed.controller.assertions.shares import required_frames, two_sided
 from testbed.pytest_plugin import SampleTooSmallError, assert_loss
 
 
-def exactly(hits: int, samples: int, share: float) -> float:
-    """Compute the p-value in exact fractions."""
+def exact_p_value(hits: int, samples: int, share: float) -> float:
+    """Compute the two-sided p-value in exact fractions."""
     probability = Fraction(share)
     tail = range(hits, samples + 1) if hits > samples * share else range(hits + 1)
     tail_sum = sum(math.comb(samples, k) * probability**k * (1 - probability) ** (samples - k) for k in tail)
@@ -23,9 +23,11 @@ def exactly(hits: int, samples: int, share: float) -> float:
 
 
 @given(samples=st.integers(1, 150), share=st.floats(0.001, 0.999), data=st.data())
-def test_the_chance_of_a_sample_is_the_binomial_distributions(samples: int, share: float, data: st.DataObject) -> None:
+def test_the_p_value_of_a_sample_is_that_of_the_binomial_distribution(
+    samples: int, share: float, data: st.DataObject
+) -> None:
     hits = data.draw(st.integers(0, samples))
-    assert two_sided(hits, samples, share) == pytest.approx(exactly(hits, samples, share), rel=1e-9, abs=1e-300)
+    assert two_sided(hits, samples, share) == pytest.approx(exact_p_value(hits, samples, share), rel=1e-9, abs=1e-300)
 
 
 def test_a_million_frames_are_assessed_quickly() -> None:
@@ -34,16 +36,16 @@ def test_a_million_frames_are_assessed_quickly() -> None:
 
 
 def test_a_correct_link_passes_and_one_off_by_a_fifth_fails() -> None:
-    chance = random.Random(1)
+    rng = random.Random(1)
     sent = required_frames(0.3)
     failed = 0
     for _ in range(200):
-        assert_loss("30%", sum(chance.random() < 0.3 for _ in range(sent)), sent)
+        assert_loss("30%", sum(rng.random() < 0.3 for _ in range(sent)), sent)
         try:
-            assert_loss(0.3, sum(chance.random() < 0.24 for _ in range(sent)), sent)
+            assert_loss(0.3, sum(rng.random() < 0.24 for _ in range(sent)), sent)
         except AssertionError:
             failed += 1
-    assert failed >= 190, "99 of 100 were to be found"
+    assert failed >= 190, "99 of 100 should fail"
 
 
 def test_an_assertions_message_has_the_measured_values() -> None:

@@ -1,4 +1,4 @@
-"""A lossy protocol is refused to a workload that needs reliable delivery, before anything is brought up."""
+"""A workload that needs reliable delivery is rejected on a lossy protocol before the cluster is brought up."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from testbed.errors import UnsupportedError
 from testbed.workloads.form import Comm, Node, Workload
 
 
-async def own(comm: Comm, node: Node) -> None:
-    """Program without a declaration that it supports losses."""
+async def undeclared(comm: Comm, node: Node) -> None:
+    """Program that does not declare that it supports loss."""
 
 
 class LossTolerant(Workload):
@@ -24,14 +24,14 @@ class LossTolerant(Workload):
         """Return at once."""
 
 
-@pytest.mark.parametrize("workload", ["sort", "random", "logp", "comb", own])
-def test_workloads_that_need_every_message(tmp_path: Path, workload: object) -> None:
+@pytest.mark.parametrize("workload", ["sort", "random", "logp", "comb", undeclared])
+def test_workloads_that_need_every_message_are_rejected(tmp_path: Path, workload: object) -> None:
     with pytest.raises(UnsupportedError, match="needs every message, once and in order, which udp does not guarantee"):
         testbed.run("star-4", workload, protocol="udp", output=tmp_path / "run")  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 
 
-def test_without_promises_there_is_nothing_to_check(tmp_path: Path) -> None:
+def test_a_protocol_without_guarantees_cannot_be_checked(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="udp gives no guarantees that could be checked"):
         testbed.run("star-4", LossTolerant, protocol="udp", check=True, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -16,42 +16,42 @@ def event(name: str, clock: int, **facts: Any) -> dict[str, Any]:
     return {"event": name, "clock": clock, "machine": "b", "address": "10.0.0.2", **facts}
 
 
-GONE = event(UNREACHABLE, 12 * SECOND, silent=2 * SECOND)
-BACK = event(REACHABLE, 15 * SECOND, gap=[100 * SECOND, 105 * SECOND])  # of another clock
-SHORT = event(SILENT, 20 * SECOND, gap=[0, SECOND])
+UNREACHABLE_EVENT = event(UNREACHABLE, 12 * SECOND, silent=2 * SECOND)
+REACHABLE_EVENT = event(REACHABLE, 15 * SECOND, gap=[100 * SECOND, 105 * SECOND])  # by the other machine's clock
+SILENT_EVENT = event(SILENT, 20 * SECOND, gap=[0, SECOND])
 
 
-def test_a_silence_is_from_the_last_reply_to_the_next() -> None:
-    assert silences([GONE, BACK, SHORT], "a") == [
+def test_a_silence_lasts_from_the_last_reply_to_the_next() -> None:
+    assert silences([UNREACHABLE_EVENT, REACHABLE_EVENT, SILENT_EVENT], "a") == [
         Silence("b", "10.0.0.2", "a", 10 * SECOND, 15 * SECOND),
         Silence("b", "10.0.0.2", "a", 19 * SECOND, 20 * SECOND),
     ]
 
 
 def test_a_machine_that_stops_answering_is_silent_until_the_end() -> None:
-    assert silences([GONE], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, FOREVER)]
+    assert silences([UNREACHABLE_EVENT], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, FOREVER)]
 
 
-def test_a_machine_that_was_silent_before_is_so_until_it_answers() -> None:
-    assert silences([BACK], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, 15 * SECOND)]
+def test_a_machine_that_was_silent_at_the_begin_is_silent_until_it_answers() -> None:
+    assert silences([REACHABLE_EVENT], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, 15 * SECOND)]
 
 
-def test_the_span_is_named_and_makes_a_run_invalid() -> None:
-    first, endless = Silence("b", "10.0.0.2", "a", 3, 5 * SECOND + 3).finding(3), Silence("b", "x", "a", 0, FOREVER)
+def test_a_finding_states_the_span_and_makes_the_run_invalid() -> None:
+    first, open_ended = Silence("b", "10.0.0.2", "a", 3, 5 * SECOND + 3).finding(3), Silence("b", "x", "a", 0, FOREVER)
     assert (first.link, first.measured, first.grade) == ("machine b", 5 * SECOND, Grade.INVALID)
     assert first.reason == (
         "machine b (10.0.0.2) did not answer machine a from 0.00 s to 5.00 s after the repetition began"
     )
-    assert endless.finding(SECOND).measured is None
+    assert open_ended.finding(SECOND).measured is None
     assert (
-        endless.finding(SECOND).reason
+        open_ended.finding(SECOND).reason
         == "machine b (x) did not answer machine a from 0.00 s after the repetition began"
     )
 
 
-def test_to_a_protocol_a_silence_is_a_cut_and_a_process_that_died_an_outage() -> None:
+def test_checkers_treat_a_silence_as_a_cut_and_the_death_of_a_process_as_an_outage() -> None:
     outages = MachineOutages()
-    outages.add_events("a", [GONE, BACK, {"event": "relay died", "clock": 7, "pid": 5}])
+    outages.add_events("a", [UNREACHABLE_EVENT, REACHABLE_EVENT, {"event": "relay died", "clock": 7, "pid": 5}])
     cut, outage = outages.disturbances()
     assert (cut.kind, cut.begin, cut.end) == (CUT, 10 * SECOND, 15 * SECOND)
     assert cut.affects("n1")

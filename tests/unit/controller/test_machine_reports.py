@@ -1,4 +1,4 @@
-"""Reports of a scenario of which several machines have each played a part."""
+"""Reports of a scenario that several machines play together."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ MILLISECOND = 1_000_000
 SCENARIO = Scenario.from_toml('[[fault]]\nkind = "down"\non = "n2"\nat = "10ms"\n')
 
 
-def begins(clock: int, in_force: int, at: int = 10) -> Event:
+def fault_begins(clock: int, in_force: int, at: int = 10) -> Event:
     return {"event": "fault begins", "fault": "fault[1]", "kind": "down", "what": "down: n2", "at": at, "begun": at,
             "in_force": in_force, "clock": clock}  # fmt: skip
 
 
-def ends(at: int, counted: Mapping[str, int], reason: str = "", begin: int = 10) -> Event:
-    moved = any(counted.values())
+def fault_ends(at: int, counted: Mapping[str, int], reason: str = "", begin: int = 10) -> Event:
+    had_effect = any(counted.values())
     return {"event": "fault ends", "fault": "fault[1]", "kind": "down", "what": "down: n2", "begin": begin, "at": at,
-            "clock": 1000 + at, "with_the_run": False, "counted": counted, "had_effect": moved,
+            "clock": 1000 + at, "with_the_run": False, "counted": counted, "had_effect": had_effect,
             **({"reason": reason} if reason else {})}  # fmt: skip
 
 
-def test_a_fault_is_in_force_when_it_is_so_on_all_machines() -> None:
-    (event,) = join_events([[begins(1012, 12)], [begins(1019, 18)], []])
+def test_a_fault_is_in_force_once_it_is_on_all_machines() -> None:
+    (event,) = join_events([[fault_begins(1012, 12)], [fault_begins(1019, 18)], []])
     assert (event["in_force"], event["clock"], event["begun"]) == (18, 1019, 10)
 
 
-def test_a_fault_that_has_an_effect_on_one_machine_has_one() -> None:
-    first, last = join_events([[ends(20, {"links down": 1}), ends(35, {}, begin=30)], [ends(21, {}, ELSEWHERE)]])
+def test_a_fault_with_an_effect_on_one_machine_had_an_effect() -> None:
+    first, last = join_events(
+        [[fault_ends(20, {"links down": 1}), fault_ends(35, {}, begin=30)], [fault_ends(21, {}, ELSEWHERE)]]
+    )
     assert (first["at"], first["counted"], first["had_effect"]) == (21, {"links down": 1}, True)
     assert "reason" not in first
     assert (last["begin"], last["had_effect"]) == (30, False)
@@ -47,9 +49,9 @@ def test_a_fault_without_effect_on_any_machine_is_a_note_with_its_reason() -> No
     events: list[Any] = []
     scenario = SpreadScenario(SCENARIO, 60, events.extend)
     span = 10 * MILLISECOND, 30 * MILLISECOND
-    ended = ends(span[1], {}, "no program ran there any more", span[0])
+    ended = fault_ends(span[1], {}, "no program ran there any more", span[0])
     scenario.take(
-        [report(ended, remaining="more to come"), report(ends(span[1], {}, ELSEWHERE, span[0]), remaining="more")]
+        [report(ended, remaining="more to come"), report(fault_ends(span[1], {}, ELSEWHERE, span[0]), remaining="more")]
     )
     assert [event["event"] for event in events] == ["fault ends"]
     assert scenario.notes == [

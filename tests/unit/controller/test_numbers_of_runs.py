@@ -1,4 +1,4 @@
-"""Numbers out of range for a run are refused with the allowed range, in every mode, before it begins."""
+"""Options of a run that are out of range are rejected with the allowed range, in every mode, before the run begins."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_unlimited_duration_of_a_check_is_rejected(seconds: str) -> None:
     assert isinstance(result.exception, DescriptionError), result.exception
 
 
-def test_commands_take_the_same_seeds_and_times(tmp_path: Path) -> None:
+def test_runs_of_commands_reject_invalid_seeds_and_timeouts(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError) as caught:
         run_commands("star-2", [("n1", "true")], seed=2**64, timeout=float("inf"), output=tmp_path / "run")
     assert [problem.path for problem in caught.value.problems] == ["seed", "timeout"]
@@ -107,7 +107,7 @@ def test_commands_take_the_same_seeds_and_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--seed=99999999999999999999999", "--seconds=inf", "--seconds=nan"])
-def test_a_scenario_is_checked_under_the_same_seed(tmp_path: Path, option: str) -> None:
+def test_the_check_of_a_scenario_rejects_invalid_seeds_and_durations(tmp_path: Path, option: str) -> None:
     file = tmp_path / "storm.toml"
     file.write_text('[[fault]]\nat = "1ms"\ncut = "n1"\n')
     result = CliRunner().invoke(command, ["scenario", "check", str(file), "star-2", "--mode", "sim", option])

@@ -1,4 +1,4 @@
-"""Outages of the tool's processes, read from a cluster's events."""
+"""Outages of the testbed's own processes, read from a cluster's events."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def event(name: str, clock: int, **facts: Any) -> dict[str, Any]:
     return {"event": name, "clock": clock, **facts}
 
 
-RELAY = [
+RELAY_EVENTS = [
     event("relay died", 5, pid=7, code=-9),
     event("relay restarted", 9, pid=8, gap=[100 * MS, 140 * MS], lost=3, also_lost="what it held"),
 ]
 
 
-def test_a_death_and_the_following_events_are_one_outage() -> None:
-    (outage,) = outages(RELAY)
+def test_a_death_and_its_restart_are_one_outage() -> None:
+    (outage,) = outages(RELAY_EVENTS)
     assert (outage.process, outage.begin, outage.gap) == ("relay", 5, 40 * MS)
     assert outage.reason.startswith(
         "the relay (process 7) died by signal 9 and was restarted 40 ms later; 3 frames were lost"
@@ -33,7 +33,7 @@ def test_a_death_and_the_following_events_are_one_outage() -> None:
 
 
 def test_a_service_that_was_not_restarted_is_an_outage_without_an_end() -> None:
-    (outage,) = outages(RELAY[:1])
+    (outage,) = outages(RELAY_EVENTS[:1])
     assert (outage.gap, outage.finding().measured) == (0, None)
 
 
@@ -46,13 +46,13 @@ def test_an_agents_outage_is_that_of_its_node() -> None:
     assert not second.disturbance().affects("n1")
 
 
-def test_earlier_events_and_harmless_ones_are_no_outages() -> None:
-    assert outages(RELAY, since=10) == []
+def test_events_before_the_run_and_harmless_events_are_no_outages() -> None:
+    assert outages(RELAY_EVENTS, since=10) == []
     assert outages([event("relay behind", 1), event("inject", 2), event("node process died", 3, pid=4)]) == []
 
 
 def test_an_invalid_run_shows_the_reason_and_then_its_result_once() -> None:
-    verdict = verdict_of([outage.finding() for outage in outages(RELAY)])
+    verdict = verdict_of([outage.finding() for outage in outages(RELAY_EVENTS)])
     assert str(InvalidRunError(verdict, ValueError("no more"))).endswith("\nit ended with: no more")
     reason = verdict.findings[0].reason
     assert str(InvalidRunError(verdict, ValueError(reason))) == f"the run is invalid: {reason}"

@@ -1,4 +1,4 @@
-"""Findings about losses of NICs in node processes."""
+"""Findings about frames lost by NICs in node processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testbed.runtime.nodes.node_process import NicReport
 REPORT = NicReport(counted={}, received=10, dropped=0, unsent=0, down=0, cpu=1)
 
 
-@pytest.mark.parametrize("table", [TABLE, Table(slow=10)], ids=["usual", "slow"])
+@pytest.mark.parametrize("table", [TABLE, Table(slow=10)], ids=["default", "slow"])
 @pytest.mark.parametrize(
     ("dropped", "unsent", "message"),
     [
@@ -30,7 +30,7 @@ def test_a_frame_lost_at_a_node_makes_the_run_invalid_and_is_reported_with_its_c
     assert JudgedOutcome({}, {}, verdict_of(findings)).invalid == message
 
 
-def test_frames_for_an_interface_that_was_down_degrade() -> None:
+def test_frames_for_an_interface_that_was_down_degrade_the_run() -> None:
     nic_report = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
     verdict = verdict_of(nic_findings({"n1": nic_report}, ["n1"], TABLE))
     assert verdict.grade is Grade.DEGRADED
@@ -38,7 +38,7 @@ def test_frames_for_an_interface_that_was_down_degrade() -> None:
     assert JudgedOutcome({}, {}, verdict).invalid == ""
 
 
-def test_frames_for_an_interface_that_was_to_be_down_do_not() -> None:
+def test_frames_for_an_interface_taken_down_by_a_fault_do_not_degrade_the_run() -> None:
     nic_report = NicReport(counted={}, received=10, dropped=0, unsent=0, down=4, cpu=1)
     verdict = verdict_of(nic_findings({"n1": nic_report, "n2": nic_report}, ["n1", "n2"], TABLE, {"n1"}))
     assert [(finding.link, finding.what) for finding in verdict.findings if finding.grade is Grade.DEGRADED] == [
@@ -47,7 +47,7 @@ def test_frames_for_an_interface_that_was_to_be_down_do_not() -> None:
     assert [finding.measured for finding in verdict.of("n1", what="NIC taken down")] == [4]
 
 
-def test_a_node_without_a_report_is_undecided_and_decides_nothing() -> None:
+def test_a_node_without_a_report_is_undecided_and_does_not_change_the_verdict() -> None:
     verdict = verdict_of(nic_findings({"n1": REPORT}, ["n1", "n2"], TABLE))
     assert verdict.grade is Grade.TRUSTED
     assert [finding.link for finding in verdict.undecided] == ["n2"]

@@ -1,4 +1,4 @@
-"""Folder of a reproduction: a point is complete if it has the same request, and other files are ignored."""
+"""Folder of a reproduction: a stored point is complete if its request is unchanged."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from testbed.runtime.journal import UnwritableError
 
 RUN = PaperRun("pingpong", settings={"sizes": "4", "count": 3}, cores=(1, 0))
 POINT = Point("emp", "latency", RUN, "emp-2001", IDEAL, "sim", None)
-ASKED = {"systems": ["emp"], "mode": "sim", "dilate": None, "profile": "", "runs": []}
+REQUEST = {"systems": ["emp"], "mode": "sim", "dilate": None, "profile": "", "runs": []}
 MEASURED = PointResult([{"size_bytes": 4, "p50_ns": 23_000.5}], 0, 1.25)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> PointFolder:
-    return new_folder(tmp_path / "papers", ASKED)
+    return new_folder(tmp_path / "papers", REQUEST)
 
 
-def test_a_point_that_is_done_is_read_as_it_was_written_also_later(folder: PointFolder) -> None:
+def test_a_complete_point_is_read_back_also_from_the_reopened_folder(folder: PointFolder) -> None:
     assert folder.read(POINT) is None
     folder.write(POINT, MEASURED)
     assert folder.read(POINT) == MEASURED
@@ -36,7 +36,7 @@ def test_a_point_that_is_done_is_read_as_it_was_written_also_later(folder: Point
 
 
 @pytest.mark.parametrize(
-    "other",
+    "other_point",
     [
         replace(POINT, run=replace(RUN, settings={"sizes": "8", "count": 3})),
         replace(POINT, run=replace(RUN, cores=(0, 1))),
@@ -49,9 +49,9 @@ def test_a_point_that_is_done_is_read_as_it_was_written_also_later(folder: Point
     ],
     ids=["setting", "cores", "profile", "mode", "factor", "cluster", "run", "system"],
 )
-def test_a_point_with_another_request_is_not_done(folder: PointFolder, other: Point) -> None:
+def test_a_point_with_another_request_is_not_complete(folder: PointFolder, other_point: Point) -> None:
     folder.write(POINT, MEASURED)
-    assert folder.read(other) is None
+    assert folder.read(other_point) is None
 
 
 def test_a_folder_with_content_is_not_reused(folder: PointFolder) -> None:

@@ -17,8 +17,8 @@ from testbed.spec.layout import Impairment
 
 MILLISECOND = 1_000_000
 DELAYED = Impairment(delay=10 * MILLISECOND)
-LATE = tuple(10 * MILLISECOND + 20_000 + index for index in range(2_000))
-QUIET = ProbeResult(2_000, 2_000, LATE, 0, 0, 0, 0, 0, 0, 0, 2.0)
+DELAYS = tuple(10 * MILLISECOND + 20_000 + index for index in range(2_000))
+CLEAN = ProbeResult(2_000, 2_000, DELAYS, 0, 0, 0, 0, 0, 0, 0, 2.0)
 
 
 def subject(impairment: Impairment, **settings: object) -> Subject:
@@ -38,15 +38,15 @@ def grades(findings: dict[str, Finding]) -> set[Grade]:
 
 
 def test_a_direction_that_behaves_as_configured_is_trusted() -> None:
-    findings = findings_of(DELAYED, QUIET)
+    findings = findings_of(DELAYED, CLEAN)
     assert grades(findings) == {Grade.TRUSTED}
     assert findings["delay p50"].asked == 10 * MILLISECOND
-    assert findings["delay p50"].measured == LATE[999]
+    assert findings["delay p50"].measured == DELAYS[999]
     assert set(findings) == {"delay min", "delay p50", "delay p99", "jitter", "loss", "duplicate", "order"}
 
 
 def shifted_result(offset: int) -> ProbeResult:
-    return replace(QUIET, delays=tuple(delay + offset for delay in LATE))
+    return replace(CLEAN, delays=tuple(delay + offset for delay in DELAYS))
 
 
 def test_a_wrong_delay_is_degraded_then_invalid_late_and_early() -> None:
@@ -58,24 +58,24 @@ def test_a_wrong_delay_is_degraded_then_invalid_late_and_early() -> None:
     assert "early" in findings["delay min"].reason
 
 
-def test_a_late_hundredth_degrades_the_percentile_alone() -> None:
-    delays = (*LATE[:1_900], *(delay + 8 * MILLISECOND for delay in LATE[1_900:]))
-    findings = findings_of(DELAYED, replace(QUIET, delays=delays))
+def test_a_late_tail_degrades_only_the_99th_percentile() -> None:
+    delays = (*DELAYS[:1_900], *(delay + 8 * MILLISECOND for delay in DELAYS[1_900:]))
+    findings = findings_of(DELAYED, replace(CLEAN, delays=delays))
     assert findings["delay p99"].grade is Grade.DEGRADED
     assert findings["delay p50"].grade is Grade.TRUSTED
 
 
-def test_few_timed_probes_decide_nothing() -> None:
-    findings = findings_of(DELAYED, replace(QUIET, delays=LATE[:50]))
+def test_too_few_timed_probes_leave_delays_undecided() -> None:
+    findings = findings_of(DELAYED, replace(CLEAN, delays=DELAYS[:50]))
     assert findings["delay p50"].grade is Grade.TRUSTED
     assert findings["delay p99"].grade is Grade.UNDECIDED
-    findings = findings_of(DELAYED, replace(QUIET, delays=()))
+    findings = findings_of(DELAYED, replace(CLEAN, delays=()))
     assert findings["delay p50"].grade is Grade.UNDECIDED
     assert findings["delay p50"].measured is None
 
 
 def test_a_single_unconfigured_loss_makes_a_direction_invalid() -> None:
-    findings = findings_of(DELAYED, replace(QUIET, arrived=1_999))
+    findings = findings_of(DELAYED, replace(CLEAN, arrived=1_999))
     assert findings["loss"].grade is Grade.INVALID
     assert findings["loss"].interval is not None
 
@@ -84,7 +84,7 @@ LOSSY = Impairment(loss=0.05)
 
 
 def result_with_loss(sent: int, arrived: int) -> ProbeResult:
-    return replace(QUIET, sent=sent, arrived=arrived, delays=tuple(range(1_000, 3_000)))
+    return replace(CLEAN, sent=sent, arrived=arrived, delays=tuple(range(1_000, 3_000)))
 
 
 def test_a_configured_loss_within_its_interval_is_trusted_if_enough_was_sent() -> None:
@@ -101,7 +101,7 @@ def test_a_deviating_loss_invalidates_even_with_few_probes() -> None:
     assert findings_of(Impairment(loss=1.0), result_with_loss(3_000, 0))["loss"].grade is Grade.TRUSTED
 
 
-def test_an_explained_loss_stays_undecided() -> None:
+def test_a_loss_with_another_explanation_is_undecided() -> None:
     result = result_with_loss(3_000, 2_400)
     for explanation in ({"rules_active": True}, {"overflowed": 5}):
         assert findings_of(LOSSY, result, **explanation)["loss"].grade is Grade.UNDECIDED
@@ -112,16 +112,16 @@ def test_an_explained_loss_stays_undecided() -> None:
 
 
 def test_unconfigured_copies_flips_and_reordering_are_found() -> None:
-    assert findings_of(DELAYED, replace(QUIET, duplicates=1))["duplicate"].grade is Grade.INVALID
-    assert findings_of(DELAYED, replace(QUIET, corrupted=1))["corrupt"].grade is Grade.INVALID
-    assert findings_of(DELAYED, replace(QUIET, overtaken=1))["order"].grade is Grade.DEGRADED
-    assert findings_of(DELAYED, replace(QUIET, overtaken=50))["order"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(CLEAN, duplicates=1))["duplicate"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(CLEAN, corrupted=1))["corrupt"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(CLEAN, overtaken=1))["order"].grade is Grade.DEGRADED
+    assert findings_of(DELAYED, replace(CLEAN, overtaken=50))["order"].grade is Grade.INVALID
 
 
 def test_configured_copies_flips_and_skips_are_trusted() -> None:
     impairment = replace(DELAYED, duplicate=0.1, corrupt=0.1, reorder=0.1)
     result = replace(
-        QUIET, sent=20_000, arrived=20_000, duplicates=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500
+        CLEAN, sent=20_000, arrived=20_000, duplicates=2_010, corrupted=1_985, skipped=2_040, overtaken=1_500
     )
     findings = findings_of(impairment, result)
     assert {findings[key].grade for key in ("duplicate", "corrupt", "reorder")} == {Grade.TRUSTED}
@@ -131,42 +131,42 @@ def test_configured_copies_flips_and_skips_are_trusted() -> None:
 
 def test_a_late_frame_that_skipped_the_delay_is_not_counted_as_delayed_too_little() -> None:
     reordered = replace(DELAYED, reorder=0.1)
-    stalled = tuple(delay + (6 * MILLISECOND if index < 40 else 0) for index, delay in enumerate(LATE))
-    for early, rest, grade in (
-        (3, LATE, Grade.UNDECIDED),
-        (8, LATE, Grade.INVALID),
-        (8, stalled, Grade.UNDECIDED),  # an equal share of the others was equally late
-        (60, stalled, Grade.INVALID),
+    stalled_delays = tuple(delay + (6 * MILLISECOND if index < 40 else 0) for index, delay in enumerate(DELAYS))
+    for early_count, other_delays, grade in (
+        (3, DELAYS, Grade.UNDECIDED),
+        (8, DELAYS, Grade.INVALID),
+        (8, stalled_delays, Grade.UNDECIDED),  # an equal share of the others was equally late
+        (60, stalled_delays, Grade.INVALID),
     ):
-        delays = tuple(sorted((*[7 * MILLISECOND] * early, *rest)))
-        finding = findings_of(reordered, replace(QUIET, delays=delays, skipped=222, overtaken=200))["delay min"]
+        delays = tuple(sorted((*[7 * MILLISECOND] * early_count, *other_delays)))
+        finding = findings_of(reordered, replace(CLEAN, delays=delays, skipped=222, overtaken=200))["delay min"]
         assert finding.grade is grade
         assert ("may have skipped" in finding.reason) is (grade is Grade.UNDECIDED)
-    assert findings_of(DELAYED, replace(QUIET, delays=(7 * MILLISECOND, *LATE)))["delay min"].grade is Grade.INVALID
+    assert findings_of(DELAYED, replace(CLEAN, delays=(7 * MILLISECOND, *DELAYS)))["delay min"].grade is Grade.INVALID
 
 
 JITTERY = Impairment(delay=50 * MILLISECOND, jitter=10 * MILLISECOND, distribution="uniform")
 
 
 def result_with_delays(low: int, high: int) -> ProbeResult:
-    source = random.Random(1)
-    return replace(QUIET, delays=tuple(sorted(source.randrange(low, high) for _ in range(3_000))))
+    rng = random.Random(1)
+    return replace(CLEAN, delays=tuple(sorted(rng.randrange(low, high) for _ in range(3_000))))
 
 
-def test_jitter_as_configured_is_trusted_and_a_missing_or_deviating_one_is_not() -> None:
-    sound = findings_of(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
-    assert grades(sound) == {Grade.TRUSTED}
-    none = findings_of(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
-    assert none["jitter"].grade is Grade.INVALID
-    assert none["jitter distribution"].grade is Grade.INVALID
+def test_configured_jitter_is_trusted_and_missing_or_larger_jitter_is_invalid() -> None:
+    as_configured = findings_of(JITTERY, result_with_delays(40 * MILLISECOND, 60 * MILLISECOND))
+    assert grades(as_configured) == {Grade.TRUSTED}
+    missing = findings_of(JITTERY, result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 100_000))
+    assert missing["jitter"].grade is Grade.INVALID
+    assert missing["jitter distribution"].grade is Grade.INVALID
     wide = findings_of(JITTERY, result_with_delays(20 * MILLISECOND, 80 * MILLISECOND))
     assert wide["jitter"].grade is Grade.INVALID
 
 
 def test_a_small_jitter_that_is_missing_is_found() -> None:
     small_jitter = replace(JITTERY, jitter=300_000)
-    none = result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
-    assert {findings_of(small_jitter, none)[key].grade for key in ("jitter", "jitter distribution")} <= {
+    without_jitter = result_with_delays(50 * MILLISECOND, 50 * MILLISECOND + 1_000)
+    assert {findings_of(small_jitter, without_jitter)[key].grade for key in ("jitter", "jitter distribution")} <= {
         Grade.DEGRADED,
         Grade.INVALID,
     }
@@ -181,11 +181,11 @@ def test_interfering_frames_leave_delays_undecided() -> None:
     result = replace(result_with_delays(40 * MILLISECOND, 60 * MILLISECOND), other_frames=1_000)
     assert findings_of(JITTERY, result)["delay p50"].grade is Grade.UNDECIDED
     shaped = Impairment(rate=1_000_000)
-    assert findings_of(shaped, replace(QUIET, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
+    assert findings_of(shaped, replace(CLEAN, other_bytes=100_000))["delay p50"].grade is Grade.UNDECIDED
 
 
-def test_rules_excuse_a_deviation_and_nothing_else() -> None:
-    assert grades(findings_of(DELAYED, QUIET, rules_active=True)) == {Grade.TRUSTED}
+def test_active_rules_excuse_a_deviation_and_do_not_change_a_trusted_finding() -> None:
+    assert grades(findings_of(DELAYED, CLEAN, rules_active=True)) == {Grade.TRUSTED}
     assert (
         findings_of(DELAYED, shifted_result(6 * MILLISECOND), rules_active=True)["delay p50"].grade is Grade.UNDECIDED
     )
@@ -194,20 +194,20 @@ def test_rules_excuse_a_deviation_and_nothing_else() -> None:
 # Rate
 
 SHAPED = Impairment(rate=10_000_000)
-SHORT = tuple(48_000 + index for index in range(2_000))  # 60 bytes at 10 Mbit/s
+SHAPED_DELAYS = tuple(48_000 + index for index in range(2_000))  # 60 bytes at 10 Mbit/s
 
 
-def train(rate: float, offered: float = 1.3e7, stop: int = 0) -> ProbeResult:
-    """Frames through a wire of that rate. stop: a pause of the sender's in the middle, in nanoseconds."""
+def train(rate: float, offered: float = 1.3e7, pause: int = 0) -> ProbeResult:
+    """Send a train through a link of a rate, bit/s. pause: pause of the sender in the middle, ns."""
     plan = subject(SHAPED).plan.train
     assert plan is not None
     frames = []
     free_at = 0
     for index in range(plan.count):
-        sent_at = int(index * plan.bits * 1e9 / offered) + (stop if index > plan.count // 2 else 0)
+        sent_at = int(index * plan.bits * 1e9 / offered) + (pause if index > plan.count // 2 else 0)
         free_at = int(max(free_at, sent_at) + plan.bits * 1e9 / rate)
         frames.append((sent_at, free_at))
-    return replace(QUIET, delays=SHORT, train=TrainResult(offered, tuple(frames), 0, 0))
+    return replace(CLEAN, delays=SHAPED_DELAYS, train=TrainResult(offered, tuple(frames), 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -226,18 +226,18 @@ def test_the_rate_is_measured(rate: float, grade: Grade) -> None:
     assert finding.measured == pytest.approx(min(rate, 1.3e7), rel=0.02)
 
 
-def test_a_sender_that_stops_for_a_while_changes_no_rate() -> None:
-    finding = findings_of(SHAPED, train(1e7, stop=200 * MILLISECOND))["rate"]
+def test_a_pause_of_the_sender_does_not_change_the_rate() -> None:
+    finding = findings_of(SHAPED, train(1e7, pause=200 * MILLISECOND))["rate"]
     assert finding.measured == pytest.approx(1e7, rel=0.02)
 
 
-def test_a_train_below_the_rate_decides_nothing() -> None:
+def test_a_train_below_the_rate_leaves_it_undecided() -> None:
     finding = findings_of(SHAPED, train(1e7, offered=0.9e7))["rate"]
     assert finding.grade is Grade.UNDECIDED
     assert "this machine cannot send faster" in finding.reason
 
 
-def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
+def test_a_train_with_other_traffic_or_lost_records_leaves_the_rate_undecided() -> None:
     measured = train(1e7)
     assert measured.train is not None
     for result in (
@@ -248,20 +248,20 @@ def test_a_train_that_was_not_alone_or_not_read_decides_nothing() -> None:
         assert findings_of(SHAPED, replace(measured, train=result))["rate"].grade is Grade.UNDECIDED
 
 
-def test_a_train_for_which_no_time_was_left_decides_nothing() -> None:
-    finding = findings_of(SHAPED, replace(QUIET, delays=SHORT))["rate"]
+def test_a_train_that_was_not_sent_leaves_the_rate_undecided() -> None:
+    finding = findings_of(SHAPED, replace(CLEAN, delays=SHAPED_DELAYS))["rate"]
     assert finding.grade is Grade.UNDECIDED
     assert "alone" in finding.reason
 
 
-def test_a_rate_is_measured_only_by_many_queued_frames() -> None:
+def test_a_rate_is_measured_only_from_queued_frames() -> None:
     assert rate_of_queued([(index * 10, index * 10 + 5) for index in range(500)], 8, 100) is None
     queued = [(index * 10, index * 20 + 200) for index in range(500)]
     assert rate_of_queued(queued, 8, 100) == pytest.approx(8e9 / 20)
 
 
 def test_no_frame_passes_a_link_that_is_down() -> None:
-    result = replace(QUIET, arrived=0, delays=())
+    result = replace(CLEAN, arrived=0, delays=())
     (finding,) = judge_down(subject(Impairment()), result, TABLE)
     assert finding.grade is Grade.TRUSTED
     (finding,) = judge_down(subject(Impairment()), replace(result, arrived=1), TABLE)

@@ -11,7 +11,7 @@ FRAME = build(0xDEAD_BEEF, 7, COUNTED, 123_456)
 
 
 def accepts(program: bytes, frame: bytes) -> bool:
-    """Run a socket filter: an interpreter of the few BPF instructions that ours has."""
+    """Interpret a socket filter of the classic BPF instructions that the probes' filter uses."""
     index, value = 0, 0
     while True:
         code, if_true, if_false, operand = (
@@ -63,7 +63,7 @@ def test_a_frame_with_both_copies_corrupted_is_no_longer_recognized() -> None:
     assert parse(flip_bits(FRAME, (20 * 8, 40 * 8))) is None
 
 
-def test_other_frames_are_neither_accepted_nor_read() -> None:
+def test_other_frames_are_neither_accepted_nor_parsed() -> None:
     for other_frame in (bytes(60), bytes.fromhex("ffffffffffff02000000000108060001") + bytes(44), b"\x01"):
         assert not accepts(ACCEPTED, other_frame.ljust(60, b"\0"))
         assert parse(other_frame) is None

@@ -15,7 +15,7 @@ from testbed.controller.runs.profiles import profile_of, profile_values
 from testbed.errors import DescriptionError, NotFoundError
 
 
-def test_a_name_is_one_that_the_protocol_brings() -> None:
+def test_a_profile_is_selected_by_name_and_an_unknown_name_lists_the_valid_ones() -> None:
     assert profile_of("ideal", PROTOCOL) is IDEAL
     assert profile_of("emp-2001", PROTOCOL) is EMP_2001
     with pytest.raises(NotFoundError, match=r"did you mean 'emp-2002'.* ideal, emp-2001, emp-2002, or a TOML file"):
@@ -55,7 +55,7 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         profile_of(tmp_path / "nowhere.toml", PROTOCOL)
 
 
-def test_profiles_that_refer_to_each_other_are_rejected(tmp_path: Path) -> None:
+def test_profiles_whose_like_keys_form_a_cycle_are_rejected(tmp_path: Path) -> None:
     first_file, second_file = tmp_path / "one.toml", tmp_path / "other.toml"
     first_file.write_text(f'like = "{second_file}"\n')
     second_file.write_text(f'like = "{first_file}"\n')
@@ -63,7 +63,7 @@ def test_profiles_that_refer_to_each_other_are_rejected(tmp_path: Path) -> None:
         profile_of(first_file, PROTOCOL)
 
 
-def test_a_file_prices_work_on_host_cores_by_kind(tmp_path: Path) -> None:
+def test_a_file_sets_costs_of_work_on_host_cores_by_kind(tmp_path: Path) -> None:
     file = tmp_path / "kernel.toml"
     file.write_text('hosted = true\n[work.trap]\nfixed = "300ns"\n[work.copy]\nrate = "2gbit"\nsame_rate = "4gbit"\n')
     profile = profile_of(file, PROTOCOL)
@@ -73,7 +73,7 @@ def test_a_file_prices_work_on_host_cores_by_kind(tmp_path: Path) -> None:
     assert profile_of(json.loads(json.dumps(profile_values(profile))), PROTOCOL) == profile
 
 
-def test_kinds_of_work_add_to_those_of_the_profile_that_it_is_like(tmp_path: Path) -> None:
+def test_kinds_of_work_are_added_to_those_of_the_base_profile(tmp_path: Path) -> None:
     base, file = tmp_path / "base.toml", tmp_path / "own.toml"
     base.write_text('[work.trap]\nfixed = "300ns"\n[work.wake]\nfixed = "2us"\n')
     file.write_text(f'like = "{base}"\n[work.trap]\nfixed = "1us"\n')
@@ -93,12 +93,12 @@ def test_work_of_an_unknown_kind_or_an_unknown_cost_is_rejected(tmp_path: Path) 
     assert any(message.startswith("work.trap: ") and "a table" in message for message in messages)
 
 
-@pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda choice: choice.name)
-def test_a_profile_is_restored_from_a_runs_folder(profile: Profile) -> None:
+@pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda profile: profile.name)
+def test_a_profile_survives_a_round_trip_through_its_values(profile: Profile) -> None:
     assert profile_of(profile_values(profile), PROTOCOL) == profile
 
 
-def test_a_slow_processor_multiplies_all_of_its_costs_and_no_others() -> None:
+def test_a_slower_processor_multiplies_its_own_costs_only() -> None:
     slowed = EMP_2001.slowed(3)
     for key in Profile.__slots__:
         factor = 3 if key in PROCESSOR_COSTS else 1

@@ -1,4 +1,4 @@
-"""Checkers of active messages: correct histories, and the one event that breaks each promise."""
+"""Checkers of active messages accept correct histories, and reject the event that breaks each promise."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_a_request_that_is_handled_twice_is_reported_with_both_places(events: Re
     ]
 
 
-def test_a_later_incarnation_of_the_receiver_must_not_handle_it_again(events: RequestEvents) -> None:
+def test_a_later_incarnation_of_the_receiver_must_not_handle_a_request_again(events: RequestEvents) -> None:
     events.restart(RECEIVER)
     events.handled(1, "a1")
     crashed = Circumstances(disturbances=(Disturbance(CRASH, 0, SECOND, frozenset({"n2"})),))
     assert events.report(crashed).failed == ("nothing twice",)
 
 
-def test_a_request_without_a_send_is_not_handled(events: RequestEvents) -> None:
+def test_a_handled_request_without_a_send_is_found(events: RequestEvents) -> None:
     events.handled(3)
     assert events.report().failed == ("nothing twice",)
 
@@ -62,7 +62,7 @@ def test_a_request_with_changed_content_is_found(events: RequestEvents) -> None:
     assert events.report().failed == ("content",)
 
 
-def test_the_reply_to_another_request_is_named(events: RequestEvents) -> None:
+def test_a_reply_that_belongs_to_another_request_is_named(events: RequestEvents) -> None:
     events.request(3, "a3")
     events.handled(3, "a3")
     events.reply(3, "b3")
@@ -78,7 +78,7 @@ def test_a_reply_to_a_request_that_was_not_handled_is_found(events: RequestEvent
     assert events.report().failed == ("replies",)
 
 
-def test_a_request_that_was_replied_to_is_not_returned_as_well(events: RequestEvents) -> None:
+def test_a_request_that_was_replied_to_must_not_be_returned(events: RequestEvents) -> None:
     events.returned(2)
     assert events.report(CUT_OFF).failed == ("one end",)
 
@@ -105,7 +105,7 @@ def test_a_fault_elsewhere_or_later_explains_nothing(events: RequestEvents) -> N
 
 
 @pytest.mark.parametrize("status", ["bad tag", "bad endpoint", "congestion"])
-def test_a_request_that_was_refused_has_not_been_handled(events: RequestEvents, status: str) -> None:
+def test_a_rejected_request_must_not_be_handled(events: RequestEvents, status: str) -> None:
     events.request(3)
     events.returned(3, status)
     assert events.report().passed
@@ -156,7 +156,7 @@ def test_a_restarted_program_counts_from_the_beginning(events: RequestEvents) ->
     assert report.messages == 3
 
 
-def test_a_request_without_an_end_has_waited_where_nothing_could_happen_any_more(events: RequestEvents) -> None:
+def test_a_request_without_an_end_in_a_stuck_run_violates_progress(events: RequestEvents) -> None:
     events.request(3)
     events.end(SENDER)
     events.end(RECEIVER)
@@ -173,7 +173,7 @@ def test_an_arrived_request_that_the_program_did_not_handle_is_no_violation(even
     assert events.report(STUCK).passed
 
 
-def test_a_request_whose_sender_was_not_notified_has_no_end(events: RequestEvents) -> None:
+def test_a_handled_request_whose_sender_was_not_notified_violates_progress(events: RequestEvents) -> None:
     events.request(3)
     events.handled(3)
     events.reply(3)
@@ -188,7 +188,7 @@ def test_a_killed_program_causes_no_violation(events: RequestEvents) -> None:
     assert events.report(STUCK).passed
 
 
-def test_a_reply_that_comes_too_long_after_a_fault_is_late(events: RequestEvents) -> None:
+def test_a_reply_beyond_the_bound_after_a_fault_violates_recovery(events: RequestEvents) -> None:
     events.request(3)
     fault_end = events.clock
     events.clock += 11 * SECOND

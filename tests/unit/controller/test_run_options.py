@@ -1,4 +1,4 @@
-"""Options of `testbed.run` by wrong names, and their documentation."""
+"""Options of `testbed.run`: unknown names, defaults and documentation."""
 
 from __future__ import annotations
 

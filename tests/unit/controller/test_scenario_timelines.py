@@ -1,4 +1,4 @@
-"""Scenarios resolved on a cluster: targets, times, and refusals before anything starts."""
+"""Scenarios resolved on a cluster: targets, times, and what is rejected before anything starts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_random_faults_are_valid_and_within_their_span(seed: int, rate: float, k
 
 
 def test_random_faults_occur_at_the_configured_rate() -> None:
-    """A Poisson process: 2,000 on average, and in a million seeds one beyond five standard deviations, 224."""
+    """A Poisson process with a mean of 2,000: five standard deviations are 224, exceeded by one seed in a million."""
     random_faults = RandomFaults(kinds=["pause"], rate=200.0, seed=1)
     assert abs(len(draw_faults(random_faults, STAR, 0, 10 * SECOND)) - 2_000) < 224
 
@@ -95,7 +95,7 @@ def test_random_faults_stay_on_their_targets() -> None:
     assert targets == {"n2", "n3", "n2:eth0--s1:2", "n3:eth0--s1:3"}
 
 
-def test_churn_comes_to_restarts_by_its_seed() -> None:
+def test_churn_becomes_restarts_drawn_from_its_seed() -> None:
     scenario = Scenario(faults=[Churn(on=["n1", "n2"], mean="100ms", away="30ms", from_="1s", to="3s")])
     occurrences_found = occurrences(scenario, STAR, 7, 10 * SECOND)
     assert occurrences_found
@@ -117,27 +117,27 @@ def test_faults_that_occur_too_often_are_rejected() -> None:
 # Partitions
 
 
-def unheard_by_node(fault: Partition) -> dict[str, set[str]]:
+def unheard_nodes(fault: Partition) -> dict[str, set[str]]:
     return {name: set(unheard) for name, unheard in deaf_nodes(fault, STAR).items() if unheard}
 
 
 def test_groups_do_not_receive_each_others_frames_and_a_node_in_none_receives_all() -> None:
-    deaf_sets = unheard_by_node(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
+    deaf_sets = unheard_nodes(Partition(groups=[["n1", "n2"], ["n3"]], at=0))
     assert deaf_sets == {"n1": {"n3"}, "n2": {"n3"}, "n3": {"n1", "n2"}}
 
 
-def test_halves_and_an_isolated_node() -> None:
-    halves = unheard_by_node(Partition(shape="halves", at=0))
+def test_halves_and_an_isolated_node_do_not_receive_from_the_other_side() -> None:
+    halves = unheard_nodes(Partition(shape="halves", at=0))
     assert halves["n1"] == {"n3", "n4", "n5"}
     assert halves["n5"] == {"n1", "n2"}
-    isolated = unheard_by_node(Partition(shape="isolated", node="n3", at=0))
+    isolated = unheard_nodes(Partition(shape="isolated", node="n3", at=0))
     assert isolated == {"n3": {"n1", "n2", "n4", "n5"}, **{name: {"n3"} for name in ("n1", "n2", "n4", "n5")}}
-    drawn = {next(iter(unheard_by_node(Partition(shape="isolated", seed=seed, at=0))["n1"])) for seed in range(20)}
+    drawn = {next(iter(unheard_nodes(Partition(shape="isolated", seed=seed, at=0))["n1"])) for seed in range(20)}
     assert len(drawn) > 2
 
 
-def test_one_way_frames_of_the_first_group_are_lost() -> None:
-    assert unheard_by_node(Partition(groups=[["n1"], ["n2", "n3"]], one_way=True, at=0)) == {"n2": {"n1"}, "n3": {"n1"}}
+def test_a_one_way_partition_drops_the_frames_of_the_first_group() -> None:
+    assert unheard_nodes(Partition(groups=[["n1"], ["n2", "n3"]], one_way=True, at=0)) == {"n2": {"n1"}, "n3": {"n1"}}
 
 
 @given(st.integers(2, 40), st.none() | st.integers(0, 2**64 - 1))
@@ -162,14 +162,14 @@ def test_overlapping_targets_are_impaired_once() -> None:
     assert [link for link, _ in injection.places] == ["n1:eth0--s1:1"] * 2 + ["n2:eth0--s1:2"] * 2
 
 
-def refusal(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
+def rejection(*faults: Fault, layout: Layout = STAR, mode: str = "sim") -> str:
     with pytest.raises((DescriptionError, UnsupportedError)) as caught:
         check(Scenario(name="storm", faults=faults), layout, mode)
     return str(caught.value)
 
 
 def test_unknown_names_are_reported_all_at_once() -> None:
-    text = refusal(
+    text = rejection(
         Crash(on="n9", at=0),
         Impair(on="n1--n2", loss="1%", at=0),
         Impair(on="n1", direction="up", loss="1%", at=0),
@@ -192,10 +192,10 @@ def test_unknown_names_are_reported_all_at_once() -> None:
 
 
 def test_a_feature_that_a_mode_lacks_is_rejected_with_the_reason() -> None:
-    assert "only a cost model can slow a NIC" in refusal(Slow(on="n1", factor=2.0, at=0), mode="live")
+    assert "only a cost model can slow a NIC" in rejection(Slow(on="n1", factor=2.0, at=0), mode="live")
     pair = resolve(Description.back_to_back())
     direct = replace(pair, links=tuple(replace(link, datapath="direct") for link in pair.links))
-    assert 'datapath = "direct"' in refusal(Impair(on="all", loss="1%", at=0), layout=direct, mode="live")
+    assert 'datapath = "direct"' in rejection(Impair(on="all", loss="1%", at=0), layout=direct, mode="live")
     check(Scenario(faults=[Slow(on="n1", factor=2.0, at=0)]), STAR, "sim")
 
 

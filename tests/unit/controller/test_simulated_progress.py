@@ -12,24 +12,24 @@ from testbed.controller.runs import simulated_execution
 
 STAR = Cluster.star(3, loss="1%", seed=4)
 SETTINGS = {"messages": 300}
-SAID = re.compile(r"random on star-3, ([0-9.]+) s simulated, ([0-9,]+) events, ([0-9,]+) messages")
+PROGRESS_LINE = re.compile(r"random on star-3, ([0-9.]+) s simulated, ([0-9,]+) events, ([0-9,]+) messages")
 
 
 def test_time_events_and_messages_are_reported_and_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     silent_run = testbed.run(STAR, "random", mode="sim", settings=SETTINGS)
     monkeypatch.setattr(simulated_execution, "_PROGRESS_INTERVAL", 0.005)
     log: list[str] = []
-    report = testbed.run(STAR, "random", mode="sim", settings=SETTINGS, on_progress=log.append)
-    matches = [match.groups() for match in map(SAID.fullmatch, log) if match]
+    watched_run = testbed.run(STAR, "random", mode="sim", settings=SETTINGS, on_progress=log.append)
+    matches = [match.groups() for match in map(PROGRESS_LINE.fullmatch, log) if match]
     figures = [[float(word.replace(",", "")) for word in groups] for groups in matches]
     assert len(figures) > 3
     for column in zip(*figures, strict=True):
         assert list(column) == sorted(column)
         assert column[-1] > column[0] >= 0
-    assert report.rows == silent_run.rows, "whoever looks changes nothing"
+    assert watched_run.rows == silent_run.rows, "progress reports do not change results"
 
 
-def test_a_simulation_that_is_watched_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulation_with_progress_reports_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     async def computing(_comm: object, _node: object) -> None:
         while True:
             pass

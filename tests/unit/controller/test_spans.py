@@ -31,7 +31,7 @@ STATE = State(
 COUNTERS = {
     "offered": 0, "delivered": 0, "loss": 0, "gemodel": 0, "loss_pattern": 0, "rule": 0, "queue": 0,
 }  # fmt: skip
-EMULATOR = {"overrun": 0, "oversized": 0, "unsent": 0, "finished": 0, "down": 0}
+EMULATOR_COUNTERS = {"overrun": 0, "oversized": 0, "unsent": 0, "finished": 0, "down": 0}
 
 
 def direction(
@@ -43,18 +43,18 @@ def direction(
     return {
         "counters": {**COUNTERS, **counters},
         "lateness": {"buckets": buckets},
-        "emulator": {**EMULATOR, **(emulator or {})},
+        "emulator": {**EMULATOR_COUNTERS, **(emulator or {})},
         "rules": {},
     }
 
 
-def account(clock: int, forward: Any, begun: int = 1, **extra: Any) -> CounterSnapshot:
+def snapshot_at(clock: int, forward: Any, begun: int = 1, **extra: Any) -> CounterSnapshot:
     links = {LINK: {"forward": forward, "backward": direction()}}
     relay = {"pid": 7, "begun": begun, "links": links, "idle_rules": []}
     return replace(CounterSnapshot(clock, relay), **extra)
 
 
-BEFORE = account(1_000, direction())
+BEFORE = snapshot_at(1_000, direction())
 
 
 def grade_of(findings: list[Finding], name: str, direction: str = "forward") -> Grade:
@@ -62,7 +62,7 @@ def grade_of(findings: list[Finding], name: str, direction: str = "forward") -> 
     return matching.grade
 
 
-def relay(before: CounterSnapshot, after: CounterSnapshot, *events: Mapping[str, Any]) -> list[Finding]:
+def relay_findings(before: CounterSnapshot, after: CounterSnapshot, *events: Mapping[str, Any]) -> list[Finding]:
     return spans.relay_findings(STATE, before, after, events, TABLE)
 
 
@@ -70,21 +70,21 @@ def event(name: str, clock: int, **facts: Any) -> dict[str, Any]:
     return {"time": clock, "clock": clock, "event": name, **facts}
 
 
-def test_a_quiet_span_is_trusted() -> None:
-    findings = relay(BEFORE, account(2_000, direction({15: 1_000})))
+def test_a_span_without_losses_or_lateness_is_trusted() -> None:
+    findings = relay_findings(BEFORE, snapshot_at(2_000, direction({15: 1_000})))
     assert {finding.grade for finding in findings} == {Grade.TRUSTED}
     assert grade_of(findings, "relay lateness p99") is Grade.TRUSTED
 
 
 @pytest.mark.parametrize("cause", ["overrun", "oversized", "unsent"])
 def test_a_frame_lost_in_the_relay_invalidates_and_only_in_its_span(cause: str) -> None:
-    after = account(2_000, direction(emulator={cause: 1}))
-    assert grade_of(relay(BEFORE, after), "relay lost") is Grade.INVALID
-    assert grade_of(relay(replace(after, clock=1_500), after), "relay lost") is Grade.TRUSTED
+    after = snapshot_at(2_000, direction(emulator={cause: 1}))
+    assert grade_of(relay_findings(BEFORE, after), "relay lost") is Grade.INVALID
+    assert grade_of(relay_findings(replace(after, clock=1_500), after), "relay lost") is Grade.TRUSTED
 
 
-def test_an_end_that_is_down_degrades_and_segmented_frames_are_reported() -> None:
-    findings = relay(BEFORE, account(2_000, direction(emulator={"finished": 3, "down": 2})))
+def test_frames_for_an_end_that_is_down_degrade_and_gso_segments_do_not() -> None:
+    findings = relay_findings(BEFORE, snapshot_at(2_000, direction(emulator={"finished": 3, "down": 2})))
     assert grade_of(findings, "relay finished") is Grade.TRUSTED
     assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
 
@@ -95,7 +95,7 @@ HEALED = event("heal", 1_400, number=2, what="down: n1", links=[LINK])
 
 @pytest.mark.parametrize("events", [[CUT], [CUT, HEALED], [{**CUT, "clock": 500}, HEALED]])
 def test_an_end_taken_down_by_an_event_of_the_span_does_not_degrade(events: list[dict[str, Any]]) -> None:
-    findings = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *events)
+    findings = relay_findings(BEFORE, snapshot_at(2_000, direction(emulator={"down": 2})), *events)
     (lost,) = [finding for finding in findings if "down" in finding.what]
     assert (lost.what, lost.measured, lost.grade) == ("relay at an end taken down", 2, Grade.TRUSTED)
 
@@ -110,7 +110,7 @@ def test_an_end_taken_down_by_an_event_of_the_span_does_not_degrade(events: list
     ids=["before the span", "impaired", "another link"],
 )
 def test_an_end_that_no_event_took_down_still_degrades(events: list[dict[str, Any]]) -> None:
-    findings = relay(BEFORE, account(2_000, direction(emulator={"down": 2})), *events)
+    findings = relay_findings(BEFORE, snapshot_at(2_000, direction(emulator={"down": 2})), *events)
     assert grade_of(findings, "relay at a down end") is Grade.DEGRADED
 
 
@@ -121,31 +121,41 @@ def test_a_link_still_down_was_taken_down() -> None:
 
 
 def test_lateness_counts_only_within_the_span() -> None:
-    before = account(1_000, direction({24: 5_000}))  # about 10 ms
+    before = snapshot_at(1_000, direction({24: 5_000}))  # about 10 ms
     assert (
-        grade_of(relay(before, account(2_000, direction({24: 5_000, 15: 500}))), "relay lateness p99") is Grade.TRUSTED
+        grade_of(relay_findings(before, snapshot_at(2_000, direction({24: 5_000, 15: 500}))), "relay lateness p99")
+        is Grade.TRUSTED
     )
-    assert grade_of(relay(before, account(2_000, direction({24: 5_500}))), "relay lateness p99") is Grade.DEGRADED
     assert (
-        grade_of(relay(before, account(2_000, direction({24: 5_000, 27: 500}))), "relay lateness p99") is Grade.INVALID
+        grade_of(relay_findings(before, snapshot_at(2_000, direction({24: 5_500}))), "relay lateness p99")
+        is Grade.DEGRADED
     )
-    assert grade_of(relay(before, account(2_000, direction({24: 5_050}))), "relay lateness p99") is Grade.UNDECIDED
+    assert (
+        grade_of(relay_findings(before, snapshot_at(2_000, direction({24: 5_000, 27: 500}))), "relay lateness p99")
+        is Grade.INVALID
+    )
+    assert (
+        grade_of(relay_findings(before, snapshot_at(2_000, direction({24: 5_050}))), "relay lateness p99")
+        is Grade.UNDECIDED
+    )
 
 
 def test_a_relay_without_enough_processor_time_is_reported_with_its_ceiling() -> None:
-    before = account(0, direction(), ran={7: 0, 8: 0})
-    late = account(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={7: SECOND, 8: SECOND // 2})
-    reasons = {finding.what: finding.reason for finding in relay(before, late) if finding.direction == "forward"}
+    before = snapshot_at(0, direction(), ran={7: 0, 8: 0})
+    late = snapshot_at(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={7: SECOND, 8: SECOND // 2})
+    reasons = {
+        finding.what: finding.reason for finding in relay_findings(before, late) if finding.direction == "forward"
+    }
     assert reasons["relay lateness p99"] == (
         "the relay forwarded 60,000 frames/s of all links, and a processor forwards 80,000 at most here"
     )
-    assert reasons["relay lost"] == "", "none is lost"
-    in_time = account(2 * SECOND, direction({15: 5_000}, offered=120_000), ran={7: SECOND, 8: SECOND // 2})
-    assert {finding.reason for finding in relay(before, in_time)} == {""}
-    idle = account(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={7: SECOND // 100, 8: 0})
-    assert {finding.reason for finding in relay(before, idle)} == {""}
-    replaced = account(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={9: SECOND})
-    assert {finding.reason for finding in relay(before, replaced)} == {""}
+    assert reasons["relay lost"] == "", "no frame is lost"
+    in_time = snapshot_at(2 * SECOND, direction({15: 5_000}, offered=120_000), ran={7: SECOND, 8: SECOND // 2})
+    assert {finding.reason for finding in relay_findings(before, in_time)} == {""}
+    idle = snapshot_at(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={7: SECOND // 100, 8: 0})
+    assert {finding.reason for finding in relay_findings(before, idle)} == {""}
+    replaced = snapshot_at(2 * SECOND, direction({24: 5_000}, offered=120_000), ran={9: SECOND})
+    assert {finding.reason for finding in relay_findings(before, replaced)} == {""}
 
 
 def test_a_relay_that_died_and_was_restarted_invalidates_its_span() -> None:
@@ -153,37 +163,37 @@ def test_a_relay_that_died_and_was_restarted_invalidates_its_span() -> None:
         event("relay died", 1_100, pid=7),
         event("relay restarted", 1_200, pid=8, gap=[1_100, 1_200], lost=3, also_lost="what it held"),
     ]
-    after = account(2_000, direction(), begun=1_200)
-    findings = relay(BEFORE, after, *died)
+    after = snapshot_at(2_000, direction(), begun=1_200)
+    findings = relay_findings(BEFORE, after, *died)
     assert grade_of(findings, "relay gap") is Grade.INVALID
     (gap,) = [finding for finding in findings if finding.what == "relay gap"]
     assert gap.measured == 100
     assert "3 frames" in gap.reason
-    later = account(1_500, direction(), begun=1_200)
-    assert grade_of(relay(later, after, *died), "relay gap") is Grade.TRUSTED
+    later = snapshot_at(1_500, direction(), begun=1_200)
+    assert grade_of(relay_findings(later, after, *died), "relay gap") is Grade.TRUSTED
 
 
 def test_a_missing_or_different_relay_invalidates() -> None:
-    assert grade_of(relay(BEFORE, CounterSnapshot(2_000)), "relay gap") is Grade.INVALID
-    assert grade_of(relay(BEFORE, account(2_000, direction(), begun=9)), "relay gap") is Grade.INVALID
+    assert grade_of(relay_findings(BEFORE, CounterSnapshot(2_000)), "relay gap") is Grade.INVALID
+    assert grade_of(relay_findings(BEFORE, snapshot_at(2_000, direction(), begun=9)), "relay gap") is Grade.INVALID
 
 
 def test_a_link_that_the_relay_does_not_know_invalidates() -> None:
     document = {"pid": 7, "begun": 1, "links": {}, "idle_rules": []}
-    assert Grade.INVALID in {finding.grade for finding in relay(BEFORE, CounterSnapshot(2_000, document))}
+    assert Grade.INVALID in {finding.grade for finding in relay_findings(BEFORE, CounterSnapshot(2_000, document))}
 
 
 def test_without_counters_of_the_begin_losses_reported_before_are_not_counted_again() -> None:
     events = event("relay behind", 500, link=LINK, direction="forward", late=0, lost=4)
-    after = account(2_000, direction(emulator={"overrun": 4}))
-    assert grade_of(relay(CounterSnapshot(1_000), after, events), "relay lost") is Grade.TRUSTED
-    after = account(2_000, direction(emulator={"overrun": 5}))
-    assert grade_of(relay(CounterSnapshot(1_000), after, events), "relay lost") is Grade.INVALID
+    after = snapshot_at(2_000, direction(emulator={"overrun": 4}))
+    assert grade_of(relay_findings(CounterSnapshot(1_000), after, events), "relay lost") is Grade.TRUSTED
+    after = snapshot_at(2_000, direction(emulator={"overrun": 5}))
+    assert grade_of(relay_findings(CounterSnapshot(1_000), after, events), "relay lost") is Grade.INVALID
 
 
 def test_losses_are_compared_with_the_configured_ones() -> None:
     def losses(*, changed: bool = False, **counters: int) -> Grade:
-        after = account(2_000, direction(**counters))
+        after = snapshot_at(2_000, direction(**counters))
         findings = spans.counted_losses(STATE, BEFORE, after, TABLE, changed=changed)
         return grade_of(findings, "loss")
 
@@ -219,7 +229,7 @@ def test_the_machine_reports_its_losses_and_delays() -> None:
     assert findings["load"].grade is Grade.TRUSTED
 
 
-def test_one_or_two_ticks_give_no_share() -> None:
+def test_two_clock_ticks_are_too_few_for_a_share() -> None:
     after = replace(BEFORE, clock=12 * MILLISECOND, ticks=2, stolen=2, backlog={0: 1}, waited={7: 9 * MILLISECOND})
     findings = spans.machine_findings(replace(BEFORE, clock=0, waited={7: 0}), after, TABLE)
     grades = {finding.what: finding.grade for finding in findings}
@@ -228,7 +238,7 @@ def test_one_or_two_ticks_give_no_share() -> None:
     }  # fmt: skip
 
 
-def test_losses_of_the_relay_count_after_the_link_is_healed() -> None:
+def test_losses_of_the_relay_count_although_the_link_is_healed() -> None:
     def behind_event(clock: int, lost: int, link: str) -> dict[str, Any]:
         return event("relay behind", clock, link=link, direction="forward", late=1, lost=lost)
 
@@ -244,7 +254,7 @@ def test_losses_of_the_relay_count_after_the_link_is_healed() -> None:
     assert (finding.what, finding.measured, finding.grade) == ("relay lost", 5, Grade.INVALID)
 
 
-def test_a_quantile_of_powers_of_two_lies_within_its_power() -> None:
+def test_a_quantile_of_log2_buckets_lies_within_its_bucket() -> None:
     counts = [0] * 48
     counts[10], counts[20] = 990, 10
     assert 512 <= spans.bucket_quantile(counts, 0.5) <= 1024
@@ -265,24 +275,24 @@ def test_injections_healed_within_the_span_are_reported() -> None:
 # Agents of shared NICs
 
 
-def agent(pid: int = 5, **counted: int) -> dict[str, int]:
+def agent_counters(pid: int = 5, **counted: int) -> dict[str, int]:
     return {"pid": pid, "dropped": 0, "unsent": 0, "overflowed": 0, **counted}
 
 
-def agents(before: Mapping[str, Any], after: Mapping[str, Any], *events: Mapping[str, Any]) -> list[Finding]:
+def agent_findings(before: Mapping[str, Any], after: Mapping[str, Any], *events: Mapping[str, Any]) -> list[Finding]:
     return spans.agent_findings(
         CounterSnapshot(1_000, agents=before), CounterSnapshot(5_000, agents=after), events, TABLE
     )
 
 
 def test_agents_are_not_mentioned_without_shared_nics() -> None:
-    assert agents({}, {}) == []
+    assert agent_findings({}, {}) == []
     ended = {"clock": 2_000, "event": "NICs shared no more"}
-    assert agents({"n1": agent()}, {}, ended) == []
+    assert agent_findings({"n1": agent_counters()}, {}, ended) == []
 
 
-def test_agents_without_restarts_or_losses() -> None:
-    findings = agents({"n1": agent(dropped=3)}, {"n1": agent(dropped=3)})
+def test_agents_without_restarts_or_losses_are_trusted() -> None:
+    findings = agent_findings({"n1": agent_counters(dropped=3)}, {"n1": agent_counters(dropped=3)})
     assert {finding.what: finding.grade for finding in findings} == {
         "NIC agent gap": Grade.TRUSTED,
         "NIC lost": Grade.TRUSTED,
@@ -292,27 +302,27 @@ def test_agents_without_restarts_or_losses() -> None:
 def test_an_agent_that_was_restarted_in_the_span_is_a_gap_from_its_death_to_its_restart() -> None:
     restarted = {"clock": 2_000, "event": "NIC agent restarted", "node": "n1", "gap": [1_500, 1_900]}
     before = {**restarted, "clock": 500, "gap": [100, 400]}
-    gap, lost = agents({"n1": agent(5, dropped=9)}, {"n1": agent(6)}, before, restarted)
+    gap, lost = agent_findings({"n1": agent_counters(5, dropped=9)}, {"n1": agent_counters(6)}, before, restarted)
     assert (gap.what, gap.measured, gap.grade) == ("NIC agent gap", 400, Grade.INVALID)
     assert "n1: the agent died" in gap.reason
-    assert (lost.what, lost.measured) == ("NIC lost", 0)  # another one begins with nothing
+    assert (lost.what, lost.measured) == ("NIC lost", 0)  # its successor counts from zero
 
 
-def test_an_agents_restart_without_an_event_yet_is_a_gap_within_the_span() -> None:
-    gap, _ = agents({"n1": agent(5)}, {"n1": agent(6)})
+def test_a_restart_without_an_event_is_a_gap_as_long_as_the_span() -> None:
+    gap, _ = agent_findings({"n1": agent_counters(5)}, {"n1": agent_counters(6)})
     assert (gap.measured, gap.grade) == (4_000, Grade.INVALID)
     assert "n1: the agent died" in gap.reason
 
 
 @pytest.mark.parametrize("after", [{}, {"n1": None}])
 def test_an_agent_that_does_not_answer_is_a_gap(after: Mapping[str, Any]) -> None:
-    (gap,) = agents({"n1": agent()}, after)
+    (gap,) = agent_findings({"n1": agent_counters()}, after)
     assert gap.grade is Grade.INVALID
     assert "a required agent does not answer" in gap.reason
 
 
-def test_frames_that_an_agent_lost_make_it_invalid() -> None:
-    _, lost = agents({"n1": agent(unsent=1)}, {"n1": agent(unsent=3, overflowed=1)})
+def test_frames_lost_by_an_agent_invalidate() -> None:
+    _, lost = agent_findings({"n1": agent_counters(unsent=1)}, {"n1": agent_counters(unsent=3, overflowed=1)})
     assert (lost.measured, lost.grade) == (3, Grade.INVALID)
     assert lost.reason == "n1: 2 unsent, 1 overflowed"
 

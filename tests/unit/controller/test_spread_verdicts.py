@@ -15,7 +15,7 @@ LOSSY = Underlay(("a", "b"), 1_000_000, 90_000, 0.05)
 FINDING = {**asdict(Finding("processor", "", "", None, 0.5, "", Grade.DEGRADED)), "grade": "degraded"}
 
 
-def verdict(*underlays: Underlay, findings: object = ()) -> Verdict:
+def verdict_on(*underlays: Underlay, findings: object = ()) -> Verdict:
     replies = {
         machine: {"verdict": {"seconds": 1.5, "notes": ["slow"], "findings": findings}} for machine in ("a", "b")
     }
@@ -27,7 +27,7 @@ def grades_by_link(verdict: Verdict) -> dict[tuple[str, str], tuple[object, Grad
 
 
 def test_networks_and_clocks_between_machines_are_in_the_verdict() -> None:
-    run_verdict = verdict(QUIET, QUIET)
+    run_verdict = verdict_on(QUIET, QUIET)
     assert grades_by_link(run_verdict) == {
         ("underlay jitter", "a - b"): (40_000, Grade.TRUSTED),
         ("underlay loss", "a - b"): (0.0, Grade.TRUSTED),
@@ -39,17 +39,17 @@ def test_networks_and_clocks_between_machines_are_in_the_verdict() -> None:
 
 
 def test_the_worst_of_all_measurements_counts_and_a_loss_degrades() -> None:
-    run_verdict = verdict(LOSSY, QUIET)
+    run_verdict = verdict_on(LOSSY, QUIET)
     assert grades_by_link(run_verdict)["underlay jitter", "a - b"] == (90_000, Grade.TRUSTED)
     assert grades_by_link(run_verdict)["underlay loss", "a - b"] == (0.05, Grade.DEGRADED)
     assert run_verdict.grade is Grade.DEGRADED
 
 
 def test_findings_on_a_machine_name_it() -> None:
-    run_verdict = grades_by_link(verdict(QUIET, findings=(FINDING,)))
-    assert run_verdict["processor", "machine a"] == run_verdict["processor", "machine b"] == (0.5, Grade.DEGRADED)
+    grades = grades_by_link(verdict_on(QUIET, findings=(FINDING,)))
+    assert grades["processor", "machine a"] == grades["processor", "machine b"] == (0.5, Grade.DEGRADED)
 
 
-def test_a_network_that_answers_no_more_makes_a_run_invalid() -> None:
-    run_verdict = verdict(QUIET, Underlay(("a", "b"), 0, 0, 1.0))
+def test_an_unreachable_network_between_machines_makes_a_run_invalid() -> None:
+    run_verdict = verdict_on(QUIET, Underlay(("a", "b"), 0, 0, 1.0))
     assert grades_by_link(run_verdict)["underlay loss", "a - b"] == (1.0, Grade.INVALID)

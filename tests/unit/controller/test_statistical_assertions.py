@@ -1,5 +1,5 @@
-"""Statistical assertions on links of the model: correct ones pass, those off by a fifth are detected, and samples that are
-too small for that are refused."""
+"""Statistical assertions on modelled links: a correct link passes, one off by a fifth is detected, and a sample too small
+for that is rejected."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from testbed.controller.assertions.shares import (
     required_frames,
 )
 from testbed.spec.layout import Impairment
-from tests.unit.fates.wire_frames import MICROSECOND, MILLISECOND, carried, number_of, numbered
+from tests.unit.fates.wire_frames import MICROSECOND, MILLISECOND, deliveries_of, number_of, numbered
 
 FRAMES = 5200
-GAP = 5 * MILLISECOND  # no frame waits for another one
+GAP = 5 * MILLISECOND  # long enough that frames do not queue
 SIZE = 1000
-RUNS = 30
+REPETITIONS = 30
 
 
 def scaled_impairment(factor: float) -> Impairment:
@@ -59,9 +59,9 @@ def scaled_impairment(factor: float) -> Impairment:
 
 
 def arrivals_over(impairment: Impairment, seed: int) -> list[tuple[int, int]]:
-    """Arrivals over a link: when, and which frame."""
+    """Return time and number of each frame that arrives over an impaired link."""
     schedule = [(number * GAP, numbered(number)) for number in range(FRAMES)]
-    return [(time, number_of(frame)) for time, frame in carried(impairment, schedule, seed=seed)]
+    return [(time, number_of(frame)) for time, frame in deliveries_of(impairment, schedule, seed=seed)]
 
 
 def delays(arrivals: list[tuple[int, int]]) -> list[int]:
@@ -78,19 +78,19 @@ CHECKS: dict[str, Callable[[list[tuple[int, int]]], object]] = {
     ),
     "delay": lambda arrivals: assert_delay("5ms", delays(arrivals)),
     "jitter": lambda arrivals: assert_jitter("1ms", delays(arrivals), delay="5ms"),
-    "loss, one by one": lambda arrivals: until_sure(loss_test(0.3), are_missing(arrivals)),
-    "duplicates, one by one": lambda arrivals: until_sure(duplicates_test(0.2), are_doubled(arrivals)),
+    "loss, one by one": lambda arrivals: until_sure(loss_test(0.3), missing_flags(arrivals)),
+    "duplicates, one by one": lambda arrivals: until_sure(duplicates_test(0.2), duplicate_flags(arrivals)),
     "delay, one by one": lambda arrivals: until_sure(delay_test("5ms"), delays(arrivals)),
     "jitter, one by one": lambda arrivals: until_sure(jitter_test("1ms", delay="5ms"), delays(arrivals)),
 }
 
 
-def are_missing(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
+def missing_flags(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
     arrived = {number for _, number in arrivals}
     return (number not in arrived for number in range(FRAMES))
 
 
-def are_doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
+def duplicate_flags(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
     numbers = [number for _, number in arrivals]
     return (numbers.count(number) > 1 for number in dict.fromkeys(numbers))
 
@@ -118,9 +118,9 @@ def shaped_arrivals(rate: float, count: int, rng: random.Random) -> list[tuple[i
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_a_rate_off_by_a_fifth_is_detected_although_arrivals_are_recorded_late(one_by_one: bool) -> None:
+def test_a_rate_off_by_a_fifth_is_detected_in_spite_of_late_timestamps(one_by_one: bool) -> None:
     chance = random.Random(1)
-    for _ in range(RUNS):
+    for _ in range(REPETITIONS):
         for factor in (1, 0.8, 1.2):
             arrivals = shaped_arrivals(1e7 * factor, 700, chance)
             check: Callable[[], object] = (
@@ -135,7 +135,7 @@ def test_a_rate_off_by_a_fifth_is_detected_although_arrivals_are_recorded_late(o
                     check()
 
 
-def test_correct_links_pass_and_deviating_ones_do_not_for_any_distribution_of_samples() -> None:
+def test_a_median_delay_is_assessed_correctly_for_any_distribution() -> None:
     chance = random.Random(7)
     shapes: list[tuple[Callable[[], float], float]] = [
         (lambda: 600 + chance.expovariate(math.log(2) / 400), 1000),  # a long tail above
@@ -143,7 +143,7 @@ def test_correct_links_pass_and_deviating_ones_do_not_for_any_distribution_of_sa
         (lambda: chance.gauss(1000, 60), 1000),
     ]
     for draw, median in shapes:
-        for _ in range(RUNS):
+        for _ in range(REPETITIONS):
             samples = [draw() for _ in range(6000)]
             assert_delay(round(median), samples)
             for factor in (0.79, 1.21):
@@ -221,7 +221,7 @@ def test_a_sample_too_small_for_the_deviation_is_rejected(check: Callable[[], ob
         (lambda: block_rates([(5, 1), (5, 1)], 1), "the clock is too coarse"),
     ],
 )
-def test_an_invalid_query_is_rejected(check: Callable[[], object], message: str) -> None:
+def test_invalid_arguments_are_rejected(check: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check()
 
@@ -244,7 +244,7 @@ def test_a_reordering_link_passes_with_any_number_of_overtaken_frames_and_one_of
     for factor in (1, 0.8, 1.2):
         for seed in range(3):
             impairment = Impairment(delay=5 * MILLISECOND, reorder=0.25 * factor)
-            numbers = [number_of(frame) for _, frame in carried(impairment, schedule, seed=seed)]
+            numbers = [number_of(frame) for _, frame in deliveries_of(impairment, schedule, seed=seed)]
             if factor == 1:
                 assert_order("25%", out_of_order(numbers), frames)
                 until_sure(order_test("25%"), overtakes(numbers))
@@ -255,7 +255,7 @@ def test_a_reordering_link_passes_with_any_number_of_overtaken_frames_and_one_of
                     until_sure(order_test("25%"), overtakes(numbers))
 
 
-def test_a_jitter_beyond_the_delay_passes_since_no_delay_is_below_0() -> None:
+def test_jitter_larger_than_the_delay_passes_since_delays_are_cut_off_at_0() -> None:
     for factor in (1, 0.79, 1.21):
         impairment = Impairment(delay=MILLISECOND, jitter=round(2 * MILLISECOND * factor), distribution="uniform")
         arrivals = arrivals_over(impairment, seed=1)
@@ -267,7 +267,7 @@ def test_a_jitter_beyond_the_delay_passes_since_no_delay_is_below_0() -> None:
                 assert_jitter("2ms", delays(arrivals), delay="1ms")
 
 
-def test_reachability_is_sure_with_one_answer_and_silence_takes_as_many_probes_as_loss_explains() -> None:
+def test_one_answer_proves_reachability_and_silence_needs_more_probes_than_loss_explains() -> None:
     assert_reachable(1, 20, loss="50%")
     assert_unreachable(0, 20, loss="50%")
     assert_unreachable(0, 1)
@@ -281,5 +281,5 @@ def test_reachability_is_sure_with_one_answer_and_silence_takes_as_many_probes_a
         until_sure(silent, iter(lambda: False, True))
 
 
-def test_the_minimum_sample_size_gives_an_interval() -> None:
+def test_the_minimum_sample_sizes_of_median_and_90_percent_quantile() -> None:
     assert (min_samples(0.5), min_samples(0.9)) == (21, 138)

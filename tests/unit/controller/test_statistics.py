@@ -30,7 +30,7 @@ def test_a_share_lies_within_its_own_interval_and_a_doubled_one_does_not() -> No
 
 @pytest.mark.parametrize(("hits", "samples"), [(10, 75), (3, 20), (1, 1), (300, 4_000), (990, 1_000), (30_000, 10**6)])
 def test_the_interval_has_the_level_it_claims(hits: int, samples: int) -> None:
-    """At its ends the binomial distribution gives so many hits, or more extreme ones, half of the level."""
+    """At each end of the interval the tail probability of the observed hits is half of the level."""
     low, high = share_interval(hits, samples)
     assert binomial_tail(hits, samples, low, 1) == pytest.approx(statistics.LEVEL / 2, rel=1e-3)
     if hits < samples:
@@ -38,13 +38,15 @@ def test_the_interval_has_the_level_it_claims(hits: int, samples: int) -> None:
 
 
 @pytest.mark.parametrize(("share", "samples"), [(0.03, 75), (0.01, 20), (0.3, 50), (0.0001, 10_000), (0.97, 75)])
-def test_a_small_sample_is_outside_no_more_often_than_the_level_says(share: float, samples: int) -> None:
-    outside = [hits for hits in range(samples + 1) if not _contains(share_interval(hits, samples), share)]
+def test_the_interval_of_a_small_sample_misses_the_share_no_more_often_than_the_level(
+    share: float, samples: int
+) -> None:
+    outside = [hits for hits in range(samples + 1) if not contains(share_interval(hits, samples), share)]
     assert outside
     assert sum(math.exp(log_binomial(hits, samples, share)) for hits in outside) <= statistics.LEVEL
 
 
-def _contains(interval: tuple[float, float], share: float) -> bool:
+def contains(interval: tuple[float, float], share: float) -> bool:
     return interval[0] <= share <= interval[1]
 
 
@@ -64,7 +66,7 @@ def test_bursts_widen_the_interval() -> None:
 
 
 def test_losses_in_bursts_have_the_expected_extra_variance() -> None:
-    """Variance of sums over long stretches, relative to independent losses of equal share."""
+    """Compare the variance of loss counts in long stretches with that of independent losses of the same share."""
     parameters = (0.05, 0.2, 1.0, 0.0)
     stretch, stretches = 1_000, 600
     model = GilbertElliott(parameters, 7)
@@ -73,7 +75,7 @@ def test_losses_in_bursts_have_the_expected_extra_variance() -> None:
     variance = sum((value - mean) ** 2 for value in sums) / (stretches - 1)
     share = 0.05 / 0.25
     independent = stretch * share * (1 - share)
-    # A variance of 600 sums is known to sqrt(2 / 599), the level's 4.892 times.
+    # The relative standard error of a variance of 600 sums is sqrt(2 / 599); the level is at 4.892 of them.
     assert variance / independent == pytest.approx(burst_inflation(parameters), rel=4.892 * (2 / 599) ** 0.5)
 
 
@@ -88,7 +90,7 @@ def test_the_required_number_of_samples_is_minimal() -> None:
     assert statistics.smallest_visible(0.05, (0.05 * 0.95 / samples) ** 0.5) == pytest.approx(0.2, rel=1e-3)
 
 
-def test_quantiles_are_of_the_values_themselves() -> None:
+def test_quantiles_are_elements_of_the_sample() -> None:
     values = [10, 20, 30, 40]
     assert [quantile(values, share) for share in (0, 0.25, 0.5, 0.75, 0.99, 1)] == [10, 10, 20, 30, 40, 40]
     with pytest.raises(ValueError, match="empty sequence"):
@@ -100,23 +102,23 @@ def test_the_rank_of_a_quantile_is_less_certain_with_fewer_samples() -> None:
     assert rank_error(0.5, 0) == 1
 
 
-def _sample(count: int, width: int, late: int = 0, seed: int = 1) -> list[int]:
-    source = random.Random(seed)
-    return sorted(source.randrange(width) + late for _ in range(count))
+def uniform_sample(count: int, width: int, late: int = 0, seed: int = 1) -> list[int]:
+    rng = random.Random(seed)
+    return sorted(rng.randrange(width) + late for _ in range(count))
 
 
 def test_a_correct_sample_is_within_its_distribution() -> None:
     expected = list(range(0, 1_000_000, 250))
-    assert distance_within(_sample(3_000, 1_000_000), expected, 0) < distance_bound(3_000)
+    assert distance_within(uniform_sample(3_000, 1_000_000), expected, 0) < distance_bound(3_000)
 
 
 def test_a_late_sample_is_accepted_up_to_the_allowed_lateness() -> None:
     expected = list(range(0, 1_000_000, 250))
-    sample = _sample(3_000, 1_000_000, late=200_000)
+    sample = uniform_sample(3_000, 1_000_000, late=200_000)
     assert distance_within(sample, expected, 200_000) < distance_bound(3_000)
     assert distance_within(sample, expected, 0) > 0.15 + distance_bound(3_000)
 
 
 def test_an_early_sample_is_never_within() -> None:
     expected = list(range(200_000, 1_200_000, 250))
-    assert distance_within(_sample(3_000, 1_000_000), expected, 500_000) > 0.15
+    assert distance_within(uniform_sample(3_000, 1_000_000), expected, 500_000) > 0.15

@@ -1,4 +1,4 @@
-"""Myrinet's switch counters in the findings of a run."""
+"""Counters of switches within the span of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_restarted_relay_counts_from_zero() -> None:
     }
 
 
-def test_stops_on_a_link_between_two_nics_are_no_switchs() -> None:
+def test_stops_on_a_link_between_two_nics_are_counted_for_no_switch() -> None:
     layout = resolve(
         Description(
             name="c", nodes=[Node(name="n1"), Node(name="n2")], switches=[Switch(name="s1", kind="atm")],

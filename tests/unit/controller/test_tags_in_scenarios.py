@@ -1,4 +1,4 @@
-"""Scenarios that name nodes and links by tags, and draw some of the selected ones."""
+"""Scenarios that select nodes and links by tags, and draw some of them at random."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_partitions_are_between_tags() -> None:
     assert chosen == {"n1", "n2", "n3"}
 
 
-def test_some_of_a_tag_are_drawn_anew_each_time_by_the_seed() -> None:
+def test_pick_draws_some_nodes_of_a_tag_at_each_occurrence_from_the_seed() -> None:
     pauses = Pause(on="@rack1", pick=2, at=0, for_="100ms", every="200ms", to="6s")
     targets = [fault.on for fault in faults_of(pauses) if isinstance(fault, OnNodes)]
     assert len(targets) == 30
@@ -85,19 +85,19 @@ def test_some_of_a_tag_are_drawn_anew_each_time_by_the_seed() -> None:
     )
 
 
-def test_links_with_the_tag_are_drawn_with_all_their_parallel_links() -> None:
+def test_a_drawn_link_is_one_of_the_tagged_links_or_all_links_of_a_node() -> None:
     flaps = Flap(on=["@rack2", "@slow"], pick=1, at=0, for_="100ms", every="200ms", to="6s")
     targets = {fault.on for fault in faults_of(flaps) if isinstance(fault, OnLinks)}
     assert targets == {("n4",), ("n5",), (LINKS[4],)}
-    every = {
+    drawn_links = {
         fault.on[0]
         for fault in faults_of(Down(on="all", pick=1, at=0, for_="1ms", every="10ms", to="2s"))
         if isinstance(fault, OnLinks)
     }
-    assert every == set(LINKS)
+    assert drawn_links == set(LINKS)
 
 
-def test_churn_and_faults_at_random_choose_among_a_tags() -> None:
+def test_churn_and_random_faults_choose_among_the_tagged_elements() -> None:
     restarts = faults_of(Churn(on="@rack2", mean="100ms", at=0, to="5s"))
     assert {restart.on for restart in restarts if isinstance(restart, OnNodes)} == {("n4",), ("n5",)}
     random_faults = RandomFaults(kinds=["pause", "flap"], rate=10.0, on=["@rack2"], to="5s")

@@ -1,4 +1,4 @@
-"""The table of thresholds, and the grades that follow from it."""
+"""Thresholds of verdicts, and the grades that result from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_long_delay_may_be_late_by_a_share_of_it() -> None:
     assert TABLE.grade("delay p50", 26 * MILLISECOND, 100 * MILLISECOND) is Grade.INVALID
 
 
-def test_a_slow_machine_may_be_late_but_neither_lose_nor_send_early() -> None:
+def test_a_slow_table_allows_more_lateness_but_no_loss_and_no_early_frame() -> None:
     table = Table(slow=10)
     assert table.grade("delay p50", 4 * MILLISECOND) is Grade.TRUSTED
     assert table.grade("relay lateness p99", 19 * MILLISECOND) is Grade.TRUSTED
@@ -62,10 +62,10 @@ def test_requested_approximations_only_degrade() -> None:
 
 
 def test_a_table_with_other_limits_does_not_change_the_original() -> None:
-    mild = TABLE.with_limits("delay p50", degraded=1, invalid=2)
-    assert mild.grade("delay p50", 3) is Grade.INVALID
+    stricter = TABLE.with_limits("delay p50", degraded=1, invalid=2)
+    assert stricter.grade("delay p50", 3) is Grade.INVALID
     assert TABLE.grade("delay p50", 3) is Grade.TRUSTED
-    assert mild.limits["rate"] == TABLE.limits["rate"]
+    assert stricter.limits["rate"] == TABLE.limits["rate"]
 
 
 def test_a_limit_of_zero_is_exceeded_by_anything() -> None:
@@ -79,7 +79,7 @@ def test_a_verdict_is_as_bad_as_its_worst_finding() -> None:
     assert verdict_of(map(finding, [*grades, Grade.INVALID])).grade is Grade.INVALID
 
 
-def test_undecided_findings_are_listed_and_hide_no_others() -> None:
+def test_undecided_findings_are_listed_and_do_not_change_the_grade() -> None:
     undecided = finding(Grade.UNDECIDED)
     verdict = verdict_of([undecided, finding(Grade.TRUSTED)])
     assert verdict.grade is Grade.TRUSTED
@@ -96,7 +96,7 @@ def test_a_verdict_lists_the_findings_of_one_direction() -> None:
     assert len(verdict.of("l", what="loss")) == 2
 
 
-def test_the_time_of_a_finding_has_the_largest_unit_that_fits() -> None:
+def test_a_finding_prints_its_time_in_the_largest_unit_that_fits() -> None:
     late = Finding("relay lateness p99", "n1--s1", "forward", 0.0, 32_857_800.0, "ns", Grade.INVALID, "on 2 cores")
     assert str(late) == "relay lateness p99 on n1--s1 forward: 32.86 ms (on 2 cores)"
 

@@ -1,4 +1,4 @@
-"""A program's history is equal, byte for byte, in every process and with every hash seed."""
+"""The history of a program is identical in every process and for every hash seed of Python."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ queues = [Queue(f"queue {n}", 2) for n in range(3)]
 bus = Server("bus", loop)
 stop = Event("stop")
 
-def say(*what):
-    print(loop.now(), *what)
+def record(*event):
+    print(loop.now(), *event)
 
 async def node(name):
-    chance = source(seed, name)
+    rng = source(seed, name)
     for n in range(20):
-        await loop.sleep(chance.below(4))
-        queue = chance.choice(queues)
+        await loop.sleep(rng.below(4))
+        queue = rng.choice(queues)
         try:
-            if chance.random() < 0.5:
-                await loop.timeout(chance.below(10), queue.put(f"{name}.{n}"))
-                say(name, "put")
+            if rng.random() < 0.5:
+                await loop.timeout(rng.below(10), queue.put(f"{name}.{n}"))
+                record(name, "put")
             else:
-                say(name, "got", await loop.timeout(chance.below(10), queue.get()))
+                record(name, "got", await loop.timeout(rng.below(10), queue.get()))
         except TimeoutError:
-            say(name, "gave up")
-        await bus.use(chance.below(3))
+            record(name, "gave up")
+        await bus.use(rng.below(3))
         if n == 10:
-            chance.choice(tasks).cancel()
+            rng.choice(tasks).cancel()
     await stop
 
-async def ends():
+async def set_stop():
     await loop.sleep(500)
     stop.set()
 
 names = {f"n{n}" for n in range(8)}
 tasks = [loop.spawn(node(name), name) for name in sorted(names)]
 for task in tasks:
-    task.add_callback(lambda task: say(task.name, "cancelled" if task.cancelled else "ended"))
-loop.spawn(ends(), "ends")
+    task.add_callback(lambda task: record(task.name, "cancelled" if task.cancelled else "ended"))
+loop.spawn(set_stop(), "stop")
 loop.run()
-say("busy", bus.busy, bus.waited)
+record("busy", bus.busy, bus.waited)
 """
 
 

@@ -1,4 +1,4 @@
-"""Tasks that poll: each await of a completed operation runs other tasks first, and on a virtual clock advances time."""
+"""Tasks that poll: awaiting a completed operation runs other tasks first, and advances a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.waitables import DeadlockError, Event
 from testbed.kernel.waiter import Waiter
 
-TURN: Completion[None] = Completion("its turn")
+TURN: Completion[None] = Completion("a turn")
 TURN.complete(None)
 
 
@@ -38,35 +38,35 @@ async def poll(loop: Loop, event: Event) -> tuple[int, int]:
 
 
 def test_a_poller_sees_an_event_when_it_happens(loop: Loop) -> None:
-    event = Event("there")
+    event = Event("arrival")
     loop.at(10, lambda _: None)
     loop.at(1_000_000_000, lambda _: event.set())
     end, polls = loop.complete(poll(loop, event))
     assert end == 1_000_000_000
-    assert polls < 10_000, "a poll takes longer where it cannot find anything"
+    assert polls < 10_000, "polls that cannot find anything take longer"
 
 
 @pytest.mark.parametrize("polls", [3, 100])
 @pytest.mark.parametrize("pending", ["nothing", "a distant event", "the end of the run"])
-def test_each_poll_takes_its_time_and_no_more_whatever_is_to_come(loop: Loop, polls: int, pending: str) -> None:
+def test_each_poll_takes_the_poll_time_whatever_is_pending(loop: Loop, polls: int, pending: str) -> None:
     if pending == "a distant event":
         loop.at(1_000_000_000, lambda _: None)
     elif pending == "the end of the run":
         loop.stop_at(1_000_000_000)
 
-    async def counts() -> int:
+    async def poll_repeatedly() -> int:
         for _ in range(polls):
             await Yield()
         return loop.now()
 
-    assert loop.complete(counts()) == polls * POLL_TIME
+    assert loop.complete(poll_repeatedly()) == polls * POLL_TIME
 
 
 @pytest.mark.parametrize("target", [1_000_000, 50_000_000, 60_000_000_000])
 def test_a_poller_that_waits_for_a_time_returns_soon_after_it(loop: Loop, target: int) -> None:
     polls = 0
 
-    async def watches() -> int:
+    async def poll_clock() -> int:
         nonlocal polls
         while loop.now() < target:
             polls += 1
@@ -74,13 +74,13 @@ def test_a_poller_that_waits_for_a_time_returns_soon_after_it(loop: Loop, target
         return loop.now()
 
     loop.stop_at(2 * target)
-    assert target <= loop.complete(watches()) <= target * 1.03
+    assert target <= loop.complete(poll_clock()) <= target * 1.03
     assert polls < 100_000
 
 
 def test_a_poller_sees_an_unannounced_frame_within_one_poll(loop: Loop) -> None:
-    """Another task polls until a time and then acts, which no heap entry announces."""
-    event = Event("there")
+    """Another task polls until a time and then acts, without an entry in the heap."""
+    event = Event("arrival")
     trigger_time = 0
 
     async def other_task() -> None:
@@ -105,20 +105,20 @@ def test_any_number_of_pollers_let_time_advance(loop: Loop) -> None:
 
 
 def test_a_poller_sees_another_tasks_event_at_once(loop: Loop) -> None:
-    event = Event("there")
+    event = Event("arrival")
 
     async def other_task() -> None:
         event.set()
 
     task = loop.spawn(poll(loop, event), "poller")
     loop.spawn(other_task(), "other")
-    loop.at(1_000, lambda _: None)  # something far away, for which it must not wait
+    loop.at(1_000, lambda _: None)  # a distant event, for which the poller must not wait
     loop.run()
     assert task.result() == (POLL_TIME, 1)
 
 
-def test_pollers_that_wait_for_each_other_each_see_it_with_their_next_poll(loop: Loop) -> None:
-    """Each was looked at before the one that it waits for."""
+def test_pollers_that_wait_for_each_other_progress_with_each_poll(loop: Loop) -> None:
+    """Each poller runs before the one that it waits for."""
     events = [Event(name) for name in ("first", "second", "third", "fourth")]
 
     async def poll_then_set(looked_for: Event, to_set: Event) -> int:
@@ -141,7 +141,7 @@ def test_pollers_that_wait_for_each_other_each_see_it_with_their_next_poll(loop:
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 100])
 def test_pollers_of_each_other_progress_without_other_events(loop: Loop, steps: int) -> None:
-    event = Event("there")
+    event = Event("arrival")
 
     async def other_task() -> None:
         for _ in range(steps):
@@ -152,7 +152,7 @@ def test_pollers_of_each_other_progress_without_other_events(loop: Loop, steps: 
     assert loop.complete(poll(loop, event))[0] == steps * POLL_TIME
 
 
-def test_a_poller_for_an_event_that_never_happens_is_named(loop: Loop) -> None:
+def test_a_deadlock_names_the_pollers(loop: Loop) -> None:
     loop.spawn(poll(loop, Event("never")), "poller")
     loop.spawn(poll(loop, Event("never")), "another")
     loop.at(1_000, lambda _: None)
@@ -172,12 +172,12 @@ def test_a_poller_continues_in_a_later_run(loop: Loop) -> None:
 
 
 @pytest.fixture
-def wall() -> Iterator[Loop]:
+def wall_clock_loop() -> Iterator[Loop]:
     with contextlib.closing(Waiter()) as waiter:
         yield Loop(waiter)
 
 
-@pytest.mark.parametrize("clock", ["loop", "wall"])
+@pytest.mark.parametrize("clock", ["loop", "wall_clock_loop"])
 def test_a_poller_is_interrupted_at_its_deadline(clock: str, request: pytest.FixtureRequest) -> None:
     loop: Loop = request.getfixturevalue(clock)
 
@@ -190,8 +190,8 @@ def test_a_poller_is_interrupted_at_its_deadline(clock: str, request: pytest.Fix
     assert loop.complete(main()) >= 1_000_000
 
 
-def test_a_poller_on_the_wall_clock_hides_no_descriptor(wall: Loop) -> None:
-    loop = wall
+def test_a_poller_on_the_wall_clock_does_not_starve_descriptors(wall_clock_loop: Loop) -> None:
+    loop = wall_clock_loop
     reader, writer = os.pipe()
     event = Event("readable")
 

@@ -1,4 +1,4 @@
-"""Queues: first in first out at both ends; cancellation neither loses nor duplicates an item."""
+"""Queues: first in, first out for items and waiting tasks; cancellation neither loses nor duplicates an item."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_items_leave_in_the_order_of_arrival() -> None:
 def test_the_first_waiter_gets_the_first_item() -> None:
     loop, queue, received = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
 
-    async def gets(name: str) -> None:
+    async def get_item(name: str) -> None:
         received.append((name, await queue.get()))
 
     for name in "abc":
-        loop.spawn(gets(name), name)
+        loop.spawn(get_item(name), name)
     for time, item in ((5, "first"), (6, "second"), (6, "third")):
         loop.at(time, queue.offer, item)
     loop.run()
@@ -39,28 +39,28 @@ def test_the_first_waiter_gets_the_first_item() -> None:
 def test_no_task_runs_between_a_putter_and_the_waiting_getter() -> None:
     loop, queue, received = Loop(VirtualClock()), Queue[str]("frames"), list[tuple[str, str]]()
 
-    async def gets(name: str) -> None:
+    async def get_item(name: str) -> None:
         received.append((name, await queue.get()))
 
-    async def puts() -> None:
-        await queue.put("one")
-        await gets("the putter itself")
+    async def put_item() -> None:
+        await queue.put("first")
+        await get_item("putter")
 
-    loop.spawn(gets("who waited"), "who waited")
-    loop.spawn(puts(), "puts")
-    loop.at(10, queue.offer, "two")
+    loop.spawn(get_item("waiting getter"), "waiting getter")
+    loop.spawn(put_item(), "putter")
+    loop.at(10, queue.offer, "second")
     loop.run()
-    assert received == [("who waited", "one"), ("the putter itself", "two")]
+    assert received == [("waiting getter", "first"), ("putter", "second")]
 
 
-def test_putters_wait_for_a_full_queue_in_their_order() -> None:
+def test_putters_to_a_full_queue_wait_in_order() -> None:
     loop, queue, accepted = Loop(VirtualClock()), Queue[str]("ring", 2), list[tuple[str, int]]()
 
-    async def puts(name: str) -> None:
+    async def put_item(name: str) -> None:
         await queue.put(name)
         accepted.append((name, loop.now()))
 
-    async def gets() -> list[str]:
+    async def get_item() -> list[str]:
         items = []
         for _ in range(4):
             await loop.sleep(10)
@@ -68,8 +68,8 @@ def test_putters_wait_for_a_full_queue_in_their_order() -> None:
         return items
 
     for name in "abcd":
-        loop.spawn(puts(name), name)
-    assert loop.complete(gets()) == list("abcd")
+        loop.spawn(put_item(name), name)
+    assert loop.complete(get_item()) == list("abcd")
     assert accepted == [("a", 0), ("b", 0), ("c", 10), ("d", 20)]
 
 
@@ -88,16 +88,16 @@ def test_a_queue_of_capacity_0_is_rejected(capacity: int) -> None:
         Queue[int]("ring", capacity)
 
 
-def test_an_event_can_happen_again() -> None:
+def test_a_cleared_event_can_be_set_again() -> None:
     loop, event, wake_times = Loop(VirtualClock()), Event("space"), list[int]()
 
-    async def waits() -> None:
+    async def await_twice() -> None:
         for _ in range(2):
             await event
             wake_times.append(loop.now())
             event.clear()
 
-    loop.spawn(waits(), "waits")
+    loop.spawn(await_twice(), "waiter")
     for time in (10, 20):
         loop.at(time, lambda _: event.set())
     loop.run()
@@ -113,31 +113,31 @@ def test_an_event_can_happen_again() -> None:
 def test_cancellation_neither_loses_nor_duplicates_nor_reorders_items(
     capacity: int | None, putters: list[list[tuple[int, int]]], getters: list[list[tuple[int, int]]]
 ) -> None:
-    """putters, getters: for each of its operations, how long it pauses before, and how long it has patience."""
+    """putters, getters: operations of each task, as a pause before and a timeout."""
     loop, queue = Loop(VirtualClock()), Queue[tuple[int, int]]("items", capacity)
     accepted, received = list[tuple[int, int]](), list[tuple[int, int]]()
 
-    async def puts(number: int, operations: list[tuple[int, int]]) -> None:
-        for n, (pause, patience) in enumerate(operations):
+    async def put_item(number: int, operations: list[tuple[int, int]]) -> None:
+        for n, (pause, timeout) in enumerate(operations):
             await loop.sleep(pause)
             try:
-                await loop.timeout(patience, queue.put((number, n)))
+                await loop.timeout(timeout, queue.put((number, n)))
             except TimeoutError:
                 continue
             accepted.append((number, n))
 
-    async def gets(operations: list[tuple[int, int]]) -> None:
-        for pause, patience in operations:
+    async def get_item(operations: list[tuple[int, int]]) -> None:
+        for pause, timeout in operations:
             await loop.sleep(pause)
             try:
-                received.append(await loop.timeout(patience, queue.get()))
+                received.append(await loop.timeout(timeout, queue.get()))
             except TimeoutError:
                 continue
 
     for number, operations in enumerate(putters):
-        loop.spawn(puts(number, operations), f"putter {number}")
+        loop.spawn(put_item(number, operations), f"putter {number}")
     for number, operations in enumerate(getters):
-        loop.spawn(gets(operations), f"getter {number}")
+        loop.spawn(get_item(operations), f"getter {number}")
     loop.run()
     arrived = received + [queue.take() for _ in range(len(queue))]
     assert sorted(arrived) == sorted(accepted)

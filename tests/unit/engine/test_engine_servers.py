@@ -1,4 +1,4 @@
-"""Busy resources: ends of jobs and utilisation, against an obviously correct simulation."""
+"""Servers: times of jobs and utilisation, compared with a simple simulation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 15)), min_size=1, m
 """For each job: time since the previous job's arrival, and cost."""
 
 
-def test_a_job_that_finds_the_server_free_begins_at_once_and_one_that_does_not_waits() -> None:
+def test_a_job_starts_at_once_on_a_free_server_and_waits_for_a_busy_one() -> None:
     bus = Server("bus")
     assert [bus.reserve(10, 5), bus.reserve(12, 5), bus.reserve(100, 1)] == [15, 20, 101]
     assert (bus.jobs, bus.busy, bus.waited, bus.free) == (3, 11, 3, 101)
 
 
-def test_utilisation_is_the_share_of_the_time_until_now_in_which_it_was_busy() -> None:
+def test_utilisation_is_the_share_of_busy_time_so_far() -> None:
     bus = Server("bus")
     bus.reserve(10, 30)
     bus.reserve(10, 60)  # until 100
@@ -29,7 +29,7 @@ def test_utilisation_is_the_share_of_the_time_until_now_in_which_it_was_busy() -
     assert bus.utilisation(0) == 0.0
 
 
-def test_tasks_that_use_a_server_are_served_in_their_order() -> None:
+def test_tasks_are_served_in_order_of_arrival() -> None:
     loop = Loop(VirtualClock())
     processor, ended = Server("NIC processor", loop), list[tuple[str, int]]()
 
@@ -58,7 +58,7 @@ def test_the_job_of_a_cancelled_task_still_occupies_the_server() -> None:
     assert second.result() == 200
 
 
-def test_a_server_without_a_loop_is_reserved_only() -> None:
+def test_a_server_without_a_loop_can_only_be_reserved() -> None:
     loop = Loop(VirtualClock())
     bus = Server("bus")
 
@@ -70,13 +70,13 @@ def test_a_server_without_a_loop_is_reserved_only() -> None:
 
 
 @given(jobs=JOBS)
-def test_jobs_are_served_as_by_a_simulation_of_every_nanosecond(jobs: list[tuple[int, int]]) -> None:
+def test_jobs_are_served_as_in_a_simulation(jobs: list[tuple[int, int]]) -> None:
     arrivals = []
     now = 0
     for pause, cost in jobs:
         now += pause
         arrivals.append((now, cost))
-    served = begun_and_ended(arrivals)
+    served = service_times(arrivals)
     server = Server("core")
     assert [server.reserve(arrived, cost) for arrived, cost in arrivals] == [end for _, end in served]
     assert server.jobs == len(jobs)
@@ -87,7 +87,7 @@ def test_jobs_are_served_as_by_a_simulation_of_every_nanosecond(jobs: list[tuple
         assert server.utilisation(moment) == pytest.approx(busy / moment if moment else 0.0)
 
 
-def begun_and_ended(arrivals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def service_times(arrivals: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the start and end of each job."""
     free_at, served = 0, []
     for arrived, cost in arrivals:

@@ -14,15 +14,15 @@ from testbed.fates.fate_hash import GOLDEN, MASK, direction_key, draw
 # Published with SplitMix64 (Vigna's splitmix64.c): the first outputs from state 1234567.
 SPLITMIX64 = (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)
 
-# Of the source of seed 42 and name n1, drawn one after the other by `test_vectors`.
+# Drawn in this order by `test_vectors` from the source of seed 42 and name n1.
 WORDS = [12284737199114462247, 14122549860513468320, 17987925566104125221]
 RANDOM = 0.38355529192426385
-DICE = [0, 4, 2, 3, 0, 5, 4, 3]
+DICE_ROLLS = [0, 4, 2, 3, 0, 5, 4, 3]
 UNIFORM = 18.470094448810187
 EXPONENTIAL = 1335.8963052870645
 SAMPLE = "fbdh"
 SHUFFLED = "dhgfebac"
-LONG = 9238610404657117961
+WORD_OF_LONG_NAME = 9238610404657117961
 
 
 def test_the_outputs_are_those_of_splitmix64() -> None:
@@ -48,7 +48,7 @@ def test_a_source_depends_only_on_seed_and_name(seed: int, name: str) -> None:
     assert source(seed, name + "'").word() != first_words[0]
 
 
-def test_a_components_draws_are_not_the_fates_of_a_link_of_its_name() -> None:
+def test_draws_of_a_component_differ_from_the_fates_of_a_link_with_its_name() -> None:
     keys = {direction_key(7, "n1-n2", direction) for direction in ("forward", "backward")}
     assert source(7, "n1-n2").word() not in {draw(key, 1) for key in keys}
 
@@ -60,7 +60,7 @@ def test_a_seed_has_64_bits(seed: int) -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 2**64))
-def test_a_number_below_a_bound_is_below_it(start: int, bound: int) -> None:
+def test_a_bounded_number_is_below_its_bound(start: int, bound: int) -> None:
     assert 0 <= Source(start).below(bound) < bound
 
 
@@ -71,17 +71,16 @@ def test_a_bound_below_1_is_rejected(bound: int) -> None:
 
 
 def test_biased_draws_are_redrawn() -> None:
-    """All but one of the 2^64 words divide evenly among 2^64 - 1 numbers. The odd one is 0, where the product's low
-    half is 0."""
+    """Of the 2^64 words all but one divide evenly among 2^64 - 1 numbers; the remaining one is 0."""
     before_zero = Source(-GOLDEN & MASK)  # mix64(0) is 0
     stream = Source(-GOLDEN & MASK)
     assert stream.word() == 0
     assert before_zero.below(2**64 - 1) == (stream.word() * (2**64 - 1)) >> 64
 
 
-def test_numbers_below_a_bound_come_equally_often() -> None:
-    """Chi-squared over 10 values, 9 degrees of freedom: 47.5 is passed once in 3e6 (below the level). At 20,000 draws a
-    value that came 10 % too often would be found: it alone adds 20 to the statistic, 20 % adds 80."""
+def test_numbers_below_a_bound_are_uniformly_distributed() -> None:
+    """Chi-squared with 9 degrees of freedom exceeds 47.5 once in 3e6. With 20,000 draws, a value that is 20 % too frequent
+    adds 80 to the statistic."""
     stream, draws, values = source(1, "dice"), 20_000, 10
     counts = [0] * values
     for _ in range(draws):
@@ -91,7 +90,7 @@ def test_numbers_below_a_bound_come_equally_often() -> None:
 
 
 def test_the_means_of_uniform_and_exponential_draws_are_as_configured() -> None:
-    """A mean of n draws lies within 4.9 standard errors but once in 1e6."""
+    """A mean of n draws is outside of 4.9 standard errors once in 1e6."""
     stream, n = source(2, "arrivals"), 20_000
     uniform = [stream.uniform(-3.0, 5.0) for _ in range(n)]
     assert abs(sum(uniform) / n - 1.0) < 4.9 * 8 / math.sqrt(12 * n)
@@ -113,8 +112,8 @@ def test_shuffling_permutes_and_a_sample_is_a_subset(start: int, items: list[int
         assert stream.choice(items) in items
 
 
-def test_every_order_of_three_comes_equally_often() -> None:
-    """Chi-squared with 5 degrees of freedom: 37.0 is passed once in 1.7e6."""
+def test_shuffled_orders_are_uniformly_distributed() -> None:
+    """Chi-squared with 5 degrees of freedom exceeds 37.0 once in 1.7e6."""
     stream, draws = source(3, "cards"), 6_000
     counts: dict[tuple[str, ...], int] = {}
     for _ in range(draws):
@@ -133,15 +132,15 @@ def test_an_empty_choice_cannot_be_drawn_from() -> None:
 
 
 def test_vectors() -> None:
-    """Test vectors keep the generator's output stable, so that old runs can be repeated."""
+    """The output of the generator is stable, so that old runs can be repeated."""
     stream = source(42, "n1")
     assert [stream.word() for _ in range(3)] == WORDS
     assert stream.random() == RANDOM
-    assert [stream.below(6) for _ in range(8)] == DICE
+    assert [stream.below(6) for _ in range(8)] == DICE_ROLLS
     assert stream.uniform(10.0, 20.0) == UNIFORM
     assert stream.exponential(1000.0) == pytest.approx(EXPONENTIAL, rel=1e-14)
     assert stream.sample("abcdefgh", 4) == list(SAMPLE)
     letters = list("abcdefgh")
     stream.shuffle(letters)
     assert "".join(letters) == SHUFFLED
-    assert source(2**64 - 1, "Übertragung, mehr als acht Bytes").word() == LONG
+    assert source(2**64 - 1, "Übertragung, mehr als acht Bytes").word() == WORD_OF_LONG_NAME

@@ -15,8 +15,8 @@ def row(contender: str, measure: str, *samples: float) -> Row:
 
 
 @pytest.mark.parametrize(("measure", "minimum"), MIN.items())
-def test_a_rate_is_compared_with_simpys_of_the_same_turn(measure: str, minimum: float) -> None:
-    """The machine was three times slower in the last turn."""
+def test_a_rate_is_compared_with_simpys_of_the_same_round(measure: str, minimum: float) -> None:
+    """In the last round the machine was three times slower."""
     for share, expected in ((1.01, True), (0.99, False)):
         ours = [minimum * share * rate for rate in (900.0, 1000.0, 300.0)]
         target_list = targets([row(ENGINE, measure, *ours), row(SIMPY, measure, 900.0, 1000.0, 300.0)])
@@ -30,8 +30,8 @@ def test_both_models_end_at_the_same_time(pair: tuple[Callable[[int], int], Call
     assert ours(2_000) == theirs(2_000) > 0
 
 
-def test_a_chain_takes_the_time_of_its_slowest_server_and_the_path_behind_it() -> None:
-    """Each customer passes once: the last server is the slowest and is busy without a pause once the first has come."""
+def test_a_chain_takes_the_time_of_its_slowest_server_and_of_one_pass() -> None:
+    """Each customer passes once: the last server is the slowest, and is never idle after the first arrival."""
     costs = [models.COST + index for index in range(models.SERVERS)]
     assert models.servers(models.CONCURRENCY * models.SERVERS) == sum(costs) + (models.CONCURRENCY - 1) * max(costs)
 

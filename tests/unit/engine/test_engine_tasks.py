@@ -1,4 +1,4 @@
-"""Tasks: start, wait, end, failure, interruption, and the report of a deadlock."""
+"""Tasks: start, wait, end, error, cancellation, timeout, and the report of a deadlock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_task_sleeps_exactly_as_long_as_requested_and_returns_its_result(loop:
     assert loop.complete(main()) == [0, 7, 100]
 
 
-def test_callbacks_and_wake_ups_at_the_same_time_run_in_the_order_of_their_scheduling(loop: Loop) -> None:
+def test_callbacks_and_wake_ups_at_the_same_time_run_in_the_order_of_scheduling(loop: Loop) -> None:
     log = list[str]()
 
     async def sleeper(name: str) -> None:
@@ -76,7 +76,7 @@ def test_sleeping_for_zero_time_runs_all_other_due_tasks_first(loop: Loop) -> No
     assert loop.now() == 0
 
 
-def test_a_completion_of_the_protocols_is_awaited_like_one_of_the_engine(loop: Loop) -> None:
+def test_a_completion_of_a_protocol_can_be_awaited(loop: Loop) -> None:
     received: Completion[bytes] = Completion("a message")
     failed: Completion[bytes] = Completion("another message")
 
@@ -114,17 +114,17 @@ def test_a_tasks_result_or_error_reaches_all_awaiting_tasks(loop: Loop) -> None:
 
     async def breaks() -> int:
         await loop.sleep(5)
-        raise LookupError("nothing there")
+        raise LookupError("missing")
 
     async def adds(task: Task[int]) -> int:
         return 1 + await task
 
     async def main() -> int:
-        giver, broken = loop.spawn(returns_later(), "gives"), loop.spawn(breaks(), "breaks")
-        adder = loop.spawn(adds(giver), "adds")
+        source, broken = loop.spawn(returns_later(), "source"), loop.spawn(breaks(), "broken")
+        adder = loop.spawn(adds(source), "adder")
         with pytest.raises(LookupError):
             await broken
-        return await giver + await adder
+        return await source + await adder
 
     assert loop.complete(main()) == 7
 
@@ -141,7 +141,7 @@ def test_an_unawaited_error_ends_the_run_with_the_tasks_name_and_the_location(lo
     assert caught.value.__notes__ == ["in task 'firmware of n3' at 12 ns"]
     assert "fails" in [entry.name for entry in caught.traceback]
     assert task.done
-    loop.run()  # the others can continue
+    loop.run()  # the loop can continue
     assert loop.now() == 20
 
 
@@ -170,7 +170,7 @@ def test_the_result_of_a_running_task_is_an_error(loop: Loop) -> None:
     task.result()
 
 
-# Cancelling
+# Cancellation
 
 
 def test_a_cancelled_task_ends_at_its_wait_runs_its_finally_and_drops_its_timer(loop: Loop) -> None:
@@ -195,10 +195,10 @@ def test_a_cancelled_task_ends_at_its_wait_runs_its_finally_and_drops_its_timer(
 def test_a_task_cancelled_before_its_start_never_starts(loop: Loop) -> None:
     log = list[str]()
 
-    async def speaks() -> None:
-        log.append("something")
+    async def log_start() -> None:
+        log.append("started")
 
-    task = loop.spawn(speaks(), "speaks")
+    task = loop.spawn(log_start(), "unstarted")
     task.cancel()
     task.cancel()
     loop.run()
@@ -211,13 +211,13 @@ def test_a_task_that_cancels_itself_ends_at_its_next_wait(loop: Loop) -> None:
 
     async def ends() -> None:
         tasks[0].cancel()
-        log.append("still here")
+        log.append("before the wait")
         await loop.sleep(1)
-        log.append("not here")
+        log.append("after the wait")
 
     tasks = [loop.spawn(ends(), "ends")]
     loop.run()
-    assert log == ["still here"]
+    assert log == ["before the wait"]
     assert tasks[0].cancelled
 
 
@@ -250,21 +250,21 @@ def test_a_task_that_ends_without_waiting_again_was_not_cancelled(loop: Loop) ->
     assert not task.cancelled
 
 
-def test_a_task_may_refuse_to_be_cancelled_and_can_be_cancelled_again(loop: Loop) -> None:
-    refused = list[int]()
+def test_a_task_may_catch_its_cancellation_and_can_be_cancelled_again(loop: Loop) -> None:
+    caught_at = list[int]()
 
-    async def stubborn() -> None:
+    async def catches_cancellation() -> None:
         try:
             await loop.sleep(100)
         except CancelledError:
-            refused.append(loop.now())
+            caught_at.append(loop.now())
         await loop.sleep(100)
 
-    task = loop.spawn(stubborn(), "stubborn")
+    task = loop.spawn(catches_cancellation(), "task")
     loop.at(10, lambda _: task.cancel())
     loop.at(20, lambda _: task.cancel())
     loop.run()
-    assert refused == [10]
+    assert caught_at == [10]
     assert task.cancelled
     assert loop.now() == 20
 
@@ -289,13 +289,13 @@ def test_the_completion_awaited_before_a_cancellation_does_not_wake_the_task(loo
     first, second = Completion[int]("first"), Completion[int]("second")
     items = list[int]()
 
-    async def changes_its_mind() -> None:
+    async def awaits_another_after_cancellation() -> None:
         try:
             await first
         except CancelledError:
             items.append(await second)
 
-    task = loop.spawn(changes_its_mind(), "changes its mind")
+    task = loop.spawn(awaits_another_after_cancellation(), "task")
     loop.at(10, lambda _: task.cancel())
     loop.at(20, first.complete, 1)
     loop.at(30, second.complete, 2)
@@ -304,7 +304,7 @@ def test_the_completion_awaited_before_a_cancellation_does_not_wake_the_task(loo
     assert not task.cancelled
 
 
-def test_close_ends_all_tasks_in_their_order_started_or_not(loop: Loop) -> None:
+def test_close_cancels_all_tasks_in_order_of_their_creation(loop: Loop) -> None:
     log = list[str]()
 
     async def sleeps(name: str) -> None:
@@ -386,7 +386,7 @@ def test_the_expired_one_of_nested_timeouts_is_raised(loop: Loop, outer: int, in
     assert log == expected
 
 
-def test_of_nested_timeouts_at_the_same_time_the_outer_one_is_raised_since_it_was_set_first(loop: Loop) -> None:
+def test_of_nested_timeouts_at_the_same_time_the_outer_one_is_raised(loop: Loop) -> None:
     log = list[str]()
 
     async def body() -> None:
@@ -437,9 +437,7 @@ def test_a_timeout_that_expires_just_after_the_wake_up_does_not_interrupt_the_ne
     async def main() -> int:
         async def within() -> None:
             await event
-            task.interrupt(
-                CancelledError("other wait")
-            )  # like a timeout that expires now, while the task waits for nothing
+            task.interrupt(CancelledError("other wait"))  # as a timeout that expires while the task does not wait
 
         task = loop.current
         assert task is not None
@@ -495,14 +493,14 @@ def test_a_deadlock_lists_the_tasks_and_their_pending_operations(loop: Loop) -> 
     loop.at(70, lambda _: None)
     with pytest.raises(DeadlockError) as caught:
         loop.complete(main())
-    assert re.sub(rf"{re.escape(__file__)}:\d+", "HERE", str(caught.value)).splitlines() == [
+    assert re.sub(rf"{re.escape(__file__)}:\d+", "LINE", str(caught.value)).splitlines() == [
         "at 70 ns nothing is left that could happen",
-        "  task 'server' waits for an item of queue 'requests', at HERE in serves",
-        "  task 'filler' waits for room in queue 'replies', at HERE in fills",
-        "  task 'receiver' waits for receive from n2, at HERE in receives",
-        "  task 'joiner' waits for the end of task 'server', at HERE in joins; that one waits for an item of queue "
-        "'requests', at HERE in serves",
-        "  task 'main' waits for event 'link up', at HERE in main",
+        "  task 'server' waits for an item of queue 'requests', at LINE in serves",
+        "  task 'filler' waits for room in queue 'replies', at LINE in fills",
+        "  task 'receiver' waits for receive from n2, at LINE in receives",
+        "  task 'joiner' waits for the end of task 'server', at LINE in joins; that one waits for an item of queue "
+        "'requests', at LINE in serves",
+        "  task 'main' waits for event 'link up', at LINE in main",
     ]
     loop.close()
 
@@ -533,8 +531,8 @@ def test_a_loop_cannot_be_run_or_closed_from_within(loop: Loop) -> None:
 
 
 def test_tasks_that_wake_each_other_a_hundred_thousand_times_do_not_grow_the_stack(loop: Loop) -> None:
-    local: Queue[int] = Queue("here")
-    remote: Queue[int] = Queue("there")
+    local: Queue[int] = Queue("requests")
+    remote: Queue[int] = Queue("replies")
 
     async def answers() -> None:
         while True:

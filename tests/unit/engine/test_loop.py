@@ -33,7 +33,7 @@ class VirtualWaiter:
             descriptors = [descriptor for time, descriptor in self.ready if time <= self.time]
             self.ready = [entry for entry in self.ready if entry[0] > self.time]
             return [descriptor for descriptor in descriptors if descriptor in self.watched]
-        assert deadline is not None, "it would wait forever"
+        assert deadline is not None, "waits without a deadline"
         self.time = max(self.time, deadline)
         return []
 
@@ -44,7 +44,7 @@ class VirtualWaiter:
         self.watched.remove(descriptor)
 
 
-def test_timers_are_called_in_the_order_of_their_times_equal_ones_as_they_were_set() -> None:
+def test_timers_expire_by_time_and_equal_times_in_the_order_of_setting() -> None:
     loop, called = Loop(VirtualWaiter()), list[tuple[str, int]]()
     for name, time in (("late", 30), ("first of two", 20), ("second of two", 20), ("early", 10)):
         loop.at(time, lambda now, name=name: called.append((name, now)))  # type: ignore[misc]
@@ -64,7 +64,7 @@ def test_a_timer_that_is_set_again_is_called_once_at_its_last_time() -> None:
     assert timer.when is None
 
 
-def test_a_cancelled_timer_is_not_called_and_keeps_no_task_waiting() -> None:
+def test_a_cancelled_timer_is_not_called_and_not_waited_for() -> None:
     waiter = VirtualWaiter()
     loop = Loop(waiter)
     timer = loop.timer(lambda _: loop.stop())
@@ -75,7 +75,7 @@ def test_a_cancelled_timer_is_not_called_and_keeps_no_task_waiting() -> None:
     assert waiter.waited == [30]
 
 
-def test_a_timer_set_from_its_own_callback_comes_again() -> None:
+def test_a_timer_can_be_set_again_by_its_own_callback() -> None:
     loop, called = Loop(VirtualWaiter()), list[int]()
 
     def tick(now: int) -> None:
@@ -142,10 +142,10 @@ def test_no_wait_exceeds_the_earliest_timer() -> None:
     )
 )
 @example([("timer a", 5), ("callback", 5), ("timer a", 3), ("timer a", 5)])
-def test_timers_expire_in_the_order_of_times_and_of_setting(
+def test_any_timers_expire_by_time_and_in_the_order_of_setting(
     settings: list[tuple[str, int | None]],
 ) -> None:
-    """Both clocks are tried: the virtual one, which has its own path in the loop, and one that waits."""
+    """Test the virtual clock, which has its own path in the loop, and a waiting clock."""
     expected: dict[object, tuple[int, int, str]] = {}
     for n, (action, time) in enumerate(settings):
         entry = action if action.startswith("timer") else n
@@ -171,9 +171,8 @@ def test_timers_expire_in_the_order_of_times_and_of_setting(
         assert called == in_order
 
 
-def line_of_program(loop: Loop) -> str:
-    """Return the name of the function of the running task, by the stack that a signal's handler would see; empty where no
-    task runs."""
+def running_function(loop: Loop) -> str:
+    """Return the name of the running task's function, from the stack that a signal handler sees, or an empty string."""
     return program_line(loop.task_frames(sys._getframe(1))).rpartition(" ")[2]
 
 
@@ -182,16 +181,16 @@ def test_the_stack_of_a_task_is_available_only_while_it_runs() -> None:
     stacks: list[tuple[str, str]] = []
 
     async def inner() -> None:
-        stacks.append(("task", line_of_program(loop)))
+        stacks.append(("task", running_function(loop)))
         await loop.sleep(10)
-        stacks.append(("task again", line_of_program(loop)))
+        stacks.append(("task again", running_function(loop)))
 
     async def outer() -> None:
         await inner()
 
     async def failing() -> None:
         await loop.sleep(20)
-        raise KeyError("its own")
+        raise KeyError("of the task")
 
     async def wait_for_event() -> None:
         with pytest.raises(KeyError):
@@ -201,10 +200,10 @@ def test_the_stack_of_a_task_is_available_only_while_it_runs() -> None:
     fails = loop.spawn(failing(), "failing")
     loop.spawn(wait_for_event(), "waiting")
     for time in (0, 5, 15, 25):
-        loop.at(time, lambda _: stacks.append(("callback", line_of_program(loop))))
-    stacks.append(("before", line_of_program(loop)))
+        loop.at(time, lambda _: stacks.append(("callback", running_function(loop))))
+    stacks.append(("before", running_function(loop)))
     loop.run()
-    stacks.append(("after", line_of_program(loop)))
+    stacks.append(("after", running_function(loop)))
     assert stacks == [
         ("before", ""),
         ("task", "inner"),
@@ -219,12 +218,12 @@ def test_an_error_that_ends_the_run_cancels_all_tasks() -> None:
     loop = Loop(VirtualClock())
 
     async def failing() -> None:
-        raise KeyError("its own")
+        raise KeyError("of the task")
 
     loop.spawn(failing(), "failing")
     with pytest.raises(KeyError):
         loop.run()
-    assert line_of_program(loop) == ""
+    assert running_function(loop) == ""
     assert not loop.in_task
 
 

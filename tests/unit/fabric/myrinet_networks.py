@@ -1,4 +1,4 @@
-"""Networks of Myrinet switches for tests: cables by name, NICs that keep offering their frames, a record of arrivals."""
+"""Networks of Myrinet switches for tests: NICs that offer their frames until accepted, and a record of arrivals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ End = tuple[str, int]
 
 
 class MyrinetNetwork:
-    """cables: pairs of ends; the forward direction goes from the first to the second."""
+    """Network of switches and NICs. cables: pairs of ends, in the forward direction."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class MyrinetNetwork:
         rules: RuleSet | None = None,
         ports: int = 8,
     ) -> None:
-        """impairments: impairments of both directions, by the cable's name."""
+        """impairments: of both directions of a cable, by its name."""
         settings = replace(settings or Settings(hop=HOP), ports=ports)
         self.dropped: list[tuple[int, str, int, str]] = []
         self.network = Network(settings, lambda *drop: self.dropped.append((*drop[:3], CAUSES[drop[4]])))
         self.log: list[Record] = []
-        self.came: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        self.arrivals: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
         self.channels: dict[tuple[End, End], Channel] = {}
-        self._leaving: dict[str, Channel] = {}
+        self._nic_links: dict[str, Channel] = {}
         self._queues: dict[str, deque[bytes]] = defaultdict(deque)
         for a, b in cables:
             name = f"{a[0]}:{a[1]}--{b[0]}:{b[1]}"
@@ -55,23 +55,23 @@ class MyrinetNetwork:
                 channel = self.network.join(name, direction, impairment, options, start_plug, end_plug)
                 self.channels[source, end] = channel
                 if not source[1]:
-                    self._leaving[source[0]] = channel
+                    self._nic_links[source[0]] = channel
                     channel.on_space = lambda now, nic=source[0]: self._pump(now, nic)
                 if not end[1]:
-                    channel.receive = lambda now, frame, nic=end[0]: self.came[nic].append((now, frame))
+                    channel.receive = lambda now, frame, nic=end[0]: self.arrivals[nic].append((now, frame))
 
     def send(self, now: int, nic: str, *frames: bytes) -> None:
-        """Send frames in this order, each as soon as the link accepts it."""
+        """Queue frames at a NIC, which sends each as soon as its link accepts it."""
         was_empty = not self._queues[nic]
         self._queues[nic].extend(frames)
         if was_empty:
             self._pump(now, nic)
 
     def run(self, until: int | None = None) -> int:
-        """Run until `until` or until nothing is left to do; return the time of the last event."""
+        """Run until `until` or until no event is left; return the time of the last event."""
         now = 0
         while (time := self.network.deadline) is not None and (until is None or time <= until):
-            assert time >= now, "time goes back"
+            assert time >= now, "time runs backwards"
             now = time
             self.network.poll(now)
         return now
@@ -81,12 +81,12 @@ class MyrinetNetwork:
 
     def _pump(self, now: int, nic: str) -> None:
         queue = self._queues[nic]
-        while queue and self.network.offer(now, self._leaving[nic], queue[0]):
+        while queue and self.network.offer(now, self._nic_links[nic], queue[0]):
             queue.popleft()
 
 
 def frame(steps: Sequence[int], size: int = 0, mark: int = 0) -> bytes:
-    """Return a frame with this route. size: bytes of payload, which begins with the four bytes of the mark."""
+    """Return a frame with a route. size: of the payload, bytes, which begins with a mark of four bytes."""
     return append_crc(HEAD, bytes(map(route_byte, steps)) + TYPE + mark.to_bytes(4, "big") + bytes(max(size - 4, 0)))
 
 
@@ -96,7 +96,7 @@ def mark_of(arrived: bytes) -> int:
 
 
 def star(nics: int) -> list[tuple[End, End]]:
-    """NICs n1, n2, ... at ports 1, 2, ... of one switch."""
+    """Return cables of NICs n1, n2, ... to ports 1, 2, ... of one switch."""
     return [((f"n{number}", 0), ("s", number)) for number in range(1, nics + 1)]
 
 

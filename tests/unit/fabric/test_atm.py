@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -21,18 +22,18 @@ from testbed.fields import known_fields
 from testbed.spec.layout import DirectionName, Impairment
 
 RATE = 53 * 8 * 1_000_000
-"""A cell takes a microsecond."""
+"""A cell takes one microsecond."""
 CELL_TIME = 1_000
 HOP = 300
 HARDWARE = Settings(rate=RATE, hop=HOP)
 HEAD = bytes(12) + ETHERTYPE.to_bytes(2, "big")
 
 Arrival = tuple[int, int]
-"""Time in ns, and the number in the cell's payload."""
+"""Time, ns, and the number in the payload of the cell."""
 
 
 class Star:
-    """Nodes at one switch. came: each node's arrivals, as (time, number)."""
+    """Nodes at one switch. arrivals: of each node."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Star:
         self.nodes = nodes
         self.dropped: list[tuple[int, str, int, str]] = []
         self.network = Network(hardware, self._drop)
-        self.came: list[list[Arrival]] = [[] for _ in range(nodes)]
+        self.arrivals: list[list[Arrival]] = [[] for _ in range(nodes)]
         self.up: list[Channel] = []
         self.down: list[Channel] = []
         options = FateOptions(7, rules=rules, fields=known_fields())
@@ -70,7 +71,7 @@ class Star:
 
     def _receiver(self, number: int) -> Callable[[int, bytes], None]:
         def receive(now: int, frame: bytes) -> None:
-            self.came[number].append((now, int.from_bytes(frame[-2:], "big")))
+            self.arrivals[number].append((now, int.from_bytes(frame[-2:], "big")))
 
         return receive
 
@@ -93,16 +94,16 @@ def test_a_cell_is_stored_and_forwarded_and_each_link_adds_its_time_and_delay() 
     star = Star(3, Impairment(delay=5_000))
     assert star.send(0, 0, 2, number=9)
     star.run()
-    assert star.came == [[], [], [(2 * (CELL_TIME + 5_000) + HOP, 9)]]
+    assert star.arrivals == [[], [], [(2 * (CELL_TIME + 5_000) + HOP, 9)]]
 
 
-def test_an_overhead_is_bytes_that_every_cell_takes_more_of_the_rate() -> None:
+def test_an_overhead_adds_bytes_to_the_transmission_time_of_each_cell() -> None:
     """At 140 Mbit/s a cell of a TAXI fibre takes 55 byte times, 3.14 us (von Eicken, Basu and Buch, 1995)."""
     star = Star(2, Impairment(rate=140_000_000, overhead=2))
     star.send(0, 0, 1, 1)
     star.send(0, 0, 1, 2)
     star.run()
-    (first, _), (second, _) = star.came[1]
+    (first, _), (second, _) = star.arrivals[1]
     assert (second - first) == pytest.approx(3_142, abs=1)
 
 
@@ -113,10 +114,10 @@ def test_back_to_back_cells_leave_at_the_rate_to_the_fraction_of_a_nanosecond() 
         assert star.send(0, 0, 1, number)
     star.run()
     sent_at = count * CELL * 8 * 10**9 // 150_000_000
-    last, _ = star.came[1][-1]
+    last, _ = star.arrivals[1][-1]
     cell = CELL * 8 * 10**9 // 150_000_000
     assert last == pytest.approx(sent_at + HOP + cell, abs=2)
-    assert [number for _, number in star.came[1]] == list(range(count))
+    assert [number for _, number in star.arrivals[1]] == list(range(count))
 
 
 def test_a_nics_full_output_rejects_cells_and_announces_free_space() -> None:
@@ -124,29 +125,29 @@ def test_a_nics_full_output_rejects_cells_and_announces_free_space() -> None:
     notified: list[int] = []
     star.up[0].on_space = notified.append
     accepted = [star.send(0, 0, 1, number) for number in range(8)]
-    assert accepted == [True] * 5 + [False] * 3, "one is being sent, and four wait"
+    assert accepted == [True] * 5 + [False] * 3, "one cell is being sent, and four wait"
     assert star.up[0].entrance.counters.blocked == 3
     star.network.poll(CELL_TIME)
-    assert notified == [CELL_TIME], "told once, when the second cell's first bit is sent"
+    assert notified == [CELL_TIME], "notified once, at the first bit of the second cell"
     assert star.send(CELL_TIME, 0, 1, 99)
     star.run()
-    assert [number for _, number in star.came[1]] == [0, 1, 2, 3, 4, 99]
+    assert [number for _, number in star.arrivals[1]] == [0, 1, 2, 3, 4, 99]
 
 
-def test_on_a_fibre_between_two_nics_each_cell_of_a_frame_has_a_fate_and_the_full_fifo_rejects_the_next_frame() -> None:
+def test_on_a_fibre_between_two_nics_each_cell_has_a_fate_and_a_full_fifo_rejects_the_next_frame() -> None:
     rules = RuleSet(known_fields())
     rules.add(0, "drop atm.vci == 33 and nth(3)")
     network = Network(replace(HARDWARE, fifo=4))
     fibre = network.join("n1--n2", "forward", Impairment(), FateOptions(7, rules=rules, fields=known_fields()))
-    came: list[Arrival] = []
-    fibre.receive = lambda now, frame: came.append((now, frame[-1]))
+    arrivals: list[Arrival] = []
+    fibre.receive = lambda now, frame: arrivals.append((now, frame[-1]))
     cells = [header(circuit(0, 1, 2)) + number.to_bytes(PAYLOAD, "big") for number in range(6)]
     assert fibre.offer(0, HEAD + b"".join(cells))
-    assert not fibre.offer(0, HEAD + cells[0]), "one is being sent, and four wait"
+    assert not fibre.offer(0, HEAD + cells[0]), "one cell is being sent, and four wait"
     assert fibre.entrance.counters.blocked == 1
     while network.deadline is not None:
         network.poll(network.deadline)
-    assert came == [(CELL_TIME * (place + 1), number) for place, number in enumerate((0, 1, 3, 4, 5))]
+    assert arrivals == [(CELL_TIME * (place + 1), number) for place, number in enumerate((0, 1, 3, 4, 5))]
     assert fibre.entrance.counters.dropped == 1
 
 
@@ -157,11 +158,11 @@ def test_a_switchs_full_output_buffer_drops_cells_and_counts_them() -> None:
         for number in range(cells):
             assert star.send(0, source, senders, number)
     star.run()
-    arrived = len(star.came[senders])
+    arrived = len(star.arrivals[senders])
     lost_cells = star.network.switches["s1"][FULL]
     assert arrived + lost_cells == senders * cells
     assert lost_cells == star.down[senders].entrance.counters.queue == len(star.dropped)
-    assert arrived == cells + buffer, "one in each cell time, and those that wait when the last ones come"
+    assert arrived == cells + buffer, "one in each cell time, and those in the buffer when the last ones arrive"
     assert {reason for *_, reason in star.dropped} == {"the output's buffer is full"}
 
 
@@ -184,7 +185,7 @@ def test_a_switch_discards_frames_that_it_cannot_forward(cell: bytes, cause: str
     star = Star(2)
     assert star.up[0].offer(0, HEAD + cell)
     star.run()
-    assert star.came == [[], []]
+    assert star.arrivals == [[], []]
     assert {name: count for name, count in star.network.switches["s1"].items() if count} == {cause: 1}
 
 
@@ -201,30 +202,30 @@ def test_the_cells_of_a_removed_switch_are_dropped() -> None:
     star.send(0, 0, 1)
     star.network.keep({})
     star.run()
-    assert star.came == [[], []]
+    assert star.arrivals == [[], []]
     assert star.network.switches == {}
 
 
-def test_fates_are_those_of_cells_in_a_frame_of_several() -> None:
+def test_each_cell_of_a_frame_has_its_own_fate() -> None:
     rules = RuleSet(known_fields())
     star = Star(2, rules=rules)
     rules.add(0, "drop atm.vci == 33 and nth(2)")
-    several = HEAD + b"".join(star.frame(0, 1, number)[len(HEAD) :] for number in range(5))
-    assert star.up[0].offer(0, several)
+    multi_cell_frame = HEAD + b"".join(star.frame(0, 1, number)[len(HEAD) :] for number in range(5))
+    assert star.up[0].offer(0, multi_cell_frame)
     star.run()
-    assert [number for _, number in star.came[1]] == [0, 3, 4], "the second cell of each direction"
+    assert [number for _, number in star.arrivals[1]] == [0, 3, 4], "the second cell of each direction"
     assert star.up[0].entrance.counters.offered == 5
 
 
-def test_a_delayed_and_a_duplicated_cell_come_again() -> None:
+def test_a_delayed_cell_is_overtaken_and_arrives() -> None:
     rules = RuleSet(known_fields())
     rules.add(0, "delay 20us atm.vci == 33 and nth(1)")
     star = Star(2, rules=rules)
     for number in range(3):
         star.send(0, 0, 1, number)
     star.run()
-    assert [number for _, number in star.came[1]][:2] != [0, 1]
-    assert sorted(number for _, number in star.came[1]) == [0, 1, 2]
+    assert [number for _, number in star.arrivals[1]][:2] != [0, 1]
+    assert sorted(number for _, number in star.arrivals[1]) == [0, 1, 2]
     assert star.up[0].in_flight == star.down[1].in_flight == 0
 
 
@@ -234,29 +235,26 @@ def test_a_shorter_delay_lets_no_cell_overtake() -> None:
     star.up[0].change(2_000, Impairment(delay=0))
     star.send(2_000, 0, 1, 2)
     star.run()
-    assert [number for _, number in star.came[1]] == [1, 2]
+    assert [number for _, number in star.arrivals[1]] == [1, 2]
 
 
-def test_impairments_that_cells_cannot_have_are_rejected_with_the_reason() -> None:
+def test_impairments_that_reorder_cells_are_rejected_with_the_reason() -> None:
     with pytest.raises(UnsupportedError, match=r"keeps the order of its cells.*it can have no jitter"):
         Star(2, Impairment(delay=10, jitter=5))
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    seed=st.randoms(use_true_random=False),
+    rng=st.randoms(use_true_random=False),
     nodes=st.integers(2, 6),
     buffer=st.integers(1, 8),
     loss=st.sampled_from([0.0, 0.2]),
 )
-def test_no_cell_is_gained_or_lost_without_a_count(seed: object, nodes: int, buffer: int, loss: float) -> None:
-    from random import Random
-
-    assert isinstance(seed, Random)
+def test_no_cell_is_gained_or_lost_without_a_count(rng: Random, nodes: int, buffer: int, loss: float) -> None:
     star = Star(nodes, Impairment(loss=loss, duplicate=loss / 2), replace(HARDWARE, buffer=buffer, fifo=20))
     accepted = 0
-    for now in sorted(seed.randrange(200_000) for _ in range(300)):
-        source, destination = seed.randrange(nodes), seed.randrange(nodes)
+    for now in sorted(rng.randrange(200_000) for _ in range(300)):
+        source, destination = rng.randrange(nodes), rng.randrange(nodes)
         accepted += star.send(now, source, destination)
     star.run()
     for channel in (*star.up, *star.down):
@@ -265,9 +263,9 @@ def test_no_cell_is_gained_or_lost_without_a_count(seed: object, nodes: int, buf
         assert channel.in_flight == 0
         assert counters.offered + counters.duplicated == counters.delivered + dropped
     assert sum(channel.entrance.counters.offered for channel in star.up) == accepted
-    assert sum(map(len, star.came)) == sum(channel.entrance.counters.delivered for channel in star.down)
+    assert sum(map(len, star.arrivals)) == sum(channel.entrance.counters.delivered for channel in star.down)
 
 
-def test_an_ethernet_frame_is_its_only_cell() -> None:
+def test_a_frame_of_one_cell_is_not_split() -> None:
     frame = Star(2).frame(0, 1)
     assert list(cells_of(frame)) == [frame]

@@ -1,4 +1,4 @@
-"""Frames through Ethernet switches, by the interface of fabrics alone: frames are offered, and the network is polled."""
+"""Ethernet switches, driven by the interface of a fabric: frames are offered, and the network is polled."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def frame(source: int, destination: int, number: int = 0) -> bytes:
 
 
 class Star:
-    """Nodes at one switch, node n at port n. arrived: time, node and frame."""
+    """Nodes at one switch, node n at port n. arrivals: time, node and frame."""
 
     def __init__(self, nodes: int, table: Table, impairment: Impairment, rules: RuleSet | None = None) -> None:
         self.network = FABRIC.network()
-        self.arrived: list[tuple[int, int, bytes]] = []
+        self.arrivals: list[tuple[int, int, bytes]] = []
         self.up: dict[int, Channel] = {}
         self.down: dict[int, Channel] = {}
         self.table = table
@@ -47,7 +47,7 @@ class Star:
         self.network.keep({"s1": table})
 
     def _receive(self, node: int, now: int, received: bytes) -> None:
-        self.arrived.append((now, node, received))
+        self.arrivals.append((now, node, received))
 
     def send(self, now: int, source: int, destination: int, number: int = 0) -> None:
         assert self.up[source].offer(now, frame(source, destination, number))
@@ -58,9 +58,9 @@ class Star:
             self.network.poll(deadline)
 
     def destinations(self) -> list[int]:
-        """Return the nodes at which frames have arrived since the last call."""
-        nodes = [node for _, node, _ in self.arrived]
-        self.arrived.clear()
+        """Return the nodes at which frames have arrivals since the last call."""
+        nodes = [node for _, node, _ in self.arrivals]
+        self.arrivals.clear()
         return nodes
 
 
@@ -73,13 +73,13 @@ def test_a_frame_arrives_after_the_delays_of_its_links(star: Star) -> None:
     star.send(500, 1, 2)
     assert (star.network.deadline, star.up[1].in_flight) == (500 + DELAY, 1)
     star.network.poll(500 + DELAY)
-    assert star.arrived == []
+    assert star.arrivals == []
     star.run()
-    assert star.arrived == [(500 + 2 * DELAY, 2, frame(1, 2)), (500 + 2 * DELAY, 3, frame(1, 2))]
+    assert star.arrivals == [(500 + 2 * DELAY, 2, frame(1, 2)), (500 + 2 * DELAY, 3, frame(1, 2))]
     assert (star.up[1].in_flight, star.up[1].counters.delivered) == (0, 1)
 
 
-def test_a_switch_learns_where_a_sender_is(star: Star) -> None:
+def test_a_switch_learns_the_port_of_a_sender(star: Star) -> None:
     star.send(0, 1, 2)
     star.run()
     assert star.destinations() == [2, 3]
@@ -88,7 +88,7 @@ def test_a_switch_learns_where_a_sender_is(star: Star) -> None:
     assert star.destinations() == [1]
 
 
-def test_a_switch_forgets_what_it_has_learned_of_removed_cables_alone(star: Star) -> None:
+def test_a_switch_forgets_only_addresses_learned_at_removed_cables(star: Star) -> None:
     for source in (1, 2):
         star.send(0, source, 3)
     star.run()
@@ -99,7 +99,7 @@ def test_a_switch_forgets_what_it_has_learned_of_removed_cables_alone(star: Star
     for destination in (1, 2):
         star.send(10_000, 3, destination, destination)
     star.run()
-    assert [(node, received[-1]) for _, node, received in star.arrived] == [(2, 1), (2, 2)]
+    assert [(node, received[-1]) for _, node, received in star.arrivals] == [(2, 1), (2, 2)]
     star.destinations()
     star.send(20_000, 2, 1)
     star.run()
@@ -133,7 +133,7 @@ def test_reserved_group_addresses_are_not_forwarded(star: Star) -> None:
 
 def test_frames_in_flight_to_a_link_that_leaves_are_lost(star: Star) -> None:
     star.send(0, 1, 2)
-    star.network.poll(DELAY)  # it is on the links to 2 and 3
+    star.network.poll(DELAY)  # the frame is on the links to n2 and n3
     star.down[2].leave()
     star.run()
     assert star.destinations() == [3]
@@ -152,13 +152,13 @@ def test_a_removed_switch_gets_no_frames(star: Star) -> None:
 
 
 def test_a_link_between_two_nics_needs_no_switch() -> None:
-    network, arrived = FABRIC.network(), list[tuple[int, bytes]]()
+    network, arrivals = FABRIC.network(), list[tuple[int, bytes]]()
     channel = network.join("a--b", "forward", Impairment(delay=DELAY, jitter=10), FateOptions(3, fields=known_fields()))
-    channel.receive = lambda now, received: arrived.append((now, received))
+    channel.receive = lambda now, received: arrivals.append((now, received))
     channel.offer(0, frame(1, 2))
     while (deadline := network.deadline) is not None:
         network.poll(deadline)
-    [(when, received)] = arrived
+    [(when, received)] = arrivals
     assert (abs(when - DELAY) <= 10, received) == (True, frame(1, 2))
 
 
@@ -173,14 +173,14 @@ def test_a_cut_cable_a_rule_and_a_full_queue_lose_frames() -> None:
     assert star.up[1].entrance.lost == 1
     star.up[1].entrance.is_cut = False
     star.run()
-    assert [received[-1] for _, _, received in star.arrived] == [0, 1]
+    assert [received[-1] for _, _, received in star.arrivals] == [0, 1]
     rules.add(10_000_000, "drop every(1)")
     star.send(10_000_000, 1, 2, 4)
     star.run()
-    assert len(star.arrived) == 2
+    assert len(star.arrivals) == 2
 
 
-def test_events_in_a_shared_heap_are_in_order_with_those_of_the_loop() -> None:
+def test_events_in_a_shared_heap_are_ordered_with_those_of_the_loop() -> None:
     loop, order = Loop(VirtualClock()), list[str]()
     network = FABRIC.network()
     assert isinstance(network, SharesHeap)

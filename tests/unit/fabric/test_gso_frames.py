@@ -1,4 +1,4 @@
-"""GSO frames of several segments: where they may stay unsegmented, and that they count as their segments."""
+"""GSO frames on a link direction: when they stay unsegmented, and how they are counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEGMENT = tcp(data=bytes(100))
 
 
 def offer_and_count(as_gso: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[str, int], list[Record]]:
-    """Offer three frames of a flow, singly or as a GSO frame, then a fourth; then three more; a rule drops the second."""
+    """Offer three segments, singly or as a GSO frame, and a fourth; then three more, of which a rule drops the second."""
     log: list[Record] = []
     rule_set = RuleSet(standard_fields()) if rules else None
     wire = direction(Impairment(delay=MILLISECOND), rules=rule_set, log=log.append)
@@ -61,7 +61,7 @@ def test_a_gso_frame_arrives_unsegmented_after_the_delay_and_in_order() -> None:
     assert [number_of(frame) for _, frame in (first, last)] == [1, 2]
 
 
-@pytest.mark.parametrize("impairment", [Impairment(), Impairment(delay=MILLISECOND)], ids=["nothing", "delay"])
+@pytest.mark.parametrize("impairment", [Impairment(), Impairment(delay=MILLISECOND)], ids=["unimpaired", "delay"])
 def test_gso_frames_stay_unsegmented_if_all_segments_have_equal_fates(impairment: Impairment) -> None:
     assert direction(impairment).carries_gso
     assert direction(impairment, rules=RuleSet(standard_fields())).carries_gso

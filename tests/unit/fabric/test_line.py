@@ -1,4 +1,4 @@
-"""The wire model: rate, queue, delay, order, back-pressure, and changes with frames in flight."""
+"""Link directions: rate, queue, delay, order, and changes with frames in flight."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.unit.fates.wire_frames import (
     MICROSECOND,
     MILLISECOND,
     SECOND,
-    carried,
+    deliveries_of,
     direction,
     number_of,
     numbered,
     run_schedule,
 )
 
-ALIKE = [{}, {"minimum_frame": 1}, {"rules": ("drop arp",)}, {"loss": 1e-15}]
-"""Impairments that change nothing for these frames, but take other ways through the model."""
+EQUIVALENT_OPTIONS = [{}, {"minimum_frame": 1}, {"rules": ("drop arp",)}, {"loss": 1e-15}]
+"""Options that do not change the fates of these frames, but select other paths through the model."""
 
 
 def burst(count: int, size: int = 1500, now: int = 0) -> list[tuple[int, bytes]]:
@@ -40,26 +40,26 @@ def burst(count: int, size: int = 1500, now: int = 0) -> list[tuple[int, bytes]]
 @pytest.mark.parametrize("size", [18, 64, 1500, 9000])
 def test_the_rate_is_exact_for_small_and_large_frames(rate: int, size: int) -> None:
     count = 1000
-    delivered = carried(Impairment(rate=rate, queue=10**8), burst(count, size))
-    # Frame k ends after k frames' bits, to the nanosecond below: rounding does not add up.
+    delivered = deliveries_of(Impairment(rate=rate, queue=10**8), burst(count, size))
+    # Frame k ends after the bits of k frames, rounded down: rounding errors do not accumulate.
     assert [due for due, _ in delivered] == [number * size * 8 * SECOND // rate for number in range(1, count + 1)]
 
 
-def test_an_idle_wire_delays_a_frame_by_its_time_on_the_wire() -> None:
-    # 50 bytes at 1000 bytes/s take 50 ms: a wire is not a token bucket.
-    assert carried(Impairment(rate=8000), [(7, numbered(1, 50))]) == [(7 + 50 * MILLISECOND, numbered(1, 50))]
+def test_an_idle_link_delays_a_frame_by_its_transmission_time() -> None:
+    # 50 bytes at 1000 bytes/s take 50 ms: a rate is no token bucket.
+    assert deliveries_of(Impairment(rate=8000), [(7, numbered(1, 50))]) == [(7 + 50 * MILLISECOND, numbered(1, 50))]
 
 
-@pytest.mark.parametrize("options", ALIKE)
+@pytest.mark.parametrize("options", EQUIVALENT_OPTIONS)
 def test_a_fraction_of_a_nanosecond_is_carried_within_a_burst_and_not_beyond_it(options: dict[str, object]) -> None:
     # 64 bytes at 3 Gbit/s take 170 2/3 ns.
     impairment = Impairment(rate=3 * 10**9, **options)  # type: ignore[arg-type]
     schedule = [(time, numbered(0)) for time in (0, 0, 0, 0, 10_000, 20_000, 20_000)]
-    assert [due for due, _ in carried(impairment, schedule)] == [170, 341, 512, 682, 10_170, 20_170, 20_341]
+    assert [due for due, _ in deliveries_of(impairment, schedule)] == [170, 341, 512, 682, 10_170, 20_170, 20_341]
 
 
-def test_delay_is_after_the_last_bit() -> None:
-    delivered = carried(Impairment(rate=10**9, delay=MILLISECOND), burst(3, 1250))
+def test_the_delay_starts_after_the_last_bit() -> None:
+    delivered = deliveries_of(Impairment(rate=10**9, delay=MILLISECOND), burst(3, 1250))
     assert [due for due, _ in delivered] == [MILLISECOND + number * 10 * MICROSECOND for number in (1, 2, 3)]
 
 
@@ -87,10 +87,10 @@ def test_a_frame_takes_its_overhead_and_an_integer_number_of_cells_of_the_rate(
         cell_size=impairment.cell_size,
         cell_overhead=impairment.cell_overhead,
     )
-    assert [due for due, _ in carried(shaped, [(0, bytes(size))] * 2)] == [expected * 1000, 2 * expected * 1000]
+    assert [due for due, _ in deliveries_of(shaped, [(0, bytes(size))] * 2)] == [expected * 1000, 2 * expected * 1000]
 
 
-@pytest.mark.parametrize("options", ALIKE)
+@pytest.mark.parametrize("options", EQUIVALENT_OPTIONS)
 def test_a_full_queue_drops_the_newest_and_counts_them(options: dict[str, object]) -> None:
     # One frame is being sent, two wait in 3200 bytes; a third does not fit, a small one does.
     wire = direction(Impairment(rate=10**6, queue=3200, **options))  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_a_full_queue_drops_the_newest_and_counts_them(options: dict[str, object
     assert outcomes == [Outcome.ACCEPTED] * 3 + [Outcome.QUEUE] * 2
     assert wire.queued(0) == (3000, 2)
     assert wire.offer(0, numbered(9, 201)) is Outcome.QUEUE
-    assert wire.queued(12 * MILLISECOND) == (1500, 1)  # the second one's first bit is on the wire
+    assert wire.queued(12 * MILLISECOND) == (1500, 1)  # the first bit of the second frame is on the wire
     assert wire.offer(12 * MILLISECOND, numbered(5)) is Outcome.ACCEPTED
     assert [number_of(frame) for _, frame in run_schedule(wire, [])] == [0, 1, 2, 5]
     assert wire.counters.queue == wire.counters.dropped == 3
@@ -128,10 +128,10 @@ def test_the_queue_follows_from_the_bandwidth_delay_product(rate: int, delay: in
     assert direction(Impairment(rate=rate, delay=delay)).queue == (expected, 0)
 
 
-def test_frames_in_flight_never_exceed_the_limit() -> None:
-    # 100,000 frames/s for 200 ms are 20,000 frames between the ends: a limit of 1000 would lose most.
+def test_frames_in_flight_are_not_limited() -> None:
+    # 100,000 frames/s for 200 ms are 20,000 frames in flight: a limit of 1000 would drop most.
     schedule = [(index * 10 * MICROSECOND, numbered(index)) for index in range(20_000)]
-    delivered = carried(Impairment(delay=200 * MILLISECOND, rate=10**9), schedule)
+    delivered = deliveries_of(Impairment(delay=200 * MILLISECOND, rate=10**9), schedule)
     assert len(delivered) == len(schedule)
 
 
@@ -141,7 +141,7 @@ def test_a_change_applies_to_later_frames_and_keeps_order() -> None:
     assert not any(outcome.dropped for outcome in outcomes)
     wire.change(1, Impairment(rate=10**9, delay=MILLISECOND))
     wire.offer(1, numbered(3, 125))
-    # Three frames of 1 ms each keep their schedule; the fourth follows them at the new rate, but never overtakes.
+    # Three frames of 1 ms keep their schedule; the fourth is sent at the new rate, but does not overtake.
     assert [(due, number_of(frame)) for due, frame in run_schedule(wire, [])] == [
         (11 * MILLISECOND, 0), (12 * MILLISECOND, 1), (13 * MILLISECOND, 2), (13 * MILLISECOND, 3),
     ]  # fmt: skip
@@ -158,7 +158,7 @@ def test_the_deadline_is_that_of_the_earliest_frame_whichever_was_offered_first(
         deadlines.append(wire.deadline)
     assert wire.poll(99) == []
     assert [number_of(frame) for _, frame in wire.poll(105)] == [0, 2]
-    assert [*deadlines, wire.deadline] == [100, 100, 100, 1101]  # only the delayed one is left
+    assert [*deadlines, wire.deadline] == [100, 100, 100, 1101]  # only the delayed frame is left
     wire.change(110, Impairment(delay=50))
     wire.offer(110, numbered(3))
     assert wire.deadline == 160
@@ -168,7 +168,7 @@ def test_the_deadline_is_that_of_the_earliest_frame_whichever_was_offered_first(
     assert [number_of(frame) for _, frame in run_schedule(wire, [])] == [4, 3, 1]
 
 
-def test_a_change_that_contradicts_itself_changes_nothing() -> None:
+def test_a_contradictory_change_is_rejected_and_has_no_effect() -> None:
     wire = direction(Impairment(delay=5, loss=0.5, rules=("drop arp",)))
     with pytest.raises(DescriptionError):
         wire.change(1, Impairment(reorder=0.5))
@@ -237,7 +237,7 @@ def impaired(parts: dict[str, object]) -> Impairment:
     st.lists(st.tuples(st.integers(0, 200 * MICROSECOND), st.sampled_from([20, 64, 1500])), max_size=60),
     st.integers(0, 2**32),
 )
-def test_nothing_is_lost_without_being_counted(
+def test_every_frame_is_delivered_or_counted_as_dropped(
     first: Impairment, second: Impairment, frames: list[tuple[int, int]], seed: int
 ) -> None:
     wire = LinkDirection(LINK, "backward", first, FateOptions(seed=seed))
@@ -279,7 +279,7 @@ def test_nothing_is_lost_without_being_counted(
     st.integers(0, MILLISECOND),
     st.lists(st.tuples(st.just(0) | st.integers(0, 2 * MILLISECOND), st.integers(18, 1500)), max_size=40),
 )
-def test_the_short_form_for_rate_and_delay_equals_the_long_one(
+def test_the_fast_path_of_rate_and_delay_equals_the_general_path(
     rate: int, delay: int, frames: list[tuple[int, int]]
 ) -> None:
     impairment = Impairment(rate=rate, delay=delay, queue=4000)
@@ -287,9 +287,9 @@ def test_the_short_form_for_rate_and_delay_equals_the_long_one(
     for index, (gap, size) in enumerate(frames):
         now += gap
         schedule.append((now, numbered(index, size)))
-    fast_path = carried(impairment, schedule)
-    assert carried(impairment, schedule, rules=RuleSet(standard_fields())) == fast_path
-    assert carried(Impairment(rate=rate, delay=delay, queue=4000, minimum_frame=1), schedule) == fast_path
+    fast_path = deliveries_of(impairment, schedule)
+    assert deliveries_of(impairment, schedule, rules=RuleSet(standard_fields())) == fast_path
+    assert deliveries_of(Impairment(rate=rate, delay=delay, queue=4000, minimum_frame=1), schedule) == fast_path
 
 
 @given(
@@ -309,7 +309,7 @@ def test_a_queue_accepts_what_fits_next_to_the_waiting_frames(steps: list[tuple[
     for pause, size_or_rate in steps:
         now += pause
         if size_or_rate > 10**6:
-            # A change of rate begins anew at a whole nanosecond.
+            # A changed rate starts at a whole nanosecond.
             free_at = free_at if size_or_rate == rate else Fraction(int(free_at))
             rate = size_or_rate
             wire.change(now, Impairment(rate=rate, queue=limit))

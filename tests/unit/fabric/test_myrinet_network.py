@@ -27,76 +27,76 @@ SLACK = Settings().slack
 
 
 def line(switches: int, cables: int = 1) -> list[tuple[End, End]]:
-    """Switches s1, s2, ... from port 8 to port 7 of the next; NICs n<switch><port> at their ports 1 to 4."""
+    """Return cables of switches s1, s2, ..., port 8 to port 7 of the next, with NICs n<switch><port> at ports 1 to 4."""
     trunk = [((f"s{index}", 8), (f"s{index + 1}", 7)) for index in range(1, switches)]
     nics = [((f"n{index}{port}", 0), (f"s{index}", port)) for index in range(1, switches + 1) for port in range(1, 5)]
     return nics + trunk[:cables] + trunk[cables:]
 
 
-def along(source: int, destination: int, switches: int) -> list[int]:
-    """The route from port `source` of the first switch to port `destination` of the last."""
+def route_along(source: int, destination: int, switches: int) -> list[int]:
+    """Return the route from port `source` of the first switch to port `destination` of the last."""
     if switches == 1:
         return [destination - source]
     return [8 - source, *[1] * (switches - 2), destination - 7]
 
 
-# Alone
+# Frames without contention
 
 
 @pytest.mark.parametrize("switches", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", [4, 1000, 8192])
-def test_cut_through_switches_add_their_hop_time_and_not_the_frames_length(switches: int, size: int) -> None:
+def test_cut_through_switches_add_their_hop_time_and_no_transmission_time(switches: int, size: int) -> None:
     net = MyrinetNetwork(line(switches))
-    sent = frame(along(1, 2, switches), size)
+    sent = frame(route_along(1, 2, switches), size)
     net.send(0, "n11", sent)
     net.run()
-    ((time, _),) = net.came[f"n{switches}2"]
+    ((time, _),) = net.arrivals[f"n{switches}2"]
     assert time == wire_time(sent) + switches * HOP
 
 
 def test_every_cable_adds_its_delay_and_the_slowest_link_its_rate() -> None:
     slow = Impairment(delay=2_000, rate=100_000_000)
     net = MyrinetNetwork(line(3), {"s1:8--s2:7": slow})
-    sent = frame(along(1, 2, 3), 1000)
+    sent = frame(route_along(1, 2, 3), 1000)
     net.send(0, "n11", sent)
     net.run()
-    ((time, _),) = net.came["n32"]
+    ((time, _),) = net.arrivals["n32"]
     slowest = wire_time(sent[:-1], 100_000_000)  # one byte of the route has been consumed there
     assert 0 <= time - (slowest + 2_000 + 3 * HOP) < wire_time(HEAD + b"1") + 3
 
 
-def test_a_switch_takes_one_byte_of_the_route_and_the_crc_is_right_on_every_link() -> None:
+def test_a_switch_consumes_one_byte_of_the_route_and_corrects_the_crc() -> None:
     net = MyrinetNetwork(line(3))
     net.send(0, "n11", frame([7, 1, -6], 100, mark=9))
     net.run()
-    ((_, arrived),) = net.came["n31"]
+    ((_, arrived),) = net.arrivals["n31"]
     assert arrived == append_crc(HEAD, TYPE + bytes([0, 0, 0, 9]) + bytes(96))
 
 
-def test_a_route_of_step_0_sends_a_frame_back_where_it_came_from() -> None:
+def test_a_route_of_delta_0_returns_a_frame_to_its_sender() -> None:
     net = MyrinetNetwork(line(2))
     net.send(0, "n11", frame([7, 0, -7], mark=1), frame([0], mark=2))
     net.run()
-    assert sorted(mark_of(arrived) for _, arrived in net.came["n11"]) == [1, 2]
+    assert sorted(mark_of(arrived) for _, arrived in net.arrivals["n11"]) == [1, 2]
 
 
 def test_an_unused_rest_of_a_route_arrives_at_the_nic() -> None:
     net = MyrinetNetwork(star(2))
     net.send(0, "n1", frame([1, 3]))
     net.run()
-    assert [arrived[14] for _, arrived in net.came["n2"]] == [route_byte(3)]
+    assert [arrived[14] for _, arrived in net.arrivals["n2"]] == [route_byte(3)]
 
 
 @pytest.mark.parametrize(
     ("steps", "cause"), [([], "route_used_up"), ([7], "no_port"), ([-2], "no_port"), ([5], "no_cable")]
 )
-def test_a_frame_to_an_unconnected_port_is_counted_and_blocks_nothing(steps: list[int], cause: str) -> None:
+def test_a_frame_to_an_unconnected_port_is_counted_and_does_not_block(steps: list[int], cause: str) -> None:
     net = MyrinetNetwork(star(4)[1:])
     net.send(0, "n2", frame(steps, 4000), frame([1], mark=1))
     net.run()
     assert [(name, port, reason) for _, name, port, reason in net.dropped] == [("s", 2, cause)]
     assert net.network.switches["s"] == {**dict.fromkeys(CAUSES, 0), cause: 1}
-    assert [mark_of(arrived) for _, arrived in net.came["n3"]] == [1]
+    assert [mark_of(arrived) for _, arrived in net.arrivals["n3"]] == [1]
 
 
 @pytest.mark.parametrize("size", range(len(HEAD) + 3))
@@ -105,27 +105,27 @@ def test_a_frame_that_is_cut_short_anywhere_is_dropped(size: int) -> None:
     net.send(0, "n1", frame([1])[:size])
     net.run()
     assert net.counter("route_used_up") == (size < 16)
-    assert len(net.came["n2"]) == (size >= 16)
+    assert len(net.arrivals["n2"]) == (size >= 16)
 
 
-# Waiting
+# Blocking
 
 
 @pytest.mark.parametrize(("size", "holds"), [(1000, True), (20, False)])
 def test_a_blocked_frame_holds_its_links_until_its_end_fits_into_the_inputs_ahead(size: int, holds: bool) -> None:
-    """The frame waits at s2 for the output to n21; n11's next frame leaves s1 another way."""
+    """The frame waits at s2 for the output to n21; the next frame of n11 leaves s1 by another port."""
     net = MyrinetNetwork(line(2))
     first = frame([-1], 8000)
     net.send(0, "n22", first)
-    net.send(1_000, "n11", frame(along(1, 1, 2), size, mark=1), frame([2], 20, mark=2))
+    net.send(1_000, "n11", frame(route_along(1, 1, 2), size, mark=1), frame([2], 20, mark=2))
     net.run()
-    ((time, _),) = net.came["n13"]
+    ((time, _),) = net.arrivals["n13"]
     assert (time > wire_time(first)) == holds
-    assert len(net.came["n21"]) == 2
+    assert len(net.arrivals["n21"]) == 2
 
 
 def test_a_link_holds_as_much_of_a_blocked_frame_as_the_input_and_the_cable() -> None:
-    """A frame one byte longer than that holds the link, and one that just fits does not."""
+    """A frame that just fits releases the link, and one that is a byte longer does not."""
     delay = 1_000
     window = SLACK + bytes_in(2 * delay, 1_280_000_000)
     overhead = 1 + len(TYPE) + 1
@@ -137,7 +137,7 @@ def test_a_link_holds_as_much_of_a_blocked_frame_as_the_input_and_the_cable() ->
         channel = net.channels[("n1", 0), ("s", 1)]
         assert (channel.free_at != UNKNOWN) == is_free
         net.run()
-        assert len(net.came["n3"]) == 2
+        assert len(net.arrivals["n3"]) == 2
 
 
 def test_a_nic_is_notified_when_its_link_is_blocked_and_when_it_has_space_again() -> None:
@@ -160,14 +160,14 @@ def test_four_senders_share_an_output_round_robin() -> None:
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", *[frame([5 - nic], 1000, mark=nic)] * 50)
     net.run()
-    order = [mark_of(arrived) for _, arrived in net.came["n5"]]
+    order = [mark_of(arrived) for _, arrived in net.arrivals["n5"]]
     assert Counter(order) == dict.fromkeys((1, 2, 3, 4), 50)
     assert order == [1, 2, 3, 4] * 50
     assert not net.dropped
     assert sum(channel.entrance.counters.dropped for channel in net.channels.values()) == 0
-    # And the output is never idle meanwhile: a frame a frame's time.
+    # The output is never idle: frames arrive at intervals of their transmission time.
     frame_time = wire_time(frame([1], 1000)[:-1])
-    assert all(later - earlier <= frame_time + 1 for (earlier, _), (later, _) in pairwise(net.came["n5"]))
+    assert all(later - earlier <= frame_time + 1 for (earlier, _), (later, _) in pairwise(net.arrivals["n5"]))
 
 
 def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
@@ -175,7 +175,7 @@ def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
     net.send(0, "n1", *[frame([2], 4000, mark=1)] * 20)
     net.send(0, "n2", *[frame([1], 40, mark=2)] * 20)
     net.run()
-    order = [mark_of(arrived) for _, arrived in net.came["n3"]]
+    order = [mark_of(arrived) for _, arrived in net.arrivals["n3"]]
     assert all(abs(order[:count].count(1) - order[:count].count(2)) <= 1 for count in range(40))
 
 
@@ -184,39 +184,39 @@ def test_traffic_without_contention_is_not_delayed() -> None:
     net.send(0, "n1", frame([1], 8000))
     net.send(0, "n3", frame([1], 8000))
     net.run()
-    assert net.came["n2"][0][0] == net.came["n4"][0][0] == wire_time(frame([1], 8000)) + HOP
+    assert net.arrivals["n2"][0][0] == net.arrivals["n4"][0][0] == wire_time(frame([1], 8000)) + HOP
 
 
 # Deadlock
 
 
 def ring(switches: int = 4) -> list[tuple[End, End]]:
-    """Cables of a ring: port 2 of each switch to port 1 of the next, a NIC at port 3 of each."""
+    """Return cables of a ring: port 2 of each switch to port 1 of the next, and a NIC at port 3 of each."""
     ring_cables = [((f"s{index}", 2), (f"s{index % switches + 1}", 1)) for index in range(1, switches + 1)]
     return ring_cables + [((f"n{index}", 0), (f"s{index}", 3)) for index in range(1, switches + 1)]
 
 
-def test_frames_that_circulate_are_truncated_after_the_timeout_and_the_network_recovers() -> None:
-    """Three frames are truncated, and the fourth then finds its way free."""
+def test_frames_that_deadlock_a_ring_are_truncated_after_the_timeout() -> None:
+    """Three frames are truncated, which frees the path of the fourth."""
     net = MyrinetNetwork(ring())
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", frame([-1, 1, 2], 4000, mark=nic), frame([-1, 2], 1000, mark=10 + nic))
     net.run(until=TIMEOUT)
     assert not net.dropped
-    assert not any(net.came.values())
+    assert not any(net.arrivals.values())
     end = net.run()
     assert [drop[1:] for drop in net.dropped] == [(f"s{number}", 1, "truncated") for number in (2, 3, 4)]
     assert {time for time, *_ in net.dropped} == {TIMEOUT + 2 * HOP}
-    intact = {nic: [mark_of(arrived) for _, arrived in net.came[nic] if is_intact(arrived)] for nic in net.came}
+    intact = {nic: [mark_of(arrived) for _, arrived in net.arrivals[nic] if is_intact(arrived)] for nic in net.arrivals}
     assert intact == {"n1": [14], "n2": [4, 11], "n3": [12], "n4": [13]}
-    remnants = [arrived for nic in net.came for _, arrived in net.came[nic] if not is_intact(arrived)]
+    remnants = [arrived for nic in net.arrivals for _, arrived in net.arrivals[nic] if not is_intact(arrived)]
     assert [len(arrived) for arrived in remnants] == [
         len(HEAD) + SLACK // 2 - 2
-    ] * 3  # two switches more have taken their bytes
+    ] * 3  # two more switches have consumed their route bytes
     assert end < TIMEOUT + 50_000
     net.send(end, "n1", frame([-1, 1, 2], 4000, mark=99))
     net.run()
-    assert mark_of(net.came["n3"][-1][1]) == 99
+    assert mark_of(net.arrivals["n3"][-1][1]) == 99
 
 
 def test_short_frames_that_deadlock_a_ring_are_dropped() -> None:
@@ -226,21 +226,21 @@ def test_short_frames_that_deadlock_a_ring_are_dropped() -> None:
         net.send(0, f"n{nic}", *[frame([-1, 1, 1, 1, 1, 1, 1, 2], 4, mark=nic)] * 200)
     net.run()
     causes = Counter(reason for *_, reason in net.dropped)
-    delivered = sum(map(len, net.came.values()))
+    delivered = sum(map(len, net.arrivals.values()))
     assert causes["swallowed"] > 0
-    # What is left of some ends within its route.
+    # The rest of some truncated frames ends within the route.
     assert delivered + causes["swallowed"] + causes["route_used_up"] == 800
 
 
 # Impairments
 
 
-def test_losses_equal_those_of_any_link_and_block_nothing() -> None:
+def test_losses_equal_those_of_any_link_and_do_not_block() -> None:
     net = MyrinetNetwork(star(2), {"n2:0--s:2": Impairment(loss=0.3)})
     net.send(0, "n1", *[frame([1], 500, mark=number) for number in range(100)])
     net.run()
     channel = net.channels[("s", 2), ("n2", 0)]
-    arrived = [mark_of(frame) for _, frame in net.came["n2"]]
+    arrived = [mark_of(frame) for _, frame in net.arrivals["n2"]]
     assert arrived == [number for number in range(100) if number + 1 not in {record.n for record in net.log}]
     assert channel.entrance.counters.loss == len(net.log) == 100 - len(arrived) > 10
     plain_log: list[Record] = []
@@ -252,9 +252,9 @@ def test_losses_equal_those_of_any_link_and_block_nothing() -> None:
 
 def test_a_frame_corrupted_on_one_link_stays_corrupted_over_three_switches() -> None:
     net = MyrinetNetwork(line(4), {"s1:8--s2:7": Impairment(corrupt=1.0)})
-    net.send(0, "n11", *[frame(along(1, 1, 4), 500)] * 40)
+    net.send(0, "n11", *[frame(route_along(1, 1, 4), 500)] * 40)
     net.run()
-    arrived = [frame for _, frame in net.came["n41"]]
+    arrived = [frame for _, frame in net.arrivals["n41"]]
     covered = [
         frame_bytes for frame_bytes in arrived if frame_bytes[: len(HEAD)] == HEAD
     ]  # the CRC-8 covers no Ethernet header
@@ -266,10 +266,10 @@ def test_a_frame_corrupted_on_one_link_stays_corrupted_over_three_switches() -> 
 def test_a_cut_cable_drops_arriving_frames_and_unblocks_those_behind_it() -> None:
     net = MyrinetNetwork(line(2))
     net.channels[("s1", 8), ("s2", 7)].entrance.is_cut = True
-    net.send(0, "n11", frame(along(1, 1, 2), 4000), frame([1], 100, mark=5))
+    net.send(0, "n11", frame(route_along(1, 1, 2), 4000), frame([1], 100, mark=5))
     net.run()
     assert net.channels[("s1", 8), ("s2", 7)].entrance.lost == 1
-    assert [mark_of(frame) for _, frame in net.came["n12"]] == [5]
+    assert [mark_of(frame) for _, frame in net.arrivals["n12"]] == [5]
 
 
 def test_a_frame_delayed_by_a_rule_is_overtaken_and_arrives_at_its_time() -> None:
@@ -278,10 +278,10 @@ def test_a_frame_delayed_by_a_rule_is_overtaken_and_arrives_at_its_time() -> Non
     rules.add(0, "delay 1ms nth(1)")
     net.send(0, "n1", *[frame([1], 100, mark=number) for number in range(3)])
     net.run()
-    marks = [mark_of(frame) for _, frame in net.came["n2"]]
+    marks = [mark_of(frame) for _, frame in net.arrivals["n2"]]
     assert sorted(marks) == [0, 1, 2]
     assert marks[-1] == 0
-    assert net.came["n2"][-1][0] >= 1_000_000
+    assert net.arrivals["n2"][-1][0] >= 1_000_000
     assert all(channel.in_flight == 0 for channel in net.channels.values())
 
 
@@ -289,7 +289,7 @@ def test_a_duplicated_frame_arrives_twice_in_succession() -> None:
     net = MyrinetNetwork(star(2), {"n1:0--s:1": Impairment(duplicate=1.0)})
     net.send(0, "n1", frame([1], 100, mark=1), frame([1], 100, mark=2))
     net.run()
-    assert Counter(mark_of(frame) for _, frame in net.came["n2"]) == {1: 2, 2: 2}
+    assert Counter(mark_of(frame) for _, frame in net.arrivals["n2"]) == {1: 2, 2: 2}
 
 
 @pytest.mark.parametrize("key", ["reorder", "jitter", "queue", "overhead"])
@@ -299,12 +299,12 @@ def test_an_ordered_link_without_a_queue_rejects_impairments_that_need_one(key: 
         MyrinetNetwork(star(2), {"n1:0--s:1": impairment.get(key) or Impairment(**{key: 9000})})
 
 
-# Anything
+# Random traffic
 
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[tuple[End, End]], dict[str, tuple[str, int]], dict[str, dict[str, int]]]:
-    """Draw a tree of switches: cables, each NIC's place, and each switch's ports towards the others."""
+    """Draw a tree of switches: cables, the port of each NIC, and the output ports of each switch towards the others."""
     count = draw(st.integers(1, 5))
     ports_used: Counter[str] = Counter()
     cables: list[tuple[End, End]] = []
@@ -317,22 +317,22 @@ def trees(draw: st.DrawFn) -> tuple[list[tuple[End, End]], dict[str, tuple[str, 
     for switch in range(1, count):
         links.append((port(draw(st.integers(0, switch - 1))), port(switch)))
     cables += links
-    places: dict[str, tuple[str, int]] = {}
+    attachments: dict[str, tuple[str, int]] = {}
     for nic in range(draw(st.integers(2, 6))):
         end = port(draw(st.integers(0, count - 1)))
-        places[f"n{nic}"] = end
+        attachments[f"n{nic}"] = end
         cables.append(((f"n{nic}", 0), end))
-    return cables, places, _ways(links, count)
+    return cables, attachments, _output_ports(links, count)
 
 
-def _ways(links: list[tuple[End, End]], count: int) -> dict[str, dict[str, int]]:
-    ways: dict[str, dict[str, int]] = {f"s{number}": {} for number in range(count)}
+def _output_ports(links: list[tuple[End, End]], count: int) -> dict[str, dict[str, int]]:
+    output_ports: dict[str, dict[str, int]] = {f"s{number}": {} for number in range(count)}
     for _ in range(count):
         for a, b in [*links, *[(b, a) for a, b in links]]:
-            for destination in (b[0], *ways[b[0]]):
+            for destination in (b[0], *output_ports[b[0]]):
                 if destination != a[0]:
-                    ways[a[0]].setdefault(destination, a[1])
-    return ways
+                    output_ports[a[0]].setdefault(destination, a[1])
+    return output_ports
 
 
 Sending = list[tuple[int, int, int, int]]
@@ -352,30 +352,30 @@ def test_in_any_tree_any_traffic_arrives_intact_and_in_order(
     rate: int,
     slack: int,
 ) -> None:
-    cables, places, ways = tree
+    cables, attachments, output_ports = tree
     a, b = cables[0]
     impaired = {f"{a[0]}:{a[1]}--{b[0]}:{b[1]}": Impairment(delay=delay, rate=rate)}
     net = MyrinetNetwork(cables, impaired, Settings(slack=slack, hop=HOP))
-    names = list(places)
+    names = list(attachments)
     expected: dict[tuple[str, str], list[int]] = {}
     sent_bytes = 0
     for number, (time, source, destination, size) in enumerate(sorted(sending), 1):
         sender, receiver = names[source % len(names)], names[destination % len(names)]
-        at, route = places[sender], []
-        while at[0] != places[receiver][0]:
-            out = ways[at[0]][places[receiver][0]]
+        at, route = attachments[sender], []
+        while at[0] != attachments[receiver][0]:
+            out = output_ports[at[0]][attachments[receiver][0]]
             route.append(out - at[1])
             (at,) = [b if a == (at[0], out) else a for a, b in cables if (at[0], out) in (a, b)]
-        route.append(places[receiver][1] - at[1])
+        route.append(attachments[receiver][1] - at[1])
         net.run(until=time)
         net.send(time, sender, frame(route, size, mark=number))
         expected.setdefault((sender, receiver), []).append(number)
         sent_bytes += size
     net.run()
     assert not net.dropped
-    arrived: dict[str, list[int]] = {nic: [mark_of(frame) for _, frame in net.came[nic]] for nic in names}
-    assert all(is_intact(frame) for nic in names for _, frame in net.came[nic])
-    assert sum(len(frame) - len(HEAD) - 3 for nic in names for _, frame in net.came[nic]) == sent_bytes
+    arrived: dict[str, list[int]] = {nic: [mark_of(frame) for _, frame in net.arrivals[nic]] for nic in names}
+    assert all(is_intact(frame) for nic in names for _, frame in net.arrivals[nic])
+    assert sum(len(frame) - len(HEAD) - 3 for nic in names for _, frame in net.arrivals[nic]) == sent_bytes
     for (_, receiver), numbers in expected.items():
         assert [number for number in arrived[receiver] if number in set(numbers)] == numbers
     assert sum(map(len, arrived.values())) == len(sending)
@@ -389,18 +389,18 @@ def test_in_any_tree_any_traffic_arrives_intact_and_in_order(
         max_size=40,
     ),
 )
-def test_around_a_ring_every_frame_arrives_or_is_counted_and_none_stays(switches: int, sending: Sending) -> None:
-    """Routes around the complete ring deadlock now and then."""
+def test_around_a_ring_every_frame_arrives_or_is_counted(switches: int, sending: Sending) -> None:
+    """Routes around the complete ring sometimes deadlock."""
     net = MyrinetNetwork(ring(switches))
     for number, (time, nic, turns, size) in enumerate(sorted(sending), 1):
         net.run(until=time)
         net.send(time, f"n{(nic - 1) % switches + 1}", frame([-1, *[1] * turns, 2], size, mark=number))
     net.run()
-    arrivals = sum(map(len, net.came.values()))
-    # What is left of a truncated frame may end within its route.
+    arrivals = sum(map(len, net.arrivals.values()))
+    # The rest of a truncated frame may end within the route.
     assert arrivals + net.counter("swallowed") + net.counter("route_used_up") == len(sending)
-    whole = sum(is_intact(frame_bytes) for arrived in net.came.values() for _, frame_bytes in arrived)
-    assert whole >= len(sending) - net.counter("swallowed") - net.counter("truncated")
+    intact_count = sum(is_intact(frame_bytes) for arrived in net.arrivals.values() for _, frame_bytes in arrived)
+    assert intact_count >= len(sending) - net.counter("swallowed") - net.counter("truncated")
     assert all(channel.in_flight == 0 and not channel.requests for channel in net.channels.values())
     for channel in net.channels.values():
         counters = channel.entrance.counters
@@ -412,7 +412,7 @@ def test_around_a_ring_every_frame_arrives_or_is_counted_and_none_stays(switches
 
 @given(st.data())
 def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.DataObject) -> None:
-    """The inequalities at the head of `worm`, solved for every single byte, against the sums."""
+    """Compare the closed form of `worm` with its inequalities solved byte by byte."""
     count = data.draw(st.integers(1, 4))
     size = data.draw(st.integers(2, 400))
     hop = data.draw(st.sampled_from([0, 100, 400]))
@@ -428,28 +428,28 @@ def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.D
     starts = [0]
     for index in range(1, count):
         starts.append(starts[-1] + delays[index - 1] + hop + data.draw(st.sampled_from([0, 0, 500, 5_000])))
-    windows[-1] = 0  # the last one ends at a NIC
+    windows[-1] = 0  # the last channel ends at a NIC
     worm = Worm()
     for index in range(count):
         worm.add(Hop(worm, None, b"", size, starts[index], rates[index], delays[index], windows[index]))
-    at_once = ends_of(worm, hop)
+    closed_form = ends_of(worm, hop)
     ends = []
     for index in range(count):
         ends.append(end_of(worm, hop))
         worm.hops[index].freed = ends[-1]
         worm.settled = index + 1
-    expected = _byte_by_byte(size, starts, [8e9 / rate for rate in rates], delays, windows, hop)
+    expected = pass_times_of_bytes(size, starts, [8e9 / rate for rate in rates], delays, windows, hop)
     for first, second in zip(ends, expected, strict=True):
         assert abs(first - second) <= 8 * count + max(8e9 / rate for rate in rates) * count
-    if at_once is not None:
+    if closed_form is not None:
         assert len(set(rates)) == 1
-        assert all(abs(first - second) <= count for first, second in zip(at_once, ends, strict=True))
+        assert all(abs(first - second) <= count for first, second in zip(closed_form, ends, strict=True))
 
 
-def _byte_by_byte(
+def pass_times_of_bytes(
     size: int, starts: list[int], times: list[float], delays: list[int], windows: list[int], hop: int
 ) -> list[float]:
-    """Return when the last byte passes each channel: the least fixed point, by iteration."""
+    """Return when the last byte passes each channel, as the least fixed point of the inequalities."""
     count = len(starts)
     pass_times = [[starts[index] + times[index] * number for number in range(1, size + 1)] for index in range(count)]
     has_changed = True

@@ -1,4 +1,4 @@
-"""Bytes of a route and the CRC-8, as a switch treats them."""
+"""Route bytes and the CRC-8 of Myrinet packets."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def crc_by_bits(data: bytes) -> int:
 
 
 def test_the_crc_has_the_check_value_of_its_catalogue() -> None:
-    """CRC-8/SMBUS: equal polynomial and initial value."""
+    """CRC-8/SMBUS has the same polynomial and initial value."""
     assert crc8(b"123456789") == 0xF4
 
 
 @given(st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=600)))
-def test_the_crc_is_the_polynomials_however_long_the_packet(data: bytes) -> None:
+def test_the_table_driven_crc_equals_the_bitwise_one(data: bytes) -> None:
     assert crc8(data) == crc_by_bits(data)
 
 
@@ -42,7 +42,7 @@ def test_every_encodable_step_is_decoded_as_written() -> None:
 
 
 @given(routes, st.binary(max_size=300))
-def test_a_switch_takes_one_byte_away_and_leaves_a_frame_whose_crc_is_right(route: bytes, rest: bytes) -> None:
+def test_stripping_a_route_byte_keeps_the_crc_correct(route: bytes, rest: bytes) -> None:
     frame = append_crc(HEAD, route + b"\0\4" + rest)
     assert is_intact(frame)
     for removed in range(1, len(route) + 1):
@@ -51,7 +51,9 @@ def test_a_switch_takes_one_byte_away_and_leaves_a_frame_whose_crc_is_right(rout
 
 
 @given(routes, st.binary(max_size=300), st.data())
-def test_a_frame_that_is_corrupt_stays_so_behind_every_switch(route: bytes, rest: bytes, data: st.DataObject) -> None:
+def test_a_corrupt_frame_stays_corrupt_when_route_bytes_are_stripped(
+    route: bytes, rest: bytes, data: st.DataObject
+) -> None:
     frame = bytearray(append_crc(HEAD, route + b"\0\4" + rest))
     bit = data.draw(st.integers(8 * len(HEAD), 8 * len(frame) - 1))
     frame[bit // 8] ^= 0x80 >> bit % 8

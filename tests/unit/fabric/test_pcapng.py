@@ -1,4 +1,4 @@
-"""The writer of captures, read back by Scapy and by the format's own description."""
+"""Writer of pcapng captures, read back by Scapy and by the specification of the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""STOP and GO: the frames of a NIC's outlet and their times; a lost word does not stop it forever."""
+"""STOP/GO flow control of a NIC's outlet; a lost control frame does not block it forever."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from testbed.fabric.stop_go import ASK, GO, STOP, ControlFrame, Frame, Outlet, d
 HEAD = bytes.fromhex("020000000001 88b6")
 
 
-class Line:
-    """Record of the frames and control words that an outlet sends.
+class FakeCable:
+    """Cable that records what an outlet sends.
 
-    is_out: the cable is out and the kernel knows it. leaks: the cable is out and the kernel does not know it yet.
+    is_unplugged: sends fail. loses_frames: unplugged, which the kernel has not noticed yet, so that sent frames are lost.
     """
 
     def __init__(self) -> None:
         self.sent: deque[Frame | ControlFrame] = deque()
-        self.is_out = False
-        self.leaks = False
+        self.is_unplugged = False
+        self.loses_frames = False
         self.holds = 0
-        self.outlet = Outlet(self._put, self._say, HEAD, self._hold)
+        self.outlet = Outlet(self._send_frame, self._send_control_frame, HEAD, self._hold)
 
-    def _put(self, frame: Frame) -> bool:
-        if not (self.is_out or self.leaks):
+    def _send_frame(self, frame: Frame) -> bool:
+        if not (self.is_unplugged or self.loses_frames):
             self.sent.append(frame)
-        return not self.is_out
+        return not self.is_unplugged
 
-    def _say(self, frame: bytes) -> None:
-        word = decode(frame)
-        assert word is not None
-        if not (self.is_out or self.leaks):
-            self.sent.append(word)
+    def _send_control_frame(self, frame: bytes) -> None:
+        control_frame = decode(frame)
+        assert control_frame is not None
+        if not (self.is_unplugged or self.loses_frames):
+            self.sent.append(control_frame)
 
     def _hold(self) -> None:
         self.holds += 1
@@ -54,134 +54,134 @@ def numbered(*numbers: int) -> list[Frame]:
     return [bytes([number]) for number in numbers]
 
 
-def send(line: Line, *numbers: int) -> None:
+def send(cable: FakeCable, *numbers: int) -> None:
     for frame in numbered(*numbers):
-        line.outlet.send(frame)
+        cable.outlet.send(frame)
 
 
 def test_no_frame_leaves_before_the_network_has_answered() -> None:
-    line = Line()
-    send(line, 1, 2)
-    assert list(line.sent) == [ControlFrame(ASK, 0)]
-    assert (line.holds, len(line.outlet.waiting_frames)) == (1, 2)
-    line.on_control_frame(GO, 0, 8)
-    assert line.frames() == numbered(1, 2)
+    cable = FakeCable()
+    send(cable, 1, 2)
+    assert list(cable.sent) == [ControlFrame(ASK, 0)]
+    assert (cable.holds, len(cable.outlet.waiting_frames)) == (1, 2)
+    cable.on_control_frame(GO, 0, 8)
+    assert cable.frames() == numbered(1, 2)
 
 
-def test_the_departure_of_waiting_frames_is_reported_when_they_have_left() -> None:
-    line, log = Line(), []
-    assert line.outlet.send(b"1")
-    line.outlet.when_sent(lambda: log.append(1))
-    assert line.outlet.send(b"2")
-    line.outlet.when_sent(lambda: log.append(2))
-    line.on_control_frame(GO, 0, 1)
+def test_the_callback_of_a_waiting_frame_follows_its_departure() -> None:
+    cable, log = FakeCable(), []
+    assert cable.outlet.send(b"1")
+    cable.outlet.when_sent(lambda: log.append(1))
+    assert cable.outlet.send(b"2")
+    cable.outlet.when_sent(lambda: log.append(2))
+    cable.on_control_frame(GO, 0, 1)
     assert log == [1]
-    line.on_control_frame(GO, 1, 8)
+    cable.on_control_frame(GO, 1, 8)
     assert log == [1, 2]
-    assert not line.outlet.send(b"3")
+    assert not cable.outlet.send(b"3")
 
 
 def test_a_count_is_requested_after_half_a_window_and_awaited_after_a_full_one() -> None:
-    line = Line()
-    line.on_control_frame(GO, 0, 4)
-    line.frames()
-    send(line, *range(1, 7))
-    assert list(line.sent) == [*numbered(1, 2), ControlFrame(ASK, 2), *numbered(3, 4)]
-    line.sent.clear()
-    line.on_control_frame(GO, 2, 4)
-    assert list(line.sent) == [ControlFrame(ASK, 4), *numbered(5, 6)]
+    cable = FakeCable()
+    cable.on_control_frame(GO, 0, 4)
+    cable.frames()
+    send(cable, *range(1, 7))
+    assert list(cable.sent) == [*numbered(1, 2), ControlFrame(ASK, 2), *numbered(3, 4)]
+    cable.sent.clear()
+    cable.on_control_frame(GO, 2, 4)
+    assert list(cable.sent) == [ControlFrame(ASK, 4), *numbered(5, 6)]
 
 
 def test_stop_holds_frames_back_and_go_releases_them_in_order() -> None:
-    line = Line()
-    line.on_control_frame(GO, 0, 100)
-    send(line, 1, 2)
-    line.on_control_frame(STOP, 0, 100)
-    send(line, 3, 4)
-    assert line.frames() == numbered(1, 2)
-    assert len(line.outlet.waiting_frames) == 2
-    line.on_control_frame(GO, 0, 100)
-    send(line, 5)
-    assert line.frames() == numbered(3, 4, 5)
+    cable = FakeCable()
+    cable.on_control_frame(GO, 0, 100)
+    send(cable, 1, 2)
+    cable.on_control_frame(STOP, 0, 100)
+    send(cable, 3, 4)
+    assert cable.frames() == numbered(1, 2)
+    assert len(cable.outlet.waiting_frames) == 2
+    cable.on_control_frame(GO, 0, 100)
+    send(cable, 5)
+    assert cable.frames() == numbered(3, 4, 5)
 
 
-def test_frames_refused_by_an_unplugged_cable_use_no_window() -> None:
-    line = Line()
-    line.on_control_frame(GO, 0, 4)
-    line.is_out = True
-    send(line, *range(20))
-    line.is_out = False
-    send(line, 21)
-    assert line.frames() == numbered(21)
+def test_frames_rejected_without_carrier_use_no_window() -> None:
+    cable = FakeCable()
+    cable.on_control_frame(GO, 0, 4)
+    cable.is_unplugged = True
+    send(cable, *range(20))
+    cable.is_unplugged = False
+    send(cable, 21)
+    assert cable.frames() == numbered(21)
 
 
-def test_the_next_count_makes_up_for_a_lost_one() -> None:
-    line = Line()
-    line.on_control_frame(GO, 0, 4)
-    line.leaks = True
-    send(line, 1, 2, 3, 4, 5)
-    line.leaks = False
-    line.sent.clear()
-    assert line.outlet.repeat_ask()
-    assert list(line.sent) == [ControlFrame(ASK, 4)]
-    line.on_control_frame(GO, 4, 4)
-    assert line.frames() == numbered(5)
-    assert not line.outlet.repeat_ask()
+def test_the_next_count_replaces_a_lost_one() -> None:
+    cable = FakeCable()
+    cable.on_control_frame(GO, 0, 4)
+    cable.loses_frames = True
+    send(cable, 1, 2, 3, 4, 5)
+    cable.loses_frames = False
+    cable.sent.clear()
+    assert cable.outlet.repeat_ask()
+    assert list(cable.sent) == [ControlFrame(ASK, 4)]
+    cable.on_control_frame(GO, 4, 4)
+    assert cable.frames() == numbered(5)
+    assert not cable.outlet.repeat_ask()
 
 
 def test_a_restarted_network_that_names_an_older_count_stops_until_asked() -> None:
-    line = Line()
-    line.on_control_frame(GO, 0, 2)
-    send(line, 1, 2, 3)
-    line.frames()
-    line.on_control_frame(GO, 2**32 - 5, 2)  # of another NIC, long ago
-    assert line.frames() == []
-    line.on_control_frame(GO, 2, 2)
-    assert line.frames() == numbered(3)
+    cable = FakeCable()
+    cable.on_control_frame(GO, 0, 2)
+    send(cable, 1, 2, 3)
+    cable.frames()
+    cable.on_control_frame(GO, 2**32 - 5, 2)  # count of an earlier NIC
+    assert cable.frames() == []
+    cable.on_control_frame(GO, 2, 2)
+    assert cable.frames() == numbered(3)
 
 
 def test_incomplete_and_foreign_control_frames_are_ignored() -> None:
-    word = encode(ControlFrame(STOP, 7, 9), HEAD)
-    assert decode(word) == ControlFrame(STOP, 7, 9)
-    assert decode(bytes(6) + word[6:]) is None
-    assert decode(word[:-1] + bytes([word[-1] ^ 1])) is None
-    assert decode(word[:-1]) is None
-    assert decode(append_crc(word[:14], b"\0\4" + word[16:-1])) is None
-    assert not Line().outlet.on_control_frame(bytes(26))
+    control_frame = encode(ControlFrame(STOP, 7, 9), HEAD)
+    assert decode(control_frame) == ControlFrame(STOP, 7, 9)
+    assert decode(bytes(6) + control_frame[6:]) is None
+    assert decode(control_frame[:-1] + bytes([control_frame[-1] ^ 1])) is None
+    assert decode(control_frame[:-1]) is None
+    assert decode(append_crc(control_frame[:14], b"\0\4" + control_frame[16:-1])) is None
+    assert not FakeCable().outlet.on_control_frame(bytes(26))
 
 
 @given(st.lists(st.sampled_from(["send", "network", "stop", "leak"]), max_size=300), st.integers(1, 9))
 def test_at_most_one_window_is_in_flight_and_everything_arrives_in_order(steps: list[str], window: int) -> None:
-    """The network answers in order, stops and resumes at random, and a cable leaks at times."""
-    line = Line()
+    """The network answers in order, stops and resumes at random, and the cable sometimes loses a frame."""
+    cable = FakeCable()
     sent, stopped, answered = 0, False, 0
     arrived: list[Frame] = []
 
-    def take_one() -> None:
+    def deliver_next() -> None:
         nonlocal answered
-        item = line.sent.popleft()
+        item = cable.sent.popleft()
         if isinstance(item, ControlFrame):
             answered = item.count
-            line.on_control_frame(STOP if stopped else GO, answered, window)
+            cable.on_control_frame(STOP if stopped else GO, answered, window)
         else:
             arrived.append(item)
 
     for step in steps:
         if step == "send":
             sent += 1
-            line.outlet.send(sent.to_bytes(2, "big"))
-        elif step == "network" and line.sent:
-            take_one()
+            cable.outlet.send(sent.to_bytes(2, "big"))
+        elif step == "network" and cable.sent:
+            deliver_next()
         elif step == "stop":
             stopped = not stopped
-            line.on_control_frame(STOP if stopped else GO, answered, window)
-        elif step == "leak" and line.sent:
-            line.sent.popleft()
-        assert sum(not isinstance(item, ControlFrame) for item in line.sent) <= window
+            cable.on_control_frame(STOP if stopped else GO, answered, window)
+        elif step == "leak" and cable.sent:
+            cable.sent.popleft()
+        assert sum(not isinstance(item, ControlFrame) for item in cable.sent) <= window
     stopped = False
     for _ in range(2 * len(steps) + 2):
-        while line.sent:
-            take_one()
-        line.outlet.repeat_ask()
+        while cable.sent:
+            deliver_next()
+        cable.outlet.repeat_ask()
     assert arrived == sorted(arrived, key=bytes)
-    assert not line.outlet.waiting_frames
+    assert not cable.outlet.waiting_frames

@@ -16,7 +16,7 @@ from tests.unit.fates.wire_frames import (
     LINK,
     MICROSECOND,
     MILLISECOND,
-    carried,
+    deliveries_of,
     direction,
     fates_of,
     number_of,
@@ -37,16 +37,16 @@ def test_independent_losses_match_the_configured_rate(probability: float, sample
 
 
 def test_a_sample_too_small_for_a_deviation_of_a_fifth_is_rejected() -> None:
-    with pytest.raises(TooSmallError, match="sees deviations from"):
+    with pytest.raises(TooSmallError, match="detects deviations of"):
         check_share(100, 10_000, 0.01, "frames lost")
     with pytest.raises(AssertionError, match=r"not 0\.01"):
         check_share(1700, 140_000, 0.01, "frames lost")
 
 
-def test_a_share_of_0_loses_nothing_and_1_everything() -> None:
+def test_a_loss_of_0_drops_no_frame_and_1_drops_all() -> None:
     schedule = [(index, numbered(index)) for index in range(1000)]
-    assert len(carried(Impairment(delay=1, loss=0.0, duplicate=1e-300), schedule)) == 1000
-    assert carried(Impairment(loss=1.0), schedule) == []
+    assert len(deliveries_of(Impairment(delay=1, loss=0.0, duplicate=1e-300), schedule)) == 1000
+    assert deliveries_of(Impairment(loss=1.0), schedule) == []
 
 
 @pytest.mark.parametrize(("p", "r"), [(0.01, 0.3), (0.05, 0.5)])
@@ -59,11 +59,11 @@ def test_gilbert_elliott_has_the_burst_lengths_and_gaps_of_its_parameters(p: flo
         error = math.sqrt(1 - parameter) / parameter / math.sqrt(len(lengths))
         check_mean(statistics.fmean(lengths), 1 / parameter, error, f"mean length of {kind}")
         ones = sum(length == 1 for length in lengths)
-        if smallest_share(parameter, len(lengths)) <= MIN_DEVIATION:
+        if smallest_detectable(parameter, len(lengths)) <= MIN_DEVIATION:
             check_share(ones, len(lengths), parameter, f"{kind} of one frame")
 
 
-def smallest_share(share: float, samples: int) -> float:
+def smallest_detectable(share: float, samples: int) -> float:
     return 7.3 * math.sqrt(share * (1 - share) / samples) / share
 
 
@@ -81,7 +81,7 @@ def run_lengths(fates: list[bool]) -> tuple[list[int], list[int]]:
 
 def test_gilbert_elliott_uses_all_four_parameters() -> None:
     p, r, loss_in_bad, loss_in_good = 0.05, 0.2, 0.7, 0.1
-    # Many short links, so that the losses of different ones are independent: their spread is the interval.
+    # Many short links with independent losses: the interval is computed from their spread.
     shares = []
     for link in range(300):
         model = GilbertElliott((p, r, loss_in_bad, loss_in_good), fate_hash.direction_key(1, str(link), "forward"))
@@ -91,14 +91,14 @@ def test_gilbert_elliott_uses_all_four_parameters() -> None:
     check_mean(statistics.fmean(shares), requested, statistics.stdev(shares) / math.sqrt(len(shares)), "share lost")
 
 
-def test_gilbert_elliott_steps_with_the_direction_and_begins_in_the_good_state() -> None:
+def test_gilbert_elliott_steps_at_each_frame_of_the_direction_from_the_good_state() -> None:
     model = GilbertElliott((0.1, 0.3, 1.0, 0.0), KEY)
     expected = [model.step(n) for n in range(1, 301)]
     assert not expected[0]
     wire = direction(Impairment(gemodel=(0.1, 0.3, 1.0, 0.0)))
     frames = [numbered(1, source=0x020000000010 + index % 7) for index in range(300)]
     assert [wire.offer(0, frame) is Outcome.GEMODEL for frame in frames] == expected
-    # What else is lost does not hold the states up.
+    # The states also advance on frames that are lost by another cause.
     faulty = direction(Impairment(gemodel=(0.1, 0.3, 1.0, 0.0), loss=0.3, rules=("drop every(3)",)))
     outcomes = [faulty.offer(0, frame) for frame in frames]
     assert all(outcome.dropped for outcome, lost in zip(outcomes, expected, strict=True) if lost)
@@ -116,7 +116,7 @@ def test_gilbert_elliott_steps_with_the_direction_and_begins_in_the_good_state()
 )
 def test_a_pattern_loses_the_directions_frames_of_those_numbers(pattern: str, lost: set[int]) -> None:
     schedule = [(index, numbered(index, source=0x020000000010 + index % 3)) for index in range(1, 26)]
-    delivered = carried(Impairment(loss_pattern=pattern), schedule)
+    delivered = deliveries_of(Impairment(loss_pattern=pattern), schedule)
     assert {number for number, _ in schedule} - {number_of(frame) for _, frame in delivered} == lost
 
 
@@ -128,18 +128,18 @@ def test_corruption_flips_the_configured_number_of_bits_anywhere_in_the_frame(fl
     )
     assert all(int.from_bytes(frame, "big").bit_count() == flips for _, frame in delivered)
     for (_, frame), record in zip(delivered, log, strict=True):
-        assert frame == changed(frame_bytes, record.fate.positions)
+        assert frame == with_flipped_bits(frame_bytes, record.fate.positions)
     hits = [0] * 512
     for record in log:
         for position in record.fate.positions:
             hits[position] += 1
     expected = count * flips / 512
     chi_square = sum((hit_count - expected) ** 2 / expected for hit_count in hits)
-    # 511 degrees of freedom: mean 511, standard deviation sqrt(2 * 511); 4.9 of them and some for the skewness.
+    # 511 degrees of freedom: mean 511, standard deviation sqrt(2 * 511); 4.9 of them, and a margin for skewness.
     assert chi_square < 511 + 6 * math.sqrt(2 * 511)
 
 
-def changed(frame: bytes, positions: tuple[int, ...]) -> bytes:
+def with_flipped_bits(frame: bytes, positions: tuple[int, ...]) -> bytes:
     number = int.from_bytes(frame, "big")
     for position in positions:
         number ^= 1 << len(frame) * 8 - 1 - position
@@ -154,9 +154,9 @@ def test_corruption_happens_at_the_configured_rate_and_is_counted() -> None:
     check_share(corrupted, 14_000, 0.1, "frames corrupted")
 
 
-def test_a_copy_follows_its_original_over_the_wire_as_corrupt_as_it() -> None:
+def test_a_copy_follows_its_original_with_the_same_corruption() -> None:
     frame = numbered(7, 125)
-    delivered = carried(Impairment(duplicate=1.0, corrupt=1.0, rate=10**6, delay=5), [(0, frame)])
+    delivered = deliveries_of(Impairment(duplicate=1.0, corrupt=1.0, rate=10**6, delay=5), [(0, frame)])
     assert [due for due, _ in delivered] == [MILLISECOND + 5, 2 * MILLISECOND + 5]
     assert delivered[0][1] == delivered[1][1] != frame
 
@@ -171,7 +171,7 @@ def test_copies_match_the_configured_rate_and_exclude_lost_frames() -> None:
     check_share(len(numbers) - distinct, distinct, 0.2, "frames duplicated")
 
 
-def test_a_copy_that_does_not_fit_is_a_drop_of_the_queue() -> None:
+def test_a_copy_that_does_not_fit_is_dropped_by_the_queue() -> None:
     wire = direction(Impairment(duplicate=1.0, rate=10**6, queue_frames=1))
     assert [wire.offer(0, numbered(n)) for n in range(2)] == [Outcome.ACCEPTED, Outcome.QUEUE]
     assert (wire.counters.duplicated, wire.counters.queue) == (1, 1)
@@ -180,19 +180,19 @@ def test_a_copy_that_does_not_fit_is_a_drop_of_the_queue() -> None:
     assert (wire.counters.duplicated, wire.counters.queue, wire.in_flight) == (2, 1, 3)
 
 
-def test_reordered_frames_skip_the_delay_and_no_other_does() -> None:
+def test_only_reordered_frames_skip_the_delay() -> None:
     schedule = [(index * 10 * MICROSECOND, numbered(index)) for index in range(6_000)]
     wire = direction(Impairment(delay=MILLISECOND, reorder=0.2))
-    log_of: list[int] = []
+    reordered: list[int] = []
     delivered = run_schedule(wire, schedule)
     for due, frame in delivered:
         sent_at = number_of(frame) * 10 * MICROSECOND
         assert due - sent_at in (0, MILLISECOND)
         if due == sent_at:
-            log_of.append(number_of(frame))
-    assert wire.counters.reordered == len(log_of)
-    check_share(len(log_of), 6_000, 0.2, "frames reordered")
-    skipped = set(log_of)
+            reordered.append(number_of(frame))
+    assert wire.counters.reordered == len(reordered)
+    check_share(len(reordered), 6_000, 0.2, "frames reordered")
+    skipped = set(reordered)
     in_order = [number_of(frame) for _, frame in delivered if number_of(frame) not in skipped]
     assert in_order == sorted(in_order)
 
@@ -201,7 +201,7 @@ def test_ordered_and_unordered_events_are_merged_by_time() -> None:
     wire = direction(Impairment(delay=10, rules=("delay 5ns nth(1)", "delay 4ns nth(1)")))
     for now in range(8):
         wire.offer(now, numbered(now))
-    # Frame 0 is due at 15 like frame 5, frame 1 at 15 too: what is in order first, then in the order of offering.
+    # Frames 0, 1 and 5 are due at 15: ordered frames come first, then the others in the order of offering.
     delivered = [(due, number_of(frame)) for due, frame in wire.poll(100)]
     assert delivered == [(12, 2), (13, 3), (14, 4), (15, 5), (15, 0), (15, 1), (16, 6), (17, 7)]
 
@@ -210,4 +210,4 @@ def test_order_is_kept_under_any_jitter() -> None:
     schedule = [(index * MICROSECOND, numbered(index)) for index in range(2_000)]
     for distribution in ("uniform", "normal", "pareto"):
         impairment = Impairment(delay=MILLISECOND, jitter=5 * MILLISECOND, distribution=distribution)
-        assert [number_of(frame) for _, frame in carried(impairment, schedule)] == list(range(2_000))
+        assert [number_of(frame) for _, frame in deliveries_of(impairment, schedule)] == list(range(2_000))

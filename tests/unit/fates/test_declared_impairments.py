@@ -1,4 +1,4 @@
-"""A direction's declared keys reach the model; contradictory keys are refused."""
+"""Declared keys of a direction reach the model; invalid and contradictory ones are rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.spec.problems import MismatchError
 from testbed.spec.resolver import resolve
 from tests.unit.fates.wire_frames import LINK, direction
 
-EVERYTHING = """
+EVERY_KEY = """
 name = "c"
 node = [{name = "n1"}, {name = "n2"}]
 [[link]]
@@ -45,8 +45,8 @@ jitter_file = "delays.txt"
 """
 
 
-def test_every_expressible_value_reaches_the_model() -> None:
-    layout = resolve(parse(EVERYTHING, "c.toml"))
+def test_every_key_reaches_the_model() -> None:
+    layout = resolve(parse(EVERY_KEY, "c.toml"))
     assert layout.links[0].forward == Impairment(
         delay=2_000_000,
         jitter=1_000_000,
@@ -76,7 +76,7 @@ def test_every_expressible_value_reaches_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "key", "expected"),
+    ("keys", "key", "expected"),
     [
         ('gemodel = "1% 2% 3% 4% 5%"', "gemodel", "'p r 1-h 1-k'"),
         ('gemodel = "1% x"', "gemodel", "'p r 1-h 1-k'"),
@@ -100,8 +100,8 @@ def test_every_expressible_value_reaches_the_model() -> None:
         ('rules = ["drop\\nudp"]', "rules[1]", "on one line"),
     ],
 )
-def test_a_wrong_value_or_a_contradiction_is_named(said: str, key: str, expected: str) -> None:
-    text = f'name = "c"\nnode = [{{name = "n1"}}, {{name = "n2"}}]\n[[link]]\nends = ["n1", "n2"]\n{said}'
+def test_an_invalid_value_or_a_contradiction_is_reported_with_its_key(keys: str, key: str, expected: str) -> None:
+    text = f'name = "c"\nnode = [{{name = "n1"}}, {{name = "n2"}}]\n[[link]]\nends = ["n1", "n2"]\n{keys}'
     with pytest.raises(DescriptionError) as caught:
         parse(text, "c.toml")
     assert [problem.path for problem in caught.value.problems] == [f"link[1].{key}"]
@@ -115,12 +115,12 @@ def test_python_and_toml_give_equal_faults() -> None:
     assert direction(forward, link=LINK).impairment == forward
 
 
-def test_patterns_are_written_shortest() -> None:
+def test_patterns_are_normalized_to_the_shortest_form() -> None:
     assert check_pattern(" 9,1 , 3-4, 2 ") == "1-4, 9"
     assert parse_pattern("1-4, 9 every 12") == (frozenset({1, 2, 3, 4, 9}), 12)
 
 
-def test_gemodels_missing_parameters_are_tcs() -> None:
+def test_missing_parameters_of_gemodel_have_the_defaults_of_tc() -> None:
     assert parse_gemodel("25%") == (0.25, 0.75, 1.0, 0.0)
     assert parse_gemodel([0.25, "50%", 0.9]) == (0.25, 0.5, 0.9, 0.0)
     with pytest.raises(MismatchError):

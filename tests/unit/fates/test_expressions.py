@@ -1,4 +1,4 @@
-"""The text form of rules: the frames that each matches, and errors that point at the column."""
+"""Rules as text: the frames that a condition matches, and errors with their column."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ IPV4 = {*TCP, *UDP, "later fragment", "ping"} - {"udp over ipv6"}
 ALL = set(FRAMES)
 
 
-def matched(condition: str, elapsed: int = 0) -> set[str]:
+def matching_frames(condition: str, elapsed: int = 0) -> set[str]:
     fields = standard_fields()
     test = Rule.parse(f"drop {condition}", fields).when.compile(fields, LINK, "forward")
     return {name for name, frame in FRAMES.items() if test(elapsed, frame, locate(frame))}
@@ -108,8 +108,8 @@ def matched(condition: str, elapsed: int = 0) -> set[str]:
         ("not link == n2:eth0--s1:2", ALL),
     ],
 )
-def test_a_condition_holds_for_these_frames(condition: str, expected: set[str]) -> None:
-    assert matched(condition) == expected
+def test_a_condition_matches_the_expected_frames(condition: str, expected: set[str]) -> None:
+    assert matching_frames(condition) == expected
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,11 @@ def test_a_condition_holds_for_these_frames(condition: str, expected: set[str]) 
         ("arp and after(1ms) and before(2ms)", MILLISECOND, 2 * MILLISECOND),
     ],
 )
-def test_a_window_counts_from_when_the_rule_was_set(condition: str, begin: int, end: int) -> None:
+def test_a_time_window_counts_from_the_time_of_the_rule(condition: str, begin: int, end: int) -> None:
     for elapsed in (0, begin - 1, begin, end - 1, end, begin + 5 * SECOND):
         if elapsed >= 0:
             is_inside = elapsed >= begin and (end < 0 or elapsed < end)
-            assert ("arp request" in matched(condition, elapsed)) is is_inside
+            assert ("arp request" in matching_frames(condition, elapsed)) is is_inside
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_window_counts_from_when_the_rule_was_set(condition: str, begin: int, 
         ("corrupt 3 keep-check udp.sport", corrupt(3)),
     ],
 )
-def test_an_action_is_a_fate(text: str, fate: Fate) -> None:
+def test_an_action_is_parsed_as_a_fate(text: str, fate: Fate) -> None:
     assert Rule.parse(f"  {text} ", standard_fields()).fate == fate
 
 
@@ -198,7 +198,7 @@ def test_an_action_is_a_fate(text: str, fate: Fate) -> None:
         ("drop " + "(" * 60 + "udp", "(", "more than 50 levels", ""),
     ],
 )
-def test_an_error_points_at_the_wrong_character(text: str, marked: str, what: str, suggestion: str) -> None:
+def test_an_error_points_at_the_invalid_token(text: str, marked: str, what: str, suggestion: str) -> None:
     with pytest.raises(RuleError) as caught:
         Rule.parse(text, standard_fields())
     error = caught.value
@@ -206,14 +206,14 @@ def test_an_error_points_at_the_wrong_character(text: str, marked: str, what: st
     assert error.suggestion == suggestion
     assert text[error.column - 1 :].startswith(marked)
     assert error.column > len(text.rstrip()) or marked
-    first, shown_line, carets = str(error).split("\n")
+    first, source_line, carets = str(error).split("\n")
     assert first.startswith(f"rule, column {error.column}: ")
-    assert shown_line == f"  {text}"
+    assert source_line == f"  {text}"
     assert carets == " " * (error.column + 1) + "^" * max(len(marked), 1)
     assert not suggestion or first.endswith(f"did you mean {suggestion!r}?")
 
 
-def test_an_unknown_link_is_an_error_where_the_links_are_known() -> None:
+def test_an_unknown_link_is_an_error_if_the_links_are_known() -> None:
     with pytest.raises(RuleError, match="no link is called 'n1:eth0--s1:2' — did you mean 'n1:eth0--s1:1'"):
         Rule.parse("drop link == n1:eth0--s1:2", standard_fields(), [LINK, "n2:eth0--s2:4"])
 
@@ -234,13 +234,13 @@ def test_arbitrary_text_is_a_rule_or_an_error_with_a_column(text: str) -> None:
             assert isinstance(result, TestbedError)
 
 
-WORDS = [
+TOKENS = [
     *("drop", "delay", "corrupt", "udp", "tcp.dport", "ip.src", "link", "direction", "and", "or", "not", "(", ")"),
     *("==", "!=", "in", "&", ",", "3", "1ms", "nth", "every", "between", "after", "10.0.0.0/8", "forward"),
 ]
 
 
-@given(st.lists(st.sampled_from(WORDS), max_size=14))
+@given(st.lists(st.sampled_from(TOKENS), max_size=14))
 def test_arbitrary_tokens_are_a_rule_or_an_error_with_a_column(words: list[str]) -> None:
     text = " ".join(["drop", *words])
     result = parsed(text)

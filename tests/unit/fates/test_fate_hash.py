@@ -1,4 +1,4 @@
-"""The hash that other implementations reproduce: its test vectors, SplitMix64's published outputs, its quality."""
+"""Hash of fates, which other implementations reproduce: test vectors, published outputs of SplitMix64, and quality."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_one_input_bit_changes_half_of_the_output_bits() -> None:
         for number in range(1, 101)
         for bit in range(64)
     )
-    check_share(flipped, 100 * 64 * 64, 0.5, "bits that follow from one bit")
+    check_share(flipped, 100 * 64 * 64, 0.5, "output bits changed by one input bit")
 
 
 def test_streams_and_neighbouring_flows_are_independent() -> None:
@@ -104,7 +104,7 @@ def test_streams_and_neighbouring_flows_are_independent() -> None:
     pairs = [(hit, second) for index, hit in enumerate(hits) for second in hits[:index]]
     for first, second in pairs:
         coincidences += sum(a and b for a, b in zip(first, second, strict=True))
-    check_share(coincidences, samples * len(pairs), 0.01, "two draws of 10 % at once")
+    check_share(coincidences, samples * len(pairs), 0.01, "two draws of 10 % together")
     successive = sum(a and b for hit in hits for a, b in itertools.pairwise(hit))
     check_share(successive, (samples - 1) * len(hits), 0.01, "a draw of 10 % twice in a row")
 
@@ -120,6 +120,6 @@ def test_flipped_bits_match_the_configured_number_and_stay_within_the_frame(
 
 
 @given(st.lists(WORDS, min_size=1, max_size=12), st.lists(WORDS, max_size=6).map(tuple))
-def test_batched_chains_equal_single_ones(states: list[int], words: tuple[int, ...]) -> None:
+def test_batched_chains_equal_single_chains(states: list[int], words: tuple[int, ...]) -> None:
     joined_states = b"".join([state.to_bytes(fate_hash.LANE, "little") for state in states])
     assert fate_hash.chains(joined_states, words) == tuple([fate_hash.chain(state, words) for state in states])

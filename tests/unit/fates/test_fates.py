@@ -77,7 +77,7 @@ def by_flow(log: list[Record]) -> dict[Flow, set[tuple[int, str, Fate]]]:
     st.lists(st.integers(0, 3 * MILLISECOND), min_size=80, max_size=80),
     st.integers(0, 2**63 - 1),
 )
-def test_a_flow_has_the_same_fates_whatever_the_timing_and_the_other_flows(
+def test_the_fates_of_a_flow_do_not_depend_on_timing_or_other_flows(
     frames: list[bytes], shuffle: object, gaps: list[int], seed: int
 ) -> None:
     regular = [(index * MILLISECOND, frame) for index, frame in enumerate(frames)]
@@ -96,7 +96,7 @@ def test_a_flow_has_the_same_fates_whatever_the_timing_and_the_other_flows(
     assert by_flow(one_flow_log)[flow] == by_flow(expected)[flow]
 
 
-def test_other_nodes_links_and_directions_change_nothing() -> None:
+def test_the_fates_of_a_direction_do_not_depend_on_other_directions() -> None:
     schedule = [(index, frame) for index, frame in enumerate(KINDS * 40)]
     rules = RuleSet(standard_fields())
     log: list[Record] = []
@@ -117,7 +117,7 @@ def test_other_nodes_links_and_directions_change_nothing() -> None:
     assert len({frozenset(fates) for fates in fates_by_direction.values()}) == 6
 
 
-def test_fates_ignore_a_frames_content_so_that_a_retransmission_has_another_chance() -> None:
+def test_fates_do_not_depend_on_content_so_that_a_retransmission_has_another_fate() -> None:
     equal_frames = [(index, numbered(1)) for index in range(200)]
     different = [(index, numbered(index, 60 + index)) for index in range(200)]
     losses = Impairment(loss=0.3)
@@ -127,14 +127,14 @@ def test_fates_ignore_a_frames_content_so_that_a_retransmission_has_another_chan
     assert 20 < len(equal_log) < 100
 
 
-def test_another_seed_gives_other_fates() -> None:
+def test_fates_depend_on_the_seed() -> None:
     schedule = [(index, numbered(1)) for index in range(200)]
     assert fates_of(CHANCES, schedule, seed=1)[1] != fates_of(CHANCES, schedule, seed=2)[1]
 
 
 ROOT = Path(__file__).parents[3]
 
-_PROGRAM = """
+SCRIPT = """
 from tests.unit.fates.test_fates import CHANCES, KINDS
 from tests.unit.fates.wire_frames import fates_of
 delivered, log = fates_of(CHANCES, [(1000 * place, frame) for place, frame in enumerate(KINDS * 20)], seed=9)
@@ -145,17 +145,17 @@ for due, frame in delivered:
 """
 
 
-def test_another_process_and_another_hash_seed_give_the_same_bytes() -> None:
+def test_fates_do_not_depend_on_the_process_or_pythons_hash_seed() -> None:
     outputs = set()
     for hash_seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", _PROGRAM]
+        command = [sys.executable, "-c", SCRIPT]
         outputs.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert len(outputs) == 1
     assert len(outputs.pop().splitlines()) > 100
 
 
-def test_losses_are_those_of_the_published_hash() -> None:
+def test_losses_are_computed_by_the_documented_hash() -> None:
     schedule = [(index, tcp(destination=5001)) for index in range(500)]
     _, log = fates_of(Impairment(loss=0.05), schedule, seed=1)
     key = fate_hash.flow_key(fate_hash.direction_key(1, LINK, "forward"), 0x0800, B, A, (6, 5001))
@@ -188,7 +188,7 @@ def test_losses_are_those_of_the_published_hash() -> None:
 )
 def test_a_flow_is_the_ethertype_the_macs_and_the_protocols_key(frame: bytes, expected: Flow) -> None:
     assert flow_of(frame, {}) == expected
-    # The shortcut from bytes to a flow gives the same result: the second frame is found by it.
+    # The second frame is found by the cached lookup.
     _, log = fates_of(Impairment(loss=1.0), [(0, frame), (1, frame)])
     assert [(record.flow, record.n) for record in log] == [(expected, 1), (expected, 2)]
 
@@ -236,15 +236,15 @@ def test_a_record_survives_writing_and_reading() -> None:
 
 
 def test_cached_and_uncached_reads_of_a_flow_key_agree() -> None:
-    """Bytes of the flow key tell flows apart; others, and bits outside a mask, do not; a truncated field counts as 0."""
+    """Only bytes of the flow key within its masks distinguish flows; a truncated field counts as 0."""
     fields = standard_fields()
     fields.register("tiny", 0x88B5, {"kind": (1, 1), "way": (2, 2, 0x0FF0)}, ("kind", "way"))
     readers = fields.flow_readers()
     flows = Flows(1, Classifier(fields))
-    chance = random.Random("short and long ways")
+    rng = random.Random("cached and uncached")
     for _ in range(2000):
-        ethertype = bytes.fromhex(chance.choice(("88b5", "8100000788b5", "88b6")))
-        rest = bytes(chance.choice((0, 1, 0x10, 0xFF)) for _ in range(chance.randrange(8)))
+        ethertype = bytes.fromhex(rng.choice(("88b5", "8100000788b5", "88b6")))
+        rest = bytes(rng.choice((0, 1, 0x10, 0xFF)) for _ in range(rng.randrange(8)))
         frame = bytes.fromhex("020000000002020000000001") + ethertype + rest
         number, located = flows.count(frame)
         assert (number.flow, located) == (flow_of(frame, readers), locate(frame))
@@ -253,11 +253,11 @@ def test_cached_and_uncached_reads_of_a_flow_key_agree() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(KINDS), max_size=120), st.integers(0, 2**63 - 1))
-def test_the_short_form_for_losses_equals_the_long_one(frames: list[bytes], seed: int) -> None:
+def test_the_fast_path_of_losses_equals_the_general_path(frames: list[bytes], seed: int) -> None:
     schedule = list(enumerate(frames))
     _, fast_log = fates_of(Impairment(loss=0.3), schedule, seed=seed)
     assert fates_of(Impairment(loss=0.3, duplicate=1e-18), schedule, seed=seed)[1] == fast_log
-    # The first frame of a flow is drawn without a start that is kept, the later ones with one.
+    # The first frame of a flow is drawn without a cached start of its stream, later ones with it.
     expected = []
     counts: dict[Flow, int] = defaultdict(int)
     for frame in frames:
@@ -270,7 +270,7 @@ def test_the_short_form_for_losses_equals_the_long_one(frames: list[bytes], seed
 
 
 def test_a_flow_does_not_depend_on_preceding_headers() -> None:
-    """VLAN tags and IP options shift the headers, so each frame's offsets are found anew."""
+    """VLAN tags and IP options shift the headers, so that offsets are located in each frame."""
     fields = standard_fields()
     fields.register("far", 0x88B5, {"kind": (30, 1)}, ("kind",))
     readers = fields.flow_readers()
@@ -299,7 +299,7 @@ def test_a_flow_does_not_depend_on_preceding_headers() -> None:
 
 
 def test_a_flow_does_not_depend_on_its_first_frame() -> None:
-    """Frames with a tag, without, and with other bits outside the key give one flow, in any order."""
+    """Frames with and without a tag, and with different bits outside the key, are one flow in any order."""
     fields = standard_fields()
     fields.register("near", 0x88B5, {"kind": (1, 1, 0x0F)}, ("kind",))
     readers = fields.flow_readers()

@@ -1,6 +1,6 @@
-"""Rules that change a frame: the field gets its value, every checksum is recomputed or unchanged, and the log replays it.
+"""Rules that change fields: values are set, checksums are corrected or kept, and the log replays the change.
 
-Scapy says which checksums are right from IPv4 to TCP, each protocol's own codec whether its frames are.
+Scapy is the reference for checksums from IPv4 to TCP, and each protocol's codec for its own frames.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VIA_SEND = via.pack_frame(N2, N1, via.TYPE_SEND, 3, 1, 1, 4, 5, 6, 7, 8, 9, 4, 0
 ROUTE = b"\x81\xbf"
 
 
-def offered(
+def deliver(
     rule: object, frames: list[bytes], impairment: Impairment | None = None
 ) -> tuple[list[bytes], list[Record]]:
     """Return the frames that arrive under a rule, and the log."""
@@ -49,8 +49,8 @@ def offered(
     return [frame for _, frame in run_schedule(wire, list(enumerate(frames)))], log
 
 
-def arrives(rule: object, frame: bytes) -> bytes:
-    (changed,), _ = offered(rule, [frame])
+def delivered_frame(rule: object, frame: bytes) -> bytes:
+    (changed,), _ = deliver(rule, [frame])
     return changed
 
 
@@ -58,63 +58,65 @@ def arrives(rule: object, frame: bytes) -> bytes:
 
 
 def test_a_field_that_is_set_makes_a_valid_frame_with_another_content() -> None:
-    before, after = (emp.unpack_message(frame) for frame in (EMP_MESSAGE, arrives("set emp.tag = 7", EMP_MESSAGE)))
+    before, after = (
+        emp.unpack_message(frame) for frame in (EMP_MESSAGE, delivered_frame("set emp.tag = 7", EMP_MESSAGE))
+    )
     assert after == (*before[:11], 7, *before[12:])
     assert before[11] == 0x99
 
 
 def test_a_field_set_without_correcting_the_check_makes_a_frame_that_a_receiver_discards() -> None:
-    changed = arrives("set emp.tag = 7 keep-check", EMP_MESSAGE)
+    changed = delivered_frame("set emp.tag = 7 keep-check", EMP_MESSAGE)
     with pytest.raises(MalformedError, match="check"):
         emp.unpack_message(changed)
     assert [offset for offset, (old, new) in enumerate(zip(EMP_MESSAGE, changed, strict=True)) if old != new] == [49]
 
 
 def test_the_check_of_the_frame_that_a_type_announces_is_corrected() -> None:
-    """An ACK has no message header: its check ends where its own header does."""
-    assert emp.unpack_frame(arrives("set emp.frame = 3", EMP_ACK))[8] == 3
-    ack = arrives("set emp.type = ACK, emp.tag = 3 emp.type == MESSAGE", EMP_MESSAGE)
+    """An ACK has no message header, so that its check covers the common header only."""
+    assert emp.unpack_frame(delivered_frame("set emp.frame = 3", EMP_ACK))[8] == 3
+    ack = delivered_frame("set emp.type = ACK, emp.tag = 3 emp.type == MESSAGE", EMP_MESSAGE)
     assert emp.unpack_frame(ack)[2] == emp.TYPE_ACK
-    assert ack[46:50] == bytes((0, 0, 0, 3)), "the tag is set where it stood before the type changed"
+    assert ack[46:50] == bytes((0, 0, 0, 3)), "the tag is set at its offset before the type changed"
 
 
 def test_flags_and_enumerated_values_are_set_by_name_and_alone() -> None:
     ack = emp.pack_frame(N2, N1, emp.TYPE_ACK, 0xF0, 3, 5, 6, 17, 0, 0)
-    changed = emp.unpack_frame(arrives("set emp.flags.last = 1, emp.status = RESTARTED", ack))
+    changed = emp.unpack_frame(delivered_frame("set emp.flags.last = 1, emp.status = RESTARTED", ack))
     assert (changed[3], changed[9]) == (0xF1, emp.STATUS_RESTARTED)
 
 
 def test_a_check_behind_the_payload_is_corrected_where_the_length_says() -> None:
     filled = VIA_SEND + bytes(6)
-    changed = arrives("set via.immediate = 7", filled)
+    changed = delivered_frame("set via.immediate = 7", filled)
     assert changed == via.pack_frame(N2, N1, via.TYPE_SEND, 3, 1, 1, 4, 5, 6, 7, 8, 9, 4, 0, 7, b"data") + bytes(6)
-    unmended = arrives("set via.immediate = 7 keep-check", filled)
+    uncorrected = delivered_frame("set via.immediate = 7 keep-check", filled)
     with pytest.raises(MalformedError, match="check"):
-        via.unpack_frame(unmended)
-    assert unmended[-10:] == filled[-10:]
+        via.unpack_frame(uncorrected)
+    assert uncorrected[-10:] == filled[-10:]
 
 
 @pytest.mark.parametrize("route", [b"", ROUTE])
 def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_corrected_too(route: bytes) -> None:
-    changed = arrives("set am2.tag = 0x1234", add_envelope(AM2_PACKET, route))
+    changed = delivered_frame("set am2.tag = 0x1234", add_envelope(AM2_PACKET, route))
     packet = remove_envelope(add_envelope(changed[:14] + changed[14 + len(route) : -1], b""))
-    assert changed == add_envelope(packet, route), "the CRC-8 at its end is right"
+    assert changed == add_envelope(packet, route), "the CRC-8 at the end is correct"
     assert am2.unpack_message(packet)
     assert packet[52:60] == (0x1234).to_bytes(8, "big")
-    unmended = arrives("set am2.tag = 0x1234 keep-check", add_envelope(AM2_PACKET, route))
-    assert unmended[-5:] == add_envelope(AM2_PACKET, route)[-5:]
+    uncorrected = delivered_frame("set am2.tag = 0x1234 keep-check", add_envelope(AM2_PACKET, route))
+    assert uncorrected[-5:] == add_envelope(AM2_PACKET, route)[-5:]
 
 
 def test_the_checks_of_a_tagged_frame_are_corrected_as_without_a_tag() -> None:
-    changed = arrives("set emp.tag = 7", tagged(EMP_MESSAGE, 5))
-    assert changed == tagged(arrives("set emp.tag = 7", EMP_MESSAGE), 5)
+    changed = delivered_frame("set emp.tag = 7", tagged(EMP_MESSAGE, 5))
+    assert changed == tagged(delivered_frame("set emp.tag = 7", EMP_MESSAGE), 5)
 
 
 def test_a_malformed_frame_keeps_its_length() -> None:
     for size in range(14, len(EMP_MESSAGE)):
         cut = EMP_MESSAGE[:size]
-        assert [len(frame) for frame in offered("set eth.dst = 02:00:00:00:00:09", [cut])[0]] == [size]
-    lengthened = arrives("set emp.length = 65535", EMP_MESSAGE)
+        assert [len(frame) for frame in deliver("set eth.dst = 02:00:00:00:00:09", [cut])[0]] == [size]
+    lengthened = delivered_frame("set emp.length = 65535", EMP_MESSAGE)
     with pytest.raises(MalformedError, match="length"):
         emp.unpack_message(lengthened)
 
@@ -134,8 +136,8 @@ PACKETS: dict[str, Callable[[bytes], Packet]] = {
 }
 
 
-def as_scapy_builds_it(frame: bytes) -> bytes:
-    """The frame with every checksum as Scapy computes it."""
+def with_scapy_checksums(frame: bytes) -> bytes:
+    """Return the frame with all checksums computed by Scapy."""
     packet = Ether(frame)
     layer: Packet = packet
     while layer:
@@ -161,29 +163,29 @@ def test_checksums_from_ip_to_tcp_are_those_that_scapy_computes(
         "tcp": f"set tcp.window = {value}, ip.src = 10.9.{value >> 8}.{value & 255}",
     }
     rule = rules.get(kind, f"set udp.dport = {value}, ip.dst = 10.9.{value >> 8}.{value & 255}")
-    changed = arrives(rule, frame + bytes(padding))
-    assert changed[: len(frame)] == as_scapy_builds_it(changed[: len(frame)])
+    changed = delivered_frame(rule, frame + bytes(padding))
+    assert changed[: len(frame)] == with_scapy_checksums(changed[: len(frame)])
     assert changed[len(frame) :] == bytes(padding)
 
 
 def test_an_all_ones_sum_and_a_missing_sum_are_distinguished() -> None:
-    """RFC 1071: of zeros the checksum is all ones; of what sums up to all ones it is zero."""
+    """RFC 1071: the checksum of zeros is all ones, and that of a sum of all ones is zero."""
     assert internet_checksum(bytes(6)) == 0xFFFF
     assert internet_checksum(b"\xff\xff\0\0") == internet_checksum(b"\xff\xfe\0\x01") == 0
     assert internet_checksum(b"\x12") == 0xFFFF - 0x1200
 
 
-def test_an_absent_checksum_of_udp_stays_absent_and_a_fragments_stays_as_it_is() -> None:
-    none = udp(40_000, 53, b"data")
-    assert none[40:42] == b"\0\0"
-    assert arrives("set udp.dport = 99", none)[40:42] == b"\0\0"
+def test_an_absent_udp_checksum_stays_absent_and_that_of_a_fragment_is_unchanged() -> None:
+    without_checksum = udp(40_000, 53, b"data")
+    assert without_checksum[40:42] == b"\0\0"
+    assert delivered_frame("set udp.dport = 99", without_checksum)[40:42] == b"\0\0"
     first = bytes(Ether() / IP(flags="MF") / UDP(chksum=0x1234) / Raw(b"data"))
-    assert arrives("set udp.dport = 99", first)[40:42] == b"\x12\x34"
+    assert delivered_frame("set udp.dport = 99", first)[40:42] == b"\x12\x34"
 
 
 def test_fields_without_a_check_are_set_too() -> None:
     frame = bytes(Ether() / ARP(op=1))
-    changed = Ether(arrives("set arp.op = 2, arp.psrc = 10.0.0.9", frame))
+    changed = Ether(delivered_frame("set arp.op = 2, arp.psrc = 10.0.0.9", frame))
     assert (changed[ARP].op, changed[ARP].psrc) == (2, "10.0.0.9")
 
 
@@ -191,10 +193,10 @@ def test_fields_without_a_check_are_set_too() -> None:
 
 
 def test_corruption_within_a_field_stays_within_it_and_corrects_the_check_on_request() -> None:
-    delivered, log = offered("corrupt 2 in emp.message mend-check", [EMP_MESSAGE] * 50)
+    delivered, log = deliver("corrupt 2 in emp.message mend-check", [EMP_MESSAGE] * 50)
     messages = {emp.unpack_message(frame)[6] for frame in delivered}
     assert all((message ^ 17).bit_count() == 2 for message in messages)
-    assert len(messages) > 20, "the hash chooses other bits for each frame"
+    assert len(messages) > 20, "the hash draws different bits for each frame"
     assert all(emp.unpack_message(frame)[8:] == emp.unpack_message(EMP_MESSAGE)[8:] for frame in delivered)
     assert all(26 * 8 <= position < 30 * 8 for record in log for position in record.fate.positions)
 
@@ -202,32 +204,32 @@ def test_corruption_within_a_field_stays_within_it_and_corrects_the_check_on_req
 def test_corruption_keeps_the_check_by_default() -> None:
     for rule in ("corrupt in emp.message", "corrupt in emp.message keep-check", "corrupt 3"):
         with pytest.raises(MalformedError):
-            emp.unpack_message(arrives(rule, EMP_MESSAGE))
-    changed = arrives("corrupt 8 in emp.flags mend-check", EMP_MESSAGE)
+            emp.unpack_message(delivered_frame(rule, EMP_MESSAGE))
+    changed = delivered_frame("corrupt 8 in emp.flags mend-check", EMP_MESSAGE)
     assert emp.unpack_message(changed)[2] == 1 ^ 0xFF
 
 
 def test_corruption_by_chance_skips_frames_changed_by_a_rule() -> None:
-    delivered, log = offered("set emp.tag = 7", [EMP_MESSAGE] * 20, Impairment(corrupt=1.0))
+    delivered, log = deliver("set emp.tag = 7", [EMP_MESSAGE] * 20, Impairment(corrupt=1.0))
     assert {emp.unpack_message(frame)[11] for frame in delivered} == {7}
     assert {record.cause for record in log} == {"rule"}
 
 
-# Which frames, and what is refused
+# Matching, and rejected changes
 
 
 def test_a_rule_that_sets_a_field_matches_and_counts_the_frames_that_have_it() -> None:
     frames = [EMP_ACK, EMP_MESSAGE, EMP_ACK, EMP_MESSAGE, udp()]
-    delivered, log = offered("set emp.tag = 7 nth(2)", frames)
+    delivered, log = deliver("set emp.tag = 7 nth(2)", frames)
     assert [old == new for old, new in zip(frames, delivered, strict=True)] == [True, True, True, False, True]
     assert len(log) == 1
 
 
-def test_a_rule_in_python_sets_fields_and_leaves_out_those_that_a_frame_lacks() -> None:
+def test_a_rule_in_python_sets_the_fields_that_a_frame_has() -> None:
     def fault(view: FrameView) -> Fate:
         return set_fields({"emp.frame": 9, "emp.tag": 7}) if view.n == 1 else DROP
 
-    delivered, log = offered(fault, [EMP_MESSAGE, EMP_ACK, udp()])
+    delivered, log = deliver(fault, [EMP_MESSAGE, EMP_ACK, udp()])
     assert emp.unpack_message(delivered[0])[7:12:4] == (9, 7)
     assert emp.unpack_frame(delivered[1])[8] == 9
     assert delivered[2] == udp()
@@ -257,20 +259,20 @@ def test_a_rule_in_python_sets_fields_and_leaves_out_those_that_a_frame_lacks() 
 )
 def test_an_impossible_change_is_rejected_with_its_column(rule: str, marked: str, words: str) -> None:
     with pytest.raises(RuleError) as caught:
-        offered(rule, [])
+        deliver(rule, [])
     assert words in str(caught.value)
     assert rule[caught.value.column - 1 :].startswith(marked)
 
 
-def test_rules_of_parts_and_logs_are_checked_before_any_frame_is_offered() -> None:
-    _, log = offered("set emp.tag = 7", [EMP_MESSAGE])
+def test_changes_in_logs_and_fates_are_validated() -> None:
+    _, log = deliver("set emp.tag = 7", [EMP_MESSAGE])
     wrong_records = [Record.from_line(log[0].to_line().replace("emp.tag", name)) for name in ("emp.tga", "emp.check")]
     for record, message in zip(wrong_records, ("did you mean 'emp.tag'", "keep-check only"), strict=True):
         with pytest.raises(ChangeError, match=message):
-            offered(Replay([record]), [])
+            deliver(Replay([record]), [])
     for fate in (set_fields({"emp.flags": 256}), set_fields({"emp.flags": -1}), corrupt(9, "emp.flags")):
         with pytest.raises(ChangeError, match=r"emp\.flags"):
-            offered(lambda _, fate=fate: fate, [EMP_MESSAGE])
+            deliver(lambda _, fate=fate: fate, [EMP_MESSAGE])
     with pytest.raises(ValueError, match="no field to set"):
         set_fields({})
 
@@ -287,17 +289,17 @@ def test_rules_of_parts_and_logs_are_checked_before_any_frame_is_offered() -> No
         "corrupt 2 mend-check",
     ],
 )
-def test_the_log_gives_the_same_bytes_again_without_the_rule(rule: str) -> None:
+def test_the_log_replays_the_changed_bytes_without_the_rule(rule: str) -> None:
     frames = [EMP_MESSAGE, EMP_ACK] * 30
-    delivered, log = offered(rule, frames, Impairment(corrupt=0.3, duplicate=0.2))
+    delivered, log = deliver(rule, frames, Impairment(corrupt=0.3, duplicate=0.2))
     assert delivered != frames
-    replayed, replay_log = offered(Replay(Record.from_line(record.to_line()) for record in log), frames)
+    replayed, replay_log = deliver(Replay(Record.from_line(record.to_line()) for record in log), frames)
     assert replayed == delivered
     assert sum(bool(record.fate.sets) for record in replay_log) == sum(bool(record.fate.sets) for record in log)
 
 
 def test_the_log_describes_the_changes_in_words() -> None:
-    _, (record,) = offered("set emp.tag = 0x1234", [EMP_MESSAGE])
+    _, (record,) = deliver("set emp.tag = 0x1234", [EMP_MESSAGE])
     assert record.describe().startswith("emp.tag set to 0x1234 and its checks mended by rule 'set emp.tag = 0x1234'")
     assert '"fate": {"sets": [["emp.tag", 4660]], "mend": true}' in record.to_line()
 

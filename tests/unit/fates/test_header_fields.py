@@ -1,4 +1,4 @@
-"""Header fields are found at their offsets, and a protocol registers its own as plain data."""
+"""Header fields: read at their offsets, and registered by protocols as plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jitter is tested on the scheduled delays, of frames so far apart that none waits for another."""
+"""Jitter, tested on the delays of frames far enough apart that none waits for another."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ def deviations(distribution: str, count: int = 6_000, text: str = "") -> list[in
     impairment = Impairment(delay=DELAY, jitter=SPREAD, distribution=distribution, jitter_file=file)
     schedule = [(index * SECOND, numbered(index)) for index in range(count)]
     delivered, log = fates_of(impairment, schedule, files={file: text})
-    assert log == []  # every frame has jitter: it is no fate worth a line
+    assert log == []  # jitter is not logged
     return [due - index * SECOND - DELAY for index, (due, _) in enumerate(delivered)]
 
 
 def test_uniform_jitter_is_uniformly_distributed() -> None:
-    deviations_found = deviations("uniform")
-    assert -SPREAD <= min(deviations_found) < -SPREAD * 0.99
-    assert SPREAD >= max(deviations_found) > SPREAD * 0.99
-    check_distribution(deviations_found, lambda value: (value + SPREAD) / (2 * SPREAD), "uniform jitter")
+    sample = deviations("uniform")
+    assert -SPREAD <= min(sample) < -SPREAD * 0.99
+    assert SPREAD >= max(sample) > SPREAD * 0.99
+    check_distribution(sample, lambda value: (value + SPREAD) / (2 * SPREAD), "uniform jitter")
 
 
-def test_normal_has_the_jitter_as_standard_deviation() -> None:
-    deviations_found = deviations("normal")
-    check_distribution(deviations_found, lambda value: statistics.NormalDist(0, SPREAD).cdf(value), "normal jitter")
+def test_normal_jitter_has_the_configured_standard_deviation() -> None:
+    sample = deviations("normal")
+    check_distribution(sample, lambda value: statistics.NormalDist(0, SPREAD).cdf(value), "normal jitter")
     # The standard error of a standard deviation of n normal values is sigma / sqrt(2n).
-    check_mean(statistics.stdev(deviations_found), SPREAD, SPREAD / math.sqrt(2 * len(deviations_found)), "its spread")
+    check_mean(statistics.stdev(sample), SPREAD, SPREAD / math.sqrt(2 * len(sample)), "its spread")
 
 
-def test_pareto_is_netems_table() -> None:
-    deviations_found = deviations("pareto")
+def test_pareto_jitter_is_drawn_from_netems_table() -> None:
+    sample = deviations("pareto")
     table = sorted(pareto_table())
-    assert set(deviations_found) <= {(SPREAD * value + SCALE // 2) // SCALE for value in table}
+    assert set(sample) <= {(SPREAD * value + SCALE // 2) // SCALE for value in table}
     check_distribution(
-        deviations_found,
+        sample,
         lambda value: bisect_right(table, math.ceil((value + 0.5) * SCALE / SPREAD)) / len(table),
         "pareto jitter",
     )
-    # Shape 3, moved and stretched: the mean of (u^(-1/3) - 1.5) * 4/3 is 0; the cut at +4 takes a little off.
+    # Pareto of shape 3, shifted and scaled: the mean of (u^(-1/3) - 1.5) * 4/3 is 0, and truncation at +4 lowers it.
     assert statistics.fmean(table) / SCALE == pytest.approx(-0.0335, abs=0.001)
 
 
 def test_a_tables_entries_are_equally_likely() -> None:
-    deviations_found = deviations("table", text="# two values\n -8192 4096\n 4096\n4096\n")
-    assert set(deviations_found) == {-SPREAD, SPREAD // 2}
+    sample = deviations("table", text="# two values\n -8192 4096\n 4096\n4096\n")
+    assert set(sample) == {-SPREAD, SPREAD // 2}
     check_mean(
-        deviations_found.count(-SPREAD) / len(deviations_found),
+        sample.count(-SPREAD) / len(sample),
         0.25,
-        math.sqrt(0.25 * 0.75 / len(deviations_found)),
+        math.sqrt(0.25 * 0.75 / len(sample)),
         "share of the first entry",
     )
 
@@ -92,7 +92,7 @@ def test_a_delay_never_becomes_negative() -> None:
     assert min(due - index * SECOND for index, (due, _) in enumerate(delivered)) == 0
 
 
-def test_jitter_is_a_function_of_flow_and_number_as_any_fate() -> None:
+def test_jitter_depends_on_flow_and_number_only() -> None:
     one_flow = deviations("normal", 50)
     impairment = Impairment(delay=DELAY, jitter=SPREAD, distribution="normal")
     schedule = [(index * SECOND, numbered(index, source=2 + index % 2 * 2)) for index in range(100)]
@@ -104,7 +104,7 @@ def test_jitter_is_a_function_of_flow_and_number_as_any_fate() -> None:
     assert [due - index * SECOND - DELAY for index, (due, _) in enumerate(delivered)] == mixed[::2] != one_flow
 
 
-def test_uniform_reaches_every_nanosecond() -> None:
+def test_uniform_jitter_takes_every_nanosecond() -> None:
     impairment = Impairment(delay=100, jitter=2, distribution="uniform")
     delivered, _ = fates_of(impairment, [(index * 1000, numbered(index)) for index in range(500)])
     offsets = [due - index * 1000 - 100 for index, (due, _) in enumerate(delivered)]

@@ -45,7 +45,7 @@ CHANCES = Impairment(
 FRAMES = [udp(destination=53, data=b"a" * 40), udp(destination=99), tcp(), numbered(3)]
 
 
-def together(log: list[Record]) -> dict[tuple[int, Flow, int], Fate]:
+def merged_fates(log: list[Record]) -> dict[tuple[int, Flow, int], Fate]:
     """Return each frame's complete fate, merged from all records about it."""
     fates: dict[tuple[int, Flow, int], Fate] = defaultdict(lambda: PASS)
     for record in log:
@@ -70,11 +70,11 @@ def test_a_replay_delivers_the_same_frames_at_the_same_times(frames: list[tuple[
     rules.add(0, replay)
     delivered_again, replayed = fates_of(without_chance(CHANCES), schedule, seed=seed, rules=rules)
     assert delivered_again == delivered
-    assert together(replayed) == together(log)
-    assert replay.applied == len(replay) == len(together(log))
+    assert merged_fates(replayed) == merged_fates(log)
+    assert replay.applied == len(replay) == len(merged_fates(log))
 
 
-def test_a_replay_may_have_another_seed_and_other_times() -> None:
+def test_a_replay_does_not_depend_on_seed_and_times() -> None:
     impairment = Impairment(delay=MILLISECOND, loss=0.2, duplicate=0.2, corrupt=0.2)
     schedule = [(index * 1000, frame) for index, frame in enumerate(FRAMES * 30)]
     delivered, log = fates_of(impairment, schedule, seed=1)
@@ -85,7 +85,7 @@ def test_a_replay_may_have_another_seed_and_other_times() -> None:
     assert [frame for _, frame in delivered_again] == [frame for _, frame in delivered]
 
 
-def test_a_thinned_log_returns_the_remaining_records() -> None:
+def test_a_thinned_log_replays_the_remaining_records() -> None:
     schedule = [(index, numbered(index)) for index in range(100)]
     _, log = fates_of(Impairment(loss=0.2), schedule)
     thinned = log[::2]
@@ -95,7 +95,7 @@ def test_a_thinned_log_returns_the_remaining_records() -> None:
     assert set(range(100)) - {number_of(frame) for _, frame in delivered_again} == {record.n - 1 for record in thinned}
 
 
-def test_a_replay_touches_no_other_link_or_direction() -> None:
+def test_a_replay_affects_no_other_link_or_direction() -> None:
     _, log = fates_of(Impairment(loss=1.0), [(0, numbered(0))])
     rules = RuleSet(standard_fields())
     rules.add(0, Replay(log))

@@ -33,7 +33,7 @@ def rules() -> RuleSet:
 
 
 def dropped_numbers(rules: RuleSet, frames: list[bytes], impairment: Impairment | None = None) -> list[int]:
-    """The numbers, from 1, of the frames that a rule drops."""
+    """Return the numbers, from 1, of the frames that a rule drops."""
     wire = direction(impairment or Impairment(), rules=rules)
     return [number for number, frame in enumerate(frames, 1) if wire.offer(number, frame) is Outcome.RULE]
 
@@ -51,7 +51,9 @@ def dropped_numbers(rules: RuleSet, frames: list[bytes], impairment: Impairment 
         ("drop udp", [2, 4, 6, 8, 10]),
     ],
 )
-def test_counting_counts_matches_of_the_rest_of_the_rule(rules: RuleSet, text: str, expected: list[int]) -> None:
+def test_a_count_counts_the_frames_that_the_rest_of_the_rule_matches(
+    rules: RuleSet, text: str, expected: list[int]
+) -> None:
     rules.add(0, text)
     assert dropped_numbers(rules, [tcp(), udp()] * 5) == expected
 
@@ -64,7 +66,7 @@ def test_separate_counts_for_each_value_of_a_field_or_each_flow(rules: RuleSet) 
         assert dropped_numbers(rules, [*frames, tcp(destination=53)]) == [1, 2, 6, 7]
 
 
-def test_the_second_acknowledgement_of_every_message_is_one_line() -> None:
+def test_one_rule_drops_the_second_acknowledgement_of_every_message() -> None:
     fields = standard_fields()
     fields.register("emp", 0x88B5, {"type": (0, 1), "message": (1, 2)}, flow=["type"])
     rules = RuleSet(fields)
@@ -73,7 +75,7 @@ def test_the_second_acknowledgement_of_every_message_is_one_line() -> None:
     assert dropped_numbers(rules, frames) == [4, 6]
 
 
-def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:
+def test_each_direction_of_each_link_counts_separately(rules: RuleSet) -> None:
     rules.add(0, "drop nth(2)")
     wires = [
         LinkDirection(link, way_name, NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
@@ -150,7 +152,7 @@ def test_a_delayed_frame_is_overtaken_and_delays_no_other(rules: RuleSet) -> Non
     assert wire.counters.delayed == 1
 
 
-def test_a_rule_that_corrupts_flips_exactly_its_bits_even_where_chance_would(rules: RuleSet) -> None:
+def test_a_rule_that_corrupts_flips_exactly_its_bits_beside_random_corruption(rules: RuleSet) -> None:
     rules.add(0, "corrupt 5")
     log: list[Record] = []
     wire = direction(Impairment(corrupt=1.0), rules=rules, log=log.append)
@@ -168,10 +170,10 @@ def test_frames_that_a_rule_passes_or_delays_can_still_be_lost(rules: RuleSet) -
 
 
 def test_a_rule_in_python_sees_fields_flow_and_number(rules: RuleSet) -> None:
-    seen_of: list[tuple[object, ...]] = []
+    views: list[tuple[object, ...]] = []
 
     def fault(view: FrameView) -> Fate:
-        seen_of.append((view["udp.dport"], view["tcp.dport"], view.n, view.flow.key, view.link, view.elapsed))
+        views.append((view["udp.dport"], view["tcp.dport"], view.n, view.flow.key, view.link, view.elapsed))
         return DROP if view["udp.dport"] == 53 and view.n == 2 else PASS
 
     handle = rules.add(10, fault)
@@ -179,7 +181,7 @@ def test_a_rule_in_python_sees_fields_flow_and_number(rules: RuleSet) -> None:
     frames = [udp(destination=53), tcp(), udp(destination=53)]
     outcomes = [wire.offer(10 + index, frame) for index, frame in enumerate(frames)]
     assert outcomes == [Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.RULE]
-    assert seen_of == [
+    assert views == [
         (53, None, 1, (17, 53), LINK, 0),
         (None, 5001, 1, (6, 5001), LINK, 1),
         (53, None, 2, (17, 53), LINK, 2),
@@ -190,7 +192,7 @@ def test_a_rule_in_python_sees_fields_flow_and_number(rules: RuleSet) -> None:
         wire.offer(20, udp())
 
 
-def test_a_rule_can_be_made_of_parts(rules: RuleSet) -> None:
+def test_a_rule_can_be_constructed_from_a_fate_and_a_condition(rules: RuleSet) -> None:
     parsed = Rule.parse("drop udp", rules.fields)
     rules.add(0, Rule(DUPLICATE, parsed.when, text="twice"))
     assert len(run_schedule(direction(Impairment(), rules=rules), [(0, udp()), (0, tcp())])) == 3
@@ -220,17 +222,17 @@ def test_an_invalid_rule_adds_nothing(rules: RuleSet) -> None:
     assert (len(rules), rules.idle_rules()) == (0, [])
 
 
-def test_a_set_lists_its_links() -> None:
+def test_an_unknown_link_is_rejected_with_the_nearest_link() -> None:
     with pytest.raises(RuleError, match="did you mean 'n1:eth0--s1:1'"):
         RuleSet(standard_fields(), [LINK]).add(0, "drop link == n1:eth0--s1:2")
 
 
 @pytest.mark.parametrize(
-    "broken", [lambda: delay(0), lambda: corrupt(0), lambda: Fate(delay=-1), lambda: Fate(flips=-1)]
+    "make_fate", [lambda: delay(0), lambda: corrupt(0), lambda: Fate(delay=-1), lambda: Fate(flips=-1)]
 )
-def test_an_impossible_fate_is_rejected(broken: object) -> None:
+def test_an_impossible_fate_is_rejected(make_fate: object) -> None:
     with pytest.raises(ValueError, match=r"(delay|bits|flips) must be"):
-        broken()  # type: ignore[operator]
+        make_fate()  # type: ignore[operator]
 
 
 def test_a_rules_fate_is_logged_with_its_text(rules: RuleSet) -> None:

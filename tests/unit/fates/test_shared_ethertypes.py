@@ -21,8 +21,8 @@ HEAD = bytes.fromhex("020000000002020000000001") + ETHERTYPE.to_bytes(2, "big")
 KINDS = {"kind": {1: "DATA", 2: "ACK"}}
 
 
-def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
-    """Return the fields of two protocols, each with packets of its own and one common packet."""
+def shared_fields(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
+    """Return the fields of two protocols with packet types of their own, and of one for all packet types."""
     fields = standard_fields()
     offsets = {"kind": (2, 1), "channel": (3, 1)}
     flow = ["kind", "channel"]
@@ -34,28 +34,28 @@ def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
 
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\xbf\x80\x81"])
 def test_a_header_is_found_only_at_the_offset_that_its_protocol_defines(route: bytes) -> None:
-    fields = shared()
-    fields_found = {}
+    fields = shared_fields()
+    headers_found = {}
     for begins in (b"\0\4", b"\0\5", b"\0\6", b"\0"):
         frame = HEAD + route + begins + b"\2\7"
         located = locate(frame)
         names = ("mine", "other", "all")
-        fields_found[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
+        headers_found[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
         values = [fields.reader(f"{name}.kind")(frame, located) for name in ("mine", "other")]
-        assert values == [2 if name in fields_found[begins] else -1 for name in ("mine", "other")]
+        assert values == [2 if name in headers_found[begins] else -1 for name in ("mine", "other")]
         if begins != b"\0":
             assert fields.reader("all.type")(frame, located) == begins[1]
-    assert fields_found == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
+    assert headers_found == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
 
 
 @pytest.mark.parametrize(("common", "unclaimed"), [((), ()), (("type",), (6,))])
 def test_flows_are_distinguished_by_the_headers_begin_and_then_by_their_protocols_key(
     common: tuple[str, ...], unclaimed: tuple[int, ...]
 ) -> None:
-    readers = shared(common=common).flow_readers()
+    readers = shared_fields(common=common).flow_readers()
     keys = [flow_of(HEAD + b"\x81" + begins + b"\2\7", readers).key for begins in (b"\0\4", b"\0\5", b"\0\6")]
     assert keys == [(4, 2, 7), (5, 2), unclaimed]
-    assert flow_of(HEAD + b"\x81\0\4", readers).key == (4, 0, 0)  # the frame ends there
+    assert flow_of(HEAD + b"\x81\0\4", readers).key == (4, 0, 0)  # the frame is truncated
 
 
 @given(
@@ -69,20 +69,20 @@ def test_flows_are_distinguished_by_the_headers_begin_and_then_by_their_protocol
         )
     ),
 )
-def test_the_shortcuts_find_the_flow_of_the_fields(
+def test_cached_and_uncached_flow_lookups_agree(
     routed: bool, common: tuple[str, ...], frames: list[tuple[bytes, bytes, bytes]]
 ) -> None:
-    fields = shared(routed, common)
+    fields = shared_fields(routed, common)
     flows, readers = Flows(1, Classifier(fields)), fields.flow_readers()
     for route, begins, rest in frames:
         frame = HEAD + route + begins + rest
-        for _ in range(2):  # the second finds the shortcut
+        for _ in range(2):  # the second lookup is cached
             number, located = flows.count(frame)
             assert (number.flow, located) == (flow_of(frame, readers), locate(frame))
 
 
 def test_a_rule_may_use_names_of_values_and_matches_only_that_protocol() -> None:
-    rules = RuleSet(shared())
+    rules = RuleSet(shared_fields())
     wire = LinkDirection("l", "forward", NO_IMPAIRMENT, FateOptions(seed=1, rules=rules))
     rules.add(0, "drop mine.kind == ACK and nth(2)")
     frames = [b"\0\4\2", b"\0\5\2", b"\0\4\1", b"\0\4\2"]
@@ -91,7 +91,7 @@ def test_a_rule_may_use_names_of_values_and_matches_only_that_protocol() -> None
 
 
 def test_an_unknown_name_of_a_value_is_an_error_with_the_known_names() -> None:
-    fields = shared()
+    fields = shared_fields()
     assert Rule.parse("drop mine.kind in (ACK, 1)", fields) is not None
     with pytest.raises(RuleError, match=re.escape("a number (mine.kind), or one of DATA, ACK — did you mean 'ACK'?")):
         Rule.parse("drop mine.kind == akc", fields)
@@ -109,7 +109,7 @@ def test_an_unknown_name_of_a_value_is_an_error_with_the_known_names() -> None:
     ],
 )
 def test_indistinguishable_protocols_are_rejected(options: dict[str, object], reason: str) -> None:
-    fields = shared()
+    fields = shared_fields()
     with pytest.raises(ValueError, match=re.escape(reason)):
         fields.register("it", ETHERTYPE, {"a": (2, 1)}, **{"routed": True, **options})
     assert "it" not in fields.headers()

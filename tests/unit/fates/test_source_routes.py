@@ -1,4 +1,4 @@
-"""Fields and flows of frames with a source route, which loses a byte at every switch."""
+"""Fields and flows of frames with a source route, of which each switch removes a byte."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_frame_that_ends_within_its_header_or_its_route_has_no_field(route: by
 
 
 @given(st.lists(st.tuples(routes, st.binary(max_size=6).map(lambda rest: bytes(byte & 0x7F for byte in rest)))))
-def test_a_flow_is_the_same_on_every_link_whatever_is_left_of_the_route(frames: list[tuple[bytes, bytes]]) -> None:
+def test_the_flow_of_a_frame_does_not_depend_on_its_remaining_route(frames: list[tuple[bytes, bytes]]) -> None:
     flows, readers = Flows(1, Classifier(FIELDS)), FIELDS.flow_readers()
     for route, rest in frames:
         unrouted = flow_of(HEAD + rest, readers)

@@ -1,4 +1,4 @@
-"""Frames for the tests of the wire model, made byte by byte, and a direction run over a schedule of them."""
+"""Frames built byte by byte, and their delivery over a modelled link direction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ethernet(payload: bytes = b"", *, ethertype: int = 0x88B5, source: int = A, 
 
 
 def tagged(frame: bytes, vlan: int, priority: int = 0, tag: int = 0x8100) -> bytes:
-    """The frame with one VLAN tag more."""
+    """Return the frame with another VLAN tag."""
     return frame[:12] + tag.to_bytes(2, "big") + (priority << 13 | vlan).to_bytes(2, "big") + frame[12:]
 
 
@@ -34,7 +34,7 @@ def ipv4(
     offset: int = 0,
     macs: tuple[int, int] = (A, B),
 ) -> bytes:
-    """offset: offset of a fragment, in units of eight bytes."""
+    """Return an IPv4 packet. offset: of a fragment, in units of eight bytes."""
     length = 20 + len(options)
     header = bytes([0x40 | length // 4, 0]) + (length + len(payload)).to_bytes(2, "big") + b"\x12\x34"
     header += offset.to_bytes(2, "big") + bytes([64, protocol, 0, 0])
@@ -84,13 +84,13 @@ def direction(
     rules: RuleSet | None = None,
     **changes: object,
 ) -> LinkDirection:
-    """changes: of `FateOptions`."""
+    """Return a link direction. changes: fields of `FateOptions`."""
     options = FateOptions(seed, rules=rules, **changes)  # type: ignore[arg-type]
     return LinkDirection(link, "forward", impairment, options)
 
 
 def run_schedule(wire: LinkDirection, schedule: Iterable[tuple[int, bytes]]) -> list[Delivery]:
-    """Offers every frame at its time, polls whenever the deadline is reached, and to the end."""
+    """Offer each frame at its time, poll at each deadline, and return all deliveries."""
     delivered: list[Delivery] = []
     for now, frame in schedule:
         while wire.deadline is not None and wire.deadline <= now:
@@ -101,7 +101,8 @@ def run_schedule(wire: LinkDirection, schedule: Iterable[tuple[int, bytes]]) -> 
     return delivered
 
 
-def carried(impairment: Impairment, schedule: Iterable[tuple[int, bytes]], **options: object) -> list[Delivery]:
+def deliveries_of(impairment: Impairment, schedule: Iterable[tuple[int, bytes]], **options: object) -> list[Delivery]:
+    """Return the deliveries of a schedule of frames over an impaired link direction."""
     return run_schedule(direction(impairment, **options), schedule)  # type: ignore[arg-type]
 
 
@@ -111,6 +112,7 @@ def fates_of(
     files: Mapping[str, str] | None = None,
     **options: object,
 ) -> tuple[list[Delivery], list[Record]]:
+    """Return the deliveries of a schedule of frames, and the log of their fates."""
     log: list[Record] = []
-    delivered = carried(impairment, schedule, log=log.append, files=files, **options)
+    delivered = deliveries_of(impairment, schedule, log=log.append, files=files, **options)
     return delivered, log

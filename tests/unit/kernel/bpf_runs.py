@@ -1,4 +1,4 @@
-"""Runs of a BPF classifier on single frames, without an interface."""
+"""BPF_PROG_TEST_RUN: run a BPF classifier on one frame, without an interface."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _RUN: Final = struct.Struct("=IIIIQQIIIIQQIII4x")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A test run of a program. result: its return value, signed. duration: ns for one frame, the mean of all repeats."""
+    """Result of a test run. result: the program's return value, signed. duration: mean time per frame, ns."""
 
     result: int
     duration: int
 
 
 def run_on(program: bpf.LoadedProgram, frame: bytes, repeat: int = 1) -> Run:
-    """Run a classifier on a frame (14 bytes at least); its changes to maps stay."""
+    """Run a classifier `repeat` times on a frame of at least 14 bytes; changes of maps persist."""
     data = ctypes.create_string_buffer(frame, len(frame))
     packed = _RUN.pack(program.descriptor, 0, len(frame), 0, ctypes.addressof(data), 0, repeat, *[0] * 8)
     attributes = ctypes.create_string_buffer(packed, _RUN.size)

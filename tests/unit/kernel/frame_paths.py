@@ -1,4 +1,4 @@
-"""The two frame paths, interpreted and native; the latter is built from its source here, so that any checkout tests it."""
+"""All implementations of the frame path; the native one is compiled here, so that tests need no compiled build."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _STRICT = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"]
 @cache
 def native_frames() -> ModuleType:
     with tempfile.TemporaryDirectory() as folder:
-        built = f"{folder}/native_frames.abi3.so"
+        library = f"{folder}/native_frames.abi3.so"
         headers = sysconfig.get_path("include")
         options = ["-O2", "-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{headers}", *_STRICT]
-        subprocess.run(["cc", *options, str(_SOURCE), "-o", built], check=True)
-        spec = importlib.util.spec_from_file_location("testbed.kernel.native_frames", built)
+        subprocess.run(["cc", *options, str(_SOURCE), "-o", library], check=True)
+        spec = importlib.util.spec_from_file_location("testbed.kernel.native_frames", library)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -36,7 +36,7 @@ def frame_paths() -> list[ModuleType]:
 
 
 def _looking_frames() -> ModuleType:
-    """Return the interpreted calls of a process that looks often."""
+    """Return the interpreted frame path of a process that polls often."""
     looking = ModuleType("looking_frames")
     looking.FrameCalls = interpreted_frames.LookingFrameCalls  # type: ignore[attr-defined]
     looking.Arena = interpreted_frames.Arena  # type: ignore[attr-defined]

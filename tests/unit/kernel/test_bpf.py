@@ -1,4 +1,4 @@
-"""BPF maps keep their values and are found by id; a program that the verifier refuses gives its reason."""
+"""BPF maps and programs: entries, lookup by id, and the verifier's message on a rejected program."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def table() -> Iterator[bpf.Map]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _nothing_of_others_is_collected() -> None:
-    """Close what tests before these have left open, so that no collection does so while descriptors are compared."""
+def _collect_garbage_of_earlier_tests() -> None:
+    """Close descriptors that earlier tests leaked now, not while this module compares descriptors."""
     gc.collect()
 
 
@@ -47,7 +47,7 @@ def program_returning(result: int) -> bytes:
     return program.assemble({})
 
 
-def test_an_entry_is_added_and_changed(table: bpf.Map) -> None:
+def test_an_entry_is_added_once_and_can_be_changed(table: bpf.Map) -> None:
     assert table.lookup(number(1)) is None
     table.update(number(1), number(10, 16), bpf.BPF_NOEXIST)
     with pytest.raises(FileExistsError, match="the map table"):
@@ -75,14 +75,14 @@ def test_a_full_table_is_an_error() -> None:
         assert caught.value.errno == errno.E2BIG
 
 
-def test_sizes_that_differ_from_the_maps_never_reach_the_kernel(table: bpf.Map) -> None:
+def test_keys_and_values_of_a_wrong_size_are_rejected_before_the_system_call(table: bpf.Map) -> None:
     with pytest.raises(ValueError, match="key"):
         table.lookup(b"1")
     with pytest.raises(ValueError, match="value"):
         table.update(number(1), b"1")
 
 
-def test_a_program_and_its_maps_are_found_by_number() -> None:
+def test_a_program_and_its_maps_are_found_by_id() -> None:
     program = Program()
     program.map_value(R1, "words", 8)
     program.load(R0, R1, 0, 4)
@@ -100,7 +100,7 @@ def test_a_program_and_its_maps_are_found_by_number() -> None:
         assert list(words_map.items()) == [(number(0, 4), number(5) + number(77))]
 
 
-def test_an_unknown_number_is_not_found() -> None:
+def test_an_unknown_id_is_not_found() -> None:
     with pytest.raises(FileNotFoundError, match="open the program"):
         bpf.program_by_id(2**31 - 1)
     with pytest.raises(FileNotFoundError, match="open the map"):
@@ -117,14 +117,14 @@ def test_a_run_returns_the_programs_result(result: int) -> None:
 
 def test_a_rejected_program_is_reported_with_the_verifiers_message() -> None:
     program = Program()
-    program.load(R0, R2, 0, 8)  # nothing was ever put there
+    program.load(R0, R2, 0, 8)  # R2 is uninitialized
     program.exit()
     with pytest.raises(bpf.VerifierError, match=r"'broken'.*R2 !read_ok") as caught:
         bpf.load_classifier(program.assemble({}), "broken")
     assert "R2 !read_ok" in caught.value.log
 
 
-def test_requests_that_change_the_kernel_are_announced_and_queries_are_not() -> None:
+def test_system_calls_that_change_the_kernel_are_observed_and_queries_are_not() -> None:
     changes: list[str] = []
     with (
         observed_by(changes.append),

@@ -1,4 +1,4 @@
-"""Assembled instructions are those of the specification, and the kernel executes them as specified."""
+"""The BPF assembler encodes instructions as specified, and the kernel executes them accordingly."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def encode(build: Callable[[Program], object]) -> str:
 )
 def test_an_instruction_is_encoded_as_specified(build: Callable[[Program], object], expected: str) -> None:
     if struct.pack("=H", 1) != b"\1\0":
-        pytest.skip("the bytes above are those of a little-endian machine")
+        pytest.skip("the expected bytes are little-endian")
     assert encode(build) == expected
 
 
@@ -90,7 +90,7 @@ def test_labels_are_resolved_in_both_directions_over_wide_constants() -> None:
     assert [struct.unpack_from("=h", code, index * 8 + 2)[0] for index in (2, 3)] == [1, -4]
 
 
-def test_an_oversized_program_is_an_error_and_not_a_different_program() -> None:
+def test_invalid_constants_labels_and_jumps_are_rejected() -> None:
     program = Program()
     with pytest.raises(ValueError, match="load it with `constant`"):
         program.mov(R1, 1 << 31)
@@ -112,7 +112,7 @@ def test_an_oversized_program_is_an_error_and_not_a_different_program() -> None:
 
 
 class Machine:
-    """Programs that compute one word, run by the kernel."""
+    """Kernel's BPF machine: runs programs that compute one word."""
 
     def __init__(self, result: bpf.Map) -> None:
         self._result = result
@@ -212,11 +212,11 @@ def test_atomic_operations_return_the_previous_value(machine: Machine) -> None:
         program.mov(R2, 2)
         program.atomic_add(R10, -8, R2)  # 42
         program.mov(R3, 100)
-        program.fetch_add(R10, -8, R3)  # R3 = 42, there 142
+        program.fetch_add(R10, -8, R3)  # R3 = 42, memory 142
         program.mov(R0, 7)
-        program.compare_exchange(R10, -8, R2)  # is not 7: R0 = 142
+        program.compare_exchange(R10, -8, R2)  # memory is not 7: R0 = 142
         program.mov(R6, R0)
-        program.compare_exchange(R10, -8, R2)  # is 142: becomes 2
+        program.compare_exchange(R10, -8, R2)  # memory is 142: becomes 2
         program.load(R2, R10, -8, 8)
         program.mul(R2, 1_000)
         program.add(R2, R6)

@@ -1,4 +1,4 @@
-"""The loss program gives every frame the fate that the wire model gives it, flow by flow and cause by cause."""
+"""The BPF loss program decides the same fate as the link model for every frame, flow and cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAIN, KEYED, TAG = 0x88B5, 0x88B6, 0x88A8
 
 
 def protocols() -> Fields:
-    """Flow keys of all shapes: none, masks and guards, up to eight bytes, and behind the EtherType of a tag."""
+    """Return flow keys of all shapes: none, masks, guards, fields of up to eight bytes, and a tag's EtherType."""
     fields = standard_fields()
     fields.register("plain", PLAIN, {"type": (0, 1)})
     fields.register(
@@ -56,48 +56,48 @@ FIELDS = protocols()
 READERS = FIELDS.flow_readers()
 
 
-def random_frame(chance: random.Random) -> bytes:
-    """Return a frame of any kind, often of the same few flows, at times truncated or with a byte changed."""
+def random_frame(rng: random.Random) -> bytes:
+    """Return a frame of any kind, of a few flows, sometimes truncated or with a changed byte."""
     values = [1, 2, 3, 5, 80, 256, 5001]
-    payload = bytes(chance.choice([0, 0, 1, 3, 255]) for _ in range(chance.randrange(40)))
-    pair = ports(chance.choice(values), chance.choice(values)) + payload
-    macs = chance.choice([(A, B), (B, A), (A, C), (A, (1 << 48) - 1)])
-    offset = chance.choice([0, 0, 0, 0x4000, 0x2000, 0x2001, 0x1F00, 1])
-    options = bytes(chance.choice([0, 0, 4, 40]))
-    protocol = chance.choice([6, 17, 1, 58, 0, 255])
+    payload = bytes(rng.choice([0, 0, 1, 3, 255]) for _ in range(rng.randrange(40)))
+    pair = ports(rng.choice(values), rng.choice(values)) + payload
+    macs = rng.choice([(A, B), (B, A), (A, C), (A, (1 << 48) - 1)])
+    offset = rng.choice([0, 0, 0, 0x4000, 0x2000, 0x2001, 0x1F00, 1])
+    options = bytes(rng.choice([0, 0, 4, 40]))
+    protocol = rng.choice([6, 17, 1, 58, 0, 255])
     makers: Sequence[Callable[[], bytes]] = [
-        lambda: udp(chance.choice(values), chance.choice(values), payload, offset=offset, macs=macs),
-        lambda: tcp(chance.choice(values), chance.choice(values), data=payload, options=options, macs=macs),
+        lambda: udp(rng.choice(values), rng.choice(values), payload, offset=offset, macs=macs),
+        lambda: tcp(rng.choice(values), rng.choice(values), data=payload, options=options, macs=macs),
         lambda: ipv4(pair, protocol, options=options, offset=offset, macs=macs),
         lambda: ipv6(pair, protocol),
-        lambda: ipv6(b"\x06\0\0\0\0\0\0\0" + pair, chance.choice([0, 43, 44])),  # extension headers
-        lambda: ethernet(bytes([0x40 | chance.randrange(8)]) + udp(data=payload)[15:], ethertype=0x0800),
+        lambda: ipv6(b"\x06\0\0\0\0\0\0\0" + pair, rng.choice([0, 43, 44])),  # extension headers
+        lambda: ethernet(bytes([0x40 | rng.randrange(8)]) + udp(data=payload)[15:], ethertype=0x0800),
         arp,
         lambda: ethernet(payload, ethertype=PLAIN, source=macs[0], destination=macs[1]),
-        lambda: ethernet(bytes([chance.choice([3, 4]), chance.choice([0x10, 0x20])]) + payload, ethertype=KEYED),
-        lambda: ethernet(b"\x03\x1f\xab\xcd\0\0\x05" + bytes(chance.choice([3, 4, 20])), ethertype=KEYED),
-        lambda: ethernet(payload, ethertype=chance.choice([0, 46, 0x05FF, 0x0600, 0x9000, 0x0800, 0x86DD])),
-        lambda: ethernet(chance.randbytes(chance.randrange(60)), ethertype=chance.choice([0x0800, 0x86DD, KEYED])),
+        lambda: ethernet(bytes([rng.choice([3, 4]), rng.choice([0x10, 0x20])]) + payload, ethertype=KEYED),
+        lambda: ethernet(b"\x03\x1f\xab\xcd\0\0\x05" + bytes(rng.choice([3, 4, 20])), ethertype=KEYED),
+        lambda: ethernet(payload, ethertype=rng.choice([0, 46, 0x05FF, 0x0600, 0x9000, 0x0800, 0x86DD])),
+        lambda: ethernet(rng.randbytes(rng.randrange(60)), ethertype=rng.choice([0x0800, 0x86DD, KEYED])),
     ]
-    frame = chance.choice(makers)()
-    for _ in range(chance.choice([0, 0, 0, 0, 1, 2, 3])):
-        frame = tagged(frame, chance.choice([0, 1, 4095]), chance.randrange(8), chance.choice([0x8100, 0x88A8]))
-    if chance.random() < 0.1:
-        frame = frame[: chance.randrange(ETHERNET_HEADER, len(frame) + 1)]
-    if chance.random() < 0.1 and len(frame) > ETHERNET_HEADER:
-        position = chance.randrange(12, len(frame))
-        frame = frame[:position] + chance.randbytes(1) + frame[position + 1 :]
+    frame = rng.choice(makers)()
+    for _ in range(rng.choice([0, 0, 0, 0, 1, 2, 3])):
+        frame = tagged(frame, rng.choice([0, 1, 4095]), rng.randrange(8), rng.choice([0x8100, 0x88A8]))
+    if rng.random() < 0.1:
+        frame = frame[: rng.randrange(ETHERNET_HEADER, len(frame) + 1)]
+    if rng.random() < 0.1 and len(frame) > ETHERNET_HEADER:
+        position = rng.randrange(12, len(frame))
+        frame = frame[:position] + rng.randbytes(1) + frame[position + 1 :]
     return frame
 
 
 def runnable(frame: bytes) -> bytes:
-    """BPF_PROG_TEST_RUN takes no IP frame that is cut short in its header, except behind a tag; an interface does."""
+    """Return a frame that BPF_PROG_TEST_RUN accepts: it rejects truncated IP headers, unless they follow a VLAN tag."""
     shortest = {b"\x08\x00": 34, b"\x86\xdd": 54}.get(frame[12:14], 0)
     return frame if len(frame) >= shortest else tagged(frame, 1)
 
 
 def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FIELDS) -> Classifier:
-    """Compare each frame's fate and then all counters with the model's. Returns the classifier, closed."""
+    """Compare the fate of each frame, and then all counters, with the model. Return the closed classifier."""
     model = LinkDirection(LINK, "backward", impairment, FateOptions(seed=SEED, fields=fields))
     readers = fields.flow_readers()
     flows: Counter[Flow] = Counter()
@@ -125,14 +125,14 @@ def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FI
 def test_frames_with_a_source_route_have_the_models_fates() -> None:
     fields = standard_fields()
     fields.register("wormhole", KEYED, {"type": (0, 2), "channel": (2, 1)}, flow=["type", "channel"], routed=True)
-    chance = random.Random("source routes")
+    rng = random.Random("source routes")
     lengths = [0, 0, 1, 2, 5, MAX_HOPS - 1, MAX_HOPS, MAX_HOPS + 1]
     frames = []
     for _ in range(2_000):
-        route = bytes(chance.randrange(0x80, 0x100) for _ in range(chance.choice(lengths)))
-        rest = bytes([0, chance.choice([4, 5]), chance.randrange(3)])[: chance.choice([1, 2, 3, 3, 3])]
+        route = bytes(rng.randrange(0x80, 0x100) for _ in range(rng.choice(lengths)))
+        rest = bytes([0, rng.choice([4, 5]), rng.randrange(3)])[: rng.choice([1, 2, 3, 3, 3])]
         frame = ethernet(route + rest, ethertype=KEYED)
-        frames.append(tagged(frame, 5) if chance.random() < 0.1 else frame)
+        frames.append(tagged(frame, 5) if rng.random() < 0.1 else frame)
     compare(Impairment(loss=0.3), frames, fields)
 
 
@@ -143,12 +143,12 @@ def test_frames_of_protocols_that_share_an_ethertype_have_the_models_fates(commo
     fields.register("data", KEYED, {"channel": (2, 1)}, flow=["channel"], routed=True, begins=b"\0\4")
     fields.register("map", KEYED, {"kind": (2, 1)}, flow=[], routed=True, begins=b"\0\5")
     fields.register("all", KEYED, {"credit": (3, 1)}, flow=common, routed=True)
-    chance = random.Random("shared")
+    rng = random.Random("shared")
     frames = []
     for _ in range(2_000):
-        route = bytes(chance.randrange(0x80, 0x100) for _ in range(chance.choice([0, 1, 3])))
-        rest = bytes([0, chance.choice([4, 5, 6]), chance.randrange(3), chance.randrange(2)])
-        frames.append(ethernet(route + rest[: chance.choice([1, 2, 3, 4, 4, 4])], ethertype=KEYED))
+        route = bytes(rng.randrange(0x80, 0x100) for _ in range(rng.choice([0, 1, 3])))
+        rest = bytes([0, rng.choice([4, 5, 6]), rng.randrange(3), rng.randrange(2)])
+        frames.append(ethernet(route + rest[: rng.choice([1, 2, 3, 4, 4, 4])], ethertype=KEYED))
     compare(Impairment(loss=0.3), frames, fields)
     keys = {flow_of(frame, fields.flow_readers()).key for frame in frames}
     assert {(4, 0), (4, 2), (5,), ((1,) if common else ())} <= keys
@@ -157,11 +157,11 @@ def test_frames_of_protocols_that_share_an_ethertype_have_the_models_fates(commo
 @pytest.mark.requires("bpf")
 @pytest.mark.parametrize("loss", [0.05, 0.5, 1.0])
 def test_thousands_of_frames_of_every_kind_have_the_models_fates(loss: float) -> None:
-    chance = random.Random(f"frames {loss}")
-    frames = [random_frame(chance) for _ in range(8_000)]
+    rng = random.Random(f"frames {loss}")
+    frames = [random_frame(rng) for _ in range(8_000)]
     compare(Impairment(loss=loss), frames)
     kinds = {(flow.ethertype, len(flow.key)) for flow in (flow_of(frame, READERS) for frame in frames)}
-    # Every way through the program was taken: lengths, IP, each protocol, a third tag.
+    # Every path of the program was taken: lengths, IP, each protocol, a third tag.
     assert {
         (0, 0),
         (0x0800, 2),
@@ -175,23 +175,23 @@ def test_thousands_of_frames_of_every_kind_have_the_models_fates(loss: float) ->
 
 
 @pytest.mark.requires("bpf")
-def test_any_bytes_behind_the_addresses_belong_to_the_models_flow() -> None:
+def test_arbitrary_bytes_after_the_addresses_have_the_models_fates() -> None:
     types = st.sampled_from([0x0800, 0x86DD, 0x8100, 0x88A8, KEYED, 0x05FF, 0x0600])
     bodies = st.builds(lambda kind, body: ethernet(body, ethertype=kind), types, st.binary(max_size=80))
     any_bytes = st.binary(min_size=ETHERNET_HEADER, max_size=80)
 
     @given(st.lists(st.one_of(bodies, any_bytes), min_size=1, max_size=40), st.floats(0.01, 1.0))
-    def alike(frames: list[bytes], loss: float) -> None:
+    def check_fates(frames: list[bytes], loss: float) -> None:
         compare(Impairment(loss=loss), frames)
 
-    alike()
+    check_fates()
 
 
 @pytest.mark.requires("bpf")
-@pytest.mark.parametrize("key", ["seed 0", "largest"])
+@pytest.mark.parametrize("key", ["zero", "largest"])
 def test_the_hash_has_no_weak_key(key: str) -> None:
-    """Words with the highest bit set go through immediates that are extended with their sign."""
-    number = {"seed 0": 0, "largest": fate_hash.MASK}[key]
+    """Words with the highest bit set must not be loaded as sign-extended immediates."""
+    number = {"zero": 0, "largest": fate_hash.MASK}[key]
     for loss in (2.0**-53, 0.3, 1 - 2.0**-53):
         losses = losses_of(number, Impairment(loss=loss))
         start = fate_hash.absorb(fate_hash.flow_key(number, PLAIN, B, A, ()), fate_hash.LOSS)
@@ -238,14 +238,14 @@ def test_the_longest_pattern_is_accepted() -> None:
 
 
 @pytest.mark.requires("bpf")
-def test_three_kinds_of_loss_together_have_the_models_cause() -> None:
-    chance = random.Random("together")
+def test_three_loss_models_together_have_the_models_causes() -> None:
+    rng = random.Random("together")
     impairment = Impairment(loss=0.2, gemodel=(0.1, 0.3, 0.9, 0.05), loss_pattern="2, 5-6 every 8")
-    compare(impairment, [random_frame(chance) for _ in range(4_000)])
+    compare(impairment, [random_frame(rng) for _ in range(4_000)])
 
 
 @pytest.mark.requires("bpf")
-def test_other_directions_and_seeds_lose_other_frames() -> None:
+def test_direction_and_seed_decide_which_frames_are_lost() -> None:
     results = set()
     for seed, direction in ((SEED, "forward"), (SEED, "backward"), (SEED + 1, "backward")):
         losses = losses_of(fate_hash.direction_key(seed, LINK, direction), Impairment(loss=0.5))
@@ -255,7 +255,7 @@ def test_other_directions_and_seeds_lose_other_frames() -> None:
 
 
 @pytest.mark.requires("bpf")
-def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_their_fates() -> None:
+def test_a_full_flow_table_is_counted_and_its_flows_keep_their_fates() -> None:
     impairment = Impairment(loss=0.5)
     model = LinkDirection(LINK, "backward", impairment, FateOptions(seed=SEED))
     flows = [ethernet(source=source) for source in (A, B, C)]
@@ -275,7 +275,7 @@ def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_t
 
 
 @pytest.mark.requires("bpf")
-def test_a_new_program_counts_from_one_or_continues_the_previous_counters() -> None:
+def test_a_new_program_starts_its_counters_or_continues_those_of_the_previous_one() -> None:
     losses = losses_of(KEY, Impairment(loss=0.5))
     with loss_classifier.load(losses) as first:
         fates = [run_on(first.program, ethernet()).result for _ in range(50)]
@@ -284,11 +284,11 @@ def test_a_new_program_counts_from_one_or_continues_the_previous_counters() -> N
             assert second.counters() == first.counters()
             assert second.counters().offered == 100
             assert set(second.flows().values()) == {50}
-        with loss_classifier.load(losses) as third_program:
-            assert third_program.counters().offered == 0
+        with loss_classifier.load(losses) as third:
+            assert third.counters().offered == 0
 
 
-def test_a_rules_name_contains_its_decision() -> None:
+def test_the_name_of_a_program_identifies_its_decisions() -> None:
     impairments = [
         Impairment(loss=0.1),
         Impairment(loss=0.2),
@@ -299,17 +299,17 @@ def test_a_rules_name_contains_its_decision() -> None:
     names = {name_of(losses_of(key, impairment, FIELDS)) for impairment in impairments for key in (KEY, KEY + 1)}
     names.add(name_of(losses_of(KEY, Impairment(loss=0.1))))  # other flow keys
     assert len(names) == 11
-    # What decides nothing does not enter.
-    alike = [
+    # Parameters that do not change decisions do not change the name.
+    equivalent = [
         (Impairment(loss=0.1, rate=10**6, queue=3000), Impairment(loss=0.1)),
         (Impairment(loss_pattern="1, 2, 3"), Impairment(loss_pattern="1-3")),
     ]
-    for first, second in alike:
+    for first, second in equivalent:
         assert name_of(losses_of(KEY, first)) == name_of(losses_of(KEY, second))
     assert all(len(name) < 64 for name in names)
 
 
-def test_undecidable_impairments_are_rejected_with_the_reason() -> None:
+def test_impairments_beyond_the_classifier_are_rejected_with_the_reason() -> None:
     loss = Impairment(loss=0.1)
     assert refusal(loss, FIELDS) == ""
     assert refusal(Impairment(loss_pattern=", ".join(str(3 * n) for n in range(1, 1_002)))) == (
@@ -318,7 +318,7 @@ def test_undecidable_impairments_are_rejected_with_the_reason() -> None:
     many_fields = standard_fields()
     many_fields.register("many", PLAIN, {f"f{n}": (n, 1) for n in range(17)}, flow=[f"f{n}" for n in range(17)])
     assert refusal(loss, many_fields) == "a flow key of 17 fields (EtherType 0x88b5); the classifier takes 16"
-    assert refusal(Impairment(loss_pattern="1"), many_fields) == ""  # no flow is looked for
+    assert refusal(Impairment(loss_pattern="1"), many_fields) == ""  # a pattern needs no flow
     for flow in ("wide", "id"):
         wide_fields = standard_fields()
         wide_fields.register("own", PLAIN, {"wide": (0, 9), "id": (9, 1, 0, [("wide", 1)])}, flow=[flow])
@@ -333,6 +333,6 @@ def test_undecidable_impairments_are_rejected_with_the_reason() -> None:
 def test_the_largest_flow_key_fits_the_programs_stack() -> None:
     fields = standard_fields()
     fields.register("many", PLAIN, {f"f{n}": (n, 8) for n in range(16)}, flow=[f"f{n}" for n in range(16)])
-    chance = random.Random("large")
-    frames = [ethernet(bytes(chance.choice([0, 1]) for _ in range(chance.randrange(30)))) for _ in range(500)]
+    rng = random.Random("large")
+    frames = [ethernet(bytes(rng.choice([0, 1]) for _ in range(rng.randrange(30)))) for _ in range(500)]
     compare(Impairment(loss=0.3), frames, fields)

@@ -1,4 +1,4 @@
-"""Datapath selection: the datapath of a link, the reasons against others, and refusals."""
+"""Datapath selection: the datapath of a link, the reasons against others, and what is rejected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATE = Impairment(rate=10**7)
 JITTER = Impairment(delay=MS, jitter=1000, distribution="normal")
 
 # For each feature, an impairment that requests it (and the features that it requires).
-ASKING: dict[str, Impairment] = {
+IMPAIRMENTS: dict[str, Impairment] = {
     "delay": DELAY,
     "jitter": JITTER,
     "uniform jitter": Impairment(delay=MS, jitter=1000),
@@ -75,53 +75,53 @@ def refusal(
 
 
 def test_the_table_has_an_entry_for_every_feature_and_datapath() -> None:
-    assert set(ASKING) | PROPERTIES == set(NAMES) == set(TABLE)
+    assert set(IMPAIRMENTS) | PROPERTIES == set(NAMES) == set(TABLE)
     assert all(tuple(row) == LADDER for row in TABLE.values())
     assert set(datapaths._NETEM) == set(datapaths._TC) == set(NAMES)
 
 
 @pytest.mark.parametrize("datapath", LADDER)
 @pytest.mark.parametrize("name", NAMES)
-def test_an_approximation_has_a_bound_and_everything_a_reason(name: str, datapath: Datapath) -> None:
+def test_each_entry_has_a_reason_and_an_approximation_a_bound(name: str, datapath: Datapath) -> None:
     entry = TABLE[name][datapath]
     assert entry.reason
     assert bool(entry.bound) is (entry.fit is Fit.APPROXIMATE)
     assert entry.format_bound is None or entry.bound
 
 
-@pytest.mark.parametrize("name", ASKING)
-def test_an_impairment_is_judged_by_its_keys(name: str) -> None:
-    impairment = ASKING[name]
+@pytest.mark.parametrize("name", IMPAIRMENTS)
+def test_each_feature_of_an_impairment_is_assessed(name: str) -> None:
+    impairment = IMPAIRMENTS[name]
     assert list(contradictions(impairment, is_resolved=True)) == []
     for datapath in LADDER:
-        judged = {assessment.feature: assessment for assessment in assess(datapath, impairment)}
-        assert name in judged
-        assert judged[name].fit is TABLE[name][datapath].fit
-        assert judged[name].bound.startswith(TABLE[name][datapath].bound)
+        by_feature = {assessment.feature: assessment for assessment in assess(datapath, impairment)}
+        assert name in by_feature
+        assert by_feature[name].fit is TABLE[name][datapath].fit
+        assert by_feature[name].bound.startswith(TABLE[name][datapath].bound)
 
 
-def test_only_requested_features_are_judged() -> None:
+def test_only_requested_features_are_assessed() -> None:
     for datapath in LADDER:
         assert assess(datapath, NOTHING) == []
     assert [assessment.feature for assessment in assess("netem", DELAY)] == ["delay"]
     without_rate = Impairment(queue=5000, minimum_frame=60, overhead=24, cell_size=48)
-    assert assess("netem", without_rate) == []  # nothing of it means anything without a rate
+    assert assess("netem", without_rate) == []  # these keys have no effect without a rate
 
 
 def test_every_key_of_an_impairment_is_assessed() -> None:
     """A key added to impairments must have a feature, else the datapath `direct` would accept it."""
-    harmless = {"distribution", "jitter_file", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "overhead"}
-    harmless |= {"cell_size", "cell_overhead"}
+    modifiers = {"distribution", "jitter_file", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "overhead"}
+    modifiers |= {"cell_size", "cell_overhead"}
     requested: dict[str, object] = {
         "delay": 1, "jitter": 1, "rate": 1, "loss": 0.1, "corrupt": 0.1, "duplicate": 0.1, "reorder": 0.1,
         "rate_trace": "t", "gemodel": (0.1, 1.0, 1.0, 0.0), "loss_pattern": "5", "rules": ("drop udp",),
     }  # fmt: skip
-    assert set(requested) | harmless == {field.name for field in fields(Impairment)}
+    assert set(requested) | modifiers == {field.name for field in fields(Impairment)}
     for key, value in requested.items():
         assert assess("relay", Impairment(**{key: value})), key  # type: ignore[arg-type]
 
 
-def test_figures_are_those_of_the_impairment() -> None:
+def test_the_bound_of_an_approximation_is_computed_from_the_impairment() -> None:
     def bound(datapath: Datapath, impairment: Impairment, feature: str) -> str:
         return next(assessment.bound for assessment in assess(datapath, impairment) if assessment.feature == feature)
 
@@ -133,9 +133,9 @@ def test_figures_are_those_of_the_impairment() -> None:
     assert bound("tc", RATE, "rate").endswith(": 1,250 bytes and one frame")
 
 
-@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.parametrize("name", IMPAIRMENTS)
 def test_features_of_netem_in_the_table_are_accepted_by_netem(name: str) -> None:
-    impairment = ASKING[name]
+    impairment = IMPAIRMENTS[name]
     absent = any(assessment.fit is Fit.ABSENT for assessment in assess("netem", impairment))
     assert bool(netem.unsupported(impairment)) is absent
 
@@ -148,35 +148,35 @@ def test_a_link_without_impairment_is_direct() -> None:
 
 
 @pytest.mark.parametrize(
-    ("impairment", "with_netem", "without", "rootless"),
+    ("impairment", "with_netem", "without_netem", "rootless"),
     [
         (DELAY, "netem", "relay", "relay"),
         (LOSS, "netem", "tc", "relay"),
-        (ASKING["gemodel"], "netem", "tc", "relay"),
-        (ASKING["loss pattern"], "tc", "tc", "relay"),
-        (ASKING["losses together"], "tc", "tc", "relay"),
-        (ASKING["corrupt"], "relay", "relay", "relay"),
-        (ASKING["duplicate"], "netem", "relay", "relay"),
-        (ASKING["duplicate with loss"], "relay", "relay", "relay"),
-        (ASKING["reorder"], "netem", "relay", "relay"),
+        (IMPAIRMENTS["gemodel"], "netem", "tc", "relay"),
+        (IMPAIRMENTS["loss pattern"], "tc", "tc", "relay"),
+        (IMPAIRMENTS["losses together"], "tc", "tc", "relay"),
+        (IMPAIRMENTS["corrupt"], "relay", "relay", "relay"),
+        (IMPAIRMENTS["duplicate"], "netem", "relay", "relay"),
+        (IMPAIRMENTS["duplicate with loss"], "relay", "relay", "relay"),
+        (IMPAIRMENTS["reorder"], "netem", "relay", "relay"),
         (JITTER, "relay", "relay", "relay"),
         (RATE, "relay", "relay", "relay"),
-        (ASKING["queue in frames"], "netem", "relay", "relay"),
-        (ASKING["queue in frames before a delay"], "relay", "relay", "relay"),
-        (ASKING["rules"], "relay", "relay", "relay"),
+        (IMPAIRMENTS["queue in frames"], "netem", "relay", "relay"),
+        (IMPAIRMENTS["queue in frames before a delay"], "relay", "relay", "relay"),
+        (IMPAIRMENTS["rules"], "relay", "relay", "relay"),
     ],
 )
 def test_the_first_exact_datapath_is_chosen(
-    impairment: Impairment, with_netem: Datapath, without: Datapath, rootless: Datapath
+    impairment: Impairment, with_netem: Datapath, without_netem: Datapath, rootless: Datapath
 ) -> None:
     assert chosen(impairment) == with_netem
-    assert chosen(impairment, WITHOUT_NETEM) == without
+    assert chosen(impairment, WITHOUT_NETEM) == without_netem
     assert chosen(impairment, ROOTLESS) == rootless
 
 
-def test_both_directions_count() -> None:
+def test_the_datapath_suits_both_directions() -> None:
     assert choose(NOTHING, LOSS, ALL).datapath == "netem"
-    assert choose(DELAY, ASKING["loss pattern"], ALL).datapath == "relay"
+    assert choose(DELAY, IMPAIRMENTS["loss pattern"], ALL).datapath == "relay"
 
 
 def test_the_reasons_against_earlier_datapaths_are_reported() -> None:
@@ -195,7 +195,7 @@ def test_a_long_list_of_reasons_is_truncated() -> None:
     assert choose(impairment, NOTHING, ALL).notes[0].endswith("; and 1 more")
 
 
-# Asked for by name
+# Requested by name
 
 
 def test_an_approximation_is_used_on_request_and_reported() -> None:
@@ -223,7 +223,7 @@ def test_a_feature_that_a_datapath_lacks_is_rejected_with_the_reason() -> None:
     assert refusal("tc", DELAY) == (
         "the datapath 'tc' cannot carry this: delay: nothing in it can hold a frame for a time"
     )
-    assert refusal("netem", NOTHING, backward=ASKING["rules"]).endswith("rules: it has none")
+    assert refusal("netem", NOTHING, backward=IMPAIRMENTS["rules"]).endswith("rules: it has none")
 
 
 def test_features_that_the_machine_lacks_are_rejected_with_the_reason() -> None:
@@ -235,17 +235,17 @@ def test_features_that_the_machine_lacks_are_rejected_with_the_reason() -> None:
 def test_tc_needs_only_the_requested_capabilities() -> None:
     assert chosen(LOSS, replace(ALL, tbf=False, size_table=False), "tc") == "tc"
     assert chosen(RATE, replace(ALL, bpf=False, size_table=False), "tc") == "tc"
-    assert refusal("tc", ASKING["overhead"], replace(ALL, size_table=False))
+    assert refusal("tc", IMPAIRMENTS["overhead"], replace(ALL, size_table=False))
 
 
 def test_the_classifier_can_reject_values_of_supported_impairments() -> None:
-    def frame_too_long(impairment: Impairment) -> str:
+    def pattern_too_long(impairment: Impairment) -> str:
         return "the pattern is too long" if impairment.loss_pattern else ""
 
-    choice = choose(ASKING["loss pattern"], NOTHING, ALL, classifier_refusal=frame_too_long)
+    choice = choose(IMPAIRMENTS["loss pattern"], NOTHING, ALL, classifier_refusal=pattern_too_long)
     assert choice.datapath == "relay"
     assert "tc not taken: the pattern is too long" in choice.notes
-    assert choose(LOSS, NOTHING, WITHOUT_NETEM, classifier_refusal=frame_too_long).datapath == "tc"
+    assert choose(LOSS, NOTHING, WITHOUT_NETEM, classifier_refusal=pattern_too_long).datapath == "tc"
 
 
 def test_a_link_that_needs_a_missing_relay_is_rejected_with_all_reasons() -> None:
@@ -258,7 +258,7 @@ def test_a_link_that_needs_a_missing_relay_is_rejected_with_all_reasons() -> Non
     )
 
 
-# What this kernel's netem cannot do
+# Limits of this kernel's netem
 
 
 def test_a_netem_without_a_seed_is_chosen_for_no_random_impairment_unless_requested() -> None:
@@ -271,12 +271,12 @@ def test_a_netem_without_a_seed_is_chosen_for_no_random_impairment_unless_reques
 
 def test_netem_is_skipped_if_it_cannot_duplicate_beside_another_netem() -> None:
     single = replace(ALL, netem_duplicate=False, reasons={"netem_duplicate": "one at a time"})
-    choice = choose(ASKING["duplicate"], NOTHING, single)
+    choice = choose(IMPAIRMENTS["duplicate"], NOTHING, single)
     assert (choice.datapath, choice.notes[0]) == ("relay", "netem not taken: one at a time")
     assert chosen(LOSS, single) == "netem"
 
 
 def test_a_minimum_frame_needs_the_size_table() -> None:
-    impairment = replace(ASKING["minimum frame"], queue_frames=5)
+    impairment = replace(IMPAIRMENTS["minimum frame"], queue_frames=5)
     assert chosen(impairment) == "netem"
     assert chosen(impairment, replace(ALL, size_table=False)) == "relay"

@@ -1,4 +1,4 @@
-"""Frames are diverted, and released, at the moment of the request."""
+"""Frames are diverted, and no longer diverted, as soon as the request returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUFFER = 1 << 20
 
 
 def run_in_namespace(test: Callable[[RouteSocket], None]) -> None:
-    """Run a test in a namespace with the pairs sender - port and tap - back, and hooks on port and tap."""
+    """Run a test in a new namespace with veth pairs sender-port and tap-back, and clsact on port and tap."""
 
     def in_namespace() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -75,9 +75,9 @@ def test_incoming_frames_are_diverted_between_divert_and_remove() -> None:
     run_in_namespace(test)
 
 
-def test_outgoing_frames_are_taken_except_those_with_the_mark() -> None:
+def test_outgoing_frames_are_diverted_except_those_with_the_mark() -> None:
     def test(route: RouteSocket) -> None:
-        sender, putter, port, marked_socket = (
+        sender, reinjector, port, marked_socket = (
             open_socket("sender"),
             open_socket("back"),
             open_socket("port"),
@@ -86,24 +86,24 @@ def test_outgoing_frames_are_taken_except_those_with_the_mark() -> None:
         route.execute([diversion.divert(PORT, EGRESS, TAP, MARK, as_outgoing=True)])
         port.send([frame(1)])
         marked_socket.send([frame(2)])
-        assert numbers(putter) == [1]
+        assert numbers(reinjector) == [1]
         assert numbers(sender) == [2]
 
     run_in_namespace(test)
 
 
-def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> None:
+def test_marked_frames_that_enter_the_tap_are_received_on_the_port() -> None:
     """Frames with the mark are not diverted a second time."""
 
     def test(route: RouteSocket) -> None:
-        port, tap, putter, marked_socket = (
+        port, tap, reinjector, marked_socket = (
             open_socket("port"),
             open_socket("tap", MARK),
             open_socket("back"),
             open_socket("back", MARK),
         )
         route.execute([diversion.put_back(TAP, PORT, MARK), diversion.divert(PORT, INGRESS, TAP, MARK)])
-        putter.send([frame(1)])
+        reinjector.send([frame(1)])
         marked_socket.send([frame(2)])
         assert numbers(port) == [2]
         assert numbers(tap) == [1]
@@ -114,17 +114,17 @@ def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> N
 def test_a_capture_records_reinjected_frames_once_and_outgoing_frames() -> None:
     def test(route: RouteSocket) -> None:
         ring = Ring(HERE, "port", 1 << 20)
-        sender, putter, port = open_socket("sender"), open_socket("back", PORT), open_socket("port", PORT)
+        sender, reinjector, port = open_socket("sender"), open_socket("back", PORT), open_socket("port", PORT)
         tap = open_socket("tap", PORT)
         route.execute([diversion.put_back(TAP, PORT, PORT), diversion.divert(PORT, INGRESS, TAP, PORT)])
         sender.send([frame(1)])
-        putter.send([frame for _, frame in tap.receive(0)])
+        reinjector.send([frame for _, frame in tap.receive(0)])
         port.send([frame(2)])
-        heard_frames: list[tuple[bool, int]] = []
-        while len(heard_frames) < 2:
+        captured: list[tuple[bool, int]] = []
+        while len(captured) < 2:
             assert select.select([ring], [], [], 30)[0]
-            heard_frames += [(is_outgoing, int.from_bytes(raw[14:18], "big")) for _, is_outgoing, raw in ring.read()]
-        assert heard_frames == [(False, 1), (True, 2)]
+            captured += [(is_outgoing, int.from_bytes(raw[14:18], "big")) for _, is_outgoing, raw in ring.read()]
+        assert captured == [(False, 1), (True, 2)]
 
     run_in_namespace(test)
 
@@ -132,7 +132,7 @@ def test_a_capture_records_reinjected_frames_once_and_outgoing_frames() -> None:
 def test_a_listener_at_the_tap_receives_reinjected_frames_and_those_of_the_switch() -> None:
     def test(route: RouteSocket) -> None:
         tap_reader = Tap(HERE, "tap", pass_any([(12, 2, 0x88B5)]), BUFFER, "port")
-        sender, putter, port = open_socket("sender"), open_socket("back", PORT), open_socket("port")
+        sender, reinjector, port = open_socket("sender"), open_socket("back", PORT), open_socket("port")
         route.execute(
             [
                 diversion.put_back(TAP, PORT, PORT),
@@ -141,7 +141,7 @@ def test_a_listener_at_the_tap_receives_reinjected_frames_and_those_of_the_switc
             ]
         )
         sender.send([frame(1)])
-        putter.send([frame(2)])
+        reinjector.send([frame(2)])
         port.send([frame(3)])
         assert [(is_outgoing, int.from_bytes(head[14:18], "big")) for is_outgoing, _, _, head in tap_reader.read(10)] == [
             (False, 2), (True, 3),
@@ -175,8 +175,8 @@ def test_other_filters_are_no_diversions() -> None:
     run_in_namespace(test)
 
 
-def test_a_prepared_redirection_takes_no_frames() -> None:
-    """Frames with any first word are tried, since the filter compares its lowest bit."""
+def test_a_prepared_redirection_redirects_no_frames() -> None:
+    """Try frames with different first words, since the filter compares the lowest bit."""
 
     def test(route: RouteSocket) -> None:
         sender, back = open_socket("sender"), open_socket("back")

@@ -1,4 +1,4 @@
-"""Frame path: the interpreted and the native calls return the same results and raise the same errors."""
+"""All implementations of the frame path return equal results and raise equal errors."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ pytestmark = pytest.mark.requires("root", "compiler", "python-headers")
 
 ETHERTYPE = 0x88B5
 A, B = 101, 102
-"""Numbers of the two interfaces."""
+"""Indexes of the two interfaces."""
 MTU = 1_500
-LONGEST = MTU + 14
+MAX_FRAME = MTU + 14
 
-ROUNDS = 150_000 if os.environ.get("TESTBED_LONG") else 10_000
-SMALLEST = 16
-"""Bytes of the smallest Python object."""
+LEAK_ROUNDS = 150_000 if os.environ.get("TESTBED_LONG") else 10_000
+SMALLEST_OBJECT = 16
+"""Size of the smallest Python object, bytes."""
 
 Scenario = Callable[[ModuleType], None]
 
 
-def on_both(scenario: Scenario) -> None:
+def on_all_paths(scenario: Scenario) -> None:
     """Run a scenario on each frame path, in a new namespace with a veth pair a-b."""
     for path in frame_paths():
-        in_child(partial(_inside, scenario, path))
+        in_child(partial(_in_new_namespace, scenario, path))
 
 
-def _inside(scenario: Scenario, path: ModuleType) -> None:
+def _in_new_namespace(scenario: Scenario, path: ModuleType) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNET)
     namespace = open_path("/proc/thread-self/ns/net")
     namespace.route.execute([netlink_messages.make_veth("a", A, MTU, namespace.descriptor, "b", B)])
     namespace.route.execute([netlink_messages.set_up(A), netlink_messages.set_up(B)])
     sender, receiver = open_socket("a"), open_socket("b")
-    while not select.select([receiver], [], [], 0.01)[0]:  # the kernel gives an interface its carrier some time later
+    while not select.select([receiver], [], [], 0.01)[0]:  # the carrier comes some time later
         sender.send(frame(0, 60))
     scenario(path)
 
 
 def open_socket(device: str) -> socket.socket:
-    on_device = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-    on_device.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
-    on_device.bind((device, ETHERTYPE))
-    return on_device
+    raw_socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+    raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+    raw_socket.bind((device, ETHERTYPE))
+    return raw_socket
 
 
 def frame(number: int, size: int) -> bytes:
@@ -72,7 +72,7 @@ def frame(number: int, size: int) -> bytes:
     return (head + number.to_bytes(4, "big") * (size // 4))[:size]
 
 
-def calls_on(path: ModuleType, device: str, longest: int = LONGEST) -> FrameCalls:
+def calls_on(path: ModuleType, device: str, longest: int = MAX_FRAME) -> FrameCalls:
     calls: FrameCalls = path.FrameCalls(open_socket(device), longest)
     return calls
 
@@ -88,8 +88,8 @@ def receive_frames(calls: FrameCalls, count: int) -> list[bytes]:
     return frames
 
 
-def reason_of(call: Callable[[], object]) -> str:
-    """Return the name of the error with which a call fails; empty where it does not."""
+def error_name(call: Callable[[], object]) -> str:
+    """Return the errno name of the error that a call raises, or an empty string."""
     try:
         call()
     except OSError as error:
@@ -107,15 +107,15 @@ def test_waiting_frames_are_received_in_order() -> None:
         numbers = itertools.count()
         rng = random.Random(7)
         for count in (1, 2, 3, 16, 17, 18, 33, 100):
-            sent = [frame(next(numbers), rng.randrange(60, LONGEST + 1)) for _ in range(count)]
+            sent = [frame(next(numbers), rng.randrange(60, MAX_FRAME + 1)) for _ in range(count)]
             assert [sender.send(entry) for entry in sent] == [len(entry) for entry in sent]
             assert receive_frames(receiver, count) == sent
             assert receiver.receive() is None
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
-def test_only_buffers_can_be_sent() -> None:
+def test_any_contiguous_buffer_can_be_sent_and_nothing_else() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         short_frame = frame(1, 100)
@@ -127,7 +127,7 @@ def test_only_buffers_can_be_sent() -> None:
         with pytest.raises(BufferError):
             sender.send(memoryview(short_frame)[::2])
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
 def test_an_oversized_frame_is_truncated() -> None:
@@ -138,34 +138,34 @@ def test_an_oversized_frame_is_truncated() -> None:
             sender.send(entry)
         assert receive_frames(receiver, len(sent)) == [entry[:100] for entry in sent]
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
-def test_an_empty_frame_is_rejected() -> None:
+def test_a_maximum_frame_size_below_one_byte_is_rejected() -> None:
     def scenario(path: ModuleType) -> None:
         for longest in (0, -1):
             with pytest.raises(ValueError, match=f"a frame has 1 byte or more, not {longest}"):
                 calls_on(path, "b", longest)
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
 def test_a_failed_send_raises_the_kernels_reason() -> None:
     def scenario(path: ModuleType) -> None:
         sender = calls_on(path, "a")
-        assert reason_of(lambda: sender.send(frame(1, LONGEST + 5))) == "EMSGSIZE"
-        assert reason_of(lambda: sender.send(b"short")) == "EINVAL"
-        assert reason_of(lambda: sender.send(frame(2, LONGEST))) == ""
+        assert error_name(lambda: sender.send(frame(1, MAX_FRAME + 5))) == "EMSGSIZE"
+        assert error_name(lambda: sender.send(b"short")) == "EINVAL"
+        assert error_name(lambda: sender.send(frame(2, MAX_FRAME))) == ""
         set_link(netlink_messages.set_down, A)
-        assert reason_of(lambda: sender.send(frame(3, 60))) == "ENETDOWN"
+        assert error_name(lambda: sender.send(frame(3, 60))) == "ENETDOWN"
         set_link(netlink_messages.remove_link, A)
-        assert reason_of(lambda: sender.send(frame(3, 60))) == "ENXIO"
+        assert error_name(lambda: sender.send(frame(3, 60))) == "ENXIO"
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
 def test_a_frame_for_an_interface_without_carrier_fails_with_enobufs() -> None:
-    """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once: tried till seen."""
+    """The kernel returns ENOBUFS only until its link watch notices that the peer is down, so this retries until it does."""
 
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
@@ -173,18 +173,18 @@ def test_a_frame_for_an_interface_without_carrier_fails_with_enobufs() -> None:
         while True:
             assert time.monotonic() < deadline, "the link watch was always faster"
             set_link(netlink_messages.set_down, B)
-            reason = reason_of(lambda: sender.send(frame(1, 60)))
+            reason = error_name(lambda: sender.send(frame(1, 60)))
             set_link(netlink_messages.set_up, B)
             assert reason in ("", "ENOBUFS")
             if reason:
                 return
-            while receiver.receive() is None:  # until it has its carrier again
+            while receiver.receive() is None:  # until the interface has its carrier again
                 sender.send(frame(2, 60))
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
-def test_an_interface_that_goes_down_has_no_frame_and_receives_again_when_it_is_up() -> None:
+def test_an_interface_that_is_down_receives_nothing_until_it_is_up_again() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         set_link(netlink_messages.set_down, B)
@@ -194,10 +194,10 @@ def test_an_interface_that_goes_down_has_no_frame_and_receives_again_when_it_is_
             sender.send(frame(1, 60))
         assert received_frame == frame(1, 60)
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
-def test_frames_that_came_before_an_interface_went_down_are_received() -> None:
+def test_frames_received_before_an_interface_went_down_can_be_read() -> None:
     def scenario(path: ModuleType) -> None:
         sender, receiver = calls_on(path, "a"), calls_on(path, "b")
         sent = [frame(number, 60) for number in range(20)]
@@ -207,7 +207,7 @@ def test_frames_that_came_before_an_interface_went_down_are_received() -> None:
         assert receive_frames(receiver, 20) == sent
         assert receiver.receive() is None
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
 def test_a_closed_socket_returns_no_prefetched_frames() -> None:
@@ -218,29 +218,29 @@ def test_a_closed_socket_returns_no_prefetched_frames() -> None:
         assert receive_frames(receiver, 2) == [frame(0, 60), frame(1, 60)]
         for _ in range(2):
             receiver.close()
-            assert reason_of(receiver.receive) == "EBADF"
-            assert reason_of(lambda: receiver.send(frame(1, 60))) == "EBADF"
+            assert error_name(receiver.receive) == "EBADF"
+            assert error_name(lambda: receiver.send(frame(1, 60))) == "EBADF"
         assert sender.send(frame(11, 60)) == 60
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
 def test_a_signal_that_interrupts_a_send_runs_its_handler_and_the_frame_is_sent() -> None:
-    """A full send buffer makes `send` wait; nothing takes its frames until the handler lets them go."""
+    """A full send buffer blocks `send` until the handler drains it."""
 
     def scenario(path: ModuleType) -> None:
         local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sender = path.FrameCalls(local, LONGEST)
+        sender = path.FrameCalls(local, MAX_FRAME)
         interrupted: list[int] = []
 
-        def let_go_at_the_third(number: int, _: object) -> None:
+        def drain_at_the_third(number: int, _: object) -> None:
             interrupted.append(number)
             if len(interrupted) == 3:
                 while select.select([remote], [], [], 0)[0]:
                     remote.recv(100)
 
         fill(local)
-        signal.signal(signal.SIGALRM, let_go_at_the_third)
+        signal.signal(signal.SIGALRM, drain_at_the_third)
         signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
         assert sender.send(b"sent") == 4
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -248,19 +248,19 @@ def test_a_signal_that_interrupts_a_send_runs_its_handler_and_the_frame_is_sent(
         assert remote.recv(100) == b"sent"
 
         def fail(_number: int, _: object) -> None:
-            raise KeyError("the handler's own")
+            raise KeyError("of the handler")
 
         fill(local)
         signal.signal(signal.SIGALRM, fail)
         signal.setitimer(signal.ITIMER_REAL, 0.02)
-        with pytest.raises(KeyError, match="the handler's own"):
+        with pytest.raises(KeyError, match="of the handler"):
             sender.send(b"not sent")
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
 def fill(sender: socket.socket) -> None:
-    """Send until the buffer takes no more."""
+    """Send until the buffer is full."""
     sender.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -270,17 +270,17 @@ def fill(sender: socket.socket) -> None:
 
 def on_arena(path: ModuleType, device: str) -> tuple[interpreted_frames.Arena, socket.socket]:
     """Return an arena, and a socket with the options that it needs."""
-    packet_socket = open_socket(device)
+    raw_socket = open_socket(device)
     for option in (PACKET_AUXDATA, PACKET_VNET_HDR):
-        packet_socket.setsockopt(SOL_PACKET, option, 1)
-    packet_socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    return path.Arena(), packet_socket
+        raw_socket.setsockopt(SOL_PACKET, option, 1)
+    raw_socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return path.Arena(), raw_socket
 
 
 def test_a_failing_batch_reports_the_operation_and_the_reason() -> None:
     def scenario(path: ModuleType) -> None:
         arena, sender = on_arena(path, "a")
-        too_long, fitting = frame(1, LONGEST + 5), frame(2, 60)
+        too_long, fitting = frame(1, MAX_FRAME + 5), frame(2, 60)
         assert arena.send(sender.fileno(), A, [fitting, fitting, too_long, fitting], []) == (2, errno.EMSGSIZE)
         assert arena.send(sender.fileno(), A, [fitting] * BATCH, []) == (BATCH, 0)
         assert arena.send(sender.fileno(), A, [], []) == (0, 0)
@@ -294,15 +294,15 @@ def test_a_failing_batch_reports_the_operation_and_the_reason() -> None:
         sender.close()
         assert arena.send(sender.fileno(), A, [fitting], []) == (0, errno.EBADF)
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
-def test_nothing_is_received_of_an_interface_that_is_down_and_a_closed_socket_is_an_error() -> None:
+def test_a_batch_of_an_interface_that_is_down_is_empty_and_a_closed_socket_is_an_error() -> None:
     def scenario(path: ModuleType) -> None:
         arena, receiver = on_arena(path, "b")
 
         def receive(maximum: int = BATCH) -> tuple[int, int, list[tuple[int, bytes]]]:
-            return arena.receive(receiver.fileno(), maximum, 0, LONGEST, lambda *_: None)
+            return arena.receive(receiver.fileno(), maximum, 0, MAX_FRAME, lambda *_: None)
 
         assert receive() == (0, 0, [])
         set_link(netlink_messages.set_down, B)
@@ -311,12 +311,12 @@ def test_nothing_is_received_of_an_interface_that_is_down_and_a_closed_socket_is
             with pytest.raises(ValueError, match=f"a batch has 1 to 64 frames, not {maximum}"):
                 receive(maximum)
         receiver.close()
-        assert reason_of(receive) == "EBADF"
+        assert error_name(receive) == "EBADF"
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
-def test_an_error_of_the_frame_handler_is_raised_and_its_view_ends() -> None:
+def test_an_error_of_the_frame_handler_is_raised_and_its_view_is_released() -> None:
     def scenario(path: ModuleType) -> None:
         arena, receiver = on_arena(path, "b")
         sender = calls_on(path, "a")
@@ -328,50 +328,50 @@ def test_an_error_of_the_frame_handler_is_raised_and_its_view_ends() -> None:
             return None
 
         def fail(*_: object) -> bytes | None:
-            raise KeyError("its own")
+            raise KeyError("of the handler")
 
-        for judge in (keep, fail):
+        for handler in (keep, fail):
             sender.send(frame(1, 100))
             while not select.select([receiver], [], [], 1)[0]:
                 pass
-            if judge is keep:
+            if handler is keep:
                 assert arena.receive(receiver.fileno(), BATCH, 0, 99, keep)[::2] == (1, [])
             else:
-                with pytest.raises(KeyError, match="its own"):
+                with pytest.raises(KeyError, match="of the handler"):
                     arena.receive(receiver.fileno(), BATCH, 0, 99, fail)
         with pytest.raises(ValueError, match="released"):
             bytes(views[0])
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
 @pytest.mark.timeout(900)
 def test_no_call_leaks() -> None:
-    """Each call many times, those that fail too: a leak of the least object at one of them is seen."""
+    """Repeat each call, also failing ones, so often that a leak of the smallest object shows."""
 
     def scenario(path: ModuleType) -> None:
-        sender, receiver, down_receiver = calls_on(path, "a"), calls_on(path, "b"), calls_on(path, "b")
+        sender, receiver, closed_receiver = calls_on(path, "a"), calls_on(path, "b"), calls_on(path, "b")
         arena, arena_receiver = on_arena(path, "b")
-        down_receiver.close()
-        short_frame, too_long = frame(1, 1_000), frame(1, LONGEST + 5)
+        closed_receiver.close()
+        short_frame, too_long = frame(1, 1_000), frame(1, MAX_FRAME + 5)
 
-        def once() -> None:
+        def call_each() -> None:
             sender.send(short_frame)
             receiver.receive()
             arena.send(arena_receiver.fileno(), B, [short_frame, too_long], [])
-            arena.receive(arena_receiver.fileno(), BATCH, 0, LONGEST, lambda *_: None)
+            arena.receive(arena_receiver.fileno(), BATCH, 0, MAX_FRAME, lambda *_: None)
             arena.receive(arena_receiver.fileno(), BATCH, 0, 99, lambda _header, view, *_: bytes(view))
-            reason_of(lambda: sender.send(too_long))
-            reason_of(down_receiver.receive)
+            error_name(lambda: sender.send(too_long))
+            error_name(closed_receiver.receive)
 
         for _ in range(2_000):
-            once()
+            call_each()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for _ in range(ROUNDS):
-            once()
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ROUNDS * SMALLEST // 1024
+        for _ in range(LEAK_ROUNDS):
+            call_each()
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < LEAK_ROUNDS * SMALLEST_OBJECT // 1024
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
 def test_objects_are_freed_with_their_memory() -> None:
@@ -380,17 +380,17 @@ def test_objects_are_freed_with_their_memory() -> None:
         for number in range(1_000):
             if number == 200:
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            calls = path.FrameCalls(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), LONGEST)
+            calls = path.FrameCalls(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), MAX_FRAME)
             if number % 2:
                 calls.close()
             path.Arena()
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512
         assert len(os.listdir("/proc/self/fd")) < 64
 
-    on_both(scenario)
+    on_all_paths(scenario)
 
 
-def test_the_build_contains_its_frame_path_and_sockets_use_it() -> None:
+def test_the_sockets_of_a_build_use_its_frame_path() -> None:
     expected = {"compiled": "testbed.kernel.native_frames", "interpreted": "testbed.kernel.interpreted_frames"}
     assert frame_socket.FrameCalls.__module__ == packet_socket.Arena.__module__ == expected[build()]
     assert native_frames().FrameCalls.__module__ == expected["compiled"]
@@ -400,4 +400,4 @@ def test_the_build_contains_its_frame_path_and_sockets_use_it() -> None:
         assert wire.next_frame() is None
         assert isinstance(PacketSocket("b", packet_socket.Arena(), 4_096).arena, packet_socket.Arena)
 
-    on_both(scenario)
+    on_all_paths(scenario)

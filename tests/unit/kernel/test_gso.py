@@ -1,4 +1,4 @@
-"""Segmentation and checksums that a sender's kernel left to do: every frame equals Scapy's, byte for byte."""
+"""GSO segmentation and checksum offload in software: every frame equals Scapy's, byte for byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {4: gso.TCP_OVER_IPV4, 6: gso.TCP_OVER_IPV6}
 
 
 def offloaded_frame(packet: Packet, layer: type[Packet], kind: int = 0, size: int = 0, tag: bytes = b"") -> GsoFrame:
-    """The frame as a kernel leaves it: its checksum holds the sum of the pseudo-header alone."""
+    """Return the frame as the kernel offloads it: its checksum field covers only the pseudo-header."""
     frame = bytearray(bytes(packet))
     layer_start = len(frame) - len(bytes(packet[layer]))
     checksum_offset = layer_start + (16 if layer is TCP else 6)
@@ -34,7 +34,7 @@ def offloaded_frame(packet: Packet, layer: type[Packet], kind: int = 0, size: in
     return gso_frame
 
 
-def built(packet: Packet) -> Packet:
+def with_checksums(packet: Packet) -> Packet:
     """Return the packet with lengths and checksums filled in."""
     return Ether(bytes(packet))
 
@@ -45,9 +45,9 @@ sizes = st.integers(1, 1500)
 
 @given(version=st.sampled_from([4, 6]), data=data, layer=st.sampled_from([TCP, UDP]), tags=st.integers(0, 2))
 @example(version=4, data=b"\0", layer=UDP, tags=0)
-def test_a_checksum_that_was_left_to_hardware(version: int, data: bytes, layer: type[Packet], tags: int) -> None:
+def test_an_offloaded_checksum_is_filled_in(version: int, data: bytes, layer: type[Packet], tags: int) -> None:
     packet = ETHERNET / (Dot1Q(vlan=5) / Dot1Q(vlan=6) if tags == 2 else Dot1Q(vlan=5) if tags else ADDRESSES[version])
-    packet = built(packet / ADDRESSES[version] / layer() / data if tags else packet / layer() / data)
+    packet = with_checksums(packet / ADDRESSES[version] / layer() / data if tags else packet / layer() / data)
     offloaded = offloaded_frame(packet, layer)
     assert (offloaded.segments, offloaded.extra_bytes, offloaded.max_segment_size) == (1, 0, len(packet))
     assert offloaded.segment() == [bytes(packet)]
@@ -55,9 +55,11 @@ def test_a_checksum_that_was_left_to_hardware(version: int, data: bytes, layer: 
 
 def test_a_checksum_of_zero_is_sent_as_all_ones() -> None:
     """0 would mean that there is no checksum."""
-    base = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / b"\0\0")
-    sum_but_data = 0xFFFF - base[UDP].chksum
-    packet = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / (0xFFFF - sum_but_data).to_bytes(2, "big"))
+    base = with_checksums(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / b"\0\0")
+    checksum_of_rest = 0xFFFF - base[UDP].chksum
+    packet = with_checksums(
+        ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / (0xFFFF - checksum_of_rest).to_bytes(2, "big")
+    )
     assert offloaded_frame(packet, UDP).segment() == [bytes(packet)]
     assert packet[UDP].chksum == 0xFFFF
 
@@ -65,7 +67,9 @@ def test_a_checksum_of_zero_is_sent_as_all_ones() -> None:
 @given(version=st.sampled_from([4, 6]), data=data, size=sizes, tagged=st.booleans(), seq=st.integers(0, 2**32 - 1))
 @example(version=4, data=bytes(3000), size=1500, tagged=False, seq=2**32 - 1)
 @example(version=6, data=bytes(3001), size=1500, tagged=True, seq=0)
-def test_tcp_in_one_segment(version: int, data: bytes, size: int, tagged: bool, seq: int) -> None:
+def test_a_tcp_gso_frame_is_segmented_as_scapy_builds_the_segments(
+    version: int, data: bytes, size: int, tagged: bool, seq: int
+) -> None:
     head = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[version] if tagged else ETHERNET / ADDRESSES[version]
 
     def segment(begin: int, payload: bytes, flags: str) -> bytes:
@@ -89,7 +93,7 @@ def test_tcp_in_one_segment(version: int, data: bytes, size: int, tagged: bool, 
 
 
 @given(version=st.sampled_from([4, 6]), data=data, size=sizes)
-def test_udp_in_one_segment(version: int, data: bytes, size: int) -> None:
+def test_a_udp_gso_frame_is_segmented_as_scapy_builds_the_datagrams(version: int, data: bytes, size: int) -> None:
     def datagram(number: int, payload: bytes) -> bytes:
         packet = ETHERNET / ADDRESSES[version] / UDP(sport=5001, dport=40_000) / Raw(payload)
         if version == 4:
@@ -113,8 +117,8 @@ def test_headers_between_the_network_and_the_transport_count_in_every_length() -
 def test_a_tag_stripped_by_the_kernel_is_restored_and_the_pending_offloads_follow_it() -> None:
     packet = ETHERNET / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
     tagged = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[4] / TCP(flags="A") / Raw(bytes(range(200)))
-    assert offloaded_frame(built(packet), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
-    offloaded = offloaded_frame(built(packet), TCP, gso.TCP_OVER_IPV4, 150, tag=b"\x81\x00\x60\x07")
+    assert offloaded_frame(with_checksums(packet), TCP, tag=b"\x81\x00\x60\x07").segment() == [bytes(tagged)]
+    offloaded = offloaded_frame(with_checksums(packet), TCP, gso.TCP_OVER_IPV4, 150, tag=b"\x81\x00\x60\x07")
     assert [frame[12:18] for frame in offloaded.segment()] == [b"\x81\x00\x60\x07\x08\x00"] * 2
     assert offloaded.max_segment_size == 18 + 20 + 20 + 150
 
@@ -122,8 +126,8 @@ def test_a_tag_stripped_by_the_kernel_is_restored_and_the_pending_offloads_follo
 @pytest.mark.parametrize(
     "header",
     [
-        HEADER.pack(0, gso.TCP_OVER_IPV4, 54, 100, 34, 16),  # no checksum to be made
-        HEADER.pack(gso.NEEDS_CHECKSUM, 3, 54, 100, 34, 6),  # UDP in fragments, which kernels have given up
+        HEADER.pack(0, gso.TCP_OVER_IPV4, 54, 100, 34, 16),  # no checksum offload
+        HEADER.pack(gso.NEEDS_CHECKSUM, 3, 54, 100, 34, 6),  # UDP fragmentation offload, removed from the kernel
         HEADER.pack(gso.NEEDS_CHECKSUM, gso.TCP_OVER_IPV4, 54, 0, 34, 16),
         HEADER.pack(gso.NEEDS_CHECKSUM, gso.TCP_OVER_IPV4, 54, 100, 250, 16),  # beyond the end
         HEADER.pack(gso.NEEDS_CHECKSUM, 0, 54, 0, 253, 0),
@@ -138,7 +142,7 @@ def test_an_invalid_offload_header_gives_no_frame(header: bytes) -> None:
     frame=st.binary(min_size=14, max_size=300), kind=st.sampled_from([0, 1, 4, 5, 0x81, 0x84, 2]),
     size=st.integers(0, 400), start=st.integers(0, 400), offset=st.integers(0, 400),
 )  # fmt: skip
-def test_no_offload_header_of_a_node_is_an_error(frame: bytes, kind: int, size: int, start: int, offset: int) -> None:
+def test_no_offload_header_raises_an_error(frame: bytes, kind: int, size: int, start: int, offset: int) -> None:
     gso_frame = gso.gso_frame(HEADER.pack(gso.NEEDS_CHECKSUM, kind, 0, size, start, offset), frame)
     if gso_frame is not None:
         assert len(gso_frame.segment()) == gso_frame.segments

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 
-def after(*lines: str) -> object:
+def output_of(*lines: str) -> object:
     """Run these lines in a new interpreter; return what it prints, parsed as JSON."""
     program = "\n".join(["import json, sys", *lines])
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -20,8 +20,8 @@ MODULES = "print(json.dumps(len([name for name in sys.modules if name.startswith
 
 
 def test_netlink_messages_import_few_modules_of_pyroute2() -> None:
-    few_modules = after("from testbed.kernel import netlink_messages as messages", MODULES)
-    all_modules = after("import pyroute2", "from testbed.kernel import netlink_messages as messages", MODULES)
+    few_modules = output_of("from testbed.kernel import netlink_messages as messages", MODULES)
+    all_modules = output_of("import pyroute2", "from testbed.kernel import netlink_messages as messages", MODULES)
     assert isinstance(few_modules, int)
     assert isinstance(all_modules, int)
     assert few_modules < all_modules / 2
@@ -39,7 +39,7 @@ def test_netlink_messages_import_few_modules_of_pyroute2() -> None:
 def test_pyroute2_can_be_imported_completely_afterwards(lines: list[str]) -> None:
     before = "from testbed.kernel import netlink_messages as messages"
     text = "print(json.dumps([found.__name__, messages.ifinfmsg is sys.modules['pyroute2.netlink.rtnl.ifinfmsg'].ifinfmsg]))"
-    assert after(before, *lines, text) == ["IPRoute", True]
+    assert output_of(before, *lines, text) == ["IPRoute", True]
 
 
 def test_a_missing_name_is_an_attribute_error() -> None:
@@ -48,7 +48,7 @@ def test_a_missing_name_is_an_attribute_error() -> None:
         "import pyroute2",
         "print(json.dumps(hasattr(pyroute2, 'IPRoutes')))",
     ]
-    assert after(*lines) is False
+    assert output_of(*lines) is False
 
 
 def test_an_already_imported_package_is_not_changed() -> None:
@@ -57,4 +57,4 @@ def test_an_already_imported_package_is_not_changed() -> None:
         "from testbed.kernel import netlink_messages as messages",
         "print(json.dumps(type(pyroute2).__name__))",
     ]
-    assert after(*lines) == "module"
+    assert output_of(*lines) == "module"

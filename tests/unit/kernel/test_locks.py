@@ -1,4 +1,4 @@
-"""Locks held for a process's life: one known holder; the last note tells whether the holder died."""
+"""Locks held for the life of a process: a lock has one holder, and its note remains if the holder died."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ def path(tmp_path: Path) -> Path:
 def hold_lock(path: Path, *, note: str = "") -> processes.Identity:
     """Start another process that holds the lock until it is killed."""
 
-    def take() -> None:
+    def acquire() -> None:
         locks.Lock(path).note(note)
 
-    return daemons.start("holding", (), take, signal.pause)
+    return daemons.start("holding", (), acquire, signal.pause)
 
 
 def test_others_can_read_the_pid_of_a_locks_holder(path: Path) -> None:
     assert locks.holder(path) == 0
     assert locks.holder_pidfd(path) is None
-    lock = hold_lock(path)
-    assert locks.holder(path) == lock.pid
+    holding_process = hold_lock(path)
+    assert locks.holder(path) == holding_process.pid
     holder = locks.holder_pidfd(path)
     assert holder is not None
-    assert holder[0] == lock.pid
+    assert holder[0] == holding_process.pid
     os.close(holder[1])
-    with pytest.raises(locks.LockedError, match=f"is locked by process {lock.pid}"):
+    with pytest.raises(locks.LockedError, match=f"is locked by process {holding_process.pid}"):
         locks.Lock(path)
     with pytest.raises(locks.LockedError):
         hold_lock(path)
-    processes.end(lock)
+    processes.end(holding_process)
     assert locks.holder(path) == 0
 
 
 def test_the_next_holder_reads_the_notes_of_a_dead_holder_only(path: Path) -> None:
-    processes.end(hold_lock(path, note="somebody"))
-    assert locks.read_note(path) == "somebody"
+    processes.end(hold_lock(path, note="first"))
+    assert locks.read_note(path) == "first"
     lock = locks.Lock(path)
-    assert lock.previous_note == "somebody"
-    lock.note("we")
+    assert lock.previous_note == "first"
+    lock.note("second")
     lock.release()
     assert locks.Lock(path).previous_note == ""
 

@@ -101,8 +101,8 @@ OPTIONS = st.builds(
 
 
 @given(OPTIONS)
-def test_encoded_values_are_decoded(given: Options) -> None:
-    assert netem.decode(payload(netem.request(7, given))) == given
+def test_encoded_options_are_decoded(sent: Options) -> None:
+    assert netem.decode(payload(netem.request(7, sent))) == sent
 
 
 def test_the_kernels_report_is_compared_without_the_attributes_that_it_omits() -> None:
@@ -129,12 +129,12 @@ def test_a_probability_is_rounded_to_the_nearest_share_but_never_to_0_or_1(proba
     ("probability", "expected"),
     [(0.0, 0), (1e-30, 1), (2**-32, 1), (0.5, 2**31), (1 - 1e-12, 2**32 - 2), (1.0, 2**32 - 1)],
 )
-def test_probabilities_at_the_edges(probability: float, expected: int) -> None:
+def test_only_the_probabilities_0_and_1_are_encoded_as_never_and_always(probability: float, expected: int) -> None:
     assert netem.share(probability) == expected
 
 
 def test_gilbert_elliotts_third_parameter_is_complemented() -> None:
-    """The kernel wants the probability that the bad state passes a frame, a description gives that of a loss."""
+    """The kernel takes the probability that the bad state passes a frame; a description gives that of a loss."""
     assert options(Impairment(gemodel=(0.25, 0.75, 1.0, 0.0))).gemodel == (2**30, 3 * 2**30 - 1, 0, 0)
     assert options(Impairment(gemodel=(0.0, 1.0, 0.25, 0.5))).gemodel == (0, 2**32 - 1, 3 * 2**30 - 1, 2**31)
 
@@ -142,7 +142,7 @@ def test_gilbert_elliotts_third_parameter_is_complemented() -> None:
 # Options of an impairment
 
 
-def test_an_impairment_in_netems_units() -> None:
+def test_an_impairment_is_converted_to_netems_units() -> None:
     impairment = Impairment(
         delay=5 * MILLISECOND + 1,
         jitter=MILLISECOND + 1,
@@ -223,7 +223,7 @@ def test_the_limit_stays_within_its_32_bits() -> None:
 # Tables
 
 
-def test_the_tables_are_those_of_the_wire_model() -> None:
+def test_the_tables_are_those_of_the_link_model() -> None:
     assert netem.distribution_table("pareto") == pareto_table()
     assert netem.distribution_table("table", "t.dist", "# two\n-8192 8192") == (-SCALE, SCALE)
 
@@ -246,11 +246,11 @@ def test_a_distribution_table_that_is_too_long_or_damaged_is_rejected_with_its_n
         options(impairment, table="1\nx")
 
 
-# Refusals
+# Unsupported options
 
 
 @pytest.mark.parametrize(
-    ("impairment", "said"),
+    ("impairment", "reason"),
     [
         (Impairment(rules=("drop udp",)), "it has no fault rules"),
         (Impairment(loss_pattern="5"), "it loses by chance only, not by a pattern"),
@@ -261,10 +261,10 @@ def test_a_distribution_table_that_is_too_long_or_damaged_is_rejected_with_its_n
         (Impairment(delay=1, jitter=2**31), "its jitter is 2,147,483,647 ns at most"),
     ],
 )
-def test_options_that_netem_lacks_are_rejected(impairment: Impairment, said: str) -> None:
+def test_options_that_netem_lacks_are_rejected(impairment: Impairment, reason: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         options(impairment)
-    assert str(caught.value) == f"netem cannot do this: {said}"
+    assert str(caught.value) == f"netem cannot do this: {reason}"
 
 
 def test_all_unsupported_keys_are_reported_at_once() -> None:

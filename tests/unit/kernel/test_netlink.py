@@ -1,4 +1,4 @@
-"""Batches of requests: the remaining requests when one is refused, and batches that are too large for one call."""
+"""Batches of netlink requests: some are rejected, or the batch is too large for one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAC = "06:00:00:00:00:01"
 
 @pytest.fixture
 def route() -> Iterator[RouteSocket]:
-    """Yield a socket in a network namespace that only the test has and that ends with it."""
+    """Yield a route socket in a network namespace of the test."""
     with namespaces.restore_namespace():
         syscalls.unshare(syscalls.CLONE_NEWNET)
         socket = RouteSocket()
@@ -30,7 +30,7 @@ def names(route: RouteSocket) -> set[str]:
     return set(rtnl_dump.by_name(rtnl_dump.interfaces(route)))
 
 
-def test_all_requests_of_a_batch_are_carried_out_in_one_call(route: RouteSocket) -> None:
+def test_all_requests_of_a_batch_are_executed_in_one_call(route: RouteSocket) -> None:
     calls: list[str] = []
     with observed_by(calls.append):
         route.execute([netlink_messages.make_bridge(f"s{n}", 100 + n, MAC) for n in range(5)], "five switches")
@@ -38,7 +38,7 @@ def test_all_requests_of_a_batch_are_carried_out_in_one_call(route: RouteSocket)
     assert {f"s{n}" for n in range(5)} < names(route)
 
 
-def test_rejected_requests_of_a_batch_are_reported_and_the_others_are_carried_out(route: RouteSocket) -> None:
+def test_rejected_requests_of_a_batch_are_reported_and_the_others_are_executed(route: RouteSocket) -> None:
     requests = [
         netlink_messages.make_bridge("s1", 101, MAC),
         netlink_messages.make_bridge("s1", 102, MAC),  # the name is taken
@@ -54,11 +54,11 @@ def test_rejected_requests_of_a_batch_are_reported_and_the_others_are_carried_ou
         (3, errno.EINVAL),
         (4, errno.ENODEV),
     ]
-    assert "mtu greater than device maximum" in caught.value.refusals[1].reason  # the kernel's own sentence
+    assert "mtu greater than device maximum" in caught.value.refusals[1].reason  # the kernel's extended acknowledgement
     assert {"s1", "s3", "s6"} < names(route)
 
 
-def test_a_refused_last_request_does_not_look_like_success(route: RouteSocket) -> None:
+def test_a_rejected_last_request_is_reported(route: RouteSocket) -> None:
     with pytest.raises(RequestError, match="No such device"):
         route.execute([netlink_messages.make_bridge("s1", 101, MAC), netlink_messages.remove_link(999)])
     assert "s1" in names(route)
@@ -75,7 +75,7 @@ def test_a_batch_larger_than_a_call_takes_is_split(route: RouteSocket) -> None:
     assert len(rtnl_dump.addresses(route)[1]) == len(addresses)
 
 
-def test_positions_count_on_through_a_split_batch(route: RouteSocket) -> None:
+def test_positions_of_rejected_requests_count_across_a_split_batch(route: RouteSocket) -> None:
     requests = [netlink_messages.add_address(1, f"10.{n >> 8}.{n & 255}.1/30") for n in range(3000)]
     requests[2900] = netlink_messages.remove_link(999)
     with pytest.raises(RequestError) as caught:

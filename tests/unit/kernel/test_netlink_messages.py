@@ -1,4 +1,4 @@
-"""Patching a shape's bytes gives what pyroute2 encodes, for every request that testbed sends and any values."""
+"""Patched message templates equal pyroute2's encoding, for every request of testbed and any values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IP6 = st.integers(0, 2**128 - 1).map(lambda number: str(ipaddress.IPv6Address(nu
 
 
 def arguments(function: Callable[..., bytes]) -> st.SearchStrategy[dict[str, object]]:
-    """Random arguments; each optional one may be left out. Addresses are of one version."""
+    """Return a strategy of arguments: optional ones may be None, addresses are all of one IP version."""
     return st.one_of(*(_arguments(function, VALUES | {"Ip": addresses}) for addresses in (IP4, IP6)))
 
 
@@ -54,26 +54,26 @@ def encoded_directly(function: Callable[..., bytes], values: dict[str, object]) 
     return bytes(message.data)
 
 
-def test_every_request_is_tested() -> None:
+def test_requests_of_every_kind_are_tested() -> None:
     assert {"make_bridge", "make_veth", "add_forwarding", "add_ip_route", "flush_learned"} <= SHAPED.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SHAPED))
-def test_patched_bytes_are_those_that_are_encoded(name: str) -> None:
+def test_a_patched_template_equals_the_encoded_message(name: str) -> None:
     function = SHAPED[name]
 
     @settings(max_examples=15, deadline=None, derandomize=True)
     @given(arguments(function))
-    def equal(values: dict[str, object]) -> None:
+    def check_encoding(values: dict[str, object]) -> None:
         assert function(**values) == encoded_directly(function, values)
         in_order = [values[name] for name in inspect.signature(function).parameters]
         assert function(*in_order) == encoded_directly(function, values)
 
-    equal()
+    check_encoding()
 
 
 def test_a_value_equal_to_a_placeholder_is_encoded_correctly() -> None:
-    """The placeholders are ordinary values, and the second message of a shape is patched correctly all the same."""
+    """The placeholders of a template are ordinary values, which arguments may equal."""
     for index in (0x3D5B_9700, 0x3D5B_9701, 5):
         values: dict[str, object] = {"index": index, "mtu": 0x3D5B_9700, "bridge": 0x3D5B_9702}
         assert netlink_messages.set_link(index, mtu=0x3D5B_9700, bridge=0x3D5B_9702) == encoded_directly(
@@ -92,7 +92,7 @@ def test_an_address_is_written_with_its_prefix_length() -> None:
 
 @pytest.mark.parametrize("kind", ["add", "remove"])
 @given(index=st.integers(1, 2**31 - 1))
-def test_a_hook_is_packed_as_pyroute2_encodes_it(kind: str, index: int) -> None:
+def test_a_clsact_qdisc_is_packed_as_pyroute2_encodes_it(kind: str, index: int) -> None:
     message = tcmsg()
     message["header"]["type"] = netlink_messages.RTM_NEWQDISC if kind == "add" else netlink_messages.RTM_DELQDISC
     message["header"]["flags"] = netlink_messages.NLM_F_REQUEST | (

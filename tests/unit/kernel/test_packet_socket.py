@@ -1,4 +1,4 @@
-"""Packet sockets in batches, on a veth pair of their own: every frame with its time, its tag and its place in the order."""
+"""Packet sockets on a veth pair: batches of frames with time stamps, VLAN tags and offloads, in order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1
         namespace.route.execute([netlink_messages.set_up(101), netlink_messages.set_up(102)])
         arena = path.Arena()
         a, b = PacketSocket("a", arena, BUFFER), PacketSocket("b", arena, BUFFER)
-        for sender, receiver in ((a, b), (b, a)):  # the kernel gives an interface its carrier some time after it is up
+        for sender, receiver in ((a, b), (b, a)):  # the carrier comes some time after `up`
             while not select.select([receiver], [], [], 0.01)[0]:
                 sender.send([numbered(0)])
             while select.select([receiver], [], [], 0.01)[0]:
@@ -81,14 +81,14 @@ def test_frames_arrive_in_batches_in_order_and_complete() -> None:
         assert b.receive(0) == []
         assert not b.is_full
         assert not b.update_statistics().lost
-        assert a.receive(0) == [], "its own frames are not received"
+        assert a.receive(0) == [], "a socket does not receive its own frames"
 
     run_between(scenario)
 
 
-def test_frames_have_their_time_of_arrival() -> None:
+def test_frames_have_the_time_stamp_of_their_arrival() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
-        while True:  # the kernel begins to stamp some time after the first request
+        while True:  # the kernel starts to stamp some time after the first request
             a.send([numbered(0)])
             assert select.select([b], [], [], 30)[0]
             reading = time.monotonic_ns()
@@ -119,10 +119,10 @@ def test_time_stamps_are_raised_to_the_given_minimum_and_never_decrease() -> Non
 
 def test_the_clock_offset_is_measured_again_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     wall = 10**18
-    readings = iter([0, 5_000_000, 5_000_300])
-    walls = iter([wall + 4_999_000, wall + 5_000_200])
-    monkeypatch.setattr(interpreted_frames.time, "monotonic_ns", lambda: next(readings))
-    monkeypatch.setattr(interpreted_frames.time, "time_ns", lambda: next(walls))
+    monotonic_times = iter([0, 5_000_000, 5_000_300])
+    wall_times = iter([wall + 4_999_000, wall + 5_000_200])
+    monkeypatch.setattr(interpreted_frames.time, "monotonic_ns", lambda: next(monotonic_times))
+    monkeypatch.setattr(interpreted_frames.time, "time_ns", lambda: next(wall_times))
     now, clock_before = interpreted_frames._clocks()
     assert now == 5_000_300
     assert clock_before == wall + 200
@@ -148,7 +148,7 @@ def test_tagged_frames_of_the_mtu_are_not_oversized() -> None:
     run_between(scenario, mtu=9000)
 
 
-# What is left unfinished
+# Offloads
 
 TAG = b"\x81\x00\x60\x07"
 NETWORKS = {4: IP(src="10.0.0.1", dst="10.0.0.2", id=7), 6: IPv6(src="fd00::1", dst="fd00::2")}
@@ -220,15 +220,15 @@ def test_batches_of_gso_segments_are_small_and_later_ones_are_large_again() -> N
             a.send_offloaded(list(frames))
         other_socket = PacketSocket("b", a.arena, BUFFER)
         a.send([numbered(0)])
-        assert contents(other_socket, 1) == [numbered(0)]  # what was sent before is through, too
+        assert contents(other_socket, 1) == [numbered(0)]  # earlier frames have arrived, too
         received = []
         while batch := b.receive(0):
             received.append(len(batch))
         assert received[:3] == [
-            BATCH,
+            BATCH,  # before the first GSO frame was seen
             GSO_BATCH,
             BATCH,
-        ]  # the first did not know, the second knew that there had been GSO frames
+        ]
 
     run_between(scenario)
 
@@ -246,7 +246,7 @@ def test_a_gso_frames_vlan_tag_is_reinserted() -> None:
     run_between(scenario)
 
 
-def test_oversized_gso_segments_are_counted_singly() -> None:
+def test_each_oversized_gso_segment_is_counted() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         a.send_offloaded([gso_frame(4, 20_000, 2000), numbered(1)])
         assert contents(b, 1) == [numbered(1)]
@@ -284,7 +284,7 @@ def test_a_socket_does_not_receive_frames_with_its_own_mark() -> None:
     run_between(scenario)
 
 
-def test_an_interface_accepts_frames_up_to_its_mtu() -> None:
+def test_offloads_are_limited_and_restored() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         default_offloads = offloads.active(a.fileno(), "a")
         for expected in (Offloads.NONE, Offloads.TCP, Offloads.ALL, Offloads.TCP, Offloads.NONE):
@@ -321,13 +321,13 @@ def test_unsent_frames_are_counted_by_reason() -> None:
 
 
 def test_frames_to_a_port_whose_peer_is_down_do_not_count_as_lost_in_the_emulator() -> None:
-    """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once."""
+    """The kernel returns ENOBUFS only until its link watch notices that the peer is down."""
 
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         route = open_path("/proc/thread-self/ns/net").route
         deadline = time.monotonic() + 30
         while not a.statistics.down and time.monotonic() < deadline:
-            while not select.select([b], [], [], 0.01)[0]:  # until it is up
+            while not select.select([b], [], [], 0.01)[0]:  # until the peer is up
                 a.send([numbered(1)])
             while select.select([b], [], [], 0)[0]:
                 b.receive(0)
@@ -346,7 +346,7 @@ def test_frames_dropped_by_a_full_buffer_are_counted() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         small_socket = PacketSocket("b", a.arena, 4096)
         a.send([numbered(number) for number in range(200)])
-        assert len(contents(b, 200)) == 200  # they are through
+        assert len(contents(b, 200)) == 200  # all have been delivered
         received_count = 0
         while batch := small_socket.receive(0):
             received_count += len(batch)
@@ -373,7 +373,7 @@ def test_a_socket_that_has_stopped_receiving_returns_its_pending_frames_and_stil
     run_between(scenario)
 
 
-def test_a_recreated_interface_is_not_the_opened_one() -> None:
+def test_a_socket_is_not_current_after_its_interface_was_recreated() -> None:
     def scenario(a: PacketSocket, b: PacketSocket) -> None:
         assert a.is_current()
         namespace = open_path("/proc/thread-self/ns/net")

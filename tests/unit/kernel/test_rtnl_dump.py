@@ -1,4 +1,4 @@
-"""Testbed's decoding of the kernel's tables agrees with pyroute2's."""
+"""Testbed decodes rtnetlink dumps as pyroute2 does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from testbed.kernel.netlink import RouteSocket
 pytestmark = pytest.mark.requires("root")
 
 
-class RecordedRun(RouteSocket):
-    """Socket that keeps the kernel's answers to the last dump."""
+class RecordingSocket(RouteSocket):
+    """Route socket that keeps the entries of its last dump."""
 
     entries: list[memoryview]
 
@@ -28,13 +28,13 @@ class RecordedRun(RouteSocket):
 
 
 @pytest.fixture
-def route() -> Iterator[RecordedRun]:
-    """A namespace with two switches, cables of every kind, addresses and routes."""
+def route() -> Iterator[RecordingSocket]:
+    """Yield a socket in a namespace with two bridges, veth pairs of every kind, addresses and routes."""
     with namespaces.restore_namespace():
         syscalls.unshare(syscalls.CLONE_NEWNET)
         namespace = namespaces.make("the other", {})
         syscalls.unshare(syscalls.CLONE_NEWNET)
-        socket = RecordedRun()
+        socket = RecordingSocket()
     requests = [
         netlink_messages.set_up_with_alias(1, "an alias with spaces"),
         netlink_messages.make_bridge("s1", 101, "06:00:00:00:00:01"),
@@ -78,71 +78,73 @@ def decode_entries(layer: Any, entries: list[memoryview]) -> list[Any]:
     return messages
 
 
-def test_interfaces_are_decoded_identically(route: RecordedRun) -> None:
-    decoded_fast = rtnl_dump.interfaces(route)
+def test_interfaces_are_decoded_identically(route: RecordingSocket) -> None:
+    decoded = rtnl_dump.interfaces(route)
     by_pyroute2 = decode_entries(ifinfmsg, route.entries)
-    assert len(decoded_fast) == len(by_pyroute2) == 7
-    for fast_entry, reference in zip(decoded_fast, by_pyroute2, strict=True):
+    assert len(decoded) == len(by_pyroute2) == 7
+    for interface, reference in zip(decoded, by_pyroute2, strict=True):
         kind = slave = None
         if info := reference.get_attr("IFLA_LINKINFO"):
             kind, slave = info.get_attr("IFLA_INFO_KIND"), info.get_attr("IFLA_INFO_SLAVE_DATA")
         stats = reference.get_attr("IFLA_STATS64")
-        assert fast_entry.index == reference["index"]
-        assert fast_entry.name == reference.get_attr("IFLA_IFNAME")
-        assert fast_entry.kind == (kind or "")
-        assert fast_entry.mac == reference.get_attr("IFLA_ADDRESS")
-        assert fast_entry.mtu == reference.get_attr("IFLA_MTU")
-        assert fast_entry.up == bool(reference["flags"] & 1)
-        assert fast_entry.master == (reference.get_attr("IFLA_MASTER") or 0)
-        assert fast_entry.peer == (reference.get_attr("IFLA_LINK") or 0)
-        assert fast_entry.alias == (reference.get_attr("IFLA_IFALIAS") or "")
+        assert interface.index == reference["index"]
+        assert interface.name == reference.get_attr("IFLA_IFNAME")
+        assert interface.kind == (kind or "")
+        assert interface.mac == reference.get_attr("IFLA_ADDRESS")
+        assert interface.mtu == reference.get_attr("IFLA_MTU")
+        assert interface.up == bool(reference["flags"] & 1)
+        assert interface.master == (reference.get_attr("IFLA_MASTER") or 0)
+        assert interface.peer == (reference.get_attr("IFLA_LINK") or 0)
+        assert interface.alias == (reference.get_attr("IFLA_IFALIAS") or "")
         for field in ("rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_dropped", "tx_dropped"):
-            assert getattr(fast_entry.counters, field) == stats[field]
+            assert getattr(interface.counters, field) == stats[field]
         if slave is not None:
-            assert fast_entry.learning == bool(slave.get_attr("IFLA_BRPORT_LEARNING"))
-            assert fast_entry.flooding == bool(slave.get_attr("IFLA_BRPORT_UNICAST_FLOOD"))
-    by_name = rtnl_dump.by_name(decoded_fast)
+            assert interface.learning == bool(slave.get_attr("IFLA_BRPORT_LEARNING"))
+            assert interface.flooding == bool(slave.get_attr("IFLA_BRPORT_UNICAST_FLOOD"))
+    by_name = rtnl_dump.by_name(decoded)
     assert by_name["lo"].alias == "an alias with spaces"
     assert (by_name["n1.eth0"].master, by_name["n1.eth0"].peer) == (101, 7)
     assert (by_name["n1.eth0"].learning, by_name["n1.eth0"].flooding) == (False, False)
     assert (by_name["s1.9"].learning, by_name["s1.9"].flooding, by_name["s1.9"].up) == (False, True, False)
 
 
-def test_addresses_are_decoded_identically(route: RecordedRun) -> None:
-    decoded_fast = rtnl_dump.addresses(route)
+def test_addresses_are_decoded_identically(route: RecordingSocket) -> None:
+    decoded = rtnl_dump.addresses(route)
     by_pyroute2: dict[int, set[str]] = {}
     for reference in decode_entries(ifaddrmsg, route.entries):
         if reference["scope"] <= rtnl_dump.RT_SCOPE_LINK:
             text = f"{reference.get_attr('IFA_LOCAL') or reference.get_attr('IFA_ADDRESS')}/{reference['prefixlen']}"
             by_pyroute2.setdefault(reference["index"], set()).add(text)
-    assert decoded_fast == by_pyroute2
-    assert {"10.9.0.1/16", "10.9.0.2/16", "fd00:9::1/64", "fe80::9/64"} <= decoded_fast[1003]  # and the kernel's own
+    assert decoded == by_pyroute2
+    assert {"10.9.0.1/16", "10.9.0.2/16", "fd00:9::1/64", "fe80::9/64"} <= decoded[
+        1003
+    ]  # beside link-local addresses of the kernel
 
 
-def test_static_routes_are_decoded_identically(route: RecordedRun) -> None:
-    decoded_fast = rtnl_dump.static_routes(route)
+def test_static_routes_are_decoded_identically(route: RecordingSocket) -> None:
+    decoded = rtnl_dump.static_routes(route)
     by_pyroute2 = {
         (f"{reference.get_attr('RTA_DST')}/{reference['dst_len']}", reference.get_attr("RTA_GATEWAY"))
         for reference in decode_entries(rtmsg, route.entries)
         if reference["proto"] == rtnl_dump.RTPROT_STATIC
     }
-    assert decoded_fast == by_pyroute2 == {("10.10.0.0/16", "10.9.0.200"), ("fd00:10::/64", "fd00:9::200")}
+    assert decoded == by_pyroute2 == {("10.10.0.0/16", "10.9.0.200"), ("fd00:10::/64", "fd00:9::200")}
 
 
-def test_forwarding_entries_are_decoded_identically(route: RecordedRun) -> None:
-    decoded_fast = rtnl_dump.forwarding(route)
+def test_forwarding_entries_are_decoded_identically(route: RecordingSocket) -> None:
+    decoded = rtnl_dump.forwarding(route)
     by_pyroute2 = {
         (reference.get_attr("NDA_MASTER"), reference.get_attr("NDA_LLADDR")): reference["ifindex"]
         for reference in decode_entries(ndmsg, route.entries)
         if reference["state"] & rtnl_dump.NUD_NOARP and reference.get_attr("NDA_MASTER")
     }
-    assert decoded_fast == by_pyroute2 == {(101, "02:00:00:00:00:77"): 1001, (102, "02:00:00:00:00:78"): 1002}
+    assert decoded == by_pyroute2 == {(101, "02:00:00:00:00:77"): 1001, (102, "02:00:00:00:00:78"): 1002}
 
 
-def test_redirections_are_found_on_those_that_have_them(route: RecordedRun) -> None:
+def test_redirections_are_read_with_their_targets(route: RecordingSocket) -> None:
     assert rtnl_dump.redirections(route, [1001, 1002, 1003, 1004]) == {netlink.JOIN_PRIORITY: {1003: 1004, 1004: 1003}}
 
 
-def test_a_hook_without_redirection_is_none(route: RecordedRun) -> None:
+def test_a_clsact_qdisc_without_a_filter_is_no_redirection(route: RecordingSocket) -> None:
     route.execute([netlink_messages.remove_clsact(1003), netlink_messages.add_clsact(1003)])
     assert rtnl_dump.redirections(route, [1003, 1004]) == {netlink.JOIN_PRIORITY: {1004: 1003}}

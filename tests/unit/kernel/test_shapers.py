@@ -1,4 +1,4 @@
-"""TBF's parameters for a rate, and its report."""
+"""TBF parameters of a rate, and the kernel's report of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_request_has_the_layout_of_the_kernels_header() -> None:
     }
 
 
-def test_a_queue_in_frames_is_a_fifo_of_frames_in_the_bucket() -> None:
+def test_a_queue_in_frames_is_a_pfifo_below_the_tbf() -> None:
     tbf, fifo = shapers.requests(7, Options(1000, 3000, 7, in_frames=True))
     assert payload(tbf, netlink.TCA_KIND) == b"tbf\0"
     assert payload(fifo, netlink.TCA_KIND) == b"pfifo\0"
@@ -43,7 +43,7 @@ def test_a_queue_in_frames_is_a_fifo_of_frames_in_the_bucket() -> None:
     assert payload(fifo) == struct.pack("=I", 7)
 
 
-def test_a_queue_in_bytes_again_replaces_the_fifo_of_frames() -> None:
+def test_a_change_to_a_queue_in_bytes_replaces_the_pfifo() -> None:
     before = Options(1000, 3000, 7, in_frames=True)
     _, fifo = shapers.requests(7, Options(1000, 3000, 9000), before)
     assert payload(fifo, netlink.TCA_KIND) == b"bfifo\0"
@@ -56,7 +56,7 @@ def test_the_bucket_holds_the_largest_frame_and_arrivals_during_a_late_timer() -
     assert shapers.options_of(cells, mtu=MTU).burst == 32 * 53
 
 
-def test_the_options_of_a_rate() -> None:
+def test_an_impairment_is_converted_to_tbf_options() -> None:
     impairment = Impairment(rate=8_000_004, queue=50_000, minimum_frame=64, overhead=20)
     options = shapers.options_of(impairment, mtu=MTU)
     assert (options.rate, options.limit, options.in_frames) == (1_000_000, 50_000, False)
@@ -68,7 +68,7 @@ def test_the_options_of_a_rate() -> None:
     assert shapers.options_of(Impairment(rate=3), mtu=MTU).rate == 1
 
 
-def test_no_rate_needs_no_shaper() -> None:
+def test_a_shaper_without_a_rate_is_rejected() -> None:
     with pytest.raises(ValueError, match="without a rate"):
         shapers.options_of(Impairment(loss=0.5), mtu=MTU)
 
@@ -88,7 +88,7 @@ def report(rate: int, burst: int, limit: int) -> Options:
 
 
 @given(st.integers(1, 10**11), st.integers(10**6, 10**9), st.integers(1, 2**32 - 1))
-def test_a_report_matches_only_the_request(rate: int, burst: int, limit: int) -> None:
+def test_a_report_matches_only_its_own_request(rate: int, burst: int, limit: int) -> None:
     requested = Options(rate, burst, limit)
     reported = report(rate, burst, limit)
     assert requested.matches(reported)

@@ -1,4 +1,4 @@
-"""Interruptions are not lost where Python cannot raise, and the end of child processes is reported."""
+"""SIGINT is not lost in fork hooks, which cannot raise, and the end of a child process is reported."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import os, signal
 from testbed.kernel.children import in_child
 
 def interrupt():
-    if os.getpid() == me:
-        os.kill(me, signal.SIGINT)
-        for _ in range(1_000):  # it is raised here, if anywhere
+    if os.getpid() == parent:
+        os.kill(parent, signal.SIGINT)
+        for _ in range(1_000):  # a pending interrupt would be raised here
             pass
 
-me = os.getpid()
+parent = os.getpid()
 os.register_at_fork({hook}=interrupt)
 try:
     in_child(lambda: None)
@@ -28,7 +28,7 @@ print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 @pytest.mark.parametrize("hook", ["before", "after_in_parent"])
-def test_an_interruption_while_a_process_is_forked_is_raised_right_afterwards(hook: str) -> None:
+def test_an_interrupt_during_fork_is_raised_right_afterwards(hook: str) -> None:
     script = INTERRUPTED_WHILE_FORKING.format(hook=hook)
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert completed.stdout == "interrupted\nset()\n", completed.stderr
@@ -41,7 +41,7 @@ def test_an_interruption_while_a_process_is_forked_is_raised_right_afterwards(ho
         ("raise LookupError", "a child process failed; its output is above"),
     ],
 )
-def test_the_end_of_a_child_without_an_answer_is_reported(statement: str, message: str) -> None:
+def test_a_child_that_ends_without_a_result_is_reported(statement: str, message: str) -> None:
     script = f"import os\nfrom testbed.kernel.children import in_child\ndef end():\n    {statement}\nin_child(end)\n"
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert completed.stderr.endswith(f"TestbedError: {message}\n")

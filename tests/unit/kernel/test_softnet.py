@@ -25,7 +25,7 @@ NUMBERED = """\
 QUEUES = """\
 0000272d 0000000a 00000006 00000000 00000000 00000000 00000000 00000000 00000000 000c76d2 00000000 00000000 00000000 00000000 00000000
 000034d9 00000000 00000010 00000000 00000000 00000000 00000000 00000000 00000000 00001d01 00000000 00000000 00000001 00000000 00000000
-"""  # noqa: E501  as it is read
+"""  # noqa: E501  verbatim
 
 
 @pytest.mark.parametrize("text", [OLD, RPS, FLOW_LIMIT, NUMBERED, QUEUES], ids=["9", "10", "11", "13", "15"])
@@ -33,9 +33,9 @@ def test_drops_are_the_second_column_of_every_processors_line(text: str) -> None
     assert softnet.parse(text) == {0: 10, 1: 0}
 
 
-def test_a_processor_that_is_off_has_no_line_and_its_successor_keeps_its_number() -> None:
-    numbered = NUMBERED.splitlines()[1]
-    assert softnet.parse(numbered) == {1: 0}
+def test_a_processor_that_is_offline_has_no_line_and_the_next_keeps_its_number() -> None:
+    second_line = NUMBERED.splitlines()[1]
+    assert softnet.parse(second_line) == {1: 0}
 
 
 def test_the_increase_is_counted_by_processor() -> None:
@@ -43,7 +43,7 @@ def test_the_increase_is_counted_by_processor() -> None:
     assert softnet.risen({0: 10, 1: 5}, {0: 11, 1: 7}) == 3
 
 
-def test_an_ended_socket_hides_no_losses_of_another_and_a_new_one_is_counted() -> None:
+def test_a_processor_that_goes_offline_hides_no_drops_of_others_and_a_new_one_is_counted() -> None:
     assert softnet.risen({0: 10, 1: 1_000}, {0: 12}) == 2
     assert softnet.risen({0: 10}, {0: 10, 1: 4}) == 4
 
@@ -52,7 +52,7 @@ def test_a_counter_that_wraps_around_has_increased() -> None:
     assert softnet.risen({0: 0xFFFF_FFFE}, {0: 1}) == 3
 
 
-def test_this_kernel_is_understood() -> None:
+def test_the_format_of_this_kernel_is_parsed() -> None:
     first = softnet.drops()
     second = softnet.drops()
     assert first.keys() == second.keys()

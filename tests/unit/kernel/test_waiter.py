@@ -1,4 +1,4 @@
-"""Waiting for descriptors and for a time: never early, and neither delays the other."""
+"""Waiting for descriptors and a deadline: never early, and neither delays the other."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ def waiter(request: pytest.FixtureRequest) -> Iterator[Waiter]:
 
 
 def wait_for_ready(waiter: Waiter, reader: int) -> int:
-    """Wait for a descriptor that is ready, and return the deadline, whose alarm is still set.
+    """Wait for a ready descriptor, and return the deadline, whose alarm is still set.
 
-    A process that is held up for longer than the deadline is ahead finds that it has come first: then once more, with
-    a deadline twice as far ahead.
+    A process that is preempted for too long finds the deadline expired first: it retries with twice the margin.
     """
     margin = MILLISECOND
     deadline = waiter.now() + margin
     while (ready := list(waiter.wait(deadline))) != [reader]:
         assert not ready
         assert waiter.now() >= deadline
-        assert margin < 60_000 * MILLISECOND, "a descriptor that is ready is never told"
+        assert margin < 60_000 * MILLISECOND, "a ready descriptor is never reported"
         margin *= 2
         deadline = waiter.now() + margin
     return deadline

@@ -1,4 +1,4 @@
-"""Resources booked ahead: a job takes the first sufficient gap, and no time is booked twice."""
+"""Bookable servers: a job takes the first sufficient gap, and no time is booked twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_utilisation_counts_the_service_until_now() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40), st.integers(0, 10)), max_size=60))
 def test_no_time_is_booked_twice_and_no_earlier_gap_would_have_sufficed(jobs: list[tuple[int, int, int]]) -> None:
-    """The reference is a table of all nanoseconds. Time advances between jobs, and no job lies in the past."""
+    """Compare with a table of all nanoseconds. Time advances between jobs, and no job is booked in the past."""
     clock = VirtualClock()
     server = BookableServer("bus", clock)
     is_taken = [False] * 10_000

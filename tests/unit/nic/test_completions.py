@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from testbed.kernel.frame_socket import FrameSocket
     from testbed.nic.immediate import Port
 
-PRICES = Profile("round figures", ring=200, show=70, notice=30, doorbell=20)
-KERNEL = Profile("of the kernel", hosted=True, post=50, notice=30, work={TRAP: Cost(200)})
+PRICES = Profile("round numbers", ring=200, show=70, notice=30, doorbell=20)
+KERNEL = Profile("kernel", hosted=True, post=50, notice=30, work={TRAP: Cost(200)})
 
 
-class Wire:
+class SilentPort:
     """Port without incoming frames, on which nothing may be sent."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Wire:
         self._far_end.close()
 
 
-class Card:
+class ScriptedCard:
     """Firmware and its host.
 
     completions: descriptors that the firmware completes on a doorbell for a descriptor. doorbells: descriptors that the host
@@ -71,7 +71,7 @@ class Card:
 
     @contextmanager
     def entered(self, name: str) -> Iterator[None]:
-        assert name not in self._inside, f"the {name} is entered from within itself"
+        assert name not in self._inside, f"the {name} is re-entered"
         self._inside.add(name)
         yield
         self._inside.remove(name)
@@ -90,11 +90,11 @@ class Card:
                 self.nic.ring_doorbell(rung, 0, 0)
 
 
-Executor = Callable[[Card, Wire], Callable[[], object]]
-"""Puts a card on a NIC; returns a function that lets its time pass."""
+Executor = Callable[[ScriptedCard, SilentPort], Callable[[], object]]
+"""Attaches a card to a NIC; returns a function that runs its clock until no event is left."""
 
 
-def immediate(card: Card, _wire: Wire) -> Callable[[], object]:
+def immediate(card: ScriptedCard, _wire: SilentPort) -> Callable[[], object]:
     clock = VirtualClock()
     nic = ImmediateNic(clock, Loop(clock), cast("Port", None), 1_500)
     card.nic = nic
@@ -102,7 +102,7 @@ def immediate(card: Card, _wire: Wire) -> Callable[[], object]:
     return lambda: None
 
 
-def priced(card: Card, _wire: Wire) -> Callable[[], object]:
+def priced(card: ScriptedCard, _wire: SilentPort) -> Callable[[], object]:
     loop = Loop(clock := VirtualClock())
     hardware = Hardware(clock, loop, "NIC", PRICES.processors)
     nic = PricedNic(clock, loop, cast("Port", None), Core("core", loop), PRICES, 1_500, hardware)
@@ -111,7 +111,7 @@ def priced(card: Card, _wire: Wire) -> Callable[[], object]:
     return loop.run
 
 
-def hosted(card: Card, _wire: Wire) -> Callable[[], object]:
+def hosted(card: ScriptedCard, _wire: SilentPort) -> Callable[[], object]:
     loop = Loop(clock := VirtualClock())
     host = HostSide(clock, "n1", [Core("core", loop)], [0], 1, None)
     card.nic = nic = HostedNic(clock, loop, cast("Port", None), 0, KERNEL, 1_500, host, bytes(6))
@@ -119,14 +119,14 @@ def hosted(card: Card, _wire: Wire) -> Callable[[], object]:
     return loop.run
 
 
-def inline(card: Card, wire: Wire) -> Callable[[], object]:
+def inline(card: ScriptedCard, wire: SilentPort) -> Callable[[], object]:
     nic = InlineNic(VethPort(cast("FrameSocket", wire)))
     card.nic = nic
     nic.attach(Agent(cast("Firmware", card), cast("Host", card)))
     return lambda: None
 
 
-def dilated(card: Card, wire: Wire) -> Callable[[], object]:
+def dilated(card: ScriptedCard, wire: SilentPort) -> Callable[[], object]:
     node = resolve(Description.star(2)).nodes[0]
     host = DilatedHost(cast("FrameSocket", wire), node, PRICES, 100)
 
@@ -147,16 +147,16 @@ def record_events(
     executor: Executor, completions: dict[int, list[int]], doorbells: dict[int, list[int]]
 ) -> list[tuple[str, int]]:
     """Return the events that a doorbell for descriptor 1 causes."""
-    card = Card(completions, doorbells)
-    with closing(Wire()) as wire:
-        pass_time = executor(card, wire)
+    card = ScriptedCard(completions, doorbells)
+    with closing(SilentPort()) as wire:
+        run_executor = executor(card, wire)
         card.nic.ring_doorbell(1, 0, 0)
-        pass_time()
+        run_executor()
     return card.events
 
 
 @all_executors
-def test_the_host_sees_its_completions_when_the_firmware_has_returned(executor: Executor) -> None:
+def test_the_host_sees_completions_after_the_firmware_has_returned(executor: Executor) -> None:
     assert record_events(executor, {1: [10, 20]}, {}) == [("rung", 1), ("answered", 1), ("seen", 10), ("seen", 20)]
 
 
@@ -168,7 +168,7 @@ def test_a_doorbell_during_a_completion_is_handled_at_once_and_its_completions_c
 
 
 @all_executors
-def test_a_host_may_ring_a_doorbell_on_each_of_a_thousand_completions(executor: Executor) -> None:
+def test_a_host_may_ring_a_doorbell_on_each_of_many_completions(executor: Executor) -> None:
     numbers = range(1, 1_001)
     log = record_events(
         executor, {number: [number] for number in numbers}, {number: [number + 1] for number in numbers[:-1]}

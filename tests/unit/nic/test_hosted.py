@@ -33,7 +33,7 @@ WORK = {
     TRAP: Cost(300), INTERRUPT: Cost(5_000), SOFTIRQ: Cost(2_000), WAKE: Cost(3_000), SWITCH: Cost(4_000),
     COPY: Cost(100, GBIT, 4 * GBIT, 2 * GBIT), OFFLOAD: Cost(50, GBIT), "header": Cost(700),
 }  # fmt: skip
-PROFILE = Profile("round figures", hosted=True, post=500, notice=200, work=WORK)
+PROFILE = Profile("round numbers", hosted=True, post=500, notice=200, work=WORK)
 OWN, PEER = b"\2\0\0\0\0\1", b"\2\0\0\0\0\2"
 MARK = b"\x88\xb5"
 
@@ -43,8 +43,10 @@ def frame(size: int = 100, destination: bytes = OWN) -> bytes:
 
 
 class Machine:
-    """A host with one NIC, whose firmware and host library are scripts. left: departure times and frames. seen:
-    times and indexes of completions. handled: start times of frame handlers, and their cores."""
+    """Host with one NIC and scripted firmware and library.
+
+    departures: times and frames. completions: times and indexes. handled_frames: times and cores of the frame handler.
+    """
 
     deadline = None
 
@@ -58,22 +60,22 @@ class Machine:
         self.host = HostSide(self.clock, "n1", self.cores, caches, profile.receive_queues, steer)
         self.nic = HostedNic(self.clock, self.loop, self, 0, profile, 9_000, self.host, OWN)
         self.nic.begin(0, Agent(self, self))
-        self.left: list[tuple[int, bytes]] = []
-        self.seen: list[tuple[int, int]] = []
-        self.handled: list[tuple[int, int]] = []
+        self.departures: list[tuple[int, bytes]] = []
+        self.completions: list[tuple[int, int]] = []
+        self.handled_frames: list[tuple[int, int]] = []
         self.on_frame: Callable[[], object] = lambda: None
         self.on_descriptor: Callable[[], object] = lambda: None
 
     def causes(self, core: int = 0) -> Mapping[str, int]:
         return dict(self.cores[core].causes)
 
-    # The port, the firmware and the host library.
+    # Port, firmware and host library
 
     def enter(self, now: int, frame: bytes) -> None:
-        self.left.append((now, frame))
+        self.departures.append((now, frame))
 
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
-        self.handled.append((now, self.nic.core))
+        self.handled_frames.append((now, self.nic.core))
         self.on_frame()
 
     def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
@@ -83,7 +85,7 @@ class Machine:
         """No timer is set."""
 
     def on_completion(self, index: int) -> bool:
-        self.seen.append((self.clock.time, index))
+        self.completions.append((self.clock.time, index))
         return True
 
     def counter_values(self) -> Mapping[str, int]:
@@ -104,7 +106,7 @@ def test_a_doorbell_is_a_trap_and_its_frame_leaves_after_all_work_of_the_core() 
     machine.nic.ring_doorbell(1, 0, 0)
     assert machine.nic.posted == 500 + 300 + 700
     machine.loop.run()
-    assert machine.left == [(1_500, frame(destination=PEER))]
+    assert machine.departures == [(1_500, frame(destination=PEER))]
     assert machine.causes() == {LIBRARY: 500, TRAP: 300, "header": 700}
 
 
@@ -113,8 +115,8 @@ def test_a_frame_wakes_an_idle_core_interrupts_it_and_is_handled_in_the_softirq(
     machine.on_frame = lambda: machine.nic.post_completion(7)
     machine.nic.receive(0, frame())
     machine.loop.run()
-    assert machine.handled == [(3_000 + 5_000 + 2_000, 0)]
-    assert machine.seen == [(10_000 + 200, 7)]
+    assert machine.handled_frames == [(3_000 + 5_000 + 2_000, 0)]
+    assert machine.completions == [(10_000 + 200, 7)]
     assert machine.causes() == {WAKE: 3_000, INTERRUPT: 5_000, SOFTIRQ: 2_000, LIBRARY: 200}
 
 
@@ -123,7 +125,7 @@ def test_frames_that_arrive_while_the_softirq_works_need_no_interrupt_and_a_late
     for time in (0, 1_000, 9_000, 40_000):
         machine.loop.at(time, lambda now: machine.nic.receive(now, frame()))
     machine.loop.run()
-    assert [handled_at for handled_at, _ in machine.handled] == [10_000, 12_000, 14_000, 50_000]
+    assert [handled_at for handled_at, _ in machine.handled_frames] == [10_000, 12_000, 14_000, 50_000]
     assert machine.causes()[INTERRUPT] == 2 * 5_000
 
 
@@ -150,7 +152,7 @@ def test_an_interrupt_delays_the_computation_on_its_core() -> None:
     machine.loop.at(30_000, lambda now: machine.nic.receive(now, frame()))
     machine.loop.run()
     assert end_times == [("core 1", 100_000), ("core 0", 100_000 + 5_000 + 2_000)]
-    assert machine.handled == [(37_000, 0)]
+    assert machine.handled_frames == [(37_000, 0)]
 
 
 def test_a_program_that_sleeps_is_switched_to_before_it_sees_a_completion() -> None:
@@ -159,7 +161,7 @@ def test_a_program_that_sleeps_is_switched_to_before_it_sees_a_completion() -> N
     machine.on_frame = lambda: machine.nic.interrupt(7)
     machine.nic.receive(0, frame())
     machine.loop.run()
-    assert machine.seen == [(10_000 + 3_000 + 4_000 + 200, 7)]
+    assert machine.completions == [(10_000 + 3_000 + 4_000 + 200, 7)]
     assert machine.causes(1) == {WAKE: 3_000, SWITCH: 4_000, LIBRARY: 200}
 
 
@@ -167,7 +169,7 @@ def test_a_program_that_sleeps_is_switched_to_before_it_sees_a_completion() -> N
     ("source", "cost"), [(0, 1_100), (2, 350), (3, 600), (-1, 1_100)],
     ids=["another cache", "its own", "a shared cache", "memory"],
 )  # fmt: skip
-def test_a_copys_rate_depends_on_the_cache_that_has_the_bytes(source: int, cost: int) -> None:
+def test_the_rate_of_a_copy_depends_on_the_cache_of_its_source(source: int, cost: int) -> None:
     machine = Machine(cores=4)
     machine.nic.bind(2)
     machine.nic.spend(COPY, 1_000, source)
@@ -185,12 +187,12 @@ def test_a_completion_waits_for_the_copy_engine_and_a_frame_does_not() -> None:
     machine.on_descriptor = offload
     machine.nic.ring_doorbell(1, 0, 0)
     machine.loop.run()
-    assert machine.left == [(850, frame(destination=PEER))]
-    assert machine.seen == [(850 + 8_000 + 200, 7)]
+    assert machine.departures == [(850, frame(destination=PEER))]
+    assert machine.completions == [(850 + 8_000 + 200, 7)]
     assert machine.host.copying.busy == 8_000
 
 
-def test_a_program_that_catches_up_continues_after_the_work_charged_so_far() -> None:
+def test_caught_up_completes_after_the_work_charged_so_far() -> None:
     machine = Machine()
     continued = []
 
@@ -213,7 +215,7 @@ def test_each_receive_queue_interrupts_its_own_core() -> None:
     for number in (0, 1, 3):
         machine.nic.receive(0, frame()[:14] + bytes([number]) + bytes(50))
     machine.loop.run()
-    assert sorted(machine.handled) == [(10_000, 0), (10_000, 1), (12_000, 1)]
+    assert sorted(machine.handled_frames) == [(10_000, 0), (10_000, 1), (12_000, 1)]
 
 
 def test_frames_wait_in_a_polled_nic_until_the_host_reads_them() -> None:
@@ -223,7 +225,7 @@ def test_frames_wait_in_a_polled_nic_until_the_host_reads_them() -> None:
     for _ in range(3):
         machine.nic.receive(0, frame())
     machine.loop.run()
-    assert (machine.handled, machine.nic.dropped) == ([], 1)
+    assert (machine.handled_frames, machine.nic.dropped) == ([], 1)
     assert machine.nic.read_frames(1) == 1
     assert machine.nic.posted == 300 + 4_000
     assert machine.nic.read_frames(5) == 1
@@ -239,8 +241,8 @@ def test_a_frame_between_two_ranks_stays_in_the_kernel() -> None:
     machine.on_descriptor = lambda: machine.nic.send(frame(destination=PEER))
     machine.nic.ring_doorbell(1, 0, 0)
     machine.loop.run()
-    assert machine.left == []
-    assert [time for time, _ in machine.handled] == [800]
+    assert machine.departures == []
+    assert [time for time, _ in machine.handled_frames] == [800]
     assert machine.causes() == {LIBRARY: 500, TRAP: 300}
 
 

@@ -1,4 +1,4 @@
-"""Wake-ups of a NIC for its firmware's deadline."""
+"""Wake-ups of a NIC for the deadline of its firmware."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from protocols.core.firmware import Agent
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.nic.immediate import ImmediateNic
 
-_SENT_AT = 1_000
+DEPARTURE = 1_000
 
 
 class NicWithDeadline:
-    """A NIC's port, firmware and host: a frame leaves at _SENT_AT, which sets a deadline that is already due.
-    ticks: times of the timer's calls."""
+    """Port, firmware and host of a NIC: the departure of a frame sets a deadline that is already due."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.loop = Loop(self.clock)
         self.deadline: int | None = None
-        self.ticks: list[int] = []
+        self.timer_calls: list[int] = []
         self.nic = ImmediateNic(self.clock, self.loop, self, 1_500)
         self.nic.begin(0, Agent(self, self))
 
@@ -28,7 +27,7 @@ class NicWithDeadline:
         return True
 
     def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
-        self.loop.at(now + _SENT_AT, callback)
+        self.loop.at(now + DEPARTURE, callback)
 
     def on_sent(self, now: int) -> None:
         del now
@@ -40,7 +39,7 @@ class NicWithDeadline:
     on_doorbell = receive
 
     def on_timer(self, now: int) -> None:
-        self.ticks.append(now)
+        self.timer_calls.append(now)
         self.deadline = None
 
     def on_completion(self, index: int) -> None:
@@ -58,4 +57,4 @@ def test_a_deadline_at_the_departure_of_a_frame_is_handled_then() -> None:
     nic_with_deadline.nic.send(bytes(60))
     nic_with_deadline.nic.when_sent(nic_with_deadline.on_sent)
     nic_with_deadline.loop.run()
-    assert nic_with_deadline.ticks == [_SENT_AT]
+    assert nic_with_deadline.timer_calls == [DEPARTURE]

@@ -1,7 +1,7 @@
-"""Layers of an invented protocol with field kinds that the built-in ones lack.
+"""Layers of an invented protocol with kinds of fields that the built-in ones lack.
 
-Both byte orders, signs, floats, addresses, optional fields, lengths given by other fields, numbers of three and eight
-bytes.
+These are both byte orders, signed numbers, floats, addresses, optional fields, lengths given by other fields, and numbers
+of three and eight bytes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from scapy.packet import Packet, bind_layers
 ETHERTYPE = 0x9A9A
 
 
-class Many(Packet):
-    name = "Many"
+class ManyFields(Packet):
+    name = "ManyFields"
     fields_desc = [  # noqa: RUF012
         ByteEnumField("kind", 0, {0: "PLAIN", 1: "NAMED", 2: "LONG"}),
         FlagsField("has", 0, 4, ["ADDRESS", "TIME"]),
@@ -52,7 +52,7 @@ class Many(Packet):
         LongField("far", 0),
         XLongField("key", 0),
         ThreeBytesField("three", 0),
-        LEThreeBytesField("eerht", 0),
+        LEThreeBytesField("three_little", 0),
         SignedShortField("change", 0),
         SignedIntField("sum", 0),
         IEEEFloatField("ratio", 0),
@@ -76,6 +76,6 @@ class Long(Packet):
     fields_desc = [StrField("rest", b"")]  # noqa: RUF012
 
 
-bind_layers(Ether, Many, type=ETHERTYPE)
-bind_layers(Many, Named, kind=1)
-bind_layers(Many, Long, kind=2)
+bind_layers(Ether, ManyFields, type=ETHERTYPE)
+bind_layers(ManyFields, Named, kind=1)
+bind_layers(ManyFields, Long, kind=2)

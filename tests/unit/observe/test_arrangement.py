@@ -1,4 +1,4 @@
-"""Pictures of clusters: everything has a place of its own, and no link of a large star passes a node."""
+"""Arrangement of clusters in pictures: elements do not overlap, and no link of a star passes behind another node."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_node_covers_another(shape, nodes: int) -> None:
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_no_link_of_a_star_passes_behind_another_node(nodes: int) -> None:
-    """A ray that crosses a node's box within its middle half would look like a link of that node."""
+    """A link that crosses the middle half of a node's box would look like a link of that node."""
     graph = star(nodes)
     positions = arrange(graph, NODE)
     centre = positions.pop("s1")
@@ -52,8 +52,8 @@ def test_no_link_of_a_star_passes_behind_another_node(nodes: int) -> None:
         length = math.hypot(dx, dy)
         for other_name, (other_x, other_y) in positions.items():
             projection = ((other_x - centre[0]) * dx + (other_y - centre[1]) * dy) / length
-            aside = abs((other_x - centre[0]) * dy - (other_y - centre[1]) * dx) / length
-            assert other_name == name or not 0 < projection < length or aside > NODE[1] / 4, (name, other_name)
+            distance = abs((other_x - centre[0]) * dy - (other_y - centre[1]) * dx) / length
+            assert other_name == name or not 0 < projection < length or distance > NODE[1] / 4, (name, other_name)
 
 
 def test_a_hundred_nodes_are_readable_on_a_screen() -> None:
@@ -65,7 +65,7 @@ def test_a_hundred_nodes_are_readable_on_a_screen() -> None:
 def test_links_between_the_same_two_elements_are_side_by_side() -> None:
     graph = Graph(["a"], ["s"], [("a", "s"), ("s", "a"), ("a", "s")])
     curve_list = list(curves(graph, arrange(graph, NODE)))
-    assert curve_list[1] is None  # the middle one
+    assert curve_list[1] is None  # the middle link is straight
     assert curve_list[0] is not None
     assert curve_list[2] is not None
     assert math.dist(curve_list[0], curve_list[2]) == pytest.approx(120.0)
@@ -74,8 +74,8 @@ def test_links_between_the_same_two_elements_are_side_by_side() -> None:
 def test_a_horizontal_link_passes_above_elements_between_its_ends() -> None:
     graph = Graph([], ["s1", "s2", "s3"], [("s1", "s2"), ("s2", "s3"), ("s1", "s3")])
     positions = {"s1": (0.0, 0.0), "s2": (100.0, 0.0), "s3": (200.0, 0.0)}
-    near, also_near, far = curves(graph, positions)
-    assert near is also_near is None
+    first, second, far = curves(graph, positions)
+    assert first is second is None
     assert far is not None
     assert far[1] < -30.0
 
@@ -90,7 +90,7 @@ def test_switches_of_a_tree_are_in_layers_above_their_nodes() -> None:
     assert positions["e1"][0] < positions["top"][0] < positions["e2"][0]
 
 
-def test_an_element_without_a_link_has_a_place_too() -> None:
+def test_an_element_without_a_link_has_a_position() -> None:
     assert set(arrange(Graph(["a", "b"], ["s"], []), NODE)) == {"a", "b", "s"}
     assert set(arrange(Graph(["a", "b", "c"], [], []), NODE)) == {"a", "b", "c"}
     assert arrange(Graph([], [], []), NODE) == {}

@@ -1,4 +1,4 @@
-"""Events in words, and files that grow while they are read."""
+"""Formatted events, and reading of files that grow."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_unknown_event_is_formatted_field_by_field() -> None:
         st.one_of(st.integers(), st.text(), st.lists(st.integers()), st.none(), st.booleans()),
     ),
 )
-def test_another_versions_event_is_formatted_as_far_as_possible(kind: str, facts: dict[str, object]) -> None:
+def test_an_event_of_another_version_is_formatted_as_far_as_possible(kind: str, facts: dict[str, object]) -> None:
     assert format_event({"event": kind, **facts}).kind == kind
 
 
@@ -71,12 +71,12 @@ def test_a_growing_file_is_read_line_by_line(tmp_path: Path) -> None:
     tail = Tail(path)
     assert tail.read() == []
     with path.open("a") as file:
-        file.write(json.dumps({"event": "one"}) + "\n" + '{"event": ')
+        file.write(json.dumps({"event": "first"}) + "\n" + '{"event": ')
         file.flush()
-        assert tail.read() == [{"event": "one"}]
+        assert tail.read() == [{"event": "first"}]
         assert tail.read() == []
-        file.write('"two"}\nnonsense\n[1]\n{"event": "three"}\n')
-    assert tail.read() == [{"event": "two"}, {"event": "three"}]
+        file.write('"second"}\nnonsense\n[1]\n{"event": "third"}\n')
+    assert tail.read() == [{"event": "second"}, {"event": "third"}]
     path.unlink()
     assert tail.read() == []
     tail.close()

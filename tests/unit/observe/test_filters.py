@@ -1,4 +1,4 @@
-"""Filters are the conditions of rules, applied to frames in a file."""
+"""Filters: conditions of rules, applied to captured frames."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SECOND = 1_000_000_000
 
 
 def frames(*, nics: bool = True) -> list[Frame]:
-    """Data from n1 to n2 and its acknowledgement, at both ends, a second apart."""
-    reported: list[tuple[int, int, bytes, pcapng.Bound, str]] = [
+    """Return data from n1 to n2 and its acknowledgement, each captured at both ends, a second apart."""
+    records: list[tuple[int, int, bytes, pcapng.Bound, str]] = [
         (0, 1 * SECOND, data(7, 1, b"x"), "outbound", ""),
         (1, 2 * SECOND, data(7, 1, b"x"), "inbound", ""),
         (1, 3 * SECOND, ack(7, 1), "outbound", ""),
         (0, 4 * SECOND, ack(7, 1), "inbound", ""),
     ]
-    return CaptureReader("it").feed(capture(reported, nics=nics))
+    return CaptureReader("test").feed(capture(records, nics=nics))
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,12 @@ def frames(*, nics: bool = True) -> list[Frame]:
     ],
 )
 def test_a_filter_selects_frames_by_a_condition_and_times_since_the_first(text: str, numbers: list[int]) -> None:
-    remote = frames()
+    all_frames = frames()
     condition = Filter(text)
-    # Frames come some at a time.
-    assert [*condition.select(remote[:1]), *condition.select(remote[1:])] == [remote[number] for number in numbers]
+    # Frames arrive in several batches.
+    assert [*condition.select(all_frames[:1]), *condition.select(all_frames[1:])] == [
+        all_frames[number] for number in numbers
+    ]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +77,9 @@ def test_a_filter_on_data_that_the_capture_lacks_is_rejected(text: str, message:
 def test_an_invalid_filter_is_an_error_with_its_column(text: str, column: int, message: str) -> None:
     with pytest.raises(RuleError) as raised:
         Filter(text)
-    first, shown_line, marks = str(raised.value).split("\n")
+    first, shown_line, marker_line = str(raised.value).split("\n")
     assert first.startswith(f"filter, column {column}: ")
     assert message in first
     assert shown_line == f"  {text}"
-    assert marks.index("^") == column + 1
+    assert marker_line.index("^") == column + 1
     assert raised.value.exit_code == 2

@@ -1,4 +1,4 @@
-"""Layers of fixed fields are shown as Scapy's packets show them, for every frame that no protocol claims."""
+"""Layers with only fixed fields are formatted without Scapy, with the same result."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROUTES = st.sampled_from([b"", b"\x81", b"\xbf\x80"])
 
 @pytest.mark.parametrize(("package", "stack"), STACKS)
 @PER_STACK
-@given(data=st.data(), route=ROUTES, padding=st.sampled_from([b"", bytes(3), b"more than that" * 4]))
-def test_complete_frames_are_formatted_as_by_scapy_without_it(
+@given(data=st.data(), route=ROUTES, padding=st.sampled_from([b"", bytes(3), b"long padding" * 4]))
+def test_complete_frames_are_formatted_as_by_scapy(
     package: str, stack: str, data: st.DataObject, route: bytes, padding: bytes
 ) -> None:
-    frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
-    raw = with_envelope(frame_drawn.layers, frame_drawn.raw + padding)
-    if raw != frame_drawn.raw + padding:  # it is Myrinet's
-        raw = add_envelope(frame_drawn.raw + padding, route)
+    drawn = data.draw(drawn_frames(frames_of(package), stack))
+    raw = with_envelope(drawn.layers, drawn.raw + padding)
+    if raw != drawn.raw + padding:  # in a Myrinet packet
+        raw = add_envelope(drawn.raw + padding, route)
     assert FIXED.format(raw) == list(format_by_scapy(raw))
 
 
@@ -38,8 +38,8 @@ def test_complete_frames_are_formatted_as_by_scapy_without_it(
 def test_malformed_frames_are_formatted_as_by_scapy(
     package: str, stack: str, data: st.DataObject, cut: int, flips: list[int]
 ) -> None:
-    frame_drawn = data.draw(drawn_frames(frames_of(package), stack))
-    frame = bytearray(with_envelope(frame_drawn.layers, frame_drawn.raw))
+    drawn = data.draw(drawn_frames(frames_of(package), stack))
+    frame = bytearray(with_envelope(drawn.layers, drawn.raw))
     for bit in flips:
         frame[12 + (bit >> 3) % (len(frame) - 12)] ^= 1 << (bit & 7)
     for raw in (bytes(frame), bytes(frame[: max(14, len(frame) - cut)])):

@@ -1,4 +1,4 @@
-"""Frames in a line."""
+"""Summaries of frames in one line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_frame_is_described_by_its_type(frame: Packet, expected: str) -> None:
     assert label(raw) == f"{expected}, {len(raw)} bytes"
 
 
-def test_emps_frames_are_named_by_type_and_message() -> None:
+def test_frames_of_emp_are_labelled_with_type_and_message() -> None:
     first = emp.pack_message(B, A, emp.FLAGS_LAST, 3, 1, 2, 9, 0, 0, 0, 1, 0x20, 5, 9, b"hello")
     data = emp.pack_frame(B, A, emp.TYPE_DATA, 0, 3, 1, 2, 9, 4, 0, b"more")
     ack = emp.pack_frame(A, B, emp.TYPE_ACK, 0, 3, 1, 2, 9, 4, emp.STATUS_RESTARTED)

@@ -1,4 +1,4 @@
-"""Frames merged in order, each with its own remarks."""
+"""Merge of captured frames in order of time, each with its own fate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ N1 = Point("l", End("n1", "eth0"), "forward", "/ns", "n1.eth0", True, "relay")
 N2 = Point("l", End("n2", "eth0"), "backward", "/ns", "n2.eth0", True, "relay")
 
 
-def fates_of(stamp: int, frame: bytes, text: str = "dropped", direction: str = "forward") -> FrameFates:
+def fate_of(stamp: int, frame: bytes, text: str = "dropped", direction: str = "forward") -> FrameFates:
     return FrameFates("l", direction, stamp, crc32(frame), ("loss",), text)
 
 
@@ -30,16 +30,16 @@ def test_frames_of_two_points_are_released_once_and_in_order(passed: list[tuple[
     merge = FrameMerge(0)
     merge.add(N1, [(stamp, False, b"a") for stamp, first in sorted(passed) if first])
     merge.add(N2, [(stamp, True, b"a") for stamp, first in sorted(passed) if not first])
-    given_out = [frame for limit in [*sorted(until), 200] for frame in merge.release(limit)]
-    assert [merged_frame.when for merged_frame in given_out] == sorted(stamp for stamp, _ in passed)
-    assert all(merged_frame.entering == (merged_frame.point is N1) for merged_frame in given_out)
+    released = [frame for limit in [*sorted(until), 200] for frame in merge.release(limit)]
+    assert [merged_frame.when for merged_frame in released] == sorted(stamp for stamp, _ in passed)
+    assert all(merged_frame.entering == (merged_frame.point is N1) for merged_frame in released)
 
 
 def test_a_fate_may_be_reported_before_or_after_its_frame() -> None:
     merge = FrameMerge(0)
-    merge.add_fates([fates_of(20, b"b")])
+    merge.add_fates([fate_of(20, b"b")])
     merge.add(N1, [(10, False, b"a"), (20, False, b"b"), (30, False, b"c")])
-    merge.add_fates([fates_of(30, b"c")])
+    merge.add_fates([fate_of(30, b"c")])
     assert times_and_fates(merge.release(40)) == [(10, ""), (20, "dropped"), (30, "dropped")]
     assert merge.unplaced == 0
 
@@ -47,14 +47,14 @@ def test_a_fate_may_be_reported_before_or_after_its_frame() -> None:
 def test_segments_of_one_frame_have_one_time_stamp_and_are_distinguished_by_content() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a"), (10, False, b"b"), (10, False, b"c")])
-    merge.add_fates([fates_of(10, b"b")])
+    merge.add_fates([fate_of(10, b"b")])
     assert [(frame.frame, frame.fate) for frame in merge.release(40)] == [(b"a", ""), (b"b", "dropped"), (b"c", "")]
 
 
 def test_identical_frames_at_one_time_are_listed_once() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a")] * 3)
-    merge.add_fates([fates_of(10, b"a", "first"), fates_of(10, b"a", "second")])
+    merge.add_fates([fate_of(10, b"a", "first"), fate_of(10, b"a", "second")])
     assert [frame.fate for frame in merge.release(40)] == ["first", "second", ""]
 
 
@@ -69,7 +69,7 @@ def test_a_slightly_different_timestamp_matches_the_nearest_frame_with_that_cont
             (2_000 + 2 * MAX_STAMP_DIFFERENCE, False, b"c"),
         ],
     )
-    merge.add_fates([fates_of(2_000, b"a"), fates_of(2_000, b"c")])
+    merge.add_fates([fate_of(2_000, b"a"), fate_of(2_000, b"c")])
     assert times_and_fates(merge.release(10 * MAX_STAMP_DIFFERENCE)) == [
         (1_000, "dropped"),
         (2_000, ""),
@@ -83,7 +83,7 @@ def test_a_fate_is_listed_at_its_direction_and_where_the_frame_enters() -> None:
     merge = FrameMerge(0)
     merge.add(N1, [(10, False, b"a"), (20, True, b"a")])
     merge.add(N2, [(20, False, b"a")])
-    merge.add_fates([fates_of(10, b"a"), fates_of(20, b"a", "corrupted", "backward")])
+    merge.add_fates([fate_of(10, b"a"), fate_of(20, b"a", "corrupted", "backward")])
     assert [(frame.point.device, frame.fate) for frame in merge.release(40)] == [
         ("n1.eth0", "dropped"),
         ("n1.eth0", ""),
@@ -94,7 +94,7 @@ def test_a_fate_is_listed_at_its_direction_and_where_the_frame_enters() -> None:
 def test_frames_before_the_capture_are_ignored() -> None:
     merge = FrameMerge(100)
     merge.add(N1, [(90, False, b"a"), (110, False, b"b")])
-    merge.add_fates([fates_of(90, b"a")])
+    merge.add_fates([fate_of(90, b"a")])
     assert times_and_fates(merge.release(200)) == [(110, "")]
     assert (merge.unplaced, merge.late) == (0, 0)
 
@@ -103,6 +103,6 @@ def test_a_late_frame_and_a_fate_without_a_frame_are_released_and_counted() -> N
     merge = FrameMerge(0)
     assert merge.release(5 * MAX_STAMP_DIFFERENCE) == []
     merge.add(N1, [(10, False, b"a")])
-    merge.add_fates([fates_of(3 * MAX_STAMP_DIFFERENCE, b"b")])
+    merge.add_fates([fate_of(3 * MAX_STAMP_DIFFERENCE, b"b")])
     assert times_and_fates(merge.release(6 * MAX_STAMP_DIFFERENCE)) == [(10, "")]
     assert (merge.unplaced, merge.late) == (1, 1)

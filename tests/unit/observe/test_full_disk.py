@@ -1,4 +1,4 @@
-"""A capture whose disk is full."""
+"""Errors of a capture's output: a full disk and a closed pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_file_that_could_not_be_written_is_named() -> None:
 
 
 def test_a_closed_pipe_raises_broken_pipe_error() -> None:
-    """A pipe to Wireshark ends when its window is closed, which is no error worth a sentence."""
+    """A pipe to Wireshark is closed with its window, which the command does not report as an error."""
     reader, writer = os.pipe()
     os.close(reader)
     with pytest.raises(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""Frames with all fields, as Scapy has them."""
+"""Frames formatted with all layers and fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scapy.layers.l2 import Ether
 from testbed.observe.decoding.capture_reader import Frame, Interface
 from testbed.observe.decoding.frame_output import Facts
 from testbed.observe.format.layers import format_layers
-from tests.unit.observe.emp_captures import A, B, data, first_frame, raw
+from tests.unit.observe.emp_captures import A, B, data, first_frame, mac_bytes
 
 ETHERTYPES = [b"\x08\x00", b"\x86\xdd", b"\x08\x06", b"\x88\xb5", b"\x88\xb6", b"\x81\x00", b"\x00\x26", b"\x88\xcc"]
 
@@ -33,8 +33,8 @@ def test_layers_above_ip_are_shown() -> None:
 @given(st.binary(max_size=90), st.sampled_from(ETHERTYPES))
 def test_any_frames_layers_and_fields_can_be_formatted(rest: bytes, ethertype: bytes) -> None:
     facts = Facts({})
-    for frame in (rest, raw(A) + raw(B) + ethertype + rest, data(9, 1, b"x")[: len(rest)] + rest):
+    for frame in (rest, mac_bytes(A) + mac_bytes(B) + ethertype + rest, data(9, 1, b"x")[: len(rest)] + rest):
         for line in format_layers(frame):
             assert line.isprintable()
-        facts_found = facts.of(Frame(5, Interface("n1:eth0"), "inbound", frame, len(frame)))
-        assert facts_found["bytes"] == len(frame)
+        frame_facts = facts.of(Frame(5, Interface("n1:eth0"), "inbound", frame, len(frame)))
+        assert frame_facts["bytes"] == len(frame)

@@ -1,4 +1,4 @@
-"""Papers' values from files: all mistakes in a file are reported at once."""
+"""Files of papers' values: contents, and reports of all errors at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from testbed.errors import DescriptionError, NotFoundError, TestbedError
 from testbed.observe.paper_files import paper_of, parse
 from testbed.observe.papers import Curve, Figures, figures, restrict
 
-GOOD = """
+PAPER = """
 title = "A title"
-authors = "Somebody"
+authors = "An author"
 published = "2001"
 cluster = "emp-2001"
 profile = "emp-2001"
@@ -61,7 +61,7 @@ def document_problems(text: str) -> list[str]:
 
 
 def test_a_paper_is_read() -> None:
-    paper = parse(GOOD, "the paper")
+    paper = parse(PAPER, "the paper")
     assert [(row.name, row.paper, row.calibrated) for row in paper.rows] == [
         ("latency", 23, True),
         ("another", 24.5, True),
@@ -72,7 +72,7 @@ def test_a_paper_is_read() -> None:
 
 def test_all_errors_are_reported_at_once() -> None:
     problems = document_problems(
-        GOOD.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', "")
+        PAPER.replace('meaning = "the same"', 'meening = "the same"').replace('why = "an input"\n', "")
     )
     assert any(
         "row[2]: found unknown setting 'meening'" in problem and "did you mean 'meaning'" in problem
@@ -83,7 +83,7 @@ def test_all_errors_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replaced", "mistake", "message"),
+    ("replaced", "replacement", "message"),
     [
         ('run = "latency"', 'run = "latancy"', "did you mean 'latency'"),
         ('unit = "us"', 'unit = "parsec"', "expected the name of a unit"),
@@ -94,14 +94,14 @@ def test_all_errors_are_reported_at_once() -> None:
         ("[run.latency]", "[run.later]", "expected the name of a run"),
     ],
 )
-def test_an_unresolved_name_is_an_error(replaced: str, mistake: str, message: str) -> None:
-    assert any(message in problem for problem in document_problems(GOOD.replace(replaced, mistake)))
+def test_an_unresolved_name_is_an_error(replaced: str, replacement: str, message: str) -> None:
+    assert any(message in problem for problem in document_problems(PAPER.replace(replaced, replacement)))
 
 
 def test_more_than_three_rows_do_not_calibrate() -> None:
-    row = GOOD[GOOD.index('[[row]]\nname = "another"') : GOOD.index("[[shape]]")]
+    row = PAPER[PAPER.index('[[row]]\nname = "another"') : PAPER.index("[[shape]]")]
     more_rows = "".join(row.replace("another", f"another {number}") for number in range(2))
-    assert any("expected at most 3" in problem for problem in document_problems(GOOD + more_rows))
+    assert any("expected at most 3" in problem for problem in document_problems(PAPER + more_rows))
 
 
 def test_emp_has_a_paper_and_an_unknown_name_is_rejected() -> None:
@@ -110,7 +110,7 @@ def test_emp_has_a_paper_and_an_unknown_name_is_rejected() -> None:
         paper_of("em")
 
 
-RELATED = """
+RELATIONS = """
 [run.contention]
 workload = "contention"
 
@@ -130,7 +130,7 @@ columns = ["clients", "p50_ns"]
 """
 
 
-DRAWN = """
+FIGURES = """
 [[figure]]
 name = "Figure 5"
 source = "figure 5"
@@ -148,7 +148,7 @@ values = { single = 29.8 }
 
 
 def test_a_figure_has_curves_through_the_points_of_rows_with_labels() -> None:
-    paper = parse(GOOD + DRAWN, "the paper")
+    paper = parse(PAPER + FIGURES, "the paper")
     assert paper.figures[0].curves == (Curve("ours", "latency", {}, ("latency", "another")),)
     assert [(value.place, value.values) for value in paper.unmeasured] == [("table 2", {"single": 29.8})]
     assert restrict(paper, ["latency"]).figures == paper.figures
@@ -156,7 +156,7 @@ def test_a_figure_has_curves_through_the_points_of_rows_with_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replaced", "mistake", "message"),
+    ("replaced", "replacement", "message"),
     [
         ('run = "latency", points', 'run = "latancy", points', "did you mean 'latency'"),
         ('"another"]', '"an other"]', "expected the name of a row or column — did you mean 'another'"),
@@ -166,12 +166,12 @@ def test_a_figure_has_curves_through_the_points_of_rows_with_labels() -> None:
         ("values = { single = 29.8 }", "", "shown[1].values: expected a value"),
     ],
 )
-def test_a_mistake_in_a_figure_or_a_shown_value_is_an_error(replaced: str, mistake: str, message: str) -> None:
-    assert any(message in problem for problem in document_problems(GOOD + DRAWN.replace(replaced, mistake)))
+def test_an_invalid_figure_or_shown_value_is_an_error(replaced: str, replacement: str, message: str) -> None:
+    assert any(message in problem for problem in document_problems(PAPER + FIGURES.replace(replaced, replacement)))
 
 
 def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
-    paper = parse(GOOD + RELATED, "the paper")
+    paper = parse(PAPER + RELATIONS, "the paper")
     (relation,), (table,) = paper.relations, paper.tables
     assert relation.left == Figures("contention", "p50_ns", by="clients", span=(2, 8), slope=True)
     assert (relation.right.run, relation.least, relation.most) == ("latency", 0.9, 1.1)
@@ -179,7 +179,7 @@ def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replaced", "mistake", "message"),
+    ("replaced", "replacement", "message"),
     [
         ('left = { run = "contention"', 'left = { run = "contentment"', "did you mean 'contention'"),
         ("span = [2, 8]", "span = [2]", "expected from and to, and by what"),
@@ -189,9 +189,9 @@ def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
         ('source = "section 3"\nrun = "contention"', 'source = "section 3"\nrun = "con"', "expected the name of a run"),
     ],
 )
-def test_an_unresolved_relation_or_table_is_an_error(replaced: str, mistake: str, message: str) -> None:
-    assert replaced in RELATED
-    assert any(message in problem for problem in document_problems(GOOD + RELATED.replace(replaced, mistake)))
+def test_an_unresolved_relation_or_table_is_an_error(replaced: str, replacement: str, message: str) -> None:
+    assert replaced in RELATIONS
+    assert any(message in problem for problem in document_problems(PAPER + RELATIONS.replace(replaced, replacement)))
 
 
 ROWS: list[dict[str, Any]] = [
@@ -219,13 +219,13 @@ def test_figures_are_computed_from_a_runs_rows(options: dict[str, Any], expected
 
 
 @pytest.mark.parametrize("value", ["fast", None, True, [1]])
-def test_a_value_that_is_no_number_is_an_error_that_names_it(value: object) -> None:
+def test_a_value_that_is_no_number_is_an_error(value: object) -> None:
     with pytest.raises(TestbedError, match=r"a row of a run is damaged: p50_ns is .*, no number"):
         figures(Figures("contention", "p50_ns"), [{"p50_ns": value}])
 
 
 def test_a_paper_restricted_to_runs_has_only_their_rows_and_tables() -> None:
-    paper = parse(GOOD + RELATED, "the paper")
+    paper = parse(PAPER + RELATIONS, "the paper")
     latency = restrict(paper, ["latency"])
     assert (len(latency.rows), len(latency.shapes), latency.relations, latency.tables) == (2, 1, (), ())
     contention = restrict(paper, ["contention"])

@@ -1,4 +1,4 @@
-"""Keys of rows: units, points and measures, and which direction of a measure is better."""
+"""Keys of rows: units, points and measures, and whether less or more is better."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FRAMES = st.lists(
 
 
 def read(chunks: list[bytes]) -> list[Frame]:
-    reader = CaptureReader("it")
+    reader = CaptureReader("test")
     frames = [frame for chunk in chunks for frame in reader.feed(chunk)]
     reader.end()
     return frames
@@ -60,25 +60,25 @@ def test_a_capture_truncated_anywhere_gives_its_complete_frames_and_reports_the_
     content = capture(frames)
     ends = [len(capture(frames[:count])) for count in range(len(frames) + 1)]
     for size in range(1, len(content), 7):
-        reader = CaptureReader("it")
+        reader = CaptureReader("test")
         frames_read = reader.feed(content[:size])
         assert len(frames_read) == max(0, sum(end <= size for end in ends) - 1)
         if size in ends:
             reader.end()
         elif size > ends[0]:
-            with pytest.raises(BrokenCaptureError, match="it is cut off within the block that begins at byte"):
+            with pytest.raises(BrokenCaptureError, match="test is cut off within the block that begins at byte"):
                 reader.end()
 
 
 @given(st.binary(max_size=60), FRAMES, st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 255)), max_size=5))
 def test_arbitrary_bytes_are_read_or_reported_as_a_damaged_capture(
-    rubbish: bytes, frames: list[tuple[int, int, bytes, pcapng.Bound, str]], flips: list[tuple[int, int]]
+    arbitrary: bytes, frames: list[tuple[int, int, bytes, pcapng.Bound, str]], flips: list[tuple[int, int]]
 ) -> None:
     damaged_bytes = bytearray(capture(frames))
     for offset, bits in flips:
         damaged_bytes[offset % len(damaged_bytes)] ^= bits
-    for text in (rubbish, bytes(damaged_bytes), capture(frames) + rubbish):
-        reader = CaptureReader("it")
+    for text in (arbitrary, bytes(damaged_bytes), capture(frames) + arbitrary):
+        reader = CaptureReader("test")
         try:
             for begin in range(0, len(text), 50):
                 reader.feed(text[begin : begin + 50])
@@ -89,10 +89,10 @@ def test_arbitrary_bytes_are_read_or_reported_as_a_damaged_capture(
 
 def test_frames_before_the_damage_are_returned_first() -> None:
     intact = capture([(0, 5, b"x" * 60, "inbound", "")])
-    reader = CaptureReader("it")
+    reader = CaptureReader("test")
     assert len(reader.feed(intact + struct.pack("<II", 6, 13) + bytes(40))) == 1
     with pytest.raises(
-        BrokenCaptureError, match=f"it is damaged at byte {len(intact)}: invalid block length: 13 bytes"
+        BrokenCaptureError, match=f"test is damaged at byte {len(intact)}: invalid block length: 13 bytes"
     ):
         reader.end()
 
@@ -133,9 +133,9 @@ def block(order: str, kind: int, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_sections_in_the_other_byte_order_simple_and_old_blocks_units_and_offsets_are_understood(order: str) -> None:
+def test_both_byte_orders_simple_and_obsolete_blocks_resolutions_and_offsets_are_read(order: str) -> None:
     section = block(order, 0x0A0D0D0A, struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1))
-    # In units of 1/1024 s, from 1000 s on.
+    # Resolution 1/1024 s, offset 1000 s.
     options = struct.pack(f"{order}HHBxxxHHqHH", 9, 1, 0x80 | 10, 14, 8, 1000, 0, 0)
     interface = block(order, 1, struct.pack(f"{order}HHI", 1, 0, 0) + options)
     simple_packet = struct.pack(f"{order}IIIII", 0, 0, 512, 4, 9) + b"abcd"
@@ -166,22 +166,22 @@ def test_sections_in_the_other_byte_order_simple_and_old_blocks_units_and_offset
         (6, struct.pack("<IIIII", 0, 1 << 31, 0, 0, 0), "a frame's time is after the year 2262"),
     ],
 )
-def test_a_block_that_is_not_a_frame_is_reported(kind: int, body: bytes, message: str) -> None:
+def test_an_invalid_frame_block_is_reported(kind: int, body: bytes, message: str) -> None:
     intact = capture([(0, 5, b"x", "inbound", "")])
-    with pytest.raises(BrokenCaptureError, match=f"it is damaged at byte {len(intact):,}: {message}"):
+    with pytest.raises(BrokenCaptureError, match=f"test is damaged at byte {len(intact):,}: {message}"):
         read([intact, block("<", kind, body)])
 
 
 def test_frames_that_are_not_ethernet_are_skipped_and_counted() -> None:
     section = pcapng.section_header("a test")
     other_block = block("<", 1, struct.pack("<HHI", 113, 0, 0))
-    reader = CaptureReader("it")
+    reader = CaptureReader("test")
     frames = reader.feed(section + other_block + pcapng.interface("n1:eth0"))
     frames += reader.feed(pcapng.packet(0, 1, b"cooked", "inbound") + pcapng.packet(1, 2, b"frame", "inbound"))
     assert [frame.raw for frame in frames] == [b"frame"]
     assert reader.skipped == 1
     with pytest.raises(BrokenCaptureError, match="link type 113; only Ethernet"):
-        CaptureReader("it").feed(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 113))
+        CaptureReader("test").feed(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 113))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_an_interface_knows_the_direction_of_a_frame_on_its_link(
     assert interface.direction_of(bound) == direction
 
 
-def test_the_captures_of_a_folder_are_merged_by_time_and_one_that_is_broken_ends_at_its_damage() -> None:
+def test_the_captures_of_a_folder_are_merged_by_time_up_to_the_damage_of_one() -> None:
     with TemporaryDirectory() as folder:
         capture_folder = Path(folder)
         for number, times in ((1, (5, 9)), (2, (1, 7, 11))):

@@ -1,4 +1,4 @@
-"""Scores of reproductions: errors, what fails, and what is shown as the paper's."""
+"""Scores of reproductions: errors, failures, and values shown without a measurement."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from testbed.observe.comparing.scores import Errors, Scores
 from testbed.observe.paper_files import paper_of, parse, systems
 from testbed.observe.papers import Paper
 
-HEAD = """
+PAPER_TEXT = """
 title = "A title"
-authors = "Somebody"
+authors = "An author"
 published = "2001"
 cluster = "emp-2001"
 profile = "emp-2001"
@@ -64,7 +64,7 @@ values = { single = 29.8, several = 12 }
 
 @pytest.fixture(scope="module")
 def paper() -> Paper:
-    return parse(HEAD, "a paper")
+    return parse(PAPER_TEXT, "a paper")
 
 
 def scores(paper: Paper, *microseconds: float, kept: Mapping[str, float] = {}) -> Scores:
@@ -94,12 +94,12 @@ def test_unmeasured_values_show_the_papers_value_only(paper: Paper) -> None:
 
 
 def test_errors_are_of_all_predicted_rows_and_by_table(paper: Paper) -> None:
-    scores_found = scores(paper, 10, 22, 30)
-    assert scores_found.overall is not None
-    assert (scores_found.overall.rows, scores_found.overall.median) == (3, pytest.approx(0.1))
-    assert scores_found.overall.worst == scores_found.overall.p90 == 0.25
-    assert {table: errors.rows for table, errors in scores_found.errors.items()} == {"": 1, "latency": 2}
-    assert scores_found.errors["latency"].worst == 0.25
+    result = scores(paper, 10, 22, 30)
+    assert result.overall is not None
+    assert (result.overall.rows, result.overall.median) == (3, pytest.approx(0.1))
+    assert result.overall.worst == result.overall.p90 == 0.25
+    assert {table: errors.rows for table, errors in result.errors.items()} == {"": 1, "latency": 2}
+    assert result.errors["latency"].worst == 0.25
 
 
 def test_the_90th_percentile_of_twenty_errors_is_the_eighteenth() -> None:
@@ -119,15 +119,15 @@ def test_a_broken_shape_fails(paper: Paper) -> None:
 
 
 def test_a_prediction_two_points_worse_than_the_recorded_one_fails(paper: Paper) -> None:
-    kept_errors = {"latency, 1": 10, "latency, 2": 22, "latency, 4": 30, "beside": 22}
-    assert scores(paper, 10, 22, 30, kept=kept_errors).failures == []
-    assert scores(paper, 10, 22.39, 29.3, kept=kept_errors).failures == []
-    worse_scores = scores(paper, 10, 22.41, 30, kept=kept_errors).failures
-    assert [failure.partition(": ")[0] for failure in worse_scores] == ["beside", "latency, 2"]
-    assert "the kept error is +10.0%" in worse_scores[0]
-    assert len(scores(paper, 10, 22, 29.1, kept=kept_errors).failures) == 1  # an error that was negative grows
-    assert scores(paper, 10, 17.5, 30, kept=kept_errors).failures != []  # and one that changes its sign
-    assert scores(paper, 10, 19, 39, kept=kept_errors).failures == []  # better
+    recorded = {"latency, 1": 10, "latency, 2": 22, "latency, 4": 30, "beside": 22}
+    assert scores(paper, 10, 22, 30, kept=recorded).failures == []
+    assert scores(paper, 10, 22.39, 29.3, kept=recorded).failures == []
+    failures = scores(paper, 10, 22.41, 30, kept=recorded).failures
+    assert [failure.partition(": ")[0] for failure in failures] == ["beside", "latency, 2"]
+    assert "the kept error is +10.0%" in failures[0]
+    assert len(scores(paper, 10, 22, 29.1, kept=recorded).failures) == 1  # a negative error grows
+    assert scores(paper, 10, 17.5, 30, kept=recorded).failures != []  # an error changes its sign
+    assert scores(paper, 10, 19, 39, kept=recorded).failures == []  # better
 
 
 def test_an_unrecorded_row_has_no_previous_error(paper: Paper) -> None:
@@ -144,7 +144,7 @@ def test_a_summary_has_the_median_the_percentile_and_the_worst_row(paper: Paper)
 
 def test_a_system_without_predictions_has_dashes() -> None:
     calibrated = parse(
-        HEAD.replace("at = [1, 2, 4]", "at = [1]")
+        PAPER_TEXT.replace("at = [1, 2, 4]", "at = [1]")
         .replace("paper = [10, 20, 40]", "paper = [10]")
         .partition("[[row]]")[0],
         "a paper",

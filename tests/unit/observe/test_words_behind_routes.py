@@ -27,11 +27,11 @@ MACS = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
 FRAME = emp.pack_frame(*MACS, emp.TYPE_DATA, 0, 3, 1, 2, 77, 5, emp.STATUS_OK, b"abc")
 ACK = am2.pack_answer(*MACS, am2.KIND_ACK, am2.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8)
 HINT = mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0)
-ACK_SAID, HINT_SAID = "AM-II ACK channel 5 sequence 7", "mapping HINT 9 of node 2"
+ACK_TEXT, HINT_TEXT = "AM-II ACK channel 5 sequence 7", "mapping HINT 9 of node 2"
 
 
 def emp_formatter(routed: bool) -> FrameFormatter:
-    """EMP, as if its frames had a route."""
+    """Return a formatter of EMP whose frames have a source route if `routed`."""
     module = ModuleType("routed")
     vars(module).update({**vars(emp), "ROUTED": routed})
     fields = standard_fields()
@@ -40,7 +40,7 @@ def emp_formatter(routed: bool) -> FrameFormatter:
 
 
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\x81\xbf\x80"])
-def test_a_frame_is_described_equally_with_any_rest_of_its_route(route: bytes) -> None:
+def test_the_description_of_a_frame_does_not_depend_on_its_remaining_route(route: bytes) -> None:
     formatter = emp_formatter(routed=True)
     frame = FRAME[:ETHERNET_HEADER] + route + FRAME[ETHERNET_HEADER:]
     assert formatter.format(frame) == emp_formatter(routed=False).format(FRAME) != ""
@@ -52,9 +52,9 @@ def test_a_frame_is_described_equally_with_any_rest_of_its_route(route: bytes) -
     assert "broken (check)" in formatter.format(frame[:-1] + b"x")
 
 
-def words(frame: bytes, facts: Mapping[str, object] | None = None) -> str:
+def describe(frame: bytes, extra_codecs: Mapping[str, object] | None = None) -> str:
     """Format a Myrinet frame by the protocol that claims its packet type, if any."""
-    codecs = {"am2": am2, "mapper": mapper, "myrinet": myrinet, **(facts or {})}
+    codecs = {"am2": am2, "mapper": mapper, "myrinet": myrinet, **(extra_codecs or {})}
     fields = standard_fields()
     for name, codec in codecs.items():
         register(fields, name, codec)
@@ -63,23 +63,23 @@ def words(frame: bytes, facts: Mapping[str, object] | None = None) -> str:
     return formatter.format(frame)
 
 
-def test_protocols_that_share_an_ethertype_are_described_each_by_itself() -> None:
-    assert words(add_envelope(ACK, b"")) == ACK_SAID
-    assert words(add_envelope(HINT, b"")) == HINT_SAID
-    assert words(add_envelope(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
+def test_protocols_that_share_an_ethertype_are_distinguished() -> None:
+    assert describe(add_envelope(ACK, b"")) == ACK_TEXT
+    assert describe(add_envelope(HINT, b"")) == HINT_TEXT
+    assert describe(add_envelope(ACK[:14] + b"\0\7" + b"what", b"")) == "MYRINET type 7"
 
 
 def test_a_partial_route_and_a_wrong_crc_are_reported() -> None:
     frame = add_envelope(ACK, b"\x81\xbf\x80")
-    assert words(frame) == f"{ACK_SAID}, route +1 -1 +0"
-    assert words(frame[:-1] + bytes([frame[-1] ^ 1])) == f"{ACK_SAID}, route +1 -1 +0, wrong CRC-8"
+    assert describe(frame) == f"{ACK_TEXT}, route +1 -1 +0"
+    assert describe(frame[:-1] + bytes([frame[-1] ^ 1])) == f"{ACK_TEXT}, route +1 -1 +0, wrong CRC-8"
     damaged_frame = bytearray(add_envelope(HINT, b"\x81"))
     damaged_frame[30] ^= 1
-    assert words(bytes(damaged_frame)) == "MAPPER, broken (check), route +1, wrong CRC-8"
+    assert describe(bytes(damaged_frame)) == "MAPPER, broken (check), route +1, wrong CRC-8"
 
 
 def test_a_truncated_frame_is_described_by_its_protocol() -> None:
-    assert words(ACK[:14] + b"\x81" + ACK[14:30] + b"\xff") == "AM2, broken (short), route +1, wrong CRC-8"
+    assert describe(ACK[:14] + b"\x81" + ACK[14:30] + b"\xff") == "AM2, broken (short), route +1, wrong CRC-8"
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x81", b"\0", b"\0\7what?", bytes(46)])
@@ -87,7 +87,7 @@ def test_a_frame_with_a_wrong_crc_has_no_protocol_unless_its_packet_type_is_regi
     rest: bytes,
 ) -> None:
     wrong_frame = ACK[:14] + rest
-    assert words(wrong_frame if rest != bytes(46) else wrong_frame + b"\1") == ""
+    assert describe(wrong_frame if rest != bytes(46) else wrong_frame + b"\1") == ""
 
 
 def test_a_packages_packet_type_is_described_by_its_package() -> None:
@@ -96,11 +96,11 @@ def test_a_packages_packet_type_is_described_by_its_package() -> None:
     vars(module).update(ETHERTYPE=myrinet.ETHERTYPE, BEGINS=b"\0\7", ROUTED=True, KIND="kind", KINDS=kinds)
     vars(module).update(FIELDS={"kind": (2, 1), "number": (3, 1)}, FLOW=("kind",))
     frame = add_envelope(ACK[:14] + b"\0\7\1\x2a", b"\x81")
-    assert words(frame, {"mine": module}) == "MINE number 42, route +1"
-    assert words(add_envelope(ACK, b""), {"mine": module}) == ACK_SAID
+    assert describe(frame, {"mine": module}) == "MINE number 42, route +1"
+    assert describe(add_envelope(ACK, b""), {"mine": module}) == ACK_TEXT
 
 
-OUTSIDE = """
+OUTSIDE_FRAMES = """
 from scapy.fields import ByteField, ShortField
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
@@ -114,7 +114,7 @@ bind_layers(Myrinet, Outside, type=0x0007)
 STACKS = {"frame": (Ether, Myrinet, Outside)}
 FLOW = ("kind",)
 KIND = "kind"
-KINDS = {1: Kind("data", "OUTSIDE {number}", message=("number",))}
+KINDS = {1: Kind("data", "OUTSIDE_FRAMES {number}", message=("number",))}
 """
 PROGRAM = """
 import importlib, json, pathlib, sys
@@ -141,7 +141,7 @@ def test_an_external_packet_type_is_described_like_a_builtin_one(tmp_path: Path)
     package.mkdir()
     metadata.mkdir()
     (package / "__init__.py").touch()
-    (package / "frames.py").write_text(OUTSIDE)
+    (package / "frames.py").write_text(OUTSIDE_FRAMES)
     entries = "[testbed.fields]\noutside = outside.codec\n[testbed.frames]\noutside = outside.frames\n"
     (metadata / "entry_points.txt").write_text(entries)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -151,7 +151,7 @@ def test_an_external_packet_type_is_described_like_a_builtin_one(tmp_path: Path)
     assert completed.returncode == 0, completed.stderr
     document, flows = json.loads(completed.stdout)
     assert document == [
-        "00:00:00:00:00:00 > 00:00:00:00:00:00 OUTSIDE 42, route +1, 21 bytes",
+        "00:00:00:00:00:00 > 00:00:00:00:00:00 OUTSIDE_FRAMES 42, route +1, 21 bytes",
         "Ethernet: dst 00:00:00:00:00:00, src 00:00:00:00:00:00, type 0x88b6",
         document[2],
         "Outside: kind 1, number 42",

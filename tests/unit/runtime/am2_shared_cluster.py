@@ -1,14 +1,12 @@
-"""Shared NICs of AM-II and simulated host processes, in one process and in random order.
+"""Shared AM-II NICs and simulated host processes, which a test runs in one process in random order.
 
-A host has what a process has: a region, through which its library and the NIC's firmware refer to each other by numbers
-only. Some hosts run programs that exchange requests and check their outcomes.
+As a host process does, a host has a region, through which its library and the firmware exchange numbers only. Hosts send
+each other requests and check their outcomes.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import socket
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import cast
@@ -22,42 +20,21 @@ from protocols.am2.receiver import Delivery
 from protocols.am2.settings import MILLISECOND, Settings
 from protocols.am2.split_driver import Nic, split_driver
 from protocols.core.firmware import Adapter
-from protocols.core.split_memory import HostSlot, SplitDriver
-from testbed.kernel.filesystem import make_sealed
+from protocols.core.split_memory import HostSlot
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.runtime.shared.heap import Heap
-from testbed.runtime.shared.region import Layout, Region
 from testbed.spec.placement import address_of
+from tests.unit.runtime.attached_hosts import NullWire, attached_host
 
 HEAP = 4 << 20
 SEGMENT = 400_000
 REPLY = 3_000
-"""Bytes of a bulk reply."""
-WORDS, DATA, ANSWER, ANSWER_DATA = 1, 2, 3, 4
+"""Size of a bulk reply, bytes."""
+WORDS_HANDLER, DATA_HANDLER, REPLY_HANDLER, REPLY_DATA_HANDLER = 1, 2, 3, 4
 SHORT, MEDIUM, BULK = range(3)
-_TAKEN = 8
-
-
-class NullWire:
-    """A wire that takes everything."""
-
-    @staticmethod
-    def send(_frame: bytes) -> None: ...
-
-
-def attached(split_driver: SplitDriver, heap: int = HEAP) -> AttachedHost:
-    """Return an attachment as a host process's."""
-    layout = Layout(1 << (split_driver.max_in_flight - 1).bit_length(), split_driver.descriptors, heap)
-    memory = make_sealed("side by side", layout.size)
-    region = Region(memory, layout)
-    os.close(memory)
-    first, second = socket.socketpair()
-    second.close()
-    reading, writing = os.pipe2(os.O_NONBLOCK)
-    os.close(reading)
-    return AttachedHost(region, first, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writing)
+_MAX_BATCH = 8
 
 
 def content(serial: int, size: int) -> bytes:
@@ -66,8 +43,8 @@ def content(serial: int, size: int) -> bytes:
 
 @dataclass
 class RequestFate:
-    """The fate of a request. source, sink: host and endpoint there. offset, reply_offset: in the segments of both, of
-    places that no other request has. number: as its endpoint counts."""
+    """Fate of a request. offset, reply_offset: in the segments of sink and source, of ranges used by this request only.
+    number: its sequence number at the sending endpoint."""
 
     source: Host
     origin: Endpoint
@@ -85,18 +62,18 @@ class RequestFate:
 
 
 class Host:
-    """A process with a library. Is its `HostActions`. alive: it is attached."""
+    """Host process with its library, whose `HostActions` it implements. alive: still attached."""
 
     def __init__(self, cluster: Cluster, node: int, slot: int, incarnation: int) -> None:
         self.cluster = cluster
         self.node = node
-        self.place = slot
+        self.slot = slot
         self.alive = True
-        self.rung: deque[int] = deque()
+        self.doorbells: deque[int] = deque()
         function = cluster.functions[node]
-        self.attached = attached(cluster.split_driver)
+        self.attached = attached_host(cluster.split_driver, HEAP)
         self.heap = Heap(self.attached.region.heap)
-        self.free = self.heap.free
+        self.initial_free = self.heap.free
         self.am = cast(
             "ActiveMessages",
             cluster.split_driver.host(
@@ -104,7 +81,7 @@ class Host:
                 self,
                 self.heap,
                 self.attached.region.descriptors,
-                HostSlot(slot, cluster.places, incarnation),
+                HostSlot(slot, cluster.slots_per_node, incarnation),
             ),
         )
         function.attach(cluster.now, self.attached, slot)
@@ -112,15 +89,15 @@ class Host:
         self.names: dict[tuple[EndpointName, int], tuple[Endpoint, int]] = {}
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
-        self.rung.append(index)
+        self.doorbells.append(index)
 
-    def ring(self, maximum: int) -> None:
-        """The NIC takes doorbells."""
-        for _ in range(min(maximum, len(self.rung))):
-            self.attached.on_doorbell(self.cluster.now, self.rung.popleft())
+    def take_doorbells(self, maximum: int) -> None:
+        """Let the NIC handle up to `maximum` doorbells."""
+        for _ in range(min(maximum, len(self.doorbells))):
+            self.attached.on_doorbell(self.cluster.now, self.doorbells.popleft())
 
-    def look(self, maximum: int) -> None:
-        """The process takes completions, and polls."""
+    def take_completions(self, maximum: int) -> None:
+        """Let the process handle up to `maximum` completions, and poll."""
         completions = self.attached.region.completions
         head, tail = completions.words[16], completions.words[0]
         for index in range(head, min(head + maximum, tail)):
@@ -132,22 +109,22 @@ class Host:
     @property
     def is_quiet(self) -> bool:
         words = self.attached.region.completions.words
-        return not self.rung and words[0] == words[16]
+        return not self.doorbells and words[0] == words[16]
 
-    def talker(self) -> Endpoint:
-        """An endpoint with handlers."""
+    def add_endpoint(self) -> Endpoint:
+        """Allocate an endpoint with handlers."""
         endpoint = self.bundle.allocate_endpoint()
         endpoint.tag = 1000 + endpoint.name.endpoint
         endpoint.segment = bytearray(SEGMENT)
         endpoint.error_handler = self.on_returned
-        endpoint.set_handler(WORDS, self.words)
-        endpoint.set_handler(DATA, self.data)
-        endpoint.set_handler(ANSWER, self.answer)
-        endpoint.set_handler(ANSWER_DATA, self.answer_data)
+        endpoint.set_handler(WORDS_HANDLER, self.on_words)
+        endpoint.set_handler(DATA_HANDLER, self.on_data)
+        endpoint.set_handler(REPLY_HANDLER, self.on_reply)
+        endpoint.set_handler(REPLY_DATA_HANDLER, self.on_reply_data)
         return endpoint
 
-    def ask(self, serial: int, fate: RequestFate) -> bool:
-        """Send a request, if that can be."""
+    def try_send(self, serial: int, fate: RequestFate) -> bool:
+        """Try to send a request; return whether it was sent."""
         endpoint = fate.origin
         key = (fate.endpoint, endpoint.name.endpoint)
         if key not in self.names:
@@ -158,47 +135,47 @@ class Host:
             return False
         data = content(serial, fate.size)
         if fate.form == SHORT:
-            is_sent = endpoint.try_request(translation_index, WORDS, serial, serial ^ 0xFFFF)
+            is_sent = endpoint.try_request(translation_index, WORDS_HANDLER, serial, serial ^ 0xFFFF)
         elif fate.form == MEDIUM:
-            is_sent = endpoint.try_request_medium(translation_index, DATA, data, serial)
+            is_sent = endpoint.try_request_medium(translation_index, DATA_HANDLER, data, serial)
         else:
-            is_sent = endpoint.try_request_bulk(translation_index, DATA, data, fate.offset, serial)
+            is_sent = endpoint.try_request_bulk(translation_index, DATA_HANDLER, data, fate.offset, serial)
         if is_sent:
             fate.number = endpoint.outbox.last_request
         return is_sent
 
-    # Handlers.
+    # Handlers
 
-    def _course(self, token: Token, serial: int) -> RequestFate:
+    def _record_handled(self, token: Token, serial: int) -> RequestFate:
         fate = self.cluster.fates[serial]
         fate.handled += 1
-        assert fate.endpoint == token.endpoint.name, f"request {serial} has arrived at {token.endpoint.name}"
+        assert fate.endpoint == token.endpoint.name, f"request {serial} arrived at {token.endpoint.name}"
         assert fate.origin.name == token.source
         return fate
 
-    def words(self, token: Token, serial: int, complement: int) -> None:
+    def on_words(self, token: Token, serial: int, complement: int) -> None:
         assert complement == serial ^ 0xFFFF
-        self._course(token, serial)
+        self._record_handled(token, serial)
         if serial % 3:
-            token.reply(ANSWER, serial)
+            token.reply(REPLY_HANDLER, serial)
 
-    def data(self, token: Token, data: memoryview, serial: int) -> None:
-        fate = self._course(token, serial)
-        assert data == content(serial, fate.size), f"request {serial}: {len(data)} bytes are not what was sent"
+    def on_data(self, token: Token, data: memoryview, serial: int) -> None:
+        fate = self._record_handled(token, serial)
+        assert data == content(serial, fate.size), f"request {serial}: {len(data)} bytes differ from those sent"
         if serial % 3 == 1:
-            token.reply_medium(ANSWER_DATA, content(~serial, 300), serial)
+            token.reply_medium(REPLY_DATA_HANDLER, content(~serial, 300), serial)
         elif serial % 3 == 2:
-            token.reply_bulk(ANSWER_DATA, content(~serial, REPLY), fate.reply_offset, serial)
+            token.reply_bulk(REPLY_DATA_HANDLER, content(~serial, REPLY), fate.reply_offset, serial)
 
-    def answer(self, token: Token, serial: int) -> None:
+    def on_reply(self, token: Token, serial: int) -> None:
         fate = self.cluster.fates[serial]
         fate.replied += 1
         assert fate.origin is token.endpoint
         assert token.source == fate.endpoint
 
-    def answer_data(self, token: Token, data: memoryview, serial: int) -> None:
-        assert data == content(~serial, len(data)), f"the reply to request {serial} is not what was sent"
-        self.answer(token, serial)
+    def on_reply_data(self, token: Token, data: memoryview, serial: int) -> None:
+        assert data == content(~serial, len(data)), f"the reply to request {serial} differs from the one sent"
+        self.on_reply(token, serial)
 
     def on_returned(self, message: Returned) -> None:
         fate = self.cluster.fates[message.arguments[0]]
@@ -210,18 +187,17 @@ class Host:
 
 
 class Cluster:
-    """Nodes with a shared NIC each. lost, bent: one of this many frames is dropped or corrupted; 0: none. fates: of
-    all requests."""
+    """Nodes with a shared NIC each. loss, corruption: one of that many frames is lost or corrupted; 0: none."""
 
     def __init__(
-        self, chance: random.Random, settings: Settings, *, nodes: int = 2, lost: int = 0, bent: int = 0
+        self, rng: random.Random, settings: Settings, *, nodes: int = 2, loss: int = 0, corruption: int = 0
     ) -> None:
-        self.rng = chance
+        self.rng = rng
         self.settings = settings
-        self.lost = lost
-        self.bent = bent
+        self.loss = loss
+        self.corruption = corruption
         self.now = 0
-        self.places = settings.max_hosts
+        self.slots_per_node = settings.max_hosts
         self.delivered: set[Delivery] = set()
         self.split_driver = split_driver(settings, on_delivery=self.delivered.add)
         addresses = tuple(address_of(b"\x02\0\0\0\0\1", number) for number in range(nodes))
@@ -234,88 +210,88 @@ class Cluster:
         self.by_address = dict(zip(addresses, self.functions, strict=True))
         self.hosts: list[Host] = []
         self.fates: dict[int, RequestFate] = {}
-        self.turns: Counter[tuple[int, int]] = Counter()
-        self._used: Counter[EndpointName] = Counter()  # of segments
+        self.incarnations: Counter[tuple[int, int]] = Counter()
+        self._allocated: Counter[EndpointName] = Counter()  # bytes of each segment
 
     def nic(self, node: int) -> Nic:
         nic = self.functions[node].nic
         assert isinstance(nic, Nic)
         return nic
 
-    def begin(self, node: int, slot: int) -> Host:
-        self.turns[node, slot] += 1
-        host = Host(self, node, slot, self.turns[node, slot])
+    def add_host(self, node: int, slot: int) -> Host:
+        self.incarnations[node, slot] += 1
+        host = Host(self, node, slot, self.incarnations[node, slot])
         self.hosts.append(host)
         return host
 
     def detach(self, host: Host) -> None:
         """Detach a host that has died."""
         host.alive = False
-        host.rung.clear()
+        host.doorbells.clear()
         self.hosts.remove(host)
         self.functions[host.node].detach(self.now, host.attached, 2)
 
-    def draw(self, serial: int) -> None:
-        """A request, from anyone to anyone."""
+    def add_request(self, serial: int) -> None:
+        """Draw a request between two random endpoints."""
         rng = self.rng
         source, destination = rng.choice(self.hosts), rng.choice(self.hosts)
         origin, endpoint = rng.choice(source.am.endpoints), rng.choice(destination.am.endpoints)
         form = rng.choice([SHORT, SHORT, MEDIUM, BULK])
         size = {SHORT: 0, MEDIUM: rng.randrange(512), BULK: rng.choice([0, 900, 5_000, 20_000])}[form]
-        offsets = self._place(endpoint.name, size), self._place(origin.name, REPLY)
+        offsets = self._allocate(endpoint.name, size), self._allocate(origin.name, REPLY)
         self.fates[serial] = RequestFate(source, origin, destination, endpoint.name, form, size, *offsets)
 
-    def _place(self, name: EndpointName, size: int) -> int:
-        start = self._used[name]
-        self._used[name] += size
+    def _allocate(self, name: EndpointName, size: int) -> int:
+        start = self._allocated[name]
+        self._allocated[name] += size
         assert start + size <= SEGMENT
         return start
 
-    def carry(self, maximum: int) -> None:
+    def deliver_frames(self, maximum: int) -> None:
         """Deliver up to `maximum` frames, some of them lost or corrupted."""
         wire, rng = self.wire, self.rng
         wire.flush()
         for _ in range(min(maximum, len(wire.local))):
             frame = bytes(wire.local.popleft())
-            if self.lost and not rng.randrange(self.lost):
+            if self.loss and not rng.randrange(self.loss):
                 continue
-            if self.bent and not rng.randrange(self.bent):
+            if self.corruption and not rng.randrange(self.corruption):
                 position = rng.randrange(len(frame))
                 frame = frame[:position] + rng.randbytes(1) + frame[position + 1 :]
             destination = self.by_address.get(frame[:6])
             if destination is not None:
                 destination.nic.firmware.receive(self.now, frame)
 
-    def elapse(self, span: int) -> None:
+    def advance(self, span: int) -> None:
         self.now += span
         for function in self.functions:
             firmware = function.nic.firmware
             if firmware.deadline is not None and firmware.deadline <= self.now:
-                for _ in range(4):  # what one does may be a reason for another
+                for _ in range(4):  # one expired timer may set the next
                     firmware.on_timer(self.now)
-                deadline = firmware.deadline  # else the agent would do nothing but this
+                deadline = firmware.deadline  # otherwise the agent would spin on it
                 assert deadline is None or deadline > self.now, firmware.pending_work()
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """Perform one random step of a random host."""
         rng = self.rng
-        self.carry(rng.randrange(12))
+        self.deliver_frames(rng.randrange(12))
         if self.hosts:
             host = rng.choice(self.hosts)
             if rng.randrange(2):
-                host.ring(1 + rng.randrange(_TAKEN))
+                host.take_doorbells(1 + rng.randrange(_MAX_BATCH))
             else:
-                host.look(1 + rng.randrange(_TAKEN))
+                host.take_completions(1 + rng.randrange(_MAX_BATCH))
         if not rng.randrange(6):
-            self.elapse(rng.randrange(2 * MILLISECOND))
+            self.advance(rng.randrange(2 * MILLISECOND))
 
-    def all_turn(self) -> None:
+    def step_all(self) -> None:
         """Perform a step of each host and let some time pass."""
         for host in self.hosts.copy():
-            host.ring(64)
-            self.carry(64)
-            host.look(64)
-        self.elapse(self.rng.randrange(2 * MILLISECOND))
+            host.take_doorbells(64)
+            self.deliver_frames(64)
+            host.take_completions(64)
+        self.advance(self.rng.randrange(2 * MILLISECOND))
 
     @property
     def is_quiet(self) -> bool:

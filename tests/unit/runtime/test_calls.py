@@ -1,4 +1,4 @@
-"""Requests between processes with immediate or later replies, background calls, relay orders, events; no cluster."""
+"""Calls between processes with immediate or deferred replies, background calls, relay orders, and events."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_callback_added_after_completion_gets_the_reply() -> None:
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_call_without_a_listener_raises(tmp_path: Path, exists: bool) -> None:
-    """No socket, or one that a killed process has left."""
+    """The socket is missing, or was left by a killed process."""
     path = tmp_path / "socket"
     if exists:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale_socket:
@@ -136,7 +136,7 @@ def test_a_call_without_a_listener_raises(tmp_path: Path, exists: bool) -> None:
         call(path, {"do": "anything"})
 
 
-def test_the_path_of_a_socket_may_be_long(tmp_path: Path) -> None:
+def test_the_path_of_a_socket_may_exceed_the_limit_of_unix_sockets(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 100) / ("e" * 100)
     directory.mkdir(parents=True)
     assert replies_to(directory / "socket", with_stop(lambda _, request: request), [{"n": 1}]) == [{"n": 1}]
@@ -155,14 +155,14 @@ def loop() -> Iterator[Loop]:
 def test_blocking_calls_run_in_parallel_and_the_callback_follows_the_last_one(loop: Loop) -> None:
     """Each call waits until all others have begun, so sequential calls would never end."""
     barrier = threading.Barrier(8, timeout=30)
-    end_times: list[int] = []
+    finished: list[int] = []
     with contextlib.closing(BackgroundCalls(loop)) as background:
-        background.run([lambda: end_times.append(barrier.wait())] * 8, loop.stop)
+        background.run([lambda: finished.append(barrier.wait())] * 8, loop.stop)
         loop.run()
-    assert sorted(end_times) == list(range(8))
+    assert sorted(finished) == list(range(8))
 
 
-def test_the_callback_follows_zero_calls_and_many_calls(loop: Loop) -> None:
+def test_the_callback_follows_any_number_of_calls(loop: Loop) -> None:
     calls: list[int] = []
     with contextlib.closing(BackgroundCalls(loop)) as background:
         background.run([], lambda: background.run([lambda: calls.append(1)] * 500, loop.stop))
@@ -202,7 +202,7 @@ def test_orders_are_read_back_from_their_file(tmp_path: Path) -> None:
     assert sorted(link.name for share in shares for link in share) == [link.name for link in orders.links]
 
 
-def test_events_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+def test_events_are_read_in_the_order_of_writing(tmp_path: Path) -> None:
     assert list(event_log.read(tmp_path)) == []
     for number in range(3):
         event_log.record(tmp_path, "tested", number=number)

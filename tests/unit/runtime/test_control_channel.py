@@ -18,7 +18,9 @@ def receive_without_channel(channel: Channel) -> tuple[str, object] | None:
 
 
 @pytest.mark.parametrize("receive", [Channel.receive, receive_without_channel])
-def test_messages_of_a_closed_end_can_be_received_though_it_left_messages_unread(receive: Receive) -> None:
+def test_messages_sent_before_a_close_are_received_although_the_closed_end_left_messages_unread(
+    receive: Receive,
+) -> None:
     near_end, far_end = Channel.pair()
     far_end.send("first", 1)
     near_end.send("never read")
@@ -33,13 +35,13 @@ def test_messages_of_a_closed_end_can_be_received_though_it_left_messages_unread
 
 def test_an_end_of_another_channel_is_passed_with_a_message() -> None:
     near_end, far_end = Channel.pair()
-    kept_end, passed_end = Channel.pair()
+    passed_peer, passed_end = Channel.pair()
     far_end.send("restart", "n1", passed_end)
     passed_end.close()
     message, end = near_end.receive_with_channel()
     assert message == ("restart", "n1")
     assert end is not None
-    kept_end.send("hello")
+    passed_peer.send("hello")
     assert end.receive() == ("hello", None)
-    for channel in (near_end, far_end, kept_end, end):
+    for channel in (near_end, far_end, passed_peer, end):
         channel.close()

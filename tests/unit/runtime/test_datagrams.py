@@ -31,7 +31,7 @@ def content_of(length: int) -> bytes:
 
 
 @pytest.mark.parametrize("length", [0, 1, MAX_FRAGMENT])
-def test_a_message_that_fits_is_one_datagram_within_the_limit_of_udp(length: int) -> None:
+def test_a_short_message_is_one_datagram_within_the_limit_of_udp(length: int) -> None:
     (datagram,) = datagrams(1, 7, 1, content_of(length))
     assert len(datagram) <= 65_507
     assert Assembly().add(0, datagram) == Message(1, 7, memoryview(content_of(length)))
@@ -42,16 +42,18 @@ def test_a_message_that_fits_is_one_datagram_within_the_limit_of_udp(length: int
     st.lists(st.integers(MAX_FRAGMENT + 1, 4 * MAX_FRAGMENT), min_size=1, max_size=4),
     st.randoms(use_true_random=False),
 )
-def test_longer_messages_are_reassembled_once_in_any_order(lengths: list[int], chance: Random) -> None:
-    messages_sent = [
+def test_longer_messages_are_reassembled_once_in_any_order(lengths: list[int], rng: Random) -> None:
+    numbered_fragments = [
         (number, fragment)
         for number, length in enumerate(lengths)
         for fragment in datagrams(0, number, number, content_of(length))
     ]
-    chance.shuffle(messages_sent)
+    rng.shuffle(numbered_fragments)
     assembly = Assembly()
     messages = [
-        message for number, fragment in messages_sent if (message := assembly.add(number % 2, fragment)) is not None
+        message
+        for number, fragment in numbered_fragments
+        if (message := assembly.add(number % 2, fragment)) is not None
     ]
     assert sorted((message.tag, len(message.content)) for message in messages) == list(enumerate(lengths))
     assert all(message.content == content_of(len(message.content)) for message in messages)
@@ -88,7 +90,7 @@ def test_the_oldest_incomplete_message_beyond_the_maximum_is_abandoned() -> None
         HEADER.pack(0, 0, 1, 2 * MAX_FRAGMENT, 2 * MAX_FRAGMENT) + bytes(1), HEADER.pack(0, 0, 1, 0, 5),
     ],
 )  # fmt: skip
-def test_an_invalid_datagram_is_rejected_and_takes_no_memory(datagram: bytes) -> None:
+def test_an_invalid_datagram_is_rejected_and_allocates_nothing(datagram: bytes) -> None:
     assembly = Assembly()
     with pytest.raises(ValueError, match=r"shorter than its header|no fragment"):
         assembly.add(0, memoryview(datagram))

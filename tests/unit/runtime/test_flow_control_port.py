@@ -1,4 +1,4 @@
-"""Interface of a shared NIC in a network with back-pressure: waiting frames, and repeated ASKs."""
+"""Port of a shared NIC on a network with STOP/GO flow control: waiting frames, and repeated ASKs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FRAMES = [bytes([number]) * 60 for number in range(4)]
 
 
 class Interface:
-    """Interface that records the sent frames. is_out: the cable is pulled."""
+    """Interface that records the sent frames. is_unplugged: its cable is unplugged."""
 
     def __init__(self) -> None:
         self.socket = self
         self.sent: list[bytes] = []
-        self.is_out = False
+        self.is_unplugged = False
 
     def send(self, frame: bytes) -> int:
-        if self.is_out:
+        if self.is_unplugged:
             raise OSError(errno.ENOBUFS, "no buffers")
         self.sent.append(frame)
         return len(frame)
@@ -35,7 +35,7 @@ class Interface:
         return not self.has_carrier()
 
     def has_carrier(self) -> bool:
-        return not self.is_out
+        return not self.is_unplugged
 
 
 def interface_with_wire() -> tuple[Interface, Wire]:
@@ -78,11 +78,11 @@ def test_ask_is_repeated_while_frames_wait() -> None:
     assert interface.sent[2:] == FRAMES[:1]
 
 
-@pytest.mark.parametrize("is_out", [True, False])
-def test_frames_lost_on_a_pulled_cable_and_by_a_full_queue_are_counted_apart(is_out: bool) -> None:
+@pytest.mark.parametrize("is_unplugged", [True, False])
+def test_frames_lost_without_carrier_and_by_a_full_queue_are_counted_separately(is_unplugged: bool) -> None:
     interface, wire = interface_with_wire()
     feed_control_frame(wire, GO)
-    interface.is_out = True
-    interface.has_carrier = lambda: not is_out  # type: ignore[method-assign]
+    interface.is_unplugged = True
+    interface.has_carrier = lambda: not is_unplugged  # type: ignore[method-assign]
     wire.send(FRAMES[0])
-    assert (wire.port.down, wire.port.unsent, wire.port.frames_waiting) == (int(is_out), int(not is_out), 0)
+    assert (wire.port.down, wire.port.unsent, wire.port.frames_waiting) == (int(is_unplugged), int(not is_unplugged), 0)

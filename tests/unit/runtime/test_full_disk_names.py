@@ -1,4 +1,4 @@
-"""Errors of a full disk name the file that could not be written; /dev/full replaces the disk."""
+"""An error of a full disk names the file that could not be written; /dev/full stands in for the disk."""
 
 from __future__ import annotations
 

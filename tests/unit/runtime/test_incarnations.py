@@ -1,4 +1,4 @@
-"""Start times distinguish a NIC's incarnations where these are not counted."""
+"""Incarnations of a NIC from the time of its start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from protocols.core.firmware import FIRST
 from testbed.runtime.incarnations import incarnation
 
 MILLISECOND = 1_000_000
-ROUND = 2**32 - 2
-"""Milliseconds, after which they begin again."""
+PERIOD = 2**32 - 2
+"""Milliseconds after which incarnations repeat."""
 
 
-@pytest.mark.parametrize("uptime", [0, 1, 2, 1_000, ROUND - 2, ROUND - 1, ROUND, ROUND + 1, 2 * ROUND])
-def test_a_later_time_is_a_later_incarnation_and_none_looks_counted(
+@pytest.mark.parametrize("uptime", [0, 1, 2, 1_000, PERIOD - 2, PERIOD - 1, PERIOD, PERIOD + 1, 2 * PERIOD])
+def test_a_later_start_is_a_later_incarnation_and_never_a_reserved_number(
     uptime: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([uptime * MILLISECOND, (uptime + 1) * MILLISECOND])

@@ -1,109 +1,20 @@
-"""Driver of an inline NIC: its spinning, and timers under a continuous flood of frames."""
+"""Driver of an inline NIC: spinning, and timers under a flood of frames."""
 
 from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from protocols.core.completion import Completion
-from protocols.core.firmware import Agent
-from testbed.runtime.nodes.inline_driver import Driver
-from testbed.runtime.nodes.inline_nic import InlineNic
-from testbed.runtime.nodes.patience import Patience
-from testbed.runtime.nodes.veth_port import VethPort
+from tests.unit.runtime.driver_machine import Machine
 
 pytestmark = pytest.mark.requires("interpreted")
 
-if TYPE_CHECKING:
-    from protocols.core.firmware import Firmware, Host
-    from testbed.kernel.frame_socket import FrameSocket
-
 SPIN = 200_000
-IN_A_ROW = 64
-"""Frames in a row after which deadlines and other descriptors are checked."""
-
-
-class Machine:
-    """Machine of a driver: clock, wire, firmware and sleep.
-
-    Reading the clock advances it by a microsecond; frames arrive at given times in ns; a sleep passes at once, until
-    the next frame or as `naps` says.
-    """
-
-    def __init__(self, frames: Iterable[int] = ()) -> None:
-        self.time = 0
-        self.frames = deque(frames)
-        self.received = 0
-        self.naps: deque[int] = deque()
-        """Nanoseconds after which the kernel wakes the driver without an event."""
-        self.idle: list[int] = []
-        """Nanoseconds without a frame, for each time that the driver fell asleep."""
-        self.sent: list[str] = []
-        self.deadline: int | None = None
-        self.timer_calls: list[int] = []
-        """Number of received frames at each call of the firmware's `on_timer`."""
-        self.on_frame: Callable[[], object] = lambda: None
-        self._since = 0
-        self._end, self._other = socket.socketpair()
-
-    @contextmanager
-    def driver(self, monkeypatch: pytest.MonkeyPatch, spin: int = 0) -> Iterator[tuple[Driver, InlineNic]]:
-        """Return a driver that spins for `spin` ns and polls no further before sleeping."""
-        monkeypatch.setattr("testbed.runtime.nodes.inline_driver.time", self)
-        wire, firmware = cast("FrameSocket", self), cast("Firmware", self)
-        nic = InlineNic(VethPort(wire))
-        nic.attach(Agent(firmware, cast("Host", self)))
-        driver = Driver(wire, nic, firmware, spin, Patience(0))
-        monkeypatch.setattr(driver, "_sleep", self._sleep)
-        with closing(self._end), closing(self._other), closing(driver):
-            yield driver, nic
-
-    def monotonic_ns(self) -> int:
-        self.time += 1_000
-        return self.time
-
-    def next_frame(self) -> bytes | None:
-        if not self.frames or self.frames[0] > self.time:
-            return None
-        self.frames.popleft()
-        self._since = self.time
-        return b"frame"
-
-    def send(self, frame: bytes) -> None:
-        self.sent.append(frame.decode())
-
-    def fileno(self) -> int:
-        return self._end.fileno()
-
-    def receive(self, _now: int, _frame: bytes) -> None:
-        self.received += 1
-        self.on_frame()
-
-    def on_timer(self, _now: int) -> None:
-        self.deadline = None
-        self.timer_calls.append(self.received)
-
-    def on_doorbell(self, _now: int, _index: int) -> None:
-        raise AssertionError("no doorbell is rung")
-
-    def on_completion(self, _index: int) -> None:
-        raise AssertionError("nothing was posted")
-
-    def _sleep(self, _deadline: int | None) -> list[int]:
-        self.idle.append(self.time - self._since)
-        if self.naps:
-            self.time += self.naps.popleft()
-        elif self.frames:
-            self.time = self.frames[0]
-        else:
-            return [self._other.fileno()]  # a watched descriptor is ready
-        self._since = self.time
-        return []
+BURST = 64
+"""Consecutive frames after which deadlines and other descriptors are checked."""
 
 
 def test_a_driver_that_spins_sleeps_after_a_spin_without_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +38,7 @@ def test_after_a_wakeup_without_an_event_the_driver_spins_again_before_it_sleeps
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine()
-    machine.naps += [10 * SPIN] * 3
+    machine.early_wake_ups += [10 * SPIN] * 3
     with machine.driver(monkeypatch, SPIN) as (driver, _):
         driver.wait(None)
     assert len(machine.idle) == 4
@@ -140,22 +51,22 @@ def test_the_firmwares_deadline_is_kept_under_a_flood_of_frames(monkeypatch: pyt
     with machine.driver(monkeypatch) as (driver, _):
         driver.wait(None)
     assert machine.received == 1_000
-    assert machine.timer_calls == [IN_A_ROW]
+    assert machine.timer_calls == [BURST]
 
 
-def test_a_pause_between_frames_starts_a_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause between frames runs the due timers anyway."""
-    half_row = IN_A_ROW // 2
-    machine = Machine([0] * half_row + [SPIN] * 1_000)
+def test_a_pause_between_frames_starts_a_new_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Due timers also run in a pause between frames."""
+    half_burst = BURST // 2
+    machine = Machine([0] * half_burst + [SPIN] * 1_000)
 
     def set_deadline() -> None:
-        if machine.received == half_row + 1:
+        if machine.received == half_burst + 1:
             machine.deadline = machine.time
 
     machine.on_frame = set_deadline
     with machine.driver(monkeypatch) as (driver, _):
         driver.wait(None)
-    assert machine.timer_calls == [half_row + IN_A_ROW]
+    assert machine.timer_calls == [half_burst + BURST]
 
 
 def test_other_descriptors_are_checked_under_a_flood_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +76,9 @@ def test_other_descriptors_are_checked_under_a_flood_of_frames(monkeypatch: pyte
         driver.watch(watched_socket.fileno())
         peer.send(b"word")
         assert driver.wait(None) == [watched_socket.fileno()]
-        assert machine.received == IN_A_ROW
+        assert machine.received == BURST
         assert driver.wait(None) == [watched_socket.fileno()]
-        assert machine.received == 2 * IN_A_ROW
+        assert machine.received == 2 * BURST
         driver.unwatch(watched_socket.fileno())
         driver.wait(None)
     assert machine.received == 1_000
@@ -203,5 +114,5 @@ def test_deferred_frames_leave_after_a_programs_reply_only_while_replies_are_qui
         machine.on_frame = acknowledge
         driver.loop.complete(program())
     exchanges = list(zip(machine.sent[::2], machine.sent[1::2], strict=True))
-    at_once, deferred = ("ack", "answer"), ("answer", "ack")
-    assert exchanges == [at_once, deferred, deferred, at_once, deferred]
+    immediate, deferred = ("ack", "answer"), ("answer", "ack")
+    assert exchanges == [immediate, deferred, deferred, immediate, deferred]

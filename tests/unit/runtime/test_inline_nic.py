@@ -27,12 +27,12 @@ class Wire:
         raise AssertionError("nothing is sent")
 
 
-class Card:
-    """Firmware and its host. rung: handled doorbells. when: further actions, by doorbell."""
+class FakeCard:
+    """Firmware and its host. rung: handled doorbells. actions: action on a doorbell."""
 
     def __init__(self) -> None:
         self.rung: list[int] = []
-        self.when: dict[int, Callable[[], object]] = {}
+        self.actions: dict[int, Callable[[], object]] = {}
         wire = cast("FrameSocket", Wire())
         self.nic = InlineNic(VethPort(wire))
         self.nic.attach(Agent(cast("Firmware", self), cast("Host", self)))
@@ -40,8 +40,8 @@ class Card:
     def on_doorbell(self, _now: int, index: int) -> None:
         assert self.nic.busy
         self.rung.append(index)
-        if index in self.when:
-            self.when[index]()
+        if index in self.actions:
+            self.actions[index]()
 
     def on_completion(self, index: int) -> None:
         """Ring two doorbells, as a host library that handles a completion."""
@@ -52,14 +52,14 @@ class Card:
     def post_completion(self, index: int) -> None:
         self.nic.post_completion(index)
 
-    def break_down(self) -> None:
-        raise RuntimeError("it cannot")
+    def raise_error(self) -> None:
+        raise RuntimeError("broken")
 
 
 def test_an_exception_of_the_firmware_is_raised_by_the_call_and_the_next_doorbell_is_handled() -> None:
-    card = Card()
-    card.when[1] = card.break_down
-    with pytest.raises(FirmwareError, match="it cannot"):
+    card = FakeCard()
+    card.actions[1] = card.raise_error
+    with pytest.raises(FirmwareError, match="broken"):
         card.nic.ring_doorbell(1, 0, 0)
     assert not card.nic.busy
     card.nic.ring_doorbell(2, 0, 0)
@@ -67,15 +67,15 @@ def test_an_exception_of_the_firmware_is_raised_by_the_call_and_the_next_doorbel
 
 
 def test_a_completion_posted_before_an_exception_is_delivered_with_the_next_doorbell() -> None:
-    card = Card()
+    card = FakeCard()
 
     def post_and_raise() -> None:
         card.post_completion(10)
         assert card.rung == [1], "the firmware is not entered while it runs"
-        card.break_down()
+        card.raise_error()
 
-    card.when[1] = post_and_raise
-    with pytest.raises(FirmwareError, match="it cannot"):
+    card.actions[1] = post_and_raise
+    with pytest.raises(FirmwareError, match="broken"):
         card.nic.ring_doorbell(1, 0, 0)
     assert card.rung == [1]
     assert not card.nic.busy
@@ -84,15 +84,15 @@ def test_a_completion_posted_before_an_exception_is_delivered_with_the_next_door
 
 
 def test_after_an_error_on_a_completion_the_next_one_is_delivered_with_the_next_doorbell() -> None:
-    card = Card()
+    card = FakeCard()
 
     def post_two() -> None:
         card.post_completion(10)
         card.post_completion(20)
 
-    card.when[1] = post_two
-    card.when[11] = card.break_down
-    with pytest.raises(FirmwareError, match="it cannot"):
+    card.actions[1] = post_two
+    card.actions[11] = card.raise_error
+    with pytest.raises(FirmwareError, match="broken"):
         card.nic.ring_doorbell(1, 0, 0)
     assert card.rung == [1, 11]
     assert not card.nic.busy

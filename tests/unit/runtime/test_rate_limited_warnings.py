@@ -1,4 +1,4 @@
-"""A late relay warns at once, and does not fill the disk with warnings."""
+"""Warnings of a late relay: the first is immediate, later ones are rate-limited."""
 
 from __future__ import annotations
 
@@ -19,26 +19,30 @@ def test_the_first_late_frame_causes_a_warning_at_the_next_check() -> None:
 
 def test_warnings_of_hours_of_lateness_become_rare_and_count_every_frame() -> None:
     warnings = LatenessWarnings(0)
-    warned = [
+    warnings_taken = [
         (second, *warning)
         for second in range(HOUR)
         if (warning := warnings.take_due(second * SECOND, 10 * second, second))
     ]
-    assert warned[0][0] == 1
-    assert len(warned) < 10 + HOUR * SECOND / MAX_WARNING_INTERVAL
-    gaps = [following[0] - earlier[0] for earlier, following in itertools.pairwise(warned)]
+    assert warnings_taken[0][0] == 1
+    assert len(warnings_taken) < 10 + HOUR * SECOND / MAX_WARNING_INTERVAL
+    gaps = [following[0] - earlier[0] for earlier, following in itertools.pairwise(warnings_taken)]
     assert gaps == sorted(gaps)
     assert gaps[-1] * SECOND == MAX_WARNING_INTERVAL
-    last = warned[-1][0]
-    assert [sum(warning[column] for warning in warned) for column in (1, 2, 3)] == [10 * last, last, last * SECOND]
+    last = warnings_taken[-1][0]
+    assert [sum(warning[column] for warning in warnings_taken) for column in (1, 2, 3)] == [
+        10 * last,
+        last,
+        last * SECOND,
+    ]
 
 
 def test_after_a_long_time_without_lateness_the_next_warning_is_immediate() -> None:
     warnings = LatenessWarnings(0)
-    warned = [second for second in range(100) if warnings.take_due(second * SECOND, second, 0)]
+    warnings_taken = [second for second in range(100) if warnings.take_due(second * SECOND, second, 0)]
     quiet_start = 99 + 2 * MAX_WARNING_INTERVAL // SECOND
     assert warnings.take_due(quiet_start * SECOND, 99, 0), "frames since the last warning"
     late_start = quiet_start + 2 * MAX_WARNING_INTERVAL // SECOND
     assert warnings.take_due(late_start * SECOND, 100, 0)
     assert warnings.take_due((late_start + 1) * SECOND, 101, 0)
-    assert warned[:4] == [1, 2, 4, 8]
+    assert warnings_taken[:4] == [1, 2, 4, 8]

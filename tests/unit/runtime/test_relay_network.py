@@ -1,4 +1,4 @@
-"""Myrinet in the relay, with the test's interfaces and clock: offers, STOP and GO, and changes."""
+"""Myrinet in the relay on fake interfaces and a manual clock: frames, STOP/GO flow control, and changes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SLOW = Impairment(rate=8_000_000)  # a byte takes a microsecond
 
 
 class Clock:
-    """Clock, watched descriptors and timers in place of a loop's; the test advances them."""
+    """Stand-in for the loop: clock, watched descriptors and timers, advanced by the test."""
 
     def __init__(self) -> None:
         self.time = 0
         self.watched: dict[int, Callable[[int], object]] = {}
-        self.due: list[Timer] = []
+        self.timers: list[Timer] = []
 
     def now(self) -> int:
         return self.time
@@ -47,15 +47,15 @@ class Clock:
         del self.watched[descriptor]
 
     def timer(self, callback: Callable[[int], object]) -> Timer:
-        self.due.append(Timer(callback))
-        return self.due[-1]
+        self.timers.append(Timer(callback))
+        return self.timers[-1]
 
     def run(self, until: int) -> None:
         """Advance the clock to `until`, running timers; interfaces are read at once."""
         while True:
             for callback in list(self.watched.values()):
                 callback(self.time)
-            timer = min(self.due, key=lambda candidate: until + 1 if candidate.when is None else candidate.when)
+            timer = min(self.timers, key=lambda candidate: until + 1 if candidate.when is None else candidate.when)
             if timer.when is None or timer.when > until:
                 self.time = until
                 return
@@ -73,19 +73,19 @@ class Timer:
 
 
 class Interface:
-    """Replacement of a packet socket."""
+    """Stand-in for a packet socket."""
 
-    made: dict[str, Interface] = {}  # noqa: RUF012  of candidate test
+    instances: dict[str, Interface] = {}  # noqa: RUF012  cleared for each test
 
     def __init__(self, device: str, _arena: object, _buffer: int) -> None:
-        self.made[device] = self
+        self.instances[device] = self
         self.received: list[tuple[int, bytes]] = []
         self.sent: list[bytes] = []
         self.has_offloaded = self.is_full = False
         self.capacity = 100
 
     def fileno(self) -> int:
-        return 100 + list(self.made.values()).index(self)
+        return 100 + list(self.instances.values()).index(self)
 
     def receive(self, _earliest: int) -> list[tuple[int, bytes]]:
         batch, self.received = self.received[:64], self.received[64:]
@@ -103,7 +103,7 @@ class Interface:
 
 
 class Pair:
-    """n1 at port 1 of s1, n2 at port 2."""
+    """Switch s1 with n1 at port 1 and n2 at port 2."""
 
     def __init__(self, impairment: Impairment | None = None) -> None:
         self.clock = Clock()
@@ -116,14 +116,14 @@ class Pair:
             )
             for number in (1, 2)
         ]
-        self.n1, self.n2 = (Interface.made[name] for name in ("n1", "n2"))
+        self.n1, self.n2 = (Interface.instances[name] for name in ("n1", "n2"))
 
     def forward(self, link: RelayedLink) -> ModelledLink:
         options = LinkOptions(self.loop, cast("Arena", None), standard_fields(), seed=0, files={})
         return ModelledLink(link, self.driver, options)
 
     def send(self, *numbers: int, delta: int = 1, size: int = 100) -> None:
-        """Send frames from n1 and deliver all of them."""
+        """Put frames into the receive buffer of n1's interface."""
         for number in numbers:
             packet = bytes([route_byte(delta)]) + b"\0\4" + number.to_bytes(2, "big")
             self.n1.received.append((self.clock.time, append_crc(bytes(6) + HEADER, packet.ljust(size, b"\x55"))))
@@ -139,7 +139,7 @@ class Pair:
 
 @pytest.fixture(autouse=True)
 def _interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    Interface.made.clear()
+    Interface.instances.clear()
     monkeypatch.setattr(relay_network, "PacketSocket", Interface)
 
 
@@ -161,7 +161,7 @@ def test_an_ask_is_answered_when_all_frames_before_it_have_entered() -> None:
     pair.send(1, 2, 3)
     pair.ask(3)
     pair.clock.run(MILLISECOND // 20)
-    assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100)], "two of them wait behind the first"
+    assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100)], "two frames wait behind the first"
     pair.clock.run(MILLISECOND)
     assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100), ControlFrame(GO, 3, 100)]
 
@@ -176,7 +176,7 @@ def test_with_many_waiting_frames_the_nic_gets_stop_and_its_socket_is_not_read_u
     assert pair.links[0].uplinks["forward"].queued[1] == 29
     pair.send(31)
     pair.clock.run(MILLISECOND)
-    assert len(pair.n1.received) == 1, "it waits in the interface's buffer"
+    assert len(pair.n1.received) == 1, "the frame waits in the buffer of the socket"
     pair.clock.run(10 * MILLISECOND)
     assert pair.n1.control_frames() == [ControlFrame(GO, 0, 100), ControlFrame(STOP, 0, 100), ControlFrame(GO, 0, 100)]
     assert pair.delivered() == list(range(1, 32))
@@ -185,7 +185,7 @@ def test_with_many_waiting_frames_the_nic_gets_stop_and_its_socket_is_not_read_u
 def test_a_frame_enters_at_its_receive_timestamp_unless_the_network_has_passed_it() -> None:
     pair = Pair()
     pair.send(1)
-    pair.clock.time = MILLISECOND  # when the frame is read
+    pair.clock.time = MILLISECOND  # time at which the frame is read
     pair.clock.run(MILLISECOND)
     assert pair.delivered() == [1]
     assert pair.links[1].directions["backward"].lateness.worst > MILLISECOND * 9 // 10
@@ -206,7 +206,7 @@ def test_a_frame_read_after_the_network_passed_its_timestamp_is_late_by_the_diff
 
 
 def test_a_frame_that_waits_behind_others_enters_no_earlier_than_its_timestamp() -> None:
-    """All three are read at once; the third was received long after the others had left the link."""
+    """All three are read together; the third has a timestamp long after the others left the link."""
     pair = Pair(SLOW)
     pair.send(1, 2)
     pair.clock.time = 50 * MILLISECOND
@@ -252,7 +252,7 @@ def test_a_released_link_leaves_a_port_without_a_cable_until_another_is_plugged_
     pair.forward(RelayedLink("n3--s1:2", "n3", "", plugs=(None, Plug("s1", 2))))
     pair.send(2)
     pair.clock.run(2 * MILLISECOND)
-    assert [int.from_bytes(frame[16:18], "big") for frame in Interface.made["n3"].frames()] == [2]
+    assert [int.from_bytes(frame[16:18], "big") for frame in Interface.instances["n3"].frames()] == [2]
     pair.driver.network.keep({})
     assert not pair.driver.network.switches
 
@@ -267,4 +267,4 @@ def test_a_switch_has_the_ports_that_its_cables_need_and_at_least_eight() -> Non
     pair.forward(RelayedLink("n9--s1:9", "n9", "", plugs=(None, Plug("s1", 9))))
     pair.send(3, delta=8)
     pair.clock.run(2 * MILLISECOND)
-    assert len(Interface.made["n9"].frames()) == 1
+    assert len(Interface.instances["n9"].frames()) == 1

@@ -1,4 +1,4 @@
-"""Times of the last progress of programs, in memory shared by processes."""
+"""Time of the last progress of each program, in memory shared by processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.kernel.children import fork
 from testbed.runtime.nodes.run_progress import Progress
 
 
-class Library:
+class FakeLibrary:
     def __init__(self) -> None:
         self.completions: list[int] = []
 
@@ -22,8 +22,8 @@ class Library:
         return ["a message"]
 
 
-def test_the_end_of_a_transfer_reaches_the_library_and_sets_the_time() -> None:
-    progress, library = Progress(3), Library()
+def test_a_completion_reaches_the_library_and_sets_the_time() -> None:
+    progress, library = Progress(3), FakeLibrary()
     wrapped_library = progress.wrap(1, library)
     assert progress.last_times() == [0, 0, 0]
     start_time = time.monotonic_ns()
@@ -37,12 +37,12 @@ def test_the_end_of_a_transfer_reaches_the_library_and_sets_the_time() -> None:
 
 
 def test_an_answered_probe_is_no_progress() -> None:
-    class Probing(Library):
+    class ProbedLibrary(FakeLibrary):
         def on_completion(self, index: int) -> bool:  # type: ignore[override]
             self.completions.append(index)
             return False
 
-    progress, library = Progress(1), Probing()
+    progress, library = Progress(1), ProbedLibrary()
     progress.wrap(0, library).on_completion(7)
     assert library.completions == [7]
     assert progress.last_times() == [0]
@@ -51,7 +51,7 @@ def test_an_answered_probe_is_no_progress() -> None:
 @pytest.mark.parametrize("program", [0, 1, 999])
 def test_the_time_of_each_program_is_visible_in_another_process(program: int) -> None:
     progress = Progress(1_000)
-    wrapped_library = progress.wrap(program, Library())
+    wrapped_library = progress.wrap(program, FakeLibrary())
     child = fork()
     if not child:
         wrapped_library.on_completion(0)
@@ -60,7 +60,7 @@ def test_the_time_of_each_program_is_visible_in_another_process(program: int) ->
     assert [number for number, last_time in enumerate(progress.last_times()) if last_time] == [program]
 
 
-def test_a_closed_progress_has_no_memory() -> None:
+def test_a_closed_progress_has_released_its_memory() -> None:
     progress = Progress(1)
     assert progress.last_times() == [0]
     progress.close()

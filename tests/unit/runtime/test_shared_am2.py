@@ -1,5 +1,5 @@
-"""Host processes that share AM-II's NICs, with few frames for many endpoints, on a network that loses frames: every request
-ends, also if a host process dies meanwhile, and nothing is left behind."""
+"""Host processes that share AM-II NICs, with fewer frames than endpoints, on a lossy network: every request ends, also if a
+host process dies meanwhile, and no memory leaks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 SEEDS = range(FIRST, FIRST + (500 if LONG else 24))
 ENDPOINTS = 12
 REQUESTS = 150
-TIMEOUT = 5_000
-"""Maximum time in ms until all requests have ended."""
+MAX_ROUNDS = 5_000
+"""Maximum number of rounds until all requests have ended."""
 
 
 def random_settings(rng: random.Random) -> Settings:
@@ -29,15 +29,15 @@ def random_settings(rng: random.Random) -> Settings:
     )  # fmt: skip
 
 
-def make_cluster(rng: random.Random, *, lost: int) -> Cluster:
-    """Three host processes on node 0, two on node 1, with all the endpoints."""
-    cluster = Cluster(rng, random_settings(rng), lost=lost)
+def make_cluster(rng: random.Random, *, loss: int) -> Cluster:
+    """Return a cluster of three host processes on node 0 and two on node 1, with ENDPOINTS endpoints."""
+    cluster = Cluster(rng, random_settings(rng), loss=loss)
     for node, slot in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 3)):
-        cluster.begin(node, slot)
+        cluster.add_host(node, slot)
     for number in range(ENDPOINTS):
-        cluster.hosts[number % 5].talker()
+        cluster.hosts[number % 5].add_endpoint()
     for host in cluster.hosts:
-        host.ring(ENDPOINTS)
+        host.take_doorbells(ENDPOINTS)
     return cluster
 
 
@@ -45,7 +45,7 @@ def requests(cluster: Cluster, count: int) -> list[int]:
     """Return the serial numbers of `count` requests between random endpoints."""
     first_serial = len(cluster.fates)
     for serial in range(first_serial, first_serial + count):
-        cluster.draw(serial)
+        cluster.add_request(serial)
     return list(range(first_serial, first_serial + count))
 
 
@@ -60,15 +60,15 @@ def send(cluster: Cluster, serials: list[int]) -> None:
         if not fate.source.alive:
             pending.remove(serial)
             del cluster.fates[serial]
-        elif fate.source.ask(serial, fate):
+        elif fate.source.try_send(serial, fate):
             pending.remove(serial)
-        cluster.turn()
-    raise AssertionError(f"{len(pending)} requests cannot be sent: {unfinished_work(cluster)}")
+        cluster.step()
+    raise AssertionError(f"{len(pending)} requests cannot be sent: {all_pending_work(cluster)}")
 
 
-def unfinished_work(cluster: Cluster) -> list[str]:
+def all_pending_work(cluster: Cluster) -> list[str]:
     return [sentence for node in (0, 1) for sentence in cluster.nic(node).firmware.pending_work()] + [
-        f"host {host.place} of node {host.node}: {sentence}"
+        f"host {host.slot} of node {host.node}: {sentence}"
         for host in cluster.hosts
         for sentence in host.am.pending_work()
     ]
@@ -77,8 +77,8 @@ def unfinished_work(cluster: Cluster) -> list[str]:
 def settle(cluster: Cluster) -> None:
     """Run until neither hosts nor NICs have work left."""
     quiet_rounds = 0
-    for _ in range(TIMEOUT):
-        cluster.all_turn()
+    for _ in range(MAX_ROUNDS):
+        cluster.step_all()
         firmware = [cluster.nic(node).firmware for node in (0, 1)]
         quiet_rounds = (
             quiet_rounds + 1
@@ -87,16 +87,16 @@ def settle(cluster: Cluster) -> None:
         )
         if quiet_rounds > 20:
             return
-    raise AssertionError(f"it does not end: {unfinished_work(cluster)}")
+    raise AssertionError(f"the cluster does not become idle: {all_pending_work(cluster)}")
 
 
 def check_clean(cluster: Cluster) -> None:
-    """Check that all libraries end and leave nothing behind."""
+    """Terminate all libraries, and check that they leave no memory pinned."""
     for host in cluster.hosts:
         host.am.terminate()
     settle(cluster)
     for host in cluster.hosts:
-        assert host.heap.free == host.free, f"host {host.place} of node {host.node}"
+        assert host.heap.free == host.initial_free, f"host {host.slot} of node {host.node}"
         assert len(host.heap) == 0
     for node in (0, 1):
         counters = cluster.nic(node).firmware.counter_values()
@@ -108,11 +108,11 @@ def check_clean(cluster: Cluster) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_request_among_hosts_that_share_nics_is_handled_once_and_replied_to(seed: int) -> None:
     rng = random.Random(seed)
-    cluster = make_cluster(rng, lost=rng.choice([0, 0, 20]))
+    cluster = make_cluster(rng, loss=rng.choice([0, 0, 20]))
     send(cluster, requests(cluster, REQUESTS))
     settle(cluster)
     for serial, fate in cluster.fates.items():
-        assert fate.handled == 1, f"request {serial}: {fate.returned}, {unfinished_work(cluster)}"
+        assert fate.handled == 1, f"request {serial}: {fate.returned}, {all_pending_work(cluster)}"
         assert fate.replied == bool(serial % 3), f"the reply to {serial}"
         assert fate.returned is None
     for host in cluster.hosts:
@@ -124,7 +124,7 @@ def test_every_request_among_hosts_that_share_nics_is_handled_once_and_replied_t
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_host_that_dies_does_not_disturb_others(seed: int) -> None:
     rng = random.Random(~seed)
-    cluster = make_cluster(rng, lost=rng.choice([0, 0, 20]))
+    cluster = make_cluster(rng, loss=rng.choice([0, 0, 20]))
     serials = requests(cluster, REQUESTS)
     before = rng.randrange(REQUESTS)
     send(cluster, serials[:before])
@@ -133,15 +133,15 @@ def test_a_host_that_dies_does_not_disturb_others(seed: int) -> None:
     send(cluster, serials[before:])
     settle(cluster)
     for serial, fate in cluster.fates.items():
-        is_over(cluster, dead_host, serial, fate)
+        check_outcome(cluster, dead_host, serial, fate)
     for host in cluster.hosts:
-        assert host.am.pending_work() == []  # all credits are there, of what the dead will not reply to, too
+        assert host.am.pending_work() == []  # all credits are returned, also for requests to the dead host
     assert poisoned_bytes(dead_host) == len(dead_host.attached.region.heap)
     check_clean(cluster)
 
 
 def kill_host(cluster: Cluster, dead_host: Host) -> None:
-    """Detach a host and overwrite its memory, so that a later write to it or read from it shows."""
+    """Detach a host and fill its memory with 0xEE, so that later accesses show."""
     cluster.detach(dead_host)
     region = dead_host.attached.region
     for memory in (region.descriptors, region.heap):
@@ -155,7 +155,7 @@ def poisoned_bytes(dead_host: Host) -> int:
     return bytes(region.heap).count(0xEE)
 
 
-def is_over(cluster: Cluster, dead_host: Host, serial: int, fate: RequestFate) -> None:
+def check_outcome(cluster: Cluster, dead_host: Host, serial: int, fate: RequestFate) -> None:
     assert fate.handled <= 1
     assert fate.replied <= 1
     if fate.sink is not dead_host and fate.source is not dead_host:

@@ -1,4 +1,4 @@
-"""A NIC's functions: their addresses, and the frames between them."""
+"""Functions of a shared NIC: their addresses, and frames between them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from testbed.spec.placement import address_of
 ETHERNET = bytes(8)
 
 
-class Sent:
+class RecordingWire:
     """Wire that records sent frames."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
 
     @property
-    def socket(self) -> Sent:
+    def socket(self) -> RecordingWire:
         return self
 
     def send(self, frame: bytes) -> None:
@@ -37,14 +37,14 @@ def test_functions_have_distinct_addresses(own_address: bytes) -> None:
     assert addresses[0] == own_address
     assert len(set(addresses)) == MAX_FUNCTIONS
     for address in addresses[1:]:
-        assert address[0] & 1 == 0  # one interface's
+        assert address[0] & 1 == 0  # unicast
         assert address[0] & 2  # locally administered
         assert address[1:] == own_address[1:]
 
 
 def test_frames_between_functions_are_delivered_locally_and_all_others_leave() -> None:
     own_addresses = [address_of(b"\x02\0\0\0\0\1", function) for function in range(2)]
-    sent = Sent()
+    sent = RecordingWire()
     wire = Wire(VethPort(cast("FrameSocket", sent)), frozenset(own_addresses))
     to_function, to_outside = own_addresses[1] + ETHERNET, b"\x02\0\0\0\0\2" + ETHERNET
     wire.send(to_function)
@@ -58,7 +58,7 @@ def test_frames_between_functions_are_delivered_locally_and_all_others_leave() -
 
 def test_frames_between_functions_are_dropped_when_too_many_wait() -> None:
     own_address = address_of(b"\x02\0\0\0\0\1", 1)
-    wire = Wire(VethPort(cast("FrameSocket", Sent())), frozenset([own_address]))
+    wire = Wire(VethPort(cast("FrameSocket", RecordingWire())), frozenset([own_address]))
     for _ in range(5_000):
         wire.send(own_address + ETHERNET)
     assert len(wire.local) + wire.overflowed == 5_000
@@ -69,7 +69,7 @@ def test_frames_for_a_worker_are_handed_over_and_lost_once_it_has_ended() -> Non
     address = address_of(b"\x02\0\0\0\0\1", 1)
     [(writing, reading)] = make_inboxes(1)
     with writing:
-        wire = Wire(VethPort(cast("FrameSocket", Sent())), frozenset(), {address: writing})
+        wire = Wire(VethPort(cast("FrameSocket", RecordingWire())), frozenset(), {address: writing})
         wire.send(address + ETHERNET)
         assert wire.hand_over(address + ETHERNET)
         assert [reading.recv(100) for _ in range(2)] == [address + ETHERNET] * 2

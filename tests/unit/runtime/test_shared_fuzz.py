@@ -1,11 +1,9 @@
-"""Firmware of two shared functions under hosts that write random bytes and random frames: it raises no exception, and
-reports the host to detach."""
+"""EMP's firmware of two shared functions under hosts that write random bytes, and under damaged frames: it raises no
+exception, and reports the host to detach."""
 
 from __future__ import annotations
 
-import os
 import random
-import socket
 from collections.abc import Mapping
 from typing import cast
 
@@ -16,41 +14,23 @@ from protocols.emp.descriptors import SIZE, pack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.settings import Settings
 from protocols.emp.split_driver import split_driver
-from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import AttachedHost, Function, Wire
-from testbed.runtime.shared.region import Layout, Region
 from testbed.spec.placement import address_of
+from tests.unit.runtime.attached_hosts import NullWire, attached_host
 
 DESCRIPTORS = 16
 HEAP = 8_192
+ENTRIES = 64
+"""Entries of each ring of a host."""
 MILLISECOND = 1_000_000
 ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(2))
 SPLIT_DRIVER = split_driver(Settings(descriptors=DESCRIPTORS, give_up=50 * MILLISECOND))
 
 
-class NullWire:
-    """A wire that takes everything."""
-
-    @staticmethod
-    def send(_frame: bytes) -> None: ...
-
-
-def attach_host() -> AttachedHost:
-    """Return an attachment as a host process's."""
-    layout = Layout(64, SPLIT_DRIVER.descriptors, HEAP)
-    memory = make_sealed("fuzz", layout.size)
-    region = Region(memory, layout)
-    os.close(memory)
-    first, second = socket.socketpair()
-    second.close()
-    bell, pipe = os.eventfd(0), os.eventfd(0, os.EFD_NONBLOCK)
-    return AttachedHost(region, first, os.getpid(), os.pidfd_open(os.getpid()), bell, pipe)
-
-
-def a_descriptor(rng: random.Random, memory: memoryview, index: int) -> None:
-    """Anything, something that is nearly right, or a good one."""
+def write_descriptor(rng: random.Random, memory: memoryview, index: int) -> None:
+    """Write a random, a nearly valid or a valid descriptor."""
     style = rng.randrange(4)
     if style == 0:
         memory[index * SIZE : (index + 1) * SIZE] = rng.randbytes(SIZE)
@@ -73,18 +53,18 @@ def test_arbitrary_writes_of_hosts_do_not_make_the_firmware_fail(seed: int) -> N
     violators: list[AttachedHost] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, SPLIT_DRIVER, violators) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
-    hosts = [attach_host() for _ in functions]
+    hosts = [attached_host(SPLIT_DRIVER, HEAP, ENTRIES) for _ in functions]
     for function, host in zip(functions, hosts, strict=True):
         function.attach(0, host, 0)
-    now, refused_count, counts = 0, 0, list[Mapping[str, int]]()
+    now, violations, counts = 0, 0, list[Mapping[str, int]]()
     for _ in range(3_000):
         host_index = rng.randrange(2)
         function, host = functions[host_index], hosts[host_index]
         firmware = function.nic.firmware
         assert isinstance(firmware, Firmware)
         index = rng.randrange(DESCRIPTORS)
-        a_descriptor(rng, host.region.descriptors, index)
-        if not rng.randrange(8):  # a list of pages, or what may be one
+        write_descriptor(rng, host.region.descriptors, index)
+        if not rng.randrange(8):  # perhaps a list of pages
             host.region.heap[: 30 * 10] = rng.randbytes(300)
         host.on_doorbell(now, index)
         host.on_doorbell(
@@ -94,7 +74,7 @@ def test_arbitrary_writes_of_hosts_do_not_make_the_firmware_fail(seed: int) -> N
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
             frame = bytes(wire.local.popleft())
-            if not rng.randrange(10):  # and the wire is no better
+            if not rng.randrange(10):  # the wire corrupts frames, too
                 position = rng.randrange(len(frame))
                 frame = frame[:position] + rng.randbytes(1) + frame[position + 1 :]
             destination = by_address.get(frame[:6])
@@ -103,18 +83,18 @@ def test_arbitrary_writes_of_hosts_do_not_make_the_firmware_fail(seed: int) -> N
         if not rng.randrange(5):
             now += rng.randrange(10) * MILLISECOND
             firmware.on_timer(now)
-        if not seed % 2 and rng.randrange(3):  # a host that takes its completions, most of the time, or never
+        if not seed % 2 and rng.randrange(3):  # hosts of even seeds mostly take their completions, others never
             host.region.completions.words[16] = host.region.completions.words[0]
         for suspect in violators:
-            refused_count += 1
+            violations += 1
             host_index = hosts.index(suspect)
             function = functions[host_index]
             counts.append(function.nic.firmware.counter_values())
             function.detach(now, suspect, function.nic.adapter.incarnation + 1)
-            hosts[host_index] = attach_host()
+            hosts[host_index] = attached_host(SPLIT_DRIVER, HEAP, ENTRIES)
             function.attach(now, hosts[host_index], 0)
         violators.clear()
-    assert refused_count or not seed % 2
+    assert violations or not seed % 2
     counts += [function.nic.firmware.counter_values() for function in functions]
     totals = {name: sum(count[name] for count in counts) for name in counts[0]}
     assert min(totals["invalid"], totals["frames_sent"], totals["headers_admitted"], totals["frames_resent"]) > 50, (
@@ -125,9 +105,9 @@ def test_arbitrary_writes_of_hosts_do_not_make_the_firmware_fail(seed: int) -> N
 
 
 def test_a_self_send_of_any_length_is_fragmented() -> None:
-    """The list names the same pages repeatedly: far more bytes than the heap has."""
+    """The list of pages repeats two pages, for a message far larger than the heap."""
     wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
-    function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attach_host()
+    function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attached_host(SPLIT_DRIVER, HEAP, ENTRIES)
     function.attach(0, host, 0)
     count = HEAP // 20  # entries of ten bytes
     host.region.heap[: 10 * count] = b"".join(
@@ -141,13 +121,9 @@ def test_a_self_send_of_any_length_is_fragmented() -> None:
 
 
 def test_a_message_of_too_many_fragments_is_rejected() -> None:
-    """Each piece costs the agent more memory than it costs the host."""
+    """A fragment costs the agent more memory than the host, so that their number is limited."""
     wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
-    layout = Layout(64, SPLIT_DRIVER.descriptors, 1 << 16)
-    memory = make_sealed("fuzz", layout.size)
-    host = attach_host()
-    host.region = Region(memory, layout)
-    os.close(memory)
+    host = attached_host(SPLIT_DRIVER, 1 << 16, ENTRIES)
     function = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, [])
     function.attach(0, host, 0)
     for count, invalid in ((2_048, 0), (2_049, 1)):

@@ -1,5 +1,5 @@
 """Open-MX's drivers of two shared functions under hosts that write random commands, doorbells and flags of their receive
-rings, and under random frames: they raise no exception, and touch only memory that a host has named."""
+rings, and under damaged frames: they raise no exception, and touch only memory that a host has named in a command."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.protocols.openmx_commands import OPS, command
 from tests.unit.protocols.openmx_pair import with_checksum
-from tests.unit.runtime.am2_shared_cluster import NullWire, attached
-from tests.unit.runtime.damaged_frames import damaged_at_times
+from tests.unit.runtime.attached_hosts import NullWire, attached_host
+from tests.unit.runtime.damaged_frames import maybe_damaged
 
 SEEDS = 8
-ROOM = 1_462
-"""Bytes of data of a frame, of 1,500."""
-RING = ReceiveRing.size(MIN_ENTRIES, ROOM)
-NAMED = RING + 70_000
-"""Bytes at the heap's beginning, of receive ring and messages: no right command names what is behind them."""
-HEAP = NAMED + 4_096
+MAX_FRAME_DATA = 1_462
+"""Data of a frame of 1,500 bytes."""
+RING = ReceiveRing.size(MIN_ENTRIES, MAX_FRAME_DATA)
+USED_HEAP = RING + 70_000
+"""Bytes of receive ring and messages at the begin of the heap: no valid command refers to memory beyond them."""
+HEAP = USED_HEAP + 4_096
 SECRET = 0xA7
 MILLISECOND = 1_000_000
 SESSION = 77
 ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(2))
 DRIVER = split_driver(Settings(tick=MILLISECOND, resends=4, pull_timeout=MILLISECOND, entries=MIN_ENTRIES))
-USUAL_OPS = [op for op in OPS if op not in (Op.CLOSE, Op.OPEN)]
+FREQUENT_OPS = [op for op in OPS if op not in (Op.CLOSE, Op.OPEN)]
 
 
 class Host:
-    """A host process of a function, the only writer of its ring of commands."""
+    """Host process of a function, the only writer of its command ring."""
 
     def __init__(self, rng: random.Random, peer: int) -> None:
         self.rng = rng
         self.peer = peer
-        self.attached = attached(DRIVER, HEAP)
+        self.attached = attached_host(DRIVER, HEAP)
         self.heap = self.attached.region.heap
-        self.heap[:] = bytes(NAMED) + bytes([SECRET]) * (HEAP - NAMED)
+        self.heap[:] = bytes(USED_HEAP) + bytes([SECRET]) * (HEAP - USED_HEAP)
         self.commands = SharedCommands(self.attached.region.descriptors)
 
     def open(self, now: int) -> None:
@@ -56,7 +56,7 @@ class Host:
         self.attached.on_doorbell(now, self.commands.write(written, data))
 
     def act(self, now: int) -> None:
-        """Do something that may be right, or anything."""
+        """Write a valid or an arbitrary command, and ring a doorbell."""
         rng, style = self.rng, self.rng.randrange(12)
         if not style:
             memory = self.attached.region.descriptors
@@ -67,17 +67,17 @@ class Host:
             self.open(now)
         else:
             self.ring(now, self.random_command(), rng.randbytes(40))
-        for _ in range(4):  # it reads received events, announces reading, or reports full slots
+        for _ in range(4):  # as when it reads events, or fakes full slots
             self.heap[rng.randrange(MIN_ENTRIES)] = rng.randrange(4) == 0
 
     def random_command(self) -> Command:
-        """Return a command of few numbers, so that they meet, some of them impossible."""
+        """Return a command with few distinct numbers, so that they match each other; some are invalid."""
         rng = self.rng
-        op = rng.choice(USUAL_OPS) if rng.randrange(80) else rng.choice([Op.CLOSE, Op.OPEN, 0, 99])
+        op = rng.choice(FREQUENT_OPS) if rng.randrange(80) else rng.choice([Op.CLOSE, Op.OPEN, 0, 99])
         address = rng.choice([RING, RING, RING + 1_000, HEAP, rng.getrandbits(64)])
         length = rng.choice([0, 1, 100, 1_500, 20_000, 50_000, HEAP, rng.getrandbits(40)])
         if op in (Op.PULL, Op.SEND_MEDIUM):
-            length = min(length, NAMED - address) if RING <= address < NAMED else length
+            length = min(length, USED_HEAP - address) if RING <= address < USED_HEAP else length
         seqnum = rng.choice([0, 1, 0x3FFF, rng.getrandbits(16)])
         number = rng.choice([0, 1, 2, 70])
         return command(
@@ -119,7 +119,7 @@ def run_fuzz(seed: int) -> Counter[str]:
         host.act(now)
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
-            frame = damaged_at_times(rng, bytes(wire.local.popleft()), with_checksum)
+            frame = maybe_damaged(rng, bytes(wire.local.popleft()), with_checksum)
             if (destination := by_address.get(frame[:6])) is not None:
                 destination.nic.firmware.receive(now, frame)
         if not rng.randrange(5):
@@ -128,17 +128,17 @@ def run_fuzz(seed: int) -> Counter[str]:
         completions = host.attached.region.completions
         completions.words[16] = completions.words[0]
         if not rng.randrange(300):
-            violators.append(host.attached)  # it dies
+            violators.append(host.attached)  # its process dies
         for suspect in violators:
             host_index = [host.attached for host in hosts].index(suspect)
-            assert bytes(suspect.region.heap[NAMED:]).count(SECRET) == HEAP - NAMED
+            assert bytes(suspect.region.heap[USED_HEAP:]).count(SECRET) == HEAP - USED_HEAP
             functions[host_index].detach(now, suspect, functions[host_index].nic.adapter.incarnation + 1)
             hosts[host_index] = attach(host_index)
         violators.clear()
     totals = Counter[str]()
     for function, host in zip(functions, hosts, strict=True):
         totals.update(function.nic.firmware.counter_values())
-        assert bytes(host.heap[NAMED:]).count(SECRET) == HEAP - NAMED
+        assert bytes(host.heap[USED_HEAP:]).count(SECRET) == HEAP - USED_HEAP
         host.attached.close()
     return totals
 
@@ -147,8 +147,8 @@ def test_no_input_of_hosts_and_peers_makes_the_driver_fail_or_touch_other_memory
     totals = Counter[str]()
     for seed in range(SEEDS):
         totals.update(run_fuzz(seed))
-    counters_expected = (
+    exercised_counters = (
         "invalid", "recv_messages", "recv_pull_reply", "drop_bad_session", "unexp_eventq_full", "send_nack_lib",
         "send_nack_mcp", "drop_bad_check",
     )  # fmt: skip
-    assert min(totals[name] for name in counters_expected) > 50, {name: totals[name] for name in counters_expected}
+    assert min(totals[name] for name in exercised_counters) > 50, {name: totals[name] for name in exercised_counters}

@@ -17,16 +17,16 @@ from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
-from tests.unit.runtime.am2_shared_cluster import NullWire, attached
-from tests.unit.runtime.damaged_frames import damaged_at_times
+from tests.unit.runtime.attached_hosts import NullWire, attached_host
+from tests.unit.runtime.damaged_frames import maybe_damaged
 
 SEEDS = 12
 SLOTS = 64
-RIGHT = 16
-"""Slots that a host uses rightly."""
+VALID_SLOTS = 16
+"""Slots that a host uses only for valid descriptors."""
 HEAP = 8_192
 REGISTERED = 4_096
-"""Bytes at the heap's beginning: nothing behind them is ever registered."""
+"""Bytes at the begin of the heap that are registered; memory beyond them never is."""
 SECRET = 0xA7
 MILLISECOND = 1_000_000
 ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(2))
@@ -35,8 +35,8 @@ OPS = [op for op in Op if op not in (Op.CLOSE, Op.OPEN)]
 NAMES = (b"", b"x", b"y")
 
 
-def right_commands(peer: int) -> list[Command]:
-    """The first commands of a program: memory, and a VI that is connected."""
+def connecting_commands(peer: int) -> list[Command]:
+    """Return the first commands of a program: register memory, and create and connect a VI."""
     return [
         Command(Op.CREATE_PTAG, ptag=1),
         Command(Op.REGISTER, number=1, ptag=1, size=REGISTERED, value=7),
@@ -45,21 +45,21 @@ def right_commands(peer: int) -> list[Command]:
     ]
 
 
-def behave(now: int, host: AttachedHost, peer: int) -> None:
-    """Do what a program does: connect a VI with receives, in slots of its own."""
+def connect_vi(now: int, host: AttachedHost, peer: int) -> None:
+    """Connect a VI and post receives, as a program does, in valid slots."""
     slots = Slots(SLOTS, host.region.descriptors)
-    for slot, command in enumerate([Command(Op.DISCONNECT, vi=1), *right_commands(peer)]):
+    for slot, command in enumerate([Command(Op.DISCONNECT, vi=1), *connecting_commands(peer)]):
         slots.write_command(slot, command)
         host.on_doorbell(now, doorbell(Queue.COMMAND, 0, slot))
-    for slot in range(RIGHT // 2, RIGHT):
+    for slot in range(VALID_SLOTS // 2, VALID_SLOTS):
         slots.write(slot, 0, 0, 2_048, None, (Segment(2_048, 1, 2_048),))
         host.on_doorbell(now, doorbell(Queue.RECEIVE, 1, slot))
 
 
-def a_command(rng: random.Random) -> Command:
-    """A command that may be right: few VIs, tags, handles and names, so that they meet. It waits for some time at most."""
+def random_command(rng: random.Random) -> Command:
+    """Return a command with few VIs, tags, handles and names, so that they match, and with a short timeout."""
     if rng.randrange(2):
-        return rng.choice([*right_commands(rng.randrange(2)) * 2, Command(Op.DISCONNECT, vi=1)])
+        return rng.choice([*connecting_commands(rng.randrange(2)) * 2, Command(Op.DISCONNECT, vi=1)])
     op = rng.choice(OPS) if rng.randrange(60) else rng.choice([Op.CLOSE, Op.OPEN])
     address, size, value = (
         rng.choice([0, 0, 2_048]),
@@ -74,8 +74,8 @@ def a_command(rng: random.Random) -> Command:
     return Command(op, rng.randrange(3), number, ptag, address, size, value, rng.choice(NAMES))
 
 
-def a_descriptor(rng: random.Random) -> tuple[int, int, int, Segment | None, tuple[Segment, ...]]:
-    """The arguments of `Slots.write`."""
+def random_descriptor(rng: random.Random) -> tuple[int, int, int, Segment | None, tuple[Segment, ...]]:
+    """Return random arguments of `Slots.write`."""
 
     def segment() -> Segment:
         if rng.randrange(4):
@@ -93,21 +93,21 @@ def a_descriptor(rng: random.Random) -> tuple[int, int, int, Segment | None, tup
     return operation | rng.choice([0, IMMEDIATE, QFENCE]), 7, length, remote, data
 
 
-def write(rng: random.Random, host: AttachedHost, slots: Slots) -> int:
-    """Write a slot; return a doorbell for it, or another one."""
-    slot, style = rng.randrange(RIGHT, SLOTS), rng.randrange(12)
+def write_slot(rng: random.Random, host: AttachedHost, slots: Slots) -> int:
+    """Write a random slot; return its doorbell, or a random one."""
+    slot, style = rng.randrange(VALID_SLOTS, SLOTS), rng.randrange(12)
     queue = rng.choice([Queue.COMMAND, *[Queue.SEND, Queue.RECEIVE] * 4])
     if not style:
         host.region.descriptors[slot * SIZE : (slot + 1) * SIZE] = rng.randbytes(SIZE)
     elif queue == Queue.COMMAND:
-        slots.write_command(slot, a_command(rng))
+        slots.write_command(slot, random_command(rng))
     else:
-        slots.write(slot, *a_descriptor(rng))
+        slots.write(slot, *random_descriptor(rng))
     return doorbell(queue, rng.choice([1, 1, 1, 2]), slot) if style != 1 else rng.getrandbits(64)
 
 
 def run_fuzz(seed: int) -> Counter[str]:
-    """Run two hosts; return the counters of all firmware that they have had."""
+    """Run two hosts; return the summed counters of all their firmware."""
     rng = random.Random(seed)
     wire = Wire(VethPort(cast("FrameSocket", NullWire())), frozenset(ADDRESSES))
     violators: list[AttachedHost] = []
@@ -116,10 +116,10 @@ def run_fuzz(seed: int) -> Counter[str]:
     hosts: list[AttachedHost] = []
 
     def attach(host_index: int) -> AttachedHost:
-        host = attached(DRIVER, HEAP)
+        host = attached_host(DRIVER, HEAP)
         host.region.heap[:] = bytes(REGISTERED) + bytes([SECRET]) * (HEAP - REGISTERED)
         functions[host_index].attach(now, host, 0)
-        behave(now, host, 1 - host_index)
+        connect_vi(now, host, 1 - host_index)
         return host
 
     now, totals = 0, Counter[str]()
@@ -128,11 +128,11 @@ def run_fuzz(seed: int) -> Counter[str]:
         host_index = rng.randrange(2)
         function, host = functions[host_index], hosts[host_index]
         if not rng.randrange(20):
-            behave(now, host, 1 - host_index)
-        host.on_doorbell(now, write(rng, host, Slots(SLOTS, host.region.descriptors)))
+            connect_vi(now, host, 1 - host_index)
+        host.on_doorbell(now, write_slot(rng, host, Slots(SLOTS, host.region.descriptors)))
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
-            frame = damaged_at_times(rng, bytes(wire.local.popleft()), mended)
+            frame = maybe_damaged(rng, bytes(wire.local.popleft()), mended)
             if (destination := by_address.get(frame[:6])) is not None:
                 destination.nic.firmware.receive(now, frame)
         if not rng.randrange(5):
@@ -140,7 +140,7 @@ def run_fuzz(seed: int) -> Counter[str]:
             function.nic.firmware.on_timer(now)
         host.region.completions.words[16] = host.region.completions.words[0]
         if not rng.randrange(300):
-            violators.append(host)  # it dies
+            violators.append(host)  # its process dies
         for suspect in violators:
             host_index = hosts.index(suspect)
             totals.update(functions[host_index].nic.firmware.counter_values())
@@ -159,7 +159,7 @@ def test_no_input_of_hosts_and_peers_makes_the_firmware_fail_or_touch_unregister
     totals = Counter[str]()
     for seed in range(SEEDS):
         totals.update(run_fuzz(seed))
-    counters_expected = (
+    exercised_counters = (
         "invalid",
         "connections_made",
         "frames_sent",
@@ -168,4 +168,4 @@ def test_no_input_of_hosts_and_peers_makes_the_firmware_fail_or_touch_unregister
         "reads_served",
         "corrupt",
     )
-    assert min(totals[name] for name in counters_expected) > 50, {name: totals[name] for name in counters_expected}
+    assert min(totals[name] for name in exercised_counters) > 50, {name: totals[name] for name in exercised_counters}

@@ -1,4 +1,4 @@
-"""Pinned memory in a shared region: its buffers are used in place, others are copied, and none overlap."""
+"""Heap of a shared region: its own buffers are pinned in place, others are copied, and pages never overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocols.core.memory import PAGE, UnpinnedError
 from testbed.runtime.shared.heap import Heap, HeapView
 
 SIZE = 17 * PAGE
-FREE = SIZE - PAGE
+CAPACITY = SIZE - PAGE
 
 
 def heap_and_view() -> tuple[Heap, HeapView]:
@@ -37,7 +37,7 @@ def test_buffers_keep_their_bytes_and_pages_do_not_overlap(steps: list[tuple[int
         try:
             pages = heap.pin(memoryview(content))
         except MemoryError:
-            assert heap.free < FREE
+            assert heap.free < CAPACITY
             continue
         assert [length for _, length in pages[:-1]] == [PAGE] * (len(pages) - 1)
         assert sum(length for _, length in pages) == size
@@ -47,11 +47,11 @@ def test_buffers_keep_their_bytes_and_pages_do_not_overlap(steps: list[tuple[int
         assert view.view(address, len(content)) == content
         heap.unpin(address)
     assert len(heap) == 0
-    assert heap.free == FREE
-    assert len(heap.allocate(FREE)) == FREE  # in one piece again
+    assert heap.free == CAPACITY
+    assert len(heap.allocate(CAPACITY)) == CAPACITY  # contiguous again
 
 
-def test_a_receive_is_filled_up_to_the_length_of_its_message() -> None:
+def test_unpinning_copies_the_length_of_the_message() -> None:
     heap, view = heap_and_view()
     buffer = bytearray(b"." * 10)
     address = heap.pin_page(memoryview(buffer), 1)
@@ -61,7 +61,7 @@ def test_a_receive_is_filled_up_to_the_length_of_its_message() -> None:
     assert buffer == b"0123......"
 
 
-def test_a_longer_message_than_the_receive_fills_it_and_no_more() -> None:
+def test_a_message_longer_than_the_receive_buffer_is_truncated() -> None:
     heap, view = heap_and_view()
     buffer = bytearray(4)
     address = heap.pin_page(memoryview(buffer), 1)
@@ -83,7 +83,7 @@ def test_a_buffer_in_the_heap_is_used_in_place() -> None:
     assert len(heap) == 0
     heap.release(own_buffer)
     heap.release(other_buffer)
-    assert heap.free == FREE
+    assert heap.free == CAPACITY
 
 
 def test_an_empty_buffer_can_be_pinned() -> None:

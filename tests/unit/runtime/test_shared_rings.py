@@ -1,4 +1,4 @@
-"""Rings in shared memory: no entry is lost, no process sleeps forever, and the other end may write anything."""
+"""Rings in shared memory: no entry or wake-up is lost, and invalid writes of the other end are detected."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_numbers_are_taken_once_and_in_order(steps: list[int]) -> None:
     for step in steps:
         for _ in range(step):
             number += 1
-            is_put = writer.put(number)
-            assert is_put == (len(model) < LAYOUT.entries)
-            if is_put:
+            was_put = writer.put(number)
+            assert was_put == (len(model) < LAYOUT.entries)
+            if was_put:
                 model.append(number)
         if step < 0:
             assert reader.take(-step) == [model.popleft() for _ in range(min(-step, len(model)))]
@@ -80,19 +80,19 @@ def test_a_sleeping_reader_is_woken_once_for_each_sleep() -> None:
 
 
 def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> None:
-    """The number is put between the reader's store that it sleeps and its check of the tail."""
+    """The number is put between the reader's store of its sleep flag and its check of the tail."""
     memory = region()
     writer, reader = ends(memory)
 
-    class Between:
-        """Replacement of the lock that is the fence."""
+    class PuttingFence:
+        """Stand-in for the lock that acts as a memory fence."""
 
         def __enter__(self) -> None:
             writer.put(7)
 
         def __exit__(self, *_: object) -> None: ...
 
-    reader._fence = Between()  # type: ignore[assignment]
+    reader._fence = PuttingFence()  # type: ignore[assignment]
     assert not reader.announce_sleep()
     assert memory.doorbells.words[_ASLEEP] == 0
     assert reader.take(8) == [7]
@@ -107,7 +107,7 @@ def test_an_impossible_tail_is_a_violation(claimed_tail: int) -> None:
         reader.take(8)
 
 
-def test_a_decreasing_tail_is_a_violation() -> None:
+def test_a_tail_that_moves_backwards_is_a_violation() -> None:
     memory = region()
     writer, reader = ends(memory)
     writer.put(1)
@@ -145,11 +145,11 @@ def test_an_invalid_layout_is_rejected(layout: tuple[int, int, int]) -> None:
         Layout(*layout)
 
 
-class LostError(Exception):
+class LostWakeUpError(Exception):
     """A wake-up was lost."""
 
 
-def _answer(memory: Region, count: int, sleeps: bool, bells: tuple[int, int]) -> None:
+def _echo(memory: Region, count: int, sleeps: bool, bells: tuple[int, int]) -> None:
     """Copy every number from one ring into the other."""
     reader = Reader(memory.doorbells.words, memory.doorbells.numbers)
     writer = Writer(memory.completions.words, memory.completions.numbers, lambda: os.eventfd_write(bells[1], 1))
@@ -172,28 +172,27 @@ def _exchange(reader: Reader, sleeps: bool, bell: int, count: int, callback: Cal
             os.sched_yield()
         elif reader.announce_sleep():
             if not poll.poll(TIMEOUT * 1000):
-                raise LostError(f"after {expected}")
+                raise LostWakeUpError(f"after {expected}")
             reader.end_sleep()
             os.eventfd_read(bell)
 
 
-@pytest.mark.parametrize(("sleeps", "other_sleeps", "window", "count"), [
+@pytest.mark.parametrize(("sleeps", "peer_sleeps", "window", "count"), [
     (True, True, 1, 30_000), (True, False, 1, 30_000), (True, True, 3, 60_000),
     pytest.param(False, False, 1, 60_000, marks=pytest.mark.alone),  # in parallel, every turn waits for a time slice
     pytest.param(False, False, 8, 200_000 if LONG else 60_000, marks=pytest.mark.alone),
 ])  # fmt: skip
 def test_no_wake_up_is_ever_lost_between_two_processes(
-    sleeps: bool, other_sleeps: bool, window: int, count: int
+    sleeps: bool, peer_sleeps: bool, window: int, count: int
 ) -> None:
-    """With a window of 1 each number is put after the previous one has returned: a single lost wake-up would stop both
-    processes."""
+    """With a window of 1, a number is put after the echo of the previous one: a lost wake-up would stop both processes."""
     memory = region()
     bells = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
     pid = fork()
     if not pid:
         status = 1
         try:
-            _answer(memory, count, other_sleeps, bells)
+            _echo(memory, count, peer_sleeps, bells)
             status = 0
         finally:
             os._exit(status)

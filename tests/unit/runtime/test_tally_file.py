@@ -1,4 +1,4 @@
-"""Counts that the next process continues, and those that it restarts."""
+"""Counts of rules and flows that the next process continues, and those that it restarts."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Process:
     def add(self, name: str, text: str) -> None:
         self.rules.add(0, text, name).compiled(*self._place)
 
-    def carry(self, *sources: int) -> list[bool]:
-        """Frames from these addresses: which of them were lost."""
+    def are_lost(self, *sources: int) -> list[bool]:
+        """Send a frame from each address; return which of them were lost."""
         verdicts = []
         for source in sources:
             frame = bytes(6) + source.to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
@@ -48,41 +48,41 @@ class Process:
 
 def test_a_rule_continues_counting_in_the_next_process(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
-    assert Process(path, a="drop nth(5)").carry(1, 1, 1) == [False, False, False]
-    assert Process(path, a="drop nth(5)").carry(1) == [False]
-    assert Process(path, a="drop nth(5)").carry(1, 1) == [True, False]
+    assert Process(path, a="drop nth(5)").are_lost(1, 1, 1) == [False, False, False]
+    assert Process(path, a="drop nth(5)").are_lost(1) == [False]
+    assert Process(path, a="drop nth(5)").are_lost(1, 1) == [True, False]
 
 
 def test_separate_counters_continue_too(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     text = "drop nth(2, eth.src)"
-    assert Process(path, a=text).carry(1, 2, 3) == [False, False, False]
-    assert Process(path, a=text).carry(2) == [True]
-    assert Process(path, a=text).carry(3, 2, 1) == [True, False, True]
+    assert Process(path, a=text).are_lost(1, 2, 3) == [False, False, False]
+    assert Process(path, a=text).are_lost(2) == [True]
+    assert Process(path, a=text).are_lost(3, 2, 1) == [True, False, True]
 
 
 def test_rules_of_other_names_texts_and_directions_have_separate_counts(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
-    assert Process(path, a="drop nth(2)").carry(1) == [False]
-    assert Process(path, b="drop nth(2)", a="drop nth(3)").carry(1, 1) == [False, True]
-    assert Process(path, direction="backward", a="drop nth(3)").carry(1, 1) == [False, False]
+    assert Process(path, a="drop nth(2)").are_lost(1) == [False]
+    assert Process(path, b="drop nth(2)", a="drop nth(3)").are_lost(1, 1) == [False, True]
+    assert Process(path, direction="backward", a="drop nth(3)").are_lost(1, 1) == [False, False]
 
 
 @pytest.mark.parametrize("text", ["drop nth(2)", "drop nth(2, eth.src)"])
-def test_a_rule_that_comes_back_later_begins_at_1(tmp_path: Path, text: str) -> None:
+def test_a_rule_that_is_added_again_later_counts_from_1(tmp_path: Path, text: str) -> None:
     """Both the process that had the rule and its successor start the count anew."""
     path = tmp_path / "tallies"
     before = Process(path, a=text)
-    assert before.carry(1) == [False]
+    assert before.are_lost(1) == [False]
     before.add("a", text)
     with before.rules.add(0, "drop nth(9)", "x"):
         pass
     after = Process(path)
     after.add("a", text)
-    assert after.carry(1, 1) == [False, True]
+    assert after.are_lost(1, 1) == [False, True]
 
 
-def test_a_rules_time_windows_go_on(tmp_path: Path) -> None:
+def test_the_time_window_of_a_rule_continues(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     text = "drop after(5us)"
     RuleSet(FIELDS, tallies=TallyFile(path)).add(10, text, "a").compiled("l", "forward")
@@ -95,8 +95,8 @@ def test_a_rules_time_windows_go_on(tmp_path: Path) -> None:
     assert judge.decide(5_010, bytes(60), located, number) is not None
 
 
-def decided(stage: FateStage, first: int, end: int) -> list[object]:
-    """Decisions of a stage on frames of three flows."""
+def decisions(stage: FateStage, first: int, end: int) -> list[object]:
+    """Return the decisions of a stage on frames of three flows."""
     verdicts: list[object] = []
     for number in range(first, end):
         frame = bytes(6) + (1 + number % 3).to_bytes(6, "big") + b"\x88\xb5" + bytes(46)
@@ -121,40 +121,44 @@ def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateSt
     ids=str,
 )
 def test_random_fates_continue_counting_in_the_next_process(tmp_path: Path, impairment: Impairment) -> None:
-    """Each frame has the fate of an uninterrupted run, and the log has it."""
+    """Fates and log equal those of an uninterrupted run."""
     path = tmp_path / "tallies"
     complete_log: list[Record] = []
     partial_logs: list[Record] = []
-    expected = decided(stage(impairment, Tallies(), complete_log), 0, 300)
+    expected = decisions(stage(impairment, Tallies(), complete_log), 0, 300)
     verdicts: list[object] = []
     for first, end in ((0, 1), (1, 2), (2, 50), (50, 50), (50, 117), (117, 300)):
         tallies = TallyFile(path)
         successor = stage(impairment, tallies, partial_logs)
         tallies.settle()
-        verdicts += decided(successor, first, end)
+        verdicts += decisions(successor, first, end)
     assert verdicts == expected
     assert partial_logs == complete_log
 
 
-def test_another_impairment_counts_from_1_and_so_does_the_old_one_when_it_comes_back(tmp_path: Path) -> None:
+def test_a_changed_impairment_counts_from_1_and_so_does_the_original_one_when_restored(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     impairment, other_impairment = Impairment(loss_pattern="3"), Impairment(loss_pattern="4")
     first = stage(impairment, TallyFile(path), [])
     pattern_loss = Verdict(Outcome.PATTERN)
-    assert decided(first, 0, 2) == [None, None]
+    assert decisions(first, 0, 2) == [None, None]
     first.change(5, other_impairment)
-    assert decided(first, 0, 2) == [None, None]
+    assert decisions(first, 0, 2) == [None, None]
     tallies = TallyFile(path)
     successor = stage(other_impairment, tallies, [])
     tallies.settle()
-    assert decided(successor, 0, 2) == [None, pattern_loss]
+    assert decisions(successor, 0, 2) == [None, pattern_loss]
     successor.change(9, impairment)
-    assert decided(successor, 0, 3) == [None, None, pattern_loss]
+    assert decisions(successor, 0, 3) == [None, None, pattern_loss]
 
 
-def test_counts_beyond_the_capacity_are_in_memory(tmp_path: Path) -> None:
+def test_counts_beyond_the_capacity_are_kept_in_memory_only(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     texts = {"a": "drop nth(3)", "b": "drop nth(3)", "c": "drop nth(3)"}
-    assert Process(path, capacity=2, **texts).carry(1, 1) == [False, False]
+    assert Process(path, capacity=2, **texts).are_lost(1, 1) == [False, False]
     reopened = Process(path, capacity=2, **texts)
-    assert reopened.carry(1, 1, 1) == [True, False, True]  # two of the rules count on, and lose the first
+    assert reopened.are_lost(1, 1, 1) == [
+        True,
+        False,
+        True,
+    ]  # the two rules in the file continue and drop the first frame

@@ -1,4 +1,4 @@
-"""Messages on a TCP connection that ends during a message."""
+"""A TCP connection that ends in the middle of a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocols.mpi.matching import MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from testbed.runtime.sockets.tcp_connections import HEADER, Connection
 
-ENDED = MPIError(ERR_PROC_FAILED, "the connection has ended")
+CONNECTION_ENDED = MPIError(ERR_PROC_FAILED, "the connection has ended")
 TIMEOUT = 10.0  # s
 Ends = tuple[Connection, MatchingQueues, socket.socket]
 
@@ -48,7 +48,7 @@ def end_within_a_message(connection: Connection, far_socket: socket.socket) -> N
     far_socket.close()
     with pytest.raises(ConnectionResetError):
         receive_until_end(connection)
-    connection.end(ENDED)
+    connection.end(CONNECTION_ENDED)
 
 
 def test_the_receive_of_a_partly_received_message_fails(ends: Ends) -> None:

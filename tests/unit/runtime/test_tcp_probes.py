@@ -20,7 +20,7 @@ def probe_result(endpoint: TcpEndpoint, waits: bool) -> ProbeResult | None:
 
 
 def test_a_probe_finds_messages_of_an_ended_peer_and_fails_instead_of_waiting_for_more() -> None:
-    endpoint = TcpEndpoint(Adapter(0, ADDRESSES), None)  # type: ignore[arg-type]  # not connected with anybody
+    endpoint = TcpEndpoint(Adapter(0, ADDRESSES), None)  # type: ignore[arg-type]  # not connected to any peer
     assert probe_result(endpoint, waits=False) is None
     with pytest.raises(MPIError) as raised:
         probe_result(endpoint, waits=True)

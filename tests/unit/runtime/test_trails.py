@@ -1,4 +1,4 @@
-"""A trail of lines survives its process, and a full disk is reported."""
+"""Unbuffered journals: lines survive the death of the process, and a full disk is reported."""
 
 from __future__ import annotations
 

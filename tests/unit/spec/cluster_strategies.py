@@ -1,7 +1,7 @@
 """Random valid clusters for property tests, and random edits of them.
 
-Ethernet only and without impairments, so that the same clusters can be brought up on a machine: switches in
-trees and cycles, cables node to node, nodes on several segments, declared NICs with static addresses.
+All are Ethernet without impairments, so that a machine can bring them up: switches in trees and cycles, cables between
+nodes, nodes on several segments, and declared NICs with static addresses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NODE_NAMES = ["n1", "n2", "n3", "n07", "n300", "a", "b", "rack1-host2", "rack2-
 
 @st.composite
 def descriptions(draw: st.DrawFn, max_nodes: int = 6) -> Description:
-    """A valid cluster of one to max_nodes nodes."""
+    """Draw a valid cluster of 1 to `max_nodes` nodes."""
     names = draw(st.lists(st.sampled_from(_NODE_NAMES), min_size=1, max_size=max_nodes, unique=True))
     switches = [f"s{number}" for number in range(1, draw(st.integers(0, 4)) + 1)]
     ends = draw(_cables(names, switches))
@@ -33,15 +33,15 @@ def descriptions(draw: st.DrawFn, max_nodes: int = 6) -> Description:
     declared = [end for end in addresses if draw(st.integers(0, 3)) == 0]
     nics: dict[str, list[Nic]] = {name: [] for name in names}
     for number, end in enumerate(declared):
-        moved_addresses = [_moved(text, number) for text in addresses[end] if draw(st.booleans())]
+        addresses_of_nic = [_other_address(text, number) for text in addresses[end] if draw(st.booleans())]
         if network6 is None and draw(st.booleans()):
-            moved_addresses.append(f"2001:db8:{_segment(addresses[end][0]):x}::{number + 1:x}/64")
+            addresses_of_nic.append(f"2001:db8:{_second_octet(addresses[end][0]):x}::{number + 1:x}/64")
         nics[end.owner].append(
             Nic(
                 name=end.port,
                 mac=f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}" if draw(st.booleans()) else None,
                 mtu=draw(st.sampled_from([None, *MTUS])),
-                addresses=moved_addresses,
+                addresses=addresses_of_nic,
             )
         )
     links = [
@@ -53,7 +53,7 @@ def descriptions(draw: st.DrawFn, max_nodes: int = 6) -> Description:
 
 
 def edits(description: Description) -> st.SearchStrategy[Description]:
-    """The description after one change: a node or a link more or less, another MTU, another address."""
+    """Return a strategy of descriptions with one edit: a node or link added or removed, or an MTU or address changed."""
     kinds: list[Callable[[st.DrawFn, Description], Description]] = [
         _add_node, _remove_node, _add_link, _remove_link, _change_mtu, _change_address,
     ]  # fmt: skip
@@ -71,8 +71,7 @@ def edits(description: Description) -> st.SearchStrategy[Description]:
 
 @st.composite
 def _cables(draw: st.DrawFn, nodes: Sequence[str], switches: Sequence[str]) -> list[list[str]]:
-    """The ends of some links, a few with a NIC's or port's name; cycles and parallel cables between switches
-    too."""
+    """Draw the ends of links, some with the name of a NIC or port; switches may form cycles and have parallel cables."""
     pairs: list[tuple[str, str]] = []
     for name in nodes:
         neighbours = [*switches, *(node for node in nodes if node != name)]
@@ -82,16 +81,16 @@ def _cables(draw: st.DrawFn, nodes: Sequence[str], switches: Sequence[str]) -> l
         switch_pairs = st.lists(st.sampled_from(switches), min_size=2, max_size=2, unique=True)
         pairs += [(a, b) for a, b in draw(st.lists(switch_pairs, max_size=6))]
     pairs = draw(st.permutations(pairs))
-    taken_names: set[str] = set()
+    used_ends: set[str] = set()
 
     def end(owner: str) -> str:
         if draw(st.integers(0, 4)):
             return owner
         port = draw(st.sampled_from(["3", "7", "900"] if owner in switches else ["eth0", "eth2", "ib0", "cable.1"]))
         text = f"{owner}:{port}"
-        if text in taken_names:
+        if text in used_ends:
             return owner
-        taken_names.add(text)
+        used_ends.add(text)
         return text
 
     return [[end(a), end(b)] for a, b in pairs]
@@ -115,25 +114,25 @@ def _build(
     )
 
 
-def _moved(text: str, number: int) -> str:
-    """Return another address of the network, away from those assigned to numbered names."""
+def _other_address(text: str, number: int) -> str:
+    """Return another address of the same network, outside the range of numbered names."""
     address, _, prefix = text.partition("/")
     if ":" in address:
-        return f"{address.rpartition('::')[0] if '::' in address else _half(address)}::beef:{number + 1:x}/{prefix}"
+        return f"{address.rpartition('::')[0] if '::' in address else _network_part(address)}::beef:{number + 1:x}/{prefix}"
     first, second, _, _ = address.split(".")
     return f"{first}.{second}.200.{number % 250 + 1}/{prefix}"
 
 
-def _half(address: str) -> str:
+def _network_part(address: str) -> str:
     return ":".join(address.split(":")[:4])
 
 
-def _segment(text: str) -> int:
+def _second_octet(text: str) -> int:
     return int(text.split(".")[1])
 
 
-def _remade(description: Description, **changes: object) -> Description:
-    """The description with some parts changed, checked again."""
+def _replace(description: Description, **changes: object) -> Description:
+    """Return a validated description with changed parts."""
     values = {key: getattr(description, key) for key in Description.model_fields} | changes
     return Description.model_validate(values)
 
@@ -142,7 +141,7 @@ def _add_node(draw: st.DrawFn, description: Description) -> Description:
     known_names = [node.name for node in description.nodes] + [switch.name for switch in description.switches]
     name = draw(st.sampled_from([name for name in ["n8", "extra", "n4"] if name not in known_names]))
     link = Link(ends=[name, draw(st.sampled_from(known_names))])
-    return _remade(description, nodes=(*description.nodes, Node(name=name)), links=(*description.links, link))
+    return _replace(description, nodes=(*description.nodes, Node(name=name)), links=(*description.links, link))
 
 
 def _remove_node(draw: st.DrawFn, description: Description) -> Description:
@@ -160,7 +159,7 @@ def _add_link(draw: st.DrawFn, description: Description) -> Description:
     ends = draw(st.lists(st.sampled_from(known_names), min_size=2, max_size=2, unique=True))
     index = draw(st.integers(0, len(description.links)))
     links = description.links
-    return _remade(description, links=(*links[:index], Link(ends=ends), *links[index:]))
+    return _replace(description, links=(*links[:index], Link(ends=ends), *links[index:]))
 
 
 def _remove_link(draw: st.DrawFn, description: Description) -> Description:
@@ -177,12 +176,12 @@ def _without(description: Description, nodes: Sequence[Node], removed_links: Seq
         for node in nodes
     ]
     links = tuple(link for link in description.links if link not in removed_links)
-    return _remade(description, nodes=tuple(remaining_nodes), links=links)
+    return _replace(description, nodes=tuple(remaining_nodes), links=links)
 
 
 def _change_mtu(draw: st.DrawFn, description: Description) -> Description:
     mtus = [mtu for mtu in MTUS if mtu != description.defaults.mtu]
-    return _remade(description, defaults=Defaults(mtu=draw(st.sampled_from(mtus))))
+    return _replace(description, defaults=Defaults(mtu=draw(st.sampled_from(mtus))))
 
 
 def _change_address(draw: st.DrawFn, description: Description) -> Description:
@@ -193,9 +192,9 @@ def _change_address(draw: st.DrawFn, description: Description) -> Description:
     if not nic_addresses:
         return _change_mtu(draw, description)
     node, nic, old = draw(st.sampled_from(nic_addresses))
-    new = [_moved(old, 240)] if "." in old and draw(st.booleans()) else []
+    new = [_other_address(old, 240)] if "." in old and draw(st.booleans()) else []
     addresses = tuple(text for address in nic.addresses for text in ([address] if address != old else new))
     changed_nic = nic.model_copy(update={"addresses": addresses})
     nics = tuple(changed_nic if item is nic else item for item in node.nics)
     nodes = tuple(item.model_copy(update={"nics": nics}) if item is node else item for item in description.nodes)
-    return _remade(description, nodes=nodes)
+    return _replace(description, nodes=nodes)

@@ -1,4 +1,4 @@
-"""Links, and faults of links, that take k times as long."""
+"""Dilation by k: delays of links and faults grow k times, rates shrink k times."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from testbed.spec.scenario import slow_fault
 from testbed.spec.units import format_limit
 
 
-def test_times_grow_rates_shrink_and_counts_of_frames_stay() -> None:
+def test_delays_grow_rates_shrink_and_other_keys_of_a_link_stay() -> None:
     layout = resolve(Description.star(2, delay="10us", jitter="2us", rate="1gbit", loss="5%", queue="30KiB", seed=4))
     slowed = slow_layout(layout, 100)
     for before, after in zip(layout.links, slowed.links, strict=True):
-        for first, second in ((before.forward, after.forward), (before.backward, after.backward)):
-            assert (second.delay, second.jitter, second.rate) == (1_000_000, 200_000, 10_000_000)
-            assert (second.loss, second.queue, second.distribution) == (first.loss, first.queue, first.distribution)
+        for original, dilated in ((before.forward, after.forward), (before.backward, after.backward)):
+            assert (dilated.delay, dilated.jitter, dilated.rate) == (1_000_000, 200_000, 10_000_000)
+            assert (dilated.loss, dilated.queue) == (original.loss, original.queue)
+            assert dilated.distribution == original.distribution
     assert slowed.nodes == layout.nodes
     assert slowed.switches == layout.switches
     assert slowed.seed == layout.seed
@@ -60,7 +61,7 @@ def test_values_from_files_and_rates_below_one_bit_are_rejected() -> None:
 def test_frames_leave_a_slowed_link_at_the_slowed_times(
     frames: list[tuple[int, int]], factor: int, rate: int, delay: int
 ) -> None:
-    """Times agree up to the rounding of times, and of a rate to integer bit/s."""
+    """Times agree up to the rounding to nanoseconds and to integer bit/s."""
     layout = resolve(Description.back_to_back(rate=format_limit(rate), delay=f"{delay}ns", loss="20%", seed=3))
     delivery_times = []
     for first, scale in ((layout, 1), (slow_layout(layout, factor), factor)):
@@ -76,12 +77,12 @@ def test_frames_leave_a_slowed_link_at_the_slowed_times(
         delivery_times.append(deliveries)
     unslowed, slowed = delivery_times
     assert [size for _, size in unslowed] == [size for _, size in slowed]
-    rounded = factor / rate if rate else 0.0
+    rounding = factor / rate if rate else 0.0
     for (first, _), (second, _) in zip(unslowed, slowed, strict=True):
-        assert abs(first - second) <= 1 + len(frames) + first * rounded
+        assert abs(first - second) <= 1 + len(frames) + first * rounding
 
 
-def test_a_faults_delays_grow_and_its_rates_shrink_and_its_times_stay() -> None:
+def test_the_delays_of_a_fault_grow_its_rates_shrink_and_its_schedule_stays() -> None:
     fault = Impair(
         on="n1", from_="4ms", to="8ms", delay="50us", jitter="1us", rate="1gbit", loss="5%",
         rules=["delay 1ms emp.type == 1 and nth(2)", "drop eth.type == 0x88b5"],
@@ -109,7 +110,7 @@ def test_rules_and_loads_are_slowed_and_other_quantities_stay() -> None:
     assert slow_fault(pause, 10) == pause
 
 
-@pytest.mark.parametrize("messages", [{"jitter_file": "a.csv"}, {"rate_trace": "b.csv"}, {"rate": "5bit"}])
-def test_a_fault_that_cannot_be_slowed_is_rejected(messages: dict[str, str]) -> None:
+@pytest.mark.parametrize("keys", [{"jitter_file": "a.csv"}, {"rate_trace": "b.csv"}, {"rate": "5bit"}])
+def test_a_fault_that_cannot_be_slowed_is_rejected(keys: dict[str, str]) -> None:
     with pytest.raises(UnsupportedError):
-        slow_fault(Impair(on="n1", at="1ms", **messages), 10)
+        slow_fault(Impair(on="n1", at="1ms", **keys), 10)

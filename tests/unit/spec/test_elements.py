@@ -1,4 +1,4 @@
-"""Elements: strict, frozen, all mistakes at once, with the names of TOML or of Python."""
+"""Elements: strict types, frozen, all errors reported at once, with keys of TOML or of Python."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class Part(Element):
     size: Annotated[int, Bounds(ge=2, le=1000), After(even)] = 2
 
 
-class Whole(Element):
+class Assembly(Element):
     name: str
     share: Annotated[float, Before(lambda value: value), Bounds(gt=0)] | None = None
     colour: Literal["red", "green"] = "red"
     is_open: bool = False
-    parts: Annotated[tuple[Part, ...], Listed] = Field((), key="part", description="What it consists of.")
+    parts: Annotated[tuple[Part, ...], Listed] = Field((), key="part", description="Its parts.")
     labels: dict[str, str] = Field(default_factory=dict)
 
 
-class Larger(Whole):
+class Extended(Assembly):
     colour: Literal["blue"] = "blue"  # type: ignore[assignment]
     extra: Part = Field(default_factory=Part)
 
 
 def problems(**keys: object) -> list[Problem]:
     with pytest.raises(DescriptionError) as caught:
-        Whole(**keys)  # type: ignore[arg-type]
+        Assembly(**keys)  # type: ignore[arg-type]
     return caught.value.problems
 
 
-def test_absent_keys_have_their_defaults_and_each_element_a_dictionary_of_its_own() -> None:
-    first, second = Whole(name="a"), Whole(name="a")
+def test_absent_keys_have_their_defaults_and_mutable_defaults_are_not_shared() -> None:
+    first, second = Assembly(name="a"), Assembly(name="a")
     assert first == second
     assert first.model_dump() == {
         "name": "a", "share": None, "colour": "red", "is_open": False, "parts": (), "labels": {},
@@ -54,7 +54,7 @@ def test_absent_keys_have_their_defaults_and_each_element_a_dictionary_of_its_ow
     assert first.labels is not second.labels
 
 
-def test_all_mistakes_are_reported_in_the_order_of_the_keys() -> None:
+def test_all_errors_are_reported_in_the_order_of_the_keys() -> None:
     problems_found = problems(
         share=0, colour="gren", is_open=1, part=[{"size": 3}, {"size": 2000}, {"sise": 4}, 7], other=1
     )
@@ -91,47 +91,47 @@ def test_no_value_is_converted_implicitly(key: str, value: object, expected: str
 
 
 def test_an_integer_is_a_number_and_an_iterator_a_list() -> None:
-    complete = Whole(name="a", share=2, parts=(Part(size=size) for size in (2, 4)))  # type: ignore[arg-type]
-    assert (complete.share, [part.size for part in complete.parts]) == (2.0, [2, 4])
+    assembly = Assembly(name="a", share=2, parts=(Part(size=size) for size in (2, 4)))  # type: ignore[arg-type]
+    assert (assembly.share, [part.size for part in assembly.parts]) == (2.0, [2, 4])
 
 
-def test_the_name_in_python_is_no_key_in_toml() -> None:
-    assert Whole.model_validate({"name": "a", "parts": [{}]}) == Whole.model_validate({"name": "a", "part": [{}]})
+def test_the_attribute_name_in_python_is_no_key_in_toml() -> None:
+    assert Assembly.model_validate({"name": "a", "parts": [{}]}) == Assembly.model_validate({"name": "a", "part": [{}]})
     from testbed.spec.parser import read
 
-    element, (problem,) = read(Whole, {"name": "a", "parts": [{}]}, "whole")
+    element, (problem,) = read(Assembly, {"name": "a", "parts": [{}]}, "whole")
     assert (problem.found, problem.suggestion) == ("unknown key 'parts'", "part")
-    assert element == Whole(name="a")
+    assert element == Assembly(name="a")
 
 
-def test_an_element_is_frozen_and_a_copy_has_other_values() -> None:
-    complete = Whole(name="a")
+def test_an_element_is_frozen_and_can_be_copied_with_changes() -> None:
+    assembly = Assembly(name="a")
     with pytest.raises(AttributeError, match="frozen"):
-        complete.name = "b"  # type: ignore[misc]
-    assert complete.model_copy(update={"name": "b"}) == Whole(name="b")
-    assert complete.name == "a"
+        assembly.name = "b"  # type: ignore[misc]
+    assert assembly.model_copy(update={"name": "b"}) == Assembly(name="b")
+    assert assembly.name == "a"
 
 
 def test_copies_and_pickles_are_equal_and_hashes_follow_equality() -> None:
-    complete = Whole(name="a", parts=(Part(size=4),))
-    assert copy.deepcopy(complete) == complete == pickle.loads(pickle.dumps(complete))
+    assembly = Assembly(name="a", parts=(Part(size=4),))
+    assert copy.deepcopy(assembly) == assembly == pickle.loads(pickle.dumps(assembly))
     assert hash(Part(size=4)) == hash(Part(size=4))
-    assert Whole(name="a") != Larger(name="a")
+    assert Assembly(name="a") != Extended(name="a")
 
 
-def test_a_subclass_has_the_keys_of_its_base_first_and_may_define_them_anew() -> None:
-    assert list(Larger.model_fields) == ["name", "share", "colour", "is_open", "parts", "labels", "extra"]
-    assert Larger(name="a").model_dump(exclude_defaults=True) == {"name": "a"}
-    assert repr(Larger(name="a", extra=Part(size=8))).endswith("colour='blue', is_open=False, parts=(), labels={}, "
+def test_a_subclass_has_the_keys_of_its_base_first_and_may_override_them() -> None:
+    assert list(Extended.model_fields) == ["name", "share", "colour", "is_open", "parts", "labels", "extra"]
+    assert Extended(name="a").model_dump(exclude_defaults=True) == {"name": "a"}
+    assert repr(Extended(name="a", extra=Part(size=8))).endswith("colour='blue', is_open=False, parts=(), labels={}, "
                                                                "extra=Part(size=8))")  # fmt: skip
 
 
 def test_the_schema_refers_to_elements_and_has_bounds_defaults_and_descriptions() -> None:
     definitions: dict[str, object] = {}
-    schema = element_schema(Whole, definitions)
+    schema = element_schema(Assembly, definitions)
     assert schema["required"] == ["name"]
     assert schema["properties"]["part"] == {
-        "default": [], "description": "What it consists of.", "items": {"$ref": "#/$defs/Part"}, "title": "Part",
+        "default": [], "description": "Its parts.", "items": {"$ref": "#/$defs/Part"}, "title": "Part",
         "type": "array",
     }  # fmt: skip
     assert definitions == {

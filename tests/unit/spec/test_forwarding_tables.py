@@ -1,4 +1,4 @@
-"""Ethernet over cycles: a broadcast arrives once everywhere, a unicast takes a shortest path."""
+"""Forwarding tables of Ethernet with cycles: a broadcast arrives once everywhere, a unicast takes a shortest path."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hypothesis import given
 
 from testbed.spec.layout import End, Layout, Switch
 from testbed.spec.model import Description, Link, Node
-from testbed.spec.model import Switch as Said
+from testbed.spec.model import Switch as DescribedSwitch
 from testbed.spec.resolver import resolve
 from tests.unit.spec.cluster_strategies import descriptions
 
 
 class Network:
-    """Carries single frames through a layout, as its switches' tables say."""
+    """Forward single frames through a layout by the tables of its switches."""
 
     def __init__(self, layout: Layout) -> None:
         self.switches = {switch.name: switch for switch in layout.switches}
@@ -34,19 +34,19 @@ class Network:
             if local_end.owner not in self.switches:
                 arrived[local_end] += 1
                 continue
-            assert arrived.total() + len(frames) < 10_000, "it circulates"
+            assert arrived.total() + len(frames) < 10_000, "the broadcast loops"
             output_ports = [port for port in self.ports(self.switches[local_end.owner]) if str(port) != local_end.port]
             frames += [self.peer[End(local_end.owner, str(port))] for port in output_ports]
         return arrived
 
     def unicast(self, sender: End, mac: str) -> tuple[End, int]:
-        """Return where a frame to a MAC ends, and the number of switches that it crossed."""
+        """Return the end at which a frame to a MAC arrives, and the number of switches on its way."""
         local_end, hops = self.peer[sender], 0
         while local_end.owner in self.switches:
             hops += 1
-            assert hops <= len(self.switches), "it goes in circles"
+            assert hops <= len(self.switches), "the frame loops"
             port = self.switches[local_end.owner].forwarding[mac]
-            assert str(port) != local_end.port, "a bridge drops what would leave where it came from"
+            assert str(port) != local_end.port, "a bridge does not send a frame back out of its input port"
             local_end = self.peer[End(local_end.owner, str(port))]
         return local_end, hops
 
@@ -55,19 +55,19 @@ class Network:
         first = self.peer[sender]
         if first.owner not in self.switches:
             return {first: 0}
-        distances_found: dict[End, int] = {}
+        nic_distances: dict[End, int] = {}
         distance, queue = {first.owner: 1}, deque([first.owner])
         while queue:
             name = queue.popleft()
             for port in self.switches[name].ports:
                 peer_end = self.peer[End(name, str(port))]
                 if peer_end.owner not in self.switches:
-                    distances_found.setdefault(peer_end, distance[name])
+                    nic_distances.setdefault(peer_end, distance[name])
                 elif peer_end.owner not in distance:
                     distance[peer_end.owner] = distance[name] + 1
                     queue.append(peer_end.owner)
-        distances_found.pop(sender, None)
-        return distances_found
+        nic_distances.pop(sender, None)
+        return nic_distances
 
 
 def check(layout: Layout) -> None:
@@ -124,7 +124,7 @@ def test_two_cables_between_the_same_switches_are_a_cycle() -> None:
     description = Description(
         name="twin",
         nodes=[Node(name="n1"), Node(name="n2")],
-        switches=[Said(name="s1"), Said(name="s2")],
+        switches=[DescribedSwitch(name="s1"), DescribedSwitch(name="s2")],
         links=[Link(ends=pair) for pair in ends],
     )
     layout = resolve(description)
@@ -144,7 +144,7 @@ def test_different_destinations_spread_over_equally_short_paths() -> None:
     assert max(upward_counts) - 31 < 24 > 31 - min(upward_counts)
 
 
-def test_switches_that_are_not_ethernet_have_no_such_tables() -> None:
+def test_switches_of_other_kinds_have_no_forwarding_tables() -> None:
     for switch in resolve(Description.now()).switches:
         assert not switch.learns
         assert (switch.tree, switch.forwarding) == ((), {})

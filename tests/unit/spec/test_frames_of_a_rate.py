@@ -1,4 +1,4 @@
-"""Keys for a frame's size on the wire need a rate; and jitter's share of the mean delay where order is kept."""
+"""Keys of a frame's size on the wire need a rate, and jitter that keeps the order raises the mean delay."""
 
 from __future__ import annotations
 
@@ -16,29 +16,33 @@ FRAME = bytes(12) + b"\x88\xb7" + bytes(50)
 
 
 @pytest.mark.parametrize("key", ["minimum_frame", "overhead", "cell_size"])
-def test_a_size_on_the_wire_without_a_rate_is_rejected(key: str) -> None:
+def test_a_key_of_the_size_on_the_wire_without_a_rate_is_rejected(key: str) -> None:
     with pytest.raises(DescriptionError, match=rf"{key}: found {key} without a rate, expected a rate as well"):
         resolve(Cluster.star(2, **{key: 48}))
     for rate in ("1gbit", "unlimited"):
         resolve(Cluster.star(2, rate=rate, **{key: 48}))
 
 
-@pytest.mark.parametrize(("apart", "more"), [(2, 0.0), (1, 0.04), (0.5, 0.16), (0.1, 0.52), (0.01, 0.83)])
-def test_jitter_raises_the_mean_delay_of_frames_that_are_closer_than_it(apart: float, more: float) -> None:
-    """The figures of docs/concepts/fates.md, in shares of the jitter."""
-    count, gap = 40_000 if apart < 0.1 else 4_000, round(apart * JITTER)
+@pytest.mark.parametrize(
+    ("gap_in_jitters", "extra_delay"), [(2, 0.0), (1, 0.04), (0.5, 0.16), (0.1, 0.52), (0.01, 0.83)]
+)
+def test_jitter_raises_the_mean_delay_of_frames_that_are_closer_than_it(
+    gap_in_jitters: float, extra_delay: float
+) -> None:
+    """Figures of docs/concepts/fates.md, in units of the jitter."""
+    count, gap = 40_000 if gap_in_jitters < 0.1 else 4_000, round(gap_in_jitters * JITTER)
     wire = LinkDirection("a--b", "forward", Impairment(delay=5 * JITTER, jitter=JITTER), FateOptions(seed=1))
-    arrived = []
+    arrivals = []
 
-    def pass_on(pass_frames: int) -> None:
-        while wire.deadline is not None and wire.deadline <= pass_frames:
+    def deliver_until(end: int) -> None:
+        while wire.deadline is not None and wire.deadline <= end:
             now = wire.deadline
-            arrived.extend([now] * len(list(wire.poll(now))))
+            arrivals.extend([now] * len(list(wire.poll(now))))
 
     for number in range(count):
-        pass_on(number * gap)
+        deliver_until(number * gap)
         wire.offer(number * gap, FRAME)
-    pass_on(1 << 62)
-    assert len(arrived) == count
-    mean = sum(arrivals - number * gap for number, arrivals in enumerate(arrived)) / count
-    assert mean / JITTER - 5 == pytest.approx(more, abs=0.015)
+    deliver_until(1 << 62)
+    assert len(arrivals) == count
+    mean = sum(arrival - number * gap for number, arrival in enumerate(arrivals)) / count
+    assert mean / JITTER - 5 == pytest.approx(extra_delay, abs=0.015)

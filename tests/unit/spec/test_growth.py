@@ -1,7 +1,7 @@
-"""A description four times as large takes four times the work, not sixteen.
+"""The cost of resolving and planning is linear in the size of a description.
 
-Work is the number of executed Python instructions, equal on every machine. It does not see inside calls of C, so a time
-is measured as well.
+It is counted in executed Python instructions, which are equal on every machine. These exclude calls of C, so that one
+test measures time as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def shape(name: str, text: str) -> str:
 
 
 def hosts(count: int) -> str:
-    """Names without numbers that could be addresses, in a network that has hardly room for them."""
+    """Return nodes whose names determine no address, in a network with little room beyond them."""
     prefix = 30 - count.bit_length()
     nodes = "".join(f'[[node]]\nname = "host-{number}"\n' for number in range(count))
     links = "".join(f'[[link]]\nends = ["host-{number}", "s{number % 4}"]\n' for number in range(count))
@@ -60,17 +60,16 @@ DESCRIPTIONS: dict[str, Callable[[int], str]] = {
     "pairs": pairs,
 }
 SMALL = 30
-GROWTH = (
-    1.1  # of the work for each; linear code stays within 1.05, by logarithms and by what small clusters do not have
-)
+MAX_GROWTH = 1.1
+"""Largest growth of instructions per element from SMALL to 4 * SMALL: linear code with sorting stays within 1.05."""
 
 
 def size(layout: Layout) -> int:
     return len(layout.nodes) + len(layout.switches) + len(layout.links)
 
 
-def work(action: Callable[[], object]) -> int:
-    """The instructions that an action executes."""
+def count_instructions(action: Callable[[], object]) -> int:
+    """Return the number of Python instructions that an action executes."""
     count = 0
 
     def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., object]:
@@ -88,11 +87,10 @@ def work(action: Callable[[], object]) -> int:
     return count
 
 
-def repeated_work(action: Callable[[], object]) -> int:
-    """The instructions that an action executes when it is executed again: from Python 3.12 on, the first execution of a
-    function with a trace function is not counted in full."""
-    work(action)
-    return work(action)
+def instructions_when_warm(action: Callable[[], object]) -> int:
+    """Count the instructions of a second execution: Python 3.12 and later do not trace the first one completely."""
+    count_instructions(action)
+    return count_instructions(action)
 
 
 def layout_of(text: str) -> Layout:
@@ -104,32 +102,37 @@ def test_the_work_for_a_layout_grows_with_its_size(name: str) -> None:
     describe = DESCRIPTIONS[name]
     texts = [describe(SMALL), describe(4 * SMALL)]
     sizes = [size(layout_of(text)) for text in texts]
-    small_work, large_work = (repeated_work(lambda text=text: layout_of(text)) for text in texts)  # type: ignore[misc]
-    assert large_work / sizes[1] < GROWTH * small_work / sizes[0]
+    small_work, large_work = (instructions_when_warm(lambda text=text: layout_of(text)) for text in texts)  # type: ignore[misc]
+    assert large_work / sizes[1] < MAX_GROWTH * small_work / sizes[0]
 
 
 @pytest.mark.parametrize("name", ["line", "star", "hosts"])
 def test_the_work_for_a_plan_grows_with_its_operations(name: str) -> None:
     layouts = [layout_of(DESCRIPTIONS[name](count)) for count in (SMALL, 4 * SMALL)]
     lengths = [len(plan(layout, ExistingState())) for layout in layouts]
-    small_work, large_work = (repeated_work(lambda layout=layout: plan(layout, ExistingState())) for layout in layouts)  # type: ignore[misc]
-    assert large_work / lengths[1] < GROWTH * small_work / lengths[0]
+    small_work, large_work = (
+        instructions_when_warm(lambda layout=layout: plan(layout, ExistingState())) for layout in layouts
+    )  # type: ignore[misc]
+    assert large_work / lengths[1] < MAX_GROWTH * small_work / lengths[0]
 
 
 def test_the_forwarding_table_of_a_switch_is_computed_on_demand() -> None:
-    for _ in range(2):  # see `repeated_work`
+    for _ in range(2):  # see `instructions_when_warm`
         layout = layout_of(DESCRIPTIONS["ring"](SMALL))
         table = layout.switches[0].forwarding
         first, last = layout.nodes[0].nics[0].mac, layout.nodes[-1].nics[0].mac
-        of_size = work(partial(len, table))
-        of_first_use, of_next_use = work(partial(getitem, table, last)), work(partial(getitem, table, first))
-    assert of_size < 100
-    assert of_first_use > 50 * SMALL
-    assert of_next_use < 100
+        for_length = count_instructions(partial(len, table))
+        for_first_lookup, for_next_lookup = (
+            count_instructions(partial(getitem, table, last)),
+            count_instructions(partial(getitem, table, first)),
+        )
+    assert for_length < 100
+    assert for_first_lookup > 50 * SMALL
+    assert for_next_lookup < 100
     assert len(table) == len(dict(table)) == SMALL
 
 
-def test_unused_names_in_tags_are_not_all_compared_with_every_name() -> None:
+def test_suggestions_are_computed_for_the_first_unknown_names_only() -> None:
     nodes = parse(DESCRIPTIONS["star"](SMALL), "growth").nodes
     wrong_names = [f"n{1000 + number}" for number in range(8 * SMALL)]
     _, _, problems = add_tags(nodes, (), {"tag": wrong_names})
@@ -140,12 +143,12 @@ def test_unused_names_in_tags_are_not_all_compared_with_every_name() -> None:
 
 @pytest.mark.alone
 def test_the_time_for_a_ring_grows_with_its_size() -> None:
-    """Quadratic would be 16 times as long."""
-    small_time, large_time = (min(_seconds(DESCRIPTIONS["ring"](count)) for _ in range(3)) for count in (500, 2_000))
+    """Four times the size: linear takes 4 times as long, quadratic 16 times."""
+    small_time, large_time = (min(cpu_seconds(DESCRIPTIONS["ring"](count)) for _ in range(3)) for count in (500, 2_000))
     assert large_time < 9 * small_time
 
 
-def _seconds(text: str) -> float:
+def cpu_seconds(text: str) -> float:
     gc.collect()
     start_time = time.process_time()
     layout_of(text)

@@ -1,4 +1,4 @@
-"""Checks of untrusted JSON values: errors name the place."""
+"""Type checks of untrusted JSON values: an error names the path of the value."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("box", "sentence"), WRONG)
-def test_a_value_of_the_wrong_type_is_reported_with_its_path(box: Any, sentence: str) -> None:
+@pytest.mark.parametrize(("box", "message"), WRONG)
+def test_a_value_of_the_wrong_type_is_reported_with_its_path(box: Any, message: str) -> None:
     for value, kind, location, value_path in (
         (box, Box, "file", "file"),
         ({"box": box}, Document, "", "box"),
         ([box], list[Box], "", "[0]"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(value_path + sentence)}$"):
+        with pytest.raises(ValueError, match=f"^{re.escape(value_path + message)}$"):
             check(value, kind, location)
 
 
@@ -63,5 +63,5 @@ def test_a_value_without_a_path_is_called_it_in_the_error() -> None:
         check(1, str)
 
 
-def test_a_value_of_the_right_type_passes() -> None:
+def test_a_value_of_the_declared_type_passes() -> None:
     check({"box": Box((Port("a", 1, up=True),), (2, "V"), {"x": ["y"]}, "z"), "rest": [1, {"a": 1.5}]}, Document)

@@ -1,4 +1,4 @@
-"""A layout as JSON and as a drawing, and the cost of reading one."""
+"""Layouts as JSON and in Graphviz, and the imports that reading one takes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_json_omits_defaults() -> None:
     assert sorted(data["nodes"][0]) == ["name", "nics"]
 
 
-def test_a_drawing_has_every_node_switch_and_link_with_ports_and_impairments() -> None:
+def test_a_graph_has_every_node_switch_and_link_with_ports_and_impairments() -> None:
     dot = to_dot(resolve(Description.star(2, delay="10us", loss="1%")))
     assert dot.startswith('graph "star-2" {')
     assert '"n1" [shape=box, label="n1\\n10.0.0.1"];' in dot
@@ -69,7 +69,7 @@ def test_a_drawing_has_every_node_switch_and_link_with_ports_and_impairments() -
     assert '"n2" -- "s1" [taillabel="eth0", headlabel="2", label="delay 10us, loss 1%"];' in dot
 
 
-def test_a_drawing_distinguishes_directions() -> None:
+def test_a_graph_distinguishes_directions() -> None:
     text = 'name = "c"\nnode = [{name = "a"}, {name = "b"}]\n[[link]]\nends = ["a", "b"]\nforward = {loss = "1%"}'
     assert 'label="→ loss 1%"' in to_dot(resolve(parse(text, "x")))
 
@@ -77,7 +77,7 @@ def test_a_drawing_distinguishes_directions() -> None:
 @pytest.mark.parametrize(
     "module", ["testbed.spec.layout_json", "testbed.spec.graphviz", "testbed.spec.shipped", "testbed.errors"]
 )
-def test_commands_that_parse_nothing_do_not_load_the_validation_library(module: str) -> None:
+def test_modules_for_commands_that_parse_no_description_do_not_import_validation(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('testbed.spec.element', 'tomllib') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

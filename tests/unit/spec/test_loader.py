@@ -1,4 +1,4 @@
-"""Resolution of a user's name or path to a description."""
+"""Loading a description by the name of a topology or the path of a file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_a_files_cluster_is_named_after_the_file_unless_it_has_a_name(tmp_path: 
 
 
 @pytest.mark.parametrize(("stem", "example"), [("läb", "l-b"), ("名", "lab")])
-def test_a_file_whose_name_cannot_be_a_clusters_needs_a_name(tmp_path: Path, stem: str, example: str) -> None:
+def test_a_file_whose_stem_is_no_valid_cluster_name_needs_a_name(tmp_path: Path, stem: str, example: str) -> None:
     file = tmp_path / f"{stem}.toml"
     file.write_text(ONE_NODE)
-    with pytest.raises(DescriptionError) as refused:
+    with pytest.raises(DescriptionError) as caught:
         load(file)
-    assert [str(problem) for problem in refused.value.problems] == [
+    assert [str(problem) for problem in caught.value.problems] == [
         f"name: found '{stem}' from the file's name, expected a name of 1 to 63 letters, digits, '-' and '_' that begins "
         f'with a letter or digit: add a line such as name = "{example}"'
     ]
@@ -38,7 +38,7 @@ def test_a_file_whose_name_cannot_be_a_clusters_needs_a_name(tmp_path: Path, ste
     assert load(file).description.name == example
 
 
-def test_a_text_without_a_name_needs_one() -> None:
+def test_a_text_without_a_name_is_rejected() -> None:
     with pytest.raises(DescriptionError, match="expected the key 'name'"):
         parse(ONE_NODE, "x")
 
@@ -56,7 +56,7 @@ def test_a_directory_of_the_same_name_does_not_hide_a_topology(tmp_path: Path, m
     assert load("star-4").origin == "topology:star-4"
 
 
-def test_the_origin_of_a_link_to_a_file_is_the_file(tmp_path: Path) -> None:
+def test_the_origin_of_a_symbolic_link_is_its_target(tmp_path: Path) -> None:
     file = tmp_path / "real.toml"
     file.write_text(ONE_NODE)
     (tmp_path / "alias.toml").symlink_to(file)

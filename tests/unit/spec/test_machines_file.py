@@ -1,4 +1,4 @@
-"""Machines files: their content, and all their mistakes at once."""
+"""Machines files: their content, and reports of all errors at once."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def test_all_errors_are_reported_at_once_with_the_nearest_key() -> None:
         ("[[machines]]\nname = 'a'", "did you mean 'machine'?"),
     ],
 )
-def test_a_mistake_is_reported_with_its_name(text: str, message: str) -> None:
+def test_an_invalid_machine_is_rejected_with_the_reason(text: str, message: str) -> None:
     assert any(message in line for line in problems(text))
 
 
-def test_machines_are_made_in_python_too() -> None:
+def test_machines_can_be_constructed_in_python() -> None:
     machines = Machines(machines=[Machine(name="a"), Machine(name="b", memory="1GiB")])
     assert [machine.memory for machine in machines.machines] == [None, 2**30]
     with pytest.raises(DescriptionError, match="another name for each machine"):

@@ -13,8 +13,8 @@ from testbed.errors import DescriptionError
 from testbed.spec.layout import End, Impairment, Layout, Nic, Route
 from testbed.spec.loader import parse
 from testbed.spec.model import Description, Link, Node
-from testbed.spec.model import Nic as SaidNic
-from testbed.spec.model import Switch as SaidSwitch
+from testbed.spec.model import Nic as DescribedNic
+from testbed.spec.model import Switch as DescribedSwitch
 from testbed.spec.resolver import resolve
 from testbed.spec.wiring import wire
 from tests.unit.spec.cluster_strategies import descriptions, edits
@@ -72,7 +72,7 @@ def test_a_mac_depends_only_on_the_names() -> None:
     assert in_star.startswith("02:")
 
 
-def test_names_without_numbers_get_an_address_that_stays() -> None:
+def test_the_address_of_a_name_without_a_number_does_not_depend_on_other_nodes() -> None:
     two_nodes = resolved_layout(nodes("alpha", "beta") + '[[switch]]\nname = "s"\n' + links("alpha s", "beta s"))
     three_nodes = resolved_layout(
         nodes("omega", "alpha", "n1", "beta")
@@ -85,7 +85,7 @@ def test_names_without_numbers_get_an_address_that_stays() -> None:
     assert after["n1"] == "10.0.0.1"
 
 
-def test_no_address_moves_when_another_node_is_renamed_or_leaves() -> None:
+def test_renaming_or_removing_a_node_changes_no_other_address() -> None:
     def addresses(*names: str) -> dict[str, str]:
         cables = links(*(f"{name} s" for name in names))
         layout = resolved_layout(nodes(*names) + '[[switch]]\nname = "s"\n' + cables)
@@ -113,7 +113,7 @@ def test_a_segment_takes_the_network_of_its_declared_address() -> None:
     assert [node.address for node in layout.nodes] == ["10.9.8.2", "10.9.8.1"]
 
 
-def test_only_a_pool_of_ipv6_gives_every_nic_an_ipv6_address() -> None:
+def test_nics_get_ipv6_addresses_only_from_a_pool() -> None:
     pair = nodes("n1", "n2") + links("n1 n2")
     assert resolved_layout('network6 = "fd00:1::/48"\n' + pair).nodes[1].nics[0].addresses == (
         "10.0.0.2/16",
@@ -155,7 +155,7 @@ def test_more_segments_than_large_networks_get_small_ones() -> None:
     assert {network.prefixlen for network in networks} == {24}
 
 
-def test_a_small_pool_is_shared_out() -> None:
+def test_a_small_pool_is_divided_among_the_segments() -> None:
     layout = resolved_layout('network = "192.168.7.0/24"\n' + nodes("n1", "n2", "n3") + links("n1 n2", "n2 n3"))
     networks = {ipaddress.ip_interface(nic.addresses[0]).network for nic in nics(layout).values()}
     assert len(networks) == 2
@@ -192,7 +192,7 @@ def test_a_direction_overrides_its_link_and_a_link_the_defaults() -> None:
     )
 
 
-def test_attributes_of_a_node_are_kept() -> None:
+def test_a_layout_keeps_the_attributes_of_a_node() -> None:
     layout = resolved_layout(
         """
         [[node]]
@@ -210,11 +210,14 @@ def test_attributes_of_a_node_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "grown",
+    "edit",
     [
         lambda d: {"nodes": (*d.nodes, Node(name="n99")), "links": (*d.links, Link(ends=["n99", "s1"]))},
         lambda d: {"links": (*d.links, Link(ends=["s1", "s3"]))},
-        lambda d: {"switches": (*d.switches, SaidSwitch(name="s99")), "links": (*d.links, Link(ends=["s99", "s1"]))},
+        lambda d: {
+            "switches": (*d.switches, DescribedSwitch(name="s99")),
+            "links": (*d.links, Link(ends=["s99", "s1"])),
+        },
         lambda d: {"nodes": (Node(name="n99"), *d.nodes)},
         lambda d: {
             "nodes": d.nodes[:-1],
@@ -225,22 +228,22 @@ def test_attributes_of_a_node_are_kept() -> None:
             "links": tuple(link for link in d.links if d.nodes[0].name not in link.owners),
         },
     ],
-    ids=["node added", "link added", "switch added", "node added in front", "last node removed", "first node removed"],
+    ids=["node added", "link added", "switch added", "node inserted first", "last node removed", "first node removed"],
 )
 @pytest.mark.parametrize("description", [Description.star(5), Description.ring(5), Description.fat_tree(4)])
-def test_an_edit_changes_no_address_of_other_nodes(description: Description, grown: object) -> None:
-    assert callable(grown)
+def test_an_edit_changes_no_address_of_other_nodes(description: Description, edit: object) -> None:
+    assert callable(edit)
     if description.name == "star-5":
-        description = description.model_copy(update={"switches": (*description.switches, SaidSwitch(name="s3"))})
+        description = description.model_copy(update={"switches": (*description.switches, DescribedSwitch(name="s3"))})
     before = nics(resolve(description))
-    after = nics(resolve(description.model_copy(update=grown(description))))
+    after = nics(resolve(description.model_copy(update=edit(description))))
     for end in before.keys() & after.keys():
         assert after[end] == before[end]
     assert len(before.keys() & after.keys()) >= len(before) - 1
 
 
 @given(descriptions())
-def test_every_layout_keeps_the_declared_values_and_repeats_nothing(description: Description) -> None:
+def test_every_layout_keeps_declared_values_and_has_unique_addresses_and_ends(description: Description) -> None:
     layout = resolve(description)
     assert resolve(description) == layout
     all_nics = nics(layout)
@@ -251,14 +254,14 @@ def test_every_layout_keeps_the_declared_values_and_repeats_nothing(description:
     plugs = [end for link in layout.links for end in (link.a, link.b)]
     assert len(plugs) == len(set(plugs))
     for node in description.nodes:
-        for said_nic in node.nics:
-            check_nic(said_nic, all_nics[End(node.name, said_nic.name or "")], description)
+        for described in node.nics:
+            check_nic(described, all_nics[End(node.name, described.name or "")], description)
 
 
-def check_nic(said_nic: SaidNic, nic: Nic, description: Description) -> None:
-    assert said_nic.mac in (None, nic.mac)
-    assert nic.mtu == (said_nic.mtu or description.defaults.mtu)
-    assert set(said_nic.addresses) <= set(nic.addresses)
+def check_nic(described: DescribedNic, nic: Nic, description: Description) -> None:
+    assert described.mac in (None, nic.mac)
+    assert nic.mtu == (described.mtu or description.defaults.mtu)
+    assert set(described.addresses) <= set(nic.addresses)
 
 
 @given(descriptions())
@@ -276,7 +279,7 @@ def test_every_segment_is_one_network_and_no_two_overlap(description: Descriptio
 
 
 @given(descriptions())
-def test_every_route_leads_through_a_neighbour_to_its_network(description: Description) -> None:
+def test_every_route_reaches_its_network_through_neighbours(description: Description) -> None:
     layout = resolve(description)
     owner = {address.partition("/")[0]: node for node in layout.nodes for nic in node.nics for address in nic.addresses}
     own_networks = {
@@ -308,5 +311,5 @@ def test_an_edited_cluster_is_a_valid_cluster(data: st.DataObject) -> None:
     edited = data.draw(edits(description))
     assert edited != description
     before, after = nics(resolve(description)), nics(resolve(edited))
-    derived = [end for end in before.keys() & after.keys() if before[end].mac.startswith("02:00:00:00:00") is False]
+    derived = [end for end in before.keys() & after.keys() if not before[end].mac.startswith("02:00:00:00:00")]
     assert all(before[end].mac == after[end].mac for end in derived)

@@ -1,4 +1,4 @@
-"""Scenarios as users write them: accepted forms, and reports of all errors."""
+"""Scenarios in TOML and Python: accepted forms, and reports of all errors."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_all_errors_are_reported_at_once_with_the_nearest_name() -> None:
         ("[random]\nkinds = ['pause']\nrate = 1\nlongest = '1ms'", "random.longest: found 1ms, expected at least 10ms"),
     ],
 )
-def test_incompatible_elements_are_reported_with_their_place(text: str, expected: str) -> None:
+def test_invalid_faults_are_reported_with_their_path(text: str, expected: str) -> None:
     (problem,) = problems(text)
     assert problem.startswith(expected)
 
@@ -210,10 +210,10 @@ def test_the_schema_accepts_correct_files_and_rejects_others() -> None:
     validator = jsonschema.Draft202012Validator(schema)
     validator.validate(table_of(STORM, "storm"))
     for text in (fault(kind='"flapp"', at='"1s"'), fault(kind='"crash"', on='"n1"', at="3"), "faults = []"):
-        assert not validator.is_valid(table_of(text, "wrong"))
+        assert not validator.is_valid(table_of(text, "invalid"))
 
 
-def test_every_kind_has_a_summary() -> None:
+def test_every_kind_of_fault_has_a_summary() -> None:
     storm = Scenario.from_toml(STORM)
     assert storm.faults[0].what == "delay 2ms, rate 100mbit, loss 5% on n1 (out)"
     assert [fault.what for fault in storm.faults[2:5]] == [

@@ -1,4 +1,4 @@
-"""The builders and the shipped topologies: numbers of nodes, switches and links, and connectivity."""
+"""Builders and shipped topologies: numbers of nodes, switches and links, and connectivity."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def segments(description: Description) -> int:
     ],
     ids=lambda value: value.name if isinstance(value, Description) else None,
 )
-def test_a_shape_has_its_nodes_switches_and_links_in_one_network(
+def test_a_shape_has_the_expected_elements_in_one_segment(
     description: Description, nodes: int, switches: int, links: int
 ) -> None:
     assert counts(description) == (nodes, switches, links)
@@ -82,8 +82,8 @@ def test_the_now_has_100_hosts_on_40_switches_of_at_most_8_ports_in_three_subclu
     degree = Counter(owner for link in now.links for owner in link.owners)
     assert max(degree[switch.name] for switch in now.switches) <= 8
     assert {switch.kind for switch in now.switches} == {"myrinet"}
-    assert len(linked_pairs(now)) == len(now.links), "no two cables between the same two"
-    # Cut the last six cables, and three separate subclusters are left.
+    assert len(linked_pairs(now)) == len(now.links), "no parallel cables"
+    # Without the last six cables the three subclusters are separate.
     segments = wire(now.nodes, now.switches, now.links[:-6]).segments
     assert [(len(part.nics), len(part.switches)) for part in segments] == [(34, 13), (30, 14), (36, 13)]
     assert {switch.kind for switch in Description.now(kind="ethernet").switches} == {"ethernet"}
@@ -147,7 +147,7 @@ def test_listed_nodes_and_links_are_added_to_a_generated_shape() -> None:
     assert description.links[-1] == Link(ends=["monitor", "s1"], delay="1ms")
 
 
-def test_a_subclass_builds_and_loads_itself() -> None:
+def test_builders_and_loaders_of_a_subclass_return_the_subclass() -> None:
     class Cluster(Description):
         def up(self) -> str:
             return self.name
@@ -159,7 +159,7 @@ def test_a_subclass_builds_and_loads_itself() -> None:
     assert Cluster.load("star-4") == Cluster.star(4)
 
 
-def test_elements_made_in_python_equal_those_of_toml() -> None:
+def test_elements_constructed_in_python_equal_those_of_toml() -> None:
     built = Description(
         name="pair",
         defaults=Defaults(mtu=9000, link=Impairments(delay="1ms")),

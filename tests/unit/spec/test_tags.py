@@ -95,7 +95,7 @@ def test_an_invalid_tag_is_rejected_at_its_path() -> None:
     assert "did you mean 'tags'?" in description_problems('name = "x"\n[[node]]\nname = "n1"\ntag = ["a"]')[0]
 
 
-def test_a_table_tags_generated_and_listed_elements() -> None:
+def test_the_table_of_tags_applies_to_generated_and_listed_elements() -> None:
     text = """
     [generate]
     shape = "dumbbell"
@@ -174,7 +174,7 @@ def test_a_tag_selects_the_nodes_and_links_that_have_it() -> None:
     assert nodes_of(RACKS, ["all"]) == ["n1", "n2", "n3"]
 
 
-def test_a_tag_in_place_of_a_node_must_have_one_node() -> None:
+def test_a_tag_in_place_of_a_node_must_select_one_node() -> None:
     assert node_of(RACKS, "@client") == "n1"
     assert node_of(RACKS, "n3") == "n3"
     with pytest.raises(NotFoundError, match=r"@rack1 means 2 nodes \(n1, n2\), and one is needed"):

@@ -45,7 +45,7 @@ def impairments(draw: st.DrawFn) -> dict[str, object]:
 
 @st.composite
 def complete_descriptions(draw: st.DrawFn) -> Description:
-    """Draw a cluster with every key set."""
+    """Draw a cluster that uses every key."""
     base = draw(descriptions(max_nodes=4))
     nodes = [
         Node(
@@ -93,7 +93,7 @@ def test_a_shipped_topology_survives_writing_and_reading(name: str) -> None:
     assert parse(to_toml(description), name) == description
 
 
-def test_written_text_is_readable() -> None:
+def test_the_written_text_has_the_form_of_a_handwritten_file() -> None:
     description = Description(
         name="pair",
         defaults=Defaults(link=Impairments(delay="10us")),
@@ -142,7 +142,7 @@ def test_the_schema_rejects_errors_that_an_editor_can_mark(text: str) -> None:
     assert not validator().is_valid(tomllib.loads(text))
 
 
-def test_the_schema_explains_every_key() -> None:
+def test_the_schema_describes_every_key() -> None:
     schema = json_schema()
     for name, definition in schema["$defs"].items():
         for key, field in definition["properties"].items():

@@ -1,4 +1,4 @@
-"""Quantities in the notation of users and of tc."""
+"""Quantities with units, in the notation of tc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from testbed.spec import units
 from testbed.spec.units import UnitError, parse_duration, parse_probability, parse_rate, parse_size
 
-_WHOLE = st.integers(0, units.LARGEST)
+_QUANTITIES = st.integers(0, units.LARGEST)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_an_ambiguous_unit_is_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", 0, "0mbit", 0.0])
-def test_a_limit_of_0_is_rejected_with_the_forms_for_unlimited_and_blocked(text: object) -> None:
+def test_a_rate_of_0_is_rejected_with_the_forms_for_unlimited_and_blocked(text: object) -> None:
     with pytest.raises(UnitError, match="'unlimited'; where nothing is to pass, a loss of '100%'"):
         units.parse_limit(text)
 
 
 @pytest.mark.parametrize("text", ["unlimited", " Unlimited "])
-def test_no_limit_is_a_word(text: str) -> None:
+def test_an_unlimited_rate_is_a_word(text: str) -> None:
     assert units.parse_limit(text) == 0
     assert re.fullmatch(units.LIMIT_PATTERN, text)
 
@@ -87,12 +87,12 @@ def test_a_rate_is_neither_negative_nor_nan_nor_infinite(text: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["101%", 1.01, "-1%", float("nan"), "five", "5 percent", False])
-def test_a_probability_of_101_percent_is_rejected(text: object) -> None:
+def test_an_invalid_probability_is_rejected(text: object) -> None:
     with pytest.raises(UnitError, match="0%"):
         parse_probability(text)
 
 
-def test_a_probability_above_one_was_probably_meant_as_percent() -> None:
+def test_a_number_above_one_is_rejected_with_the_percentage() -> None:
     with pytest.raises(UnitError, match="did you mean '5%'"):
         parse_probability(5)
 
@@ -116,25 +116,25 @@ def test_values_beyond_64_bits_are_rejected() -> None:
         parse_duration("1e999us")
 
 
-@given(_WHOLE)
+@given(_QUANTITIES)
 def test_a_duration_survives_writing_and_reading(value: int) -> None:
     assert parse_duration(units.format_duration(value)) == value
     assert re.fullmatch(units.DURATION_PATTERN, units.format_duration(value))
 
 
-@given(_WHOLE)
+@given(_QUANTITIES)
 def test_a_rate_survives_writing_and_reading(value: int) -> None:
     assert parse_rate(units.format_rate(value)) == value
     assert re.fullmatch(units.RATE_PATTERN, units.format_rate(value))
 
 
-@given(_WHOLE)
+@given(_QUANTITIES)
 def test_a_limit_survives_writing_and_reading(value: int) -> None:
     assert units.parse_limit(units.format_limit(value)) == value
     assert re.fullmatch(units.LIMIT_PATTERN, units.format_limit(value))
 
 
-@given(_WHOLE)
+@given(_QUANTITIES)
 def test_a_size_survives_writing_and_reading(value: int) -> None:
     assert parse_size(units.format_size(value)) == value
     assert re.fullmatch(units.SIZE_PATTERN, units.format_size(value))
@@ -146,7 +146,7 @@ def test_a_probability_survives_writing_and_reading(value: float) -> None:
     assert parse_probability(value) == value
 
 
-def test_quantities_are_written_as_people_do() -> None:
+def test_quantities_are_formatted_with_the_largest_fitting_unit() -> None:
     assert units.format_duration(1500) == "1.5us"
     assert units.format_rate(1_280_000_000) == "1.28gbit"
     assert units.format_size(65_536) == "64KiB"

@@ -1,4 +1,4 @@
-"""Workloads by name, by file and by entry point."""
+"""Lookup of workloads by name, file and entry point."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def test_a_users_file_is_found_by_class_by_function_and_without_a_name(tmp_path:
     file.write_text(
         "from __future__ import annotations\n"
         "from testbed.workloads.form import Workload\n"
-        "class Own(Workload):\n    count: int = 2\n    async def rank(self, comm, node): ...\n"
+        "class Sample(Workload):\n    count: int = 2\n    async def rank(self, comm, node): ...\n"
     )
-    assert choose(f"{file}:Own", {"count": "5"}).settings == {"count": 5}
+    assert choose(f"{file}:Sample", {"count": "5"}).settings == {"count": 5}
     assert choose(str(file)).name == str(file)
     file.write_text(file.read_text() + "async def other(comm, node): ...\n")
     assert choose(f"{file}:other").name == "other"
-    with pytest.raises(NotFoundError, match=r"has 2 workloads \(Own, other\)"):
+    with pytest.raises(NotFoundError, match=r"has 2 workloads \(Sample, other\)"):
         choose(str(file))
-    with pytest.raises(NotFoundError, match="has no workload 'Owm'; it has Own, other"):
-        choose(f"{file}:Owm")
+    with pytest.raises(NotFoundError, match="has no workload 'Sampel'; it has Sample, other"):
+        choose(f"{file}:Sampel")
 
 
 def test_a_file_that_is_missing_or_raises_is_reported(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ KERNELS: dict[str, tuple[Any, Any]] = {
     "ft": (FourierTransform, FT["S"]),
 }  # fmt: skip
 RANKS_WITH_ERROR = (*IS["S"].ranks[:4], IS["S"].ranks[4] + 1)
-WRONG: dict[str, Any] = {
+OUTSIDE_TOLERANCE: dict[str, Any] = {
     "is": replace(IS["S"], ranks=RANKS_WITH_ERROR),
     "cg": replace(CG["S"], zeta=CG["S"].zeta + 2e-10),
     "mg": replace(MG["S"], norm=MG["S"].norm * (1 + 2e-8)),
@@ -37,7 +37,7 @@ OTHER_PROBLEMS: dict[str, Any] = {
     "mg": replace(MG["S"], iterations=3),
     "ft": replace(FT["S"], shape=(64, 32, 128)),
 }
-"""Other problems with the verification values of class S."""
+"""Different problems with the verification values of class S."""
 
 
 def solve(name: str, problem: Any, size: int) -> list[float]:
@@ -56,10 +56,10 @@ def test_class_s_is_verified_on_any_power_of_two_of_ranks(name: str, size: int) 
     solve(name, KERNELS[name][1], size)
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", OUTSIDE_TOLERANCE)
 def test_a_value_just_outside_of_the_tolerance_fails(name: str) -> None:
     with pytest.raises(VerificationError, match=f"^{name.upper()}"):
-        solve(name, WRONG[name], 2)
+        solve(name, OUTSIDE_TOLERANCE[name], 2)
 
 
 @pytest.mark.parametrize("name", OTHER_PROBLEMS)
@@ -117,4 +117,4 @@ def test_a_schedule_takes_no_memory_for_the_grid() -> None:
     finally:
         tracemalloc.stop()
     assert sum(computed) == pytest.approx(problem.operations())
-    assert peak_memory < problem.edge**3 * 8 / 4, "more memory than a quarter of one array"
+    assert peak_memory < problem.edge**3 * 8 / 4, "more than a quarter of the memory of one array"

@@ -1,4 +1,4 @@
-"""NAS kernels as schedules: messages equal to those of the kernels by sender, receiver, size and order."""
+"""Schedules of NAS kernels: their messages equal those of the kernels in sender, receiver, size and order."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def messages_of_ranks(size: int, program: Callable[[Comm], Program[Any]]) -> lis
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_schedule_sends_the_frames_of_the_kernel(name: str, size: int) -> None:
-    make, problem = KERNELS[name]
+    make_solver, problem = KERNELS[name]
     operations = [0.0]
 
     async def compute(count: float) -> None:
         operations[0] += count
 
     async def prepare(comm: Comm) -> Any:
-        solver = make(comm, problem)
+        solver = make_solver(comm, problem)
         await solver.prepare()
         return solver
 

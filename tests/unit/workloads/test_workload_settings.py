@@ -13,14 +13,14 @@ from testbed.workloads.lookup import choose
 from testbed.workloads.workload_settings import Duration, Rate, Share, Size, Sizes, checked, pairs, parse_sizes
 
 
-class Everything(Workload):
+class EverySetting(Workload):
     """Workload with one setting of each type."""
 
     count: int = 1
     factor: float = 1.0
     name: str = "x"
     quick: bool = False
-    pattern: Literal["one", "two"] = "one"
+    pattern: Literal["first", "second"] = "first"
     wait: Duration = 0
     size: Size = 4
     speed: Rate = 0
@@ -31,7 +31,7 @@ class Everything(Workload):
 
 
 class RequiredSetting(Workload):
-    """A setting without a default, and one that must not be 0."""
+    """Workload with a setting that is required and must not be 0."""
 
     count: int
     other: int = 1
@@ -41,7 +41,7 @@ class RequiredSetting(Workload):
             raise ValueError("count must not be 0")
 
 
-async def plain(comm: Comm, node: Node, *, count: int = 3, wait: Duration = 0) -> int:  # noqa: ARG001
+async def function_workload(comm: Comm, node: Node, *, count: int = 3, wait: Duration = 0) -> int:  # noqa: ARG001
     return count + wait
 
 
@@ -53,7 +53,7 @@ async def plain(comm: Comm, node: Node, *, count: int = 3, wait: Duration = 0) -
         ("name", "7", "7"),
         ("quick", "yes", True),
         ("quick", "false", False),
-        ("pattern", "two", "two"),
+        ("pattern", "second", "second"),
         ("wait", "10us", 10_000),
         ("size", "64KiB", 65536),
         ("speed", "1gbit", 10**9),
@@ -66,22 +66,22 @@ async def plain(comm: Comm, node: Node, *, count: int = 3, wait: Duration = 0) -
     ],
 )
 def test_a_text_is_converted_to_its_value(name: str, text: str, value: object) -> None:
-    values = checked(Everything, {name: text}, "it")
+    values = checked(EverySetting, {name: text}, "it")
     assert values == {name: value}
     assert type(values[name]) is type(value)
 
 
-def test_values_of_the_right_type_are_not_converted() -> None:
-    settings = asdict(Everything(count=5, wait=7, sizes=(9,), limit=None))
-    assert asdict(Everything(**checked(Everything, settings, "it"))) == settings
+def test_values_of_the_declared_type_are_not_converted() -> None:
+    settings = asdict(EverySetting(count=5, wait=7, sizes=(9,), limit=None))
+    assert asdict(EverySetting(**checked(EverySetting, settings, "it"))) == settings
 
 
 def test_all_errors_are_reported_at_once_with_the_expected_value_and_the_nearest_name() -> None:
     with pytest.raises(DescriptionError) as caught:
-        checked(Everything, {"cuont": "1", "wait": "10", "count": "x", "pattern": "tow", "quick": "perhaps"}, "it")
+        checked(EverySetting, {"cuont": "1", "wait": "10", "count": "x", "pattern": "secnod", "quick": "perhaps"}, "it")
     message = str(caught.value)
     assert "5 problems" in message
-    for part in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'two'?", "one of true"):
+    for part in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'second'?", "one of true"):
         assert part in message
 
 
@@ -93,10 +93,10 @@ def test_a_setting_without_a_default_is_required_and_an_unsupported_type_is_reje
     assert choose(RequiredSetting, {"count": "2"}).settings == {"count": 2, "other": 1}
 
 
-def test_a_functions_keywords_are_its_settings() -> None:
-    assert choose(plain, {"wait": "1us"}).settings == {"wait": 1000}
+def test_keyword_arguments_of_a_function_are_its_settings() -> None:
+    assert choose(function_workload, {"wait": "1us"}).settings == {"wait": 1000}
     with pytest.raises(DescriptionError, match="unknown setting 'tag'"):
-        choose(plain, {"tag": 1})
+        choose(function_workload, {"tag": 1})
 
 
 def test_a_workload_with_given_settings_accepts_no_others() -> None:
@@ -111,7 +111,7 @@ def test_settings_on_the_command_line_are_pairs() -> None:
         pairs(("nothing",))
 
 
-def test_decreasing_sizes_are_rejected() -> None:
+def test_ranges_of_sizes_must_increase() -> None:
     with pytest.raises(ValueError, match="sizes that grow"):
         parse_sizes("8..4")
     assert parse_sizes("0..4") == (0, 1, 2, 4)

@@ -1,0 +1,32 @@
+"""Host processes attached to a shared NIC, for tests: a region and descriptors, but no process."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from protocols.core.split_memory import SplitDriver
+from testbed.kernel.filesystem import make_sealed
+from testbed.runtime.shared.functions import AttachedHost
+from testbed.runtime.shared.region import Layout, Region
+
+
+class NullWire:
+    """Wire that discards all frames."""
+
+    @staticmethod
+    def send(_frame: bytes) -> None: ...
+
+
+def attached_host(split_driver: SplitDriver, heap: int, entries: int = 0) -> AttachedHost:
+    """Return an attachment with a heap of `heap` bytes. entries: of each ring; 0: as many as the driver has in flight."""
+    entries = entries or 1 << (split_driver.max_in_flight - 1).bit_length()
+    layout = Layout(entries, split_driver.descriptors, heap)
+    memory = make_sealed("test", layout.size)
+    region = Region(memory, layout)
+    os.close(memory)
+    control, peer = socket.socketpair()
+    peer.close()
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    os.close(reader)
+    return AttachedHost(region, control, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writer)
