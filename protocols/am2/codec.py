@@ -3,7 +3,7 @@
     python -m protocols.core.codegen protocols.am2
 
 Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
-frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+frame; `unpack_*` returns the same fields and the payload, a slice of the frame, or raises MalformedError. MAC addresses
 are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 """
 
@@ -176,7 +176,7 @@ def pack_answer(
     return header + _pack_check(crc32(payload, crc32(header))) + payload
 
 
-def unpack_answer(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, memoryview]:
+def unpack_answer(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / Myrinet / AM2: dst, src, kind, reason, source, destination, sender, receiver, channel, generation,
     sequence, stamp, payload."""
     try:
@@ -220,7 +220,7 @@ def unpack_answer(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, i
     end = 44 + length
     if end > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[44:end]
+    rest = raw[44:end]
     if crc32(rest, crc32(raw[:40])) != check:
         raise MalformedError("check")
     return dst, src, kind, reason, source, destination, sender, receiver, channel, generation, sequence, stamp, rest
@@ -296,7 +296,7 @@ def unpack_message(
     int,
     int,
     int,
-    memoryview,
+    Buffer,
 ]:
     """Ether / Myrinet / AM2 / AM2Message: dst, src, reason, source, destination, sender, receiver, channel,
     generation, sequence, stamp, form, flags, handler, arguments, origin, endpoint, tag, message, offset, total,
@@ -354,7 +354,7 @@ def unpack_message(
     end = 72 + length
     if end > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[44:end]
+    rest = raw[44:end]
     if crc32(rest, crc32(raw[:40])) != check:
         raise MalformedError("check")
     return (

@@ -62,7 +62,7 @@ def _head(format_: Format, command: str) -> str:
     {command}
 
 Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
-frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+frame; `unpack_*` returns the same fields and the payload, a slice of the frame, or raises MalformedError. MAC addresses
 are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.{behind}
 """
 
@@ -249,8 +249,8 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
     type."""
     begin = format_.prefix_size if behind else 0
     free, words = format_.free_parts(stack, begin), [word for word in stack.words if word.offset >= begin]
-    view, name = ("raw", f"{stack.name}_behind") if behind else ("memoryview(raw)", stack.name)
-    kinds = ", ".join([*(part.kind for part in free), "Buffer" if behind else "memoryview"])
+    name = f"{stack.name}_behind" if behind else stack.name
+    kinds = ", ".join([*(part.kind for part in free), "Buffer"])
     results = ", ".join([*(part.name for part in free), "payload"])
     names = ", ".join(word.parts[0].name if len(word.parts) == 1 else f"word{word.offset}" for word in words)
     beginning = ", whose beginning is known" if behind else ""
@@ -295,19 +295,19 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
     if format_.trailer:
         check_place = "end : end + 4" if end == "end" else f"{end}:{stack.size + _CHECK}"
         lines += [
-            f'    if crc32(raw[:{end}]) != int.from_bytes(raw[{check_place}], "big"):',
+            f"    if raw[{check_place}] != _pack_check(crc32(raw[:{end}])):",
             '        raise MalformedError("check")',
         ]
     if check := format_.find(stack, format_.check):
         check_offset = check[0].offset
         payload = f"rest[{stack.size - check_offset - 4}:]" if stack.size > check_offset + 4 else "rest"
         lines += [
-            f"    rest = {view}[{check_offset + 4}:{end}]",
+            f"    rest = raw[{check_offset + 4}:{end}]",
             f"    if crc32(rest, crc32(raw[:{check_offset}])) != {check[1].name}:",
             f"        raise MalformedError({literal(format_.check)})",
         ]
     else:
-        payload = f"{view}[{stack.size}:{end}]"
+        payload = f"raw[{stack.size}:{end}]"
     lines.append(f"    return {', '.join([*(part.name for part in free), payload])}")
     return "\n".join(lines)
 

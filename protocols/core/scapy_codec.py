@@ -49,7 +49,7 @@ def scapy_codec(frames: ModuleType) -> ModuleType:
     return module
 
 
-def _pack(format_: Format, stack: Stack, *arguments: Value | memoryview) -> bytes:
+def _pack(format_: Format, stack: Stack, *arguments: Value | Buffer) -> bytes:
     """Build a frame. arguments: the free fields, and the payload, if any."""
     free = format_.free_parts(stack)
     payload = bytes(*arguments[len(free) :])
@@ -57,12 +57,12 @@ def _pack(format_: Format, stack: Stack, *arguments: Value | memoryview) -> byte
     return _build(format_, stack, {**fixed, **dict(zip(free, arguments, strict=False))}, payload)
 
 
-def _pack_behind(format_: Format, stack: Stack, prefix: bytes, *arguments: Value | memoryview) -> bytes:
+def _pack_behind(format_: Format, stack: Stack, prefix: bytes, *arguments: Value | Buffer) -> bytes:
     prefix_values = _dissect(stack, prefix.ljust(stack.size, b"\0"))
     return _pack(format_, stack, *[prefix_values[part] for part in _prefix_parts(format_, stack)], *arguments)
 
 
-def _unpack_behind(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryview, ...]:
+def _unpack_behind(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | Buffer, ...]:
     return _unpack(format_, stack, raw)[len(_prefix_parts(format_, stack)) :]
 
 
@@ -72,7 +72,7 @@ def _prefix_parts(format_: Format, stack: Stack) -> list[Part]:
     return [part for part in format_.free_parts(stack) if part not in behind]
 
 
-def _build(format_: Format, stack: Stack, values: Mapping[Part, Value | memoryview], payload: bytes) -> bytes:
+def _build(format_: Format, stack: Stack, values: Mapping[Part, Value | Buffer], payload: bytes) -> bytes:
     headers = {layer: layer() for layer in format_.layers[stack.name]}
     for part, value in values.items():
         headers[part.layer].setfieldval(part.field.name, value.hex(":") if isinstance(value, bytes) else value)
@@ -80,7 +80,7 @@ def _build(format_: Format, stack: Stack, values: Mapping[Part, Value | memoryvi
     return raw[: len(raw) - trailing(headers)]
 
 
-def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryview, ...]:
+def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | Buffer, ...]:
     if len(raw) < stack.size:
         raise MalformedError("short")
     values = _dissect(stack, raw)
@@ -102,7 +102,7 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryv
         unchecked = {part: value for part, value in values.items() if part != check[1]}
         if _build(format_, stack, unchecked, bytes(raw[stack.size : end])) != bytes(raw[:end]):
             raise MalformedError(format_.check)
-    return (*(values[part] for part in format_.free_parts(stack)), memoryview(raw)[stack.size : end])
+    return (*(values[part] for part in format_.free_parts(stack)), raw[stack.size : end])
 
 
 def _dissect(stack: Stack, raw: Buffer) -> dict[Part, Value]:

@@ -3,7 +3,7 @@
     python -m protocols.core.codegen protocols.openmx
 
 Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
-frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+frame; `unpack_*` returns the same fields and the payload, a slice of the frame, or raises MalformedError. MAC addresses
 are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 """
 
@@ -357,7 +357,7 @@ def pack_truc(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_truc(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, memoryview]:
+def unpack_truc(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / Truc: dst, src, peer_index, dst_endpoint, src_endpoint, session, ack, acked_session,
     acknum, send_seqnum, resent, payload."""
     try:
@@ -405,7 +405,7 @@ def unpack_truc(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int
         raise MalformedError("truc_end")
     if len(raw) < 48:
         raise MalformedError("short")
-    if crc32(raw[:44]) != int.from_bytes(raw[44:48], "big"):
+    if raw[44:48] != _pack_check(crc32(raw[:44])):
         raise MalformedError("check")
     return (
         dst,
@@ -419,7 +419,7 @@ def unpack_truc(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int
         acknum,
         send_seqnum,
         resent,
-        memoryview(raw)[44:44],
+        raw[44:44],
     )
 
 
@@ -464,7 +464,7 @@ def pack_connect(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_connect(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, memoryview]:
+def unpack_connect(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / Connect: dst, src, peer_index, dst_endpoint, src_endpoint, src_session, word, recv_seqnum,
     is_reply, connect_seqnum, status, payload."""
     try:
@@ -518,7 +518,7 @@ def unpack_connect(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, 
         raise MalformedError("connect_end")
     if len(raw) < 52:
         raise MalformedError("short")
-    if crc32(raw[:48]) != int.from_bytes(raw[48:52], "big"):
+    if raw[48:52] != _pack_check(crc32(raw[:48])):
         raise MalformedError("check")
     return (
         dst,
@@ -532,7 +532,7 @@ def unpack_connect(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, 
         is_reply,
         connect_seqnum,
         status,
-        memoryview(raw)[48:48],
+        raw[48:48],
     )
 
 
@@ -569,7 +569,7 @@ def pack_tiny(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_tiny(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, memoryview]:
+def unpack_tiny(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / Tiny: dst, src, peer_index, dst_endpoint, src_endpoint, seqnum, ack, match_info, session,
     payload."""
     try:
@@ -602,9 +602,9 @@ def unpack_tiny(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int
     end = 40 + length
     if end + 4 > len(raw):
         raise MalformedError("length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
-    return dst, src, peer_index, dst_endpoint, src_endpoint, seqnum, ack, match_info, session, memoryview(raw)[40:end]
+    return dst, src, peer_index, dst_endpoint, src_endpoint, seqnum, ack, match_info, session, raw[40:end]
 
 
 def pack_small(
@@ -640,7 +640,7 @@ def pack_small(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_small(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, memoryview]:
+def unpack_small(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / Small: dst, src, peer_index, dst_endpoint, src_endpoint, seqnum, ack, match_info, session,
     payload."""
     try:
@@ -673,9 +673,9 @@ def unpack_small(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
     end = 40 + length
     if end + 4 > len(raw):
         raise MalformedError("length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
-    return dst, src, peer_index, dst_endpoint, src_endpoint, seqnum, ack, match_info, session, memoryview(raw)[40:end]
+    return dst, src, peer_index, dst_endpoint, src_endpoint, seqnum, ack, match_info, session, raw[40:end]
 
 
 def pack_medium(
@@ -717,7 +717,7 @@ def pack_medium(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_medium(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, memoryview]:
+def unpack_medium(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / Medium: dst, src, peer_index, dst_endpoint, src_endpoint, msg_length, seqnum, ack,
     match_info, session, frag_seqnum, payload."""
     try:
@@ -758,7 +758,7 @@ def unpack_medium(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, i
     end = 48 + frag_length
     if end + 4 > len(raw):
         raise MalformedError("frag_length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
     return (
         dst,
@@ -772,7 +772,7 @@ def unpack_medium(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, i
         match_info,
         session,
         frag_seqnum,
-        memoryview(raw)[48:end],
+        raw[48:end],
     )
 
 
@@ -817,7 +817,7 @@ def pack_rndv(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_rndv(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+def unpack_rndv(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / Rendezvous: dst, src, peer_index, dst_endpoint, src_endpoint, seqnum, ack, match_info,
     session, msg_length, rdma_id, rdma_seqnum, rdma_offset, payload."""
     try:
@@ -854,7 +854,7 @@ def unpack_rndv(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int
     end = 48 + length
     if end + 4 > len(raw):
         raise MalformedError("length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
     return (
         dst,
@@ -870,7 +870,7 @@ def unpack_rndv(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int
         rdma_id,
         rdma_seqnum,
         rdma_offset,
-        memoryview(raw)[48:end],
+        raw[48:end],
     )
 
 
@@ -919,7 +919,7 @@ def pack_pull(
 
 def unpack_pull(
     raw: Buffer,
-) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / Pull: dst, src, peer_index, dst_endpoint, src_endpoint, session, total_length, rdma_id,
     rdma_seqnum, rdma_offset, pull_handle, magic, first_frame_offset, block_length, frame_index, payload."""
     try:
@@ -959,7 +959,7 @@ def unpack_pull(
         raise MalformedError("pull_rest")
     if len(raw) < 64:
         raise MalformedError("short")
-    if crc32(raw[:60]) != int.from_bytes(raw[60:64], "big"):
+    if raw[60:64] != _pack_check(crc32(raw[:60])):
         raise MalformedError("check")
     return (
         dst,
@@ -977,7 +977,7 @@ def unpack_pull(
         first_frame_offset,
         block_length,
         frame_index,
-        memoryview(raw)[60:60],
+        raw[60:60],
     )
 
 
@@ -999,7 +999,7 @@ def pack_pull_reply(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_pull_reply(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, memoryview]:
+def unpack_pull_reply(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / PullReply: dst, src, peer_index, frame_seqnum, msg_offset, pull_handle, magic, payload."""
     try:
         dst, src, ether_type, peer_index, type_, frame_seqnum, frame_length, msg_offset, pull_handle, magic = (
@@ -1014,9 +1014,9 @@ def unpack_pull_reply(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, in
     end = 32 + frame_length
     if end + 4 > len(raw):
         raise MalformedError("frame_length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
-    return dst, src, peer_index, frame_seqnum, msg_offset, pull_handle, magic, memoryview(raw)[32:end]
+    return dst, src, peer_index, frame_seqnum, msg_offset, pull_handle, magic, raw[32:end]
 
 
 def pack_notify(
@@ -1055,7 +1055,7 @@ def pack_notify(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_notify(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, memoryview]:
+def unpack_notify(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / Notify: dst, src, peer_index, dst_endpoint, src_endpoint, session, total_length, rdma_id,
     rdma_seqnum, seqnum, ack, payload."""
     try:
@@ -1094,7 +1094,7 @@ def unpack_notify(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, i
         raise MalformedError("notify_end")
     if len(raw) < 44:
         raise MalformedError("short")
-    if crc32(raw[:40]) != int.from_bytes(raw[40:44], "big"):
+    if raw[40:44] != _pack_check(crc32(raw[:40])):
         raise MalformedError("check")
     return (
         dst,
@@ -1108,7 +1108,7 @@ def unpack_notify(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, i
         rdma_seqnum,
         seqnum,
         ack,
-        memoryview(raw)[40:40],
+        raw[40:40],
     )
 
 
@@ -1142,7 +1142,7 @@ def pack_nack_lib(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_nack_lib(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, memoryview]:
+def unpack_nack_lib(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / NackLib: dst, src, peer_index, src_endpoint, nack_type, dst_endpoint, dst_peer_index,
     seqnum, payload."""
     try:
@@ -1185,9 +1185,9 @@ def unpack_nack_lib(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int,
         raise MalformedError("nacklib_end")
     if len(raw) < 36:
         raise MalformedError("short")
-    if crc32(raw[:32]) != int.from_bytes(raw[32:36], "big"):
+    if raw[32:36] != _pack_check(crc32(raw[:32])):
         raise MalformedError("check")
-    return dst, src, peer_index, src_endpoint, nack_type, dst_endpoint, dst_peer_index, seqnum, memoryview(raw)[32:32]
+    return dst, src, peer_index, src_endpoint, nack_type, dst_endpoint, dst_peer_index, seqnum, raw[32:32]
 
 
 def pack_nack_mcp(
@@ -1206,7 +1206,7 @@ def pack_nack_mcp(
     return frame + _pack_check(crc32(frame))
 
 
-def unpack_nack_mcp(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, memoryview]:
+def unpack_nack_mcp(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, Buffer]:
     """Ether / OpenMX / NackMcp: dst, src, peer_index, src_endpoint, nack_type, pull_handle, magic, payload."""
     try:
         dst, src, ether_type, peer_index, type_, src_endpoint, src_generation, nack_type, pad, pull_handle, magic = (
@@ -1231,9 +1231,9 @@ def unpack_nack_mcp(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int,
         raise MalformedError("pad")
     if len(raw) < 36:
         raise MalformedError("short")
-    if crc32(raw[:32]) != int.from_bytes(raw[32:36], "big"):
+    if raw[32:36] != _pack_check(crc32(raw[:32])):
         raise MalformedError("check")
-    return dst, src, peer_index, src_endpoint, nack_type, pull_handle, magic, memoryview(raw)[32:32]
+    return dst, src, peer_index, src_endpoint, nack_type, pull_handle, magic, raw[32:32]
 
 
 def mended(raw: bytes, begin: int = 14) -> bytes:

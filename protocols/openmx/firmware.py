@@ -16,7 +16,7 @@ from typing import Final
 
 from protocols.core import firmware
 from protocols.core.announcements import Announcements
-from protocols.core.firmware import Adapter, FirmwareActions
+from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import DmaMemory, UnpinnedError
 from protocols.openmx import states
@@ -350,7 +350,7 @@ _OPERATIONS: Final[dict[int, Callable[[Firmware, DriverEndpoint, Command], None]
 }
 """Plain functions: bound methods would refer to a firmware, and keep it and a dead host's memory alive."""
 
-_Parsed = tuple[bytes, int, Event, memoryview]
+_Parsed = tuple[bytes, int, Event, Buffer]
 
 
 def _parse_tiny(codec: Codec, frame: bytes) -> _Parsed:
@@ -363,7 +363,7 @@ def _parse_small(codec: Codec, frame: bytes) -> _Parsed:
     return src, dst, _eager(Event(TYPE_SMALL, src_endpoint, peer, seqnum, ack, session), match, data), data
 
 
-def _eager(event: Event, match: int, data: memoryview) -> Event:
+def _eager(event: Event, match: int, data: Buffer) -> Event:
     """Complete the event of a message whose frame has all its data."""
     event.match = match
     event.length = event.total = len(data)

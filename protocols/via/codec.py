@@ -3,7 +3,7 @@
     python -m protocols.core.codegen protocols.via
 
 Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
-frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+frame; `unpack_*` returns the same fields and the payload, a slice of the frame, or raises MalformedError. MAC addresses
 are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 """
 
@@ -199,7 +199,7 @@ def pack_frame(
 
 def unpack_frame(
     raw: Buffer,
-) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / VIA: dst, src, type_, flags, sender, receiver, vi, session, from_vi, from_session, sequence,
     message, total, offset, immediate, payload."""
     try:
@@ -240,7 +240,7 @@ def unpack_frame(
     end = 63 + length
     if end + 4 > len(raw):
         raise MalformedError("length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
     return (
         dst,
@@ -258,7 +258,7 @@ def unpack_frame(
         total,
         offset,
         immediate,
-        memoryview(raw)[63:end],
+        raw[63:end],
     )
 
 
@@ -312,7 +312,7 @@ def pack_remote(
 
 def unpack_remote(
     raw: Buffer,
-) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / VIA / VIARemote: dst, src, flags, sender, receiver, vi, session, from_vi, from_session, sequence,
     message, total, offset, immediate, address, handle, payload."""
     try:
@@ -355,7 +355,7 @@ def unpack_remote(
     end = 75 + length
     if end + 4 > len(raw):
         raise MalformedError("length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
     return (
         dst,
@@ -374,7 +374,7 @@ def unpack_remote(
         immediate,
         address,
         handle,
-        memoryview(raw)[75:end],
+        raw[75:end],
     )
 
 
@@ -430,7 +430,7 @@ def pack_connection(
 
 def unpack_connection(
     raw: Buffer,
-) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / VIA / VIAConnection: dst, src, flags, sender, receiver, vi, session, from_vi, from_session,
     sequence, message, total, offset, immediate, step, reliability, max_transfer, payload."""
     try:
@@ -476,7 +476,7 @@ def unpack_connection(
     end = 69 + length
     if end + 4 > len(raw):
         raise MalformedError("length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
     return (
         dst,
@@ -496,7 +496,7 @@ def unpack_connection(
         step,
         reliability,
         max_transfer,
-        memoryview(raw)[69:end],
+        raw[69:end],
     )
 
 
@@ -550,7 +550,7 @@ def pack_read(
 
 def unpack_read(
     raw: Buffer,
-) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / VIA / VIARead: dst, src, flags, sender, receiver, vi, session, from_vi, from_session, sequence,
     message, total, offset, immediate, source_address, source_handle, payload."""
     try:
@@ -593,7 +593,7 @@ def unpack_read(
     end = 75 + length
     if end + 4 > len(raw):
         raise MalformedError("length")
-    if crc32(raw[:end]) != int.from_bytes(raw[end : end + 4], "big"):
+    if raw[end : end + 4] != _pack_check(crc32(raw[:end])):
         raise MalformedError("check")
     return (
         dst,
@@ -612,7 +612,7 @@ def unpack_read(
         immediate,
         source_address,
         source_handle,
-        memoryview(raw)[75:end],
+        raw[75:end],
     )
 
 

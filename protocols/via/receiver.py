@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.via.card import (
     AGENT,
@@ -53,7 +54,7 @@ class Receiver:
         offset: int,
         immediate: int,
         remote: Segment | None,
-        payload: memoryview,
+        payload: Buffer,
     ) -> None:
         """Handle a sequenced frame of a connected VI: data, or an RDMA Read. kind: the frame's type. remote: of RDMA,
         where the message begins in this host's memory."""
@@ -117,7 +118,7 @@ class Receiver:
         offset: int,
         immediate: int,
         remote: Segment | None,
-        payload: memoryview,
+        payload: Buffer,
     ) -> bool:
         """Write a frame's data to its buffer, and complete the message. False: the frame was refused."""
         card, end = self._card, offset + len(payload)
@@ -159,7 +160,7 @@ class Receiver:
             return None
         return Target(message, total, remote, card.registration_epoch, buffer)
 
-    def _write(self, buffer: Span, offset: int, payload: memoryview) -> None:
+    def _write(self, buffer: Span, offset: int, payload: Buffer) -> None:
         end = offset + len(payload)
         if isinstance(buffer, memoryview):
             if payload:
@@ -198,7 +199,7 @@ class Receiver:
         card.counters.reads_served += 1
         return True
 
-    def _read_reply(self, vi: Vi, message: int, total: int, offset: int, payload: memoryview) -> bool:
+    def _read_reply(self, vi: Vi, message: int, total: int, offset: int, payload: Buffer) -> bool:
         """Store data of the oldest RDMA Read. False: the frame was refused."""
         card = self._card
         read = next(

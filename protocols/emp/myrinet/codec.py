@@ -3,7 +3,7 @@
     python -m protocols.core.codegen protocols.emp.myrinet
 
 Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
-frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+frame; `unpack_*` returns the same fields and the payload, a slice of the frame, or raises MalformedError. MAC addresses
 are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 
 `*_behind` are for frames whose first PREFIX_SIZE bytes are known: these are given as bytes; only the rest is unpacked.
@@ -144,7 +144,7 @@ def pack_frame(
     return header + _pack_check(crc32(payload, crc32(header))) + payload
 
 
-def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, memoryview]:
+def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / Myrinet / EMP: dst, src, type_, flags, unit, sender, receiver, message, frame, status, payload."""
     try:
         (
@@ -179,7 +179,7 @@ def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
     end = 44 + length
     if end > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[44:end]
+    rest = raw[44:end]
     if crc32(rest, crc32(raw[:40])) != check:
         raise MalformedError("check")
     return dst, src, type_, flags, unit, sender, receiver, message, frame, status, rest
@@ -248,7 +248,7 @@ def pack_message(
 
 def unpack_message(
     raw: Buffer,
-) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / Myrinet / EMP / EMPMessage: dst, src, flags, unit, sender, receiver, message, frame, status, source,
     destination, tag, total, oldest, payload."""
     try:
@@ -289,7 +289,7 @@ def unpack_message(
     end = 60 + length
     if end > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[44:end]
+    rest = raw[44:end]
     if crc32(rest, crc32(raw[:40])) != check:
         raise MalformedError("check")
     return (

@@ -3,7 +3,7 @@
     python -m protocols.core.codegen protocols.myrinet.mapper
 
 Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
-frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+frame; `unpack_*` returns the same fields and the payload, a slice of the frame, or raises MalformedError. MAC addresses
 are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 """
 
@@ -99,7 +99,7 @@ def pack_frame(
     return header + _pack_check(crc32(payload, crc32(header))) + payload
 
 
-def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, memoryview]:
+def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, Buffer]:
     """Ether / Myrinet / Mapping: dst, src, kind, source, leader, incarnation, number, epoch, author, part, parts,
     payload."""
     try:
@@ -131,7 +131,7 @@ def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
     end = 45 + length
     if end > len(raw):
         raise MalformedError("length")
-    rest = memoryview(raw)[45:end]
+    rest = raw[45:end]
     if crc32(rest, crc32(raw[:41])) != check:
         raise MalformedError("check")
     return dst, src, kind, source, leader, incarnation, number, epoch, author, part, parts, rest

@@ -62,7 +62,7 @@ class _Contents:
     version: tuple[int, int]
     part: int
     parts: int
-    payload: memoryview
+    payload: Buffer
 
 
 class Mapper:

@@ -15,7 +15,7 @@ from typing import Final
 
 from protocols.core import peers
 from protocols.core.announcements import Announcements
-from protocols.core.firmware import Adapter, FirmwareActions
+from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import DmaMemory, UnpinnedError
 from protocols.core.peers import Peers, Send, SendLater, Standing
@@ -174,7 +174,7 @@ class Firmware:
         if len(peer.letters) == 1:
             self._send_card(now, peer)
 
-    def _take_card(self, peer: Peer, number: int, flags: int, context: int, tag: int, payload: memoryview) -> None:
+    def _take_card(self, peer: Peer, number: int, flags: int, context: int, tag: int, payload: Buffer) -> None:
         if number == peer.expected:
             if not self._for_cards or len(payload) > self._room:
                 return
