@@ -98,6 +98,9 @@ class Program(greenlet):
         if self._misused:
             work.close()
             raise MisplacedCallError(self._misused)
+        if self.dead:
+            work.close()
+            raise MisplacedCallError(f"the program on {self.name} has ended, and cannot call MPI any more")
         if getcurrent() is not self:
             work.close()
             raise MisplacedCallError(

@@ -175,7 +175,7 @@ class Identities(AuthStrategy):  # type: ignore[misc]
 
 
 def _ended(error: SSHException, count: int) -> SSHException:
-    """What is told when sshd has ended the connection at the count-th key."""
+    """Return the error of a login for which sshd has ended the connection at the count-th key."""
     if count == 1:
         return error
     return AuthenticationException(f"it ended the connection after {count} keys: 'IdentitiesOnly yes' offers fewer")

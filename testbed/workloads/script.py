@@ -94,8 +94,11 @@ def import_failure(path: Path, error: BaseException) -> TestbedError:
 
 
 def _execute(code: CodeType, main: ModuleType) -> None:
+    from testbed.mpi.exit_functions import called_at_the_end
+
     try:
-        exec(code, main.__dict__)
+        with called_at_the_end():
+            exec(code, main.__dict__)
     except SystemExit as end:
         if end.code not in (None, 0):
             raise ScriptError(f"the script has exited: {end.code}") from end

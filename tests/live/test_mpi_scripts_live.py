@@ -12,7 +12,7 @@ import testbed
 from testbed import Cluster, RunningCluster
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from tests.live.testbed_command import testbed as command
-from tests.sim.mpi_script_files import with_testbed_import, write_script
+from tests.sim.mpi_script_files import POOL, with_testbed_import, write_script
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -60,6 +60,12 @@ def test_the_tutorials_examples_with_arrays_run_with_one_changed_import(
     testbed.run(star, with_testbed_import("arrays.py", tmp_path), protocol=protocol, output=tmp_path / "run")
     for node in ("n1", "n2"):
         assert (tmp_path / "run" / "logs" / f"{node}.log").read_text() == "done\n"
+
+
+def test_a_function_registered_with_atexit_calls_mpi_at_its_ranks_end(star: RunningCluster, tmp_path: Path) -> None:
+    (tmp_path / "pool.py").write_text(POOL)
+    testbed.run(star, write_script(tmp_path, "import pool", "pool.start(comm)"), output=tmp_path / "run")
+    assert [(tmp_path / f"run/logs/n{rank}.log").read_text() for rank in (1, 2)] == ["release\n", "released\n"]
 
 
 def test_a_synchronous_send_over_tcp_waits_for_its_receive(star: RunningCluster, tmp_path: Path) -> None:

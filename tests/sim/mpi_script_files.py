@@ -20,6 +20,20 @@ def with_testbed_import(name: str, folder: Path) -> str:
     return str(folder / name)
 
 
+POOL = """
+import atexit, sys
+
+def start(comm):
+    if comm.rank == 0:
+        atexit.register(lambda: (print('release'), comm.send(None, 1)))
+    else:
+        comm.recv(source=0)
+        print('released')
+        sys.exit(0)
+"""
+"""A module like schwimmbad's pool: it registers a function that releases the workers."""
+
+
 def write_script(folder: Path, *lines: str) -> str:
     """Write a script of these lines after the import; return its path."""
     path = folder / "script.py"

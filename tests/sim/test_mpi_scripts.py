@@ -16,7 +16,7 @@ from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
 from testbed.workloads.lookup import choose
-from tests.sim.mpi_script_files import with_testbed_import, write_script
+from tests.sim.mpi_script_files import POOL, with_testbed_import, write_script
 
 DELAY = 10_000  # ns, of each of the two links between two nodes
 STAR = Cluster.star(2, delay="10us", seed=5)
@@ -130,6 +130,55 @@ def test_a_script_that_exits_with_an_error_code_fails_the_run(tmp_path: Path, en
     with pytest.raises(ProgramError, match=message):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit()"])
+def test_functions_registered_with_atexit_call_mpi_at_their_ranks_end_the_last_first(tmp_path: Path, end: str) -> None:
+    """A pool's master releases its workers in such a function; the workers wait, and exit by SystemExit."""
+    (tmp_path / "pool.py").write_text(POOL)
+    lines_of_script = [
+        "import atexit, sys, pool",
+        "pool.start(comm)",
+        "atexit.register(print, 'not called')",
+        "atexit.unregister(print)",
+        "@atexit.register",
+        "def say(): print('first')",
+        end,
+    ]
+    for name in ("one", "two"):
+        testbed.run(STAR, write_script(tmp_path, *lines_of_script), mode="sim", output=tmp_path / name)
+        assert lines(tmp_path / name) == ["first", "release"]
+        assert lines(tmp_path / name, "n2") == ["released"]
+
+
+def test_functions_of_shared_modules_are_left_to_the_process(tmp_path: Path) -> None:
+    (tmp_path / "shared.py").write_text("import atexit\natexit.register(print, 'the process ends')\n")
+    script = write_script(tmp_path, "import shared, weakref", "weakref.finalize(shared, print, 'finalized')")
+    program = (
+        f"import testbed; testbed.run(testbed.Cluster.star(2), {script!r}, mode='sim', output='run'); print('run')"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=True, timeout=50)
+    after = printed.stdout.decode().splitlines()
+    assert sorted(after[after.index("run") :]) == ["finalized", "finalized", "run", "the process ends"]
+    assert not (tmp_path / "run/logs/n1.log").exists(), "a rank has called them"
+
+
+def test_a_function_registered_with_atexit_that_raises_fails_the_run(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import atexit", "@atexit.register", "def end(): 1 / comm.rank")
+    with pytest.raises(ProgramError, match=r"n1: (.|\n)*in end(.|\n)*ZeroDivisionError"):
+        testbed.run(STAR, script, mode="sim")
+    script = write_script(tmp_path, "import atexit", "atexit.register(print, 'called')", "raise KeyError")
+    with pytest.raises(ProgramError, match="KeyError"):
+        testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
+    assert "called" not in lines(tmp_path / "run")
+
+
+def test_a_call_after_the_programs_end_says_so(tmp_path: Path) -> None:
+    (tmp_path / "keeping.py").write_text("communicators = []\n")
+    testbed.run(STAR, write_script(tmp_path, "import keeping", "keeping.communicators.append(comm)"), mode="sim")
+    for rank, communicator in enumerate(sys.modules["keeping"].communicators):
+        with pytest.raises(RuntimeError, match=f"^the program on n{rank + 1} has ended, and cannot call MPI any more$"):
+            communicator.Barrier()
 
 
 def test_a_package_that_imports_mpi4py_runs_under_the_name_that_the_guide_gives(tmp_path: Path) -> None:

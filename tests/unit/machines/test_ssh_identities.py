@@ -192,3 +192,27 @@ def test_a_login_without_a_key_says_what_is_missing(home: Path) -> None:
 def test_an_agent_with_too_many_keys_is_told(home: Path) -> None:
     assert failure(home, AGENT) == "Authentication failed."
     assert failure(home, AGENT, max_keys=2) == "it ended the connection after 2 keys: 'IdentitiesOnly yes' offers fewer"
+
+
+class TwoFactors(Sshd):
+    """A transport to an sshd that accepts every key, and asks for something else after it."""
+
+    def __init__(self, *further: str) -> None:
+        super().__init__(max_keys=100)
+        self.further = further
+        self.answered = False
+
+    def auth_publickey(self, _user: str, _key: object) -> Sequence[str]:
+        return self.further
+
+    def auth_interactive_dumb(self, _user: str) -> Sequence[str]:
+        self.answered = True
+        return ()
+
+
+def test_a_second_factor_is_asked_for(home: Path) -> None:
+    sshd = TwoFactors("keyboard-interactive")
+    identities(home, LAB).authenticate(sshd)
+    assert sshd.answered
+    with pytest.raises(AuthenticationException, match=r"^it asks for publickey as well$"):
+        identities(home, LAB).authenticate(TwoFactors("publickey"))
