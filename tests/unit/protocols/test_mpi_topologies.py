@@ -23,9 +23,8 @@ from protocols.mpi import (
 from protocols.mpi.comm import Cartcomm, Distgraphcomm, Graphcomm
 from protocols.mpi.mpi_errors import MPIError
 from testbed.mpi import MPI
-from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.emp_ranks import Ranks, run_blocking
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
-from tests.unit.protocols.test_mpi_blocking import run
 
 
 @pytest.mark.parametrize(
@@ -207,4 +206,4 @@ def test_topologies_have_mpi4pys_names_for_blocking_programs() -> None:
             MPI.Cartcomm(world).Get_dim()
         assert raised.value.Get_error_class() == MPI.ERR_TOPOLOGY
 
-    run(Ranks(2), program, program)
+    run_blocking(Ranks(2), program, program)
