@@ -320,7 +320,7 @@ def test_a_send_to_a_silent_peer_fails() -> None:
 
     async def sender(comm: Comm) -> None:
         with pytest.raises(MPIError, match="acknowledged nothing") as raised:
-            await comm.Send(b"anybody?", 1)
+            await comm.Send(b"lost", 1)
         assert raised.value.Get_error_class() == ERR_PROC_FAILED
 
     ranks.run(sender, idle)

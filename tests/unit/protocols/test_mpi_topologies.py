@@ -68,7 +68,7 @@ def test_a_block_sent_to_the_lower_neighbour_arrives_as_one_from_the_upper(
 
 @on_every_device
 def test_neighbours_of_a_graph_exchange_blocks_and_long_objects(ranks_of: RanksOf) -> None:
-    """Two edges lead from rank 0 to rank 1 and back: what is sent on the first arrives on the first."""
+    """Two edges lead from rank 0 to rank 1 and back: a block sent on the first one arrives on the first one."""
 
     async def program(comm: Comm) -> object:
         graph = await comm.Create_graph([3, 5, 6], [1, 1, 2, 0, 0, 0])
