@@ -108,7 +108,7 @@ MUTANTS = [
         cumulative_acknowledgements,
     ),
     Mutant(
-        "never parked", "messages that nobody receives keep the window from later ones", never_parked
+        "never parked", "messages without a receive keep the window from later ones", never_parked
     ),
     Mutant("counted twice", "a resent frame of an older collection counts as a newer one", collection_counted_twice),
     Mutant("out of order", "a header is admitted though one before it is missing", admitted_out_of_order),

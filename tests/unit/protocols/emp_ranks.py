@@ -8,6 +8,7 @@ from typing import TypeVar
 from protocols.emp.host import plug
 from protocols.emp.settings import Settings
 from protocols.mpi import Comm, emp
+from testbed.mpi.mpi_programs import Program as BlockingProgram
 from tests.unit.protocols.host_programs import Program, run
 from tests.unit.protocols.list_wires import Wires
 
@@ -38,3 +39,12 @@ class Ranks:
             agent.host.pending_work() or agent.firmware.pending_work() or device.pending_work()
             for agent, device in zip(self.wires.agents, self.devices, strict=True)
         )
+
+
+def run_blocking(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:
+    """Run a function on each rank as a blocking program; return their results."""
+
+    def wrap(function: Callable[[], object]) -> Callable[[Comm], object]:
+        return lambda world: BlockingProgram(function, world, lambda: ranks.wires.now, f"n{world.rank + 1}").drive()
+
+    return ranks.run(*map(wrap, functions))  # type: ignore[arg-type]

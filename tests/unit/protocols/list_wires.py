@@ -97,6 +97,11 @@ class Wires:
         frames, self.nics[number].sent = self.nics[number].sent, []
         return frames
 
+    def deliver_from(self, number: int) -> None:
+        """Deliver the frames that a NIC has sent so far."""
+        for frame in self.take(number):
+            self.deliver(frame)
+
     def deliver(self, frame: bytes) -> None:
         """Deliver a frame to its destination, if it exists."""
         if frame[:6] in self.addresses:

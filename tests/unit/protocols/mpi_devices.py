@@ -4,17 +4,19 @@ without a NIC."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from protocols.am2.plug import plug
 from protocols.am2.settings import SECOND, Settings
-from protocols.mpi import am2
+from protocols.mpi import Comm, am2
 from protocols.mpi.openmx import device as openmx_device
 from protocols.mpi.via import device as via_device
 from protocols.openmx import host as openmx
 from protocols.via import host as via
 from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.host_programs import Program
 from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.nicless_endpoints import LibraryRanks
 
@@ -56,6 +58,14 @@ class OpenMxRanks(SettlingRanks):
         self.wires = Wires(openmx.plug(settings), count, mtu)
         self.devices = [openmx_device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
         self.world = self.communicators(0)
+
+
+def run_program(size: int, program: Callable[[Comm], Program[Any]], ranks_of: RanksOf = LibraryRanks) -> list[Any]:
+    """Run a program on each of `size` ranks; return their results. The ranks must be idle afterwards."""
+    ranks = ranks_of(size)
+    results: list[Any] = ranks.run(*[program] * size)
+    assert ranks.is_idle()
+    return results
 
 
 on_every_device = pytest.mark.parametrize(

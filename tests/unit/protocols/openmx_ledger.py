@@ -1,6 +1,6 @@
 """Messages of Open-MX between the endpoints of a test, and their invariants.
 
-Each message states its direction and number. Whatever happens, a direction's messages are received at most once, unchanged,
+Each message states its direction and number. Under all faults a direction's messages are received at most once, unchanged,
 and in order; a message whose send succeeded has been received.
 """
 

@@ -1,4 +1,5 @@
-"""AM-II's send and receive tables: every packet is accepted once, whatever an order-keeping network does to frames."""
+"""AM-II's send and receive tables: every packet is accepted once, also if frames are lost, duplicated or (with many sequence
+numbers) reordered."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper.route_tables import Path, Table
 from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic, read_entry
 
+ENDPOINT, OTHER_ENDPOINT = 4, 5
 FEW_RETRIES = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3)
 
 
@@ -38,7 +39,7 @@ def receiver_of(frame: bytes) -> int:
 
 def loaded_nic(settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> SingleNic:
     nic = SingleNic(settings, incarnation, peer)
-    nic.create(4)
+    nic.create(ENDPOINT)
     return nic
 
 
@@ -48,17 +49,17 @@ def loaded_nic(settings: Settings | None = None, incarnation: int = 1, peer: int
 def test_each_packet_has_its_own_channel_until_all_are_in_use() -> None:
     nic = loaded_nic(Settings(channels=3))
     for slot in range(5):
-        nic.request(4, slot, slot)
+        nic.request(ENDPOINT, slot, slot)
     first = nic.take_packets()
     assert [(packet.channel, packet.message) for packet in first] == [(0, 100), (1, 101), (2, 102)]
     nic.answer(first[1])
     assert [(packet.channel, packet.sequence, packet.message) for packet in nic.take_packets()] == [(1, 1, 103)]
-    assert [nic.owner(4, slot) for slot in range(5)] == [2, 0, 2, 2, 2]
+    assert [nic.owner(ENDPOINT, slot) for slot in range(5)] == [layout.IN_FLIGHT, layout.FREE, *[layout.IN_FLIGHT] * 3]
 
 
 def test_a_packet_is_resent_with_growing_timeouts_until_its_message_is_returned() -> None:
     nic = loaded_nic(FEW_RETRIES)
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     resend_times = [0] * len(nic.take_packets())
     while not nic.notifications:
         deadline = nic.firmware.deadline
@@ -66,9 +67,9 @@ def test_a_packet_is_resent_with_growing_timeouts_until_its_message_is_returned(
         nic.elapse(deadline - nic.now)
         resend_times += [nic.now // MILLISECOND] * len(nic.take_packets())
     assert resend_times == [0, 1, 3, 7]
-    assert nic.notifications == [(4, layout.ARRIVED_REPLIES)]
-    assert read_entry(nic.page(4), layout.ARRIVED_REPLIES).status == Status.UNREACHABLE
-    assert nic.owner(4, 0) == layout.RETURNED
+    assert nic.notifications == [(ENDPOINT, layout.ARRIVED_REPLIES)]
+    assert read_entry(nic.page(ENDPOINT), layout.ARRIVED_REPLIES).status == Status.UNREACHABLE
+    assert nic.owner(ENDPOINT, 0) == layout.RETURNED
     assert nic.firmware.deadline is None
     assert nic.firmware.pending_work() == []
 
@@ -76,7 +77,7 @@ def test_a_packet_is_resent_with_growing_timeouts_until_its_message_is_returned(
 def test_a_packet_that_waits_in_its_nic_is_not_resent_before_it_has_left() -> None:
     nic = loaded_nic(FEW_RETRIES)
     nic.holds_frames = True
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     nic.elapse(20 * MILLISECOND)
     assert len(nic.take_packets()) == 1
     nic.transmit_held_frames()
@@ -93,13 +94,13 @@ def test_a_packet_that_waits_in_its_nic_is_not_resent_before_it_has_left() -> No
 
 def test_an_answer_to_an_earlier_transmission_leaves_no_timer_behind() -> None:
     nic = loaded_nic(replace(FEW_RETRIES, keepalive=0))
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     first = nic.take_packets()[0]
     nic.holds_frames = True
     nic.elapse(MILLISECOND)
     assert len(nic.take_packets()) == 1
     nic.answer(first)
-    nic.request(4, 1, 1)
+    nic.request(ENDPOINT, 1, 1)
     nic.transmit_held_frames()
     nic.answer(nic.take_packets()[0])
     nic.elapse(20 * MILLISECOND)
@@ -109,7 +110,7 @@ def test_an_answer_to_an_earlier_transmission_leaves_no_timer_behind() -> None:
 
 def test_no_timer_runs_when_all_packets_are_answered() -> None:
     nic = loaded_nic(Settings(keepalive=0))
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     nic.answer(nic.take_packets()[0])
     nic.elapse(2 * MILLISECOND)
     assert nic.firmware.deadline is None
@@ -117,23 +118,23 @@ def test_no_timer_runs_when_all_packets_are_answered() -> None:
 
 def test_a_duplicated_or_late_answer_is_only_counted() -> None:
     nic = loaded_nic(Settings(channels=1))
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     (packet,) = nic.take_packets()
     nic.answer(packet)
-    nic.request(4, 1, 1)
+    nic.request(ENDPOINT, 1, 1)
     (second,) = nic.take_packets()
     nic.answer(packet)
     nic.answer(packet, REASON_OVERRUN)
     nic.answer(packet, REASON_BAD_TAG)
     assert nic.counter("late_answers") == 3
-    assert nic.owner(4, 1) == layout.IN_FLIGHT
+    assert nic.owner(ENDPOINT, 1) == layout.IN_FLIGHT
     nic.answer(second)
-    assert nic.owner(4, 1) == layout.FREE
+    assert nic.owner(ENDPOINT, 1) == layout.FREE
 
 
 def test_a_refused_packet_is_resent_with_another_stamp() -> None:
     nic = loaded_nic()
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     (packet,) = nic.take_packets()
     nic.answer(packet, REASON_OVERRUN)
     nic.elapse(2 * MILLISECOND)
@@ -146,9 +147,9 @@ def test_a_refused_packet_is_resent_with_another_stamp() -> None:
 def test_a_rejected_message_is_returned_with_its_reason(reply: bool) -> None:
     nic = loaded_nic()
     slot = 16 if reply else 0
-    nic.request(4, slot, 1)
+    nic.request(ENDPOINT, slot, 1)
     nic.answer(nic.take_packets()[0], REASON_BAD_TAG)
-    entry = read_entry(nic.page(4), layout.ARRIVED_REPLIES)
+    entry = read_entry(nic.page(ENDPOINT), layout.ARRIVED_REPLIES)
     status = Status.REPLY_REJECTED if reply else Status.BAD_TAG
     assert (entry.owner, entry.status, entry.node, entry.length) == (layout.READY, status, 0, slot)
 
@@ -156,77 +157,77 @@ def test_a_rejected_message_is_returned_with_its_reason(reply: bool) -> None:
 def test_messages_are_returned_as_the_reply_ring_has_room() -> None:
     nic = loaded_nic(Settings(scan=MILLISECOND))
     for slot in range(20):
-        nic.request(4, slot, 1)
+        nic.request(ENDPOINT, slot, 1)
     for packet in nic.take_packets():
         nic.answer(packet, REASON_BAD_TAG)
     assert len(nic.notifications) == 16
-    nic.page(4)[layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES]] = layout.FREE
+    nic.page(ENDPOINT)[layout.SLOT_OFFSETS[layout.ARRIVED_REPLIES]] = layout.FREE
     nic.elapse(2 * MILLISECOND)
     assert len(nic.notifications) == 17
 
 
 def test_the_host_is_notified_of_a_free_slot_only_on_request() -> None:
     nic = loaded_nic()
-    nic.request(4, 0, 1)
-    nic.request(4, 1, 1)
+    nic.request(ENDPOINT, 0, 1)
+    nic.request(ENDPOINT, 1, 1)
     first, second = nic.take_packets()
     nic.answer(first)
     assert nic.notifications == []
-    nic.page(4)[layout.NOTIFY_OFFSET] = 1
+    nic.page(ENDPOINT)[layout.NOTIFY_OFFSET] = 1
     nic.answer(second)
-    assert nic.notifications == [(4, 1)]
-    assert not nic.page(4)[layout.NOTIFY_OFFSET]
+    assert nic.notifications == [(ENDPOINT, 1)]
+    assert not nic.page(ENDPOINT)[layout.NOTIFY_OFFSET]
 
 
 @pytest.mark.parametrize(
-    ("word", "value"), [(2, 99), (23, 17), (20, 3), (21, 1), (25, 5)], ids=["node", "count", "form", "ring", "origin"]
+    ("offset", "value"), [(2, 99), (23, 17), (20, 3), (21, 1), (25, 5)], ids=["node", "count", "form", "ring", "origin"]
 )
-def test_an_invalid_entry_is_returned_and_not_sent(word: int, value: int) -> None:
+def test_an_invalid_entry_is_returned_and_not_sent(offset: int, value: int) -> None:
     nic = loaded_nic()
-    nic.write(4, 0, 1)
-    nic.page(4)[layout.SLOT_OFFSETS[0] + word] = value
-    nic.ring_doorbell(4, 0)
+    nic.write(ENDPOINT, 0, 1)
+    nic.page(ENDPOINT)[layout.SLOT_OFFSETS[0] + offset] = value
+    nic.ring_doorbell(ENDPOINT, 0)
     assert nic.take_packets() == []
     assert nic.counter("invalid") == 1
-    assert read_entry(nic.page(4), layout.ARRIVED_REPLIES).status == Status.BAD_ARGUMENTS
+    assert read_entry(nic.page(ENDPOINT), layout.ARRIVED_REPLIES).status == Status.BAD_ARGUMENTS
 
 
 def test_a_nic_loiters_with_an_endpoint_for_its_attempts_before_it_sends_for_others() -> None:
     nic = loaded_nic(Settings(attempts=2, attempt=1_000))
-    nic.create(5)
-    nic.request(4, 0, 1)
-    nic.request(5, 0, 1)
+    nic.create(OTHER_ENDPOINT)
+    nic.request(ENDPOINT, 0, 1)
+    nic.request(OTHER_ENDPOINT, 0, 1)
     nic.elapse(1_000)
-    nic.request(4, 1, 1)
-    assert [packet.origin for packet in nic.take_packets()] == [4, 4]
+    nic.request(ENDPOINT, 1, 1)
+    assert [packet.origin for packet in nic.take_packets()] == [ENDPOINT, ENDPOINT]
     assert nic.firmware.deadline == 4_000
     nic.elapse(3_000)
-    assert [packet.origin for packet in nic.take_packets()] == [5]
-    nic.request(4, 2, 1)
+    assert [packet.origin for packet in nic.take_packets()] == [OTHER_ENDPOINT]
+    nic.request(ENDPOINT, 2, 1)
     assert nic.take_packets() == []
     nic.elapse(4_000)
-    assert [packet.origin for packet in nic.take_packets()] == [4]
+    assert [packet.origin for packet in nic.take_packets()] == [ENDPOINT]
 
 
 def test_the_turn_of_an_endpoint_ends_when_it_is_unloaded() -> None:
     nic = loaded_nic(Settings(attempts=2, attempt=1_000, stay=0))
-    nic.create(5)
-    nic.request(4, 0, 1)
+    nic.create(OTHER_ENDPOINT)
+    nic.request(ENDPOINT, 0, 1)
     nic.answer(nic.take_packets()[0])
-    nic.request(5, 0, 1)
+    nic.request(OTHER_ENDPOINT, 0, 1)
     assert nic.take_packets() == []
-    nic.ring_doorbell(4, layout.UNLOAD)
+    nic.ring_doorbell(ENDPOINT, layout.UNLOAD)
     nic.elapse(1)
-    assert [packet.origin for packet in nic.take_packets()] == [5]
+    assert [packet.origin for packet in nic.take_packets()] == [OTHER_ENDPOINT]
 
 
 def test_loitering_is_off_with_an_attempt_of_0() -> None:
     """Section "Endpoint scheduling": the NIC stays with an empty endpoint, since its host may write more."""
-    for settings, origins in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
+    for settings, origins in ((Settings(), [ENDPOINT]), (Settings(attempt=0), [ENDPOINT, OTHER_ENDPOINT])):
         nic = loaded_nic(settings)
-        nic.create(5)
-        nic.request(4, 0, 1)
-        nic.request(5, 0, 1)
+        nic.create(OTHER_ENDPOINT)
+        nic.request(ENDPOINT, 0, 1)
+        nic.request(OTHER_ENDPOINT, 0, 1)
         assert [packet.origin for packet in nic.take_packets()] == origins
 
 
@@ -235,25 +236,25 @@ def test_loitering_is_off_with_an_attempt_of_0() -> None:
 
 def test_a_duplicated_packet_is_answered_again_and_not_delivered() -> None:
     nic = loaded_nic()
-    first = nic.receive_message(4, 1)
-    assert nic.receive_message(4, 1, stamp=2) == [first[0]._replace(stamp=2)]
-    wrong_tag = nic.receive_message(4, 1, tag=TAG + 1, channel=1)
+    first = nic.receive_message(ENDPOINT, 1)
+    assert nic.receive_message(ENDPOINT, 1, stamp=2) == [first[0]._replace(stamp=2)]
+    wrong_tag = nic.receive_message(ENDPOINT, 1, tag=TAG + 1, channel=1)
     assert wrong_tag[0].verdict == (KIND_NACK, REASON_BAD_TAG)
-    assert nic.receive_message(4, 1, tag=TAG + 1, channel=1, stamp=2)[0].verdict == (KIND_NACK, REASON_BAD_TAG)
+    assert nic.receive_message(ENDPOINT, 1, tag=TAG + 1, channel=1, stamp=2)[0].verdict == (KIND_NACK, REASON_BAD_TAG)
     assert len(nic.notifications) == 1
     assert nic.counter("duplicates") == 2
 
 
 def test_a_message_to_its_own_node_is_delivered_without_a_frame() -> None:
     nic = loaded_nic()
-    nic.write(4, 0, 42)
+    nic.write(ENDPOINT, 0, 42)
     slot_offset = layout.SLOT_OFFSETS[0]
-    nic.page(4)[slot_offset + 3] = 0
-    nic.page(4)[slot_offset + layout.MESSAGE_OFFSET + 6 : slot_offset + layout.MESSAGE_OFFSET + 8] = b"\0\4"
-    nic.ring_doorbell(4, 0)
+    nic.page(ENDPOINT)[slot_offset + 3] = 0
+    nic.page(ENDPOINT)[slot_offset + layout.MESSAGE_OFFSET + 6 : slot_offset + layout.MESSAGE_OFFSET + 8] = b"\0\4"
+    nic.ring_doorbell(ENDPOINT, 0)
     assert nic.sent == []
-    assert nic.notifications == [(4, layout.ARRIVED_REQUESTS)]
-    assert nic.owner(4, 0) == layout.FREE
+    assert nic.notifications == [(ENDPOINT, layout.ARRIVED_REQUESTS)]
+    assert nic.owner(ENDPOINT, 0) == layout.FREE
 
 
 def test_a_frame_with_its_own_source_address_is_dropped() -> None:
@@ -272,16 +273,16 @@ def test_a_packet_for_another_incarnation_is_answered_with_the_present_one(
 ) -> None:
     nic = loaded_nic(incarnation=incarnation)
     for receiver in (0, incarnation - 1, incarnation + 1):
-        assert nic.receive_message(4, 1, receiver=receiver)[0].verdict == (KIND_NACK, REASON_RESTARTED)
+        assert nic.receive_message(ENDPOINT, 1, receiver=receiver)[0].verdict == (KIND_NACK, REASON_RESTARTED)
     assert nic.notifications == []
-    assert nic.receive_message(4, 1, receiver=incarnation)[0].kind == KIND_ACK
+    assert nic.receive_message(ENDPOINT, 1, receiver=incarnation)[0].kind == KIND_ACK
 
 
 def test_without_acknowledgements_a_packet_for_incarnation_0_is_accepted() -> None:
     nic = loaded_nic(Settings(reliable=False), incarnation=5)
-    assert nic.receive_message(4, 1, receiver=0) == []
-    assert nic.notifications == [(4, layout.ARRIVED_REQUESTS)]
-    assert nic.receive_message(4, 1, receiver=4)[0].verdict == (KIND_NACK, REASON_RESTARTED)
+    assert nic.receive_message(ENDPOINT, 1, receiver=0) == []
+    assert nic.notifications == [(ENDPOINT, layout.ARRIVED_REQUESTS)]
+    assert nic.receive_message(ENDPOINT, 1, receiver=4)[0].verdict == (KIND_NACK, REASON_RESTARTED)
     assert len(nic.notifications) == 1
 
 
@@ -290,7 +291,7 @@ def test_packets_sent_before_the_peers_incarnation_is_known_are_resent_as_first_
     incarnation: int,
 ) -> None:
     nic = loaded_nic(FEW_RETRIES, peer=0)
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     nic.elapse(2 * MILLISECOND)
     assert {receiver_of(frame) for frame in nic.sent} == {0}
     first, *_, last = nic.take_packets()
@@ -303,33 +304,33 @@ def test_packets_sent_before_the_peers_incarnation_is_known_are_resent_as_first_
     nic.elapse(7 * MILLISECOND)
     assert len(nic.take_packets()) == 3  # the maximum number of retries, at the intervals of a first transmission
     nic.elapse(4 * MILLISECOND)
-    assert nic.notifications == [(4, layout.ARRIVED_REPLIES)]
+    assert nic.notifications == [(ENDPOINT, layout.ARRIVED_REPLIES)]
 
 
 def test_messages_in_progress_to_a_restarted_peer_are_returned_and_later_ones_sent() -> None:
     nic = loaded_nic(peer=7)
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     nic.take_packets()
     nic.introduce(8)
-    assert nic.notifications == [(4, layout.ARRIVED_REPLIES), (1, layout.LOST)]
+    assert nic.notifications == [(ENDPOINT, layout.ARRIVED_REPLIES), (1, layout.LOST)]
     assert nic.counter("restarts") == 1
-    nic.request(4, 1, 1)
+    nic.request(ENDPOINT, 1, 1)
     assert receiver_of(nic.sent.pop()) == 8
     nic.introduce(7)
     assert nic.counter("restarts") == 1
-    assert nic.receive_message(4, 1, sender=7) == []
-    assert nic.receive_message(4, 1, sender=8)[0].kind == KIND_ACK
+    assert nic.receive_message(ENDPOINT, 1, sender=7) == []
+    assert nic.receive_message(ENDPOINT, 1, sender=8)[0].kind == KIND_ACK
 
 
 def test_parts_of_a_bulk_message_from_a_former_incarnation_are_discarded() -> None:
     nic = loaded_nic()
-    layout.set_segment_length(nic.page(4), 100)
-    nic.memory.mapped_regions[4 << layout.SUBJECT_BITS | layout.SEGMENT] = memoryview(bytearray(100))
-    nic.receive_message(4, form=FORM_BULK, data=b"abc", total=6)
-    nic.receive_message(4, form=FORM_BULK, data=b"def", total=6, offset=3, sender=2)
+    layout.set_segment_length(nic.page(ENDPOINT), 100)
+    nic.memory.mapped_regions[ENDPOINT << layout.SUBJECT_BITS | layout.SEGMENT] = memoryview(bytearray(100))
+    nic.receive_message(ENDPOINT, form=FORM_BULK, data=b"abc", total=6)
+    nic.receive_message(ENDPOINT, form=FORM_BULK, data=b"def", total=6, offset=3, sender=2)
     assert nic.notifications == [(1, layout.LOST)]
-    nic.receive_message(4, form=FORM_BULK, data=b"abc", total=6, sender=2, channel=1)
-    assert nic.notifications[-1] == (4, layout.ARRIVED_REQUESTS)
+    nic.receive_message(ENDPOINT, form=FORM_BULK, data=b"abc", total=6, sender=2, channel=1)
+    assert nic.notifications[-1] == (ENDPOINT, layout.ARRIVED_REQUESTS)
 
 
 # Routes.
@@ -338,13 +339,13 @@ def test_parts_of_a_bulk_message_from_a_former_incarnation_are_discarded() -> No
 def routed_nic(settings: Settings | None = None) -> SingleNic:
     nic = SingleNic()
     nic.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), nic, nic.memory, settings or Settings())
-    nic.create(4)
+    nic.create(ENDPOINT)
     return nic
 
 
 def test_messages_wait_for_the_first_routes() -> None:
     nic = routed_nic()
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     assert nic.sent == []
     nic.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
     assert nic.sent[0][14:18] == b"\x81\x82\x00\x04"
@@ -353,9 +354,9 @@ def test_messages_wait_for_the_first_routes() -> None:
 
 def test_without_acknowledgements_messages_that_waited_for_routes_are_sent_once() -> None:
     nic = routed_nic(Settings(reliable=False))
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     nic.firmware.install(0, Table(1, 1, {1: Path(b"\x81\x82", ADDRESSES[1])}))
-    assert (len(nic.sent), nic.owner(4, 0), nic.firmware.deadline) == (1, layout.FREE, None)
+    assert (len(nic.sent), nic.owner(ENDPOINT, 0), nic.firmware.deadline) == (1, layout.FREE, None)
     nic.introduce(1)
     assert len(nic.sent) == 1
 
@@ -363,23 +364,23 @@ def test_without_acknowledgements_messages_that_waited_for_routes_are_sent_once(
 def test_messages_without_a_route_are_unreachable_after_the_detour_time() -> None:
     nic = routed_nic()
     nic.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     nic.firmware.install(0, Table(2, 1, {}))
-    nic.request(4, 1, 1)
+    nic.request(ENDPOINT, 1, 1)
     nic.elapse(2 * SECOND - 10 * MILLISECOND)
     assert nic.notifications == []
     nic.elapse(20 * MILLISECOND)
-    assert sorted(nic.notifications) == [(4, layout.ARRIVED_REPLIES), (4, layout.ARRIVED_REPLIES + 1)]
-    nic.request(4, 2, 1)
-    assert nic.notifications[-1] == (4, layout.ARRIVED_REPLIES + 2)
+    assert sorted(nic.notifications) == [(ENDPOINT, layout.ARRIVED_REPLIES), (ENDPOINT, layout.ARRIVED_REPLIES + 1)]
+    nic.request(ENDPOINT, 2, 1)
+    assert nic.notifications[-1] == (ENDPOINT, layout.ARRIVED_REPLIES + 2)
 
 
 def test_messages_that_waited_for_a_route_use_it() -> None:
     nic = routed_nic()
     nic.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     nic.firmware.install(0, Table(2, 1, {}))
-    nic.request(4, 1, 1)
+    nic.request(ENDPOINT, 1, 1)
     nic.elapse(1 * SECOND)
     sent_before = len(nic.sent)
     nic.firmware.install(nic.now, Table(3, 1, {1: Path(b"\x82", ADDRESSES[1])}))
@@ -393,7 +394,7 @@ def test_messages_that_waited_for_a_route_use_it() -> None:
 def test_unanswered_packets_wait_for_a_route_when_the_peer_is_introduced() -> None:
     nic = routed_nic()
     nic.firmware.install(0, Table(1, 1, {1: Path(b"\x81", ADDRESSES[1])}))
-    nic.request(4, 0, 1)
+    nic.request(ENDPOINT, 0, 1)
     nic.firmware.install(0, Table(2, 1, {}))
     nic.sent.clear()
     nic.introduce(1)
@@ -437,8 +438,8 @@ def test_arbitrary_frames_with_valid_checksums_are_harmless(
     peer: int,
 ) -> None:
     nic = loaded_nic(peer=peer)
-    layout.set_segment_length(nic.page(4), 100)
-    nic.request(4, 0, 1)
+    layout.set_segment_length(nic.page(ENDPOINT), 100)
+    nic.request(ENDPOINT, 0, 1)
     if kind == KIND_MESSAGE:
         fields = (message_fields[0] % 3 if has_valid_form else message_fields[0], *message_fields[1:])
         frame = codec.pack_message(ADDRESSES[0], ADDRESSES[1], reason, *identity, *channel_fields, *fields, payload)
@@ -447,7 +448,7 @@ def test_arbitrary_frames_with_valid_checksums_are_harmless(
     for _ in range(2):
         nic.firmware.receive(0, add_envelope(frame, b""))
     nic.elapse(20 * MILLISECOND)
-    assert nic.page(4)[layout.SLOT_OFFSETS[0]] in (layout.IN_FLIGHT, layout.FREE, layout.RETURNED)
+    assert nic.page(ENDPOINT)[layout.SLOT_OFFSETS[0]] in (layout.IN_FLIGHT, layout.FREE, layout.RETURNED)
 
 
 @given(st.lists(st.tuples(st.binary(min_size=112, max_size=112), st.integers(0, 31)), max_size=6))
@@ -455,13 +456,13 @@ def test_arbitrary_pages_of_a_host_are_harmless(entries: list[tuple[bytes, int]]
     nic = loaded_nic()
     for entry, slot in entries:
         slot_offset = layout.SLOT_OFFSETS[slot]
-        nic.page(4)[slot_offset : slot_offset + layout.ENTRY_SIZE] = entry
-        nic.page(4)[slot_offset] = layout.READY
-        nic.ring_doorbell(4, slot)
-        nic.ring_doorbell(4, slot)
+        nic.page(ENDPOINT)[slot_offset : slot_offset + layout.ENTRY_SIZE] = entry
+        nic.page(ENDPOINT)[slot_offset] = layout.READY
+        nic.ring_doorbell(ENDPOINT, slot)
+        nic.ring_doorbell(ENDPOINT, slot)
     nic.elapse(20 * MILLISECOND)
     for subject in (layout.UNLOAD, layout.RELEASED, layout.DESTROY):
-        nic.ring_doorbell(4, subject)
+        nic.ring_doorbell(ENDPOINT, subject)
 
 
 @given(st.binary(max_size=120), st.booleans())

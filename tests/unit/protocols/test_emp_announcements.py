@@ -26,8 +26,7 @@ def nics_after_detach() -> tuple[Wires, Completion]:
     sender.post_send(0, 1, bytes(10_000))
     for frame in wires.take(1)[:4]:
         wires.deliver(frame)
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     wires.take(1)
     replace_firmware(wires, 2)
     return wires, receive
@@ -131,8 +130,7 @@ def test_a_peer_that_uses_the_new_incarnation_is_not_notified_again() -> None:
     wires.deliver(next_announcements(wires)[0])
     assert has_failed(receive)
     hosts(wires)[0].post_send(1, 1, b"next")
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     for agent in wires.agents[1:]:
         assert agent.firmware.deadline is None
 

@@ -95,8 +95,7 @@ def test_a_collection_is_resent_completely_after_its_timeout() -> None:
     frames = wires.take(0)
     for frame in frames[:4] + frames[5:]:
         wires.deliver(frame)  # frame 4 is lost
-    for frame in wires.take(1):
-        wires.deliver(frame)
+    wires.deliver_from(1)
     assert wires.deadline == TIMEOUT
     wires.tick()
     resent = wires.take(0)
@@ -113,11 +112,9 @@ def test_a_timer_starts_when_its_collection_has_been_sent_also_for_a_short_last_
     wires, (sender, receiver) = joined_nics(settings=settings)
     receiver.post_receive(0, 0, bytearray(4 * FULL_PAYLOAD))
     sender.post_send(1, 0, bytes(FIRST_PAYLOAD + 3 * FULL_PAYLOAD))
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     wires.now = 2_000_000
-    for frame in wires.take(1):
-        wires.deliver(frame)
+    wires.deliver_from(1)
     assert dialogue(wires.take(0)) == ["data 0.3"]  # lost
     assert wires.deadline == 2_000_000 + TIMEOUT
     wires.tick()
@@ -178,8 +175,7 @@ def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(6 * FULL_PAYLOAD))
     send = sender.post_send(1, 0, bytes(FIRST_PAYLOAD + 5 * FULL_PAYLOAD))
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     first, second = wires.take(1)
     wires.deliver(second)
     assert not send.done
@@ -200,8 +196,7 @@ def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
     buffer = bytearray(4 * FULL_PAYLOAD)
     receive = receiver.post_receive(0, 0, buffer)
     send = sender.post_send(1, 0, content(FIRST_PAYLOAD + (frames - 1) * FULL_PAYLOAD))
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     assert receive.done
     lost_acks = wires.take(1)
     buffer[:] = bytes(len(buffer))
@@ -320,8 +315,7 @@ def test_the_window_limits_unacknowledged_collections(window: int) -> None:
             wires.deliver(frame)
         acknowledged = len(wires.nics[1].sent)
         assert acknowledged <= window
-        for frame in wires.take(1):
-            wires.deliver(frame)
+        wires.deliver_from(1)
     assert counter_of(wires, 0, "frames_resent") == 0
 
 

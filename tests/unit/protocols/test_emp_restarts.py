@@ -28,8 +28,7 @@ def test_a_restart_of_the_receiver_fails_the_send_in_progress_and_not_the_next()
     pending_send = sender.post_send(1, 1, bytes(10_000))
     for frame in wires.take(0)[:4]:
         wires.deliver(frame)
-    for frame in wires.take(1):
-        wires.deliver(frame)
+    wires.deliver_from(1)
     wires.restart(1)
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError, match="node 1 has restarted"):
@@ -134,8 +133,7 @@ def test_acknowledgements_for_a_former_incarnation_complete_nothing_of_the_new_o
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"old")
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     [late_ack] = wires.take(1)
     wires.restart(0)
     send = hosts(wires)[0].post_send(1, 1, b"new")
@@ -148,13 +146,11 @@ def test_acknowledgements_from_a_former_incarnation_complete_nothing() -> None:
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"one")
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     [late_ack] = wires.take(1)
     wires.restart(1)
     hosts(wires)[1].post_send(0, 9, b"restarted")
-    for frame in wires.take(1):
-        wires.deliver(frame)
+    wires.deliver_from(1)
     send = sender.post_send(1, 1, b"two")
     stale_before = counter_of(wires, 0, "stale")
     wires.deliver(late_ack)
@@ -173,8 +169,7 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
     send = sender.post_send(1, 1, b"one")
     [frame] = wires.take(0)
     wires.deliver(frame)
-    for ack in wires.take(1):
-        wires.deliver(ack)
+    wires.deliver_from(1)
     assert send.done
     wires.restart(1)
     second_receive = hosts(wires)[1].post_receive(0, 1, bytearray(3))
@@ -198,8 +193,7 @@ def test_a_message_received_by_a_former_incarnation_is_not_received_by_the_next(
     if event == "no answer arrives":  # and the new incarnation does not accept the message either
         for _ in range(9):
             wires.tick()
-            for resent in wires.take(0):
-                wires.deliver(resent)
+            wires.deliver_from(0)
             wires.take(1)
         assert not send.done
     elif event == "the receiver sends":
@@ -221,8 +215,7 @@ def test_sends_of_a_restarted_nic_to_a_silent_peer_do_not_fail() -> None:
     sender, receiver = hosts(wires)
     former_receive = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     assert not former_receive.done
     wires.restart(1)
     later_receive = hosts(wires)[1].post_receive(0, 1, bytearray(3))
@@ -238,8 +231,7 @@ def test_with_times_as_incarnations_the_first_message_arrives_and_no_send_fails(
     buffers = [bytearray(10_000), bytearray(3)]
     sends = [sender.post_send(1, 1, content(10_000)), sender.post_send(1, 1, b"one")]
     if receiver_restarts:
-        for frame in wires.take(0):
-            wires.deliver(frame)
+        wires.deliver_from(0)
         wires.restart(1)
         assert wires.tick()
     receives = [hosts(wires)[1].post_receive(0, 1, buffer) for buffer in buffers]

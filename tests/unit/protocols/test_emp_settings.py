@@ -105,8 +105,7 @@ def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
     sender.post_send(1, 0, bytes(size))
     settings.unit = 4
     sender.post_send(1, 0, bytes(size))
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
     assert all(receive.done for receive in receives)
 
@@ -121,8 +120,7 @@ def test_a_host_changes_the_frames_per_collection_of_its_nic_by_a_command() -> N
     command = sender.post_unit(4)
     assert command.done
     sender.post_send(1, 0, bytes(size))
-    for frame in wires.take(0):
-        wires.deliver(frame)
+    wires.deliver_from(0)
     assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
     assert all(receive.done for receive in receives)
     assert settings.unit == 2

@@ -43,7 +43,7 @@ def test_a_nic_without_a_host_keeps_no_message_and_the_next_host_receives_it() -
     assert dialogue([resent]) == ["header 0"]
     nic.firmware.receive(wires.now, resent)
     assert nic.firmware.counter_values()["headers_admitted"] == 1
-    assert actions.frames == [], "nobody receives it yet"
+    assert actions.frames == [], "there is no receive yet"
 
 
 def test_a_host_that_attaches_begins_with_the_nics_frames_per_collection() -> None:

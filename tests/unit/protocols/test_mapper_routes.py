@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -152,7 +153,7 @@ def test_an_envelope_is_removed_and_a_flipped_bit_is_detected(frame: bytes, bit:
     st.randoms(),
 )
 def test_a_table_is_restored_from_its_parts_in_any_order(
-    paths: dict[int, Path], return_route: tuple[int, ...], max_size: int, rng: st.rng.Random
+    paths: dict[int, Path], return_route: tuple[int, ...], max_size: int, rng: Random
 ) -> None:
     table = Table(7, 3, paths)
     numbered_parts = list(enumerate(split_table(table, return_route, max_size)))

@@ -132,8 +132,7 @@ def test_an_interrupted_long_message_fails_at_both_ends() -> None:
     pending, buffer = nodes.receive(1, 0, 10, tag=5)
     for _ in range(6):
         for number in (0, 1):
-            for frame in nodes.wires.take(number):
-                nodes.wires.deliver(frame)
+            nodes.wires.deliver_from(number)
     nodes.drop_all_frames(150 * MILLISECOND)
     assert error_class_of(send) == ERR_PROC_FAILED
     nodes.wires.elapse(SECOND)  # the receiver is notified of the new session
@@ -298,8 +297,7 @@ def test_hello_is_repeated_until_the_peer_has_an_endpoint() -> None:
     completion = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
     for _ in range(50):
         for number in (0, 1):
-            for frame in ranks.wires.take(number):
-                ranks.wires.deliver(frame)
+            ranks.wires.deliver_from(number)
     assert not completion.done
     buffer = bytearray(5)
     receive = ranks.start_endpoint().receive(0, 0, 3, memoryview(buffer))
@@ -377,8 +375,7 @@ def test_messages_that_arrive_during_a_handler_with_a_full_ring_are_handled_late
     host, endpoint = nodes.wires.agents[0].host, nodes.endpoint(0)._endpoint
     assert sum(completion.done for completion in sends) == 16
     host.handling_endpoint = endpoint  # type: ignore[attr-defined]
-    for frame in nodes.wires.take(1):
-        nodes.wires.deliver(frame)
+    nodes.wires.deliver_from(1)
     assert not endpoint.is_empty
     host.handling_endpoint = None  # type: ignore[attr-defined]
     nodes.wires.elapse(SECOND)

@@ -87,8 +87,7 @@ class Trial:
         elif action == "deliver":
             for _ in range(first):
                 for number in range(COUNT):
-                    for frame in wires.take(number):
-                        wires.deliver(frame)
+                    wires.deliver_from(number)
         elif action == "elapse":
             wires.elapse(first * MILLISECOND)
         elif action == "cut":

@@ -19,8 +19,7 @@ from protocols.mpi.collectives.choices import NAMES
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_OP, ERR_ROOT, ERR_TRUNCATE, ERR_TYPE, MPIError
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import Program
-from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
-from tests.unit.protocols.nicless_endpoints import LibraryRanks
+from tests.unit.protocols.mpi_devices import RanksOf, on_every_device, run_program
 
 SIZES = st.integers(1, 9)
 COUNTS = st.sampled_from([0, 1, 3, 40, 700])
@@ -32,13 +31,6 @@ UFUNCS = {
 MPI_PAGE = Path(__file__).parents[3] / "docs" / "protocols" / "mpi.md"
 INTEGER_OPERATIONS = ("BAND", "BOR", "BXOR")
 """Operations that take only integers."""
-
-
-def run(size: int, program: Callable[[Comm], Program[Any]], ranks_of: RanksOf = LibraryRanks) -> list[Any]:
-    ranks = ranks_of(size)
-    results: list[Any] = ranks.run(*[program] * size)
-    assert ranks.is_idle()
-    return results
 
 
 def random_rows(size: int, count: int, dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -88,7 +80,7 @@ def test_bcast_delivers_the_roots_data_to_all_ranks(
         await comm.Bcast(buffer, root)
         return buffer
 
-    assert all(np.array_equal(received, sent[root]) for received in run(size, program))
+    assert all(np.array_equal(received, sent[root]) for received in run_program(size, program))
 
 
 @settings(max_examples=60)
@@ -114,7 +106,7 @@ def test_gather_collects_the_rows_of_all_ranks_and_scatter_distributes_them(
         await comm.Scatter(matrix, MPI.IN_PLACE if is_root and in_place else own_row, root)
         assert np.array_equal(own_row, rows[comm.rank]) or (is_root and in_place)
 
-    run(size, program)
+    run_program(size, program)
 
 
 @settings(max_examples=60)
@@ -138,7 +130,7 @@ def test_allgather_and_alltoall_deliver_the_blocks_of_all_ranks(
         await comm.Alltoall(MPI.IN_PLACE if in_place else own_rows, result)
         assert np.array_equal(result, cube[:, comm.rank])
 
-    run(size, program)
+    run_program(size, program)
 
 
 @pytest.mark.parametrize("size", [33, 34, 66])
@@ -151,7 +143,7 @@ def test_alltoall_of_more_ranks_than_exchange_at_once(size: int) -> None:
         await comm.Alltoall(cube[comm.rank].copy(), result)
         assert np.array_equal(result, cube[:, comm.rank])
 
-    run(size, program)
+    run_program(size, program)
 
 
 @given(SIZES, COUNTS, TYPES, st.sampled_from([*UFUNCS]), algorithms("Reduce"), algorithms("Allreduce"), st.data())
@@ -189,7 +181,7 @@ def test_reductions_equal_numpys(
             )
         assert np.array_equal(own_row, rows[comm.rank]), "operands are unchanged"
 
-    run(size, program)
+    run_program(size, program)
 
 
 @settings(max_examples=40)
@@ -220,7 +212,7 @@ def test_an_operation_that_does_not_commute_is_applied_in_the_order_of_ranks(
                 part, prefix_compositions(blocks)[-1][comm.rank * len(part) : (comm.rank + 1) * len(part)]
             )
 
-    run(size, program)
+    run_program(size, program)
 
 
 @settings(max_examples=40)
@@ -261,7 +253,7 @@ def test_vector_calls_transfer_blocks_of_any_sizes(size: int, dtype: str, data: 
         expected = row if dtype != "F" else size * row
         assert np.array_equal(summed, expected[sum(counts[: comm.rank]) : sum(counts[: comm.rank + 1])])
 
-    run(size, program)
+    run_program(size, program)
 
 
 @given(SIZES)
@@ -283,7 +275,7 @@ def test_collective_calls_of_objects_deliver_pickled_values(size: int) -> None:
         assert await comm.exscan(letter) == ("abcdefghi"[: comm.rank] if comm.rank else None)
         assert await comm.allreduce((comm.rank % 3, comm.rank), MPI.MAXLOC) == (min(size - 1, 2), min(size - 1, 2))
 
-    run(size, program)
+    run_program(size, program)
 
 
 @on_every_device
@@ -306,7 +298,7 @@ def test_several_collective_calls_are_in_progress_on_every_protocol(ranks_of: Ra
         assert np.array_equal(total, np.full(3_000, 10))
         assert np.array_equal(exchanged, [(source, comm.rank) for source in range(size)])
 
-    run(size, program, ranks_of)
+    run_program(size, program, ranks_of)
 
 
 @pytest.mark.parametrize("count", [10, 5_000])
@@ -350,7 +342,7 @@ def test_a_message_of_unexpected_size_is_an_error_with_every_algorithm(
         await program(comm)
         assert await comm.allgather(comm.rank) == [0, 1], "the next call works"
 
-    run(2, both_calls, ranks_of)
+    run_program(2, both_calls, ranks_of)
 
 
 def test_maxloc_and_minloc_compare_values_and_then_indexes() -> None:
@@ -363,7 +355,7 @@ def test_maxloc_and_minloc_compare_values_and_then_indexes() -> None:
         await comm.Allreduce([own_pairs, 2, MPI.DOUBLE_INT], [result, 2, MPI.DOUBLE_INT], MPI.MINLOC)
         assert result.tolist() == [(0.0, 0), (-4.0, 4)]
 
-    run(5, program)
+    run_program(5, program)
 
 
 def test_columns_of_a_matrix_are_gathered_into_rows_and_rows_into_columns() -> None:
@@ -381,7 +373,7 @@ def test_columns_of_a_matrix_are_gathered_into_rows_and_rows_into_columns() -> N
         await comm.Allgather([result[comm.rank], rows, MPI.INT], [rows_received, 1, column])
         assert np.array_equal(rows_received[:, comm.rank], result[comm.rank])
 
-    run(size, program)
+    run_program(size, program)
 
 
 def test_alltoallw_transfers_blocks_of_given_datatypes() -> None:
@@ -399,7 +391,7 @@ def test_alltoallw_transfers_blocks_of_given_datatypes() -> None:
         for source in range(size):
             assert received_bytes[40 * source : 40 * source + 16].view("d").tolist() == [source, comm.rank]
 
-    run(size, program)
+    run_program(size, program)
 
 
 def invalid_calls() -> Iterator[tuple[int, Callable[[Comm], Program[Any]]]]:
@@ -423,7 +415,7 @@ def test_invalid_arguments_are_rejected(error_class: int, call: Callable[[Comm],
             await call(comm)
         assert raised.value.Get_error_class() == error_class
 
-    run(2, program)
+    run_program(2, program)
 
 
 def test_a_nonblocking_call_rejects_invalid_arguments_before_its_request_exists() -> None:
@@ -444,7 +436,7 @@ def test_a_nonblocking_call_rejects_invalid_arguments_before_its_request_exists(
             assert raised.value.Get_error_class() == error_class
         return await comm.allreduce(comm.rank)
 
-    assert run(2, program) == [1, 1], "the next call works"
+    assert run_program(2, program) == [1, 1], "the next call works"
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -461,7 +453,7 @@ def test_every_rank_rejects_an_operation_that_the_datatype_does_not_support(call
             assert raised.value.Get_error_class() == ERR_OP
         return await comm.allreduce(1)
 
-    assert run(size, program) == [size] * size
+    assert run_program(size, program) == [size] * size
 
 
 def test_the_error_names_the_ranks_whose_counts_differ() -> None:
@@ -474,7 +466,7 @@ def test_the_error_names_the_ranks_whose_counts_differ() -> None:
             await comm.Bcast(buffer, 0)
         assert raised.value.Get_error_class() == ERR_TRUNCATE
 
-    run(2, program)
+    run_program(2, program)
 
 
 def test_a_rejected_call_has_no_effect() -> None:
@@ -491,7 +483,7 @@ def test_a_rejected_call_has_no_effect() -> None:
         await comm.Allreduce(np.full(1, comm.rank + 1, "i"), total)
         return int(total[0])
 
-    assert run(2, program) == [3, 3]
+    assert run_program(2, program) == [3, 3]
 
 
 def test_in_place_data_of_the_root_stays_in_place_in_derived_datatypes() -> None:
@@ -503,7 +495,7 @@ def test_in_place_data_of_the_root_stays_in_place_in_derived_datatypes() -> None
         await comm.Gatherv(MPI.IN_PLACE if not comm.rank else own_items, arguments if not comm.rank else None)
         assert comm.rank or result.tolist() == [1, 0, 1, 0, 2, 0, 2, 0]
 
-    run(2, program)
+    run_program(2, program)
 
 
 def test_an_unknown_algorithm_is_rejected() -> None:
@@ -515,7 +507,7 @@ def test_an_unknown_algorithm_is_rejected() -> None:
         copy = await comm.Dup()
         assert copy.algorithms == {"Bcast": "scatter_allgather"}
 
-    run(2, program)
+    run_program(2, program)
 
 
 def test_all_logical_and_bitwise_operations_exist() -> None:

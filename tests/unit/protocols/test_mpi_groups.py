@@ -13,14 +13,7 @@ from protocols import mpi as MPI  # noqa: N812  as programs name it
 from protocols.mpi import Comm, Group
 from protocols.mpi.cartesian import compute_dims, make_grid
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_DIMS, ERR_RANK, MPIError
-from tests.unit.protocols.nicless_endpoints import LibraryRanks
-
-
-def run(size: int, program: object) -> list[object]:
-    ranks = LibraryRanks(size)
-    results: list[object] = ranks.run(*[program] * size)
-    assert ranks.is_idle()
-    return results
+from tests.unit.protocols.mpi_devices import run_program
 
 
 def test_groups_are_ordered_sets() -> None:
@@ -57,7 +50,7 @@ def test_communicators_of_groups_are_created_by_all_ranks_or_by_the_members() ->
         assert Comm.Compare(comm, comm) == MPI.IDENT
         return await part.allgather(comm.rank), None if by_all is None else await by_all.allgather(comm.rank)
 
-    assert run(5, program) == [
+    assert run_program(5, program) == [
         ([4, 2, 0], None), ([1, 3], [1, 3]), ([4, 2, 0], None), ([1, 3], [1, 3]), ([4, 2, 0], None)
     ]  # fmt: skip
 
@@ -119,7 +112,7 @@ def test_halos_are_exchanged_on_a_grid_whose_rows_and_columns_are_communicators(
         assert value[0] == halo[1]
         return cart.Get_coords(cart.rank), halo, await row.allgather(cart.rank), await column.allgather(cart.rank)
 
-    results = run(7, program)
+    results = run_program(7, program)
     assert results[6] is None, "there is one rank more than grid points"
     for rank, result in enumerate(results[:6]):
         row, column = divmod(rank, 3)

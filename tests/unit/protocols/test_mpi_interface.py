@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from testbed.mpi import MPI
-from tests.unit.protocols.emp_ranks import Ranks
-from tests.unit.protocols.test_mpi_blocking import run
+from tests.unit.protocols.emp_ranks import Ranks, run_blocking
 
 NULLS: list[Any] = [
     MPI.COMM_NULL, MPI.REQUEST_NULL, MPI.MESSAGE_NULL, MPI.GROUP_NULL, MPI.INFO_NULL, MPI.ERRHANDLER_NULL, MPI.OP_NULL,
@@ -79,7 +78,7 @@ def test_an_argument_that_is_no_handle_of_its_class_is_named_in_a_type_error() -
                 call()
         assert world.recv() == 1
 
-    run(Ranks(1), program)
+    run_blocking(Ranks(1), program)
 
 
 def test_freed_and_completed_handles_become_null() -> None:
@@ -112,7 +111,7 @@ def test_freed_and_completed_handles_become_null() -> None:
             with pytest.raises(MPI.Exception, match="cannot be freed"):
                 predefined.Free()
 
-    run(Ranks(1), program)
+    run_blocking(Ranks(1), program)
 
 
 def test_attributes_are_copied_and_deleted_by_the_functions_of_their_keys() -> None:
@@ -143,7 +142,7 @@ def test_attributes_are_copied_and_deleted_by_the_functions_of_their_keys() -> N
                 call()
             assert raised.value.Get_error_class() == MPI.ERR_KEYVAL
 
-    run(Ranks(1), program)
+    run_blocking(Ranks(1), program)
 
 
 def test_the_error_handler_determines_whether_an_error_is_raised_or_ends_the_program() -> None:
@@ -159,7 +158,7 @@ def test_the_error_handler_determines_whether_an_error_is_raised_or_ends_the_pro
             with pytest.raises(SystemExit, match="errors are fatal here"):
                 call()
 
-    run(Ranks(1), program)
+    run_blocking(Ranks(1), program)
 
 
 def test_communicators_have_names_infos_and_topologies() -> None:
@@ -175,7 +174,7 @@ def test_communicators_have_names_infos_and_topologies() -> None:
         assert isinstance(grid, MPI.Cartcomm)
         assert grid.topology == MPI.CART
 
-    run(Ranks(1), program)
+    run_blocking(Ranks(1), program)
 
 
 def test_split_type_shared_returns_the_ranks_of_a_node() -> None:
@@ -188,7 +187,7 @@ def test_split_type_shared_returns_the_ranks_of_a_node() -> None:
         assert world.Split_type(MPI.COMM_TYPE_HW_GUIDED, info=shared).size == 1
         return world.Split_type(MPI.COMM_TYPE_SHARED).size, none == MPI.COMM_NULL
 
-    assert run(Ranks(2), program, program) == [(1, True)] * 2
+    assert run_blocking(Ranks(2), program, program) == [(1, True)] * 2
 
 
 def test_isendrecv_returns_one_request() -> None:
@@ -202,7 +201,7 @@ def test_isendrecv_returns_one_request() -> None:
         assert status.source == MPI.PROC_NULL
         return bytes(received)
 
-    assert run(Ranks(2), program, program) == [bytes(3), bytes([1] * 3)]
+    assert run_blocking(Ranks(2), program, program) == [bytes(3), bytes([1] * 3)]
 
 
 def test_a_missing_name_raises_an_error_with_a_hint() -> None:
@@ -408,7 +407,7 @@ def test_a_subclass_may_create_its_communicator_and_duplicates_keep_the_class() 
         copy.Free()
         return bool(copy) or not MPI.COMM_WORLD
 
-    assert run(Ranks(2), program, program) == [False, False]
+    assert run_blocking(Ranks(2), program, program) == [False, False]
 
 
 def test_a_duplicate_of_a_basic_datatype_is_freed_and_the_basic_one_is_not() -> None:
@@ -426,7 +425,7 @@ def test_programs_may_subclass_communicators() -> None:
         ring = Ring(MPI.COMM_WORLD)
         return ring.next, ring == MPI.COMM_WORLD
 
-    assert run(Ranks(2), program, program) == [(1, True), (0, True)]
+    assert run_blocking(Ranks(2), program, program) == [(1, True), (0, True)]
     assert not Ring()
 
 
@@ -459,4 +458,4 @@ def test_invalid_arguments_raise_mpi4pys_error_which_is_also_an_mpi_exception(
         )  # fmt: skip
         assert not str(raised.value).startswith("'")
 
-    run(Ranks(1), program)
+    run_blocking(Ranks(1), program)

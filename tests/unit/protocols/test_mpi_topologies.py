@@ -23,9 +23,8 @@ from protocols.mpi import (
 from protocols.mpi.comm import Cartcomm, Distgraphcomm, Graphcomm
 from protocols.mpi.mpi_errors import MPIError
 from testbed.mpi import MPI
-from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.emp_ranks import Ranks, run_blocking
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
-from tests.unit.protocols.test_mpi_blocking import run
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_a_block_sent_to_the_lower_neighbour_arrives_as_one_from_the_upper(
 
 @on_every_device
 def test_neighbours_of_a_graph_exchange_blocks_and_long_objects(ranks_of: RanksOf) -> None:
-    """Two edges lead from rank 0 to rank 1 and back: what is sent on the first arrives on the first."""
+    """Two edges lead from rank 0 to rank 1 and back: a block sent on the first one arrives on the first one."""
 
     async def program(comm: Comm) -> object:
         graph = await comm.Create_graph([3, 5, 6], [1, 1, 2, 0, 0, 0])
@@ -207,4 +206,4 @@ def test_topologies_have_mpi4pys_names_for_blocking_programs() -> None:
             MPI.Cartcomm(world).Get_dim()
         assert raised.value.Get_error_class() == MPI.ERR_TOPOLOGY
 
-    run(Ranks(2), program, program)
+    run_blocking(Ranks(2), program, program)

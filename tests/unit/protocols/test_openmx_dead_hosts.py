@@ -104,7 +104,7 @@ def test_a_partner_that_missed_a_notice_is_notified_by_the_refusal_of_its_messag
 
 
 def test_partners_of_a_closed_endpoint_are_not_notified() -> None:
-    """As in the source."""
+    """The source notifies none."""
     pair = EndpointPair()
     pair.ends[0].close()
     pair.sent.clear()

@@ -661,7 +661,7 @@ def test_close_fails_transfers_in_progress_and_releases_the_memory() -> None:
 
 
 def test_close_acknowledges_received_messages() -> None:
-    """As omx__flush_partners_to_ack of the source does."""
+    """See omx__flush_partners_to_ack in the source."""
     pair = EndpointPair()
     statuses: list[Status] = []
     _, request = pair.receive(4)

@@ -114,7 +114,7 @@ def test_a_cancelled_receive_gets_no_message() -> None:
     assert request.result().status is Status.CANCELLED
 
 
-def test_messages_beyond_a_full_ring_are_sent_again_and_arrive_once() -> None:
+def test_messages_beyond_a_full_ring_are_resent_and_arrive_once() -> None:
     """The receiver handles no completions while the messages are sent."""
     pair = EndpointPair(Settings(entries=MIN_ENTRIES), hosts=ONE_NODE)
     nic = pair.wires.nics[1]

@@ -504,7 +504,7 @@ def test_a_process_reads_its_messages_once_and_in_order_whenever_the_others_ente
 
 
 def test_unread_messages_of_a_process_take_at_most_two_windows_of_buffers() -> None:
-    """Section 3.3.1: 4w cells for each peer, two windows for what is sent and two for what is received."""
+    """Section 3.3.1: 4w cells for each peer, two windows for sending and two for receiving."""
     node = Node(0, Settings())
     first, second = node.library.process, Process(node.device)
     first.connect(1)

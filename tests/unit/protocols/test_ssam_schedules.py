@@ -16,9 +16,9 @@ import pytest
 
 from protocols.ssam.settings import Settings
 from tests.unit.protocols.mutants import Mutant
+from tests.unit.protocols.ssam_endpoints import SQUARE, STORE, EndpointPair
 from tests.unit.protocols.ssam_mutants import NATIVE
 from tests.unit.protocols.ssam_pair import ADDRESSES
-from tests.unit.protocols.test_ssam_endpoints import SQUARE, STORE, EndpointPair
 
 DEPTH = 6 if os.environ.get("TESTBED_LONG") else 4
 """Cells whose fate is chosen."""

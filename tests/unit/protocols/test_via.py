@@ -72,7 +72,7 @@ def test_a_descriptor_with_too_many_segments_is_not_posted() -> None:
 def test_a_request_without_a_waiting_server_fails_with_no_match() -> None:
     pair = NicPair(connected=False)
     with pytest.raises(ViaError) as caught:
-        run(pair.wires, pair.vis[0].connect_request(1, b"nobody"))
+        run(pair.wires, pair.vis[0].connect_request(1, b"unknown"))
     assert caught.value.result is Result.NO_MATCH
 
 

@@ -287,7 +287,7 @@ def test_names_are_resolved_until_the_name_service_is_shut_down() -> None:
     nic = NicPair().nics[0]
     assert nic.node_by_name(nic.name_by_node(1)) == 1
     with pytest.raises(ViaError, match="ERROR_NAMESERVICE"):
-        nic.node_by_name("nobody")
+        nic.node_by_name("unknown")
     nic.shut_down_name_service()
     with pytest.raises(ViaError, match="ERROR_NAMESERVICE"):
         nic.name_by_node(1)
@@ -422,7 +422,7 @@ def test_waits_fail_after_their_timeout() -> None:
         await pair.vis[0].receive_queue.wait(3 * MILLISECOND)
 
     async def wait_for_request() -> None:
-        await pair.nics[0].connect_wait(b"nobody", 3 * MILLISECOND)
+        await pair.nics[0].connect_wait(b"unknown", 3 * MILLISECOND)
 
     for program in (wait_for_cq(), wait_for_queue(), wait_for_request()):
         start = pair.wires.now

@@ -45,7 +45,7 @@ def test_vis_with_one_discriminator_have_one_peer_each_though_a_request_is_lost(
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_peer_to_peer_request_has_the_number_of_the_connection_that_it_becomes(first: int) -> None:
-    """So that a program can tell a request of its present connection from a later one."""
+    """The number lets a program distinguish the request of its present connection from a later one."""
     pair = NicPair(connected=False)
     pair.vis[first].connect_peer_request(1 - first, b"x")
     request = run(pair.wires, pair.nics[1 - first].connect_wait(b"x"))[0]

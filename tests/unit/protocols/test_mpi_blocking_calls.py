@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -17,17 +16,8 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.tracebacks import program_traceback
 from testbed.mpi import MPI
 from testbed.mpi.mpi_programs import Program
-from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.emp_ranks import Ranks, run_blocking
 from tests.unit.protocols.host_programs import StuckError
-
-
-def run(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:
-    """Run a function on each rank as a blocking program; return their results."""
-
-    def wrap(function: Callable[[], object]) -> Callable[[comm.Comm], object]:
-        return lambda world: Program(function, world, lambda: ranks.wires.now, f"n{world.rank + 1}").drive()
-
-    return ranks.run(*map(wrap, functions))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +65,7 @@ def test_buffers_are_sent_there_and_back() -> None:
         return status.Get_count()
 
     ranks = Ranks()
-    assert run(ranks, ping, pong) == [b"x" * 20_000, 20_000]
+    assert run_blocking(ranks, ping, pong) == [b"x" * 20_000, 20_000]
     assert ranks.is_idle()
 
 
@@ -95,7 +85,7 @@ def test_waits_for_several_requests_return_objects() -> None:
         assert MPI.Request.Testany([MPI.REQUEST_NULL]) == (MPI.UNDEFINED, True)
         return {first, *(value["tag"] for value in objects if isinstance(value, dict))}
 
-    assert run(Ranks(), program, program) == [{0, 1, 2}] * 2
+    assert run_blocking(Ranks(), program, program) == [{0, 1, 2}] * 2
 
 
 def test_probes_persistent_requests_and_cancel_also_block() -> None:
@@ -130,7 +120,7 @@ def test_probes_persistent_requests_and_cancel_also_block() -> None:
         return bytes(buffer + second)
 
     ranks = Ranks()
-    assert run(ranks, sender, receiver)[1] == b"ab"
+    assert run_blocking(ranks, sender, receiver)[1] == b"ab"
     assert ranks.is_idle()
 
 
@@ -149,7 +139,7 @@ def test_constructors_of_communicators_are_collective() -> None:
         assert world.Split(MPI.UNDEFINED) == MPI.COMM_NULL
         return half_world.rank, half_world.size, received[0]
 
-    assert run(Ranks(4), program, program, program, program) == [(1, 2, 2), (1, 2, 3), (0, 2, 0), (0, 2, 1)]
+    assert run_blocking(Ranks(4), program, program, program, program) == [(1, 2, 2), (1, 2, 3), (0, 2, 0), (0, 2, 1)]
 
 
 def test_an_error_is_raised_at_the_call_and_ends_the_run_if_not_caught() -> None:
@@ -163,7 +153,7 @@ def test_an_error_is_raised_at_the_call_and_ends_the_run_if_not_caught() -> None
         raise ValueError("enough")
 
     with pytest.raises(ValueError, match="enough") as raised:
-        run(Ranks(), sender, receiver)
+        run_blocking(Ranks(), sender, receiver)
     assert raised.traceback[-1].name == "receiver"
 
 
@@ -219,7 +209,7 @@ def test_a_communicator_of_another_rank_is_rejected() -> None:
             "no frame of the testbed is shown"
         )
 
-    run(Ranks(), first, second)
+    run_blocking(Ranks(), first, second)
 
 
 def test_comm_world_does_not_exist_outside_of_a_rank() -> None:
@@ -278,7 +268,7 @@ def test_a_send_is_buffered_if_the_buffer_has_room_and_waits_otherwise() -> None
         return received
 
     ranks = Ranks()
-    assert run(ranks, sender, receiver) == [[0, 1, 2], [2, 1, 0]]
+    assert run_blocking(ranks, sender, receiver) == [[0, 1, 2], [2, 1, 0]]
     assert ranks.is_idle()
 
     def exceed_the_buffer() -> None:
@@ -287,7 +277,7 @@ def test_a_send_is_buffered_if_the_buffer_has_room_and_waits_otherwise() -> None
             MPI.COMM_WORLD.Send(b"x", 1, tag)
 
     with pytest.raises(StuckError, match="program 0: <a send to rank 1, tag 2"):
-        run(Ranks(), exceed_the_buffer, lambda: MPI.COMM_WORLD.Recv(bytearray(1), 0, 9))
+        run_blocking(Ranks(), exceed_the_buffer, lambda: MPI.COMM_WORLD.Recv(bytearray(1), 0, 9))
 
 
 def test_the_next_call_reports_a_failed_buffered_send() -> None:
@@ -300,7 +290,7 @@ def test_the_next_call_reports_a_failed_buffered_send() -> None:
         with pytest.raises(MPIError, match="acknowledged nothing"):
             world.Send(b"nothing is sent", 1)
 
-    run(Ranks(settings=Settings(give_up=1_000_000_000)), send_to_silent_rank, lambda: None)
+    run_blocking(Ranks(settings=Settings(give_up=1_000_000_000)), send_to_silent_rank, lambda: None)
 
 
 def test_persistent_collective_calls_block_and_are_null_once_freed() -> None:
@@ -317,4 +307,4 @@ def test_persistent_collective_calls_block_and_are_null_once_freed() -> None:
             request.Start()
         return bool(request)
 
-    assert run(Ranks(2), program, program) == [False, False]
+    assert run_blocking(Ranks(2), program, program) == [False, False]

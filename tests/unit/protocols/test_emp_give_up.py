@@ -57,8 +57,7 @@ def test_an_acknowledgement_postpones_giving_up() -> None:
     while not send.done:
         wires.now += 2 * TIMEOUT
         for number in (0, 1):
-            for frame in wires.take(number):
-                wires.deliver(frame)
+            wires.deliver_from(number)
         wires.agents[0].firmware.on_timer(wires.now)
     assert send.result().length == 100_000
 
