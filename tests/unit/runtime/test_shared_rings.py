@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -79,10 +80,10 @@ def test_a_sleeping_reader_is_woken_once_for_each_sleep() -> None:
         assert reader.take(8) == [1, 2]
 
 
-def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> None:
+def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number is put between the reader's store of its sleep flag and its check of the tail."""
     memory = region()
-    writer, reader = ends(memory)
+    writer, _ = ends(memory)
 
     class PuttingFence:
         """Stand-in for the lock that acts as a memory fence."""
@@ -92,7 +93,9 @@ def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> N
 
         def __exit__(self, *_: object) -> None: ...
 
-    reader._fence = PuttingFence()  # type: ignore[assignment]
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Lock", PuttingFence)
+        _, reader = ends(memory)
     assert not reader.announce_sleep()
     assert memory.doorbells.words[_ASLEEP] == 0
     assert reader.take(8) == [7]
