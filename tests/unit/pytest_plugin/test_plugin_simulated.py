@@ -6,15 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-
-from tests import inner_pytest
-
-# pytester unloads modules that its runs import, unless they were imported before.
-import_module("testbed.pytest_plugin.cluster_life")
 
 pytest_plugins = ["pytester"]
 
@@ -33,13 +27,6 @@ async def count(comm, node, *, until: int = 20):
     print(node.name, "has received", len(received))
     return received
 '''
-
-
-@pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """Return a directory for inner tests, without the settings of this suite."""
-    pytester.makeini(inner_pytest.SETTINGS)
-    return pytester
 
 
 def artefacts_of_failure(pytester: pytest.Pytester) -> Path:

@@ -5,15 +5,9 @@ The verdicts of simulated runs are patched here; tests/live/test_verdicts_of_tes
 
 from __future__ import annotations
 
-from importlib import import_module
 from xml.etree import ElementTree
 
 import pytest
-
-from tests import inner_pytest
-
-# pytester unloads modules that its runs import, unless they were imported before.
-import_module("testbed.pytest_plugin.cluster_life")
 
 pytest_plugins = ["pytester"]
 
@@ -36,13 +30,6 @@ def test_passes(cluster, grade):
 """
 )
 REASON = "relay gap: 7 ns (the relay died and was started again)"
-
-
-@pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """Return a directory for inner tests, without the settings of this suite."""
-    pytester.makeini(inner_pytest.SETTINGS)
-    return pytester
 
 
 def run(suite: pytest.Pytester, *options: str) -> pytest.RunResult:
