@@ -80,13 +80,13 @@ def test_the_check_of_the_frame_that_a_type_announces_is_corrected() -> None:
     assert ack[46:50] == bytes((0, 0, 0, 3)), "the tag is set at its offset before the type changed"
 
 
-def test_flags_and_enumerated_values_are_set_by_name_and_alone() -> None:
+def test_flags_and_enumerated_values_are_set_by_name_without_changing_others() -> None:
     ack = emp.pack_frame(N2, N1, emp.TYPE_ACK, 0xF0, 3, 5, 6, 17, 0, 0)
     changed = emp.unpack_frame(delivered_frame("set emp.flags.last = 1, emp.status = RESTARTED", ack))
     assert (changed[3], changed[9]) == (0xF1, emp.STATUS_RESTARTED)
 
 
-def test_a_check_behind_the_payload_is_corrected_where_the_length_says() -> None:
+def test_a_check_after_the_payload_is_located_by_the_length_field() -> None:
     filled = VIA_SEND + bytes(6)
     changed = delivered_frame("set via.immediate = 7", filled)
     assert changed == via.pack_frame(N2, N1, via.TYPE_SEND, 3, 1, 1, 4, 5, 6, 7, 8, 9, 4, 0, 7, b"data") + bytes(6)
@@ -97,7 +97,7 @@ def test_a_check_behind_the_payload_is_corrected_where_the_length_says() -> None
 
 
 @pytest.mark.parametrize("route", [b"", ROUTE])
-def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_corrected_too(route: bytes) -> None:
+def test_on_a_source_routed_link_the_crc_of_the_packet_is_corrected_too(route: bytes) -> None:
     changed = delivered_frame("set am2.tag = 0x1234", add_envelope(AM2_PACKET, route))
     packet = remove_envelope(add_envelope(changed[:14] + changed[14 + len(route) : -1], b""))
     assert changed == add_envelope(packet, route), "the CRC-8 at the end is correct"
@@ -151,9 +151,7 @@ def with_scapy_checksums(frame: bytes) -> bytes:
 @pytest.mark.parametrize("kind", PACKETS)
 @settings(max_examples=60)
 @given(data=st.binary(max_size=61), value=st.integers(0, 0xFFFF), padding=st.integers(0, 9))
-def test_checksums_from_ip_to_tcp_are_those_that_scapy_computes(
-    kind: str, data: bytes, value: int, padding: int
-) -> None:
+def test_checksums_from_ip_to_tcp_equal_scapys(kind: str, data: bytes, value: int, padding: int) -> None:
     frame = bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / PACKETS[kind](data))
     rules = {
         "icmp": f"set icmp.seq = {value}, ip.ttl = {value & 255}",
@@ -183,7 +181,7 @@ def test_an_absent_udp_checksum_stays_absent_and_that_of_a_fragment_is_unchanged
     assert delivered_frame("set udp.dport = 99", first)[40:42] == b"\x12\x34"
 
 
-def test_fields_without_a_check_are_set_too() -> None:
+def test_fields_of_protocols_without_a_check_can_be_set() -> None:
     frame = bytes(Ether() / ARP(op=1))
     changed = Ether(delivered_frame("set arp.op = 2, arp.psrc = 10.0.0.9", frame))
     assert (changed[ARP].op, changed[ARP].psrc) == (2, "10.0.0.9")

@@ -53,7 +53,7 @@ def test_a_rule_continues_counting_in_the_next_process(tmp_path: Path) -> None:
     assert Process(path, a="drop nth(5)").are_lost(1, 1) == [True, False]
 
 
-def test_separate_counters_continue_too(tmp_path: Path) -> None:
+def test_counters_by_field_continue_in_the_next_process(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     text = "drop nth(2, eth.src)"
     assert Process(path, a=text).are_lost(1, 2, 3) == [False, False, False]
@@ -70,7 +70,7 @@ def test_rules_of_other_names_texts_and_directions_have_separate_counts(tmp_path
 
 @pytest.mark.parametrize("text", ["drop nth(2)", "drop nth(2, eth.src)"])
 def test_a_rule_that_is_added_again_later_counts_from_1(tmp_path: Path, text: str) -> None:
-    """Both the process that had the rule and its successor start the count anew."""
+    """Both the process that had the rule and its successor restart the count."""
     path = tmp_path / "tallies"
     before = Process(path, a=text)
     assert before.are_lost(1) == [False]

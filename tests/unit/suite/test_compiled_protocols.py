@@ -104,7 +104,7 @@ def members(name: Name) -> dict[str, Arity]:
 
 
 def implements(name: Name, protocol: Name) -> bool:
-    """Return whether a class has a Protocol's methods, with as many arguments, and its attributes."""
+    """Return whether a class has the attributes and methods of a Protocol, with compatible numbers of arguments."""
     own = members(name)
     for member, required in members(protocol).items():
         if member not in own:

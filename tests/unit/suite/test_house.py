@@ -25,7 +25,7 @@ def test_every_measure_is_within_its_limit() -> None:
     assert len(limited) == sum(measure.limit is not None for measure in HOUSE["MEASURES"].values()) >= 7
 
 
-def test_docstrings_of_tests_and_benchmarks_are_measured_too() -> None:
+def test_docstrings_of_tests_and_benchmarks_are_measured() -> None:
     assert {"tests", "ci"} <= set(HOUSE["MEASURES"]["docstrings that begin with a riddle"].rooms)
     assert "ci/benchmarks/harness/rows.py" in {module.place for module in HOUSE["modules"](("ci",))}
 

@@ -72,7 +72,7 @@ def names_in(output: str) -> set[str]:
     return {line.split("::")[0] for line in output.splitlines() if " PASSED" in line and "/sim/" in line}
 
 
-def test_a_seeded_third_of_the_files_is_interpreted_where_all_run_compiled_too(suite: Path) -> None:
+def test_a_third_of_the_files_drawn_by_a_seed_is_interpreted_if_all_run_compiled(suite: Path) -> None:
     (suite / "tests" / "sim").mkdir()
     for number in range(28):
         (suite / "tests" / "sim" / f"test_run{number}.py").write_text("def test_run(): pass\ndef test_again(): pass\n")
