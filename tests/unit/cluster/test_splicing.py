@@ -178,7 +178,7 @@ def test_two_nodes_stay_joined_while_their_frames_are_diverted() -> None:
 
 
 def test_offloads_are_disabled_before_the_new_path_is_opened_and_restored_at_the_end() -> None:
-    """Only a direction that may carry RELAY_GSO frames receives them."""
+    """Only a direction that may carry GSO frames receives them."""
     layout = resolve(Description.star(2))
     kernel = converged(layout)
     name = link_between(layout, "n1", "s1")

@@ -58,7 +58,7 @@ class Star:
             self.network.poll(deadline)
 
     def destinations(self) -> list[int]:
-        """Return the nodes at which frames have arrivals since the last call."""
+        """Return the nodes at which frames have arrived since the last call."""
         nodes = [node for _, node, _ in self.arrivals]
         self.arrivals.clear()
         return nodes

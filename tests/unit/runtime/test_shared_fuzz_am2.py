@@ -43,7 +43,7 @@ class MisbehavingHost:
         self.cluster.functions[self.node].attach(self.cluster.now, self.attachment, MISBEHAVING_SLOT)
 
     def number(self) -> int:
-        """Draw an endpoint's number, most often one of the host's attachment."""
+        """Draw an endpoint's number, most often one of the host's own."""
         rng = self.cluster.rng
         if rng.randrange(8):
             return self.first + rng.randrange(8)

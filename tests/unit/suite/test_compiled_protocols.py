@@ -28,11 +28,11 @@ EXCEPTIONS = {
     (("protocols/core/completion.py", "Completion"), "Awaited"),
     *(((f"protocols/{protocol}/split_driver.py", "Nic"), "SharedNic") for protocol in ("am2", "emp", "openmx", "via")),
 }
-"""Compiled classes that implement a compiled Protocol not_inheriting inheriting from it; this includes their subclasses."""
+"""Compiled classes that implement a compiled Protocol without inheriting from it; this includes their subclasses."""
 
 
 class Class(NamedTuple):
-    """Definition of a class. members: methods and attributes not_inheriting inherited ones."""
+    """Definition of a class. members: methods and attributes without inherited ones."""
 
     bases: list[Name]
     members: Mapping[str, Arity]
