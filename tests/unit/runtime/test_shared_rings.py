@@ -18,12 +18,12 @@ from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.processes import wait_for_end
 from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
+from tests.unit.runtime.attached_hosts import ASLEEP, HEAD, TAIL
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 TIMEOUT = 60.0  # s
 
 LAYOUT = Layout(entries=8, descriptors=100, heap=5_000)
-_HEAD, _ASLEEP = 16, 32  # indexes of control words
 
 
 def region() -> Region:
@@ -97,7 +97,7 @@ def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake(monkey
         patch.setattr(threading, "Lock", PuttingFence)
         _, reader = ends(memory)
     assert not reader.announce_sleep()
-    assert memory.doorbells.words[_ASLEEP] == 0
+    assert memory.doorbells.words[ASLEEP] == 0
     assert reader.take(8) == [7]
 
 
@@ -105,7 +105,7 @@ def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake(monkey
 def test_an_impossible_tail_is_a_violation(claimed_tail: int) -> None:
     memory = region()
     _, reader = ends(memory)
-    memory.doorbells.words[0] = claimed_tail
+    memory.doorbells.words[TAIL] = claimed_tail
     with pytest.raises(ProtocolViolationError):
         reader.take(8)
 
@@ -115,7 +115,7 @@ def test_a_tail_that_moves_backwards_is_a_violation() -> None:
     writer, reader = ends(memory)
     writer.put(1)
     reader.take(1)
-    memory.doorbells.words[0] = 0
+    memory.doorbells.words[TAIL] = 0
     with pytest.raises(ProtocolViolationError):
         reader.take(8)
 
@@ -126,7 +126,7 @@ def test_an_impossible_head_is_a_violation(claimed_head: int) -> None:
     writer, _ = ends(memory)
     while writer.put(1):
         pass
-    memory.doorbells.words[_HEAD] = claimed_head
+    memory.doorbells.words[HEAD] = claimed_head
     with pytest.raises(ProtocolViolationError):
         writer.put(1)
 

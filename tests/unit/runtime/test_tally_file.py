@@ -104,7 +104,7 @@ def decisions(stage: FateStage, first: int, end: int) -> list[object]:
     return verdicts
 
 
-def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateStage:
+def make_stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateStage:
     rules = RuleSet(FIELDS, tallies=tallies)
     return FateStage("l", "forward", impairment, FateOptions(3, 1, rules, log=log.append))
 
@@ -125,11 +125,11 @@ def test_random_fates_continue_counting_in_the_next_process(tmp_path: Path, impa
     path = tmp_path / "tallies"
     complete_log: list[Record] = []
     partial_logs: list[Record] = []
-    expected = decisions(stage(impairment, Tallies(), complete_log), 0, 300)
+    expected = decisions(make_stage(impairment, Tallies(), complete_log), 0, 300)
     verdicts: list[object] = []
     for first, end in ((0, 1), (1, 2), (2, 50), (50, 50), (50, 117), (117, 300)):
         tallies = TallyFile(path)
-        successor = stage(impairment, tallies, partial_logs)
+        successor = make_stage(impairment, tallies, partial_logs)
         tallies.settle()
         verdicts += decisions(successor, first, end)
     assert verdicts == expected
@@ -139,13 +139,13 @@ def test_random_fates_continue_counting_in_the_next_process(tmp_path: Path, impa
 def test_a_changed_impairment_counts_from_1_and_so_does_the_original_one_when_restored(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     impairment, other_impairment = Impairment(loss_pattern="3"), Impairment(loss_pattern="4")
-    first = stage(impairment, TallyFile(path), [])
+    first = make_stage(impairment, TallyFile(path), [])
     pattern_loss = Verdict(Outcome.PATTERN)
     assert decisions(first, 0, 2) == [None, None]
     first.change(5, other_impairment)
     assert decisions(first, 0, 2) == [None, None]
     tallies = TallyFile(path)
-    successor = stage(other_impairment, tallies, [])
+    successor = make_stage(other_impairment, tallies, [])
     tallies.settle()
     assert decisions(successor, 0, 2) == [None, pattern_loss]
     successor.change(9, impairment)
