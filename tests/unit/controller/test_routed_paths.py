@@ -55,12 +55,12 @@ def test_every_link_of_the_now_is_on_a_path() -> None:
 @pytest.mark.parametrize("kind", ["atm", "myrinet"])
 def test_a_cable_between_two_nics_is_probed_in_each_direction(kind: str) -> None:
     pair = Cluster(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[Link(ends=["n1", "n2"], kind=kind)])
-    found = paths_by_link(resolve(pair))
-    assert {key: (path.source.owner, path.sink.owner) for key, path in found.items()} == {
+    paths = paths_by_link(resolve(pair))
+    assert {key: (path.source.owner, path.sink.owner) for key, path in paths.items()} == {
         ("n1:eth0--n2:eth0", "forward"): ("n1", "n2"),
         ("n1:eth0--n2:eth0", "backward"): ("n2", "n1"),
     }
-    assert [[way for _, way in path.crossed] for path in found.values()] == [["forward"], ["backward"]]
+    assert [[way for _, way in path.crossed] for path in paths.values()] == [["forward"], ["backward"]]
 
 
 def test_probes_of_an_atm_network_are_cells_of_the_circuit_between_two_nics() -> None:

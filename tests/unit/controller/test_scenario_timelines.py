@@ -40,8 +40,8 @@ EVERY_KIND = ["impair", "down", "flap", "partition", "crash", "restart", "reset"
 
 
 def times(scenario: Scenario, layout: Layout = STAR, seed: int = 0) -> list[tuple[int, str, bool]]:
-    found = timeline_events(occurrences(scenario, layout, seed, 10 * SECOND))
-    return [(event.when, event.occurrence.fault.what, event.begins) for event in found]
+    events = timeline_events(occurrences(scenario, layout, seed, 10 * SECOND))
+    return [(event.when, event.occurrence.fault.what, event.begins) for event in events]
 
 
 def test_ends_precede_begins_at_the_same_time() -> None:

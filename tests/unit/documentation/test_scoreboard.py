@@ -30,12 +30,10 @@ def test_the_picture_is_drawn_from_the_recorded_rows() -> None:
 
 
 def test_a_changed_row_changes_the_table_and_the_picture() -> None:
-    first, *others = [
-        scores for scores in paper_tables.kept_systems() if any(not row.calibrated for row in scores.rows)
-    ]
+    first, *rest = [scores for scores in paper_tables.kept_systems() if any(not row.calibrated for row in scores.rows)]
     changed = replace(first, rows=[replace(row, ours=row.ours * 1.3) for row in first.rows])
-    assert scoreboard.digest([changed, *others]) != scoreboard.digest([first, *others])
-    assert scoreboard.with_table(README, paper_tables.summary([changed, *others])) != README
+    assert scoreboard.digest([changed, *rest]) != scoreboard.digest([first, *rest])
+    assert scoreboard.with_table(README, paper_tables.summary([changed, *rest])) != README
 
 
 def test_a_readme_without_the_markers_of_the_table_is_an_error() -> None:

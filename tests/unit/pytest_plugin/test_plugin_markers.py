@@ -28,9 +28,9 @@ def test_impairments_apply_to_all_links_and_links_override_them() -> None:
     )
     layout = resolve(arguments.description())
     assert layout.seed == 9
-    first, *others = layout.links
+    first, *rest = layout.links
     assert (first.forward.delay, first.backward.delay) == (5_000_000, 2_000_000)
-    for link in others:
+    for link in rest:
         assert (link.forward.delay, link.backward.delay) == (2_000_000, 2_000_000)
     assert {direction.loss for link in layout.links for direction in (link.forward, link.backward)} == {0.01}
 

@@ -92,15 +92,16 @@ def _arity(arguments: ast.arguments) -> tuple[int, int]:
 
 def ancestors(name: Name) -> list[Name]:
     """Return a class and its base classes, direct and indirect; the class itself is the last."""
-    found = classes().get(name)
-    return [*(ancestor for base in found.bases for ancestor in ancestors(base)), name] if found is not None else [name]
+    definition = classes().get(name)
+    bases = definition.bases if definition is not None else []
+    return [*(ancestor for base in bases for ancestor in ancestors(base)), name]
 
 
 def members(name: Name) -> dict[str, Arity]:
-    found: dict[str, Arity] = {}
+    members_by_name: dict[str, Arity] = {}
     for ancestor in ancestors(name):
-        found |= classes()[ancestor].members if ancestor in classes() else {}
-    return found
+        members_by_name |= classes()[ancestor].members if ancestor in classes() else {}
+    return members_by_name
 
 
 def implements(name: Name, protocol: Name) -> bool:
@@ -119,15 +120,15 @@ def implements(name: Name, protocol: Name) -> bool:
 
 
 def protocols() -> list[Name]:
-    return [name for name, found in classes().items() if found.is_protocol]
+    return [name for name, definition in classes().items() if definition.is_protocol]
 
 
 def test_compiled_classes_inherit_from_the_compiled_protocols_that_they_implement() -> None:
     not_inheriting = {
         (name, protocol[1])
         for protocol in protocols()
-        for name, found in classes().items()
-        if not found.is_protocol and implements(name, protocol) and protocol not in ancestors(name)
+        for name, definition in classes().items()
+        if not definition.is_protocol and implements(name, protocol) and protocol not in ancestors(name)
     }
     assert not_inheriting >= EXCEPTIONS
     assert not [
@@ -145,8 +146,8 @@ def test_interpreted_classes_do_not_inherit_from_compiled_protocols() -> None:
     assert ROOT / "protocols/emp/firmware.py" in candidates
     for path in candidates:
         if str(path.relative_to(ROOT)) not in MODULES:
-            for name, found in classes_of(path):
-                assert found.is_protocol or not set(protocols()).intersection(found.bases), name
+            for name, definition in classes_of(path):
+                assert definition.is_protocol or not set(protocols()).intersection(definition.bases), name
 
 
 def test_a_class_implements_a_protocol_if_it_has_its_members() -> None:

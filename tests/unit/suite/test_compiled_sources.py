@@ -82,8 +82,10 @@ def _violations_of_class(node: ast.ClassDef, type_checking_names: set[str]) -> I
     if "runtime_checkable" in decorators:
         yield f"{node.lineno}: {node.name} is checked at runtime"
     bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
-    others = [base for base in bases if base.rpartition(".")[2] not in NEUTRAL_BASES | _compiled_protocols()]
-    if len(others) > 1 or others != bases[: len(others)]:
+    implementation_bases = [
+        base for base in bases if base.rpartition(".")[2] not in NEUTRAL_BASES | _compiled_protocols()
+    ]
+    if len(implementation_bases) > 1 or implementation_bases != bases[: len(implementation_bases)]:
         yield f"{node.lineno}: {node.name} has several bases, or one after a Protocol"
     is_dataclass = "dataclass" in decorators
     unknown_types = UNKNOWN | type_checking_names

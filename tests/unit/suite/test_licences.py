@@ -43,7 +43,7 @@ def is_combinable(expression: str) -> bool:
 @cache
 def installed() -> Mapping[str, Distribution]:
     """Return the packages that the project requires, with all extras, as far as they are installed."""
-    found: dict[str, Distribution] = {}
+    packages: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(PROJECT, extra) for extra in ["", *distribution(PROJECT).metadata.get_all("Provides-Extra", [])]]
     while waiting:
@@ -52,12 +52,12 @@ def installed() -> Mapping[str, Distribution]:
             continue
         seen.add((name, extra))
         try:
-            found[name] = distribution(name)
+            packages[name] = distribution(name)
         except PackageNotFoundError:  # of an extra that is not installed
             continue
-        waiting += required(found[name], extra)
-    del found[PROJECT]
-    return found
+        waiting += required(packages[name], extra)
+    del packages[PROJECT]
+    return packages
 
 
 def required(package: Distribution, extra: str) -> Iterator[tuple[str, str]]:

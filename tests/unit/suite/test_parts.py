@@ -77,9 +77,9 @@ def test_a_third_of_the_files_drawn_by_a_seed_is_interpreted_if_all_run_compiled
     for number in range(28):
         (suite / "tests" / "sim" / f"test_run{number}.py").write_text("def test_run(): pass\ndef test_again(): pass\n")
     outputs = [run(suite, part="beside", third=third)[1] for third in ("1", "1", "2")]
-    third, repeated, other = (names_in(output) for output in outputs)
+    third, repeated, different = (names_in(output) for output in outputs)
     assert 7 <= len(third) <= 10, "a third of 31 files, 28 of which are in this part"
-    assert third == repeated != other
+    assert third == repeated != different
     assert outputs[0].count("::test_again PASSED") == len(third), "a file is drawn as a whole"
     for output in outputs:
         assert output.count("::test_sum PASSED") == 1, "all unit tests are interpreted"
