@@ -18,7 +18,7 @@ def is_reached(rows: Sequence[Row], name: str) -> bool | None:
     return next(target.reached for target in targets(rows) if target.name == name)
 
 
-def test_a_ratio_is_that_of_medians_with_the_range_of_single_rounds() -> None:
+def test_a_ratio_is_computed_from_medians_and_its_range_from_single_rounds() -> None:
     (ratio,) = ratios([star("floor", 100, [1.0, 2.0, 4.0]), star("testbed", 100, [3.0, 3.0, 4.0])])
     assert (ratio.value, ratio.low, ratio.high) == (1.5, 1.0, 3.0)
 

@@ -69,7 +69,7 @@ def test_imports_are_unfrozen_although_python_starts_with_frozen_objects(monkeyp
     assert calls == ["freeze", "unfreeze"]
 
 
-def test_a_disabled_or_frozen_collector_stays_so() -> None:
+def test_a_disabled_or_frozen_collector_is_not_changed() -> None:
     gc.disable()
     gc.freeze()
     try:

@@ -25,9 +25,9 @@ OFFERED = [*((HERE, name) for name in COMMANDS), *((ON_MACHINES, name) for name 
 @click.option("--secret", hidden=True)
 @click.option("--name")
 @click.option("--json", "as_json", is_flag=True)
-def shake(**given: Any) -> None:
+def shake(**parameters: Any) -> None:
     """Shake a link."""
-    click.echo(repr(given))
+    click.echo(repr(parameters))
 
 
 def parse_arguments(command: click.Command, arguments: list[str]) -> dict[str, Any]:

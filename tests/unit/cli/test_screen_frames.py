@@ -17,7 +17,7 @@ from testbed.observe.live.snapshot import Absent, Node, Program, Snapshot
 from tests.unit.cli.snapshots import star, two_nodes
 
 
-def console(width: int, height: int, *, color: bool = True, encoding: str = "utf-8") -> Console:
+def terminal_console(width: int, height: int, *, color: bool = True, encoding: str = "utf-8") -> Console:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
     return Console(
         width=width, height=height, file=file, force_terminal=True, no_color=not color, color_system="standard"
@@ -34,7 +34,7 @@ def screen_lines(snapshot: Snapshot | Absent, view: View | None = None, width: i
 
 def screen_codes(snapshot: Snapshot, view: View, **settings: bool) -> str:
     """Return the bytes sent to the terminal, as text."""
-    screen = console(80, 24, **settings)
+    screen = terminal_console(80, 24, **settings)
     screen.print(frame(snapshot, view, 80, 24), end="")
     screen.file.flush()
     assert isinstance(screen.file, io.TextIOWrapper)
@@ -43,13 +43,13 @@ def screen_codes(snapshot: Snapshot, view: View, **settings: bool) -> str:
     return buffer.getvalue().decode()
 
 
-def row(lines: list[str], name: str) -> str:
+def line_of(lines: list[str], name: str) -> str:
     (matching_line,) = [line for line in lines if line[1:].startswith(name)]
     return matching_line
 
 
 def test_a_wide_screen_has_every_column_of_a_node() -> None:
-    line = row(screen_lines(two_nodes(), width=200), "n1 ")
+    line = line_of(screen_lines(two_nodes(), width=200), "n1 ")
     for cell in ("10.0.0.1", "up", " 2 ", "42%", "5.91M", "98", "1.18M", "iperf3", "@client"):
         assert cell in line
 
@@ -60,8 +60,8 @@ def test_a_narrow_screen_drops_the_least_important_columns_and_truncates_none() 
     assert "tags" in wide[3]
     assert "tags" not in narrow[3]
     assert {"node", "CPU", "dropped"} <= set(titles)
-    assert "42%" in row(narrow, "n1 ")
-    assert "463" in row(narrow, "n2 ")
+    assert "42%" in line_of(narrow, "n1 ")
+    assert "463" in line_of(narrow, "n2 ")
 
 
 def test_truncated_values_are_in_the_detail_of_the_selected_row() -> None:
@@ -72,7 +72,7 @@ def test_truncated_values_are_in_the_detail_of_the_selected_row() -> None:
 
 def test_links_show_both_directions_with_declared_injected_and_lost() -> None:
     lines = screen_lines(two_nodes(), View(panel=1), width=200)
-    forward_row, backward_row = row(lines, "n2:eth0 → s1:2"), row(lines, "s1:2 → n2:eth0")
+    forward_row, backward_row = line_of(lines, "n2:eth0 → s1:2"), line_of(lines, "s1:2 → n2:eth0")
     for cell in ("relay", "812", "9.74M", "43", "451 loss, 12 queue", "loss 5%", "delay 1ms"):
         assert cell in forward_row
         assert cell not in backward_row.replace("relay", "") or cell == "relay"
@@ -87,8 +87,8 @@ def test_the_selected_direction_lists_the_changes_to_its_frames() -> None:
 
 def test_faults_and_events_have_panels() -> None:
     faults = screen_lines(two_nodes(), View(panel=3))
-    assert "loss 5% on n2 (n2-s1)" in row(faults, "     3")
-    assert "7 s" in row(faults, "     3")
+    assert "loss 5% on n2 (n2-s1)" in line_of(faults, "     3")
+    assert "7 s" in line_of(faults, "     3")
     events = screen_lines(two_nodes(), View(panel=4))
     assert "relay behind" in events[4]  # newest first
     assert "inject" in events[5]
@@ -137,7 +137,7 @@ def test_colours_mark_faults_and_losses_and_are_absent_without_them() -> None:
 
 
 def test_an_ascii_terminal_gets_only_ascii() -> None:
-    screen = console(80, 24, encoding="ascii")
+    screen = terminal_console(80, 24, encoding="ascii")
     screen.print(frame(two_nodes(), View(panel=1), 80, 24), end="")  # other characters would raise an encoding error
     assert isinstance(screen.file, io.TextIOWrapper)
 

@@ -42,7 +42,7 @@ def test_input_is_decoded_to_keys(data: bytes, keys: list[str]) -> None:
     assert Keys().feed(data) == keys
 
 
-def test_an_escape_alone_is_a_key_once_nothing_follows() -> None:
+def test_an_escape_byte_is_a_key_if_no_sequence_follows() -> None:
     keys = Keys()
     assert keys.feed(b"\x1b") == []
     assert keys.waits

@@ -294,7 +294,7 @@ def test_routes_follow_the_router() -> None:
 # Cyclic segments
 
 
-def test_in_a_ring_no_port_comes_up_before_its_settings() -> None:
+def test_in_a_ring_no_port_is_set_up_before_its_settings() -> None:
     operations = plan(resolve(Description.ring(3)), ExistingState())
     set_up_at = {operation.device: index for index, operation in enumerate(operations) if isinstance(operation, SetUp)}
     for index, operation in enumerate(operations):
@@ -308,7 +308,7 @@ def test_in_a_ring_no_port_comes_up_before_its_settings() -> None:
     assert sum(not port.flooding for port in ports) == 2  # the one trunk that is not in the tree, at both ends
 
 
-def test_a_trunk_that_closes_a_ring_comes_up_when_all_switches_have_stopped_learning() -> None:
+def test_a_trunk_that_closes_a_ring_is_set_up_after_all_switches_stop_learning() -> None:
     before, after = Description.line(4, name="x"), Description.ring(4, name="x")
     kernel = converged(before)
     operations = kernel.converge(resolve(after))
@@ -464,7 +464,7 @@ def test_when_an_ipv4_address_is_removed_the_others_of_its_nic_are_added_again()
 
 
 @given(st.data())
-def test_any_cluster_converges_to_any_other_and_a_second_up_does_nothing(data: st.DataObject) -> None:
+def test_any_cluster_converges_to_any_other_and_a_second_plan_is_empty(data: st.DataObject) -> None:
     """Random clusters and edits, some of whose links between nodes are direct."""
     kernel = Kernel()
     description = data.draw(descriptions())

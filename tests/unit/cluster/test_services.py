@@ -157,9 +157,9 @@ def test_a_process_that_is_no_longer_required_is_not_restarted(supervision: Supe
 
 
 def test_processes_of_a_previous_supervisor_are_adopted(supervision: Supervision) -> None:
-    kept, replaced = (daemons.start(name, (), lambda: None, signal.pause) for name in ("kept", "replaced"))
+    adopted, replaced = (daemons.start(name, (), lambda: None, signal.pause) for name in ("adopted", "replaced"))
     supervision.kind.before = {
-        "a": FormerProcess(kept, 1),
+        "a": FormerProcess(adopted, 1),
         "b": FormerProcess(replaced, 1),
         "c": FormerProcess(None, 1),
     }
@@ -167,11 +167,11 @@ def test_processes_of_a_previous_supervisor_are_adopted(supervision: Supervision
     supervision.processes.adopt()
     assert supervision.events() == ["sleeper died"], "c died while there was no supervisor"
     supervision.processes.reconcile()
-    assert supervision.processes.pids["a"] == kept.pid
+    assert supervision.processes.pids["a"] == adopted.pid
     assert not replaced.is_alive, "its specification had changed"
     assert supervision.kind.cleaned_up == ["b"]
     assert supervision.events() == ["sleeper died", "sleeper restarted"]
-    os.kill(kept.pid, signal.SIGKILL)
+    os.kill(adopted.pid, signal.SIGKILL)
     supervision.run_until("sleeper restarted", 2)
 
 

@@ -178,7 +178,7 @@ def test_two_nodes_stay_joined_while_their_frames_are_diverted() -> None:
 
 
 def test_offloads_are_disabled_before_the_new_path_is_opened_and_restored_at_the_end() -> None:
-    """Only a direction that may carry RELAY_GSO frames receives them."""
+    """Only a direction that may carry GSO frames receives them."""
     layout = resolve(Description.star(2))
     kernel = converged(layout)
     name = link_between(layout, "n1", "s1")
@@ -382,7 +382,7 @@ def test_a_link_changes_between_datapaths_and_back(description: Description, pat
 
 
 @pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
-def test_links_come_up_spliced_as_well(description: Description) -> None:
+def test_links_can_come_up_spliced(description: Description) -> None:
     layout = resolve(description)
     link_services = {link.name: TC for link in layout.links}
     kernel = Kernel()
@@ -549,7 +549,7 @@ def test_a_distribution_table_is_read_from_the_given_files() -> None:
 # Links that are down
 
 
-def test_a_link_that_is_down_has_its_wire_side_down_and_comes_up_again() -> None:
+def test_a_link_that_is_down_has_its_wire_end_down_until_it_is_up_again() -> None:
     layout = resolve(Description.line(2))
     kernel = converged(layout)
     down_links = {

@@ -15,7 +15,7 @@ STAR = resolve(Description.star(4, tags=TAGS))
 NAMES = [link.name for link in STAR.links]
 
 
-def test_a_change_of_tags_alone_needs_no_operation() -> None:
+def test_a_change_of_only_tags_needs_no_operation() -> None:
     untagged, tagged = Description.star(4, delay="1ms"), Description.star(4, delay="1ms", tags=TAGS)
     assert operations_of_change(untagged, tagged) == []
     assert operations_of_change(tagged, untagged) == []

@@ -56,7 +56,7 @@ class RequestEvents:
         self.add_event(rank, "freed", endpoint=endpoint)
 
     def end(self, rank: int, *unhandled: tuple[int, int, int]) -> None:
-        self.add_event(rank, "end", unhandled=[list(left) for left in unhandled])
+        self.add_event(rank, "end", unhandled=[list(message) for message in unhandled])
 
     def restart(self, rank: int) -> None:
         self.incarnations[rank] += 1

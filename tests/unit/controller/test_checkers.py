@@ -101,7 +101,7 @@ def test_swapped_messages_are_reported_as_overtaking() -> None:
     ]
 
 
-def test_the_order_is_that_in_which_receives_began_not_in_which_they_ended() -> None:
+def test_the_order_is_that_in_which_receives_began() -> None:
     history = HistoryBuilder(2)
     receives = [history.begin_receive(1), history.begin_receive(1)]
     sends = [history.begin_send(0, 1, content="0a"), history.begin_send(0, 1, content="0b")]

@@ -66,7 +66,7 @@ def die(_: int) -> None:
 
 
 @pytest.mark.parametrize("engine", [SerialEngine(), ProcessEngine(2)], ids=["serial", "processes"])
-def test_every_item_comes_back_with_its_result(engine: Engine) -> None:
+def test_each_item_is_returned_with_its_result(engine: Engine) -> None:
     assert sorted(map_unordered(engine, square, range(5))) == [(number, number**2) for number in range(5)]
     assert list(map_unordered(engine, square, [])) == []
 

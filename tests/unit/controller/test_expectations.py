@@ -30,7 +30,7 @@ def test_a_rate_delays_a_lone_probe_unless_a_token_bucket_enforces_it() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "pareto"])
-def test_the_delays_are_those_of_the_wire_model(distribution: str) -> None:
+def test_the_delays_are_those_of_the_link_model(distribution: str) -> None:
     """Send lone frames through the model, and compare their delays with the expected quantiles."""
     impairment = Impairment(delay=50 * MILLISECOND, jitter=5 * MILLISECOND, distribution=distribution)
     expectation = expect(impairment, {})

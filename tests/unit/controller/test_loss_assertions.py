@@ -23,9 +23,7 @@ def exact_p_value(hits: int, samples: int, share: float) -> float:
 
 
 @given(samples=st.integers(1, 150), share=st.floats(0.001, 0.999), data=st.data())
-def test_the_p_value_of_a_sample_is_that_of_the_binomial_distribution(
-    samples: int, share: float, data: st.DataObject
-) -> None:
+def test_the_p_value_of_a_sample_is_exact(samples: int, share: float, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, samples))
     assert two_sided(hits, samples, share) == pytest.approx(exact_p_value(hits, samples, share), rel=1e-9, abs=1e-300)
 

@@ -198,7 +198,7 @@ SHAPED_DELAYS = tuple(48_000 + index for index in range(2_000))  # 60 bytes at 1
 
 
 def train(rate: float, offered: float = 1.3e7, pause: int = 0) -> ProbeResult:
-    """Send a train through a link of a rate, bit/s. pause: pause of the sender in the middle, ns."""
+    """Send a train through a link of a rate, bit/s. pause: of the sender in the middle, ns."""
     plan = subject(SHAPED).plan.train
     assert plan is not None
     frames = []

@@ -40,8 +40,8 @@ EVERY_KIND = ["impair", "down", "flap", "partition", "crash", "restart", "reset"
 
 
 def times(scenario: Scenario, layout: Layout = STAR, seed: int = 0) -> list[tuple[int, str, bool]]:
-    found = timeline_events(occurrences(scenario, layout, seed, 10 * SECOND))
-    return [(event.when, event.occurrence.fault.what, event.begins) for event in found]
+    events = timeline_events(occurrences(scenario, layout, seed, 10 * SECOND))
+    return [(event.when, event.occurrence.fault.what, event.begins) for event in events]
 
 
 def test_ends_precede_begins_at_the_same_time() -> None:
@@ -97,12 +97,12 @@ def test_random_faults_stay_on_their_targets() -> None:
 
 def test_churn_becomes_restarts_drawn_from_its_seed() -> None:
     scenario = Scenario(faults=[Churn(on=["n1", "n2"], mean="100ms", away="30ms", from_="1s", to="3s")])
-    occurrences_found = occurrences(scenario, STAR, 7, 10 * SECOND)
-    assert occurrences_found
-    assert {occurrence.fault.what for occurrence in occurrences_found} == {"restart on n1", "restart on n2"}
+    restarts = occurrences(scenario, STAR, 7, 10 * SECOND)
+    assert restarts
+    assert {occurrence.fault.what for occurrence in restarts} == {"restart on n1", "restart on n2"}
     assert all(
         occurrence.end == occurrence.begin + 30_000_000 and SECOND <= occurrence.begin < 3 * SECOND
-        for occurrence in occurrences_found
+        for occurrence in restarts
     )
     assert times(scenario, seed=7) == times(scenario, seed=7) != times(scenario, seed=8)
 

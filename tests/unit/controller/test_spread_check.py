@@ -7,7 +7,7 @@ from typing import Any
 from testbed.controller.probing.probe_plan import Plan
 from testbed.controller.spread_check import join_replies
 
-CLOCK_OFFSET = 1_000  # of the source_reply's clock, ahead of the sink's
+CLOCK_OFFSET = 1_000  # the source's clock is ahead of the sink's
 PLAN = Plan(interval=100, burst=2, max_delay=0)
 
 

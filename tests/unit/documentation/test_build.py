@@ -1,4 +1,4 @@
-"""The documentation is built without a warning: its links, its generated parts, its figures."""
+"""Build of the documentation without warnings: pages, links and generated parts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_generated_files_exist(site: Path) -> None:
 
 
 def options(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the names of a command and of all below it, each with an option; an empty one for the command itself."""
+    """Yield (command, option) for a command and all its subcommands, and (command, "") for each command."""
     yield path, ""
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
@@ -66,9 +66,9 @@ def options(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            yield from options(below, f"{path}-{name}")
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None
+            yield from options(subcommand, f"{path}-{name}")
 
 
 def test_the_reference_has_every_command_with_every_option(site: Path) -> None:

@@ -1,4 +1,4 @@
-"""Figures of frames that the documentation shows, against the frames that Scapy builds."""
+"""Figures of frames in the documentation match the layers of Scapy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def layers(system: str) -> list[type[Packet]]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_layer_has_the_bytes_that_scapy_builds(system: str) -> None:
+def test_the_size_of_a_figure_is_that_of_the_layer_in_scapy(system: str) -> None:
     for layer in layers(system):
         fields = sum(field.sz for field in layer.fields_desc if frame_figures.is_behind(field))
         length = len(bytes(layer()))
@@ -26,7 +26,7 @@ def test_a_layer_has_the_bytes_that_scapy_builds(system: str) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_every_row_of_a_figure_is_full_and_every_field_is_in_it(system: str) -> None:
+def test_a_figure_has_complete_rows_and_every_field(system: str) -> None:
     for layer in layers(system):
         figure = frame_figures.figure(layer)
         rows = re.findall(r"<tr>.*?</tr>", figure.partition("<tbody>")[2], re.DOTALL)

@@ -70,7 +70,7 @@ def test_on_a_wall_clock_a_program_is_late_by_its_waits() -> None:
     assert program(LateClock()) == [("request 0", 1_007), ("request 1", 2_014), ("request 2", 3_021)]
 
 
-def test_on_a_dilated_clock_a_program_meets_its_times_exactly_however_late_the_machine_is() -> None:
+def test_on_a_dilated_clock_a_program_meets_its_times_exactly_on_a_late_machine() -> None:
     expected = [("request 0", 1_000), ("request 1", 2_000), ("request 2", 3_000)]
     for lateness in (0, 7, 250, 100_000, 2_000_000):
         wall_clock = LateClock(late=lateness)

@@ -71,7 +71,7 @@ def test_a_bound_below_1_is_rejected(bound: int) -> None:
 
 
 def test_biased_draws_are_redrawn() -> None:
-    """Of the 2^64 words all but one divide evenly among 2^64 - 1 numbers; the remaining one is 0."""
+    """All but one of the 2^64 words divide evenly among 2^64 - 1 numbers; the remaining word is 0."""
     before_zero = Source(-GOLDEN & MASK)  # mix64(0) is 0
     stream = Source(-GOLDEN & MASK)
     assert stream.word() == 0

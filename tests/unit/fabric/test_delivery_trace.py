@@ -110,10 +110,10 @@ def test_no_opportunity_delivers_more_than_its_bytes(times: list[int], frames: l
     for gap, size in frames:
         now += gap
         schedule.append((now, size))
-    times_found = delivery_times(wire, schedule)
-    assert all(later >= earlier for earlier, later in pairwise(times_found))
-    assert all(due > offered_at for due, (offered_at, _) in zip(times_found, schedule, strict=True))
-    for index, due in enumerate(times_found):
+    delivered_at = delivery_times(wire, schedule)
+    assert all(later >= earlier for earlier, later in pairwise(delivered_at))
+    assert all(due > offered_at for due, (offered_at, _) in zip(delivered_at, schedule, strict=True))
+    for index, due in enumerate(delivered_at):
         rounds, remainder = divmod(round(due), times[-1])
         assert remainder in times or (remainder == 0 and rounds)
         # The bytes delivered so far fit into the opportunities so far.

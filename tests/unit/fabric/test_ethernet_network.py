@@ -58,7 +58,7 @@ class Star:
             self.network.poll(deadline)
 
     def destinations(self) -> list[int]:
-        """Return the nodes at which frames have arrivals since the last call."""
+        """Return the nodes at which frames have arrived since the last call."""
         nodes = [node for _, node, _ in self.arrivals]
         self.arrivals.clear()
         return nodes
@@ -112,14 +112,14 @@ def test_a_switch_with_a_table_forwards_by_it_and_floods_along_the_tree() -> Non
     table = FABRIC.table(layout, switch)
     star = Star(max(switch.ports), table, Impairment())
     first, port = next(iter(switch.forwarding.items()))
-    source = next(other for other in switch.tree if other != port)
-    known = bytes.fromhex(first.replace(":", "")) + mac(source) + bytes(10)
-    star.up[source].offer(0, known)
+    source = next(tree_port for tree_port in switch.tree if tree_port != port)
+    learned_frame = bytes.fromhex(first.replace(":", "")) + mac(source) + bytes(10)
+    star.up[source].offer(0, learned_frame)
     star.run()
     assert star.destinations() == [port]
-    star.up[source].offer(1_000, bytes.fromhex("ffffffffffff") + known[6:])
+    star.up[source].offer(1_000, bytes.fromhex("ffffffffffff") + learned_frame[6:])
     star.run()
-    assert star.destinations() == [other for other in switch.tree if other != source]
+    assert star.destinations() == [tree_port for tree_port in switch.tree if tree_port != source]
 
 
 def test_reserved_group_addresses_are_not_forwarded(star: Star) -> None:

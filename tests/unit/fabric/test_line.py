@@ -149,7 +149,7 @@ def test_a_change_applies_to_later_frames_and_keeps_order() -> None:
     assert run_schedule(wire, [(20 * MILLISECOND, numbered(4))]) == [(20 * MILLISECOND, numbered(4))]
 
 
-def test_the_deadline_is_that_of_the_earliest_frame_whichever_was_offered_first() -> None:
+def test_the_deadline_is_that_of_the_earliest_due_frame() -> None:
     wire = direction(Impairment(delay=100, rules=("delay 1us nth(2)",)))
     assert wire.deadline is None
     deadlines = []
@@ -301,7 +301,7 @@ def test_the_fast_path_of_rate_and_delay_equals_the_general_path(
         max_size=80,
     )
 )
-def test_a_queue_accepts_what_fits_next_to_the_waiting_frames(steps: list[tuple[int, int]]) -> None:
+def test_a_queue_accepts_frames_that_fit_beside_the_waiting_ones(steps: list[tuple[int, int]]) -> None:
     """The bound holds across changes of the rate: a frame occupies the queue until its first bit is sent."""
     limit, rate, free_at, now = 4_000, 10**10, Fraction(0), 0
     wire = direction(Impairment(rate=rate, queue=limit))

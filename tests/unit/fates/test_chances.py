@@ -114,7 +114,7 @@ def test_gilbert_elliott_steps_at_each_frame_of_the_direction_from_the_good_stat
         ("10 every 10", {10, 20}),
     ],
 )
-def test_a_pattern_loses_the_directions_frames_of_those_numbers(pattern: str, lost: set[int]) -> None:
+def test_a_pattern_drops_frames_by_their_number_on_the_direction(pattern: str, lost: set[int]) -> None:
     schedule = [(index, numbered(index, source=0x020000000010 + index % 3)) for index in range(1, 26)]
     delivered = deliveries_of(Impairment(loss_pattern=pattern), schedule)
     assert {number for number, _ in schedule} - {number_of(frame) for _, frame in delivered} == lost

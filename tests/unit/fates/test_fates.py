@@ -307,17 +307,17 @@ def test_a_flow_does_not_depend_on_its_first_frame() -> None:
     rests = [bytes.fromhex(text) for text in ("8100000788b50003", "88b50003", "88b50193", "88b5")]
     for order in permutations(rests):
         classifier = Classifier(fields)
-        flows_found = {
+        cached_flows = {
             (pair, flow_of(pair + headers, readers)): classifier.find(pair + headers)[0]
             for pair in pairs
             for headers in order
         }
-        assert len({id(known_flow) for known_flow in flows_found.values()}) == len(flows_found) == 4
+        assert len({id(known_flow) for known_flow in cached_flows.values()}) == len(cached_flows) == 4
         for pair in pairs:
             for headers in order:
                 flow = flow_of(pair + headers, readers)
-                assert classifier.find(pair + headers) == (flows_found[pair, flow], locate(pair + headers))
-                assert flows_found[pair, flow].flow == flow
+                assert classifier.find(pair + headers) == (cached_flows[pair, flow], locate(pair + headers))
+                assert cached_flows[pair, flow].flow == flow
 
 
 def test_directions_that_share_a_classifier_count_and_draw_separately() -> None:

@@ -6,6 +6,7 @@ Scapy is the reference for checksums from IPv4 to TCP, and each protocol's codec
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -38,6 +39,50 @@ VIA_SEND = via.pack_frame(N2, N1, via.TYPE_SEND, 3, 1, 1, 4, 5, 6, 7, 8, 9, 4, 0
 ROUTE = b"\x81\xbf"
 
 
+class EmpFrame(NamedTuple):
+    """Fields of an EMP frame without a message header."""
+
+    destination: bytes
+    source: bytes
+    type: int
+    flags: int
+    unit: int
+    sender: int
+    receiver: int
+    message: int
+    frame: int
+    status: int
+    payload: memoryview
+
+
+class EmpMessage(NamedTuple):
+    """Fields of the first frame of an EMP message."""
+
+    destination_mac: bytes
+    source_mac: bytes
+    flags: int
+    unit: int
+    sender: int
+    receiver: int
+    message: int
+    frame: int
+    status: int
+    source: int
+    destination: int
+    tag: int
+    total: int
+    oldest: int
+    payload: memoryview
+
+
+def emp_frame(raw: bytes) -> EmpFrame:
+    return EmpFrame(*emp.unpack_frame(raw))
+
+
+def emp_message(raw: bytes) -> EmpMessage:
+    return EmpMessage(*emp.unpack_message(raw))
+
+
 def deliver(
     rule: object, frames: list[bytes], impairment: Impairment | None = None
 ) -> tuple[list[bytes], list[Record]]:
@@ -58,11 +103,9 @@ def delivered_frame(rule: object, frame: bytes) -> bytes:
 
 
 def test_a_field_that_is_set_makes_a_valid_frame_with_another_content() -> None:
-    before, after = (
-        emp.unpack_message(frame) for frame in (EMP_MESSAGE, delivered_frame("set emp.tag = 7", EMP_MESSAGE))
-    )
-    assert after == (*before[:11], 7, *before[12:])
-    assert before[11] == 0x99
+    before, after = map(emp_message, (EMP_MESSAGE, delivered_frame("set emp.tag = 7", EMP_MESSAGE)))
+    assert after == before._replace(tag=7)
+    assert before.tag == 0x99
 
 
 def test_a_field_set_without_correcting_the_check_makes_a_frame_that_a_receiver_discards() -> None:
@@ -74,19 +117,19 @@ def test_a_field_set_without_correcting_the_check_makes_a_frame_that_a_receiver_
 
 def test_the_check_of_the_frame_that_a_type_announces_is_corrected() -> None:
     """An ACK has no message header, so that its check covers the common header only."""
-    assert emp.unpack_frame(delivered_frame("set emp.frame = 3", EMP_ACK))[8] == 3
+    assert emp_frame(delivered_frame("set emp.frame = 3", EMP_ACK)).frame == 3
     ack = delivered_frame("set emp.type = ACK, emp.tag = 3 emp.type == MESSAGE", EMP_MESSAGE)
-    assert emp.unpack_frame(ack)[2] == emp.TYPE_ACK
+    assert emp_frame(ack).type == emp.TYPE_ACK
     assert ack[46:50] == bytes((0, 0, 0, 3)), "the tag is set at its offset before the type changed"
 
 
-def test_flags_and_enumerated_values_are_set_by_name_and_alone() -> None:
+def test_flags_and_enumerated_values_are_set_by_name_without_changing_others() -> None:
     ack = emp.pack_frame(N2, N1, emp.TYPE_ACK, 0xF0, 3, 5, 6, 17, 0, 0)
-    changed = emp.unpack_frame(delivered_frame("set emp.flags.last = 1, emp.status = RESTARTED", ack))
-    assert (changed[3], changed[9]) == (0xF1, emp.STATUS_RESTARTED)
+    changed = emp_frame(delivered_frame("set emp.flags.last = 1, emp.status = RESTARTED", ack))
+    assert (changed.flags, changed.status) == (0xF1, emp.STATUS_RESTARTED)
 
 
-def test_a_check_behind_the_payload_is_corrected_where_the_length_says() -> None:
+def test_a_check_after_the_payload_is_located_by_the_length_field() -> None:
     filled = VIA_SEND + bytes(6)
     changed = delivered_frame("set via.immediate = 7", filled)
     assert changed == via.pack_frame(N2, N1, via.TYPE_SEND, 3, 1, 1, 4, 5, 6, 7, 8, 9, 4, 0, 7, b"data") + bytes(6)
@@ -97,7 +140,7 @@ def test_a_check_behind_the_payload_is_corrected_where_the_length_says() -> None
 
 
 @pytest.mark.parametrize("route", [b"", ROUTE])
-def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_corrected_too(route: bytes) -> None:
+def test_on_a_source_routed_link_the_crc_of_the_packet_is_corrected_too(route: bytes) -> None:
     changed = delivered_frame("set am2.tag = 0x1234", add_envelope(AM2_PACKET, route))
     packet = remove_envelope(add_envelope(changed[:14] + changed[14 + len(route) : -1], b""))
     assert changed == add_envelope(packet, route), "the CRC-8 at the end is correct"
@@ -151,9 +194,7 @@ def with_scapy_checksums(frame: bytes) -> bytes:
 @pytest.mark.parametrize("kind", PACKETS)
 @settings(max_examples=60)
 @given(data=st.binary(max_size=61), value=st.integers(0, 0xFFFF), padding=st.integers(0, 9))
-def test_checksums_from_ip_to_tcp_are_those_that_scapy_computes(
-    kind: str, data: bytes, value: int, padding: int
-) -> None:
+def test_checksums_from_ip_to_tcp_equal_scapys(kind: str, data: bytes, value: int, padding: int) -> None:
     frame = bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / PACKETS[kind](data))
     rules = {
         "icmp": f"set icmp.seq = {value}, ip.ttl = {value & 255}",
@@ -183,7 +224,7 @@ def test_an_absent_udp_checksum_stays_absent_and_that_of_a_fragment_is_unchanged
     assert delivered_frame("set udp.dport = 99", first)[40:42] == b"\x12\x34"
 
 
-def test_fields_without_a_check_are_set_too() -> None:
+def test_fields_of_protocols_without_a_check_can_be_set() -> None:
     frame = bytes(Ether() / ARP(op=1))
     changed = Ether(delivered_frame("set arp.op = 2, arp.psrc = 10.0.0.9", frame))
     assert (changed[ARP].op, changed[ARP].psrc) == (2, "10.0.0.9")
@@ -194,10 +235,10 @@ def test_fields_without_a_check_are_set_too() -> None:
 
 def test_corruption_within_a_field_stays_within_it_and_corrects_the_check_on_request() -> None:
     delivered, log = deliver("corrupt 2 in emp.message mend-check", [EMP_MESSAGE] * 50)
-    messages = {emp.unpack_message(frame)[6] for frame in delivered}
+    messages = {emp_message(frame).message for frame in delivered}
     assert all((message ^ 17).bit_count() == 2 for message in messages)
     assert len(messages) > 20, "the hash draws different bits for each frame"
-    assert all(emp.unpack_message(frame)[8:] == emp.unpack_message(EMP_MESSAGE)[8:] for frame in delivered)
+    assert all(emp_message(frame)._replace(message=17) == emp_message(EMP_MESSAGE) for frame in delivered)
     assert all(26 * 8 <= position < 30 * 8 for record in log for position in record.fate.positions)
 
 
@@ -206,12 +247,12 @@ def test_corruption_keeps_the_check_by_default() -> None:
         with pytest.raises(MalformedError):
             emp.unpack_message(delivered_frame(rule, EMP_MESSAGE))
     changed = delivered_frame("corrupt 8 in emp.flags mend-check", EMP_MESSAGE)
-    assert emp.unpack_message(changed)[2] == 1 ^ 0xFF
+    assert emp_message(changed).flags == 1 ^ 0xFF
 
 
 def test_corruption_by_chance_skips_frames_changed_by_a_rule() -> None:
     delivered, log = deliver("set emp.tag = 7", [EMP_MESSAGE] * 20, Impairment(corrupt=1.0))
-    assert {emp.unpack_message(frame)[11] for frame in delivered} == {7}
+    assert {emp_message(frame).tag for frame in delivered} == {7}
     assert {record.cause for record in log} == {"rule"}
 
 
@@ -230,8 +271,9 @@ def test_a_rule_in_python_sets_the_fields_that_a_frame_has() -> None:
         return set_fields({"emp.frame": 9, "emp.tag": 7}) if view.n == 1 else DROP
 
     delivered, log = deliver(fault, [EMP_MESSAGE, EMP_ACK, udp()])
-    assert emp.unpack_message(delivered[0])[7:12:4] == (9, 7)
-    assert emp.unpack_frame(delivered[1])[8] == 9
+    message = emp_message(delivered[0])
+    assert (message.frame, message.tag) == (9, 7)
+    assert emp_frame(delivered[1]).frame == 9
     assert delivered[2] == udp()
     assert [record.fate.sets for record in log] == [(("emp.frame", 9), ("emp.tag", 7)), (("emp.frame", 9),)]
 

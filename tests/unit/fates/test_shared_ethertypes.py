@@ -35,17 +35,17 @@ def shared_fields(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
 @pytest.mark.parametrize("route", [b"", b"\x81", b"\xbf\x80\x81"])
 def test_a_header_is_found_only_at_the_offset_that_its_protocol_defines(route: bytes) -> None:
     fields = shared_fields()
-    headers_found = {}
+    headers = {}
     for begins in (b"\0\4", b"\0\5", b"\0\6", b"\0"):
         frame = HEAD + route + begins + b"\2\7"
         located = locate(frame)
         names = ("mine", "other", "all")
-        headers_found[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
+        headers[begins] = [name for name in names if fields.presence(name)(frame, located) >= 0]
         values = [fields.reader(f"{name}.kind")(frame, located) for name in ("mine", "other")]
-        assert values == [2 if name in headers_found[begins] else -1 for name in ("mine", "other")]
+        assert values == [2 if name in headers[begins] else -1 for name in ("mine", "other")]
         if begins != b"\0":
             assert fields.reader("all.type")(frame, located) == begins[1]
-    assert headers_found == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
+    assert headers == {b"\0\4": ["mine", "all"], b"\0\5": ["other", "all"], b"\0\6": ["all"], b"\0": ["all"]}
 
 
 @pytest.mark.parametrize(("common", "unclaimed"), [((), ()), (("type",), (6,))])

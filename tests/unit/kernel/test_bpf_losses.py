@@ -275,7 +275,7 @@ def test_a_full_flow_table_is_counted_and_its_flows_keep_their_fates() -> None:
 
 
 @pytest.mark.requires("bpf")
-def test_a_new_program_starts_its_counters_or_continues_those_of_the_previous_one() -> None:
+def test_a_new_program_starts_new_counters_or_continues_the_previous_ones() -> None:
     losses = losses_of(KEY, Impairment(loss=0.5))
     with loss_classifier.load(losses) as first:
         fates = [run_on(first.program, ethernet()).result for _ in range(50)]

@@ -38,12 +38,12 @@ def arguments(function: Callable[..., bytes]) -> st.SearchStrategy[dict[str, obj
 
 
 def _arguments(
-    function: Callable[..., bytes], known: dict[str, st.SearchStrategy[object]]
+    function: Callable[..., bytes], strategies: dict[str, st.SearchStrategy[object]]
 ) -> st.SearchStrategy[dict[str, object]]:
     arguments = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = str(parameter.annotation)
-        values = PREFIX if name == "prefix" else known[kind.removesuffix(" | None")]
+        values = PREFIX if name == "prefix" else strategies[kind.removesuffix(" | None")]
         arguments[name] = st.one_of(st.none(), values) if kind.endswith("None") else values
     return st.fixed_dictionaries(arguments)
 

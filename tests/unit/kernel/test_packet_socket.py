@@ -32,7 +32,7 @@ Ends = tuple[PacketSocket, PacketSocket]
 
 
 def run_between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
-    """Run a test on each frame path, in a namespace of its own, with sockets on the two ends of a veth pair."""
+    """Run a test on each frame path, in a new namespace, with sockets on both ends of a veth pair."""
 
     def in_namespace(path: ModuleType) -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)

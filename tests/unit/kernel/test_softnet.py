@@ -43,7 +43,7 @@ def test_the_increase_is_counted_by_processor() -> None:
     assert softnet.risen({0: 10, 1: 5}, {0: 11, 1: 7}) == 3
 
 
-def test_a_processor_that_goes_offline_hides_no_drops_of_others_and_a_new_one_is_counted() -> None:
+def test_drops_are_counted_when_processors_go_offline_or_online() -> None:
     assert softnet.risen({0: 10, 1: 1_000}, {0: 12}) == 2
     assert softnet.risen({0: 10}, {0: 10, 1: 4}) == 4
 

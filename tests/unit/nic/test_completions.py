@@ -161,7 +161,9 @@ def test_the_host_sees_completions_after_the_firmware_has_returned(executor: Exe
 
 
 @immediate_executors
-def test_a_doorbell_during_a_completion_is_handled_at_once_and_its_completions_come_last(executor: Executor) -> None:
+def test_a_doorbell_during_a_completion_is_handled_at_once_and_its_completions_follow_the_others(
+    executor: Executor,
+) -> None:
     assert record_events(executor, {1: [10, 20], 2: [30]}, {10: [2]}) == [
         ("rung", 1), ("answered", 1), ("seen", 10), ("rung", 2), ("answered", 2), ("seen", 20), ("seen", 30),
     ]  # fmt: skip

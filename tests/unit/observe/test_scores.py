@@ -67,9 +67,9 @@ def paper() -> Paper:
     return parse(PAPER_TEXT, "a paper")
 
 
-def scores(paper: Paper, *microseconds: float, kept: Mapping[str, float] = {}) -> Scores:
+def scores(paper: Paper, *microseconds: float, recorded: Mapping[str, float] = {}) -> Scores:
     rows = [{"size_bytes": size, "p50_ns": 1e3 * value} for size, value in zip((1, 2, 4), microseconds, strict=True)]
-    return Scores("a system", paper, {"latency": rows}, kept)
+    return Scores("a system", paper, {"latency": rows}, recorded)
 
 
 def test_each_value_has_a_line_with_its_place_and_kind(paper: Paper) -> None:
@@ -120,18 +120,18 @@ def test_a_broken_shape_fails(paper: Paper) -> None:
 
 def test_a_prediction_two_points_worse_than_the_recorded_one_fails(paper: Paper) -> None:
     recorded = {"latency, 1": 10, "latency, 2": 22, "latency, 4": 30, "beside": 22}
-    assert scores(paper, 10, 22, 30, kept=recorded).failures == []
-    assert scores(paper, 10, 22.39, 29.3, kept=recorded).failures == []
-    failures = scores(paper, 10, 22.41, 30, kept=recorded).failures
+    assert scores(paper, 10, 22, 30, recorded=recorded).failures == []
+    assert scores(paper, 10, 22.39, 29.3, recorded=recorded).failures == []
+    failures = scores(paper, 10, 22.41, 30, recorded=recorded).failures
     assert [failure.partition(": ")[0] for failure in failures] == ["beside", "latency, 2"]
     assert "the kept error is +10.0%" in failures[0]
-    assert len(scores(paper, 10, 22, 29.1, kept=recorded).failures) == 1  # a negative error grows
-    assert scores(paper, 10, 17.5, 30, kept=recorded).failures != []  # an error changes its sign
-    assert scores(paper, 10, 19, 39, kept=recorded).failures == []  # better
+    assert len(scores(paper, 10, 22, 29.1, recorded=recorded).failures) == 1  # a negative error grows
+    assert scores(paper, 10, 17.5, 30, recorded=recorded).failures != []  # an error changes its sign
+    assert scores(paper, 10, 19, 39, recorded=recorded).failures == []  # better
 
 
 def test_an_unrecorded_row_has_no_previous_error(paper: Paper) -> None:
-    assert scores(paper, 10, 99, 30, kept={"latency, 4": 30}).failures == []
+    assert scores(paper, 10, 99, 30, recorded={"latency, 4": 30}).failures == []
 
 
 def test_a_summary_has_the_median_the_percentile_and_the_worst_row(paper: Paper) -> None:

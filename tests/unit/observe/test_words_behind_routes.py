@@ -114,7 +114,7 @@ bind_layers(Myrinet, Outside, type=0x0007)
 STACKS = {"frame": (Ether, Myrinet, Outside)}
 FLOW = ("kind",)
 KIND = "kind"
-KINDS = {1: Kind("data", "OUTSIDE_FRAMES {number}", message=("number",))}
+KINDS = {1: Kind("data", "OUTSIDE {number}", message=("number",))}
 """
 PROGRAM = """
 import importlib, json, pathlib, sys
@@ -151,7 +151,7 @@ def test_an_external_packet_type_is_described_like_a_builtin_one(tmp_path: Path)
     assert completed.returncode == 0, completed.stderr
     document, flows = json.loads(completed.stdout)
     assert document == [
-        "00:00:00:00:00:00 > 00:00:00:00:00:00 OUTSIDE_FRAMES 42, route +1, 21 bytes",
+        "00:00:00:00:00:00 > 00:00:00:00:00:00 OUTSIDE 42, route +1, 21 bytes",
         "Ethernet: dst 00:00:00:00:00:00, src 00:00:00:00:00:00, type 0x88b6",
         document[2],
         "Outside: kind 1, number 42",

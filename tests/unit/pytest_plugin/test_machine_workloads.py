@@ -1,4 +1,4 @@
-"""References to workloads of tests on machines: file and name."""
+"""References to workloads of tests on machines, as file and name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_machines_file_is_found_in_the_tests_directory() -> None:
         machines_file(machines=5)
 
 
-def test_a_folder_of_a_workload_may_have_a_colon(tmp_path: Path) -> None:
+def test_the_path_of_a_workload_may_contain_a_colon(tmp_path: Path) -> None:
     folder = tmp_path / "run:1"
     folder.mkdir()
     file = folder / "hello.py"

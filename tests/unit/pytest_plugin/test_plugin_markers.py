@@ -1,4 +1,4 @@
-"""Markers of a test: composition of a description, and errors of invalid arguments."""
+"""Markers of a test: how they compose a description, and errors of invalid arguments."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def read_arguments(*markers: pytest.MarkDecorator, base: Path = Path(), source: 
 
 
 def test_impairments_apply_to_all_links_and_links_override_them() -> None:
-    expected = read_arguments(
+    arguments = read_arguments(
         cluster("star-4", loss="1%", delay="2ms", links={"n1": {"delay": "5ms", "direction": "out"}}, seed=9)
     )
-    layout = resolve(expected.description())
+    layout = resolve(arguments.description())
     assert layout.seed == 9
-    first, *others = layout.links
+    first, *rest = layout.links
     assert (first.forward.delay, first.backward.delay) == (5_000_000, 2_000_000)
-    for link in others:
+    for link in rest:
         assert (link.forward.delay, link.backward.delay) == (2_000_000, 2_000_000)
     assert {direction.loss for link in layout.links for direction in (link.forward, link.backward)} == {0.01}
 
 
 def test_the_nearest_marker_with_a_cluster_is_the_base_of_nearer_ones() -> None:
-    of_module, of_class = cluster("ring-4", loss="9%"), cluster("star-4", loss="1%", delay="1ms")
-    expected = read_arguments(cluster(loss="3%", links={"n1": {"rate": "1mbit"}}), of_class, of_module)
-    assert expected.source == "star-4"
-    assert expected.impairments == {"loss": "3%", "delay": "1ms"}
-    assert expected.links == {"n1": {"rate": "1mbit"}}
+    module_marker, class_marker = cluster("ring-4", loss="9%"), cluster("star-4", loss="1%", delay="1ms")
+    arguments = read_arguments(cluster(loss="3%", links={"n1": {"rate": "1mbit"}}), class_marker, module_marker)
+    assert arguments.source == "star-4"
+    assert arguments.impairments == {"loss": "3%", "delay": "1ms"}
+    assert arguments.links == {"n1": {"rate": "1mbit"}}
 
 
 def test_a_parameter_overrides_the_marker() -> None:
@@ -56,13 +56,13 @@ def test_a_description_made_in_python_is_not_changed() -> None:
 
 def test_a_file_is_found_in_the_tests_directory(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text('[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[link]]\nends = ["a", "b"]\n')
-    expected = read_arguments(cluster("two.toml", loss="5%"), base=tmp_path)
-    assert resolve(expected.description()).links[0].backward.loss == 0.05
-    assert expected.origin == str(tmp_path / "two.toml")
+    arguments = read_arguments(cluster("two.toml", loss="5%"), base=tmp_path)
+    assert resolve(arguments.description()).links[0].backward.loss == 0.05
+    assert arguments.origin == str(tmp_path / "two.toml")
 
 
 @pytest.mark.parametrize(
-    ("decorator", "error", "sentence"),
+    ("decorator", "error", "message"),
     [
         (cluster(), MarkerError, "does not say which cluster"),
         (cluster("star-4", "star-5"), MarkerError, "takes one cluster"),
@@ -83,9 +83,9 @@ def test_a_file_is_found_in_the_tests_directory(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_markers_are_errors_with_the_reason(
-    decorator: pytest.MarkDecorator, error: type[Exception], sentence: str
+    decorator: pytest.MarkDecorator, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=sentence):
+    with pytest.raises(error, match=message):
         read_arguments(decorator).description()
 
 

@@ -1,5 +1,4 @@
-"""The plug-in in an inner pytest with simulated clusters: parameters, skips, reports, artefacts, and projects without
-clusters."""
+"""The plug-in in an inner pytest with simulated clusters: parameters, skips, reports and artefacts."""
 
 from __future__ import annotations
 
@@ -7,16 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-
-from tests import inner_pytest
-
-import_module(
-    "testbed.pytest_plugin.cluster_life"
-)  # pytester unloads modules that its runs import, unless they are imported before
 
 pytest_plugins = ["pytester"]
 
@@ -35,13 +27,6 @@ async def count(comm, node, *, until: int = 20):
     print(node.name, "has received", len(received))
     return received
 '''
-
-
-@pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """Return a directory for inner tests, without the settings of this suite."""
-    pytester.makeini(inner_pytest.SETTINGS)
-    return pytester
 
 
 def artefacts_of_failure(pytester: pytest.Pytester) -> Path:
@@ -95,8 +80,8 @@ def test_a_simulated_node_runs_no_programs(cluster):
     assert not (suite.path / "testbed-artefacts").exists()
 
 
-def test_these_tests_pass_started_as_pytest_too() -> None:
-    """Then the plug-in is imported from an editable install, not from the current directory."""
+def test_these_tests_pass_when_run_by_the_pytest_command() -> None:
+    """The pytest command imports the plug-in from the editable install, not from the current directory."""
     test = "test_a_test_runs_once_for_each_mode_protocol_and_cluster"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TESTBED_"))}
     command = [Path(sys.executable).with_name("pytest"), "-p", "no:cacheprovider", f"{__file__}::{test}"]
@@ -121,9 +106,9 @@ def test_protocols(cluster, protocol):
 def test_clusters(cluster):
     assert cluster.name in ("star-2", "ring-4")
 
-@pytest.mark.parametrize("cluster", ["somebody's own"])
+@pytest.mark.parametrize("cluster", ["a value"])
 def test_own(cluster):
-    assert cluster == "somebody's own"
+    assert cluster == "a value"
 """
     )
     result = suite.runpytest("--testbed-mode=both", "--collect-only", "-q")
@@ -135,7 +120,7 @@ def test_own(cluster):
             "*::test_protocols[[]*other*]",
             "*::test_clusters[[]*star-2*]",
             "*::test_clusters[[]*ring-4*]",
-            "*::test_own[[]somebody's own]",
+            "*::test_own[[]a value]",
             "7 tests collected*",
         ]
     )
@@ -195,7 +180,7 @@ def test_fails(cluster):
 
 
 def test_artefacts_of_a_long_non_ascii_name_are_kept(suite: pytest.Pytester) -> None:
-    name = f"test_{90 * chr(0x7DE8)}"  # of three bytes each; a folder's name has 255 at most
+    name = f"test_{90 * chr(0x7DE8)}"  # three bytes each in UTF-8, and a file name has at most 255
     suite.makepyfile(f"import pytest\n@pytest.mark.cluster('star-2')\ndef {name}(cluster):\n    assert not cluster\n")
     suite.runpytest("--testbed-mode=sim").assert_outcomes(failed=1)
     assert name in (artefacts_of_failure(suite) / "report.txt").read_text()
@@ -339,7 +324,7 @@ def test_broken(cluster):
     result.stdout.no_fnmatch_line("*running.py:*")
 
 
-def test_an_invalid_marker_is_an_error_of_one_line(suite: pytest.Pytester) -> None:
+def test_an_invalid_marker_is_a_one_line_error(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import pytest
@@ -368,7 +353,7 @@ def test_a_prompt_needs_the_terminal(suite: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["*--cli-on-error needs the terminal: run without -n"])
 
 
-def test_a_project_without_clusters_loads_nothing_of_the_testbed(suite: pytest.Pytester) -> None:
+def test_a_project_without_clusters_imports_only_the_plugin_of_the_testbed(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
 import sys

@@ -5,16 +5,9 @@ The verdicts of simulated runs are patched here; tests/live/test_verdicts_of_tes
 
 from __future__ import annotations
 
-from importlib import import_module
 from xml.etree import ElementTree
 
 import pytest
-
-from tests import inner_pytest
-
-import_module(
-    "testbed.pytest_plugin.cluster_life"
-)  # pytester unloads modules that its runs import, unless they are imported before
 
 pytest_plugins = ["pytester"]
 
@@ -22,7 +15,7 @@ HEAD = """
 import pytest
 from testbed.controller.verdict.verdicts import Finding, Grade, verdict_of
 
-def found(cluster, grade):
+def add_finding(cluster, grade):
     finding = Finding("relay gap", "", "", 0.0, 7.0, "ns", grade, "the relay died and was started again")
     cluster.verdicts.append(verdict_of([finding]))
 """
@@ -33,17 +26,10 @@ TEST_OF_EACH_GRADE = (
 @pytest.mark.cluster("star-2")
 @pytest.mark.parametrize("grade", [Grade.INVALID, Grade.DEGRADED, Grade.TRUSTED], ids=lambda grade: grade.value)
 def test_passes(cluster, grade):
-    found(cluster, grade)
+    add_finding(cluster, grade)
 """
 )
 REASON = "relay gap: 7 ns (the relay died and was started again)"
-
-
-@pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """Return a directory for inner tests, without the settings of this suite."""
-    pytester.makeini(inner_pytest.SETTINGS)
-    return pytester
 
 
 def run(suite: pytest.Pytester, *options: str) -> pytest.RunResult:
@@ -104,18 +90,18 @@ def test_the_marker_overrides_the_option_and_nearer_markers_override_others(suit
 pytestmark = pytest.mark.cluster("star-2", on_invalid="skip")
 
 def test_of_module(cluster):
-    found(cluster, Grade.INVALID)
+    add_finding(cluster, Grade.INVALID)
 
 @pytest.mark.cluster(on_invalid="ignore", on_degraded="xfail")
 @pytest.mark.parametrize("grade", [Grade.INVALID, Grade.DEGRADED])
 def test_of_its_own(cluster, grade):
-    found(cluster, grade)
+    add_finding(cluster, grade)
 """
     )
     run(suite, "--testbed-on-invalid=fail").assert_outcomes(skipped=1, passed=1, xfailed=1)
 
 
-def test_the_verdict_of_every_run_counts(suite: pytest.Pytester) -> None:
+def test_one_invalid_run_of_a_test_makes_it_fail(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         HEAD
         + """
@@ -126,11 +112,11 @@ async def nothing(comm, node): ...
 
 @pytest.mark.cluster("star-2")
 def test_runs(cluster, monkeypatch):
-    def losing(*given, inner=under_test.run, **more):
+    def run_with_losses(*arguments, inner=under_test.run, **options):
         finding = Finding("NIC lost", "n1", "", 0.0, 3.0, "frames", Grade.INVALID)
-        return replace(inner(*given, **more), verdict=verdict_of([finding]))
+        return replace(inner(*arguments, **options), verdict=verdict_of([finding]))
     with monkeypatch.context() as patch:
-        patch.setattr(under_test, "run", losing)
+        patch.setattr(under_test, "run", run_with_losses)
         cluster.run(nothing)
     cluster.run(nothing)
 """
@@ -146,12 +132,12 @@ def test_a_test_that_fails_by_itself_is_reported_as_usual(suite: pytest.Pytester
         + """
 @pytest.mark.cluster("star-2", on_invalid="skip")
 def test_fails(cluster):
-    found(cluster, Grade.INVALID)
+    add_finding(cluster, Grade.INVALID)
     assert 1 == 2
 
 @pytest.mark.cluster("star-2")
 def test_skips_the_test(cluster):
-    found(cluster, Grade.INVALID)
+    add_finding(cluster, Grade.INVALID)
     pytest.skip("skipped by the test")
 """
     )
@@ -169,7 +155,7 @@ def test_skips_the_test(cluster):
     assert "assert 1 == 2" in (folder / "report.txt").read_text()
 
 
-def test_a_strict_run_skips_nothing(suite: pytest.Pytester) -> None:
+def test_a_strict_run_turns_skips_into_failures(suite: pytest.Pytester) -> None:
     suite.makepyfile(TEST_OF_EACH_GRADE)
     result = run(suite, "--testbed-on-invalid=skip", "--testbed-strict")
     result.assert_outcomes(failed=1, passed=2)

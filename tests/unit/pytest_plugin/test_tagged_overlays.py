@@ -1,4 +1,4 @@
-"""Overlays of a simulated cluster by tag, and unknown attributes of the fixture's cluster."""
+"""Overlays of a simulated cluster by tag, and unknown attributes of the cluster fixture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_cluster_with_overlays_keeps_its_tags() -> None:
     assert layout.links[2].tags == ("slow",)
 
 
-def test_an_unused_tag_is_reported() -> None:
+def test_an_unknown_tag_is_rejected_with_the_nearest() -> None:
     with pytest.raises(NotFoundError, match="did you mean '@client'"):
         apply_overlays(STAR, [Overlay("@cleint", Impairments(loss=0.5))])
 

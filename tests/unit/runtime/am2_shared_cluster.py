@@ -26,7 +26,7 @@ from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.runtime.shared.heap import Heap
 from testbed.spec.placement import address_of
-from tests.unit.runtime.attached_hosts import NullWire, attached_host
+from tests.unit.runtime.attached_hosts import HEAD, TAIL, NullWire, attached_host
 
 HEAP = 4 << 20
 SEGMENT = 400_000
@@ -99,9 +99,9 @@ class Host:
     def take_completions(self, maximum: int) -> None:
         """Let the process handle up to `maximum` completions, and poll."""
         completions = self.attached.region.completions
-        head, tail = completions.words[16], completions.words[0]
+        head, tail = completions.words[HEAD], completions.words[TAIL]
         for index in range(head, min(head + maximum, tail)):
-            completions.words[16] = index + 1
+            completions.words[HEAD] = index + 1
             self.am.on_completion(completions.numbers[index % len(completions.numbers)])
         for endpoint in self.am.endpoints:
             endpoint.handle(4)
@@ -109,7 +109,7 @@ class Host:
     @property
     def is_quiet(self) -> bool:
         words = self.attached.region.completions.words
-        return not self.doorbells and words[0] == words[16]
+        return not self.doorbells and words[TAIL] == words[HEAD]
 
     def add_endpoint(self) -> Endpoint:
         """Allocate an endpoint with handlers."""

@@ -10,6 +10,9 @@ from testbed.kernel.filesystem import make_sealed
 from testbed.runtime.shared.functions import AttachedHost
 from testbed.runtime.shared.region import Layout, Region
 
+TAIL, HEAD, ASLEEP = 0, 16, 32
+"""Indexes of the control words of a ring."""
+
 
 class NullWire:
     """Wire that discards all frames."""
@@ -30,3 +33,9 @@ def attached_host(split_driver: SplitDriver, heap: int, entries: int = 0) -> Att
     reader, writer = os.pipe2(os.O_NONBLOCK)
     os.close(reader)
     return AttachedHost(region, control, os.getpid(), os.pidfd_open(os.getpid()), os.eventfd(0), writer)
+
+
+def take_all_completions(host: AttachedHost) -> None:
+    """Empty the ring of completions, as a host library that has handled all of them."""
+    words = host.region.completions.words
+    words[HEAD] = words[TAIL]

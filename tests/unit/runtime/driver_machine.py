@@ -53,8 +53,8 @@ class Machine:
         wire, firmware = cast("FrameSocket", self), cast("Firmware", self)
         nic = InlineNic(VethPort(wire))
         nic.attach(Agent(firmware, cast("Host", self)))
+        monkeypatch.setattr("testbed.runtime.nodes.inline_driver.Waiter", lambda *_, **__: MachineWaiter(self))
         driver = Driver(wire, nic, firmware, spin, patience or Patience(0))
-        monkeypatch.setattr(driver, "_sleep", self._sleep)
         with closing(self._end), closing(self._peer_end), closing(driver):
             yield driver, nic
 
@@ -89,7 +89,8 @@ class Machine:
     def on_completion(self, _index: int) -> None:
         raise AssertionError("nothing was posted")
 
-    def _sleep(self, _deadline: int | None) -> list[int]:
+    def sleep(self) -> list[int]:
+        """Sleep until the next frame or wake-up; return the ready descriptors."""
         self.idle.append(self.time - self._since)
         if self.early_wake_ups:
             self.time += self.early_wake_ups.popleft()
@@ -99,3 +100,22 @@ class Machine:
             return [self._peer_end.fileno()]  # a watched descriptor is ready
         self._since = self.time
         return []
+
+
+class MachineWaiter:
+    """Stand-in for the kernel's waiter: waiting is a sleep of the machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def watch(self, descriptor: int) -> None:
+        """Do nothing: the machine decides when a descriptor is ready."""
+
+    def unwatch(self, descriptor: int) -> None:
+        """Do nothing, as `watch`."""
+
+    def wait(self, _deadline: int | None) -> list[int]:
+        return self._machine.sleep()
+
+    def close(self) -> None:
+        """Do nothing: no descriptor is open."""

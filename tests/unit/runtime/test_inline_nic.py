@@ -28,7 +28,7 @@ class Wire:
 
 
 class FakeCard:
-    """Firmware and its host. rung: handled doorbells. actions: action on a doorbell."""
+    """Firmware and its host. rung: handled doorbells. actions: what else a doorbell does, by its descriptor."""
 
     def __init__(self) -> None:
         self.rung: list[int] = []

@@ -46,7 +46,7 @@ def test_after_one_successful_spin_every_wait_starts_with_a_spin_again() -> None
 
 
 @given(st.lists(st.booleans(), max_size=400))
-def test_unsuccessful_spins_are_rare_however_frames_arrive(waits: list[bool]) -> None:
+def test_unsuccessful_spins_are_rare_for_any_arrivals(waits: list[bool]) -> None:
     spin_waits = spins(Patience(SPIN), waits)
     failed = sum(has_spin and not arrives_soon for has_spin, arrives_soon in zip(spin_waits, waits, strict=True))
     successful = sum(has_spin and arrives_soon for has_spin, arrives_soon in zip(spin_waits, waits, strict=True))

@@ -15,7 +15,7 @@ from protocols.am2 import page as layout
 from protocols.am2.settings import MILLISECOND, Settings
 from testbed.runtime.shared.functions import AttachedHost
 from tests.unit.runtime.am2_shared_cluster import HEAP, Cluster
-from tests.unit.runtime.attached_hosts import attached_host
+from tests.unit.runtime.attached_hosts import attached_host, take_all_completions
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -43,7 +43,7 @@ class MisbehavingHost:
         self.cluster.functions[self.node].attach(self.cluster.now, self.attachment, MISBEHAVING_SLOT)
 
     def number(self) -> int:
-        """Draw an endpoint's number, most often one of the host's attachment."""
+        """Draw an endpoint's number, most often one of the host's own."""
         rng = self.cluster.rng
         if rng.randrange(8):
             return self.first + rng.randrange(8)
@@ -69,9 +69,8 @@ class MisbehavingHost:
                 memory[page + layout.SLOT_OFFSETS[slot]] = rng.choice([0, 0, 1, 2, 3, 4, 255])
         else:
             self.ring_doorbell()
-        words = self.attachment.region.completions.words
         if self.takes_completions:
-            words[16] = words[0]
+            take_all_completions(self.attachment)
 
     def ring_doorbell(self) -> None:
         rng = self.cluster.rng

@@ -17,7 +17,7 @@ from testbed.runtime.shared.functions import AttachedHost, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.protocols.openmx_commands import OPS, command
 from tests.unit.protocols.openmx_pair import with_checksum
-from tests.unit.runtime.attached_hosts import NullWire, attached_host
+from tests.unit.runtime.attached_hosts import NullWire, attached_host, take_all_completions
 from tests.unit.runtime.damaged_frames import maybe_damaged
 
 SEEDS = 8
@@ -125,8 +125,7 @@ def run_fuzz(seed: int) -> Counter[str]:
         if not rng.randrange(5):
             now += rng.randrange(4) * MILLISECOND
             function.nic.firmware.on_timer(now)
-        completions = host.attached.region.completions
-        completions.words[16] = completions.words[0]
+        take_all_completions(host.attached)
         if not rng.randrange(300):
             violators.append(host.attached)  # its process dies
         for suspect in violators:

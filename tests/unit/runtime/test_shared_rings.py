@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -17,12 +18,12 @@ from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.processes import wait_for_end
 from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
+from tests.unit.runtime.attached_hosts import ASLEEP, HEAD, TAIL
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 TIMEOUT = 60.0  # s
 
 LAYOUT = Layout(entries=8, descriptors=100, heap=5_000)
-_HEAD, _ASLEEP = 16, 32  # indexes of control words
 
 
 def region() -> Region:
@@ -79,10 +80,10 @@ def test_a_sleeping_reader_is_woken_once_for_each_sleep() -> None:
         assert reader.take(8) == [1, 2]
 
 
-def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> None:
+def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number is put between the reader's store of its sleep flag and its check of the tail."""
     memory = region()
-    writer, reader = ends(memory)
+    writer, _ = ends(memory)
 
     class PuttingFence:
         """Stand-in for the lock that acts as a memory fence."""
@@ -92,9 +93,11 @@ def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> N
 
         def __exit__(self, *_: object) -> None: ...
 
-    reader._fence = PuttingFence()  # type: ignore[assignment]
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Lock", PuttingFence)
+        _, reader = ends(memory)
     assert not reader.announce_sleep()
-    assert memory.doorbells.words[_ASLEEP] == 0
+    assert memory.doorbells.words[ASLEEP] == 0
     assert reader.take(8) == [7]
 
 
@@ -102,7 +105,7 @@ def test_a_number_put_while_the_reader_announces_its_sleep_keeps_it_awake() -> N
 def test_an_impossible_tail_is_a_violation(claimed_tail: int) -> None:
     memory = region()
     _, reader = ends(memory)
-    memory.doorbells.words[0] = claimed_tail
+    memory.doorbells.words[TAIL] = claimed_tail
     with pytest.raises(ProtocolViolationError):
         reader.take(8)
 
@@ -112,7 +115,7 @@ def test_a_tail_that_moves_backwards_is_a_violation() -> None:
     writer, reader = ends(memory)
     writer.put(1)
     reader.take(1)
-    memory.doorbells.words[0] = 0
+    memory.doorbells.words[TAIL] = 0
     with pytest.raises(ProtocolViolationError):
         reader.take(8)
 
@@ -123,7 +126,7 @@ def test_an_impossible_head_is_a_violation(claimed_head: int) -> None:
     writer, _ = ends(memory)
     while writer.put(1):
         pass
-    memory.doorbells.words[_HEAD] = claimed_head
+    memory.doorbells.words[HEAD] = claimed_head
     with pytest.raises(ProtocolViolationError):
         writer.put(1)
 

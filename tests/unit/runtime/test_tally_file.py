@@ -53,7 +53,7 @@ def test_a_rule_continues_counting_in_the_next_process(tmp_path: Path) -> None:
     assert Process(path, a="drop nth(5)").are_lost(1, 1) == [True, False]
 
 
-def test_separate_counters_continue_too(tmp_path: Path) -> None:
+def test_counters_by_field_continue_in_the_next_process(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     text = "drop nth(2, eth.src)"
     assert Process(path, a=text).are_lost(1, 2, 3) == [False, False, False]
@@ -70,7 +70,7 @@ def test_rules_of_other_names_texts_and_directions_have_separate_counts(tmp_path
 
 @pytest.mark.parametrize("text", ["drop nth(2)", "drop nth(2, eth.src)"])
 def test_a_rule_that_is_added_again_later_counts_from_1(tmp_path: Path, text: str) -> None:
-    """Both the process that had the rule and its successor start the count anew."""
+    """Both the process that had the rule and its successor restart the count."""
     path = tmp_path / "tallies"
     before = Process(path, a=text)
     assert before.are_lost(1) == [False]
@@ -104,7 +104,7 @@ def decisions(stage: FateStage, first: int, end: int) -> list[object]:
     return verdicts
 
 
-def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateStage:
+def make_stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateStage:
     rules = RuleSet(FIELDS, tallies=tallies)
     return FateStage("l", "forward", impairment, FateOptions(3, 1, rules, log=log.append))
 
@@ -125,11 +125,11 @@ def test_random_fates_continue_counting_in_the_next_process(tmp_path: Path, impa
     path = tmp_path / "tallies"
     complete_log: list[Record] = []
     partial_logs: list[Record] = []
-    expected = decisions(stage(impairment, Tallies(), complete_log), 0, 300)
+    expected = decisions(make_stage(impairment, Tallies(), complete_log), 0, 300)
     verdicts: list[object] = []
     for first, end in ((0, 1), (1, 2), (2, 50), (50, 50), (50, 117), (117, 300)):
         tallies = TallyFile(path)
-        successor = stage(impairment, tallies, partial_logs)
+        successor = make_stage(impairment, tallies, partial_logs)
         tallies.settle()
         verdicts += decisions(successor, first, end)
     assert verdicts == expected
@@ -139,13 +139,13 @@ def test_random_fates_continue_counting_in_the_next_process(tmp_path: Path, impa
 def test_a_changed_impairment_counts_from_1_and_so_does_the_original_one_when_restored(tmp_path: Path) -> None:
     path = tmp_path / "tallies"
     impairment, other_impairment = Impairment(loss_pattern="3"), Impairment(loss_pattern="4")
-    first = stage(impairment, TallyFile(path), [])
+    first = make_stage(impairment, TallyFile(path), [])
     pattern_loss = Verdict(Outcome.PATTERN)
     assert decisions(first, 0, 2) == [None, None]
     first.change(5, other_impairment)
     assert decisions(first, 0, 2) == [None, None]
     tallies = TallyFile(path)
-    successor = stage(other_impairment, tallies, [])
+    successor = make_stage(other_impairment, tallies, [])
     tallies.settle()
     assert decisions(successor, 0, 2) == [None, pattern_loss]
     successor.change(9, impairment)

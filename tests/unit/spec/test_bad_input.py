@@ -21,7 +21,7 @@ switch = [{name = "s1"}]
 """
 
 
-def problems(text: str) -> list[Problem]:
+def problems_of(text: str) -> list[Problem]:
     with pytest.raises(DescriptionError) as caught:
         parse(text, "cluster.toml")
     assert str(caught.value).startswith("cluster.toml: ")
@@ -29,9 +29,9 @@ def problems(text: str) -> list[Problem]:
 
 
 def only_problem(text: str) -> Problem:
-    problems_found = problems(text)
-    assert len(problems_found) == 1, problems_found
-    return problems_found[0]
+    problems = problems_of(text)
+    assert len(problems) == 1, problems
+    return problems[0]
 
 
 def test_a_misspelt_key_of_a_link_gets_the_nearest_key() -> None:
@@ -78,7 +78,7 @@ def test_a_rate_of_0_is_rejected_with_the_forms_for_unlimited_and_blocked() -> N
 
 
 def test_unknown_keys_are_found_everywhere() -> None:
-    problems_found = problems(
+    problems = problems_of(
         """
         name = "c"
         colour = "red"
@@ -97,7 +97,7 @@ def test_unknown_keys_are_found_everywhere() -> None:
         forward = {rat = "1gbit"}
         """
     )
-    assert {(problem.path, problem.suggestion) for problem in problems_found} == {
+    assert {(problem.path, problem.suggestion) for problem in problems} == {
         ("", ""), ("", "node"), ("defaults", "mtu"), ("defaults.link", "loss"), ("node[1] (n1)", "cpus"),
         ("node[1] (n1).nic[1]", "mac"), ("link[1].forward", "rate"), ("link[1].ends", ""),
     }  # fmt: skip
@@ -157,21 +157,21 @@ def test_an_unknown_node_in_a_link_gets_the_nearest_name() -> None:
 
 
 def test_a_name_used_twice_is_rejected() -> None:
-    problems_found = problems('name = "c"\nnode = [{name = "a"}, {name = "a"}]\nswitch = [{name = "a"}]')
-    assert [problem.path for problem in problems_found] == ["node[2] (a).name", "switch[1] (a).name"]
-    assert all("node[1] (a) has it already" in problem.expected for problem in problems_found)
+    problems = problems_of('name = "c"\nnode = [{name = "a"}, {name = "a"}]\nswitch = [{name = "a"}]')
+    assert [problem.path for problem in problems] == ["node[2] (a).name", "switch[1] (a).name"]
+    assert all("node[1] (a) has it already" in problem.expected for problem in problems)
 
 
 def test_two_links_at_one_port_are_rejected() -> None:
-    problems_found = problems(
+    problems = problems_of(
         STAR
         + '[[link]]\nends = ["n1:eth0", "s1:4"]\n[[link]]\nends = ["n1:eth0", "n2"]\n[[link]]\nends = ["n3", "s1:4"]'
     )
-    assert [(problem.path, problem.found) for problem in problems_found] == [
+    assert [(problem.path, problem.found) for problem in problems] == [
         ("link[2].ends[1]", "'n1:eth0'"),
         ("link[3].ends[2]", "'s1:4'"),
     ]
-    assert all("link[1] is plugged in there" in problem.expected for problem in problems_found)
+    assert all("link[1] is plugged in there" in problem.expected for problem in problems)
 
 
 def test_a_link_without_two_different_ends_is_rejected() -> None:
@@ -365,8 +365,8 @@ def test_an_invalid_top_level_key_is_rejected_with_the_expected_form(line: str, 
     ],
 )
 def test_an_invalid_shape_is_rejected_with_the_expected_form(generate: str, path: str, expected: str) -> None:
-    problems_found = problems(f'name = "c"\n[generate]\n{generate}')
-    assert any(problem.path == path and expected in problem.expected for problem in problems_found), problems_found
+    problems = problems_of(f'name = "c"\n[generate]\n{generate}')
+    assert any(problem.path == path and expected in problem.expected for problem in problems), problems
 
 
 LINK = '[[link]]\nends = ["n1", "s1"]\n'
@@ -407,7 +407,7 @@ def test_a_switch_with_listed_ports_has_no_others() -> None:
 
 
 def test_errors_of_fields_and_between_elements_are_reported_together() -> None:
-    problems_found = problems(
+    problems = problems_of(
         """
         name = "my cluster"
         seed = "x"
@@ -428,11 +428,11 @@ def test_errors_of_fields_and_between_elements_are_reported_together() -> None:
         jitter = "3us"
         """
     )
-    assert {problem.path for problem in problems_found} == {
+    assert {problem.path for problem in problems} == {
         "name", "seed", "node[1] (n1).memory", "node[2] (n1).name", "switch[1] (s1).kind", "link[1].delay",
         "link[2].loss", "link[2].ends[1]", "link[2].ends[2]",
     }  # fmt: skip
-    assert "my-cluster" in {problem.suggestion for problem in problems_found}
+    assert "my-cluster" in {problem.suggestion for problem in problems}
 
 
 def test_consequences_of_an_error_are_not_reported_again() -> None:
@@ -475,8 +475,8 @@ def test_overlapping_networks_of_different_segments_are_rejected() -> None:
 
 def test_tables_of_the_wrong_form_are_rejected() -> None:
     assert only_problem('name = "c"\nnode = 5').expected == "tables that begin with [[node]]"
-    assert problems('name = "c"\n[node]\nname = "n1"')[0].found == "[node]"
-    assert problems('name = "c"\nnode = [5]')[0].expected == "a table"
+    assert problems_of('name = "c"\n[node]\nname = "n1"')[0].found == "[node]"
+    assert problems_of('name = "c"\nnode = [5]')[0].expected == "a table"
 
 
 def test_a_long_value_is_shortened() -> None:

@@ -39,7 +39,7 @@ class Extended(Assembly):
     extra: Part = Field(default_factory=Part)
 
 
-def problems(**keys: object) -> list[Problem]:
+def problems_of(**keys: object) -> list[Problem]:
     with pytest.raises(DescriptionError) as caught:
         Assembly(**keys)  # type: ignore[arg-type]
     return caught.value.problems
@@ -55,10 +55,10 @@ def test_absent_keys_have_their_defaults_and_mutable_defaults_are_not_shared() -
 
 
 def test_all_errors_are_reported_in_the_order_of_the_keys() -> None:
-    problems_found = problems(
+    problems = problems_of(
         share=0, colour="gren", is_open=1, part=[{"size": 3}, {"size": 2000}, {"sise": 4}, 7], other=1
     )
-    assert [(problem.path, problem.found, problem.expected, problem.suggestion) for problem in problems_found] == [
+    assert [(problem.path, problem.found, problem.expected, problem.suggestion) for problem in problems] == [
         ("", "", "the key 'name'", ""),
         ("share", "0", "more than 0", ""),
         ("colour", "'gren'", "red or green", "green"),
@@ -86,7 +86,7 @@ def test_all_errors_are_reported_in_the_order_of_the_keys() -> None:
     ],
 )
 def test_no_value_is_converted_implicitly(key: str, value: object, expected: str) -> None:
-    (problem,) = problems(**{"name": "a", key: value})
+    (problem,) = problems_of(**{"name": "a", key: value})
     assert problem.expected == expected
 
 

@@ -29,7 +29,7 @@ key = "~/.ssh/lab"
 """
 
 
-def problems(text: str) -> list[str]:
+def problems_of(text: str) -> list[str]:
     with pytest.raises(DescriptionError) as caught:
         parse(table_of(text, "lab.toml"), "lab.toml")
     return [str(problem) for problem in caught.value.problems]
@@ -55,13 +55,13 @@ def test_the_schema_and_the_parser_accept_the_same_files() -> None:
 
 
 def test_all_errors_are_reported_at_once_with_the_nearest_key() -> None:
-    problems_found = problems(
+    problems = problems_of(
         '[[machine]]\nname = "a"\nprot = 22\ncores = 0\n[[machine]]\nname = "b"\nunderlay = "10.0.0.1/24"\n'
     )
-    assert len(problems_found) == 3
-    assert any("unknown key 'prot'" in line and "did you mean 'port'?" in line for line in problems_found)
-    assert any(line.startswith("machine[1] (a).cores: found 0") for line in problems_found)
-    assert any(line.startswith("machine[2] (b).underlay: found '10.0.0.1/24'") for line in problems_found)
+    assert len(problems) == 3
+    assert any("unknown key 'prot'" in line and "did you mean 'port'?" in line for line in problems)
+    assert any(line.startswith("machine[1] (a).cores: found 0") for line in problems)
+    assert any(line.startswith("machine[2] (b).underlay: found '10.0.0.1/24'") for line in problems)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_all_errors_are_reported_at_once_with_the_nearest_key() -> None:
     ],
 )
 def test_an_invalid_machine_is_rejected_with_the_reason(text: str, message: str) -> None:
-    assert any(message in line for line in problems(text))
+    assert any(message in line for line in problems_of(text))
 
 
 def test_machines_can_be_constructed_in_python() -> None:

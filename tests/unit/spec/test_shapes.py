@@ -84,8 +84,8 @@ def test_the_now_has_100_hosts_on_40_switches_of_at_most_8_ports_in_three_subclu
     assert {switch.kind for switch in now.switches} == {"myrinet"}
     assert len(linked_pairs(now)) == len(now.links), "no parallel cables"
     # Without the last six cables the three subclusters are separate.
-    segments = wire(now.nodes, now.switches, now.links[:-6]).segments
-    assert [(len(part.nics), len(part.switches)) for part in segments] == [(34, 13), (30, 14), (36, 13)]
+    subclusters = wire(now.nodes, now.switches, now.links[:-6]).segments
+    assert [(len(part.nics), len(part.switches)) for part in subclusters] == [(34, 13), (30, 14), (36, 13)]
     assert {switch.kind for switch in Description.now(kind="ethernet").switches} == {"ethernet"}
 
 

@@ -29,26 +29,26 @@ command.run()
 """
 
 
-def built(folder: Path) -> list[str]:
-    """Build the modules in a folder; return the lines that say what is compiled."""
+def build_in(folder: Path) -> list[str]:
+    """Build the modules in a folder; return the output lines about compilation."""
     command = [sys.executable, "-c", BUILD.format(ci=REPOSITORY / "ci")]
     completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return [line for line in completed.stdout.splitlines() if line.startswith("compiling")]
 
 
 @pytest.mark.requires("compiler", "python-headers")
-def test_a_touched_module_alone_is_compiled_again(tmp_path: Path) -> None:
+def test_only_a_changed_module_is_compiled_again(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / f"{name}.c").write_text(MODULE.format(name=name))
     (tmp_path / "build" / "compiled").mkdir(parents=True)
-    assert built(tmp_path) == ["compiling 1 of 1 C files"] * 2
-    assert built(tmp_path) == []
+    assert build_in(tmp_path) == ["compiling 1 of 1 C files"] * 2
+    assert build_in(tmp_path) == []
     first, second = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*.so"))]
 
     (tmp_path / "second.c").write_text(MODULE.format(name="second") + "\n/* changed */\n")
     later = time.time() + 2  # setuptools compares whole seconds
     os.utime(tmp_path / "second.c", (later, later))
-    assert built(tmp_path) == ["compiling 1 of 1 C files"]
-    now_first, now_second = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*.so"))]
-    assert now_first == first
-    assert now_second > second
+    assert build_in(tmp_path) == ["compiling 1 of 1 C files"]
+    rebuilt_first, rebuilt_second = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*.so"))]
+    assert rebuilt_first == first
+    assert rebuilt_second > second

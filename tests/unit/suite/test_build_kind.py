@@ -1,4 +1,4 @@
-"""The kind of build, compiled or interpreted, is printed and recorded, and matches the loaded modules."""
+"""Kind of the build, compiled or interpreted: it matches the loaded modules, and is reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_build_kind_matches_its_modules() -> None:
     assert (find_spec("testbed.kernel.native_frames") is not None) is (build() == COMPILED)
 
 
-def test_the_copy_of_the_compiled_build_runs_it() -> None:
+def test_the_checkout_of_the_compiled_build_is_compiled() -> None:
     """If the compiled modules were missing, the same tests would pass interpreted."""
     is_copy = Path(__file__).parents[3].parts[-3:] == ("build", "compiled", "checkout")
     assert build() == COMPILED or not is_copy

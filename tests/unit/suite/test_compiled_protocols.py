@@ -1,5 +1,7 @@
-"""Protocols of compiled modules are base classes of the compiled classes that implement them: calls are then direct.
-docs/internals/compiled.md has the exceptions."""
+"""Compiled classes inherit from the compiled Protocols that they implement, which makes calls direct.
+
+The exceptions are explained in docs/internals/compiled.md.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from typing import NamedTuple
 from tests.unit.suite.test_compiled_sources import MODULES, ROOT
 
 Name = tuple[str, str]
-"""A class: its module's path, and its name."""
+"""Path of the module of a class, and name of the class."""
 
 Arity = tuple[int, int] | None
-"""Least and most positional arguments of a method; None: an attribute or a property."""
+"""Minimum and maximum number of positional arguments of a method; None: an attribute or a property."""
 
 EXCEPTIONS = {
     (("testbed/sim/recorder.py", "NicWatcher"), "HostActions"),
@@ -26,12 +28,11 @@ EXCEPTIONS = {
     (("protocols/core/completion.py", "Completion"), "Awaited"),
     *(((f"protocols/{protocol}/split_driver.py", "Nic"), "SharedNic") for protocol in ("am2", "emp", "openmx", "via")),
 }
-"""Compiled classes that implement a compiled Protocol and do not inherit from it; their subclasses need not either.
-docs/internals/compiled.md says why."""
+"""Compiled classes that implement a compiled Protocol without inheriting from it; this includes their subclasses."""
 
 
 class Class(NamedTuple):
-    """bases: base classes. members: methods and attributes of the class itself."""
+    """Definition of a class. members: methods and attributes without inherited ones."""
 
     bases: list[Name]
     members: Mapping[str, Arity]
@@ -85,67 +86,68 @@ def _members(definition: ast.ClassDef) -> Iterator[tuple[str, Arity]]:
 
 
 def _arity(arguments: ast.arguments) -> tuple[int, int]:
-    most = len(arguments.posonlyargs) + len(arguments.args)
-    return most - len(arguments.defaults), most
+    maximum = len(arguments.posonlyargs) + len(arguments.args)
+    return maximum - len(arguments.defaults), maximum
 
 
 def ancestors(name: Name) -> list[Name]:
     """Return a class and its base classes, direct and indirect; the class itself is the last."""
-    found = classes().get(name)
-    return [*(ancestor for base in found.bases for ancestor in ancestors(base)), name] if found is not None else [name]
+    definition = classes().get(name)
+    bases = definition.bases if definition is not None else []
+    return [*(ancestor for base in bases for ancestor in ancestors(base)), name]
 
 
 def members(name: Name) -> dict[str, Arity]:
-    found: dict[str, Arity] = {}
+    members_by_name: dict[str, Arity] = {}
     for ancestor in ancestors(name):
-        found |= classes()[ancestor].members if ancestor in classes() else {}
-    return found
+        members_by_name |= classes()[ancestor].members if ancestor in classes() else {}
+    return members_by_name
 
 
 def implements(name: Name, protocol: Name) -> bool:
-    """Return whether a class has a Protocol's methods, with as many arguments, and its attributes."""
+    """Return whether a class has the attributes and methods of a Protocol, with compatible numbers of arguments."""
     own = members(name)
-    for member, wanted in members(protocol).items():
+    for member, required in members(protocol).items():
         if member not in own:
             return False
         arity = own[member]
-        if wanted is None or arity is None:
-            if wanted is not arity:
+        if required is None or arity is None:
+            if required is not arity:
                 return False
-        elif arity[0] > wanted[0] or arity[1] < wanted[1]:
+        elif arity[0] > required[0] or arity[1] < required[1]:
             return False
     return True
 
 
 def protocols() -> list[Name]:
-    return [name for name, found in classes().items() if found.is_protocol]
+    return [name for name, definition in classes().items() if definition.is_protocol]
 
 
 def test_compiled_classes_inherit_from_the_compiled_protocols_that_they_implement() -> None:
-    without = {
+    not_inheriting = {
         (name, protocol[1])
         for protocol in protocols()
-        for name, found in classes().items()
-        if not found.is_protocol and implements(name, protocol) and protocol not in ancestors(name)
+        for name, definition in classes().items()
+        if not definition.is_protocol and implements(name, protocol) and protocol not in ancestors(name)
     }
-    assert without >= EXCEPTIONS
+    assert not_inheriting >= EXCEPTIONS
     assert not [
         (name, protocol)
-        for name, protocol in without
+        for name, protocol in not_inheriting
         if not EXCEPTIONS.intersection((ancestor, protocol) for ancestor in ancestors(name))
     ]
 
 
 def test_interpreted_classes_do_not_inherit_from_compiled_protocols() -> None:
-    """mypyc's error, when an instance is made: interpreted classes cannot inherit from compiled traits."""
+    """mypyc raises an error at instantiation: interpreted classes cannot inherit from compiled traits."""
     inherits = re.compile(rf"^ *class \w+\(.*\b({'|'.join(name for _, name in protocols())})\b", re.MULTILINE)
     paths = [path for package in ("protocols", "testbed", "tests") for path in (ROOT / package).rglob("*.py")]
     candidates = [path for path in paths if inherits.search(path.read_text())]
     assert ROOT / "protocols/emp/firmware.py" in candidates
     for path in candidates:
         if str(path.relative_to(ROOT)) not in MODULES:
-            for name, found in classes_of(path):
-                assert found.is_protocol or not set(protocols()).intersection(found.bases), name
+            for name, definition in classes_of(path):
+                assert definition.is_protocol or not set(protocols()).intersection(definition.bases), name
 
 
 def test_a_class_implements_a_protocol_if_it_has_its_members() -> None:

@@ -1,4 +1,4 @@
-"""Achieved measures of the source's layout do not regress (`ci/house.py`)."""
+"""Measures of the source's layout and their limits (`ci/house.py`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CIRCLE = (("a", "b"), ("b", "a"))
 
 
 def test_every_measure_is_within_its_limit() -> None:
-    """In a process of its own, since the trees of all modules take 400 MB."""
+    """Runs in another process, since the syntax trees of all modules take 400 MB."""
     completed = subprocess.run(
         [sys.executable, SCRIPT, "--limits"], capture_output=True, text=True, timeout=100, check=False
     )
@@ -25,7 +25,7 @@ def test_every_measure_is_within_its_limit() -> None:
     assert len(limited) == sum(measure.limit is not None for measure in HOUSE["MEASURES"].values()) >= 7
 
 
-def test_docstrings_of_tests_and_benchmarks_are_measured_too() -> None:
+def test_docstrings_of_tests_and_benchmarks_are_measured() -> None:
     assert {"tests", "ci"} <= set(HOUSE["MEASURES"]["docstrings that begin with a riddle"].rooms)
     assert "ci/benchmarks/harness/rows.py" in {module.place for module in HOUSE["modules"](("ci",))}
 

@@ -1,5 +1,5 @@
-"""Licences of the packages that an installation has: each is recorded, and no process with Scapy has one that cannot be
-combined with it."""
+"""Licences of the installed packages: each is recorded, and no process imports Scapy and a package that cannot be combined
+with it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from packaging.requirements import Requirement
 
 RECORD = tomllib.loads((Path(__file__).parents[3] / "ci" / "licences.toml").read_text())
 COMBINABLE: Mapping[str, str] = RECORD["combinable"]
-APART: Mapping[str, Mapping[str, str]] = RECORD["apart"]
+SEPARATE: Mapping[str, Mapping[str, str]] = RECORD["apart"]
 PROJECT = "netns-testbed"
-WITH_GPL_2 = {
+COMPATIBLE_WITH_GPL_2 = {
     "0BSD", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "GPL-2.0-only", "GPL-2.0-or-later", "LGPL-2.1", "MIT", "MIT-0",
     "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib",
 }  # fmt: skip
-"""Licences whose programs may be combined with one under GPL-2.0-only."""
+"""Licences of programs that can be combined with one under GPL-2.0-only."""
 SPDX = {
     "Apache 2.0": "Apache-2.0", "Apache Software License": "Apache-2.0", "BSD": "BSD-3-Clause",
     "BSD License": "BSD-3-Clause", "MIT License": "MIT", "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
@@ -35,7 +35,7 @@ SPDX = {
 def is_combinable(expression: str) -> bool:
     """Return whether a licence, as an SPDX expression without nested alternatives, can be combined with GPL-2.0-only."""
     return any(
-        all(licence.strip("() ") in WITH_GPL_2 for licence in alternative.split(" AND "))
+        all(licence.strip("() ") in COMPATIBLE_WITH_GPL_2 for licence in alternative.split(" AND "))
         for alternative in expression.split(" OR ")
     )
 
@@ -43,7 +43,7 @@ def is_combinable(expression: str) -> bool:
 @cache
 def installed() -> Mapping[str, Distribution]:
     """Return the packages that the project requires, with all extras, as far as they are installed."""
-    found: dict[str, Distribution] = {}
+    packages: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(PROJECT, extra) for extra in ["", *distribution(PROJECT).metadata.get_all("Provides-Extra", [])]]
     while waiting:
@@ -52,19 +52,19 @@ def installed() -> Mapping[str, Distribution]:
             continue
         seen.add((name, extra))
         try:
-            found[name] = distribution(name)
+            packages[name] = distribution(name)
         except PackageNotFoundError:  # of an extra that is not installed
             continue
-        waiting += required(found[name], extra)
-    del found[PROJECT]
-    return found
+        waiting += required(packages[name], extra)
+    del packages[PROJECT]
+    return packages
 
 
 def required(package: Distribution, extra: str) -> Iterator[tuple[str, str]]:
     for requirement in map(Requirement, package.requires or []):
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
             name = re.sub(r"[-_.]+", "-", requirement.name).lower()
-            yield from ((name, wanted) for wanted in ["", *requirement.extras])
+            yield from ((name, requested_extra) for requested_extra in ["", *requirement.extras])
 
 
 def declared(package: Distribution) -> list[str]:
@@ -79,19 +79,19 @@ def declared(package: Distribution) -> list[str]:
 def test_each_installed_package_is_recorded_with_the_licence_that_it_declares() -> None:
     packages = installed()
     assert {"scapy", "paramiko", "bcrypt"} <= packages.keys()
-    assert sorted(packages.keys() - COMBINABLE.keys() - APART.keys()) == [], "not in ci/licences.toml"
-    assert sorted(COMBINABLE.keys() & APART.keys()) == []
-    declared_otherwise = {
+    assert sorted(packages.keys() - COMBINABLE.keys() - SEPARATE.keys()) == [], "not in ci/licences.toml"
+    assert sorted(COMBINABLE.keys() & SEPARATE.keys()) == []
+    mismatches = {
         name: declared(package)
         for name, package in packages.items()
         if any(map(is_combinable, declared(package))) is not (name in COMBINABLE)
     }
-    assert declared_otherwise == {}
+    assert mismatches == {}
 
 
-def test_the_record_sorts_licences_by_what_they_say() -> None:
+def test_the_record_classifies_licences_correctly() -> None:
     assert [name for name, licence in COMBINABLE.items() if not is_combinable(licence)] == []
-    assert [name for name, package in APART.items() if is_combinable(package["licence"])] == []
+    assert [name for name, package in SEPARATE.items() if is_combinable(package["licence"])] == []
 
 
 MODULES = """
@@ -106,7 +106,7 @@ print(*sorted(name for name in sys.modules if "." not in name))
 
 
 def modules_of(folder: Path, program: str) -> set[str]:
-    """Run a program in a process of its own, and return the modules that it prints."""
+    """Run a program in another process; return the modules that it prints."""
     completed = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=100, check=False
     )
@@ -114,7 +114,7 @@ def modules_of(folder: Path, program: str) -> set[str]:
     return set(completed.stdout.split())
 
 
-APART_MODULES = {module for package in APART.values() for module in package["modules"]}
+SEPARATE_MODULES = {module for package in SEPARATE.values() for module in package["modules"]}
 
 
 @pytest.mark.timeout(120)
@@ -123,7 +123,7 @@ def test_commands_that_import_scapy_import_no_package_with_an_incompatible_licen
     commands = [[*run, "--codec", "scapy", "--capture"], ["decode", "run"], ["dissector", "-o", "testbed.lua"]]
     modules = modules_of(tmp_path, f"COMMANDS = {commands}\n{MODULES}")
     assert "scapy" in modules
-    assert modules & APART_MODULES == set()
+    assert modules & SEPARATE_MODULES == set()
 
 
 ROOMS = """

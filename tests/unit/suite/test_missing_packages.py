@@ -1,5 +1,5 @@
-"""ci/demo, ci/test and ci/compiled on a machine that lacks packages, for a user who cannot install them; ci/demo with and
-without a compiler."""
+"""ci/demo, ci/test and ci/compiled for an ordinary user of a machine that lacks packages, and ci/demo with and without a
+compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_PYTHON = ["missing: python3 (Debian package python3)", "missing: ensurepip (D
 
 
 def run_with_programs(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run bash as an ordinary user who has the programs of a folder alone."""
+    """Run bash as an ordinary user who has only the programs of a folder."""
     bash, dirname = shutil.which("bash"), shutil.which("dirname")
     assert bash is not None
     assert dirname is not None
@@ -29,27 +29,27 @@ def run_with_programs(folder: Path, *command: str) -> subprocess.CompletedProces
 
 
 def test_all_missing_packages_are_reported_to_an_ordinary_user_at_once(tmp_path: Path) -> None:
-    ended = run_with_programs(tmp_path, f"{REPOSITORY}/ci/demo")
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines() == [
+    completed = run_with_programs(tmp_path, f"{REPOSITORY}/ci/demo")
+    assert completed.returncode == 1
+    assert completed.stderr.splitlines() == [
         "missing: ping (Debian package iputils-ping)",
         *NO_PYTHON,
         "run as root, then again: apt install iputils-ping python3 python3-venv",
     ]
 
 
-def test_the_tests_require_exactly_what_they_need(tmp_path: Path) -> None:
-    ended = run_with_programs(tmp_path, f"{REPOSITORY}/ci/test")
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines() == [*NO_PYTHON, "run as root, then again: apt install python3 python3-venv"]
+def test_the_tests_require_python_only(tmp_path: Path) -> None:
+    completed = run_with_programs(tmp_path, f"{REPOSITORY}/ci/test")
+    assert completed.returncode == 1
+    assert completed.stderr.splitlines() == [*NO_PYTHON, "run as root, then again: apt install python3 python3-venv"]
 
 
 @pytest.mark.parametrize("script", ["ci/compiled", "ci/wheel"])
-def test_without_a_compiler_nothing_is_compiled_and_the_packages_are_named(script: str, tmp_path: Path) -> None:
+def test_without_a_compiler_the_missing_packages_are_reported(script: str, tmp_path: Path) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
-    ended = run_with_programs(tmp_path, f"{REPOSITORY}/{script}")
-    assert ended.returncode == 1
-    lines = ended.stderr.splitlines()
+    completed = run_with_programs(tmp_path, f"{REPOSITORY}/{script}")
+    assert completed.returncode == 1
+    lines = completed.stderr.splitlines()
     assert lines[0] == "missing: gcc (Debian package gcc)"
     assert lines[-1].startswith("run as root, then again: apt install gcc")
 
@@ -60,8 +60,8 @@ def write_script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def demonstrate(folder: Path, *options: str, has_headers: bool) -> list[str]:
-    """Run ci/demo in a folder where gcc and the environment are there; return what it prints, and which scripts it runs."""
+def run_demo(folder: Path, *options: str, has_headers: bool) -> list[str]:
+    """Run ci/demo in a folder with gcc and an environment; return the lines that it and its scripts print."""
     for script in ("demo", "environment"):
         (folder / "ci").mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / "ci" / script, folder / "ci")
@@ -84,7 +84,7 @@ def demonstrate(folder: Path, *options: str, has_headers: bool) -> list[str]:
 
 
 def test_the_demonstration_runs_compiled_where_there_is_a_compiler(tmp_path: Path) -> None:
-    printed = demonstrate(tmp_path, has_headers=True)
+    printed = run_demo(tmp_path, has_headers=True)
     assert printed == [
         "making a compiled copy in build/compiled/checkout (ci/demo --interpreted: without it)",
         "ci/compiled ci/demo --installed",
@@ -95,7 +95,7 @@ def test_the_demonstration_runs_compiled_where_there_is_a_compiler(tmp_path: Pat
 def test_the_demonstration_runs_interpreted_without_a_compiler_or_on_request(
     options: tuple[str, ...], has_headers: bool, tmp_path: Path
 ) -> None:
-    printed = demonstrate(tmp_path, *options, has_headers=has_headers)
+    printed = run_demo(tmp_path, *options, has_headers=has_headers)
     assert "testbed of .venv" in printed
     assert not [line for line in printed if "compiled" in line]
 

@@ -1,4 +1,4 @@
-"""Rules of the suite: its parts, and the memory limit of its processes."""
+"""Parts of the test suite, and the memory limit of its processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[2]
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """A small suite with the conftest of this one, which allows its processes a megabyte."""
+    """Return the folder of a small suite with this suite's conftest and a memory limit of one megabyte."""
     folder = tmp_path / "tests"
     (folder / "live").mkdir(parents=True)
     (folder / "unit").mkdir()
@@ -41,7 +41,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def run(suite: Path, *arguments: str, part: str, strict: bool = False, third: str = "") -> tuple[int, str, str]:
-    """Run a part of the suite; return its exit code, its output, and the common summary. third: seed of the third."""
+    """Run a part of the suite; return exit code, output and summary. third: seed that selects a third of the files."""
     summary = suite / "summary"
     environment = {
         **os.environ, "TESTBED_PART": part, "TESTBED_SUMMARY": str(summary), "TESTBED_STRICT": "1" * strict,
@@ -72,28 +72,28 @@ def names_in(output: str) -> set[str]:
     return {line.split("::")[0] for line in output.splitlines() if " PASSED" in line and "/sim/" in line}
 
 
-def test_a_seeded_third_of_the_files_is_interpreted_where_all_run_compiled_too(suite: Path) -> None:
+def test_a_third_of_the_files_drawn_by_a_seed_is_interpreted_if_all_run_compiled(suite: Path) -> None:
     (suite / "tests" / "sim").mkdir()
     for number in range(28):
         (suite / "tests" / "sim" / f"test_run{number}.py").write_text("def test_run(): pass\ndef test_again(): pass\n")
     outputs = [run(suite, part="beside", third=third)[1] for third in ("1", "1", "2")]
-    third, repeated, other = (names_in(output) for output in outputs)
+    third, repeated, different = (names_in(output) for output in outputs)
     assert 7 <= len(third) <= 10, "a third of 31 files, 28 of which are in this part"
-    assert third == repeated != other
+    assert third == repeated != different
     assert outputs[0].count("::test_again PASSED") == len(third), "a file is drawn as a whole"
     for output in outputs:
         assert output.count("::test_sum PASSED") == 1, "all unit tests are interpreted"
     assert "third: TESTBED_THIRD=2" in outputs[2]
 
 
-def test_tests_that_compiled_code_does_not_permit_are_interpreted_all(suite: Path) -> None:
+def test_all_tests_that_compiled_code_does_not_permit_are_interpreted(suite: Path) -> None:
     (suite / "tests" / "sim").mkdir()
     for number in range(20):
         (suite / "tests" / "sim" / f"test_run{number}.py").write_text(
             'import pytest\n@pytest.mark.requires("interpreted")\ndef test_patch(): pass\ndef test_run(): pass\n'
         )
     _, output, _ = run(suite, part="beside", third="1")
-    assert output.count("::test_patch ") == 20, "which the compiled build skips"
+    assert output.count("::test_patch ") == 20, "the compiled build skips them"
     assert 5 <= output.count("::test_run PASSED") <= 8
 
 
@@ -103,11 +103,11 @@ def test_a_requested_file_of_the_other_part_is_deselected(suite: Path) -> None:
     assert "1 deselected" in output
 
 
-def test_too_much_memory_fails_a_strict_run_also_one_in_several_processes(suite: Path) -> None:
+def test_exceeding_the_memory_limit_fails_a_strict_run_also_in_several_processes(suite: Path) -> None:
     code, output, _ = run(suite, part="beside")
     assert code == pytest.ExitCode.OK
     assert "more than 1: what does it keep?" in output
     code, _, summary = run(suite, "--numprocesses=2", part="beside", strict=True)
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "more than 1 (strict: fails)" in summary
-    assert summary.count(f"{build()}, beside each other: ") == 2, "one for each run, none of the processes' own"
+    assert summary.count(f"{build()}, beside each other: ") == 2, "one line for each run, and none for its processes"

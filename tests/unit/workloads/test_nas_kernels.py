@@ -11,19 +11,13 @@ import pytest
 
 from protocols.mpi import Comm
 from testbed.workloads.form import VerificationError
-from testbed.workloads.nas.conjugate_gradient import ConjugateGradient, RankGrid, make_block
-from testbed.workloads.nas.fourier_transform import FourierTransform
-from testbed.workloads.nas.integer_sort import IntegerSort
-from testbed.workloads.nas.multigrid import MultiGrid
+from testbed.workloads.nas.conjugate_gradient import RankGrid, make_block
 from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
 from testbed.workloads.nas.random_numbers import key_chunks, make_keys, numbers, states, stream
 from testbed.workloads.nas.schedules import Messages, multigrid
 from tests.unit.protocols.nicless_endpoints import LibraryRanks
+from tests.unit.workloads.nas_kernels import KERNELS
 
-KERNELS: dict[str, tuple[Any, Any]] = {
-    "is": (IntegerSort, IS["S"]), "cg": (ConjugateGradient, CG["S"]), "mg": (MultiGrid, MG["S"]),
-    "ft": (FourierTransform, FT["S"]),
-}  # fmt: skip
 RANKS_WITH_ERROR = (*IS["S"].ranks[:4], IS["S"].ranks[4] + 1)
 OUTSIDE_TOLERANCE: dict[str, Any] = {
     "is": replace(IS["S"], ranks=RANKS_WITH_ERROR),

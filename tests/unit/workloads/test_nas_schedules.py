@@ -8,19 +8,11 @@ from typing import Any
 import pytest
 
 from protocols.mpi import Comm
-from testbed.workloads.nas.conjugate_gradient import ConjugateGradient
-from testbed.workloads.nas.fourier_transform import FourierTransform
-from testbed.workloads.nas.integer_sort import IntegerSort
-from testbed.workloads.nas.multigrid import MultiGrid
-from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
 from testbed.workloads.nas.schedules import SCHEDULES, Messages
 from tests.unit.protocols.host_programs import Program
 from tests.unit.protocols.nicless_endpoints import LibraryRanks
+from tests.unit.workloads.nas_kernels import KERNELS
 
-KERNELS: dict[str, tuple[Any, Any]] = {
-    "is": (IntegerSort, IS["S"]), "cg": (ConjugateGradient, CG["S"]), "mg": (MultiGrid, MG["S"]),
-    "ft": (FourierTransform, FT["S"]),
-}  # fmt: skip
 HEAD = 19  # bytes of a frame before its message
 
 
