@@ -19,7 +19,7 @@ from testbed import Cluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.run_orders import ProgramNode
 from tests.live.node_sockets import mac, open_socket, received, wait_until_readable
-from tests.unit.protocols.emp_dialogue import DROPPED, TAKEN
+from tests.unit.protocols.emp_dialogue import ACCEPTED, DROPPED
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -67,7 +67,7 @@ async def pong(endpoint: emp.Endpoint, node: ProgramNode) -> int:
 
 def assert_all_counted(counted: Mapping[str, int]) -> None:
     """Assert that each received frame is in exactly one counter."""
-    assert sum(counted[name] for name in DROPPED + TAKEN) == counted["frames_received"]
+    assert sum(counted[name] for name in DROPPED + ACCEPTED) == counted["frames_received"]
 
 
 def test_transfers_continue_despite_garbage_at_full_rate() -> None:
