@@ -493,7 +493,7 @@ def test_a_ring_over_two_machines_forwards_each_frame_once(running: spread.Worke
 
 
 def test_a_direct_link_between_machines_has_nothing_between_the_nodes(running: spread.Workers, tmp_path: Path) -> None:
-    """It is brought up twice: what the first one leaves would occupy its VXLAN id."""
+    """The second cluster has the VXLAN ids of the first one, which must have left nothing."""
     layout = resolve(Description.from_toml(DIRECT))
     pins = Constraints({"n1": "a", "n2": "b"})
     link = layout.links[0].name
