@@ -11,13 +11,17 @@ from typing import Final
 
 from protocols.core.compiled_build import mypyc_attr
 from testbed.errors import DescriptionError, Problem
-from testbed.fabric.line import Delivery, Line, Shape
+from testbed.fabric.line import NEVER, Line, Shape
 from testbed.fates.fate_counters import Counters, Outcome
+from testbed.fates.flows import FlowEntry
 from testbed.fates.stage import FateOptions, FateStage, Verdict
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import DirectionName, Impairment
 
 __all__ = ["Delivery", "LinkDirection", "Outcome"]
+
+Delivery = tuple[int, bytes]
+"""Due time of a frame, and the frame."""
 
 _ACCEPTED: Final = Outcome.ACCEPTED
 
@@ -55,7 +59,8 @@ class LinkDirection:
     @property
     def deadline(self) -> int | None:
         """When to call `poll`, or None."""
-        return self.line.deadline
+        due = self.line.due
+        return None if due == NEVER else due
 
     @property
     def impairment(self) -> Impairment:
@@ -93,17 +98,31 @@ class LinkDirection:
         self.fates.change(now, impairment, files, restart)
         self.line.change(now, shape, self.fates.spread)
 
-    def offer(self, now: int, frame: bytes) -> Outcome:
-        """Offer a frame: from its destination address on, without a frame check sequence."""
+    def offer(self, now: int, frame: bytes, entry: FlowEntry | None = None) -> Outcome:
+        """Offer a frame: from its destination address on, without a frame check sequence. entry: its flow, if already
+        classified."""
         counters, fates = self.counters, self.fates
         counters.offered += 1
-        verdict = fates.decide(now, frame)
+        verdict = None if fates.is_idle else fates.decide(now, frame, entry)
         if verdict is not None:
             return self._apply(now, verdict)
-        if self.line.put(now, frame):
+        if self.line.put(now, frame, 0, entry):
             return _ACCEPTED
         counters.queue += 1
         return Outcome.QUEUE
+
+    def pass_at_once(self, now: int, frame: bytes, entry: FlowEntry | None) -> bool:
+        """Decide on a frame that takes no time, and can only pass or be lost; return whether it passes. Use it only if no
+        frame is in flight."""
+        counters, fates = self.counters, self.fates
+        counters.offered += 1
+        verdict = None if fates.is_idle else fates.decide(now, frame, entry)
+        if verdict is not None:
+            counters.drop(verdict.outcome)
+            return False
+        counters.delivered += 1
+        counters.delivered_bytes += len(frame)
+        return True
 
     def _apply(self, now: int, verdict: Verdict) -> Outcome:
         """Apply a verdict."""
@@ -117,7 +136,7 @@ class LinkDirection:
         if spread < 0:  # the sum of delay and jitter is at least 0
             spread = max(spread, -line.delay)
         if copy or skip or extra_delay:
-            is_accepted = line.put_any(now, frame, spread, skip=skip, extra_delay=extra_delay)
+            is_accepted = line.put_any(now, frame, spread, None, skip=skip, extra_delay=extra_delay)
         else:
             is_accepted = line.put(now, frame, spread)
         if not is_accepted:
@@ -126,19 +145,18 @@ class LinkDirection:
         counters.reordered += skip
         if copy:
             counters.duplicated += 1
-            counters.queue += not line.put_any(now, frame, spread, skip=skip, extra_delay=extra_delay)
+            counters.queue += not line.put_any(now, frame, spread, None, skip=skip, extra_delay=extra_delay)
         return _ACCEPTED
 
     def poll(self, now: int) -> list[Delivery]:
         """Return the frames that are due by now, in the order in which they arrive."""
-        deliveries = self.line.poll(now)
-        if deliveries:
-            size = 0
-            for delivery in deliveries:
-                size += len(delivery[1])
-            counters = self.counters
-            counters.delivered += len(deliveries)
-            counters.delivered_bytes += size
+        line, counters = self.line, self.counters
+        deliveries: list[Delivery] = []
+        while line.due <= now:
+            arrival = line.take()
+            counters.delivered += 1
+            counters.delivered_bytes += len(arrival.frame)
+            deliveries.append((arrival.due, arrival.frame))
         return deliveries
 
     # GSO frames, which a sender's offloads produce.

@@ -16,19 +16,29 @@ from typing import Final
 
 from testbed.fabric.delivery_trace import DeliveryTrace, Opportunities, parse_delivery_trace
 from testbed.fabric.wire_time import NS_PER_SECOND, default_queue, wire_size
+from testbed.fates.flows import FlowEntry
 from testbed.fates.text_files import text_of
 from testbed.spec.layout import Impairment
-
-Delivery = tuple[int, bytes]
-"""Due time of a frame, and the frame."""
 
 BITS: Final = 8 * NS_PER_SECOND
 """A byte at a rate in bit/s takes BITS / rate nanoseconds."""
 
-FULL: Final = -1
-"""Returned instead of a time if the frame does not fit into the queue."""
+NEVER: Final = (1 << 62) - 1
+"""Later than any time; the largest integer that compiled code keeps in a register."""
 
 _ALWAYS_CHECK: Final = -1
+
+
+class Arrival:
+    """A frame on a line. due: when it arrives. entry: its flow, if already classified. following: the next in order."""
+
+    __slots__ = ("due", "entry", "following", "frame")
+
+    def __init__(self, due: int, frame: bytes, entry: FlowEntry | None) -> None:
+        self.due = due
+        self.frame = frame
+        self.entry = entry
+        self.following: Arrival | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +57,23 @@ class Shape:
 
 
 class Line:
-    """A line: put frames on it, poll at `deadline`, change its shape at any time.
+    """A line: put frames on it, take them when they are due, change its shape at any time.
 
-    Times in nanoseconds never go backwards. deadline: when to call `poll`, or None. is_plain: it has at most a rate and a
-    delay, so that `arrival` can be used. delay: nanoseconds. busy: time until which the line is sending.
+    Times in nanoseconds never go backwards. due: when the next frame arrives, or NEVER. delay: nanoseconds. busy: time until
+    which the line is sending.
     """
 
     __slots__ = (
-        "_busy_fraction", "_byte_denominator", "_byte_numerator", "_fifo", "_impairment", "_last", "_limit",
-        "_limit_frames", "_opportunities", "_out_of_order", "_rate", "_seq", "_short_backlog", "_waiting",
-        "_waiting_bytes", "busy", "deadline", "delay", "is_plain",
+        "_busy_fraction", "_byte_denominator", "_byte_numerator", "_first", "_impairment", "_last", "_limit",
+        "_limit_frames", "_newest", "_opportunities", "_out_of_order", "_rate", "_seq", "_short_backlog", "_waiting",
+        "_waiting_bytes", "busy", "delay", "due", "is_plain",
     )  # fmt: skip
 
     def __init__(self, now: int) -> None:
-        self.deadline: int | None = None
-        self._fifo: deque[Delivery] = deque()
-        self._out_of_order: list[tuple[int, int, bytes]] = []  # heap of frames out of order: due, number, frame
+        self.due = NEVER
+        self._first: Arrival | None = None  # of the frames in order
+        self._newest: Arrival | None = None  # the last of them
+        self._out_of_order: list[tuple[int, int, Arrival]] = []  # heap of frames out of order: due, number, arrival
         self._seq = 0
         self._last = now  # arrival of the last frame in order
         self.busy = now
@@ -77,13 +88,16 @@ class Line:
         self.delay = 0
         self._limit = 0
         self._limit_frames = 0
-        self.is_plain = True
+        self.is_plain = True  # it has at most a rate and a delay
         self._opportunities: Opportunities | None = None
 
     @property
     def in_flight(self) -> int:
         """Number of frames in the queue and in flight."""
-        return len(self._fifo) + len(self._out_of_order)
+        frames, arrival = len(self._out_of_order), self._first
+        while arrival is not None:
+            frames, arrival = frames + 1, arrival.following
+        return frames
 
     @property
     def queue(self) -> tuple[int, int]:
@@ -131,46 +145,53 @@ class Line:
             self._limit * self._byte_numerator // self._byte_denominator - 1 if can_skip_check else _ALWAYS_CHECK
         )
 
-    def arrival(self, now: int, size: int) -> int:
-        """Send a frame of `size` bytes on a plain line; return when it is sent, without the delay, or FULL."""
-        if not self._rate:
-            return now
-        start = self.busy
-        if start > now:
-            nanoseconds, carry = divmod(size * self._byte_numerator + self._busy_fraction, self._byte_denominator)
-            due = start + nanoseconds
-            if due - now > self._short_backlog and not self._has_room(now, size):
-                return FULL
-            self._waiting.append((start, size))
-            self._waiting_bytes += size
-        else:
-            nanoseconds, carry = divmod(size * self._byte_numerator, self._byte_denominator)
-            due = now + nanoseconds
-            if self._waiting_bytes:
-                self._waiting.clear()
-                self._waiting_bytes = 0
-        self.busy = due
-        self._busy_fraction = carry
-        return due
-
-    def put(self, now: int, frame: bytes, spread: int = 0) -> bool:
-        """Put a frame on the line. spread: nanoseconds added to the delay; the sum is at least 0. False: it does not fit
-        into the queue."""
+    def put(self, now: int, frame: bytes, spread: int = 0, entry: FlowEntry | None = None) -> bool:
+        """Put a frame on the line. spread: nanoseconds added to the delay; the sum is at least 0. entry: its flow, if
+        already classified. False: it does not fit into the queue."""
         if not self.is_plain:
-            return self.put_any(now, frame, spread)
-        due = self.arrival(now, len(frame))
-        if due == FULL:
-            return False
-        due += self.delay + spread
-        if due < self._last:  # as in `schedule_arrival`
+            return self.put_any(now, frame, spread, entry)
+        end = now
+        if self._rate:
+            size, start = len(frame), self.busy
+            units = size * self._byte_numerator
+            if start > now:
+                units += self._busy_fraction
+                end = start + units // self._byte_denominator
+                if end - now > self._short_backlog and not self._has_room(now, size):
+                    return False
+                self._waiting.append((start, size))
+                self._waiting_bytes += size
+            else:
+                end += units // self._byte_denominator
+                if self._waiting_bytes:
+                    self._waiting.clear()
+                    self._waiting_bytes = 0
+            self.busy = end
+            self._busy_fraction = units % self._byte_denominator
+        due = end + self.delay + spread
+        if due < self._last:  # as in `_append`
             due = self._last
         self._last = due
-        self._fifo.append((due, frame))
-        if self.deadline is None or due < self.deadline:
-            self.deadline = due
+        arrival = Arrival(due, frame, entry)
+        if self._first is None or self._newest is None:
+            self._first = arrival
+            if due < self.due:
+                self.due = due
+        else:
+            self._newest.following = arrival
+        self._newest = arrival
         return True
 
-    def put_any(self, now: int, frame: bytes, spread: int = 0, *, skip: bool = False, extra_delay: int = 0) -> bool:
+    def put_any(
+        self,
+        now: int,
+        frame: bytes,
+        spread: int = 0,
+        entry: FlowEntry | None = None,
+        *,
+        skip: bool = False,
+        extra_delay: int = 0,
+    ) -> bool:
         """Put a frame on a line of any shape, in or out of order; otherwise as `put`. skip: it skips the delay, and may
         overtake frames. extra_delay: nanoseconds; later frames may overtake it."""
         size = len(frame)
@@ -196,49 +217,41 @@ class Line:
             self._waiting_bytes += size
         delay = self.delay + spread
         if not (skip or extra_delay):
-            self.schedule_arrival(end + delay, frame)
+            self._append(end + delay, frame, entry)
             return True
         due = end + extra_delay if skip else end + delay + extra_delay
         self._seq += 1
-        heapq.heappush(self._out_of_order, (due, self._seq, frame))
-        if self.deadline is None or due < self.deadline:
-            self.deadline = due
+        heapq.heappush(self._out_of_order, (due, self._seq, Arrival(due, frame, entry)))
+        if due < self.due:
+            self.due = due
         return True
 
-    def schedule_arrival(self, due: int, frame: bytes) -> None:
-        """Schedule the arrival of a frame that has been sent, not before the arrival of earlier frames."""
+    def _append(self, due: int, frame: bytes, entry: FlowEntry | None) -> None:
+        """Put a sent frame behind those in order: it does not arrive before them."""
         if due < self._last:
             due = self._last
         self._last = due
-        self._fifo.append((due, frame))
-        if self.deadline is None or due < self.deadline:
-            self.deadline = due
-
-    def poll(self, now: int) -> list[Delivery]:
-        """Return the frames that are due by now, in the order in which they arrive."""
-        fifo = self._fifo
-        deliveries: list[Delivery] = []
-        if not self._out_of_order:
-            while fifo and fifo[0][0] <= now:
-                deliveries.append(fifo.popleft())
+        arrival = Arrival(due, frame, entry)
+        if self._first is None or self._newest is None:
+            self._first = arrival
+            if due < self.due:
+                self.due = due
         else:
-            self._merge(now, deliveries)
-        self.deadline = fifo[0][0] if fifo else None
-        if self._out_of_order and (self.deadline is None or self._out_of_order[0][0] < self.deadline):
-            self.deadline = self._out_of_order[0][0]
-        return deliveries
+            self._newest.following = arrival
+        self._newest = arrival
 
-    def _merge(self, now: int, deliveries: list[Delivery]) -> None:
-        """Merge frames in order and out of order by time; at equal times, frames in order come first."""
-        fifo, out_of_order = self._fifo, self._out_of_order
-        while True:
-            if fifo and fifo[0][0] <= now and not (out_of_order and out_of_order[0][0] < fifo[0][0]):
-                deliveries.append(fifo.popleft())
-            elif out_of_order and out_of_order[0][0] <= now:
-                due, _, frame = heapq.heappop(out_of_order)
-                deliveries.append((due, frame))
-            else:
-                return
+    def take(self) -> Arrival:
+        """Remove and return the frame that arrives next; at equal times, frames in order come first. Requires `due`."""
+        first, out_of_order = self._first, self._out_of_order
+        if first is None or (out_of_order and out_of_order[0][0] < first.due):
+            arrival = heapq.heappop(out_of_order)[2]
+        else:
+            arrival = first
+            self._first = first = first.following
+        self.due = NEVER if first is None else first.due
+        if out_of_order and out_of_order[0][0] < self.due:
+            self.due = out_of_order[0][0]
+        return arrival
 
     def _is_busy(self, now: int) -> bool:
         """Whether a frame that is put now must wait."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
+from protocols.core.compiled_build import mypyc_attr
+
 
 class Outcome(Enum):
     """Result of `LinkDirection.offer`. All but ACCEPTED are causes of drops."""
@@ -33,25 +35,17 @@ FATES: Final = ("corrupted", "duplicated", "reordered", "delayed")
 """Fates other than drops: the counters' names."""
 
 
+_NAMES: Final = (
+    "blocked", "corrupted", "delayed", "delivered", "delivered_bytes", "duplicated", "gemodel", "loss", "loss_pattern",
+    "offered", "queue", "reordered", "rule",
+)  # fmt: skip
+
+
 class Counters:
     """Counters of frames; `delivered_bytes` counts bytes. `queue` also counts copies, the other causes only offered
     frames."""
 
-    __slots__ = (
-        "blocked",
-        "corrupted",
-        "delayed",
-        "delivered",
-        "delivered_bytes",
-        "duplicated",
-        "gemodel",
-        "loss",
-        "loss_pattern",
-        "offered",
-        "queue",
-        "reordered",
-        "rule",
-    )
+    __slots__ = _NAMES
 
     def __init__(self) -> None:
         self.offered = 0
@@ -81,10 +75,12 @@ class Counters:
 
     def by_name(self) -> dict[str, int]:
         """Return all counters by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in _NAMES}
 
 
 class Numbers(Protocol):
+    __slots__ = ()
+
     def __getitem__(self, index: int, /) -> int: ...
 
     def __setitem__(self, index: int, value: int, /) -> None: ...
@@ -94,6 +90,7 @@ Cell: TypeAlias = tuple[Numbers, int]
 """The counts of which one is the cell's, and its index."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Tallies:
     """Cells of counts, in memory."""
 

@@ -17,7 +17,7 @@ from testbed.fates import fate_hash
 from testbed.fates import records as fates
 from testbed.fates.fate_counters import Numbers, Outcome, Tallies
 from testbed.fates.field_changes import apply_changes, choose_bits, flip_bits, resolve
-from testbed.fates.flows import Classifier, FlowCount, Flows
+from testbed.fates.flows import Classifier, FlowCount, FlowEntry, Flows
 from testbed.fates.header_fields import Fields, Located
 from testbed.fates.headers import standard_fields
 from testbed.fates.jitter import Jitter, parse_trace, table_of
@@ -218,8 +218,9 @@ class FateStage:
         """Maximum nanoseconds of jitter added to the delay; for an unbounded distribution a typical value."""
         return max(self._steps) if self._steps else self._impairment.jitter
 
-    def decide(self, now: int, frame: bytes) -> Verdict | None:
-        """Decide on the next frame; return None if it passes unchanged. Frames are not counted if `is_idle`."""
+    def decide(self, now: int, frame: bytes, entry: FlowEntry | None = None) -> Verdict | None:
+        """Decide on the next frame; return None if it passes unchanged. Frames are not counted if `is_idle`. entry: its
+        flow, if already classified."""
         flows = self.flows
         if flows is None:
             return None
@@ -232,7 +233,7 @@ class FateStage:
                 number + number if self._gemodel is None else number + number + self._gemodel.is_bad
             )
         if self.loss:
-            count = flows.count_loss(flows.entry(frame), self.loss)
+            count = flows.count_loss(flows.entry(frame) if entry is None else entry, self.loss)
             return None if count is None else self.log_loss(count)
         count, located = flows.count(frame)
         if self._passes_all:
@@ -255,10 +256,6 @@ class FateStage:
             self.flows.count(frame)
             count, _ = self.flows.count(frame)  # a flow's counts are stored from its second frame on
             self.flows.count_more(count, frames - 2)
-
-    def count_passed(self, frames: int) -> None:
-        """Count frames that the caller has counted in `flows` and decided on by `loss` only."""
-        self._n += frames
 
     def log_loss(self, count: FlowCount) -> Verdict:
         """Log the independent loss of a frame of a flow."""

@@ -1,28 +1,22 @@
 """Channel: one direction of an Ethernet link, as events in a heap.
 
-One entry in the heap stands for all frames in a direction: the next time at which something is due. So a frame costs one
-entry per link that it crosses. A direction without random decisions only does arithmetic.
+One entry in the heap stands for all frames in a direction: the next time at which one arrives. So a frame costs one entry
+per link that it crosses.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from heapq import heappush
 from typing import Final, Protocol
 
 from testbed.fabric.direction import LinkDirection
 from testbed.fabric.interface import HeapEntry, Receive, discard
-from testbed.fabric.line import FULL
+from testbed.fabric.line import NEVER
 from testbed.fates.fate_counters import Counters
-from testbed.fates.flows import MAX_PATH, FlowCount, FlowEntry, Flows, draw_along_path
+from testbed.fates.flows import MAX_PATH, FlowEntry, Flows, draw_along_path
 from testbed.fates.stage import FateOptions, FateStage
 from testbed.spec.layout import DirectionName, Impairment
-
-_NEVER: Final = 1 << 63  # later than any time
-
-_InFlight = tuple[int, bytes, FlowEntry | None]
-"""A frame in flight: arrival time, frame, and its flow if known."""
 
 
 class Events:
@@ -59,18 +53,13 @@ class SwitchInput(Protocol):
 class Channel:
     """One direction of a link. Implements `fabric.interface.Channel`; it is its own entrance. Times never go backwards.
 
-    With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since memory
-    access dominates the cost of thousands of directions. Frames in flight are then in `_first`, which is also in the
-    heap, and in `_following`; otherwise they are on the direction's line; never in both. take: the entry function;
-    it calls `admit`, and the observer if there is one. receive: the sink of frames, unless it ends at a switch. on_space:
-    never called. sequence: sequence of the valid entry in the heap whose argument is the channel.
+    receive: the sink of frames, unless it ends at a switch. on_space: never called. sequence: sequence of the valid entry in
+    the heap, whose argument is the channel.
     """
 
     __slots__ = (
-        "_arrive", "_direction", "_fates", "_first", "_following", "_generation", "_heap", "_is_cut",
-        "_is_fast_when_empty", "_is_unimpaired", "_line", "_loss_flows", "_next", "_observer", "_on_leave",
-        "_reported_in_flight", "_reported_in_flight_bytes", "_reverse", "_switch", "_switch_receive", "_table",
-        "_taken_bytes", "_taken_frames", "_wake", "lost", "on_space", "receive", "sequence", "take",
+        "_direction", "_fates", "_heap", "_is_instant", "_line", "_next", "_observer", "_on_leave", "_reverse",
+        "_switch", "_table", "_wake", "is_cut", "lost", "on_space", "receive", "sequence",
     )  # fmt: skip
 
     def __init__(
@@ -83,49 +72,25 @@ class Channel:
         on_leave: Callable[[Channel], object],
     ) -> None:
         """on_leave: called by `leave`. Raises the errors of `LinkDirection`."""
-        self._direction = LinkDirection(link, direction, impairment, options)
-        self._fates = self._direction.fates
-        self._line = self._direction.line
-        self._heap = events.heap
-        self._next = events.next_sequence
+        self._direction: Final = LinkDirection(link, direction, impairment, options)
+        self._fates: Final = self._direction.fates
+        self._line: Final = self._direction.line
+        self._heap: Final = events.heap
+        self._next: Final = events.next_sequence
         self._on_leave = on_leave
-        self._arrive = self._first_arrives
-        self._first: _InFlight | None = None
-        self._generation = (
-            0  # of entries in the heap: incremented when frames move to the line, so that old entries are stale
-        )
-        self._following: deque[_InFlight] = deque()
-        self._taken_frames = 0  # frames on the fast path since the last _count
-        self._taken_bytes = 0
-        self._reported_in_flight = 0  # frames in flight at the last _count
-        self._reported_in_flight_bytes = 0
-        self._wake = _NEVER  # when the entry in the heap is due
+        self._wake = NEVER  # when the valid entry in the heap is due
         self.sequence = 0
         self.on_space: Callable[[int], object] | None = None
-        self.take: Callable[[int, bytes, FlowEntry | None], Channel | None] = self.admit
-        self._observer: Receive = discard
+        self._observer: Receive | None = None
         self.receive: Receive = discard
         self._switch: SwitchInput | None = None
-        self._switch_receive: Callable[[int, bytes, FlowEntry | None], object] | None = None  # the switch's receive
-        self._table: Mapping[bytes, Channel] | None = None  # destinations that bypass the switch's receive
+        self._table: Mapping[bytes, Channel] | None = None  # destinations for which frames need not enter the switch
         self._reverse: Channel | None = None
         self.lost = 0
         """Number of frames lost on a pulled cable."""
-        self._is_cut = False
-        self._is_unimpaired = False  # only rate and delay
-        self._loss_flows: Flows | None = None  # set if there is only rate, delay and independent loss
-        self._is_fast_when_empty = False  # the fast path can be used once the line is empty
-        self._choose_path()
-
-    @property
-    def is_cut(self) -> bool:
+        self.is_cut = False
         """Whether the cable is pulled: frames that enter are lost, frames in flight arrive."""
-        return self._is_cut
-
-    @is_cut.setter
-    def is_cut(self, value: bool) -> None:
-        self._is_cut = value
-        self._choose_path()
+        self._is_instant = self._takes_no_time()
 
     @property
     def entrance(self) -> Channel:
@@ -137,8 +102,6 @@ class Channel:
 
     @property
     def counters(self) -> Counters:
-        """The up-to-date counters."""
-        self._count()
         return self._direction.counters
 
     @property
@@ -149,7 +112,7 @@ class Channel:
     @property
     def in_flight(self) -> int:
         """Number of frames in the queue, on the line and in flight."""
-        return self._direction.in_flight + len(self._in_flight())
+        return self._direction.in_flight
 
     def offer(self, now: int, frame: bytes) -> bool:
         """Send a NIC's frame. Returns True: the queue drops frames that it has no room for."""
@@ -157,70 +120,39 @@ class Channel:
         return True
 
     def enter(self, now: int, frame: bytes, entry: FlowEntry | None) -> None:
-        """Send a frame. entry: its flow, if already classified."""
-        channel: Channel | None = self
-        while channel is not None:
-            channel = channel.take(now, frame, entry)
+        """Send a frame. entry: its flow, if already classified.
+
+        A frame that takes no time to the next switch, and whose destination is in the switch's table, goes on at once: links
+        and switches without delay need no events.
+        """
+        if entry is None and self._fates.loss:
+            entry = self._classify(frame)
+        following = self._next_at_once(frame, entry) if self._is_instant else None
+        if self.is_cut:
+            self.lost += 1
+            following = None
+        elif following is None:
+            self._direction.offer(now, frame, entry)
+            if self._line.due < self._wake:
+                self._arm()
+        elif not self._direction.pass_at_once(now, frame, entry):
+            following = None
+        if self._observer is not None:
+            self._observer(now, frame)
+        if following is not None:
+            following.enter(now, frame, entry)
 
     def observe(self, observer: Receive | None) -> None:
         """Call `observer` after each frame that enters, also if it is lost; None: no longer."""
-        self._observer = discard if observer is None else observer
-        self.take = self.admit if observer is None else self._admit_observed
-
-    def _admit_observed(self, now: int, frame: bytes, entry: FlowEntry | None) -> Channel | None:
-        channel = self.admit(now, frame, entry)
-        self._observer(now, frame)
-        return channel
-
-    def admit(self, now: int, frame: bytes, entry: FlowEntry | None) -> Channel | None:
-        """Take a frame as `enter` does; return the next direction if the frame reaches it at once, and the caller must
-        enter it.
-
-        This is the case if the frame takes no time to the next switch, and the destination is in the switch's table. So
-        links and switches without delay need no events.
-        """
-        if not self._is_unimpaired:
-            loss_flows = self._loss_flows
-            if loss_flows is None:
-                self._enter_slowly(now, frame)
-                return None
-            if entry is None:
-                entry = loss_flows.entry(frame)
-                if entry.path is None:
-                    draw_along_path(entry, self._path(entry.destination))
-            flow_count = loss_flows.count_loss(entry, self._fates.loss)
-            if flow_count is not None:
-                self._record_loss(flow_count)
-                return None
-        line, size = self._line, len(frame)
-        due = line.arrival(now, size)
-        if due == FULL:
-            counters = self._direction.counters
-            counters.offered += 1
-            counters.queue += 1
-            return None
-        due += line.delay
-        if due == now and (table := self._table) is not None and self._first is None:
-            channel = table.get(frame[:6] if entry is None else entry.destination)
-            if channel is not None and channel is not self._reverse:
-                self._taken_frames += 1
-                self._taken_bytes += size
-                return channel
-        self._taken_frames += 1
-        self._taken_bytes += size
-        if self._first is None:
-            self._first = (due, frame, entry)
-            heappush(self._heap, (due, self._next(), self._arrive, self._generation))
-        else:
-            self._following.append((due, frame, entry))
-        return None
+        self._observer = observer
 
     def connect_switch(self, switch: SwitchInput | None) -> None:
         """Deliver frames to a switch from now on; None: to `receive`."""
+        self._switch = switch
         if switch is None:
-            self._switch = self._switch_receive = self._table = self._reverse = None
+            self._table = self._reverse = None
             return
-        self._switch, self._switch_receive, self._reverse = switch, switch.receive, switch.out
+        self._reverse = switch.out
         self._table = None if switch.learns else switch.table
 
     def leave(self) -> None:
@@ -237,121 +169,63 @@ class Channel:
         restart: bool | None = None,
     ) -> None:
         """Set another impairment, as `LinkDirection.change`."""
-        self._move_to_line()
         self._direction.change(now, impairment, files, restart)
-        self._arm()
-        self._choose_path()
+        self._is_instant = self._takes_no_time()
 
-    def _first_arrives(self, generation: int) -> None:
-        """Deliver the first frame of the fast path, and those due at the same time. generation: generation of its
-        entry in the heap."""
-        first = self._first
-        if first is None or generation != self._generation:
-            return  # it was moved to the line
-        waiting, switch_receive, table = self._following, self._switch_receive, self._table
-        while True:
-            now, frame, entry = first
-            following = self._first = waiting.popleft() if waiting else None
-            if switch_receive is None:
+    def call(self, now: int) -> None:
+        """Deliver the frames that are due. For the owner of the heap only."""
+        counters, line, switch = self._direction.counters, self._line, self._switch
+        while line.due <= now:
+            arrival = line.take()
+            frame = arrival.frame
+            counters.delivered += 1
+            counters.delivered_bytes += len(frame)
+            if switch is None:
                 self.receive(now, frame)
-            elif (
-                table is not None
-                and (channel := table.get(frame[:6] if entry is None else entry.destination)) is not None
-                and channel is not self._reverse
-            ):
-                while channel is not None:  # as `enter`
-                    channel = channel.take(now, frame, entry)
             else:
-                switch_receive(now, frame, entry)
-            if following is None or generation != self._generation:
-                return  # a frame that entered meanwhile has its own heap entry
-            due = following[0]
-            if due > now:
-                heappush(self._heap, (due, self._next(), self._arrive, generation))
-                return
-            first = following
+                switch.receive(now, frame, arrival.entry)
+        self._wake = NEVER
+        if line.due != NEVER:
+            self._arm()
+
+    def _arm(self) -> None:
+        """Put an entry for the next arrival into the heap, which is before that of the valid entry."""
+        self._wake = due = self._line.due
+        self.sequence = sequence = self._next()
+        heappush(self._heap, (due, sequence, None, self))
+
+    def _next_at_once(self, frame: bytes, entry: FlowEntry | None) -> Channel | None:
+        """Return the direction that a frame reaches without delay, if it passes: it must be in the switch's table, and no
+        frame in flight."""
+        if self._table is None or self._line.due != NEVER:
+            return None
+        channel = self._table.get(frame[:6] if entry is None else entry.destination)
+        return None if channel is self._reverse else channel
+
+    def _takes_no_time(self) -> bool:
+        """Whether frames take no time, and can only pass or be lost independently."""
+        fates, line = self._fates, self._line
+        is_simple = fates.is_idle or (fates.loss > 0 and not fates.takes_rules)
+        return is_simple and line.is_instant and not line.delay
+
+    def _classify(self, frame: bytes) -> FlowEntry | None:
+        """Return the flow of a frame that may be lost independently."""
+        flows = self._fates.flows
+        if flows is None or self._fates.takes_rules:
+            return None
+        entry = flows.entry(frame)
+        if entry.path is None:
+            draw_along_path(entry, self._path(entry.destination))
+        return entry
 
     def _path(self, destination: bytes) -> list[Flows]:
         """The directions that a frame for that MAC takes from this one on, as long as they only have independent loss."""
         path: list[Flows] = []
         channel: Channel | None = self
         while channel is not None and len(path) < MAX_PATH:
-            loss_flows, switch = channel._loss_flows, channel._switch
-            if loss_flows is None or loss_flows in path:
+            fates, switch = channel._fates, channel._switch
+            if not fates.loss or fates.flows is None or fates.flows in path:
                 break
-            path.append(loss_flows)
+            path.append(fates.flows)
             channel = None if switch is None else switch.table.get(destination)
         return path
-
-    def _enter_slowly(self, now: int, frame: bytes) -> None:
-        if self._is_cut:
-            self.lost += 1
-        else:
-            self._direction.offer(now, frame)
-            self._arm()
-
-    def _record_loss(self, flow_count: FlowCount) -> None:
-        """Lose a frame of that flow by independent loss."""
-        self._fates.count_passed(1)
-        self._fates.log_loss(flow_count)
-        counters = self._direction.counters
-        counters.offered += 1
-        counters.loss += 1
-
-    def call(self, now: int) -> None:
-        """Handle the due time. For the owner of the heap only."""
-        self._wake = _NEVER
-        switch_receive = self._switch_receive
-        for _, frame in self._direction.poll(now):
-            if switch_receive is None:
-                self.receive(now, frame)
-            else:
-                switch_receive(now, frame, None)
-        self._arm()
-        if self._is_fast_when_empty and self._line.deadline is None:
-            self._choose_path()
-
-    def _arm(self) -> None:
-        """Put an entry for the deadline into the heap, unless an earlier one exists."""
-        deadline = self._line.deadline
-        if deadline is not None and deadline < self._wake:
-            self._wake = deadline
-            self.sequence = sequence = self._next()
-            heappush(self._heap, (deadline, sequence, None, self))
-
-    def _choose_path(self) -> None:
-        """Choose the path of frames: the fast path if it suffices and no frame is on the line."""
-        self._count()
-        fates, line = self._fates, self._line
-        loss_flows = fates.flows if fates.loss and not fates.takes_rules else None
-        is_simple = (fates.is_idle or loss_flows is not None) and line.is_plain and not self._is_cut
-        self._is_fast_when_empty = is_simple and line.deadline is not None
-        is_simple = is_simple and line.deadline is None
-        self._is_unimpaired = is_simple and fates.is_idle
-        self._loss_flows = loss_flows if is_simple else None
-
-    def _move_to_line(self) -> None:
-        """Move the frames of the fast path to the line; their heap entry becomes stale."""
-        self._count()
-        for due, frame, _ in self._in_flight():
-            self._line.schedule_arrival(due, frame)
-        self._reported_in_flight = self._reported_in_flight_bytes = 0
-        self._first = None
-        self._generation += 1
-        self._following.clear()
-
-    def _in_flight(self) -> list[_InFlight]:
-        """The frames of the fast path that have not arrived."""
-        return [] if self._first is None else [self._first, *self._following]
-
-    def _count(self) -> None:
-        """Add the fast path's counts to the counters."""
-        counters, frames_in_flight = self._direction.counters, self._in_flight()
-        frames, size = len(frames_in_flight), sum(len(frame) for _, frame, _ in frames_in_flight)
-        counters.offered += self._taken_frames
-        counters.delivered += self._reported_in_flight + self._taken_frames - frames
-        counters.delivered_bytes += self._reported_in_flight_bytes + self._taken_bytes - size
-        if self._loss_flows is not None:
-            self._fates.count_passed(self._taken_frames)
-        self._reported_in_flight, self._reported_in_flight_bytes = frames, size
-        self._taken_frames = self._taken_bytes = 0
