@@ -11,8 +11,9 @@ from typing import Final
 
 from protocols.core.compiled_build import mypyc_attr
 from testbed.errors import DescriptionError, Problem
+from testbed.fabric.direction_counters import Counters
 from testbed.fabric.line import NEVER, Line, Shape
-from testbed.fates.fate_counters import Counters, Outcome
+from testbed.fates.fate_counters import Outcome
 from testbed.fates.flows import FlowEntry
 from testbed.fates.stage import FateOptions, FateStage, Verdict
 from testbed.spec.contradictions import contradictions

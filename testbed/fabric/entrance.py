@@ -7,8 +7,9 @@ from typing import Final
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.direction import check
+from testbed.fabric.direction_counters import Counters
 from testbed.fabric.interface import Receive, discard
-from testbed.fates.fate_counters import Counters, Outcome
+from testbed.fates.fate_counters import Outcome
 from testbed.fates.stage import FateOptions, FateStage
 from testbed.spec.kinds import Kind
 from testbed.spec.layout import DirectionName, Impairment

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from testbed.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:  # not imported at run time: modules that only use Plug need no models
-    from testbed.fates.fate_counters import Counters
+    from testbed.fabric.direction_counters import Counters
     from testbed.fates.stage import FateOptions, FateStage
     from testbed.spec.kinds import Kind
     from testbed.spec.layout import DirectionName, Impairment, Layout, Switch

@@ -1,6 +1,4 @@
-"""Counters of one direction of a link, by cause.
-
-Conservation of frames: offered + duplicated = delivered + dropped + in flight, at all times.
+"""Names of what frames are counted by, and the cells of these counts.
 
 Rules and random impairments count frames in cells of `Tallies`, which may be persistent.
 """
@@ -9,8 +7,6 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
-
-from protocols.core.compiled_build import mypyc_attr
 
 
 class Outcome(Enum):
@@ -35,52 +31,7 @@ FATES: Final = ("corrupted", "duplicated", "reordered", "delayed")
 """Fates other than drops: the counters' names."""
 
 
-_NAMES: Final = (
-    "blocked", "corrupted", "delayed", "delivered", "delivered_bytes", "duplicated", "gemodel", "loss", "loss_pattern",
-    "offered", "queue", "reordered", "rule",
-)  # fmt: skip
-
-
-class Counters:
-    """Counters of frames; `delivered_bytes` counts bytes. `queue` also counts copies, the other causes only offered
-    frames."""
-
-    __slots__ = _NAMES
-
-    def __init__(self) -> None:
-        self.offered = 0
-        self.delivered = 0
-        self.delivered_bytes = 0
-        self.blocked = 0
-        """Offers rejected by back-pressure."""
-        self.rule = 0
-        self.loss = 0
-        self.gemodel = 0
-        self.loss_pattern = 0
-        self.queue = 0
-        self.corrupted = 0
-        self.duplicated = 0
-        self.reordered = 0
-        self.delayed = 0
-        """Frames delayed by a rule, beyond the direction's own delay."""
-
-    def drop(self, cause: Outcome) -> None:
-        """Count a dropped frame."""
-        setattr(self, cause.value, getattr(self, cause.value) + 1)
-
-    @property
-    def dropped(self) -> int:
-        """Number of frames dropped, for all causes."""
-        return self.rule + self.loss + self.gemodel + self.loss_pattern + self.queue
-
-    def by_name(self) -> dict[str, int]:
-        """Return all counters by name."""
-        return {name: getattr(self, name) for name in _NAMES}
-
-
 class Numbers(Protocol):
-    __slots__ = ()
-
     def __getitem__(self, index: int, /) -> int: ...
 
     def __setitem__(self, index: int, value: int, /) -> None: ...
@@ -90,7 +41,6 @@ Cell: TypeAlias = tuple[Numbers, int]
 """The counts of which one is the cell's, and its index."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Tallies:
     """Cells of counts, in memory."""
 

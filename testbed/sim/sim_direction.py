@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from testbed.engine.loop import Loop
+from testbed.fabric.direction_counters import Counters
 from testbed.fabric.interface import Channel, Network, Receive, SharesHeap
-from testbed.fates.fate_counters import Counters
 from testbed.nic.immediate import Port
 from testbed.spec.layout import DirectionName, Impairment, Link
 

@@ -11,9 +11,9 @@ from heapq import heappush
 from typing import Final, Protocol
 
 from testbed.fabric.direction import LinkDirection
+from testbed.fabric.direction_counters import Counters
 from testbed.fabric.interface import HeapEntry, Receive, discard
 from testbed.fabric.line import NEVER
-from testbed.fates.fate_counters import Counters
 from testbed.fates.flows import MAX_PATH, FlowEntry, Flows, draw_along_path
 from testbed.fates.stage import FateOptions, FateStage
 from testbed.spec.layout import DirectionName, Impairment

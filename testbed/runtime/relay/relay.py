@@ -18,7 +18,8 @@ from typing import Final
 from testbed import fabrics
 from testbed.engine.loop import Loop
 from testbed.fabric.direction import Delivery, LinkDirection, Outcome
-from testbed.fates.fate_counters import Counters, Tallies
+from testbed.fabric.direction_counters import Counters
+from testbed.fates.fate_counters import Tallies
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet

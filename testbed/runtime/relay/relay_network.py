@@ -16,9 +16,9 @@ from typing import Final
 
 from testbed.engine.loop import Loop
 from testbed.fabric.direction import Delivery
+from testbed.fabric.direction_counters import Counters
 from testbed.fabric.interface import Channel, Network
 from testbed.fabric.stop_go import ADDRESS, ASK, GO, STOP, ControlFrame, decode, encode
-from testbed.fates.fate_counters import Counters
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.packet_socket import PacketSocket
 from testbed.runtime.relay.direction_orders import ForwardedLink, InjectedRules, LinkOptions, texts_of
