@@ -372,7 +372,7 @@ class Endpoint:
             return False
         if inbox.page is None:
             self.library.driver.fault(self)
-            return inbox.page is not None
+            return inbox.has_page
         if inbox.replies or inbox.unanswered or self.outbox.has_room(1):
             return True
         self.outbox.request_notification()

@@ -80,6 +80,11 @@ class Inbox:
         self.offset = self.total = 0
         self.staging: memoryview | None = None
 
+    @property
+    def has_page(self) -> bool:
+        """Whether the host may access the endpoint's page."""
+        return self.page is not None
+
     def handle_next(self) -> bool:
         """Handle one message. Returns False if there is none, or if a request must wait for room for its reply."""
         page = self.page

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 ROOMS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["netns-testbed"]["compiled"]
 MODULES = [f"{room}/{name}.py" for room, names in ROOMS.items() for name in names]
 NEUTRAL_BASES = {"ABC", "Generic", "Protocol"}
+_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 UNKNOWN = {"object", "memoryview", "bytearray", "slice", "complex", "Exception", "BaseException"}
 
 
@@ -41,6 +42,7 @@ def violations(source: str) -> Iterator[str]:
             yield f"{node.lineno}: a slice in a variable: bytes would take it for an integer"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _violations_of_handlers(node)
+            yield from _reread_after_none(node.body)
         elif isinstance(node, ast.Compare):
             for comparator in node.comparators:
                 if isinstance(comparator, ast.Tuple) and any(
@@ -60,6 +62,49 @@ def _violations_of_handlers(function: ast.FunctionDef | ast.AsyncFunctionDef) ->
     for name, classes in exception_names.items():
         if len(classes) > 1 or name in assigned:
             yield f"{function.lineno}: {name} has the types {' and '.join(sorted(classes))}, or is assigned elsewhere"
+
+
+def _reread_after_none(body: list[ast.stmt]) -> Iterator[str]:
+    """Report attributes that are read again where a test has found them None: compiled code takes them for None still, also
+    if a call has set them."""
+    for number, statement in enumerate(body):
+        if isinstance(statement, ast.If | ast.While):
+            path, is_none = _compared_with_none(statement.test)
+            if path:
+                none_branch = statement.body if is_none else statement.orelse
+                yield from _reads(path, none_branch)
+                if not is_none and not statement.orelse and isinstance(statement.body[-1], _LEAVING):
+                    yield from _reads(path, body[number + 1 :])
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            for block in [getattr(statement, field, [])]:
+                handled = [inner for handler in block for inner in handler.body] if field == "handlers" else block
+                if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    yield from _reread_after_none(handled)
+
+
+def _compared_with_none(test: ast.expr) -> tuple[str, bool]:
+    """Return the attribute that a test compares with None, empty for other tests, and whether it must be None."""
+    if (
+        isinstance(test, ast.Compare)
+        and isinstance(test.left, ast.Attribute)
+        and isinstance(test.ops[0], ast.Is | ast.IsNot)
+        and ast.unparse(test.comparators[0]) == "None"
+    ):
+        return ast.unparse(test.left), isinstance(test.ops[0], ast.Is)
+    return "", False
+
+
+def _reads(path: str, body: list[ast.stmt]) -> Iterator[str]:
+    """Report the first access to an attribute in these statements, if it is a read."""
+    accesses = [
+        node
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == path
+    ]
+    first = min(accesses, key=lambda node: (node.lineno, node.col_offset), default=None)
+    if first is not None and isinstance(first.ctx, ast.Load):
+        yield f"{first.lineno}: {path} is read where it was None before"
 
 
 def _nodes_of(function: ast.AST) -> Iterator[ast.AST]:
@@ -135,6 +180,8 @@ def test_a_compiled_module_follows_the_rules(path: str) -> None:
         "class A:\n    __slots__ = ('__weakref__',)",
         "def f():\n    try: g()\n    except A as e: h(e)\n    except B as e: h(e)",
         "def f():\n    e = 1\n    try: g()\n    except A as e: h(e)",
+        "def f():\n    if a.b is None:\n        a.load()\n        return a.b is not None",
+        "def f():\n    for a in g():\n        if a.b is not None:\n            continue\n        a.load()\n        h(a.b)",
     ],
 )  # fmt: skip
 def test_a_violation_is_reported(source: str) -> None:
@@ -149,7 +196,9 @@ def test_valid_constructs_are_not_reported() -> None:
     caught = (
         "def f():\n    def g():\n        try: h()\n        except A as e: ...\n    try: g()\n    except B as e: ..."
     )
+    assigned = "def f():\n    if a.b is None:\n        a.b = load()\n        g(a.b)\n    if a.b is not None: return a.b\n    return a.c"
     assert not list(violations(valid))
+    assert not list(violations(assigned))
     assert not list(violations("class A(B, Nic, firmware.Host): ..."))
     assert not list(violations(caught))
     assert not list(violations(typed))
