@@ -27,9 +27,6 @@ EXCUSING_KINDS: Final = {ERR_PROC_FAILED: frozenset({CRASH, PAUSE, RESET, CUT, O
 """Error class -> kinds of disturbances that excuse it. ERR_TRUNCATE of a too long message needs no disturbance; other errors
 are never excused."""
 
-_GRACE: Final = 10_000_000
-"""Nanoseconds after an error in which a program may still start transfers before the error ends it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
@@ -61,7 +58,7 @@ def is_excused(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance
 
 def programs_ended_by_errors(histories: Histories, disturbances: Sequence[Disturbance]) -> list[Disturbance]:
     """Return a crash for each program that may have ended by an excused error: to its peers, it has failed like a killed
-    one. A program that starts a transfer later than _GRACE after the error has handled the error."""
+    one. It may start transfers until it awaits the failed one, so it has not ended before its last transfer has started."""
     ends: dict[str, Disturbance] = {}
     names, added = histories.names, True
     while added:
@@ -72,12 +69,14 @@ def programs_ended_by_errors(histories: Histories, disturbances: Sequence[Distur
             transfers: list[Send | Receive] = [*sends, *receives]
             last = max((transfer.started for transfer in transfers), default=0)
             for transfer in transfers:
-                if not transfer.error or transfer.error_class == ERR_TRUNCATE or transfer.ended < last - _GRACE:
+                if not transfer.error or transfer.error_class == ERR_TRUNCATE:
                     continue
                 peer = names[transfer.peer] if 0 <= transfer.peer < len(names) else ""
                 if is_excused(transfer, peer, [*disturbances, *ends.values()]):
                     description = f"{name} ended by its error"
-                    ends[name] = Disturbance(CRASH, transfer.ended, nodes=frozenset({name}), what=description)
+                    ends[name] = Disturbance(
+                        CRASH, max(transfer.ended, last), nodes=frozenset({name}), what=description
+                    )
                     added = True
                     break
     return list(ends.values())
