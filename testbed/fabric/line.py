@@ -168,18 +168,7 @@ class Line:
                     self._waiting_bytes = 0
             self.busy = end
             self._busy_fraction = units % self._byte_denominator
-        due = end + self.delay + spread
-        if due < self._last:  # as in `_append`
-            due = self._last
-        self._last = due
-        arrival = Arrival(due, frame, entry)
-        if self._first is None or self._newest is None:
-            self._first = arrival
-            if due < self.due:
-                self.due = due
-        else:
-            self._newest.following = arrival
-        self._newest = arrival
+        self._append(end + self.delay + spread, frame, entry)
         return True
 
     def put_any(

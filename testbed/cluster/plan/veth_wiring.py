@@ -65,7 +65,7 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class TunnelEnd:
-    """The interface of a tunnel. mac: empty leaves the choice to the kernel."""
+    """The interface of a tunnel. label: the link's name. mac: empty leaves the choice to the kernel."""
 
     label: str
     tunnel: Tunnel
