@@ -103,6 +103,30 @@ def test_a_partner_that_missed_a_notice_is_notified_by_the_refusal_of_its_messag
     assert lost_connections == [Status.ENDPOINT_CLOSED]
 
 
+def test_the_refusal_of_a_pull_fails_its_receive_before_the_notice_of_the_dead_host_arrives() -> None:
+    pair, pulls = EndpointPair(), list[bytes]()
+
+    def hold_pulls(frame: bytes) -> bool:
+        if kind_of(frame) != "PULL":
+            return False
+        pulls.append(frame)
+        return True
+
+    pair.is_lost = hold_pulls
+    _, request = pair.receive(40_000)
+    pair.send(bytes(40_000))
+    pair.deliver_frames()
+    lost_connections = record_lost_connections(pair, 1)
+    replace_dead_host(pair, 0, Settings())
+    pair.wires.deliver(pulls[0])
+    pair.deliver_frames()
+    assert request.done
+    assert request.result().status in (Status.BAD_ENDPOINT, Status.ENDPOINT_CLOSED)
+    assert lost_connections == []
+    pair.elapse(SECOND)
+    assert lost_connections == [Status.ENDPOINT_CLOSED]
+
+
 def test_partners_of_a_closed_endpoint_are_not_notified() -> None:
     """The source notifies none."""
     pair = EndpointPair()
