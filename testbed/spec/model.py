@@ -61,11 +61,12 @@ class Heading(Element):
 
 
 class BuilderOptions(ImpairmentKeys, total=False):
-    """Options of every builder in addition to its parameters: name, seed, impairments of all links, kind of its switches
-    ("ethernet", "myrinet", "atm"), and tags: by tag, names of nodes ("n1") and links ("n1--s1")."""
+    """Options of every builder in addition to its parameters: name, seed, impairments and MTU of all links, kind of its
+    switches ("ethernet", "myrinet", "atm"), and tags: by tag, names of nodes ("n1") and links ("n1--s1")."""
 
     name: str
     seed: int
+    mtu: int
     kind: str
     tags: Mapping[str, Sequence[str]]
 
@@ -170,10 +171,12 @@ class Description(Heading):
         """Make a shape's cluster. sizes: the shape's own parameters."""
         kind_options = {"kind": options["kind"]} if "kind" in options else {}
         shape = kind(**sizes, **kind_options)
-        known = ("name", "seed", "tags", *IMPAIRMENT_KEYS)
+        known = ("name", "seed", "mtu", "tags", *IMPAIRMENT_KEYS)
         name = options.get("name", shape.cluster_name())
-        link = {key: value for key, value in options.items() if key not in ("name", "seed", "tags", "kind")}
-        defaults = {"link": link} if link else {}
+        link = {key: value for key, value in options.items() if key not in ("name", "seed", "mtu", "tags", "kind")}
+        defaults: dict[str, object] = {"link": link} if link else {}
+        if "mtu" in options:
+            defaults["mtu"] = options["mtu"]
         heading, problems = read_heading({"name": name, "seed": options.get("seed", 0), "defaults": defaults}, known)
         nodes, links, mistakes = add_tags(shape.make_nodes(), shape.make_links(), options.get("tags", {}))
         problems += mistakes

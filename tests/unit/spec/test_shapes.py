@@ -106,13 +106,15 @@ def test_a_shape_has_switches_of_the_requested_kind_with_the_required_ports() ->
 
 
 def test_options_of_a_builder_equal_those_of_toml() -> None:
-    built = Description.star(4, name="mine", seed=7, delay="10us", loss="1%")
+    built = Description.star(4, name="mine", seed=7, mtu=9000, delay="10us", loss="1%")
     text = """
     name = "mine"
     seed = 7
     [generate]
     shape = "star"
     nodes = 4
+    [defaults]
+    mtu = 9000
     [defaults.link]
     delay = "10us"
     loss = "1%"
