@@ -6,14 +6,12 @@ each row. A row also names the firmware counters that it increments; the firmwar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-Counters = TypeVar("Counters", bound="type[DataclassInstance]")
 
 
 class Row(NamedTuple):
@@ -67,18 +65,12 @@ class StateTable:
         return reachable
 
 
-def check_counters(tables: Sequence[StateTable], stateless: Collection[str]) -> Callable[[Counters], Counters]:
-    """Return a class decorator for the dataclass of a firmware's counters, which checks that its fields are the counters of
-    the tables' rows and the stateless counters. Raises TypeError for a row without its counter, and for a counter without
-    a row."""
+def check_counters(counters: type[DataclassInstance], tables: Sequence[StateTable], stateless: Collection[str]) -> None:
+    """Check that the fields of a firmware's counters are the counters of the tables' rows and the stateless counters. Raises
+    TypeError for a row without its counter, and for a counter without a row."""
     row_counters = frozenset[str]().union(*[table.counters for table in tables])
-
-    def check(counters: Counters) -> Counters:
-        declared = {field.name for field in fields(counters)}
-        if both := row_counters & set(stateless):
-            raise TypeError(f"counters must not be both in rows and stateless: {sorted(both)}")
-        if differing := declared ^ (row_counters | set(stateless)):
-            raise TypeError(f"counters must be in a row, or stateless, and in the class: {sorted(differing)}")
-        return counters
-
-    return check
+    declared = {field.name for field in fields(counters)}
+    if both := row_counters & set(stateless):
+        raise TypeError(f"counters must not be both in rows and stateless: {sorted(both)}")
+    if differing := declared ^ (row_counters | set(stateless)):
+        raise TypeError(f"counters must be in a row, or stateless, and in the class: {sorted(differing)}")
