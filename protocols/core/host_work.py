@@ -15,8 +15,8 @@ A kind without a cost in the profile takes no time. The results of a run list bu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import Final, Protocol, cast
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
@@ -64,15 +64,16 @@ class Cost:
     shared_rate: int = 0
 
     def __post_init__(self) -> None:
-        for key in self.__slots__:
-            value = getattr(self, key)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if value < 0:
-                raise ValueError(f"{key} must be 0 or more, got {value}")
+                raise ValueError(f"{field.name} must be 0 or more, got {value}")
 
 
-@runtime_checkable
 class HostWork(Protocol):
     """A host's cores, as seen by the code that runs on them: a program's host library, and hosted firmware."""
+
+    __slots__ = ()
 
     @property
     def core(self) -> int:
@@ -118,10 +119,11 @@ class HostWork(Protocol):
         ...
 
 
-@runtime_checkable
 class NodeActions(Protocol):
     """Action of a NIC whose functions serve the processes of one node (`Adapter.hosts`), for firmware that lets a function
     write to the memory of another one's process. Where it is missing, the other function's own actions do."""
+
+    __slots__ = ()
 
     def post_to(self, function: object, target: memoryview, data: Buffer, index: int) -> None:
         """Copy bytes to the memory of another function's process, and make a returned descriptor visible to it, after this
@@ -133,12 +135,22 @@ CAUGHT_UP: Final[Completion[None]] = Completion("the core")
 CAUGHT_UP.complete(None)
 
 
-class ZeroCostWork:
+class ZeroCostWork(HostWork):
     """Host cores without modelled costs: for NICs without a cost profile, and in live mode."""
 
-    core: Final = 0
-    reached: Final = 0
-    writer: Final = ANYWHERE
+    __slots__ = ()
+
+    @property
+    def core(self) -> int:
+        return 0
+
+    @property
+    def reached(self) -> int:
+        return 0
+
+    @property
+    def writer(self) -> int:
+        return ANYWHERE
 
     def caught_up(self) -> Completion[None]:
         return CAUGHT_UP
@@ -164,9 +176,9 @@ ZERO_COST_WORK: Final = ZeroCostWork()
 
 def host_work(nic: object) -> HostWork:
     """Return the host's cores of a NIC's environment; ZERO_COST_WORK if it does not model them."""
-    return nic if isinstance(nic, HostWork) else ZERO_COST_WORK
+    return cast(HostWork, nic) if hasattr(nic, "spend") else ZERO_COST_WORK
 
 
 def node_actions(nic: object) -> NodeActions | None:
     """Return the actions of a NIC's environment for functions of one node; None if it has none."""
-    return nic if isinstance(nic, NodeActions) else None
+    return cast(NodeActions, nic) if hasattr(nic, "post_to") else None

@@ -31,6 +31,7 @@ from protocols.core.host_work import (
     TRAP,
     WAKE,
     Cost,
+    HostWork,
 )
 from protocols.core.profile import Profile
 from protocols.core.protocol import Steer
@@ -100,13 +101,12 @@ class HostSide:
         self.bus: Final = BookableServer(f"bus of {name}", clock)
 
 
-class HostedNic(ImmediateNic):
-    """A NIC, or one function of it, whose firmware runs on the host's cores. Implements
-    `protocols.core.host_work.HostWork` and `protocols.core.firmware.Nic`."""
+class HostedNic(ImmediateNic, HostWork):
+    """A NIC, or one function of it, whose firmware runs on the host's cores."""
 
     __slots__ = (
         "_cached_core", "_copies_done", "_deferred", "_host", "_in_kernel", "_kernel_core", "_kernel_done", "_profile",
-        "_program", "_program_core", "_program_done", "on_bind", "writer",
+        "_program", "_program_core", "_program_done", "_writer", "on_bind",
     )  # fmt: skip
 
     def __init__(
@@ -135,8 +135,7 @@ class HostedNic(ImmediateNic):
         self._copies_done = 0  # when the copy engine's work so far is done
         self._deferred: list[Callable[[], bytes]] = []
         self._cached_core = ANYWHERE  # core whose cache holds the current frame's data
-        self.writer = ANYWHERE
-        """Number of the core that last wrote to the program's memory (`dma_write`)."""
+        self._writer = ANYWHERE
         self.on_bind: Callable[[Core], object] | None = None
         """Called with the program's new core (`bind`)."""
 
@@ -158,6 +157,11 @@ class HostedNic(ImmediateNic):
     def core(self) -> int:
         """Number of the core on which the calling code runs."""
         return self._kernel_core if self._in_kernel else self._program_core
+
+    @property
+    def writer(self) -> int:
+        """Number of the core that last wrote to the program's memory (`dma_write`)."""
+        return self._writer
 
     @property
     def reached(self) -> int:
@@ -260,7 +264,7 @@ class HostedNic(ImmediateNic):
         """Copy to a program's memory with the core."""
         super().dma_write(target, data)
         self.spend(COPY, len(target), self._cached_core)
-        self.writer = self.core
+        self._writer = self.core
 
     def post_completion(self, index: int) -> None:
         """Return a descriptor to the host, whose program polls for it."""
@@ -271,7 +275,7 @@ class HostedNic(ImmediateNic):
         assert isinstance(function, HostedNic)
         target[:] = data
         self.spend(COPY, len(target), self.core)
-        function.writer = self.core
+        function._writer = self.core
         self._loop.at(self._done_time(), function._notice, index)
 
     def interrupt(self, index: int) -> None:

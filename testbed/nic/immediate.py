@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from protocols.core.firmware import Agent, Buffer, Firmware, Nic
+from protocols.core.host_work import NodeActions
 from protocols.core.profile import Profile
 from testbed.engine.failures import ETHERNET_HEADER, TickCount, failure, frame_too_long
 from testbed.engine.loop import NEVER, Loop, VirtualClock
@@ -32,7 +33,7 @@ class Port(Protocol):
         ...
 
 
-class ImmediateNic(CompletingNic, Nic):
+class ImmediateNic(CompletingNic, Nic, NodeActions):
     """A NIC without costs; works after `begin`, which sets its agent."""
 
     __slots__ = (

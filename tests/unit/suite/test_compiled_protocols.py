@@ -22,7 +22,7 @@ Arity = tuple[int, int] | None
 """Minimum and maximum number of positional arguments of a method; None: an attribute or a property."""
 
 EXCEPTIONS = {
-    (("testbed/sim/recorder.py", "NicWatcher"), "HostActions"),
+    *((("testbed/sim/recorder.py", "NicWatcher"), actions) for actions in ("HostActions", "NodeActions")),
     (("protocols/mpi/device.py", "Device"), "PostingDevice"),
     (("protocols/openmx/endpoint.py", "Endpoint"), "Host"),
     (("protocols/core/completion.py", "Completion"), "Awaited"),
