@@ -125,12 +125,12 @@ KINDS: Final[dict[int, Kind]] = {
 }
 """Formats of the summaries of frames, by the values of KIND."""
 
-_pack_answer = struct.Struct("!6s6sHHBBHHIIBBHIH").pack
-_unpack_answer = ANSWER.unpack_from
-_pack_message = struct.Struct("!6s6sHHBBHHIIBBHIH").pack
-_unpack_message = MESSAGE.unpack_from
-_pack_message_rest = struct.Struct("!BBBBHHQIII").pack
-_pack_check = struct.Struct("!I").pack
+_pack_answer: Final = struct.Struct("!6s6sHHBBHHIIBBHIH").pack
+_unpack_answer: Final = ANSWER.unpack_from
+_pack_message: Final = struct.Struct("!6s6sHHBBHHIIBBHIH").pack
+_unpack_message: Final = MESSAGE.unpack_from
+_pack_message_rest: Final = struct.Struct("!BBBBHHQIII").pack
+_pack_check: Final = struct.Struct("!I").pack
 
 
 def kind_of(raw: Buffer) -> int:

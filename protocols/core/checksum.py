@@ -3,6 +3,8 @@
 Uses Intel's library: 0.17 us for 1,500 bytes (Debian's zlib: 0.65 us), 0.05 us for 42 bytes (zlib: 0.17 us).
 """
 
-from isal.isal_zlib import crc32
+from typing import Final
 
-__all__ = ["crc32"]
+from isal import isal_zlib
+
+crc32: Final = isal_zlib.crc32

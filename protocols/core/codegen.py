@@ -135,7 +135,7 @@ def _constants(format_: Format) -> str:
     for stack in format_.stacks:
         lines += _structs(format_, stack)
     if format_.check or format_.trailer:
-        lines.append('_pack_check = struct.Struct("!I").pack')
+        lines.append('_pack_check: Final = struct.Struct("!I").pack')
     return "\n".join(lines)
 
 
@@ -160,13 +160,13 @@ def _structs(format_: Format, stack: Stack) -> Iterator[str]:
     def formats(begin: int, end: int) -> str:
         return "".join(word.format for word in stack.words if begin <= word.offset < end)
 
-    yield f"_pack_{name} = struct.Struct({literal('!' + formats(0, check_offset))}).pack"
-    yield f"_unpack_{name} = {name.upper()}.unpack_from"
+    yield f"_pack_{name}: Final = struct.Struct({literal('!' + formats(0, check_offset))}).pack"
+    yield f"_unpack_{name}: Final = {name.upper()}.unpack_from"
     if rest := formats(check_offset + 4, stack.size):
-        yield f"_pack_{name}_rest = struct.Struct({literal('!' + rest)}).pack"
+        yield f"_pack_{name}_rest: Final = struct.Struct({literal('!' + rest)}).pack"
     if size := format_.prefix_size:
-        yield f"_pack_{name}_behind = struct.Struct({literal(f'!{size}s' + formats(size, check_offset))}).pack"
-        yield f"_unpack_{name}_behind = struct.Struct({literal(f'!{size}x' + formats(size, stack.size))}).unpack_from"
+        yield f"_pack_{name}_behind: Final = struct.Struct({literal(f'!{size}s' + formats(size, check_offset))}).pack"
+        yield f"_unpack_{name}_behind: Final = struct.Struct({literal(f'!{size}x' + formats(size, stack.size))}).unpack_from"
 
 
 def _selectors(format_: Format) -> Iterator[str]:

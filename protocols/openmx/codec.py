@@ -286,29 +286,29 @@ KINDS: Final[dict[int, Kind]] = {
 }
 """Formats of the summaries of frames, by the values of KIND."""
 
-_pack_truc = struct.Struct("!6s6sHHBBBBBBHIBBHIIHBB").pack
-_unpack_truc = TRUC.unpack_from
-_pack_connect = struct.Struct("!6s6sHHBBBBBBHHHIIIHBBBBH").pack
-_unpack_connect = CONNECT.unpack_from
-_pack_tiny = struct.Struct("!6s6sHHBBBBHHHHQI").pack
-_unpack_tiny = TINY.unpack_from
-_pack_small = struct.Struct("!6s6sHHBBBBHHHHQI").pack
-_unpack_small = SMALL.unpack_from
-_pack_medium = struct.Struct("!6s6sHHBBBBIHHQIHBBHH").pack
-_unpack_medium = MEDIUM.unpack_from
-_pack_rndv = struct.Struct("!6s6sHHBBBBHHHHQIIBBH").pack
-_unpack_rndv = RNDV.unpack_from
-_pack_pull = struct.Struct("!6s6sHHBBBBIIIBBHIIIIII").pack
-_unpack_pull = PULL.unpack_from
-_pack_pull_reply = struct.Struct("!6s6sHHBBHIII").pack
-_unpack_pull_reply = PULL_REPLY.unpack_from
-_pack_notify = struct.Struct("!6s6sHHBBBBIIBBHHHHH").pack
-_unpack_notify = NOTIFY.unpack_from
-_pack_nack_lib = struct.Struct("!6s6sHHBBBBIBBHHH").pack
-_unpack_nack_lib = NACK_LIB.unpack_from
-_pack_nack_mcp = struct.Struct("!6s6sHHBBBBIII").pack
-_unpack_nack_mcp = NACK_MCP.unpack_from
-_pack_check = struct.Struct("!I").pack
+_pack_truc: Final = struct.Struct("!6s6sHHBBBBBBHIBBHIIHBB").pack
+_unpack_truc: Final = TRUC.unpack_from
+_pack_connect: Final = struct.Struct("!6s6sHHBBBBBBHHHIIIHBBBBH").pack
+_unpack_connect: Final = CONNECT.unpack_from
+_pack_tiny: Final = struct.Struct("!6s6sHHBBBBHHHHQI").pack
+_unpack_tiny: Final = TINY.unpack_from
+_pack_small: Final = struct.Struct("!6s6sHHBBBBHHHHQI").pack
+_unpack_small: Final = SMALL.unpack_from
+_pack_medium: Final = struct.Struct("!6s6sHHBBBBIHHQIHBBHH").pack
+_unpack_medium: Final = MEDIUM.unpack_from
+_pack_rndv: Final = struct.Struct("!6s6sHHBBBBHHHHQIIBBH").pack
+_unpack_rndv: Final = RNDV.unpack_from
+_pack_pull: Final = struct.Struct("!6s6sHHBBBBIIIBBHIIIIII").pack
+_unpack_pull: Final = PULL.unpack_from
+_pack_pull_reply: Final = struct.Struct("!6s6sHHBBHIII").pack
+_unpack_pull_reply: Final = PULL_REPLY.unpack_from
+_pack_notify: Final = struct.Struct("!6s6sHHBBBBIIBBHHHHH").pack
+_unpack_notify: Final = NOTIFY.unpack_from
+_pack_nack_lib: Final = struct.Struct("!6s6sHHBBBBIBBHHH").pack
+_unpack_nack_lib: Final = NACK_LIB.unpack_from
+_pack_nack_mcp: Final = struct.Struct("!6s6sHHBBBBIII").pack
+_unpack_nack_mcp: Final = NACK_MCP.unpack_from
+_pack_check: Final = struct.Struct("!I").pack
 
 
 def type_of(raw: Buffer) -> int:

@@ -134,15 +134,15 @@ KINDS: Final[dict[int, Kind]] = {
 }
 """Formats of the summaries of frames, by the values of KIND."""
 
-_pack_frame = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
-_unpack_frame = FRAME.unpack_from
-_pack_remote = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHQI").pack
-_unpack_remote = REMOTE.unpack_from
-_pack_connection = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHBBI").pack
-_unpack_connection = CONNECTION.unpack_from
-_pack_read = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHQI").pack
-_unpack_read = READ.unpack_from
-_pack_check = struct.Struct("!I").pack
+_pack_frame: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
+_unpack_frame: Final = FRAME.unpack_from
+_pack_remote: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHQI").pack
+_unpack_remote: Final = REMOTE.unpack_from
+_pack_connection: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHBBI").pack
+_unpack_connection: Final = CONNECTION.unpack_from
+_pack_read: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHQI").pack
+_unpack_read: Final = READ.unpack_from
+_pack_check: Final = struct.Struct("!I").pack
 
 
 def type_of(raw: Buffer) -> int:
