@@ -27,6 +27,8 @@ assert _COMMAND.size + SMALL_MAX <= COMMAND_SIZE
 
 _EVENT: Final = struct.Struct("<BBBBHHHHIIIIQ")
 EVENT_SIZE: Final = _EVENT.size
+_pack_event: Final = _EVENT.pack_into
+_unpack_event: Final = _EVENT.unpack_from
 
 PULLS: Final = 64
 """Maximum number of an endpoint's pulls in progress."""
@@ -214,7 +216,7 @@ class ReceiveRing:
 
     def write(self, slot: int, event: Event) -> None:
         """Write an event without its data."""
-        _EVENT.pack_into(
+        _pack_event(
             self._slots, slot * self._slot_size,
             event.kind, event.endpoint, event.flag, event.turn, event.peer, event.seqnum, event.ack, event.number,
             event.length, event.total, event.session, event.word, event.match,
@@ -233,7 +235,7 @@ class ReceiveRing:
 
     def read(self, slot: int) -> Event:
         """Read an event."""
-        kind, endpoint, flag, turn, peer, seqnum, ack, number, length, total, session, word, match = _EVENT.unpack_from(
+        kind, endpoint, flag, turn, peer, seqnum, ack, number, length, total, session, word, match = _unpack_event(
             self._slots, slot * self._slot_size
         )
         event = Event(kind, endpoint, peer, seqnum, ack, session)

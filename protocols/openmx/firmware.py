@@ -68,6 +68,7 @@ class Firmware(firmware.Firmware):
         self._due_notices: list[tuple[Connection, int]] = []
         self._data = b""
         self._now = 0
+        self._type_of: Final = codec.type_of
 
     def take_over(self, now: int, previous: Firmware) -> None:
         """Replace a previous driver whose host, if any, has ended: notify the partners of its endpoints, and take over
@@ -178,12 +179,12 @@ class Firmware(firmware.Firmware):
         if length > SMALL_MAX:
             driver.counters.invalid += 1
             return
-        pack = driver.codec.pack_small
         if length <= TINY_MAX:
             driver.counters.send_tiny += 1
             pack = driver.codec.pack_tiny
         else:
             driver.counters.send_small += 1
+            pack = driver.codec.pack_small
         driver.send(
             pack(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
@@ -290,7 +291,7 @@ class Firmware(firmware.Firmware):
             driver.counters.drop_bad_peer_addr += 1
             return
         try:
-            kind = driver.codec.type_of(frame)
+            kind = self._type_of(frame)
             parse = _PARSERS.get(kind)
             if parse is not None:
                 src, dst, event, data = parse(driver.codec, frame)

@@ -362,7 +362,7 @@ class Partner:
 
     def _ack(self) -> int:
         """Return the cumulative acknowledgement: the number of the first incomplete message."""
-        return next(iter(self._partials), self._next_match)
+        return next(iter(self._partials)) if self._partials else self._next_match
 
     def on_tick(self, ticks: int) -> None:
         """Send due acknowledgements and retransmissions. Messages, and fragments of a message, take turns at being the

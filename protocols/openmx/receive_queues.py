@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.core.completion import Completion
-from protocols.openmx.mx_names import MAX_CONTEXT_BITS, MxError, Status
+from protocols.openmx.mx_names import MATCH_NONE, MAX_CONTEXT_BITS, MxError, Status
 from protocols.openmx.mx_requests import Incoming, Request
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class ReceiveQueues:
 
     def check(self, match_info: int, mask: int) -> None:
         """Raise MxError unless a receive specifies its context, and its match information is within its mask."""
+        if mask == MATCH_NONE and 0 <= match_info <= MATCH_NONE:  # all bits are compared, those of the context, too
+            return
         if not 0 <= match_info < 1 << 64 or not 0 <= mask < 1 << 64:
             raise MxError(Status.NO_RESOURCES, "match information and mask must have 64 bits or fewer")
         if match_info & ~mask:
@@ -51,10 +53,13 @@ class ReceiveQueues:
     def post(self, request: Request) -> Incoming | None:
         """Post a receive; return the oldest unexpected message that it matches, or None if the receive is queued."""
         incoming = self.find(request.match_info, request.mask)
-        if incoming is None:
-            self._posted.setdefault(request.match_info & self._contexts, deque()).append(request)
+        context = request.match_info & self._contexts
+        if incoming is not None:
+            self._unexpected[context].remove(incoming)
+        elif context in self._posted:
+            self._posted[context].append(request)
         else:
-            self._unexpected[incoming.match_info & self._contexts].remove(incoming)
+            self._posted[context] = deque([request])
         return incoming
 
     def match(self, match_info: int) -> Request | None:
