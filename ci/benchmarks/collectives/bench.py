@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(
         parser, "--volume", str(512 << 20), "bytes of a call in the simulation; larger ones are left out"
     )
+    session.add_names(parser, "--protocols", tuple(PROTOCOLS), "protocols in the simulation")
     session.add_subjects(parser, SUBJECTS)
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         count, repeat = int(options.count), int(options.repeat)
         live = partial(measurements.live, numbers, sizes, count, repeat, session.directory, session.progress)
         session.attempt(LIVE, live)
-    for contender in PROTOCOLS:
+    for contender in options.protocols:
         if SIMULATED in options.subjects:
             volume = int(options.volume)
             simulated = partial(measurements.simulated, contender, simulated_ranks, sizes, volume, session.progress)

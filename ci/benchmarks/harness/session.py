@@ -28,16 +28,19 @@ def add_option(parser: argparse.ArgumentParser, name: str, default: str, meaning
 
 
 def add_subjects(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
-    """Add ``--subjects``: a list of those that the benchmark knows."""
+    add_names(parser, "--subjects", known, "what to measure")
+
+
+def add_names(parser: argparse.ArgumentParser, option: str, known: Sequence[str], meaning: str) -> None:
+    """Add an option for some of the known names, separated by commas; all by default."""
 
     def chosen(text: str) -> list[str]:
         names = text.split(",")
         if unknown := [name for name in names if name not in known]:
-            raise argparse.ArgumentTypeError(f"unknown subject {unknown[0]!r}; known: {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"unknown name {unknown[0]!r}; known: {', '.join(known)}")
         return names
 
-    everything = ",".join(known)
-    parser.add_argument("--subjects", type=chosen, default=everything, help="what to measure (default: %(default)s)")
+    parser.add_argument(option, type=chosen, default=",".join(known), help=f"{meaning} (default: %(default)s)")
 
 
 class Session:
