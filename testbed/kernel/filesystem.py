@@ -106,6 +106,12 @@ def empty(path: Path) -> None:
                 remove_file(Path(entry.path))
 
 
+def names_in(directory: Path, prefix: str) -> list[str]:
+    """List the sorted names in a directory that begin with `prefix`; none if there is no directory. `Path.glob` would
+    compile a pattern in every new process."""
+    return sorted(entry.name for entry in _entries(directory) if entry.name.startswith(prefix))
+
+
 def _entries(path: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as scan:

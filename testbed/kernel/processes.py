@@ -62,8 +62,9 @@ def pid_namespace() -> int:
 def _stat(pid: int) -> list[str]:
     """Read the fields of a process from its state on (proc_pid_stat(5)); those of a dead one where it is gone."""
     try:
-        # A process may call itself what it likes, and a name is cut after 15 bytes: in the middle of a character, too.
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            # A process may call itself what it likes, and a name is cut after 15 bytes: in the middle of a character, too.
+            return file.read().rpartition(b")")[2].decode().split()
     except OSError:
         return ["X", "0"]
 
