@@ -153,13 +153,10 @@ def interfaces(route: RouteSocket) -> list[Interface]:
     return [_interface(entry) for entry in route.dump(RTM_GETLINK, bytes(_LINK.size))]
 
 
-def counters(route: RouteSocket) -> dict[str, Counters]:
-    """Read the counters of all interfaces of the namespace by name. Cheaper than `interfaces`."""
-    by_name = {}
-    for entry in route.dump(RTM_GETLINK, bytes(_LINK.size)):
-        values = dict(attributes(entry[_LINK.size :]))
-        by_name[text(values[IFLA_IFNAME])] = _counters(values[IFLA_STATS64])
-    return by_name
+def counters(route: RouteSocket, names: Iterable[str]) -> dict[str, Counters]:
+    """Read the counters of these interfaces of the namespace, by name, as far as they exist."""
+    entries = {name: entry for name in names if (entry := _entry_named(route, name)) is not None}
+    return {name: _counters(attributes(entry[_LINK.size :])[IFLA_STATS64]) for name, entry in entries.items()}
 
 
 def any_settles(route: RouteSocket) -> bool:
@@ -173,8 +170,8 @@ def _settles(entry: memoryview) -> bool:
     _, _, _, flags, _ = _LINK.unpack_from(entry)
     if not flags & IFF_LOWER_UP:
         return False
-    states = (value[0] for kind, value in attributes(entry[_LINK.size :]) if kind == IFLA_OPERSTATE)
-    return next(states, IF_OPER_UP) not in (IF_OPER_UP, IF_OPER_UNKNOWN)
+    state = attributes(entry[_LINK.size :]).get(IFLA_OPERSTATE)
+    return state is not None and state[0] not in (IF_OPER_UP, IF_OPER_UNKNOWN)
 
 
 def interface(route: RouteSocket, index: int) -> Interface:
@@ -184,21 +181,25 @@ def interface(route: RouteSocket, index: int) -> Interface:
 
 def interface_named(route: RouteSocket, name: str) -> Interface | None:
     """Read the interface of that name in the namespace; None when there is none."""
+    entry = _entry_named(route, name)
+    return None if entry is None else _interface(entry)
+
+
+def _entry_named(route: RouteSocket, name: str) -> memoryview | None:
     body = bytes(_LINK.size) + attribute(IFLA_IFNAME, name.encode() + b"\0")
     try:
-        answer = route.query(message(RTM_GETLINK, NLM_F_REQUEST, body, sequence=1))
+        return route.query(message(RTM_GETLINK, NLM_F_REQUEST, body, sequence=1))
     except RequestError as error:
         if error.refusals[0].errno == errno.ENODEV:
             return None
         raise
-    return _interface(answer)
 
 
 def _interface(entry: memoryview) -> Interface:
     _, _, index, flags, _ = _LINK.unpack_from(entry)
-    values = dict(attributes(entry[_LINK.size :]))
-    link_info = dict(attributes(values[IFLA_LINKINFO])) if IFLA_LINKINFO in values else {}
-    port = dict(attributes(link_info[IFLA_INFO_SLAVE_DATA])) if IFLA_INFO_SLAVE_DATA in link_info else {}
+    values = attributes(entry[_LINK.size :])
+    link_info = attributes(values[IFLA_LINKINFO]) if IFLA_LINKINFO in values else {}
+    port = attributes(link_info[IFLA_INFO_SLAVE_DATA]) if IFLA_INFO_SLAVE_DATA in link_info else {}
     name, kind, alias = (
         text(attributes_by_type[part]) if part in attributes_by_type else ""
         for attributes_by_type, part in ((values, IFLA_IFNAME), (link_info, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
@@ -245,7 +246,7 @@ def addresses(route: RouteSocket) -> dict[int, frozenset[str]]:
         family, prefix, _, scope, index = _ADDRESS.unpack_from(entry)
         if scope > RT_SCOPE_LINK or (scope == RT_SCOPE_LINK and family == socket.AF_INET):
             continue
-        values = dict(attributes(entry[_ADDRESS.size :]))
+        values = attributes(entry[_ADDRESS.size :])
         value = values.get(IFA_LOCAL, values.get(IFA_ADDRESS))
         if value is not None:
             texts_of.setdefault(index, set()).add(f"{_ip(value)}/{prefix}")
@@ -259,7 +260,7 @@ def static_routes(route: RouteSocket) -> frozenset[tuple[str, str]]:
         family, prefix, _, _, table, protocol, *_ = _ROUTE.unpack_from(entry)
         if protocol != RTPROT_STATIC or table != RT_TABLE_MAIN:
             continue
-        values = dict(attributes(entry[_ROUTE.size :]))
+        values = attributes(entry[_ROUTE.size :])
         if RTA_GATEWAY in values:
             default = "0.0.0.0" if family == socket.AF_INET else "::"
             network = _ip(values[RTA_DST]) if RTA_DST in values else default
@@ -274,7 +275,7 @@ def forwarding(route: RouteSocket) -> dict[tuple[int, str], int]:
         _, index, state, _, _ = _NEIGHBOUR.unpack_from(entry)
         if not state & NUD_NOARP:
             continue
-        values = dict(attributes(entry[_NEIGHBOUR.size :]))
+        values = attributes(entry[_NEIGHBOUR.size :])
         if NDA_MASTER in values:
             (switch,) = _U32.unpack(values[NDA_MASTER])
             entries[switch, _mac(values[NDA_LLADDR])] = index

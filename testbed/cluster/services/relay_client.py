@@ -55,7 +55,8 @@ class Replugging:
         self._leaving = _leaving(self._directory, orders)
         self._early: dict[str, int] = {}
         self._call("pass through")
-        self._lost = self._read_lost() if self._links else {}
+        drainable = [link for link, datapath in before_datapaths.items() if datapath in ("netem", "tc")]
+        self._lost = self._read_lost({*self._links, *drainable})
         self._lost_at_release: dict[str, int] = {}
 
     def release(self) -> None:
@@ -65,8 +66,7 @@ class Replugging:
         listens on others.
         """
         self._call("release")
-        if self._links:
-            self._lost_at_release = self._read_lost()
+        self._lost_at_release = self._read_lost(self._taps)
 
     def _call(self, command: str) -> None:
         for number, links in self._leaving.items():
@@ -81,7 +81,7 @@ class Replugging:
         early, lost: link -> number of frames that waited in a discipline of the kernel.
         """
         links = sorted({*self._links, *early, *lost})
-        after = self._read_lost() if links else {}
+        after = self._read_lost(links)
         for link in links:
             ends, tap_names = self._ends.get(link, ()), self._taps.get(link, ())
             event_log.record(
@@ -96,10 +96,13 @@ class Replugging:
                 early=self._early.get(link, 0) + early.get(link, 0),
             )
 
-    def _read_lost(self) -> dict[str, int]:
-        """Read the number of frames lost at each wire-side interface: those that no protocol accepted, and those that could
-        not be sent."""
-        of_interfaces = counters(self._executor.open(namespace_names.WIRE).route)
+    def _read_lost(self, links: Iterable[str]) -> dict[str, int]:
+        """Read the number of frames lost at each wire-side interface of these links: those that no protocol accepted, and
+        those that could not be sent."""
+        names = {name for link in links for name in (*self._ends.get(link, ()), *self._taps.get(link, ()))}
+        if not names:
+            return {}
+        of_interfaces = counters(self._executor.open(namespace_names.WIRE).route, names)
         return {name: counts.rx_unclaimed + counts.tx_dropped for name, counts in of_interfaces.items()}
 
 

@@ -98,7 +98,7 @@ class RelayProcesses:
         """
         orders = self._paths.read_orders() or Orders(0)
         names = {name for link in orders.share(key).links for name in link.receive_interfaces}
-        return {name: counts.rx_unclaimed for name, counts in counters(self._route).items() if name in names}
+        return {name: counts.rx_unclaimed for name, counts in counters(self._route, names).items()}
 
     def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
         return {
