@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from testbed import fabrics
@@ -13,6 +14,7 @@ from testbed.cluster.plan.veth_wiring import all_free_ends, taps
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
 from testbed.fabric.direction import LinkDirection
 from testbed.fabric.interface import Plug
+from testbed.fates.flows import Classifier
 from testbed.fates.records import Replay
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
@@ -150,6 +152,12 @@ def _refusal(impairment: Impairment) -> str:
     return loss_classifier.refusal(impairment, known_fields())
 
 
+@cache
+def _classifier() -> Classifier:
+    """The classifier of all directions that are validated; it never gets a frame."""
+    return Classifier(known_fields())
+
+
 def carries_gso(
     layout: Layout,
     link: Link,
@@ -166,7 +174,7 @@ def carries_gso(
         rules.add(0, text)
     if side.replay:
         rules.add(0, Replay(read_log(Path(side.replay))))
-    options = FateOptions(layout.seed, rules=rules, files=files)
+    options = FateOptions(layout.seed, rules=rules, classifier=_classifier(), files=files)
     if link.model:
         fabrics.fabric(link.kind).network().join(link.name, direction, side.impairment, options)
         return False
