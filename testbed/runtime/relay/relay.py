@@ -83,8 +83,11 @@ class Forwarder:
         if self._source.has_offloaded:
             self._offer_batch_with_gso(frames)
         else:
+            model, on_offered = self.model, self.on_offered
             for when, frame in frames:
-                self._offer(when, frame)
+                outcome = model.offer(when, frame)
+                if on_offered is not None:
+                    on_offered(when, frame, outcome)
         if frames:
             # Not `now`: frames that did not fit into the batch were received before.
             self._last_received = frames[-1][0]
