@@ -130,7 +130,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -
                 operations, state = apply_change(store, desired, state, before, decisions, no_progress)
             elif (cables := cuts.apply_alone(store, state, before, decisions)) is not None:
                 operations, state = _finish(store, state, decisions, cables)
-            elif cuts.is_for_relay_alone(before, decisions):
+            elif cuts.is_for_relay_alone(store, before, decisions):
                 store.write(state)
                 operations, state = _finish(store, state, decisions, [])
             else:

@@ -71,18 +71,19 @@ class DatapathSelector:
         try:
             if (tunnel := self._tunnels.get(link.name)) is not None:
                 sides = [_without_underlay(side, tunnel) for side in sides]
-            gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
+            forward_gso, backward_gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
             link_service, notes = self._link_service(link, sides, down=down)
         except UnsupportedError as error:
             self._refusals.append(f"  {link.name}: {str(error).removeprefix(f'{link.name}: ')}")
             return
         if link_service.datapath == "relay":
-            link_service = replace(link_service, gso=(gso[0], gso[1]))
+            gso = forward_gso, backward_gso
+            link_service = replace(link_service, gso=gso)
             forward, backward = [RelayedDirection(side.impairment, side.rules, side.replay) for side in sides]
             self._ends = self._ends or all_free_ends(self._layout)
             a, b = self._ends[link.name]
             if kind is None:
-                relayed = RelayedLink(link.name, a, b, forward, backward, taps=taps(a, b))
+                relayed = RelayedLink(link.name, a, b, forward, backward, taps=taps(a, b), gso=gso)
             else:
                 plugs = self._plugs(link)
                 relayed = RelayedLink(link.name, a, b, forward, backward, kind.name, plugs, is_cut=down)

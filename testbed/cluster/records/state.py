@@ -62,7 +62,7 @@ class State:
     are the operation in progress by `owner`; after its death they show which operation was interrupted. lasting: the
     cluster stays until it is taken down; otherwise it ends with `owner`. holder: the process that holds its namespaces, if
     any. namespaces: key -> path. inodes: key -> inode, once known. created: seconds of the epoch. previous: the layout
-    before an unfinished change.
+    before an unfinished change of the layout.
 
     asked: the requested datapath of links. injected: the injections in force. issued: the highest number of an injection so
     far. datapaths: link -> its datapath, if not "direct". notes: link -> approximations of its datapath, and reasons why

@@ -42,7 +42,8 @@ class RelayedLink:
 
     a, b: its ends in the wire namespace; frames of the forward direction arrive on a. taps: the interfaces at which the
     relay receives the frames that arrive on a and b; empty: a and b themselves. fabric: the kind of its network if that
-    is modelled, or empty; plugs: ports of modelled switches, instead of a and b. is_cut: its cable is pulled.
+    is modelled, or empty; plugs: ports of modelled switches, instead of a and b. is_cut: its cable is pulled. gso: whether
+    the senders of the forward and the backward direction have GSO on.
     """
 
     name: str
@@ -54,6 +55,7 @@ class RelayedLink:
     plugs: tuple[Plug | None, Plug | None] = (None, None)
     is_cut: bool = False
     taps: tuple[str, str] = ("", "")
+    gso: tuple[bool, bool] = (False, False)
 
     @property
     def receive_interfaces(self) -> tuple[str, str]:
@@ -110,6 +112,7 @@ class Orders:
                         "forward": _direction_to_json(link.forward),
                         "backward": _direction_to_json(link.backward),
                         **_plugs_to_json(link),
+                        **({"gso": list(link.gso)} if any(link.gso) else {}),
                     }
                     for link in self.links
                 ],
@@ -148,7 +151,8 @@ class Orders:
                 link.get("fabric", ""),
                 _plugs_from_json(link.get("plugs", (None, None))),
                 link.get("is_cut", False),
-                _taps_from_json(link.get("taps", ("", ""))),
+                _pair(link.get("taps", ("", ""))),
+                _pair(link.get("gso", (False, False))),
             )
             for link in data["links"]
         )
@@ -171,8 +175,8 @@ def _plugs_from_json(plugs: Any) -> tuple[Plug | None, Plug | None]:
     return a, b
 
 
-def _taps_from_json(taps: Any) -> tuple[str, str]:
-    a, b = taps
+def _pair(values: Any) -> tuple[Any, Any]:
+    a, b = values
     return a, b
 
 
