@@ -15,7 +15,7 @@ from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.veth_wiring import all_free_ends, taps, wire_ends
 from testbed.cluster.records.state import State, Store
 from testbed.errors import KernelError
-from testbed.kernel.filesystem import remove_file, replace_file
+from testbed.kernel.filesystem import remove_file
 from testbed.kernel.processes import wait_until_gone
 from testbed.kernel.rtnl_dump import counters
 from testbed.runtime import event_log
@@ -143,7 +143,7 @@ def engage(store: Store, state: State, orders: Orders) -> None:
     orders = replace(orders, processes=present.processes if present is not None else _process_count())
     if orders.links:
         if present != orders:
-            replace_file(paths.orders, orders.to_json())
+            paths.write_orders(orders)
     elif present is not None:
         remove_file(paths.orders)
     timed = any(injection.until for injection in state.injected)

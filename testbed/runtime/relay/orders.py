@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
 from testbed.errors import UnreadableStateError, reason_of
 from testbed.fabric.interface import Plug
-from testbed.json_text import check, loads
-from testbed.kernel.filesystem import read_text
+from testbed.json_text import LastDocument, check, loads
+from testbed.kernel.filesystem import read_text, replace_file
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import BOTH, Impairment
 from testbed.spec.layout_json import impairment_from_json, impairment_to_json
@@ -211,11 +210,16 @@ class RelayPaths:
     def read_orders(self) -> Orders | None:
         """Read the orders; None if there is no file. Raises UnreadableStateError for a damaged file."""
         try:
-            return _parse(read_text(self.orders))
+            return _documents.of(read_text(self.orders))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise _unreadable(self.orders, error) from error
+
+    def write_orders(self, orders: Orders) -> None:
+        text = orders.to_json()
+        replace_file(self.orders, text)
+        _documents.note(text, orders)
 
     def read_report(self, number: int) -> dict[str, Any]:
         """Read the last report of a relay process. Raises UnreadableStateError for an unreadable file."""
@@ -229,10 +233,7 @@ class RelayPaths:
         return report
 
 
-@lru_cache(maxsize=1)
-def _parse(text: str) -> Orders:
-    """Parse orders; a command and the supervisor read the same ones several times."""
-    return Orders.from_json(text)
+_documents: Final = LastDocument(Orders.from_json)
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableStateError:
