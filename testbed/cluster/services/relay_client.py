@@ -15,13 +15,14 @@ from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.veth_wiring import all_free_ends, taps, wire_ends
 from testbed.cluster.records.state import State, Store
 from testbed.errors import KernelError
+from testbed.kernel import locks
 from testbed.kernel.filesystem import remove_file
 from testbed.kernel.processes import wait_until_gone
 from testbed.kernel.rtnl_dump import counters
 from testbed.runtime import event_log
 from testbed.runtime.calls import CALL_TIMEOUT, NotListeningError, call
 from testbed.runtime.relay.orders import Orders, RelayPaths
-from testbed.runtime.supervision import running_supervisor
+from testbed.runtime.supervision import running_supervisor, supervisor_lock
 
 _MAX_PROCESSES: Final = 4
 _POLL_INTERVAL: Final = 0.01  # s
@@ -133,10 +134,11 @@ def _process_count() -> int:
     return max(1, min(_MAX_PROCESSES, len(os.sched_getaffinity(0)) - 2))
 
 
-def engage(store: Store, state: State, orders: Orders) -> None:
+def engage(store: Store, state: State, orders: Orders, before: State | None = None) -> None:
     """Write the orders and make relay and supervisor apply them; when this returns, they are in force.
 
-    The state, including its injections, must be written. Raises KernelError with the relay's reason.
+    The state, including its injections, must be written. before: the state before a change of injections alone. Raises
+    KernelError with the relay's reason.
     """
     paths = RelayPaths(store.directory(state.name))
     present = paths.read_orders()
@@ -159,10 +161,21 @@ def engage(store: Store, state: State, orders: Orders) -> None:
         if leaving is not None:
             wait_until_gone(leaving)
         return
-    supervisor.ensure(store, state)
-    for number in range(orders.processes):  # even unchanged orders: an interface may have been made anew
-        if orders.share(number).links:
-            _load(paths.socket(number), lambda: supervisor.ensure(store, state))
+    numbers = orders.numbers()
+    if not (
+        before is not None
+        and present is not None
+        and (present.numbers(), _ends(before)) == (numbers, _ends(state))
+        and locks.holder(supervisor_lock(paths.directory))
+    ):
+        supervisor.ensure(store, state)
+    for number in numbers:  # even unchanged orders: an interface may have been made anew
+        _load(paths.socket(number), lambda: supervisor.ensure(store, state))
+
+
+def _ends(state: State) -> list[int]:
+    """Return the times at which injections heal by themselves."""
+    return [injection.until for injection in state.injected if injection.until]
 
 
 def _load(socket: Path, restart: Callable[[], object]) -> None:
@@ -188,9 +201,7 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
     paths = RelayPaths(store.directory(state.name))
     orders = paths.read_orders()
     merged: dict[str, Any] = {"processes": [], "links": {}, "switches": {}, "idle_rules": []}
-    for number in range(orders.processes) if orders is not None else ():
-        if orders is None or not orders.share(number).links:
-            continue
+    for number in orders.numbers() if orders is not None else ():
         try:
             call(paths.socket(number), {"do": "report"})
         except NotListeningError:

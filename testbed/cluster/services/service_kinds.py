@@ -61,7 +61,7 @@ class RelayProcesses:
 
     def required(self) -> Mapping[int, object]:
         orders = self._paths.read_orders() or Orders(0)
-        return {number: RELAY_NAME for number in range(orders.processes) if orders.share(number).links}
+        return dict.fromkeys(orders.numbers(), RELAY_NAME)
 
     def former(self) -> Mapping[int, FormerProcess]:
         return {int(key): process for key, process in _former(self._paths.directory, _RELAY).items()}

@@ -94,6 +94,10 @@ class Orders:
         one process, which runs their network."""
         return crc32((link.fabric or link.name).encode()) % self.processes
 
+    def numbers(self) -> list[int]:
+        """List the numbers of the processes that have links."""
+        return sorted({self.process_of(link) for link in self.links})
+
     def processes_of(self) -> dict[str, int]:
         """Map link names to the numbers of their processes."""
         return {link.name: self.process_of(link) for link in self.links}
