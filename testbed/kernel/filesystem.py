@@ -120,6 +120,18 @@ def _entries(path: Path) -> list[os.DirEntry[str]]:
         return []
 
 
+_MAX_KERNEL_FILE: Final = 4096  # bytes
+
+
+def read_kernel_file(path: str) -> str:
+    """Read a short file below /proc or /sys in one call. OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _MAX_KERNEL_FILE).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+
+
 def write_setting(path: str, value: str) -> None:
     """Write a kernel setting (a file below /proc or /sys) in one call."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from testbed.kernel.changes import announce
+from testbed.kernel.filesystem import read_kernel_file
 from testbed.lazy_dataclass import dataclass
 
 
@@ -62,9 +63,8 @@ def pid_namespace() -> int:
 def _stat(pid: int) -> list[str]:
     """Read the fields of a process from its state on (proc_pid_stat(5)); those of a dead one where it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # A process may call itself what it likes, and a name is cut after 15 bytes: in the middle of a character, too.
-            return file.read().rpartition(b")")[2].decode().split()
+        # A process may call itself what it likes, and a name is cut after 15 bytes: in the middle of a character, too.
+        return read_kernel_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
         return ["X", "0"]
 

@@ -11,10 +11,10 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from pathlib import Path
 
 from testbed.kernel import diversion, offloads, qdiscs
 from testbed.kernel.diversion import Diversion
+from testbed.kernel.filesystem import read_kernel_file
 from testbed.kernel.netlink import (
     JOIN_PRIORITY,
     NLM_F_REQUEST,
@@ -342,7 +342,7 @@ def _offloads(route: RouteSocket, interfaces: Iterable[Interface]) -> dict[int, 
 def _setting(path: str) -> str:
     """Read a kernel setting, empty where the kernel lacks it."""
     try:
-        return Path(path).read_text().strip()
+        return read_kernel_file(path).strip()
     except FileNotFoundError:
         return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -57,7 +57,7 @@ class Replugging:
         self._early: dict[str, int] = {}
         self._call("pass through")
         drainable = [link for link, datapath in before_datapaths.items() if datapath in ("netem", "tc")]
-        self._lost = self._read_lost({*self._links, *drainable})
+        self._lost = self._read_lost({*self._ends_of([*self._links, *drainable]), *self._tap_names()})
         self._lost_at_release: dict[str, int] = {}
 
     def release(self) -> None:
@@ -67,7 +67,7 @@ class Replugging:
         listens on others.
         """
         self._call("release")
-        self._lost_at_release = self._read_lost(self._taps)
+        self._lost_at_release = self._read_lost(self._tap_names())
 
     def _call(self, command: str) -> None:
         for number, links in self._leaving.items():
@@ -82,7 +82,7 @@ class Replugging:
         early, lost: link -> number of frames that waited in a discipline of the kernel.
         """
         links = sorted({*self._links, *early, *lost})
-        after = self._read_lost(links)
+        after = self._read_lost(self._ends_of(links))
         for link in links:
             ends, tap_names = self._ends.get(link, ()), self._taps.get(link, ())
             event_log.record(
@@ -97,10 +97,15 @@ class Replugging:
                 early=self._early.get(link, 0) + early.get(link, 0),
             )
 
-    def _read_lost(self, links: Iterable[str]) -> dict[str, int]:
-        """Read the number of frames lost at each wire-side interface of these links: those that no protocol accepted, and
-        those that could not be sent."""
-        names = {name for link in links for name in (*self._ends.get(link, ()), *self._taps.get(link, ()))}
+    def _ends_of(self, links: Iterable[str]) -> set[str]:
+        return {end for link in links for end in self._ends.get(link, ())}
+
+    def _tap_names(self) -> set[str]:
+        return {name for names in self._taps.values() for name in names}
+
+    def _read_lost(self, names: Collection[str]) -> dict[str, int]:
+        """Read the number of frames lost at each of these interfaces of the wire namespace: those that no protocol accepted,
+        and those that could not be sent."""
         if not names:
             return {}
         of_interfaces = counters(self._executor.open(namespace_names.WIRE).route, names)
