@@ -213,10 +213,10 @@ class Filter(NamedTuple):
     options: Mapping[int, memoryview]
 
 
-def filters(route: RouteSocket, index: int, side: int, info: int = 0) -> list[Filter]:
-    """Read the filters on a side of an interface's hook (TC_H_CLSACT_*). info: restricts the dump to a priority."""
+def filters(route: RouteSocket, index: int, side: int) -> list[Filter]:
+    """Read the filters on a side of an interface's hook (TC_H_CLSACT_*)."""
     hook_filters = []
-    for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, info)):
+    for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, 0)):
         *_, info = TC_MESSAGE.unpack_from(entry)
         values = attributes(entry[TC_MESSAGE.size :])
         options = attributes(values[TCA_OPTIONS]) if TCA_OPTIONS in values else {}

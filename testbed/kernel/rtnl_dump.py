@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from testbed.kernel import diversion, offloads, qdiscs
@@ -25,6 +25,7 @@ from testbed.kernel.netlink import (
     TC_H_CLSACT_EGRESS,
     TC_H_CLSACT_INGRESS,
     TC_MESSAGE,
+    Filter,
     RequestError,
     RouteSocket,
     attribute,
@@ -288,33 +289,16 @@ def hooks(route: RouteSocket) -> frozenset[int]:
     return frozenset(index for _, index, _, parent, _ in qdiscs if parent == TC_H_CLSACT)
 
 
-def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, dict[int, int]]:
-    """Read the redirections of incoming frames: filter's priority -> interface index -> the interface that they leave by, 0
-    when that is gone."""
+def redirections(filters_by_index: Mapping[int, Sequence[Filter]]) -> dict[int, dict[int, int]]:
+    """Return the redirections among the filters of interfaces: filter's priority -> interface index -> the interface that
+    frames leave by, 0 when that is gone."""
     by_priority: dict[int, dict[int, int]] = {}
-    for index in indexes:
-        for priority, out in _redirections_at(route, index, TC_H_CLSACT_INGRESS):
-            by_priority.setdefault(priority, {})[index] = out
+    for index, hook_filters in filters_by_index.items():
+        for priority, kind, options in hook_filters:
+            # Other filters on the hook number their options differently.
+            if kind == "u32" and TCA_U32_ACT in options and (out := redirected_to(options[TCA_U32_ACT])) is not None:
+                by_priority.setdefault(priority, {})[index] = out
     return by_priority
-
-
-def egress_redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
-    """Read the redirections of outgoing frames: interface index -> the interface that they leave by instead, 0 when that is
-    gone."""
-    return {
-        index: out
-        for index in indexes
-        for priority, out in _redirections_at(route, index, TC_H_CLSACT_EGRESS)
-        if priority == PATCH_PRIORITY
-    }
-
-
-def _redirections_at(route: RouteSocket, index: int, side: int) -> Iterator[tuple[int, int]]:
-    """Read the priority and the target of each redirection on one side of an interface's hook."""
-    for priority, kind, options in filters(route, index, side):
-        # Other filters on the hook number their options differently.
-        if kind == "u32" and TCA_U32_ACT in options and (out := redirected_to(options[TCA_U32_ACT])) is not None:
-            yield priority, out
 
 
 def node_contents(route: RouteSocket) -> Contents:
@@ -351,27 +335,29 @@ def wire_contents(route: RouteSocket) -> Contents:
     """Read the contents of a wire namespace: the switches, the cables' ends there, their disciplines and filters."""
     interfaces_by_name = by_name(interfaces(route))
     hooked = hooks(route)
-    busy = [index for index in hooked if filters(route, index, TC_H_CLSACT_INGRESS)]  # of a switch's ports few have any
-    redirected = redirections(route, busy)
+    # Few of a switch's ports have any filter.
+    incoming = {index: found for index in hooked if (found := filters(route, index, TC_H_CLSACT_INGRESS))}
+    outgoing = {index: filters(route, index, TC_H_CLSACT_EGRESS) for index in incoming}
+    redirected = redirections(incoming)
     return Contents(
         interfaces_by_name,
         forwarding=forwarding(route),
         redirections=redirected.get(JOIN_PRIORITY, {}),
         staged=redirected.get(STAGE_PRIORITY, {}),
-        patched=egress_redirections(route, busy),
+        patched=redirections(outgoing).get(PATCH_PRIORITY, {}),
         offloads=_offloads(route, interfaces_by_name.values()),
         hooks=hooked,
         qdiscs=qdiscs.qdiscs(route),
-        classifiers=_classifiers(route, busy) if busy else {},
-        diversions=diversion.diversions(route, busy),
+        classifiers=_classifiers(incoming) if incoming else {},
+        diversions=diversion.diversions(incoming, outgoing),
     )
 
 
-def _classifiers(route: RouteSocket, busy: Iterable[int]) -> dict[int, str]:
+def _classifiers(filters_by_index: Mapping[int, Sequence[Filter]]) -> dict[int, str]:
     from testbed.kernel import loss_classifier
 
-    find_attached = ((index, loss_classifier.find_attached(route, index)) for index in busy)
-    return {index: classifier.name for index, classifier in find_attached if classifier is not None}
+    attached = ((index, loss_classifier.attached_among(found)) for index, found in filters_by_index.items())
+    return {index: classifier.name for index, classifier in attached if classifier is not None}
 
 
 def by_name(found: Iterable[Interface]) -> dict[str, Interface]:
