@@ -7,7 +7,20 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from testbed.lazy_dataclass import fields_of
 
@@ -24,6 +37,28 @@ def loads(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+T = TypeVar("T")
+
+
+class LastDocument(Generic[T]):
+    """The document of one kind that this process read or wrote last: a command reads the same one several times."""
+
+    def __init__(self, parse: Callable[[str], T]) -> None:
+        self._parse = parse
+        self._last: tuple[str, T] | None = None
+
+    def of(self, text: str) -> T:
+        """Return the document with this text. Raises the errors of `parse`."""
+        last = self._last
+        if last is None or last[0] != text:
+            self._last = last = text, self._parse(text)
+        return last[1]
+
+    def note(self, text: str, document: T) -> None:
+        """Note a document that has been written."""
+        self._last = text, document
 
 
 class MismatchError(ValueError):
@@ -56,13 +91,14 @@ def check(value: object, annotation: Any, where: str = "") -> None:
     rejected: testbed never writes them.
     """
     try:
-        _check_of(annotation)(value)
+        check_of(annotation)(value)
     except MismatchError as error:
         raise error.inside(where) from None
 
 
 @cache
-def _check_of(annotation: Any) -> Check:
+def check_of(annotation: Any) -> Check:
+    """Return the check of values with an annotation, which is made once."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in (Any, object):
         return _check_scalars
@@ -73,15 +109,15 @@ def _check_of(annotation: Any) -> Check:
     if origin in (Union, UnionType):
         return _union(arguments)
     if origin is tuple and arguments[-1] is Ellipsis:
-        return _sequence(tuple, _check_of(arguments[0]))
+        return _sequence(tuple, check_of(arguments[0]))
     if origin is tuple:
-        return _tuple(*map(_check_of, arguments))
+        return _tuple(*map(check_of, arguments))
     if origin is list:
-        return _sequence(list, _check_of(arguments[0]))
+        return _sequence(list, check_of(arguments[0]))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(*map(_check_of, arguments))
+        return _mapping(*map(check_of, arguments))
     if is_typeddict(annotation):
-        return _keys({key: _check_of(hint) for key, hint in get_type_hints(annotation).items()})
+        return _keys({key: check_of(hint) for key, hint in get_type_hints(annotation).items()})
     if isinstance(annotation, type) and fields_of(annotation):
         return _fields(annotation)
     raise AssertionError(f"no check for {annotation}")
@@ -155,7 +191,7 @@ def _literal(allowed: tuple[object, ...]) -> Check:
 
 
 def _union(alternatives: tuple[Any, ...]) -> Check:
-    checks = [_check_of(alternative) for alternative in alternatives if alternative is not NoneType]
+    checks = [check_of(alternative) for alternative in alternatives if alternative is not NoneType]
     has_null = NoneType in alternatives
 
     def check_union(value: object) -> None:
@@ -229,7 +265,7 @@ def _mapping(check_key: Check, check_value: Check) -> Check:
 def _fields(kind: Any) -> Check:
     hints = get_type_hints(kind)
     # Most values are their field's default, which has the right type.
-    checks = [(field.name, field.default, _check_of(hints[field.name])) for field in fields_of(kind).values()]
+    checks = [(field.name, field.default, check_of(hints[field.name])) for field in fields_of(kind).values()]
 
     def check_fields(value: object) -> None:
         if type(value) is not kind:

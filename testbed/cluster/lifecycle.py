@@ -129,10 +129,10 @@ def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -
             if state.nics != before.nics:
                 operations, state = apply_change(store, desired, state, before, decisions, no_progress)
             elif (cables := cuts.apply_alone(store, state, before, decisions)) is not None:
-                operations, state = _finish(store, state, decisions, cables)
-            elif cuts.is_for_relay_alone(before, decisions):
+                operations, state = _finish(store, before, state, decisions, cables)
+            elif cuts.is_for_relay_alone(store, before, decisions):
                 store.write(state)
-                operations, state = _finish(store, state, decisions, [])
+                operations, state = _finish(store, before, state, decisions, [])
             else:
                 operations, state = apply_change(store, desired, state, before, decisions, no_progress)
         except BaseException as error:
@@ -241,10 +241,10 @@ def _tidy_on_failure(store: Store) -> Iterator[None]:
 
 
 def _finish(
-    store: Store, state: State, decisions: Decisions, operations: list[Operation]
+    store: Store, before: State, state: State, decisions: Decisions, operations: list[Operation]
 ) -> tuple[list[Operation], State]:
     """Finish a change after its kernel operations: engage the relay, and write the state."""
     state = replace(state, phase="up", previous=None)
-    relay_client.engage(store, state, decisions.orders)
+    relay_client.engage(store, state, decisions.orders, before)
     store.write(state)
     return operations, state

@@ -111,7 +111,7 @@ def intended_state(
         inodes=before.inodes if before else {},
         created=before.created if before else int(time.time()),
         holder=desired.holder or (before.holder if before else None),
-        previous=before.layout if before else None,
+        previous=before.layout if before and before.layout != desired.layout else None,
         asked=desired.asked,
         log=desired.log,
         injected=injected,
@@ -176,12 +176,15 @@ def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: Sta
         _limits(desired),
         frozenset((node.name, nic.name) for layout in layouts for node in layout.nodes for nic in node.nics),
         {node.name: node for node in before.layout.nodes},
-        recorded_datapaths(before),
+        _recorded_services(before),
     )
 
 
-def recorded_datapaths(state: State) -> LinkServices:
-    """Derive the services of a recorded state's links; empty if that fails, since a file that they need is missing."""
+def _recorded_services(state: State) -> LinkServices:
+    """Derive the services of a recorded state's links, if the kernel impairs any; empty if that fails, since a file that
+    they need is missing."""
+    if {"netem", "tc"}.isdisjoint(state.datapaths.values()):
+        return {}
     with suppress(TestbedError):
         return decide(state.layout, state.injected, state.asked, _base_directory(state.origin)).link_services
     return {}

@@ -151,13 +151,15 @@ class LinkDirection:
 
     def poll(self, now: int) -> list[Delivery]:
         """Return the frames that are due by now, in the order in which they arrive."""
-        line, counters = self.line, self.counters
+        line, size = self.line, 0
         deliveries: list[Delivery] = []
         while line.due <= now:
             arrival = line.take()
-            counters.delivered += 1
-            counters.delivered_bytes += len(arrival.frame)
-            deliveries.append((arrival.due, arrival.frame))
+            frame = arrival.frame
+            size += len(frame)
+            deliveries.append((arrival.due, frame))
+        self.counters.delivered += len(deliveries)
+        self.counters.delivered_bytes += size
         return deliveries
 
     # GSO frames, which a sender's offloads produce.

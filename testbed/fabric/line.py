@@ -237,9 +237,8 @@ class Line:
         else:
             arrival = first
             self._first = first = first.following
-        self.due = NEVER if first is None else first.due
-        if out_of_order and out_of_order[0][0] < self.due:
-            self.due = out_of_order[0][0]
+        due = NEVER if first is None else first.due
+        self.due = out_of_order[0][0] if out_of_order and out_of_order[0][0] < due else due
         return arrival
 
     def _is_busy(self, now: int) -> bool:

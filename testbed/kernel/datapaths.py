@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, TypeAlias, get_args
 
@@ -337,12 +338,16 @@ TABLE: Final[Mapping[str, Mapping[Datapath, Entry]]] = MappingProxyType(
 """Feature -> datapath -> how it does the feature."""
 
 
+@lru_cache(maxsize=2)
+def _features_of(impairment: Impairment) -> tuple[Feature, ...]:
+    """List the features that an impairment asks for; all datapaths are assessed for the same ones."""
+    return tuple([feature for feature in FEATURES if feature.applies(impairment)])
+
+
 def assess(datapath: Datapath, impairment: Impairment) -> list[Assessment]:
     """List how a datapath does each feature that an impairment asks for, in the table's order."""
     assessments = []
-    for feature in FEATURES:
-        if not feature.applies(impairment):
-            continue
+    for feature in _features_of(impairment):
         entry = TABLE[feature.name][datapath]
         format_bound = entry.format_bound(impairment) if entry.format_bound is not None else ""
         bound = f"{entry.bound}: {format_bound}" if format_bound else entry.bound
@@ -393,7 +398,7 @@ def _assess_link(
     """Return the obstacles to a datapath (features that it or this machine lacks) and its approximations."""
     obstacles: list[str] = []
     approximations: list[str] = []
-    for impairment in (forward, backward):
+    for impairment in dict.fromkeys((forward, backward)):
         obstacles += _missing(datapath, impairment, capabilities, refusal)
         chances = []
         for assessment in assess(datapath, impairment):

@@ -12,9 +12,8 @@ Classic BPF reads the mark: it needs no more privileges than the hook, and works
 
 from __future__ import annotations
 
-import errno
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from testbed.kernel.netlink import (
@@ -31,10 +30,8 @@ from testbed.kernel.netlink import (
     TCA_KIND,
     TCA_MIRRED_PARMS,
     TCA_OPTIONS,
-    RequestError,
-    RouteSocket,
+    Filter,
     attribute,
-    filters,
     message,
     redirected_to,
 )
@@ -102,27 +99,23 @@ class Diversion(NamedTuple):
     outgoing: int = 0
 
 
-def diversions(route: RouteSocket, indexes: Iterable[int]) -> dict[int, Diversion]:
-    """Return the diversions of interfaces, which must have hooks; interfaces without a diversion are left out.
+def diversions(
+    incoming: Mapping[int, Sequence[Filter]], outgoing: Mapping[int, Sequence[Filter]]
+) -> dict[int, Diversion]:
+    """Return the diversions of interfaces; interfaces without a diversion are left out. incoming, outgoing: the filters on
+    both sides of their hooks, by the interfaces' indexes.
 
-    Outgoing frames are diverted after incoming frames, and released before. So they are only checked if incoming frames are
+    Outgoing frames are diverted after incoming frames, and released before. So they only count if incoming frames are
     diverted.
     """
-    diverted = {}
-    for index in indexes:
-        if incoming := _diverted_to(route, index, INGRESS):
-            diverted[index] = Diversion(incoming, _diverted_to(route, index, EGRESS))
-    return diverted
+    return {
+        index: Diversion(to, _target(outgoing[index])) for index, found in incoming.items() if (to := _target(found))
+    }
 
 
-def _diverted_to(route: RouteSocket, index: int, side: int) -> int:
-    try:
-        filter_list = filters(route, index, side, _INFO)
-    except RequestError as error:
-        if error.refusals[0].errno == errno.ENODEV:  # it was just removed
-            return 0
-        raise
-    for entry in filter_list:
+def _target(hook_filters: Sequence[Filter]) -> int:
+    """Return the interface to which filters divert; values as in `Diversion`."""
+    for entry in hook_filters:
         if entry.priority == PRIORITY and _BPF_ACT in entry.options:
             return redirected_to(entry.options[_BPF_ACT]) or -1
     return 0

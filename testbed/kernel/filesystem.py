@@ -106,12 +106,30 @@ def empty(path: Path) -> None:
                 remove_file(Path(entry.path))
 
 
+def names_in(directory: Path, prefix: str) -> list[str]:
+    """List the sorted names in a directory that begin with `prefix`; none if there is no directory. `Path.glob` would
+    compile a pattern in every new process."""
+    return sorted(entry.name for entry in _entries(directory) if entry.name.startswith(prefix))
+
+
 def _entries(path: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as scan:
             return list(scan)
     except FileNotFoundError:
         return []
+
+
+_MAX_KERNEL_FILE: Final = 4096  # bytes
+
+
+def read_kernel_file(path: str) -> str:
+    """Read a short file below /proc or /sys in one call. OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _MAX_KERNEL_FILE).decode(errors="replace")
+    finally:
+        os.close(descriptor)
 
 
 def write_setting(path: str, value: str) -> None:

@@ -53,10 +53,10 @@ def read_counters(route: RouteSocket) -> dict[int, InterfaceCounters]:
     counters = {}
     for entry in route.dump(_RTM_GETSTATS, body):
         _, _, index, _ = _STATS_MESSAGE.unpack_from(entry)
-        for kind, value in attributes(entry[_STATS_MESSAGE.size :]):
-            if kind == _IFLA_STATS_LINK_64:
-                rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _LINK_64.unpack_from(value)
-                counters[index] = InterfaceCounters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped)
+        value = attributes(entry[_STATS_MESSAGE.size :]).get(_IFLA_STATS_LINK_64)
+        if value is not None:
+            rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _LINK_64.unpack_from(value)
+            counters[index] = InterfaceCounters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped)
     return counters
 
 

@@ -19,7 +19,7 @@ import hashlib
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -45,6 +45,7 @@ from testbed.kernel.netlink import (
     TC_MESSAGE,
     TCA_KIND,
     TCA_OPTIONS,
+    Filter,
     RequestError,
     RouteSocket,
     attribute,
@@ -248,7 +249,12 @@ def detach(index: int) -> bytes:
 
 def find_attached(route: RouteSocket, index: int) -> AttachedClassifier | None:
     """Return the classifier on an interface's ingress hook. route: route of the interface's namespace."""
-    for _, kind, options in filters(route, index, TC_H_CLSACT_INGRESS):
+    return attached_among(filters(route, index, TC_H_CLSACT_INGRESS))
+
+
+def attached_among(hook_filters: Iterable[Filter]) -> AttachedClassifier | None:
+    """Return the classifier among the filters of an ingress hook."""
+    for _, kind, options in hook_filters:
         if kind == "bpf" and _ID in options and _NAME in options and text(options[_NAME]).split(" ")[0] == _PREFIX:
             return AttachedClassifier(text(options[_NAME]), _U32.unpack(options[_ID])[0])
     return None

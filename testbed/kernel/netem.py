@@ -227,7 +227,7 @@ def _encode(options: Options) -> bytes:
 def decode(raw: bytes) -> Options:
     """Decode options from the payload of TCA_OPTIONS, in a dump or in a request."""
     latency, limit, loss, gap, duplicate, jitter = _QOPT.unpack_from(raw)
-    attributes_by_type = dict(attributes(memoryview(raw)[_QOPT.size :]))
+    attributes_by_type = attributes(memoryview(raw)[_QOPT.size :])
 
     def value(kind: int, layout: struct.Struct, default: int = 0) -> int:
         return int(layout.unpack_from(attributes_by_type[kind])[0]) if kind in attributes_by_type else default
@@ -235,7 +235,7 @@ def decode(raw: bytes) -> Options:
     rate, overhead, cell_size, cell_overhead = _RATE.unpack_from(
         attributes_by_type.get(TCA_NETEM_RATE, bytes(_RATE.size))
     )
-    model = dict(attributes(attributes_by_type[TCA_NETEM_LOSS])) if TCA_NETEM_LOSS in attributes_by_type else {}
+    model = attributes(attributes_by_type[TCA_NETEM_LOSS]) if TCA_NETEM_LOSS in attributes_by_type else {}
     table = attributes_by_type.get(TCA_NETEM_DELAY_DIST, b"")
     return Options(
         latency=value(TCA_NETEM_LATENCY64, _S64, latency << _TICK),

@@ -177,15 +177,15 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, memoryview]]:
         offset += (length + 3) & ~3
 
 
-def attributes(view: memoryview) -> list[tuple[int, memoryview]]:
-    """Return the attributes (type without its flag bits, payload) of a netlink message's tail."""
-    found = []
+def attributes(view: memoryview) -> dict[int, memoryview]:
+    """Return the attributes (type without its flag bits -> payload) of a netlink message's tail."""
+    found = {}
     unpack, offset, last = _ATTRIBUTE.unpack_from, 0, len(view) - _ATTRIBUTE.size
     while offset <= last:
         length, kind = unpack(view, offset)
         if length < 4:
             raise OSError(errno.EBADMSG, "netlink: an attribute shorter than its header")
-        found.append((kind & 0x3FFF, view[offset + 4 : offset + length]))
+        found[kind & 0x3FFF] = view[offset + 4 : offset + length]
         offset += (length + 3) & ~3
     return found
 
@@ -193,7 +193,7 @@ def attributes(view: memoryview) -> list[tuple[int, memoryview]]:
 def nested(view: memoryview, *path: int) -> memoryview | None:
     """Return the payload of a nested attribute; None if it is missing. path: the types, outermost first."""
     for kind in path:
-        payload = dict(attributes(view)).get(kind)
+        payload = attributes(view).get(kind)
         if payload is None:
             return None
         view = payload
@@ -213,13 +213,13 @@ class Filter(NamedTuple):
     options: Mapping[int, memoryview]
 
 
-def filters(route: RouteSocket, index: int, side: int, info: int = 0) -> list[Filter]:
-    """Read the filters on a side of an interface's hook (TC_H_CLSACT_*). info: restricts the dump to a priority."""
+def filters(route: RouteSocket, index: int, side: int) -> list[Filter]:
+    """Read the filters on a side of an interface's hook (TC_H_CLSACT_*)."""
     hook_filters = []
-    for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, info)):
+    for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, 0)):
         *_, info = TC_MESSAGE.unpack_from(entry)
-        values = dict(attributes(entry[TC_MESSAGE.size :]))
-        options = dict(attributes(values[TCA_OPTIONS])) if TCA_OPTIONS in values else {}
+        values = attributes(entry[TC_MESSAGE.size :])
+        options = attributes(values[TCA_OPTIONS]) if TCA_OPTIONS in values else {}
         hook_filters.append(Filter(info >> 16, text(values[TCA_KIND]), options))
     return hook_filters
 
@@ -243,7 +243,5 @@ def _extended_message(flags: int, body: memoryview) -> str:
     if not flags & NLM_F_CAPPED:  # the refused request follows in full
         (length,) = struct.unpack_from("=I", body, _ERROR.size)
         offset = _ERROR.size + ((length + 3) & ~3)
-    for kind, value in attributes(body[offset:]):
-        if kind == NLMSGERR_ATTR_MSG:
-            return text(value)
-    return ""
+    value = attributes(body[offset:]).get(NLMSGERR_ATTR_MSG)
+    return "" if value is None else text(value)

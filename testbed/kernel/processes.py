@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from testbed.kernel.changes import announce
+from testbed.kernel.filesystem import read_kernel_file
 from testbed.lazy_dataclass import dataclass
 
 
@@ -63,7 +64,7 @@ def _stat(pid: int) -> list[str]:
     """Read the fields of a process from its state on (proc_pid_stat(5)); those of a dead one where it is gone."""
     try:
         # A process may call itself what it likes, and a name is cut after 15 bytes: in the middle of a character, too.
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return read_kernel_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
         return ["X", "0"]
 

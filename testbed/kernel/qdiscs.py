@@ -139,8 +139,8 @@ def qdiscs(route: RouteSocket) -> dict[int, Qdisc]:
 
 
 def _qdisc(index: int, handle: int, entry: memoryview) -> Qdisc:
-    values = dict(attributes(entry[TC_MESSAGE.size :]))
-    statistics = dict(attributes(values[TCA_STATS2]))
+    values = attributes(entry[TC_MESSAGE.size :])
+    statistics = attributes(values[TCA_STATS2])
     size, frames = _BASIC.unpack_from(statistics[TCA_STATS_BASIC])
     if TCA_STATS_PKT64 in statistics:
         (frames,) = _U64.unpack_from(statistics[TCA_STATS_PKT64])

@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
 
 from testbed.kernel import diversion, offloads, qdiscs
 from testbed.kernel.diversion import Diversion
+from testbed.kernel.filesystem import read_kernel_file
 from testbed.kernel.netlink import (
     JOIN_PRIORITY,
     NLM_F_REQUEST,
@@ -25,6 +25,7 @@ from testbed.kernel.netlink import (
     TC_H_CLSACT_EGRESS,
     TC_H_CLSACT_INGRESS,
     TC_MESSAGE,
+    Filter,
     RequestError,
     RouteSocket,
     attribute,
@@ -153,13 +154,10 @@ def interfaces(route: RouteSocket) -> list[Interface]:
     return [_interface(entry) for entry in route.dump(RTM_GETLINK, bytes(_LINK.size))]
 
 
-def counters(route: RouteSocket) -> dict[str, Counters]:
-    """Read the counters of all interfaces of the namespace by name. Cheaper than `interfaces`."""
-    by_name = {}
-    for entry in route.dump(RTM_GETLINK, bytes(_LINK.size)):
-        values = dict(attributes(entry[_LINK.size :]))
-        by_name[text(values[IFLA_IFNAME])] = _counters(values[IFLA_STATS64])
-    return by_name
+def counters(route: RouteSocket, names: Iterable[str]) -> dict[str, Counters]:
+    """Read the counters of these interfaces of the namespace, by name, as far as they exist."""
+    entries = {name: entry for name in names if (entry := _entry_named(route, name)) is not None}
+    return {name: _counters(attributes(entry[_LINK.size :])[IFLA_STATS64]) for name, entry in entries.items()}
 
 
 def any_settles(route: RouteSocket) -> bool:
@@ -173,8 +171,8 @@ def _settles(entry: memoryview) -> bool:
     _, _, _, flags, _ = _LINK.unpack_from(entry)
     if not flags & IFF_LOWER_UP:
         return False
-    states = (value[0] for kind, value in attributes(entry[_LINK.size :]) if kind == IFLA_OPERSTATE)
-    return next(states, IF_OPER_UP) not in (IF_OPER_UP, IF_OPER_UNKNOWN)
+    state = attributes(entry[_LINK.size :]).get(IFLA_OPERSTATE)
+    return state is not None and state[0] not in (IF_OPER_UP, IF_OPER_UNKNOWN)
 
 
 def interface(route: RouteSocket, index: int) -> Interface:
@@ -184,21 +182,25 @@ def interface(route: RouteSocket, index: int) -> Interface:
 
 def interface_named(route: RouteSocket, name: str) -> Interface | None:
     """Read the interface of that name in the namespace; None when there is none."""
+    entry = _entry_named(route, name)
+    return None if entry is None else _interface(entry)
+
+
+def _entry_named(route: RouteSocket, name: str) -> memoryview | None:
     body = bytes(_LINK.size) + attribute(IFLA_IFNAME, name.encode() + b"\0")
     try:
-        answer = route.query(message(RTM_GETLINK, NLM_F_REQUEST, body, sequence=1))
+        return route.query(message(RTM_GETLINK, NLM_F_REQUEST, body, sequence=1))
     except RequestError as error:
         if error.refusals[0].errno == errno.ENODEV:
             return None
         raise
-    return _interface(answer)
 
 
 def _interface(entry: memoryview) -> Interface:
     _, _, index, flags, _ = _LINK.unpack_from(entry)
-    values = dict(attributes(entry[_LINK.size :]))
-    link_info = dict(attributes(values[IFLA_LINKINFO])) if IFLA_LINKINFO in values else {}
-    port = dict(attributes(link_info[IFLA_INFO_SLAVE_DATA])) if IFLA_INFO_SLAVE_DATA in link_info else {}
+    values = attributes(entry[_LINK.size :])
+    link_info = attributes(values[IFLA_LINKINFO]) if IFLA_LINKINFO in values else {}
+    port = attributes(link_info[IFLA_INFO_SLAVE_DATA]) if IFLA_INFO_SLAVE_DATA in link_info else {}
     name, kind, alias = (
         text(attributes_by_type[part]) if part in attributes_by_type else ""
         for attributes_by_type, part in ((values, IFLA_IFNAME), (link_info, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
@@ -245,7 +247,7 @@ def addresses(route: RouteSocket) -> dict[int, frozenset[str]]:
         family, prefix, _, scope, index = _ADDRESS.unpack_from(entry)
         if scope > RT_SCOPE_LINK or (scope == RT_SCOPE_LINK and family == socket.AF_INET):
             continue
-        values = dict(attributes(entry[_ADDRESS.size :]))
+        values = attributes(entry[_ADDRESS.size :])
         value = values.get(IFA_LOCAL, values.get(IFA_ADDRESS))
         if value is not None:
             texts_of.setdefault(index, set()).add(f"{_ip(value)}/{prefix}")
@@ -259,7 +261,7 @@ def static_routes(route: RouteSocket) -> frozenset[tuple[str, str]]:
         family, prefix, _, _, table, protocol, *_ = _ROUTE.unpack_from(entry)
         if protocol != RTPROT_STATIC or table != RT_TABLE_MAIN:
             continue
-        values = dict(attributes(entry[_ROUTE.size :]))
+        values = attributes(entry[_ROUTE.size :])
         if RTA_GATEWAY in values:
             default = "0.0.0.0" if family == socket.AF_INET else "::"
             network = _ip(values[RTA_DST]) if RTA_DST in values else default
@@ -274,7 +276,7 @@ def forwarding(route: RouteSocket) -> dict[tuple[int, str], int]:
         _, index, state, _, _ = _NEIGHBOUR.unpack_from(entry)
         if not state & NUD_NOARP:
             continue
-        values = dict(attributes(entry[_NEIGHBOUR.size :]))
+        values = attributes(entry[_NEIGHBOUR.size :])
         if NDA_MASTER in values:
             (switch,) = _U32.unpack(values[NDA_MASTER])
             entries[switch, _mac(values[NDA_LLADDR])] = index
@@ -287,33 +289,16 @@ def hooks(route: RouteSocket) -> frozenset[int]:
     return frozenset(index for _, index, _, parent, _ in qdiscs if parent == TC_H_CLSACT)
 
 
-def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, dict[int, int]]:
-    """Read the redirections of incoming frames: filter's priority -> interface index -> the interface that they leave by, 0
-    when that is gone."""
+def redirections(filters_by_index: Mapping[int, Sequence[Filter]]) -> dict[int, dict[int, int]]:
+    """Return the redirections among the filters of interfaces: filter's priority -> interface index -> the interface that
+    frames leave by, 0 when that is gone."""
     by_priority: dict[int, dict[int, int]] = {}
-    for index in indexes:
-        for priority, out in _redirections_at(route, index, TC_H_CLSACT_INGRESS):
-            by_priority.setdefault(priority, {})[index] = out
+    for index, hook_filters in filters_by_index.items():
+        for priority, kind, options in hook_filters:
+            # Other filters on the hook number their options differently.
+            if kind == "u32" and TCA_U32_ACT in options and (out := redirected_to(options[TCA_U32_ACT])) is not None:
+                by_priority.setdefault(priority, {})[index] = out
     return by_priority
-
-
-def egress_redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
-    """Read the redirections of outgoing frames: interface index -> the interface that they leave by instead, 0 when that is
-    gone."""
-    return {
-        index: out
-        for index in indexes
-        for priority, out in _redirections_at(route, index, TC_H_CLSACT_EGRESS)
-        if priority == PATCH_PRIORITY
-    }
-
-
-def _redirections_at(route: RouteSocket, index: int, side: int) -> Iterator[tuple[int, int]]:
-    """Read the priority and the target of each redirection on one side of an interface's hook."""
-    for priority, kind, options in filters(route, index, side):
-        # Other filters on the hook number their options differently.
-        if kind == "u32" and TCA_U32_ACT in options and (out := redirected_to(options[TCA_U32_ACT])) is not None:
-            yield priority, out
 
 
 def node_contents(route: RouteSocket) -> Contents:
@@ -341,7 +326,7 @@ def _offloads(route: RouteSocket, interfaces: Iterable[Interface]) -> dict[int, 
 def _setting(path: str) -> str:
     """Read a kernel setting, empty where the kernel lacks it."""
     try:
-        return Path(path).read_text().strip()
+        return read_kernel_file(path).strip()
     except FileNotFoundError:
         return ""
 
@@ -350,27 +335,29 @@ def wire_contents(route: RouteSocket) -> Contents:
     """Read the contents of a wire namespace: the switches, the cables' ends there, their disciplines and filters."""
     interfaces_by_name = by_name(interfaces(route))
     hooked = hooks(route)
-    busy = [index for index in hooked if filters(route, index, TC_H_CLSACT_INGRESS)]  # of a switch's ports few have any
-    redirected = redirections(route, busy)
+    # Few of a switch's ports have any filter.
+    incoming = {index: found for index in hooked if (found := filters(route, index, TC_H_CLSACT_INGRESS))}
+    outgoing = {index: filters(route, index, TC_H_CLSACT_EGRESS) for index in incoming}
+    redirected = redirections(incoming)
     return Contents(
         interfaces_by_name,
         forwarding=forwarding(route),
         redirections=redirected.get(JOIN_PRIORITY, {}),
         staged=redirected.get(STAGE_PRIORITY, {}),
-        patched=egress_redirections(route, busy),
+        patched=redirections(outgoing).get(PATCH_PRIORITY, {}),
         offloads=_offloads(route, interfaces_by_name.values()),
         hooks=hooked,
         qdiscs=qdiscs.qdiscs(route),
-        classifiers=_classifiers(route, busy) if busy else {},
-        diversions=diversion.diversions(route, busy),
+        classifiers=_classifiers(incoming) if incoming else {},
+        diversions=diversion.diversions(incoming, outgoing),
     )
 
 
-def _classifiers(route: RouteSocket, busy: Iterable[int]) -> dict[int, str]:
+def _classifiers(filters_by_index: Mapping[int, Sequence[Filter]]) -> dict[int, str]:
     from testbed.kernel import loss_classifier
 
-    find_attached = ((index, loss_classifier.find_attached(route, index)) for index in busy)
-    return {index: classifier.name for index, classifier in find_attached if classifier is not None}
+    attached = ((index, loss_classifier.attached_among(found)) for index, found in filters_by_index.items())
+    return {index: classifier.name for index, classifier in attached if classifier is not None}
 
 
 def by_name(found: Iterable[Interface]) -> dict[str, Interface]:

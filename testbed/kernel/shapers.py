@@ -110,7 +110,7 @@ def requests(index: int, options: Options, before: Options | None = None) -> lis
 
 def decode(raw: bytes) -> Options:
     """Decode options from the payload of TCA_OPTIONS in a dump; the burst to the kernel's precision."""
-    attributes_by_type = dict(attributes(memoryview(raw)))
+    attributes_by_type = attributes(memoryview(raw))
     *_, rate = _RATESPEC.unpack_from(attributes_by_type[TCA_TBF_PARMS])
     limit, buffer, _ = _QOPT_TAIL.unpack_from(attributes_by_type[TCA_TBF_PARMS], 2 * _RATESPEC.size)
     if TCA_TBF_RATE64 in attributes_by_type:

@@ -19,6 +19,7 @@ from typing import Final
 
 from testbed.errors import reason_of
 from testbed.kernel import locks, processes
+from testbed.kernel.filesystem import names_in
 from testbed.kernel.waiter import Timer
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
@@ -41,7 +42,7 @@ def service_lock(directory: Path, kind: str, key: object) -> Path:
 def service_keys(directory: Path, kind: str) -> list[str]:
     """List the keys of the services of a kind that have a lock file."""
     prefix = f"{_LOCK_PREFIX}{kind}."
-    return sorted(path.name.removeprefix(prefix) for path in directory.glob(f"{prefix}*"))
+    return [name.removeprefix(prefix) for name in names_in(directory, prefix)]
 
 
 def running_supervisor(directory: Path) -> processes.Identity | None:
@@ -64,7 +65,7 @@ def end_all(directory: Path) -> None:
     may just be starting.
     """
     while True:
-        paths = [supervisor_lock(directory), *sorted(directory.glob(f"{_LOCK_PREFIX}*"))]
+        paths = [supervisor_lock(directory), *(directory / name for name in names_in(directory, _LOCK_PREFIX))]
         running = [path for path in paths if locks.holder(path)]
         if not running:
             return

@@ -130,6 +130,24 @@ def test_a_cluster_is_usable_after_a_fault_command_was_killed(
     record_property("note", f"{action.__name__}: {len(changes)} changes")
 
 
+def test_an_injection_after_a_killed_one_makes_all_changes_of_the_kernel(machine: Machine) -> None:
+    """The state of the killed one lists the change already. Kill after each file that it has written."""
+
+    def inject_again() -> None:
+        fault_injection.inject(Store(), NAME, "n2", {"delay": 2_000_000})
+        assert not up(PLAIN, dry_run=True).operations
+
+    in_child(lambda: up(PLAIN))
+    points = [count for count, change in enumerate(changes_of(inject), 1) if change.startswith("rename")]
+    in_child(down)
+    for count in points:
+        in_child(lambda: up(PLAIN))
+        kill_after(count, inject)
+        in_child(inject_again)
+        in_child(down)
+        machine.assert_unchanged(f"inject killed after change {count}")
+
+
 def share_and_stop() -> None:
     nics = SharedNics("emp", 1, 0, processes.identity())
     nic_sharing.share(Store(), NAME, nics)

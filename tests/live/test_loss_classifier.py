@@ -21,7 +21,7 @@ from testbed.errors import PermissionDeniedError
 from testbed.fabric.direction import LinkDirection
 from testbed.fates import fate_hash
 from testbed.fates.stage import FateOptions
-from testbed.kernel import loss_classifier, namespaces, netlink, netlink_messages, rtnl_dump, syscalls
+from testbed.kernel import loss_classifier, namespaces, netlink_messages, rtnl_dump, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.loss_classifier import Counters, losses_of
 from testbed.kernel.namespaces import OpenNamespace
@@ -356,7 +356,7 @@ def test_detaching_keeps_the_redirection_and_ends_the_loss(cable: Cable) -> None
     assert cable.carry([ethernet(bytes(46))] * 50) == []
     cable.wire.route.execute([loss_classifier.detach(IN)])
     assert loss_classifier.read_counters(cable.wire.route, IN) is None
-    assert rtnl_dump.redirections(cable.wire.route, [IN]) == {netlink.JOIN_PRIORITY: {IN: OUT}}
+    assert rtnl_dump.wire_contents(cable.wire.route).redirections == {IN: OUT}
     for _ in range(50):
         cable.sender.send(ethernet(bytes(46)))
     arrived: list[bytes] = []

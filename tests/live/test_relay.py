@@ -297,6 +297,19 @@ def test_a_supervisor_and_a_relay_killed_together_are_restarted_by_the_next_comm
         assert "GONE" not in testbed("status", "--name", NAME).stdout
 
 
+def test_a_changed_impairment_does_not_wait_for_a_supervisor_that_is_stopped() -> None:
+    with running(delay="1ms") as cluster:
+        supervisor = supervisor_of(cluster).pid
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            cluster.inject("n1", delay="2ms")
+            assert relayed_links(cluster)[LINK].forward.impairment.delay == 2 * MS
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        cluster.inject("n1", seconds=0.1, loss="1%")  # the supervisor heals it, and so it is asked
+        eventually(lambda: len(cluster.state.injected) == 1, "the supervisor has healed the injection")
+
+
 def test_concurrent_starts_of_a_supervisor_leave_one_running() -> None:
     with running(delay="1ms") as cluster, frames_between(cluster, ("n1", "n2")) as traffic:
         directory, pid = Store().directory(NAME), relay_pid(cluster)

@@ -17,9 +17,10 @@ from testbed.cluster.plan.link_services import DIRECT_SERVICE, LinkServices
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import State, Store
-from testbed.cluster.transitions import is_namespace_at, recorded_datapaths
+from testbed.cluster.transitions import is_namespace_at
 from testbed.kernel import rtnl_dump
 from testbed.kernel.rtnl_dump import Interface
+from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.spec.layout import Layout
 
 
@@ -76,20 +77,24 @@ def apply_alone(store: Store, intent: State, before: State, decisions: Decisions
         return changes
 
 
-def is_for_relay_alone(before: State, decisions: Decisions) -> bool:
-    """Whether the relay forwards all impaired links before and after the change, which leaves the kernel state unchanged."""
+def is_for_relay_alone(store: Store, before: State, decisions: Decisions) -> bool:
+    """Whether the relay forwards all impaired links before and after the change, which leaves the kernel state unchanged.
+
+    False if an interrupted change may have left the kernel in another state.
+    """
+    present = RelayPaths(store.directory(before.name)).read_orders() or Orders(0)
     after = {
         link: link_service.datapath for link, link_service in decisions.link_services.items() if link_service.spliced
     }
     return (
-        after == dict(before.datapaths)
+        before.phase == "up"
+        and after == dict(before.datapaths)
         and set(after.values()) <= {"relay"}
         and _down(before.injected)
         == {link for link, link_service in decisions.link_services.items() if link_service.down}
-        and _gso_directions(recorded_datapaths(before)) == _gso_directions(decisions.link_services)
+        and _gso_of(present) == _gso_of(decisions.orders)
     )
 
 
-def _gso_directions(link_services: LinkServices) -> dict[str, tuple[bool, bool]]:
-    """Return link -> whether its forward and backward direction forward GSO frames, for links with such a direction."""
-    return {link: link_service.gso for link, link_service in link_services.items() if any(link_service.gso)}
+def _gso_of(orders: Orders) -> dict[str, tuple[bool, bool]]:
+    return {link.name: link.gso for link in orders.links if any(link.gso)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from testbed import fabrics
@@ -13,6 +14,7 @@ from testbed.cluster.plan.veth_wiring import all_free_ends, taps
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
 from testbed.fabric.direction import LinkDirection
 from testbed.fabric.interface import Plug
+from testbed.fates.flows import Classifier
 from testbed.fates.records import Replay
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
@@ -69,18 +71,19 @@ class DatapathSelector:
         try:
             if (tunnel := self._tunnels.get(link.name)) is not None:
                 sides = [_without_underlay(side, tunnel) for side in sides]
-            gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
+            forward_gso, backward_gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
             link_service, notes = self._link_service(link, sides, down=down)
         except UnsupportedError as error:
             self._refusals.append(f"  {link.name}: {str(error).removeprefix(f'{link.name}: ')}")
             return
         if link_service.datapath == "relay":
-            link_service = replace(link_service, gso=(gso[0], gso[1]))
+            gso = forward_gso, backward_gso
+            link_service = replace(link_service, gso=gso)
             forward, backward = [RelayedDirection(side.impairment, side.rules, side.replay) for side in sides]
             self._ends = self._ends or all_free_ends(self._layout)
             a, b = self._ends[link.name]
             if kind is None:
-                relayed = RelayedLink(link.name, a, b, forward, backward, taps=taps(a, b))
+                relayed = RelayedLink(link.name, a, b, forward, backward, taps=taps(a, b), gso=gso)
             else:
                 plugs = self._plugs(link)
                 relayed = RelayedLink(link.name, a, b, forward, backward, kind.name, plugs, is_cut=down)
@@ -150,6 +153,12 @@ def _refusal(impairment: Impairment) -> str:
     return loss_classifier.refusal(impairment, known_fields())
 
 
+@cache
+def _classifier() -> Classifier:
+    """The classifier of all directions that are validated; it never gets a frame."""
+    return Classifier(known_fields())
+
+
 def carries_gso(
     layout: Layout,
     link: Link,
@@ -166,7 +175,7 @@ def carries_gso(
         rules.add(0, text)
     if side.replay:
         rules.add(0, Replay(read_log(Path(side.replay))))
-    options = FateOptions(layout.seed, rules=rules, files=files)
+    options = FateOptions(layout.seed, rules=rules, classifier=_classifier(), files=files)
     if link.model:
         fabrics.fabric(link.kind).network().join(link.name, direction, side.impairment, options)
         return False

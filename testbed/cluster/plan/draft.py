@@ -26,8 +26,8 @@ class ExistingState:
     """The existing state: the contents of each namespace by key, the limits in force by node, and records of earlier
     changes.
 
-    nics: nics of earlier layouts; other interfaces in nodes are not managed. nodes, link_services: nodes and link services
-    of the previous layout.
+    nics: nics of earlier layouts; other interfaces in nodes are not managed. nodes: nodes of the previous layout.
+    link_services: its links' services, if the kernel impaired any.
     """
 
     namespaces: Mapping[str, Contents] = field(default_factory=dict)

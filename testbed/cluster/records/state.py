@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -38,7 +37,7 @@ from testbed.errors import (
     UnreadableStateError,
     reason_of,
 )
-from testbed.json_text import check, loads
+from testbed.json_text import LastDocument, check, loads
 from testbed.kernel.filesystem import make_directory, read_text, remove_directory, remove_file, replace_file
 from testbed.kernel.namespaces import NAMES, is_namespace
 from testbed.kernel.processes import Identity
@@ -62,7 +61,7 @@ class State:
     are the operation in progress by `owner`; after its death they show which operation was interrupted. lasting: the
     cluster stays until it is taken down; otherwise it ends with `owner`. holder: the process that holds its namespaces, if
     any. namespaces: key -> path. inodes: key -> inode, once known. created: seconds of the epoch. previous: the layout
-    before an unfinished change.
+    before an unfinished change of the layout.
 
     asked: the requested datapath of links. injected: the injections in force. issued: the highest number of an injection so
     far. datapaths: link -> its datapath, if not "direct". notes: link -> approximations of its datapath, and reasons why
@@ -192,10 +191,7 @@ class State:
         )
 
 
-@lru_cache(maxsize=1)
-def _parse(text: str) -> State:
-    """Parse a state; a command reads the same one several times."""
-    return State.from_json(text)
+_documents: Final = LastDocument(State.from_json)
 
 
 def end_message(cluster: str, holder: Identity) -> str:
@@ -300,7 +296,7 @@ class Store:
         except (OSError, ValueError) as error:
             raise _unreadable(path, name, error) from error
         try:
-            state = _parse(text)
+            state = _documents.of(text)
             if state.name != name:
                 raise ValueError(f"it is the state of cluster {state.name!r}")
         except ValueError as error:
@@ -315,7 +311,9 @@ class Store:
 
     def write(self, state: State) -> None:
         """Write a cluster's state. Its lock must be held."""
-        replace_file(self.directory(state.name) / "state.json", state.to_json())
+        text = state.to_json()
+        replace_file(self.directory(state.name) / "state.json", text)
+        _documents.note(text, state)
 
     def drop(self, name: str) -> None:
         """Remove a cluster's state file. Its lock must be held."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,13 +15,14 @@ from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.veth_wiring import all_free_ends, taps, wire_ends
 from testbed.cluster.records.state import State, Store
 from testbed.errors import KernelError
-from testbed.kernel.filesystem import remove_file, replace_file
+from testbed.kernel import locks
+from testbed.kernel.filesystem import remove_file
 from testbed.kernel.processes import wait_until_gone
 from testbed.kernel.rtnl_dump import counters
 from testbed.runtime import event_log
 from testbed.runtime.calls import CALL_TIMEOUT, NotListeningError, call
 from testbed.runtime.relay.orders import Orders, RelayPaths
-from testbed.runtime.supervision import running_supervisor
+from testbed.runtime.supervision import running_supervisor, supervisor_lock
 
 _MAX_PROCESSES: Final = 4
 _POLL_INTERVAL: Final = 0.01  # s
@@ -55,7 +56,8 @@ class Replugging:
         self._leaving = _leaving(self._directory, orders)
         self._early: dict[str, int] = {}
         self._call("pass through")
-        self._lost = self._read_lost() if self._links else {}
+        drainable = [link for link, datapath in before_datapaths.items() if datapath in ("netem", "tc")]
+        self._lost = self._read_lost({*self._ends_of([*self._links, *drainable]), *self._tap_names()})
         self._lost_at_release: dict[str, int] = {}
 
     def release(self) -> None:
@@ -65,8 +67,7 @@ class Replugging:
         listens on others.
         """
         self._call("release")
-        if self._links:
-            self._lost_at_release = self._read_lost()
+        self._lost_at_release = self._read_lost(self._tap_names())
 
     def _call(self, command: str) -> None:
         for number, links in self._leaving.items():
@@ -81,7 +82,7 @@ class Replugging:
         early, lost: link -> number of frames that waited in a discipline of the kernel.
         """
         links = sorted({*self._links, *early, *lost})
-        after = self._read_lost() if links else {}
+        after = self._read_lost(self._ends_of(links))
         for link in links:
             ends, tap_names = self._ends.get(link, ()), self._taps.get(link, ())
             event_log.record(
@@ -96,10 +97,18 @@ class Replugging:
                 early=self._early.get(link, 0) + early.get(link, 0),
             )
 
-    def _read_lost(self) -> dict[str, int]:
-        """Read the number of frames lost at each wire-side interface: those that no protocol accepted, and those that could
-        not be sent."""
-        of_interfaces = counters(self._executor.open(namespace_names.WIRE).route)
+    def _ends_of(self, links: Iterable[str]) -> set[str]:
+        return {end for link in links for end in self._ends.get(link, ())}
+
+    def _tap_names(self) -> set[str]:
+        return {name for names in self._taps.values() for name in names}
+
+    def _read_lost(self, names: Collection[str]) -> dict[str, int]:
+        """Read the number of frames lost at each of these interfaces of the wire namespace: those that no protocol accepted,
+        and those that could not be sent."""
+        if not names:
+            return {}
+        of_interfaces = counters(self._executor.open(namespace_names.WIRE).route, names)
         return {name: counts.rx_unclaimed + counts.tx_dropped for name, counts in of_interfaces.items()}
 
 
@@ -130,17 +139,18 @@ def _process_count() -> int:
     return max(1, min(_MAX_PROCESSES, len(os.sched_getaffinity(0)) - 2))
 
 
-def engage(store: Store, state: State, orders: Orders) -> None:
+def engage(store: Store, state: State, orders: Orders, before: State | None = None) -> None:
     """Write the orders and make relay and supervisor apply them; when this returns, they are in force.
 
-    The state, including its injections, must be written. Raises KernelError with the relay's reason.
+    The state, including its injections, must be written. before: the state before a change of injections alone. Raises
+    KernelError with the relay's reason.
     """
     paths = RelayPaths(store.directory(state.name))
     present = paths.read_orders()
     orders = replace(orders, processes=present.processes if present is not None else _process_count())
     if orders.links:
         if present != orders:
-            replace_file(paths.orders, orders.to_json())
+            paths.write_orders(orders)
     elif present is not None:
         remove_file(paths.orders)
     timed = any(injection.until for injection in state.injected)
@@ -156,10 +166,21 @@ def engage(store: Store, state: State, orders: Orders) -> None:
         if leaving is not None:
             wait_until_gone(leaving)
         return
-    supervisor.ensure(store, state)
-    for number in range(orders.processes):  # even unchanged orders: an interface may have been made anew
-        if orders.share(number).links:
-            _load(paths.socket(number), lambda: supervisor.ensure(store, state))
+    numbers = orders.numbers()
+    if not (
+        before is not None
+        and present is not None
+        and (present.numbers(), _ends(before)) == (numbers, _ends(state))
+        and locks.holder(supervisor_lock(paths.directory))
+    ):
+        supervisor.ensure(store, state)
+    for number in numbers:  # even unchanged orders: an interface may have been made anew
+        _load(paths.socket(number), lambda: supervisor.ensure(store, state))
+
+
+def _ends(state: State) -> list[int]:
+    """Return the times at which injections heal by themselves."""
+    return [injection.until for injection in state.injected if injection.until]
 
 
 def _load(socket: Path, restart: Callable[[], object]) -> None:
@@ -185,9 +206,7 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
     paths = RelayPaths(store.directory(state.name))
     orders = paths.read_orders()
     merged: dict[str, Any] = {"processes": [], "links": {}, "switches": {}, "idle_rules": []}
-    for number in range(orders.processes) if orders is not None else ():
-        if orders is None or not orders.share(number).links:
-            continue
+    for number in orders.numbers() if orders is not None else ():
         try:
             call(paths.socket(number), {"do": "report"})
         except NotListeningError:

@@ -61,7 +61,7 @@ class RelayProcesses:
 
     def required(self) -> Mapping[int, object]:
         orders = self._paths.read_orders() or Orders(0)
-        return {number: RELAY_NAME for number in range(orders.processes) if orders.share(number).links}
+        return dict.fromkeys(orders.numbers(), RELAY_NAME)
 
     def former(self) -> Mapping[int, FormerProcess]:
         return {int(key): process for key, process in _former(self._paths.directory, _RELAY).items()}
@@ -98,7 +98,7 @@ class RelayProcesses:
         """
         orders = self._paths.read_orders() or Orders(0)
         names = {name for link in orders.share(key).links for name in link.receive_interfaces}
-        return {name: counts.rx_unclaimed for name, counts in counters(self._route).items() if name in names}
+        return {name: counts.rx_unclaimed for name, counts in counters(self._route, names).items()}
 
     def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
         return {

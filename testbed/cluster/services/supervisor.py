@@ -28,6 +28,7 @@ from testbed.cluster.services.service_kinds import LOG, Agents, RelayProcesses
 from testbed.cluster.services.services import SupervisedProcesses
 from testbed.engine.loop import Loop
 from testbed.errors import ConflictError, KernelError
+from testbed.json_text import check_of
 from testbed.kernel import daemons, locks, namespaces, processes
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.waiter import Waiter
@@ -71,8 +72,11 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
                 end_all(directory)  # services of a killed supervisor
                 return None
             locks.make(supervisor_lock(directory))
-            if orders.links:  # load the relay's code before the fork: once for all injections of this process
+            # Before the fork: once for all supervisors and relays of this process.
+            if orders.links:
                 import_module("testbed.runtime.relay.process")
+            for document in (State, Orders):
+                check_of(document)
             supervisor = _Supervisor(store, state)
             with contextlib.suppress(locks.LockedError):
                 return daemons.start(

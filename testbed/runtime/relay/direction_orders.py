@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from testbed.engine.loop import Loop
 from testbed.fates.fate_counters import Tallies
+from testbed.fates.flows import Classifier
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record, Replay
 from testbed.fates.rules import Handle, RuleSet
@@ -22,7 +23,7 @@ from testbed.spec.layout import DirectionName
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
     """Options that all links of a relay process share. arena: arena of their sockets. seed, files: seed and files of the
-    orders. fields, log: see `FateOptions`. tallies: see `RuleSet`."""
+    orders. fields, log, classifier: see `FateOptions`. tallies: see `RuleSet`."""
 
     loop: Loop
     arena: Arena
@@ -31,11 +32,15 @@ class LinkOptions:
     files: Mapping[str, str]
     log: Callable[[Record], object] | None = None
     tallies: Tallies | None = None
+    classifier: Classifier | None = None
 
     def fates(self) -> tuple[FateOptions, RuleSet]:
         """Make the options of a new direction, and the rule set for its injected rules."""
         rules = RuleSet(self.fields, tallies=self.tallies)
-        return FateOptions(self.seed, self.loop.now(), rules, files=self.files, log=self.log), rules
+        options = FateOptions(
+            self.seed, self.loop.now(), rules, classifier=self.classifier, files=self.files, log=self.log
+        )
+        return options, rules
 
 
 class Model(Protocol):
@@ -93,6 +98,10 @@ class ForwardedLink:
         self._texts = texts_of(link, options.files)
         self._loop = options.loop
         self._sockets: dict[str, PacketSocket] = {}
+
+    def follows(self, link: RelayedLink, seed: int, files: Mapping[str, str]) -> bool:
+        """Whether these are the link's present orders."""
+        return (link, seed, texts_of(link, files)) == (self.link, self.seed, self._texts)
 
     def close(self) -> None:
         """Close the sockets."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
 from testbed.errors import UnreadableStateError, reason_of
 from testbed.fabric.interface import Plug
-from testbed.json_text import check, loads
-from testbed.kernel.filesystem import read_text
+from testbed.json_text import LastDocument, check, loads
+from testbed.kernel.filesystem import read_text, replace_file
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import BOTH, Impairment
 from testbed.spec.layout_json import impairment_from_json, impairment_to_json
@@ -42,7 +41,8 @@ class RelayedLink:
 
     a, b: its ends in the wire namespace; frames of the forward direction arrive on a. taps: the interfaces at which the
     relay receives the frames that arrive on a and b; empty: a and b themselves. fabric: the kind of its network if that
-    is modelled, or empty; plugs: ports of modelled switches, instead of a and b. is_cut: its cable is pulled.
+    is modelled, or empty; plugs: ports of modelled switches, instead of a and b. is_cut: its cable is pulled. gso: whether
+    the senders of the forward and the backward direction have GSO on.
     """
 
     name: str
@@ -54,6 +54,7 @@ class RelayedLink:
     plugs: tuple[Plug | None, Plug | None] = (None, None)
     is_cut: bool = False
     taps: tuple[str, str] = ("", "")
+    gso: tuple[bool, bool] = (False, False)
 
     @property
     def receive_interfaces(self) -> tuple[str, str]:
@@ -93,6 +94,10 @@ class Orders:
         one process, which runs their network."""
         return crc32((link.fabric or link.name).encode()) % self.processes
 
+    def numbers(self) -> list[int]:
+        """List the numbers of the processes that have links."""
+        return sorted({self.process_of(link) for link in self.links})
+
     def processes_of(self) -> dict[str, int]:
         """Map link names to the numbers of their processes."""
         return {link.name: self.process_of(link) for link in self.links}
@@ -110,6 +115,7 @@ class Orders:
                         "forward": _direction_to_json(link.forward),
                         "backward": _direction_to_json(link.backward),
                         **_plugs_to_json(link),
+                        **({"gso": list(link.gso)} if any(link.gso) else {}),
                     }
                     for link in self.links
                 ],
@@ -148,7 +154,8 @@ class Orders:
                 link.get("fabric", ""),
                 _plugs_from_json(link.get("plugs", (None, None))),
                 link.get("is_cut", False),
-                _taps_from_json(link.get("taps", ("", ""))),
+                _pair(link.get("taps", ("", ""))),
+                _pair(link.get("gso", (False, False))),
             )
             for link in data["links"]
         )
@@ -171,8 +178,8 @@ def _plugs_from_json(plugs: Any) -> tuple[Plug | None, Plug | None]:
     return a, b
 
 
-def _taps_from_json(taps: Any) -> tuple[str, str]:
-    a, b = taps
+def _pair(values: Any) -> tuple[Any, Any]:
+    a, b = values
     return a, b
 
 
@@ -207,11 +214,16 @@ class RelayPaths:
     def read_orders(self) -> Orders | None:
         """Read the orders; None if there is no file. Raises UnreadableStateError for a damaged file."""
         try:
-            return _parse(read_text(self.orders))
+            return _documents.of(read_text(self.orders))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise _unreadable(self.orders, error) from error
+
+    def write_orders(self, orders: Orders) -> None:
+        text = orders.to_json()
+        replace_file(self.orders, text)
+        _documents.note(text, orders)
 
     def read_report(self, number: int) -> dict[str, Any]:
         """Read the last report of a relay process. Raises UnreadableStateError for an unreadable file."""
@@ -225,10 +237,7 @@ class RelayPaths:
         return report
 
 
-@lru_cache(maxsize=1)
-def _parse(text: str) -> Orders:
-    """Parse orders; a command and the supervisor read the same ones several times."""
-    return Orders.from_json(text)
+_documents: Final = LastDocument(Orders.from_json)
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> UnreadableStateError:

@@ -20,6 +20,7 @@ from testbed.engine.loop import Loop
 from testbed.fabric.direction import Delivery, LinkDirection, Outcome
 from testbed.fabric.direction_counters import Counters
 from testbed.fates.fate_counters import Tallies
+from testbed.fates.flows import Classifier
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -82,8 +83,11 @@ class Forwarder:
         if self._source.has_offloaded:
             self._offer_batch_with_gso(frames)
         else:
+            model, on_offered = self.model, self.on_offered
             for when, frame in frames:
-                self._offer(when, frame)
+                outcome = model.offer(when, frame)
+                if on_offered is not None:
+                    on_offered(when, frame, outcome)
         if frames:
             # Not `now`: frames that did not fit into the batch were received before.
             self._last_received = frames[-1][0]
@@ -273,6 +277,7 @@ class Relay:
         self._drivers: dict[str, Driver] = {}  # of networks of modelled switches, by their fabrics
         self._loop = loop
         self._fields = fields
+        self._classifier = Classifier(fields)
         self._tallies = tallies
         self._arena = Arena()
         self._idle_rules: dict[str, None] = {}  # an ordered set of sentences about rules of released links
@@ -287,7 +292,8 @@ class Relay:
         """
         links_by_name = {link.name: link for link in orders.links}
         for link in orders.links:
-            _check(link, orders, self._fields)
+            if (known := self.links.get(link.name)) is None or not known.follows(link, orders.seed, orders.files):
+                self._check(link, orders)
         removed = [name for name in self.links if name not in links_by_name]
         early = {name: self._close_link(self.links.pop(name)) for name in removed}
         for name, link in links_by_name.items():
@@ -305,9 +311,24 @@ class Relay:
             driver.network.keep({plug.switch: orders.tables.get(plug.switch, {}) for plug in plugs})
         return early
 
+    def _check(self, link: RelayedLink, orders: Orders) -> None:
+        """Raise the errors that the link's directions would raise when they are made."""
+        for name in DIRECTIONS:
+            relayed: RelayedDirection = getattr(link, name)
+            rules = RuleSet(self._fields)
+            options = FateOptions(orders.seed, rules=rules, classifier=self._classifier, files=orders.files)
+            if link.fabric:
+                fabrics.fabric(link.fabric).network().join(link.name, name, relayed.impairment, options)
+            else:
+                LinkDirection(link.name, name, relayed.impairment, options)
+            for text in relayed.rules.values():
+                rules.add(0, text)
+
     def _add_link(self, link: RelayedLink, orders: Orders, log: Callable[[Record], object] | None) -> AnyLink:
         """Start to forward a link."""
-        options = LinkOptions(self._loop, self._arena, self._fields, orders.seed, orders.files, log, self._tallies)
+        options = LinkOptions(
+            self._loop, self._arena, self._fields, orders.seed, orders.files, log, self._tallies, self._classifier
+        )
         if not link.fabric:
             return LinkForwarder(link, options)
         driver = self._drivers.get(link.fabric)
@@ -364,16 +385,3 @@ def _keeps_sockets(before: RelayedLink, after: RelayedLink) -> bool:
         for link in (before, after)
     )
     return old == new
-
-
-def _check(link: RelayedLink, orders: Orders, fields: Fields) -> None:
-    """Raise the errors that the link's directions would raise when they are made."""
-    for name in DIRECTIONS:
-        relayed: RelayedDirection = getattr(link, name)
-        options = FateOptions(orders.seed, rules=(rules := RuleSet(fields)), files=orders.files)
-        if link.fabric:
-            fabrics.fabric(link.fabric).network().join(link.name, name, relayed.impairment, options)
-        else:
-            LinkDirection(link.name, name, relayed.impairment, options)
-        for text in relayed.rules.values():
-            rules.add(0, text)

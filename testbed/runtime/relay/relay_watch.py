@@ -26,6 +26,7 @@ from testbed.engine.loop import Loop
 from testbed.errors import KernelError
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.records import Record
+from testbed.kernel.filesystem import names_in
 from testbed.runtime.calls import NotListeningError, call
 from testbed.runtime.relay.orders import DIRECTIONS, RelayPaths
 from testbed.runtime.relay.relay import AnyLink, LinkForwarder
@@ -141,9 +142,9 @@ class Watchers:
 
     def report_links(self, links: Mapping[str, AnyLink]) -> None:
         """Look for new watches, and report the frames of these links to all watches. links: all that the relay forwards."""
-        for path in self._directory.glob(f"{_PREFIX}*"):
-            if path.name not in self._pipes:
-                self._add_pipe(path)
+        for name in names_in(self._directory, _PREFIX):
+            if name not in self._pipes:
+                self._add_pipe(self._directory / name)
         if not self._pipes:
             return
         self._restorers = []

@@ -406,7 +406,7 @@ def qdisc(index: int, kind: str, handle: int, options: bytes, sized: bool) -> Qd
 def netem_report(options: netem.Options) -> bytes:
     """Return netem's options as the kernel reports them, without the tables."""
     request = memoryview(netem.request(1, options.reportable))
-    return next(bytes(value) for kind, value in attributes(request[_HEADERS_SIZE:]) if kind == _TCA_OPTIONS)
+    return bytes(attributes(request[_HEADERS_SIZE:])[_TCA_OPTIONS])
 
 
 def tbf_report(options: shapers.Options) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.kernel import diversion, netlink_messages, rtnl_dump, syscalls
 from testbed.kernel.children import in_child
-from testbed.kernel.diversion import EGRESS, INGRESS, Diversion, diversions
+from testbed.kernel.diversion import EGRESS, INGRESS, Diversion
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.netlink import JOIN_PRIORITY, STAGE_PRIORITY, RequestError, RouteSocket
 from testbed.kernel.packet_socket import Arena, PacketSocket
@@ -152,16 +152,15 @@ def test_a_listener_at_the_tap_receives_reinjected_frames_and_those_of_the_switc
 
 def test_diversions_are_read_back() -> None:
     def test(route: RouteSocket) -> None:
-        assert diversions(route, [PORT, TAP]) == {}
+        assert rtnl_dump.wire_contents(route).diversions == {}
         route.execute([diversion.divert(PORT, INGRESS, TAP, MARK)])
-        assert diversions(route, [PORT, TAP]) == {PORT: Diversion(TAP)}
+        assert rtnl_dump.wire_contents(route).diversions == {PORT: Diversion(TAP)}
         route.execute(
             [diversion.divert(PORT, EGRESS, TAP, MARK, as_outgoing=True), diversion.put_back(TAP, PORT, MARK)]
         )
-        assert diversions(route, [PORT, TAP]) == {PORT: Diversion(TAP, TAP), TAP: Diversion(PORT)}
-        assert rtnl_dump.wire_contents(route).diversions == diversions(route, [PORT, TAP])
+        assert rtnl_dump.wire_contents(route).diversions == {PORT: Diversion(TAP, TAP), TAP: Diversion(PORT)}
         route.execute([netlink_messages.remove_link(TAP)])
-        assert diversions(route, [PORT]) == {PORT: Diversion(-1, -1)}
+        assert rtnl_dump.wire_contents(route).diversions == {PORT: Diversion(-1, -1)}
 
     run_in_namespace(test)
 
@@ -169,7 +168,7 @@ def test_diversions_are_read_back() -> None:
 def test_other_filters_are_no_diversions() -> None:
     def test(route: RouteSocket) -> None:
         route.execute([netlink_messages.redirect_incoming(PORT, TAP)])
-        assert diversions(route, [PORT, TAP]) == {}
+        assert rtnl_dump.wire_contents(route).diversions == {}
         assert rtnl_dump.wire_contents(route).redirections == {PORT: TAP}
 
     run_in_namespace(test)

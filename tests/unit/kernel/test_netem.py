@@ -25,7 +25,7 @@ MILLISECOND = 10**6
 
 
 def payload(request: bytes, attribute: int = netlink.TCA_OPTIONS) -> bytes:
-    return bytes(dict(attributes(memoryview(request)[HEADERS:]))[attribute])
+    return bytes(attributes(memoryview(request)[HEADERS:])[attribute])
 
 
 def options(impairment: Impairment, **settings: object) -> Options:
@@ -45,7 +45,7 @@ def test_a_request_has_the_layout_of_the_kernels_header() -> None:
     assert payload(request, netlink.TCA_KIND) == b"netem\0"
     raw = payload(request)
     assert struct.unpack_from("=6I", raw) == (10, 5, 6, 1, 8, 2)
-    options_sent = {kind: bytes(value) for kind, value in attributes(memoryview(raw)[24:])}
+    options_sent = {kind: bytes(value) for kind, value in attributes(memoryview(raw)[24:]).items()}
     assert options_sent == {
         1: struct.pack("=3I", 0, 0, 0),
         3: struct.pack("=2I", 9, 0),
@@ -61,10 +61,10 @@ def test_a_request_has_the_layout_of_the_kernels_header() -> None:
 
 def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() -> None:
     def model(netem_options: Options) -> dict[int, bytes]:
-        return {kind: bytes(value) for kind, value in attributes(memoryview(loss_of(netem_options)))}
+        return {kind: bytes(value) for kind, value in attributes(memoryview(loss_of(netem_options))).items()}
 
     def loss_of(netem_options: Options) -> bytes:
-        return bytes(dict(attributes(memoryview(payload(netem.request(7, netem_options)))[24:]))[netem.TCA_NETEM_LOSS])
+        return bytes(attributes(memoryview(payload(netem.request(7, netem_options)))[24:])[netem.TCA_NETEM_LOSS])
 
     assert model(Options(gemodel=(1, 2, 3, 4))) == {2: struct.pack("=4I", 1, 2, 3, 4)}
 

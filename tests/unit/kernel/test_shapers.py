@@ -19,14 +19,14 @@ HEADERS = 16 + 20
 
 
 def payload(request: bytes, attribute: int = netlink.TCA_OPTIONS) -> bytes:
-    return bytes(dict(attributes(memoryview(request)[HEADERS:]))[attribute])
+    return bytes(attributes(memoryview(request)[HEADERS:])[attribute])
 
 
 def test_a_request_has_the_layout_of_the_kernels_header() -> None:
     (request,) = shapers.requests(7, Options(rate=2**33, burst=3000, limit=9000))
     assert struct.unpack_from("=BxxxiII", request, 16) == (0, 7, 0x2_0000, 0xFFFF_FFFF)
     assert payload(request, netlink.TCA_KIND) == b"tbf\0"
-    attributes_sent = {kind: bytes(value) for kind, value in attributes(memoryview(payload(request)))}
+    attributes_sent = {kind: bytes(value) for kind, value in attributes(memoryview(payload(request))).items()}
     ratespec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 2**32 - 1)
     assert attributes_sent == {
         1: ratespec + bytes(12) + struct.pack("=III", 9000, 0, 0),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from testbed.engine.loop import Loop
-from testbed.errors import KernelError, TestbedError
+from testbed.errors import KernelError, TestbedError, UnreadableStateError
 from testbed.kernel.children import fork
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
@@ -188,6 +188,7 @@ def test_orders_are_read_back_from_their_file(tmp_path: Path) -> None:
                 "n2.eth0",
                 "patch2",
                 backward=RelayedDirection(Impairment(gemodel=(0.1, 0.2, 1.0, 0.0))),
+                gso=(False, True),
             ),
         ),
         {"a.txt": "1\n2\n"},
@@ -200,6 +201,18 @@ def test_orders_are_read_back_from_their_file(tmp_path: Path) -> None:
     assert paths.read_orders() == orders
     shares = [orders.share(number).links for number in range(3)]
     assert sorted(link.name for share in shares for link in share) == [link.name for link in orders.links]
+    assert orders.numbers() == [number for number, share in enumerate(shares) if share]
+
+
+def test_written_orders_are_read_back_and_orders_of_another_writer_replace_them(tmp_path: Path) -> None:
+    paths, others = RelayPaths(tmp_path), Orders(2, (RelayedLink("n1--n2", "a", "b", gso=(True, True)),))
+    paths.write_orders(Orders(1))
+    assert paths.read_orders() == Orders(1)
+    paths.orders.write_text(others.to_json())
+    assert paths.read_orders() == others
+    paths.orders.write_text("damaged")
+    with pytest.raises(UnreadableStateError):
+        paths.read_orders()
 
 
 def test_events_are_read_in_the_order_of_writing(tmp_path: Path) -> None:
