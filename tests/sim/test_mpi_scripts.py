@@ -16,7 +16,7 @@ from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
 from testbed.workloads.lookup import choose
-from tests.sim.mpi_script_files import POOL, with_testbed_import, write_script
+from tests.sim.mpi_script_files import POOL, USAGE_ERROR, with_testbed_import, write_script
 
 DELAY = 10_000  # ns, of each of the two links between two nodes
 STAR = Cluster.star(2, delay="10us", seed=5)
@@ -130,6 +130,16 @@ def test_a_script_that_exits_with_an_error_code_fails_the_run(tmp_path: Path, en
     with pytest.raises(ProgramError, match=message):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_the_error_of_a_script_that_exits_has_what_it_printed_before(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError) as raised:
+        testbed.run(STAR, write_script(tmp_path, *USAGE_ERROR), mode="sim", output=tmp_path / "run")
+    assert str(raised.value) == (
+        "n2: the script has exited: 2\nthe last output of the programs:\n  n2: begins\n  n2: usage: script.py [-h] --n N"
+        "\n  n2: script.py: error: the following arguments are required: --n"
+    )
+    assert "Traceback" not in (tmp_path / "run" / "logs" / "n2.log").read_text()
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit()"])

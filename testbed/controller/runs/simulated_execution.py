@@ -34,7 +34,8 @@ from testbed.kernel.filesystem import read_text
 from testbed.mpi.escape import Escape, never_free
 from testbed.observe.recorded import FATES
 from testbed.runtime.journal import BufferedLines
-from testbed.runtime.nodes.node_run import ProgramError, last_output
+from testbed.runtime.nodes.node_run import ProgramError
+from testbed.runtime.nodes.program_output import describe_failure, last_output
 from testbed.sim.sim_host import Prices
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
@@ -129,7 +130,8 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
                 raise
             except (Exception, SystemExit) as error:  # any error of a program is reported with its traceback
                 output.write_traceback(error)
-                raise ProgramError(f"{node.name}: {program_traceback(error)}") from error
+                output.flush()
+                raise ProgramError(f"{node.name}: {describe_failure(error, files.logs, node.name)}") from error
 
         for name in names:
             simulation.spawn(name, rank)
@@ -281,6 +283,10 @@ class _Output(io.TextIOBase):
         """Write the traceback of the running program to its log, unless programs are being cancelled."""
         if not self.is_cancelling:
             self.write(complete_traceback(error))
+
+    def flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
 
     def close(self) -> None:
         for file in self._files.values():
