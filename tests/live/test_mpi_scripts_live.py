@@ -10,7 +10,7 @@ import pytest
 
 import testbed
 from testbed import Cluster, RunningCluster
-from testbed.runtime.nodes.node_run import ProgramError, StuckError
+from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from tests.live.testbed_command import testbed as command
 from tests.sim.mpi_script_files import POOL, USAGE_ERROR, with_testbed_import, write_script
 
@@ -103,6 +103,13 @@ def test_the_error_of_a_script_that_exits_has_what_it_printed_before(star: Runni
         "n2: the script has exited: 2\nthe last output of the programs:\n  n2: begins\n  n2: usage: script.py [-h] --n N"
         "\n  n2: script.py: error: the following arguments are required: --n"
     )
+
+
+def test_the_error_of_a_script_that_crashes_has_its_line(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import ctypes", "comm.rank and ctypes.string_at(0)", "comm.Barrier()")
+    message = r'n2: its process was ended by signal 11:(?s:.)*script.py", line 4'
+    with Cluster.star(2).up() as cluster, pytest.raises(NodeDiedError, match=message):
+        testbed.run(cluster, script)
 
 
 def test_a_stalled_script_is_reported_with_each_ranks_operation_and_line(star: RunningCluster, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import io
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final, TextIO, cast
+from typing import Final, NoReturn, TextIO, cast
 
 from protocols.core.firmware import Host
 from testbed.controller.runs.execution import Closable, Execution, Plan, ProgressCallback, RunTimeoutError, run_rank
@@ -137,7 +138,14 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
             simulation.spawn(name, rank)
         stack.callback(output.close)
         report_progress = _progress_reporter(simulation, plan.on_progress) if plan.on_progress is not None else None
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        if not faulthandler.is_enabled():
+            stack.callback(faulthandler.disable)
+            faulthandler.enable(2)  # a program's crash is that of this process: show its line
+        with (
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
+            _exits_end_programs(simulation.loop),
+        ):
             try:
                 _run(simulation, plan.timeout, output, report_progress)
             except (StalledError, RunTimeoutError) as error:
@@ -159,6 +167,23 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         switches = {name: dict(counts) for name, counts in simulation.network.switches.items()}
         verdict = replace(SIMULATED, notes=(*SIMULATED.notes, *_full_queues(simulation)))
     return Execution(results, counters, verdict, usage=usage if plan.is_priced else {}, switches=switches)
+
+
+@contextlib.contextmanager
+def _exits_end_programs(loop: Loop) -> Iterator[None]:
+    """Let `os._exit` in a program end that program with an error, as in namespaces, and not this process."""
+    exit_process, process = os._exit, os.getpid()
+
+    def exit_program(status: int) -> NoReturn:
+        if os.getpid() != process or loop.current is None:  # a child of a program
+            exit_process(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = exit_program
+    try:
+        yield
+    finally:
+        os._exit = exit_process
 
 
 def _full_queues(simulation: Simulation) -> list[str]:

@@ -9,6 +9,7 @@ with a fault, and "departed" with a rank that has crashed.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -99,6 +100,7 @@ def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progres
             os._exit(1)
         syscalls.name_process(f"node {placement.name}")
         write_output_to(log)
+        faulthandler.enable(2)  # the log has the line of a crash
         _Node(orders, placement, channel, partial(progress.wrap, number), starts).run()
         status = 0
     except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
