@@ -48,6 +48,10 @@ _SECOND: Final = 1_000_000_000
 _SETTLE_TIME: Final = 2 * _SECOND
 """Virtual nanoseconds for which the simulation continues after a program has raised: longer than any message is in flight,
 see `promises`."""
+_STOOD_STILL: Final = (
+    "model time has not passed for {:.1f} s: without a profile, delay or rate nothing takes any, and a program that waits "
+    "for a time of MPI.Wtime() may never end\n"
+)
 _PROGRESS_INTERVAL: Final = 1.0
 """Seconds of real time between two progress reports."""
 
@@ -333,13 +337,12 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
     """
     end = time.monotonic() + seconds
     failed: list[BaseException] = []
-    stall_report = ""
+    stall_report, last_time, since, advice = "", -1, end, ""
 
     def work() -> None:
         try:
             if is_main:  # armed here, so that the timeout, however soon, is raised in the work
-                interval = seconds if report_progress is None else min(_PROGRESS_INTERVAL, seconds)
-                signal.setitimer(signal.ITIMER_REAL, interval)
+                signal.setitimer(signal.ITIMER_REAL, min(_PROGRESS_INTERVAL, seconds / 2))
             simulation.run(timeout=round(seconds * _SECOND))
         except BaseException as error:
             failed.append(error)
@@ -353,13 +356,19 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             raise
 
     def on_alarm(_number: int, frame: FrameType | None) -> None:
-        nonlocal stall_report
-        if not failed and report_progress is not None and (remaining := end - time.monotonic()) > 0:
-            report_progress()
+        nonlocal stall_report, last_time, since, advice
+        if not failed and (remaining := end - time.monotonic()) > 0:
+            if simulation.now() != last_time:
+                last_time, since = simulation.now(), time.monotonic()
+            if report_progress is not None:
+                report_progress()
             signal.setitimer(signal.ITIMER_REAL, min(_PROGRESS_INTERVAL, remaining))
             return
         signal.setitimer(signal.ITIMER_REAL, _ABANDON_TIMEOUT)
         if not stall_report:
+            still = time.monotonic() - since if simulation.now() == last_time else 0.0
+            if still >= seconds / 4:
+                advice = _STOOD_STILL.format(still)
             stall_report = simulation.stall_report(
                 f"the simulation has not ended within {seconds:g} s on this machine", frame
             )
@@ -382,7 +391,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             raise failed[0] from None
         if simulation.loop.failure is not None:  # the program caught the timeout and continued
             raise simulation.loop.failure from None
-        raise RunTimeoutError(f"{stall_report}\n--timeout allows more time") from None
+        raise RunTimeoutError(f"{stall_report}\n{advice}--timeout allows more time") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous_handler)
