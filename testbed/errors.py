@@ -104,6 +104,10 @@ class KernelError(TestbedError):
     exit_code = 7
 
 
+class ScriptError(TestbedError):
+    """A script has exited with a code other than 0."""
+
+
 class FirmwareError(TestbedError):
     """A NIC's firmware, or the host library above it, has failed or violated its contract.
 

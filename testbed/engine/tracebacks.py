@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Final, Protocol, runtime_checkable
 
-from testbed.errors import FirmwareError, TestbedError
+from testbed.errors import FirmwareError, ScriptError, TestbedError
 
 _ROOT: Final = __file__.removesuffix("testbed/engine/tracebacks.py")
 _PACKAGE_FOLDERS: Final = (f"{_ROOT}testbed/", f"{_ROOT}protocols/", "testbed/", "protocols/")
@@ -56,7 +56,9 @@ def program_traceback(error: BaseException) -> str:
 
 
 def complete_traceback(error: BaseException) -> str:
-    """Format the complete traceback, for a log."""
+    """Format the complete traceback, for a log. Empty if a script has exited, as in Python."""
+    if isinstance(error, ScriptError):
+        return ""
     return "".join(traceback.format_exception(error))
 
 

@@ -30,6 +30,7 @@ from protocols.mpi.mpi_errors import MPIError, missing_name
 from protocols.mpi.mpi_names import *  # noqa: F403
 from protocols.mpi.mpi_names import ERR_BUFFER, SUBVERSION, VERSION, Info
 from testbed.mpi.mpi_programs import current
+from testbed.spec.placement import node_of
 
 __all__ = [
     "COMM_NULL",
@@ -115,8 +116,8 @@ def Wtick() -> float:
 
 
 def Get_processor_name() -> str:
-    """Return the node's name."""
-    return current().name
+    """Return the node's name, which is the same for all ranks of a node."""
+    return node_of(current().name)
 
 
 def Get_version() -> tuple[int, int]:

@@ -10,11 +10,12 @@ from typing import Final
 
 from protocols.mpi import blocking_calls, comm
 from protocols.mpi.send_buffer import SendBuffer
+from testbed.spec.placement import node_of
 
 
 class AttachedRank:
-    """Rank of this process, with the interface of `mpi_programs.Program`. now: its clock, nanoseconds. name: its
-    node's."""
+    """Rank of this process, with the interface of `mpi_programs.Program`. now: its clock, nanoseconds. name: the
+    rank's."""
 
     def __init__(self, world: comm.Comm, complete: blocking_calls.Run, now: Callable[[], int], name: str) -> None:
         """world: all nodes. complete: runs a coroutine to its end, and raises RuntimeError within one that it runs
@@ -29,7 +30,7 @@ class AttachedRank:
         """COMM_WORLD of this process. From the first access on its sends are buffered, as only blocking programs need."""
         if self._world.send_buffer is None:
             self._world.send_buffer = SendBuffer()
-        properties = blocking_calls.properties_of(self._world, self.name, "MPI_COMM_WORLD")
+        properties = blocking_calls.properties_of(self._world, node_of(self.name), "MPI_COMM_WORLD")
         return blocking_calls.Comm(self._world, self._complete, properties)
 
     @cached_property
@@ -37,7 +38,7 @@ class AttachedRank:
         """COMM_SELF of this process."""
         alone = self.world.wrapped.make_self()
         return blocking_calls.Comm(
-            alone, self._complete, blocking_calls.properties_of(alone, self.name, "MPI_COMM_SELF")
+            alone, self._complete, blocking_calls.properties_of(alone, node_of(self.name), "MPI_COMM_SELF")
         )
 
     def finalize(self) -> None:

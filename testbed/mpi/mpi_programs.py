@@ -43,7 +43,7 @@ class MisplacedCallError(RuntimeError):
 
 
 class Program(greenlet):
-    """A rank's blocking program. world: its COMM_WORLD. now: its clock, nanoseconds. name: its node's."""
+    """A rank's blocking program. world: its COMM_WORLD. now: its clock, nanoseconds. name: the rank's."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Program(greenlet):
         """COMM_SELF of this program."""
         alone = self.world.wrapped.make_self()
         return blocking_calls.Comm(
-            alone, self.wait_for, blocking_calls.properties_of(alone, self.name, "MPI_COMM_SELF")
+            alone, self.wait_for, blocking_calls.properties_of(alone, node_of(self.name), "MPI_COMM_SELF")
         )
 
     def finalize(self) -> None:

@@ -17,16 +17,12 @@ from types import CodeType, ModuleType
 from typing import Final
 
 from testbed.engine.tracebacks import program_traceback
-from testbed.errors import DescriptionError, Problem, TestbedError
+from testbed.errors import DescriptionError, Problem, ScriptError, TestbedError
 from testbed.workloads.form import Comm, Node
 
 _MPI_PACKAGE = "testbed.mpi"
 MPI_LINE: Final = f"from {_MPI_PACKAGE} import MPI"
 """The line that makes a Python file a script."""
-
-
-class ScriptError(TestbedError):
-    """A script exited with a code other than 0."""
 
 
 def is_script(path: Path) -> bool:

@@ -10,9 +10,9 @@ import pytest
 
 import testbed
 from testbed import Cluster, RunningCluster
-from testbed.runtime.nodes.node_run import ProgramError, StuckError
+from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from tests.live.testbed_command import testbed as command
-from tests.sim.mpi_script_files import POOL, with_testbed_import, write_script
+from tests.sim.mpi_script_files import POOL, USAGE_ERROR, with_testbed_import, write_script
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -94,6 +94,22 @@ def test_an_exception_in_a_script_is_reported_with_its_node_and_traceback(star: 
         testbed.run(star, script)
     assert 'script.py", line 4, in <module>' in str(raised.value)
     assert "ZeroDivisionError" in str(raised.value)
+
+
+def test_the_error_of_a_script_that_exits_has_what_it_printed_before(star: RunningCluster, tmp_path: Path) -> None:
+    with pytest.raises(ProgramError) as raised:
+        testbed.run(star, write_script(tmp_path, *USAGE_ERROR))
+    assert str(raised.value) == (
+        "n2: the script has exited: 2\nthe last output of the programs:\n  n2: begins\n  n2: usage: script.py [-h] --n N"
+        "\n  n2: script.py: error: the following arguments are required: --n"
+    )
+
+
+def test_the_error_of_a_script_that_crashes_has_its_line(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import ctypes", "comm.rank and ctypes.string_at(0)", "comm.Barrier()")
+    message = r'n2: its process was ended by signal 11:(?s:.)*script.py", line 4'
+    with Cluster.star(2).up() as cluster, pytest.raises(NodeDiedError, match=message):
+        testbed.run(cluster, script)
 
 
 def test_a_stalled_script_is_reported_with_each_ranks_operation_and_line(star: RunningCluster, tmp_path: Path) -> None:

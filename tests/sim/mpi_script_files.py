@@ -34,6 +34,17 @@ def start(comm):
 """A module like schwimmbad's pool: it registers a function that releases the workers."""
 
 
+USAGE_ERROR = (
+    "import argparse",
+    "print('begins')",
+    "parser = argparse.ArgumentParser()",
+    "parser.add_argument('--n', required=comm.rank == 1)",
+    "parser.parse_args()",
+    "comm.Barrier()",
+)
+"""Lines of a script that lacks an argument on rank 1."""
+
+
 def write_script(folder: Path, *lines: str) -> str:
     """Write a script of these lines after the import; return its path."""
     path = folder / "script.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
 from testbed.workloads.lookup import choose
-from tests.sim.mpi_script_files import POOL, with_testbed_import, write_script
+from tests.sim.mpi_script_files import POOL, USAGE_ERROR, with_testbed_import, write_script
 
 DELAY = 10_000  # ns, of each of the two links between two nodes
 STAR = Cluster.star(2, delay="10us", seed=5)
@@ -122,6 +123,7 @@ def test_a_script_may_exit_with_success(tmp_path: Path, end: str) -> None:
     [
         ("sys.exit(3)", "the script has exited: 3"),
         ("sys.exit('no')", "the script has exited: no"),
+        ("import os; os._exit(7)", r"the script has exited: os._exit\(7\)"),
         ("comm.Abort(4)", "rank 0 has called Abort, with error code 4"),
     ],
 )
@@ -130,6 +132,35 @@ def test_a_script_that_exits_with_an_error_code_fails_the_run(tmp_path: Path, en
     with pytest.raises(ProgramError, match=message):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_children_of_a_script_exit_by_themselves(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        "import os",
+        "child = os.fork() or os._exit(5)",
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+    )
+    testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
+    assert lines(tmp_path / "run") == ["5"]
+
+
+def test_a_crash_of_a_simulated_script_shows_its_line(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import ctypes", "ctypes.string_at(0)")
+    command = [str(Path(sys.executable).with_name("testbed")), "run", "star-2", script, "--mode", "sim"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+    assert ended.returncode == -signal.SIGSEGV
+    assert 'script.py", line 4' in ended.stderr
+
+
+def test_the_error_of_a_script_that_exits_has_what_it_printed_before(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError) as raised:
+        testbed.run(STAR, write_script(tmp_path, *USAGE_ERROR), mode="sim", output=tmp_path / "run")
+    assert str(raised.value) == (
+        "n2: the script has exited: 2\nthe last output of the programs:\n  n2: begins\n  n2: usage: script.py [-h] --n N"
+        "\n  n2: script.py: error: the following arguments are required: --n"
+    )
+    assert "Traceback" not in (tmp_path / "run" / "logs" / "n2.log").read_text()
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit()"])

@@ -18,6 +18,7 @@ from testbed.errors import FirmwareError
 from testbed.runtime.journal import UnwritableError
 from testbed.sim.simulation import StalledError
 from tests.sim import stalled_programs
+from tests.sim.mpi_script_files import write_script
 
 STAR = Cluster.star(2, delay="10us")
 
@@ -54,6 +55,16 @@ def test_a_script_without_progress_of_time_is_abandoned_and_named(name: str, tmp
     assert re.search("rank on " + sentence, message), message
     assert "has not ended within 0.3 s on this machine" in message
     assert "\nthe last output of the programs:\n  n1: rank 0 begins" in message
+
+
+@pytest.mark.parametrize(("delay", "stands_still"), [("0us", True), ("10us", False)])
+def test_a_program_that_waits_for_a_time_which_does_not_come_is_told_why(
+    delay: str, stands_still: bool, tmp_path: Path
+) -> None:
+    script = write_script(tmp_path, "while MPI.Wtime() < 1e9:", "    comm.Barrier()")
+    with pytest.raises(RunTimeoutError) as raised:
+        testbed.run(Cluster.star(2, delay=delay), script, mode="sim", timeout=0.5)
+    assert ("model time has not passed for 0." in str(raised.value)) == stands_still
 
 
 @pytest.mark.parametrize("timeout", [1e-300, 1e-6])

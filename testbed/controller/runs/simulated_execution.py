@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import io
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final, TextIO, cast
+from typing import Final, NoReturn, TextIO, cast
 
 from protocols.core.firmware import Host
 from testbed.controller.runs.execution import Closable, Execution, Plan, ProgressCallback, RunTimeoutError, run_rank
@@ -34,7 +35,8 @@ from testbed.kernel.filesystem import read_text
 from testbed.mpi.escape import Escape, never_free
 from testbed.observe.recorded import FATES
 from testbed.runtime.journal import BufferedLines
-from testbed.runtime.nodes.node_run import ProgramError, last_output
+from testbed.runtime.nodes.node_run import ProgramError
+from testbed.runtime.nodes.program_output import describe_failure, last_output
 from testbed.sim.sim_host import Prices
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
@@ -46,6 +48,10 @@ _SECOND: Final = 1_000_000_000
 _SETTLE_TIME: Final = 2 * _SECOND
 """Virtual nanoseconds for which the simulation continues after a program has raised: longer than any message is in flight,
 see `promises`."""
+_STOOD_STILL: Final = (
+    "model time has not passed for {:.1f} s: without a profile, delay or rate nothing takes any, and a program that waits "
+    "for a time of MPI.Wtime() may never end\n"
+)
 _PROGRESS_INTERVAL: Final = 1.0
 """Seconds of real time between two progress reports."""
 
@@ -129,13 +135,21 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
                 raise
             except (Exception, SystemExit) as error:  # any error of a program is reported with its traceback
                 output.write_traceback(error)
-                raise ProgramError(f"{node.name}: {program_traceback(error)}") from error
+                output.flush()
+                raise ProgramError(f"{node.name}: {describe_failure(error, files.logs, node.name)}") from error
 
         for name in names:
             simulation.spawn(name, rank)
         stack.callback(output.close)
         report_progress = _progress_reporter(simulation, plan.on_progress) if plan.on_progress is not None else None
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        if not faulthandler.is_enabled():
+            stack.callback(faulthandler.disable)
+            faulthandler.enable(2)  # a program's crash is that of this process: show its line
+        with (
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
+            _exits_end_programs(simulation.loop),
+        ):
             try:
                 _run(simulation, plan.timeout, output, report_progress)
             except (StalledError, RunTimeoutError) as error:
@@ -157,6 +171,23 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         switches = {name: dict(counts) for name, counts in simulation.network.switches.items()}
         verdict = replace(SIMULATED, notes=(*SIMULATED.notes, *_full_queues(simulation)))
     return Execution(results, counters, verdict, usage=usage if plan.is_priced else {}, switches=switches)
+
+
+@contextlib.contextmanager
+def _exits_end_programs(loop: Loop) -> Iterator[None]:
+    """Let `os._exit` in a program end that program with an error, as in namespaces, and not this process."""
+    exit_process, process = os._exit, os.getpid()
+
+    def exit_program(status: int) -> NoReturn:
+        if os.getpid() != process or loop.current is None:  # a child of a program
+            exit_process(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = exit_program
+    try:
+        yield
+    finally:
+        os._exit = exit_process
 
 
 def _full_queues(simulation: Simulation) -> list[str]:
@@ -282,6 +313,10 @@ class _Output(io.TextIOBase):
         if not self.is_cancelling:
             self.write(complete_traceback(error))
 
+    def flush(self) -> None:
+        for file in self._files.values():
+            file.flush()
+
     def close(self) -> None:
         for file in self._files.values():
             file.close()
@@ -302,13 +337,12 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
     """
     end = time.monotonic() + seconds
     failed: list[BaseException] = []
-    stall_report = ""
+    stall_report, last_time, since, advice = "", -1, end, ""
 
     def work() -> None:
         try:
             if is_main:  # armed here, so that the timeout, however soon, is raised in the work
-                interval = seconds if report_progress is None else min(_PROGRESS_INTERVAL, seconds)
-                signal.setitimer(signal.ITIMER_REAL, interval)
+                signal.setitimer(signal.ITIMER_REAL, min(_PROGRESS_INTERVAL, seconds / 2))
             simulation.run(timeout=round(seconds * _SECOND))
         except BaseException as error:
             failed.append(error)
@@ -322,13 +356,19 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             raise
 
     def on_alarm(_number: int, frame: FrameType | None) -> None:
-        nonlocal stall_report
-        if not failed and report_progress is not None and (remaining := end - time.monotonic()) > 0:
-            report_progress()
+        nonlocal stall_report, last_time, since, advice
+        if not failed and (remaining := end - time.monotonic()) > 0:
+            if simulation.now() != last_time:
+                last_time, since = simulation.now(), time.monotonic()
+            if report_progress is not None:
+                report_progress()
             signal.setitimer(signal.ITIMER_REAL, min(_PROGRESS_INTERVAL, remaining))
             return
         signal.setitimer(signal.ITIMER_REAL, _ABANDON_TIMEOUT)
         if not stall_report:
+            still = time.monotonic() - since if simulation.now() == last_time else 0.0
+            if still >= seconds / 4:
+                advice = _STOOD_STILL.format(still)
             stall_report = simulation.stall_report(
                 f"the simulation has not ended within {seconds:g} s on this machine", frame
             )
@@ -351,7 +391,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             raise failed[0] from None
         if simulation.loop.failure is not None:  # the program caught the timeout and continued
             raise simulation.loop.failure from None
-        raise RunTimeoutError(f"{stall_report}\n--timeout allows more time") from None
+        raise RunTimeoutError(f"{stall_report}\n{advice}--timeout allows more time") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous_handler)

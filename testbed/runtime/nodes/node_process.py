@@ -9,6 +9,7 @@ with a fault, and "departed" with a rank that has crashed.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -16,12 +17,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from protocols.core.firmware import Adapter, Agent, Firmware, Host
 from testbed.engine.tasks import Task
-from testbed.engine.tracebacks import complete_traceback, format_frame, program_line, program_traceback
+from testbed.engine.tracebacks import complete_traceback, format_frame, program_line
 from testbed.errors import FirmwareError
 from testbed.kernel import syscalls
 from testbed.kernel.daemons import write_output_to
@@ -32,6 +34,7 @@ from testbed.runtime.nodes.control_channel import Channel
 from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.patience import Patience
+from testbed.runtime.nodes.program_output import describe_failure
 from testbed.runtime.nodes.run_orders import NodePlacement, ProgramNode, RunOrders
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.runtime.nodes.veth_port import AskTimer, FlowControlPort, VethPort, make_port, open_socket
@@ -97,13 +100,17 @@ def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progres
             os._exit(1)
         syscalls.name_process(f"node {placement.name}")
         write_output_to(log)
+        faulthandler.enable(2)  # the log has the line of a crash
         _Node(orders, placement, channel, partial(progress.wrap, number), starts).run()
         status = 0
     except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
         with contextlib.suppress(OSError):  # the disk is full, which may be the error itself
             sys.stderr.write(complete_traceback(error))
-        reason = (error.what, error.when) if isinstance(error, FirmwareError) else program_traceback(error)
-        channel.send("failed", reason)
+            sys.stdout.flush()
+        if isinstance(error, FirmwareError):
+            channel.send("failed", (error.what, error.when))
+        else:
+            channel.send("failed", describe_failure(error, Path(log).parent, placement.name))
         status = 0  # the error has been sent: this end of the process is no death
     finally:
         try:

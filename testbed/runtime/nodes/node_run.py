@@ -27,6 +27,7 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes import warm_parent
 from testbed.runtime.nodes.control_channel import Channel
 from testbed.runtime.nodes.node_process import ByRank, NicReport
+from testbed.runtime.nodes.program_output import last_output, read_end
 from testbed.runtime.nodes.run_orders import ModelFault, RunOrders
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.spec.units import format_duration
@@ -483,30 +484,3 @@ class Run:
 def _describe_status(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
-
-
-_MAX_END: Final = 4_000  # bytes of a log's end
-_MAX_NODE_LINES: Final = 10
-_MAX_LINES: Final = 100  # of all nodes
-
-
-def last_output(logs: Path, nodes: Iterable[str]) -> list[str]:
-    """Read the last lines that each node has printed; return a heading and the lines with their nodes, nothing if there are
-    none."""
-    lines = []
-    for node in nodes:
-        end = read_end(logs / f"{node}.log", _MAX_END)
-        lines += [f"  {node}: {line}" for line in end.splitlines()[-_MAX_NODE_LINES:]]
-    if len(lines) > _MAX_LINES:
-        lines[_MAX_LINES:] = [f"  and {len(lines) - _MAX_LINES:,} lines more in {logs}"]
-    return ["the last output of the programs:", *lines] if lines else []
-
-
-def read_end(log: Path, size: int) -> str:
-    """Read the text of at most `size` bytes at the end of a file; empty if there is no file."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))  # the file may be large
-            return file.read(size).decode(errors="replace").strip()
-    except OSError:
-        return ""

@@ -248,6 +248,12 @@ def test_an_interrupted_program_runs_its_cleanup_at_the_waiting_call() -> None:
     assert log == ["cleaned up"] * 2
 
 
+def test_the_processor_name_is_that_of_the_node_for_each_of_its_ranks() -> None:
+    loop = Loop(VirtualClock())
+    program = Program(MPI.Get_processor_name, Ranks(1).world[0], loop.now, "n1.1")
+    assert loop.complete(program.drive()) == "n1"
+
+
 def test_a_send_is_buffered_if_the_buffer_has_room_and_waits_otherwise() -> None:
     def sender() -> list[int]:
         world, data, waits_left = MPI.COMM_WORLD, bytearray(b"0"), []
