@@ -255,6 +255,7 @@ def _no_link(layout: Layout, target: str) -> str:
     names = sorted({name for link in layout.links for name in _names(link)})
     near = get_close_matches(target, [*owners, *names], 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = hint or ("; a tag selects several" if "," in target else "")
     shown = ", ".join(link.name for link in layout.links[:4]) + (", ..." if len(layout.links) > 4 else "")
     return f"cluster {layout.name} has no link, node or switch {target!r}{hint} (links: {shown or 'none'})"
 
