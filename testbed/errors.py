@@ -7,6 +7,7 @@ traceback and exits with the class's exit code.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from testbed.lazy_dataclass import dataclass
@@ -46,6 +47,13 @@ class Problem:
         actual = f"found {self.found}, " if self.found else ""
         hint = f" — did you mean {self.suggestion!r}?" if self.suggestion else ""
         return f"{where}{actual}expected {self.expected}{hint}"
+
+
+def merge_equal(sentences: Iterable[str]) -> list[str]:
+    """Merge equal sentences of a report: each is kept once, where it is first, with their number."""
+    return [
+        f"{sentence} ({count:,} times)" if count > 1 else sentence for sentence, count in Counter(sentences).items()
+    ]
 
 
 _MAX_SHOWN = 50  # problems in a message; `problems` has all

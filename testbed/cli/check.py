@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.consoles import echo, json_option, name_option, print_json
+from testbed.cli.consoles import echo, json_option, name_option, print_json, to_seconds
 from testbed.errors import DescriptionError, Problem
 
 if TYPE_CHECKING:
@@ -21,7 +21,12 @@ _COLOURS = {"trusted": "green", "undecided": "cyan", "degraded": "yellow", "inva
 
 @click.command("check", short_help="Measure links, and judge the result.")
 @click.argument("target", metavar="[LINK|NODE|@TAG|all]", required=False)
-@click.option("--seconds", type=float, help="Seconds of probing; default: as long as the impairments need, 2 to 20.")
+@click.option(
+    "--seconds",
+    callback=to_seconds,
+    metavar="SECONDS",
+    help="Time of probing; default: as long as the impairments need, 2 to 20.",
+)
 @name_option
 @json_option
 @click.pass_context

@@ -13,6 +13,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -103,6 +104,24 @@ def seconds_of(duration: str | None) -> float:
     if nanoseconds == 0:
         raise click.BadParameter(f"must be longer than 0, got {duration}", param_hint="--for")
     return nanoseconds / 1e9
+
+
+def to_seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
+    """Parse an option in seconds, above 0, as its callback: ``2.5``, or with a unit, as for --for: ``2500ms``."""
+    if text is None:
+        return None
+    from testbed.spec.units import UnitError, parse_duration
+
+    seconds = 0.0
+    with suppress(UnitError):
+        seconds = parse_duration(text) / 1e9
+    with suppress(ValueError):
+        seconds = float(text)
+    if not seconds > 0:  # nor is it "nan"
+        raise click.BadParameter(
+            f"found {text!r}, expected seconds above 0, or a duration with its unit: 2.5 or 2500ms"
+        )
+    return seconds
 
 
 def in_words(seconds: float) -> str:

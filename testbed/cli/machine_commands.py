@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json, to_seconds
 from testbed.cli.machine_group import file_argument, reachable, running_workers
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ _MAX_SHOWN = 8  # nodes or switches of a machine; --json has all
 @file_argument
 @click.argument("cluster", required=False)
 @click.argument("target", metavar="[LINK|NODE|@TAG|all]", required=False)
-@click.option("--seconds", type=float, help="Seconds of probing; default: as long as the impairments need, 2 to 20.")
+@click.option(
+    "--seconds",
+    callback=to_seconds,
+    metavar="SECONDS",
+    help="Time of probing; default: as long as the impairments need, 2 to 20.",
+)
 @json_option
 @click.pass_context
 def check_command(

@@ -19,6 +19,7 @@ from testbed.cli.consoles import (
     print_json,
     seconds_of,
     stop_descriptor,
+    to_seconds,
 )
 from testbed.cli.machine_group import file_argument, running_workers
 from testbed.cli.progress_display import progress
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0), default=None, help="Seed of the workload; default: the description's.")
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="The run's folder; by default a new one in results/runs.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",
+@click.option("--timeout", callback=to_seconds, default="60", show_default=True, metavar="SECONDS",
               help="Time limit of each repetition.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="A timeline of faults, each at the machines that it concerns.")  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 import click
 
 from testbed.cli.collector import imports_frozen
-from testbed.cli.consoles import echo, json_option, new_results_folder, print_json
+from testbed.cli.consoles import echo, json_option, new_results_folder, print_json, to_seconds
 from testbed.cli.progress_display import progress
 from testbed.registry import DEFAULT_PROTOCOL
 
@@ -124,9 +124,9 @@ def _check_names(_ctx: click.Context, param: click.Parameter, value: str) -> str
               help="A shell command on a node, or on all of @TAG, instead of a workload; repeatable.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="The run's folder; by default a new one in results/runs.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",
+@click.option("--timeout", callback=to_seconds, default="60", show_default=True, metavar="SECONDS",
               help="Time limit of each repetition.")  # fmt: skip
-@click.option("--patience", type=click.FloatRange(0, min_open=True), default=None, metavar="SECONDS",
+@click.option("--patience", callback=to_seconds, default=None, metavar="SECONDS",
               help="End the run after this time without any progress.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="A timeline of faults; in a dilated run its times are model time.")  # fmt: skip
@@ -180,6 +180,10 @@ def run_command(
     """
     if bool(workload) == bool(commands):
         raise click.UsageError("give either a workload or commands (--on NODE COMMAND)")
+    if " " in (workload or "") and "/" not in str(workload):
+        raise click.UsageError(
+            f"{workload!r} is no workload; a command needs the node that runs it: --on NODE {workload!r}"
+        )
     _read_profiles(named_profiles, options)
     protocols, modes = _split_names(options["protocol"]), cast("list[Mode]", _split_names(options["mode"]))
     is_series = len(protocols) * len(modes) > 1

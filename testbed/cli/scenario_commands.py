@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json, to_seconds
 
 _MAX_SHOWN = 100  # events; --json has all
 
@@ -25,7 +25,7 @@ def scenario_command() -> None:
 @click.argument("cluster", metavar="CLUSTER")
 @click.option("--mode", type=click.Choice(["sim", "live"]), default="live", show_default=True, help="Mode of the run.")
 @click.option("--seed", type=click.IntRange(0), default=None, help="Seed of the run; default: the description's.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+@click.option("--seconds", callback=to_seconds, default="60", show_default=True,
               help="Time limit of the run: its --timeout.")  # fmt: skip
 @json_option
 def check_command(

@@ -243,10 +243,12 @@ def _condition(link: LinkStatus) -> str:
     if link.datapath == "direct":
         return condition
     from testbed.cluster.faults.fault_injection import describe_impairments
+    from testbed.cluster.faults.injections import shorten_rule
 
     forward, backward = [
         describe_impairments(
-            {key: value for key, value in impairment_to_json(impairment).items() if key != "rules"}, impairment.rules
+            {key: value for key, value in impairment_to_json(impairment).items() if key != "rules"},
+            [shorten_rule(rule) for rule in impairment.rules],
         )
         for impairment in (link.forward_impairment, link.backward_impairment)
     ]

@@ -73,14 +73,19 @@ class SimNode:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
 
+    def losses(self) -> list[str]:
+        """Describe the frames that the NIC could not take, in a sentence; empty if there were none."""
+        nic, mtu = self.nic, self.adapter.mtu
+        if not nic.oversized:
+            return []
+        return [
+            f"{self.name}, NIC: {nic.oversized} frames were longer than its MTU, {mtu}, lets it take: lost, of up to "
+            f"{nic.max_oversized} bytes"
+        ]
+
     def pending_work(self) -> list[str]:
         """Describe each condition that the host or the firmware waits for, in a sentence."""
-        nic, mtu = self.nic, self.adapter.mtu
-        oversized = [
-            f"{nic.oversized} frames were longer than its MTU, {mtu}, lets it take: lost, of up to {nic.max_oversized} bytes"
-        ]
         return [
             *[f"{self.name}, host: {sentence}" for sentence in self.agent.host.pending_work()],
             *[f"{self.name}, firmware: {sentence}" for sentence in self.agent.firmware.pending_work()],
-            *[f"{self.name}, NIC: {sentence}" for sentence in oversized if nic.oversized],
         ]

@@ -25,7 +25,7 @@ from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import program_line
 from testbed.engine.waitables import DeadlockError
-from testbed.errors import NotFoundError, TestbedError
+from testbed.errors import NotFoundError, TestbedError, merge_equal
 from testbed.fabric.interface import Fabric, Receive, discard
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -311,8 +311,8 @@ class Simulation:
             link_direction.is_cut = False
 
     def pending_work(self, innermost: FrameType | None = None) -> list[str]:
-        """Describe each condition that a program, a host or a firmware waits for, in a sentence. innermost: frame of the
-        running stack, if any."""
+        """Describe each condition that a program, a host or a firmware waits for, in a sentence, after the losses that may
+        be the cause. innermost: frame of the running stack, if any."""
         frames = self.loop.task_frames(innermost)
         current = self.loop.current if frames else None
         tasks = [task for task in self._tasks if not task.done]
@@ -321,7 +321,8 @@ class Simulation:
             line = program_line(frames) or program_line(current.frames())
             last_poll = f"; it polled last at {current.last_poll} ns" if current.last_poll is not None else ""
             sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + last_poll)
-        return sentences + [sentence for node in self.nodes.values() for sentence in node.pending_work()]
+        losses = [sentence for node in self.nodes.values() for sentence in node.losses()]
+        return losses + sentences + [sentence for node in self.nodes.values() for sentence in node.pending_work()]
 
     def last_transfer_time(self) -> str:
         """Describe when and where the last transfer ended, in a sentence."""
@@ -337,7 +338,7 @@ class Simulation:
 
     def stall_report(self, reason: str, innermost: FrameType | None = None) -> str:
         """Format a report of the unfinished programs and of the conditions they wait for. innermost: see `waiting`."""
-        sentences = self.pending_work(innermost)
+        sentences = merge_equal(self.pending_work(innermost))
         shown = [f"  {sentence}" for sentence in sentences[:_MAX_SENTENCES]]
         if len(sentences) > _MAX_SENTENCES:
             shown.append(f"  and {len(sentences) - _MAX_SENTENCES:,} more")

@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 USUAL_NETWORK = "10.0.0.0/8"
+HEADING_OPTIONS = ("name", "seed", "network", "network6")
+"""Options of builders that are keys of the heading."""
 
 
 class Heading(Element):
@@ -61,11 +63,14 @@ class Heading(Element):
 
 
 class BuilderOptions(ImpairmentKeys, total=False):
-    """Options of every builder in addition to its parameters: name, seed, impairments and MTU of all links, kind of its
-    switches ("ethernet", "myrinet", "atm"), and tags: by tag, names of nodes ("n1") and links ("n1--s1")."""
+    """Options of every builder in addition to its parameters: name, seed, pools of addresses, MTU of all NICs, impairments
+    of all links, kind of its switches ("ethernet", "myrinet", "atm"), and tags: by tag, names of nodes ("n1") and links
+    ("n1--s1")."""
 
     name: str
     seed: int
+    network: str
+    network6: str
     mtu: int
     kind: str
     tags: Mapping[str, Sequence[str]]
@@ -171,13 +176,13 @@ class Description(Heading):
         """Make a shape's cluster. sizes: the shape's own parameters."""
         kind_options = {"kind": options["kind"]} if "kind" in options else {}
         shape = kind(**sizes, **kind_options)
-        known = ("name", "seed", "mtu", "tags", *IMPAIRMENT_KEYS)
+        known = (*HEADING_OPTIONS, "mtu", "tags", *IMPAIRMENT_KEYS)
         name = options.get("name", shape.cluster_name())
-        link = {key: value for key, value in options.items() if key not in ("name", "seed", "mtu", "tags", "kind")}
-        defaults: dict[str, object] = {"link": link} if link else {}
-        if "mtu" in options:
-            defaults["mtu"] = options["mtu"]
-        heading, problems = read_heading({"name": name, "seed": options.get("seed", 0), "defaults": defaults}, known)
+        link = {key: value for key, value in options.items() if key not in (*HEADING_OPTIONS, "mtu", "tags", "kind")}
+        mtu = {"mtu": options["mtu"]} if "mtu" in options else {}
+        defaults = {**mtu, "link": link} if link else mtu
+        heading_options = {key: value for key, value in options.items() if key in HEADING_OPTIONS}
+        heading, problems = read_heading({**heading_options, "name": name, "defaults": defaults}, known)
         nodes, links, mistakes = add_tags(shape.make_nodes(), shape.make_links(), options.get("tags", {}))
         problems += mistakes
         if heading is None or problems:
@@ -186,6 +191,8 @@ class Description(Heading):
             name=heading.name,
             description=shape.purpose(),
             seed=heading.seed,
+            network=heading.network,
+            network6=heading.network6,
             defaults=heading.defaults,
             nodes=nodes,
             switches=shape.make_switches(),

@@ -166,6 +166,24 @@ def test_every_command_has_help() -> None:
         assert shown.stdout.startswith(f"Usage: testbed {command}")
 
 
+@pytest.fixture
+def ten(machine: object) -> Iterator[None]:  # noqa: ARG001  (checks the machine's state at the end)
+    """Bring up a star of ten nodes."""
+    assert testbed("up", "star-10").returncode == 0
+    yield
+    testbed("down", "--all")
+
+
+@pytest.mark.usefixtures("ten")
+def test_a_partition_of_many_nodes_leaves_the_status_readable() -> None:
+    assert testbed("partition", "n1,n2", "/", "n3,n4,n5,n6,n7,n8,n9,n10").returncode == 0
+    status = testbed("status").stdout
+    assert "<- rule 'drop eth.src in (02:63:21:8f:a9:13 and 7 more)'" in status
+    (link, *_) = json.loads(testbed("status", "--json").stdout)["clusters"][0]["links"]
+    assert link["backward"]["impairment"]["rules"][0].count(":") == 8 * 5
+    assert "warning: rule 'drop eth.src in (02:63:21:8f:a9:13 and 7 more)' of 1 has" in testbed("heal").stderr
+
+
 # Programs in nodes: exit code, standard streams, signals, terminal
 
 

@@ -158,7 +158,7 @@ def test_a_stuck_run_reports_what_each_node_waits_for() -> None:
         run.wait(1.0)
     waiting = stuck.value.waiting
     assert waiting["n1"][0].startswith("the program waits for")
-    assert waiting["n1"][1:] == ["host: a message", "NIC: 1 buffers wait for a message"]
+    assert waiting["n1"][1:] == ["NIC: 1 buffers wait for a message", "host: a message"]
     assert waiting["n2"][0].startswith("the program runs, at")
     assert waiting["n2"][0].endswith("in spin")
     assert waiting["n3"] == ["it does not answer; its process's state is S (sleeping)"]

@@ -107,7 +107,8 @@ def test_frames_longer_than_the_receivers_mtu_are_reported_with_both_values(nics
     script = tmp_path / "long.py"
     script.write_text(
         "from testbed.mpi import MPI\ncomm = MPI.COMM_WORLD\n"
-        "if comm.rank == 0:\n    comm.Ssend(bytes(8000), 1)\nelse:\n    comm.Recv(bytearray(8000), 0)\n"
+        "others = [comm.Irecv(bytearray(4), 1 - comm.rank, tag=tag) for tag in range(1, 61)]\n"
+        "if comm.rank == 0:\n    comm.Ssend(bytes(8000), 1)\nelse:\n    comm.Recv(bytearray(8000), 0, tag=0)\n"
     )
     with pytest.raises(StuckError) as raised:
         testbed.run(mixed, str(script), nics=nics, patience=PATIENCE, timeout=TIMEOUT)  # type: ignore[arg-type]

@@ -53,6 +53,21 @@ def test_a_frame_above_the_receivers_mtu_is_dropped_and_reported(profile: Profil
     assert dropping_nodes == ["n2"] * nics["n2"].oversized
 
 
+def test_a_loss_is_reported_before_the_many_transfers_that_it_holds_up() -> None:
+    with Simulation(star_of_mtus(9_000, 1_500), plug()) as simulation:
+        for tag in range(2, 152):
+            simulation.spawn("n1", receive_with_tag, 1, tag)
+        simulation.spawn("n2", receive, 8_000)
+        simulation.spawn("n1", send, 1, 8_000)
+        with pytest.raises(StalledError) as raised:
+            simulation.run(timeout=100 * MILLISECOND)
+    assert "frames were longer than its MTU, 1500" in str(raised.value)
+
+
+async def receive_with_tag(endpoint: Endpoint, _node: SimNode, source: int, tag: int) -> None:
+    await endpoint.receive(source, tag, bytearray(4))
+
+
 def test_a_message_within_every_mtu_arrives() -> None:
     with Simulation(star_of_mtus(1_500, 9_000), plug()) as simulation:
         simulation.spawn("n1", send, 1, 8_000)

@@ -6,9 +6,10 @@ earlier or the declared value applies again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.kernel.processes import Identity
@@ -140,6 +141,18 @@ _UNIMPAIRED = Impairment()
 _UNIMPAIRED_VALUES: dict[str, Any] = {key: getattr(_UNIMPAIRED, key) for key in fields_of(Impairment)}
 
 
+_LONG_LIST: Final = re.compile(r"\(([^(),]+)((?:,[^(),]+){3,})\)")
+_MAX_RULE_LENGTH: Final = 80
+"""Characters of a rule in a table."""
+
+
+def shorten_rule(rule: str) -> str:
+    """Shorten a rule for a table. A partition's rules name all NICs beyond it: in lists of four or more, the first one and
+    the number of the others are shown, and the rule's end is cut off."""
+    shown = _LONG_LIST.sub(lambda found: f"({found[1]} and {found[2].count(',')} more)", rule)
+    return shown if len(shown) <= _MAX_RULE_LENGTH else f"{shown[: _MAX_RULE_LENGTH - 4].rpartition(' ')[0]} ..."
+
+
 def is_down(link: Link, injected: Iterable[Injection]) -> bool:
     """Whether an injection takes a link down."""
     return any(link.name in injection.down for injection in injected)
@@ -242,6 +255,7 @@ def _no_link(layout: Layout, target: str) -> str:
     names = sorted({name for link in layout.links for name in _names(link)})
     near = get_close_matches(target, [*owners, *names], 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = hint or ("; a tag selects several" if "," in target else "")
     shown = ", ".join(link.name for link in layout.links[:4]) + (", ..." if len(layout.links) > 4 else "")
     return f"cluster {layout.name} has no link, node or switch {target!r}{hint} (links: {shown or 'none'})"
 

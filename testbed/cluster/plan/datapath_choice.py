@@ -94,8 +94,14 @@ class DatapathSelector:
 
     def check_refusals(self) -> None:
         """Raise UnsupportedError with all links that no datapath supports, if any."""
-        if self._refusals:
-            raise UnsupportedError("\n".join([f"{self._layout.name} cannot have its impairments:", *self._refusals]))
+        if not self._refusals:
+            return
+        lines = [f"{self._layout.name} cannot have its impairments:", *self._refusals]
+        if self._asked in ("netem", "tc"):
+            lines.append(
+                f"  '--datapath {self._asked}' allows no other: 'testbed up' without it selects one for each link"
+            )
+        raise UnsupportedError("\n".join(lines))
 
     def _plugs(self, link: Link) -> tuple[Plug | None, Plug | None]:
         """Return the ports of modelled switches at a link's ends."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from testbed.cluster.faults.injections import shorten_rule
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.veth_wiring import all_free_ends, taps, wire_ends
@@ -248,5 +249,5 @@ def idle_rules(store: Store, state: State, numbers: Sequence[int] = ()) -> list[
                 if not numbers or int(name.partition(".")[0]) in numbers:
                     key = f"{name.partition('.')[0]}: {rule['text']}"
                     decided[key] = decided.get(key, 0) + rule["decided"]
-    return [f"rule {text.partition(': ')[2]!r} of {text.partition(': ')[0]} has decided no frame's fate"
+    return [f"rule {shorten_rule(text.partition(': ')[2])!r} of {text.partition(': ')[0]} has decided no frame's fate"
             for text, count in decided.items() if not count]  # fmt: skip

@@ -78,7 +78,7 @@ def _replugged(attributes: Event) -> str:
 
 def _behind(attributes: Event) -> str:
     limit, worst = _milliseconds(attributes["limit"]), _milliseconds(attributes["worst"])
-    late = f"{attributes['late']} frames more than {limit} late (worst {worst})"
+    late = f"{_frames(attributes['late'])} more than {limit} late (worst {worst})"
     return f"{attributes['direction']}: {late}, {attributes['lost']} lost"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.cluster.faults.fault_injection import describe_impairments
-from testbed.cluster.faults.injections import BOTH, DirectionName, Injection
+from testbed.cluster.faults.injections import BOTH, DirectionName, Injection, shorten_rule
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.records.status import missing, summary
@@ -238,7 +238,7 @@ def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]
 
 def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
     key = (link, direction)
-    rules = [text for place, text in injection.rules if place == key]
+    rules = [shorten_rule(text) for place, text in injection.rules if place == key]
     parts = [describe_impairments(injection.keys if key in injection.places else {}, rules)]
     parts += [f"replay of {injection.replay}"] if injection.replay and key in injection.places else []
     parts += ["down"] if link in injection.down else []

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from protocols.core.firmware import Adapter, Agent, Firmware, Host
 from testbed.engine.tasks import Task
 from testbed.engine.tracebacks import complete_traceback, format_frame, program_line
-from testbed.errors import FirmwareError
+from testbed.errors import FirmwareError, merge_equal
 from testbed.kernel import syscalls
 from testbed.kernel.daemons import write_output_to
 from testbed.kernel.frame_socket import FrameSocket
@@ -344,10 +344,6 @@ class _Node:
         with contextlib.suppress(RuntimeError):  # a flush was interrupted
             sys.stdout.flush()
         lines = [self._state(frame)]
-        for agent in self._agents:
-            rank = f"{agent.name}, " if len(self._agents) > 1 else ""
-            lines += [f"{rank}host: {sentence}" for sentence in agent.host.pending_work()]
-            lines += [f"{rank}NIC: {sentence}" for sentence in agent.firmware.pending_work()]
         if self._port.frames_waiting:
             lines.append(f"frames that wait in the NIC until the network accepts them: {self._port.frames_waiting}")
         if self._shared is None:
@@ -357,6 +353,11 @@ class _Node:
         if self._port.unsent:
             lines.append(f"frames that the kernel did not accept, though the interface was up: {self._port.unsent}")
         lines += [f"NIC: {sentence}" for sentence in self._wire.oversized_sentences()]
+        for agent in self._agents:
+            rank = f"{agent.name}, " if len(self._agents) > 1 else ""
+            lines += [f"{rank}NIC: {sentence}" for sentence in agent.firmware.pending_work()]
+            lines += [f"{rank}host: {sentence}" for sentence in agent.host.pending_work()]
+        lines = merge_equal(lines)
         if len(lines) > _MAX_SENTENCES:
             lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
         self._channel.send("waiting", [line[:_MAX_SENTENCE] for line in lines])

@@ -469,8 +469,8 @@ class SharedAgent:
 
     def _waiting(self, function: Function) -> list[str]:
         return [
-            *function.nic.firmware.pending_work()[:_MAX_SENTENCES],
             *self._socket.oversized_sentences()[:_MAX_SENTENCES],
+            *function.nic.firmware.pending_work()[:_MAX_SENTENCES],
         ]
 
     def _report(self, function: Function) -> dict[str, Any]:

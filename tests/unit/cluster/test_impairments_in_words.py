@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from testbed.cluster.faults.fault_injection import describe_impairments
+from testbed.cluster.faults.injections import shorten_rule
 from testbed.spec.layout import Impairment
 from testbed.spec.layout_json import impairment_to_json
 
@@ -16,3 +17,15 @@ def test_quantities_have_units_whether_from_an_impairment_or_from_json() -> None
 
 def test_an_unlimited_rate_is_a_word_and_rules_are_quoted() -> None:
     assert describe_impairments({"rate": 0}, ["drop"]) == "rate unlimited, rule 'drop'"
+
+
+def test_a_partitions_rule_fits_into_a_table_and_a_users_rule_stays_as_it_was_typed() -> None:
+    addresses = ", ".join(f"10.0.0.{number}" for number in range(1, 9))
+    assert shorten_rule(f"drop ip.src in ({addresses})") == "drop ip.src in (10.0.0.1 and 7 more)"
+    assert len(shorten_rule(f"drop ip.src in ({addresses}) or ip.dst in ({addresses})")) <= 80
+    for rule in (
+        "drop udp and nth(3, ip.src)",
+        "drop ip.src in (10.0.0.1, 10.0.0.2, 10.0.0.3)",
+        "set ip.ttl = 1, emp.tag = 7",
+    ):
+        assert shorten_rule(rule) == rule

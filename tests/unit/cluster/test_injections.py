@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,9 +22,10 @@ from testbed.cluster.faults.injections import (
     places_of,
     restrict,
 )
+from testbed.cluster.plan.link_decisions import decide
 from testbed.cluster.records.paths import example
 from testbed.cluster.records.state import State
-from testbed.errors import DescriptionError, NotFoundError
+from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.kernel.processes import Identity
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description, Link, Node, Switch
@@ -89,6 +91,14 @@ def test_an_injection_that_contradicts_the_description_is_rejected_with_its_key(
         in_force(LINK, "forward", [injection(1, jitter=5)])
     assert f"{NAME} forward: jitter: found jitter without a delay" in str(caught.value)
     assert forward(injection(1, jitter=5)).jitter == 5  # the declared impairment has a delay
+
+
+def test_a_refusal_by_the_selected_datapath_says_how_to_select_another_one() -> None:
+    refused = replace(STAR, links=(replace(LINK, forward=Impairment(delay=5)), *STAR.links[1:]))
+    with pytest.raises(
+        UnsupportedError, match=r"n1:eth0--s1:1: the datapath 'tc'(.|\n)*'--datapath tc' allows no other"
+    ):
+        decide(refused, (), "tc", Path())
 
 
 def test_rules_keep_their_names_while_others_are_added_and_removed() -> None:
@@ -161,6 +171,7 @@ def test_a_link_is_selected_by_any_of_its_names(target: str, indices: list[int])
         ("n1--s2", "did you mean 'n1--s1'?"),
         ("n1--n2", "(links: n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3)"),
         ("", "no link, node or switch ''"),
+        ("n1,n2", "no link, node or switch 'n1,n2'; a tag selects several"),
     ],
 )
 def test_an_unknown_link_is_rejected_with_the_known_links(target: str, message: str) -> None:

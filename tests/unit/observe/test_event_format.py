@@ -32,6 +32,7 @@ def test_a_relay_that_is_behind_reports_its_lateness() -> None:
     }  # fmt: skip
     assert format_event(event).where == "n1--s1"
     assert format_event(event).what == "forward: 3 frames more than 1 ms late (worst 2.4 ms), 1 lost"
+    assert format_event({**event, "late": 1}).what == "forward: 1 frame more than 1 ms late (worst 2.4 ms), 1 lost"
 
 
 def test_a_link_that_changes_its_datapath_reports_the_cost() -> None:

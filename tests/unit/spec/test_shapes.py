@@ -123,6 +123,27 @@ def test_options_of_a_builder_equal_those_of_toml() -> None:
     assert resolve(built).links[3].backward.delay == 10_000
 
 
+def test_a_builder_sets_pools_of_addresses_and_the_mtu() -> None:
+    built = Description.star(2, network="192.168.0.0/16", network6="fd00::/48", mtu=9000, loss="1%")
+    text = """
+    name = "star-2"
+    network = "192.168.0.0/16"
+    network6 = "fd00::/48"
+    [generate]
+    shape = "star"
+    nodes = 2
+    [defaults]
+    mtu = 9000
+    link = {loss = "1%"}
+    """
+    assert built == parse(text, "star-2.toml")
+    (nic,) = resolve(built).nodes[0].nics
+    assert nic.mtu == 9000
+    assert nic.addresses == ("192.168.0.1/16", "fd00::1/64")
+    with pytest.raises(DescriptionError, match="found 'fd00::', expected"):
+        Description.star(2, network="fd00::")
+
+
 def test_the_bottleneck_of_a_dumbbell_has_its_own_impairments() -> None:
     built = Description.dumbbell(2, 2, bottleneck={"rate": "10mbit"}, delay="1ms")
     text = 'shape = "dumbbell"\nleft = 2\nright = 2\nbottleneck = {rate = "10mbit"}\n'
