@@ -6,13 +6,12 @@ frames and descriptors that fail a check before a state machine handles them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from protocols.core.states import check_counters
 from protocols.emp.states import STATELESS, TABLES
 
 
-@check_counters(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Counters of one NIC, of frames unless stated otherwise."""
@@ -69,4 +68,7 @@ class Counters:
 
     def counter_values(self) -> dict[str, int]:
         """Return the counters by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+check_counters(TABLES, STATELESS)(Counters)

@@ -7,13 +7,12 @@ ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from protocols.core.states import check_counters
 from protocols.openmx.states import STATELESS, TABLES
 
 
-@check_counters(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Counters of one NIC, of frames unless stated otherwise. The library's are 0 if it is in another process."""
@@ -96,9 +95,12 @@ class Counters:
     """Messages that arrived before a matching receive was posted."""
 
     def counter_values(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def add(self, names: tuple[str, ...]) -> None:
         """Increment the counters of a state table's row."""
         for name in names:
             setattr(self, name, getattr(self, name) + 1)
+
+
+check_counters(TABLES, STATELESS)(Counters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from protocols.core.states import check_counters
 from protocols.ssam.states import CONNECTION, REQUEST, SLOT
@@ -12,7 +12,6 @@ STATELESS = (
 )  # fmt: skip
 
 
-@check_counters((SLOT, REQUEST, CONNECTION), STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Cells and messages, by cause."""
@@ -64,4 +63,7 @@ class Counters:
     """Messages for unknown handlers; they count as handled."""
 
     def counter_values(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+check_counters((SLOT, REQUEST, CONNECTION), STATELESS)(Counters)

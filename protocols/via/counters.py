@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from protocols.core.states import check_counters
 from protocols.via.states import STATELESS, TABLES
 
 
-@check_counters(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Counters of one NIC, of frames unless stated otherwise."""
@@ -72,4 +71,7 @@ class Counters:
     """Invalid descriptors, commands and doorbells."""
 
     def counter_values(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+check_counters(TABLES, STATELESS)(Counters)
