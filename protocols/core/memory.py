@@ -110,13 +110,14 @@ class HostMemory(DmaMemory, Pinning):
         base, size = self.pin_page(buffer), len(buffer)
         if size <= PAGE:
             return [(base, size)]
-        return [(base + offset, min(PAGE, size - offset)) for offset in range(0, size, PAGE)]
+        last = (size - 1) // PAGE * PAGE
+        return [*[(base + offset, PAGE) for offset in range(0, last, PAGE)], (base + last, size - last)]
 
     def pin_page(self, buffer: memoryview, receive: int = 0) -> int:  # noqa: ARG002
-        self._regions[self._next] = buffer
-        base = self._next << _REGION_BITS
-        self._next += 1
-        return base
+        number = self._next
+        self._next = number + 1
+        self._regions[number] = buffer
+        return number << _REGION_BITS
 
     def unpin(self, address: int, received: int = 0) -> None:  # noqa: ARG002
         del self._regions[address >> _REGION_BITS]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -13,14 +13,18 @@ _SLACK: Final = 64
 
 
 class Timers(Generic[Key]):
-    """At most one deadline per key, in integer nanoseconds. The cost of setting a timer hardly grows with their number."""
+    """At most one deadline per key, in integer nanoseconds. The cost of setting a timer hardly grows with their number.
 
-    __slots__ = ("_entries", "_heap", "_set_count")
+    deadline: the earliest one; None without timers.
+    """
+
+    __slots__ = ("_entries", "_heap", "_set_count", "deadline")
 
     def __init__(self) -> None:
         self._entries: dict[Key, tuple[int, int, Key]] = {}
-        self._heap: list[tuple[int, int, Key]] = []
+        self._heap: list[tuple[int, int, Key]] = []  # its first entry is valid
         self._set_count = 0
+        self.deadline: int | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -35,36 +39,44 @@ class Timers(Generic[Key]):
     def set(self, key: Key, deadline: int) -> None:
         """Set the key's deadline, replacing an earlier one."""
         self._set_count = number = self._set_count + 1
-        entries, heap = self._entries, self._heap
+        entries, heap, earliest = self._entries, self._heap, self.deadline
+        count = len(entries)
         entries[key] = entry = (deadline, number, key)
-        heapq.heappush(heap, entry)
+        heappush(heap, entry)
+        if len(entries) == count:  # it replaces an earlier one of the key
+            self._find_earliest()
+        elif earliest is None or deadline < earliest:
+            self.deadline = deadline
         if not number % _SLACK and len(heap) > 2 * len(entries) + _SLACK:
             # Most entries are stale (cancelled or replaced), and would fill the memory in long runs with much traffic.
             heap[:] = entries.values()
-            heapq.heapify(heap)
+            heapify(heap)
 
     def cancel(self, key: Key) -> None:
         """Cancel the key's deadline; the key need not be pending."""
-        self._entries.pop(key, None)
-
-    @property
-    def deadline(self) -> int | None:
-        """The earliest deadline; None without timers."""
-        heap, entries = self._heap, self._entries
-        while heap:
-            deadline, number, key = heap[0]
-            entry = entries.get(key)
-            if entry is not None and entry[1] == number:
-                return deadline
-            heapq.heappop(heap)
-        return None
+        entry = self._entries.pop(key, None)
+        if entry is not None and entry[0] == self.deadline:
+            self._find_earliest()
 
     def expired(self, now: int) -> list[Key]:
         """Remove and return the keys whose deadline has passed, earliest first, with equal deadlines in the order of
         `set`."""
         keys: list[Key] = []
         while (deadline := self.deadline) is not None and deadline <= now:
-            key = heapq.heappop(self._heap)[2]
+            key = heappop(self._heap)[2]
             del self._entries[key]
             keys.append(key)
+            self._find_earliest()
         return keys
+
+    def _find_earliest(self) -> None:
+        """Set the deadline anew, and remove the stale entries before its own."""
+        heap, entries = self._heap, self._entries
+        while heap:
+            deadline, number, key = heap[0]
+            entry = entries.get(key)
+            if entry is not None and entry[1] == number:
+                self.deadline = deadline
+                return
+            heappop(heap)
+        self.deadline = None

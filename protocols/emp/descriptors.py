@@ -29,7 +29,7 @@ pack_head: Final = _HEAD.pack_into
 unpack_head: Final = _HEAD.unpack_from
 """Read a descriptor's head; fields as for `pack_head`."""
 _PAGES: Final = struct.Struct("!QHQH")  # two pages
-_ENTRY: Final = struct.Struct("!QH")  # of an indirect list
+_ENTRY: Final = struct.Struct("!QH")  # one page
 
 # stat: the descriptor's owner, and the result of the transfer.
 HOST: Final = 0
@@ -144,12 +144,8 @@ class Descriptors:
         if kind == ONE_PAGE and count == 1:
             pages = [(address, length)]
         elif kind == CHAIN and 1 < count <= MAX_CHAINED and index + chain_length(count) <= self.count:
-            pages = [(address, length)]
-            for slot in range(index + 1, index + chain_length(count)):
-                first_address, first_length, second_address, second_length = _PAGES.unpack_from(
-                    self.memory, slot * SIZE
-                )
-                pages += [(first_address, first_length), (second_address, second_length)]
+            others = self.memory[(index + 1) * SIZE : (index + chain_length(count)) * SIZE]
+            pages = [(address, length), *_ENTRY.iter_unpack(others)]
             del pages[count:]
         elif kind == INDIRECT and count:
             try:

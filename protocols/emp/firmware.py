@@ -15,7 +15,7 @@ from typing import Final
 
 from protocols.core import firmware
 from protocols.core.announcements import Announcements
-from protocols.core.firmware import Adapter, Buffer, FirmwareActions
+from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import DmaMemory, Span, UnpinnedError
 from protocols.core.peers import PeerEvents, Standing
@@ -105,8 +105,9 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         if cached is None:
             self._receive_uncached(now, frame)
             return
+        kind = cached.kind
         try:
-            if cached.kind == TYPE_MESSAGE:
+            if kind == TYPE_MESSAGE:
                 message_id, frame_number, _, source, destination, tag, total, oldest, payload = self._unpack_message(
                     frame
                 )
@@ -119,18 +120,12 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         except MalformedError as error:
             self._count_malformed(error)
             return
-        self._dispatch(now, cached, message_id, frame_number, status, payload)
-
-    def _dispatch(
-        self, now: int, cached: CachedHeader, message_id: int, frame_number: int, status: int, payload: Buffer
-    ) -> None:
-        """Pass a data frame to the receiver, and an acknowledgement to the sender."""
-        if cached.kind == TYPE_DATA:
+        if kind == TYPE_DATA:
             self._receiver.on_later_frame(cached, message_id, frame_number, payload)
         elif status == STATUS_OK:
             self._sender.on_acknowledgement(now, cached.peer, message_id, frame_number)
         else:
-            self._counters.stale += 1  # `Peers.admit` has handled the restart
+            counters.stale += 1  # `Peers.admit` has handled the restart
 
     def _receive_uncached(self, now: int, frame: bytes) -> None:
         """Handle a frame without a cached header, such as a peer's first frame of a kind in its incarnation."""
@@ -162,8 +157,14 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             self._count_malformed(error)
             return
         cached = self._cache_header(now, frame, address, kind, flags, unit, sender, receiver, message_id, frame_number)
-        if cached is not None:
-            self._dispatch(now, cached, message_id, frame_number, status, payload)
+        if cached is None:
+            return
+        if kind == TYPE_DATA:
+            self._receiver.on_later_frame(cached, message_id, frame_number, payload)
+        elif status == STATUS_OK:
+            self._sender.on_acknowledgement(now, cached.peer, message_id, frame_number)
+        else:
+            counters.stale += 1  # `Peers.admit` has handled the restart
 
     def _cache_header(
         self,
@@ -213,10 +214,30 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             self._card.counters.malformed += 1
 
     def on_doorbell(self, now: int, index: int) -> None:
-        card, descriptor = self._card, self._read_descriptor(index)
-        if descriptor is None:
+        """Start the transfer of a descriptor, or execute its command. Doorbells above those of the descriptors cancel
+        receives."""
+        card, descriptors = self._card, self._card.descriptors
+        if not 0 <= index < descriptors.count:
+            self._on_other_doorbell(index)
             return
-        kind, peer, tag, span = descriptor
+        status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
+        if status != stat.NIC or card.in_use[index]:
+            card.counters.invalid += 1  # owned by the host, or already in use: it must not be changed
+            return
+        card.in_use[index] = 1
+        span: Span = _EMPTY
+        try:
+            if count == 1 and not kind & stat.FORMAT:
+                if length:
+                    span = card.memory.view(address, length)
+            elif kind & stat.FORMAT == stat.SET_UNIT:
+                self._set_unit(index, kind, peer, tag)
+                return
+            else:
+                span = descriptors.scatter(index, kind, length, address, count, card.memory)
+        except (DescriptorError, UnpinnedError):
+            card.reject_descriptor(index, peer, tag)
+            return
         is_node = peer < self._nodes
         if kind & _RECEIVE and (is_node or peer == stat.ANY_SOURCE):
             receive = PostedReceive(index, peer, tag, kind & stat.ANY_TAG, span)
@@ -236,33 +257,13 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         if self._loopback_frames:
             self._peers.loopback.run(now, self.receive)
 
-    def _read_descriptor(self, index: int) -> tuple[int, int, int, Span] | None:
-        """Read the descriptor of a doorbell, and return kind, peer, tag, and the message's location in host memory.
-        None: the descriptor is invalid, or was a command, which has been executed. Doorbells above those of the
-        descriptors cancel receives."""
-        card, descriptors = self._card, self._card.descriptors
-        descriptor_count = descriptors.count
-        if not 0 <= index < descriptor_count:
-            if descriptor_count <= index < 2 * descriptor_count:
-                self._receiver.cancel(index - descriptor_count)
-            else:
-                card.counters.invalid += 1
-            return None
-        status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
-        if status != stat.NIC or card.in_use[index]:
-            card.counters.invalid += 1  # owned by the host, or already in use: it must not be changed
-            return None
-        card.in_use[index] = 1
-        try:
-            if count == 1 and not kind & stat.FORMAT:
-                return kind, peer, tag, card.memory.view(address, length) if length else _EMPTY
-            if kind & stat.FORMAT == stat.SET_UNIT:
-                self._set_unit(index, kind, peer, tag)
-                return None
-            return kind, peer, tag, descriptors.scatter(index, kind, length, address, count, card.memory)
-        except (DescriptorError, UnpinnedError):
-            card.reject_descriptor(index, peer, tag)
-            return None
+    def _on_other_doorbell(self, index: int) -> None:
+        """Handle a doorbell that passes no descriptor."""
+        descriptor_count = self._card.descriptors.count
+        if descriptor_count <= index < 2 * descriptor_count:
+            self._receiver.cancel(index - descriptor_count)
+        else:
+            self._counters.invalid += 1
 
     def _set_unit(self, index: int, kind: int, peer: int, unit: int) -> None:
         """Set the frames per collection of messages that begin from now on; messages in flight keep theirs, which their

@@ -48,10 +48,11 @@ class ReceiveResult(NamedTuple):
 
 class Transfer(Completion[ReceiveResult]):
     """A transfer in progress. kind, peer, tag: as in its descriptor; once it is done, peer and tag are its message's.
-    size: bytes of its buffer. descriptor_count: number of its descriptors. pinned_segments: by segment of its buffer,
-    the pinned address and the offset in the message. page_list: address of the pinned list of pages, or 0."""
+    size: bytes of its buffer. address: where its buffer, or the first segment of it, is pinned. descriptor_count: number of
+    its descriptors. later_segments: pinned address and offset in the message of each further segment. page_list: address
+    of the pinned list of pages, or 0."""
 
-    __slots__ = ("descriptor_count", "kind", "page_list", "peer", "pinned_segments", "size", "tag")
+    __slots__ = ("address", "descriptor_count", "kind", "later_segments", "page_list", "peer", "size", "tag")
 
     def __init__(
         self,
@@ -59,9 +60,10 @@ class Transfer(Completion[ReceiveResult]):
         peer: int,
         tag: int,
         size: int,
-        descriptor_count: int,
-        pinned_segments: list[tuple[int, int]],
-        page_list: int,
+        address: int,
+        descriptor_count: int = 1,
+        later_segments: Sequence[tuple[int, int]] = (),
+        page_list: int = 0,
     ) -> None:
         # Sets the base's attributes without a description, which `what` formats on demand.
         self.done = False
@@ -71,8 +73,9 @@ class Transfer(Completion[ReceiveResult]):
         self.peer = peer
         self.tag = tag
         self.size = size
+        self.address = address
         self.descriptor_count = descriptor_count
-        self.pinned_segments = pinned_segments
+        self.later_segments = later_segments
         self.page_list = page_list
 
     @property
@@ -321,7 +324,7 @@ class Endpoint(Host):
         except MemoryError as error:
             self._free(index, 1)
             raise DescriptorsExhaustedError(str(error)) from error
-        self._transfers[index] = transfer = Transfer(kind, peer, tag, size, 1, [(address, 0)], 0)
+        self._transfers[index] = transfer = Transfer(kind, peer, tag, size, address)
         pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind, size, address, peer, tag, 1)
         self._nic.ring_doorbell(index, SIZE, 1)
         return transfer
@@ -345,7 +348,8 @@ class Endpoint(Host):
                 memory.unpin(address)
             self._free(index, descriptor_count)
             raise DescriptorsExhaustedError(str(error)) from error
-        transfer = Transfer(kind, peer, tag, size, descriptor_count, pinned_segments, page_list)
+        (address, _), *later_segments = pinned_segments
+        transfer = Transfer(kind, peer, tag, size, address, descriptor_count, later_segments, page_list)
         self._transfers[index] = transfer
         if page_list:
             self._descriptors.write(index, kind | stat.INDIRECT, [(page_list, 0)], peer, tag, page_count=count)
@@ -356,10 +360,12 @@ class Endpoint(Host):
 
     def _release(self, index: int, transfer: Transfer, length: int) -> None:
         """Free the pinned memory and the descriptors of a transfer. length: bytes of its message."""
-        for address, begin in transfer.pinned_segments:
-            self._memory.unpin(address, max(0, length - begin))
+        memory = self._memory
+        memory.unpin(transfer.address, length)
+        for address, begin in transfer.later_segments:
+            memory.unpin(address, max(0, length - begin))
         if transfer.page_list:
-            self._memory.unpin(transfer.page_list)
+            memory.unpin(transfer.page_list)
         self._free(index, transfer.descriptor_count)
 
     def _free(self, index: int, count: int) -> None:

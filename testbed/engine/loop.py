@@ -32,6 +32,7 @@ from testbed.engine.coroutines import sleeper
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import stack_frames
 from testbed.engine.waitables import CancelledError, DeadlockError
+from testbed.fabric.heap_events import HeapEntry, HeapEvent
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -141,7 +142,7 @@ class DilatedClock(VirtualClock):
         self._waiter.unwatch(descriptor)
 
 
-class Timer:
+class Timer(HeapEvent):
     """A callback whose time can be changed. At most one of its entries in the heap is valid."""
 
     __slots__ = ("_callback", "_loop", "sequence", "when")
@@ -149,7 +150,7 @@ class Timer:
     def __init__(self, loop: Loop, callback: Callable[[int], object]) -> None:
         self._loop = loop
         self._callback = callback
-        self.sequence = 0
+        self.sequence: int = 0
         """Sequence number of the valid entry in the loop's heap; 0: none."""
         self.when: int | None = None
         """When the callback will be called, or None."""
@@ -173,12 +174,6 @@ class Timer:
         self._callback(now)
 
 
-# Time, sequence number, callback and argument. Without a callback the argument is a timer or a sleeping task, and the entry
-# is valid only while the argument has this sequence number. Any: `at` checks that an argument fits its callback, which the
-# type of a heap with many kinds of callbacks cannot.
-_Entry = tuple[int, int, Callable[[Any], object] | None, Any]
-
-
 def _ignore(_: BaseException) -> None:
     """Do nothing: the default of `Loop.on_failure`."""
 
@@ -198,7 +193,7 @@ class Loop:
         """Whether a step of a task runs at this moment. For tasks to set."""
         self._run_frame: FrameType | None = None  # of `run`, or of its caller if `run` is compiled and has no frame
         # The next three attributes are for timers and tasks only.
-        self.heap: Final[list[_Entry]] = []
+        self.heap: Final[list[HeapEntry]] = []
         self.woken: Final[deque[Task[Any]]] = deque()
         self.next_sequence: Final = itertools.count(1).__next__
         self._waiter = waiter
@@ -460,8 +455,10 @@ class Loop:
             _, sequence, callback, argument = heappop(heap)
             if callback is not None:
                 callback(time if argument is NOW else argument)
-            elif argument.sequence == sequence:
-                argument.call(time)
+            else:
+                event: HeapEvent = argument
+                if event.sequence == sequence:
+                    event.call(time)
             if woken:
                 self.run_woken(now())
 
@@ -497,10 +494,11 @@ class Loop:
             elif heap:
                 when, sequence, callback, argument = pop(heap)
                 if callback is None:
-                    if argument.sequence == sequence:
+                    event: HeapEvent = argument
+                    if event.sequence == sequence:
                         if when > now:
                             clock.time = now = when
-                        argument.call(now)
+                        event.call(now)
                 else:
                     if when > now:
                         clock.time = now = when

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from testbed.engine.coroutines import await_chain, suspended_frames
 from testbed.engine.tracebacks import Stacked, program_line
 from testbed.engine.waitables import Awaited, CancelledError, Event, Waitable
+from testbed.fabric.heap_events import HeapEvent
 
 if TYPE_CHECKING:
     from testbed.engine.loop import Loop
@@ -32,7 +33,7 @@ _POLL_DISPLAY_TIME: Final = 1_000_000  # ns after its last poll in which a runni
 _START: Final = Event("its turn to begin")
 
 
-class Task(Waitable, Generic[T]):
+class Task(Waitable, HeapEvent, Generic[T]):
     """A coroutine that a loop runs. ``await task`` returns its result or raises its error.
 
     An exception that no task awaits when it is raised ends the loop's run, with the task's name in a note.
@@ -62,7 +63,7 @@ class Task(Waitable, Generic[T]):
         self.number = number
         self.service = service
         """Whether the task may wait forever."""
-        self.sequence = 0
+        self.sequence: int = 0
         """Sequence number of the entry in the loop's heap that wakes the task; 0: none."""
         self.last_poll: int | None = None
         """Time of the last poll, in nanoseconds; None: the task has not polled."""

@@ -12,9 +12,8 @@ from typing import Final
 from protocols.core.compiled_build import mypyc_attr
 from testbed.errors import DescriptionError, Problem
 from testbed.fabric.direction_counters import Counters
-from testbed.fabric.line import NEVER, Line, Shape
+from testbed.fabric.line import NEVER, FrameInFlight, Line, Shape
 from testbed.fates.fate_counters import Outcome
-from testbed.fates.flows import FlowEntry
 from testbed.fates.stage import FateOptions, FateStage, Verdict
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import DirectionName, Impairment
@@ -99,65 +98,52 @@ class LinkDirection:
         self.fates.change(now, impairment, files, restart)
         self.line.change(now, shape, self.fates.spread)
 
-    def offer(self, now: int, frame: bytes, entry: FlowEntry | None = None) -> Outcome:
-        """Offer a frame: from its destination address on, without a frame check sequence. entry: its flow, if already
-        classified."""
+    def offer(self, now: int, frame: bytes) -> Outcome:
+        """Offer a frame: from its destination address on, without a frame check sequence."""
         counters, fates = self.counters, self.fates
         counters.offered += 1
-        verdict = None if fates.is_idle else fates.decide(now, frame, entry)
+        verdict = None if fates.is_idle else fates.decide(now, frame)
         if verdict is not None:
-            return self._apply(now, verdict)
-        if self.line.put(now, frame, 0, entry):
+            return self.apply(now, verdict)
+        if self.line.put(now, FrameInFlight(frame)):
             return _ACCEPTED
         counters.queue += 1
         return Outcome.QUEUE
 
-    def pass_at_once(self, now: int, frame: bytes, entry: FlowEntry | None) -> bool:
-        """Decide on a frame that takes no time, and can only pass or be lost; return whether it passes. Use it only if no
-        frame is in flight."""
-        counters, fates = self.counters, self.fates
-        counters.offered += 1
-        verdict = None if fates.is_idle else fates.decide(now, frame, entry)
-        if verdict is not None:
-            counters.drop(verdict.outcome)
-            return False
-        counters.delivered += 1
-        counters.delivered_bytes += len(frame)
-        return True
-
-    def _apply(self, now: int, verdict: Verdict) -> Outcome:
-        """Apply a verdict."""
+    def apply(self, now: int, verdict: Verdict) -> Outcome:
+        """Apply a verdict on an offered frame."""
         outcome, frame, spread, extra_delay, copy, skip, flipped = verdict
-        counters, line = self.counters, self.line
+        counters = self.counters
         if outcome is not _ACCEPTED:
             counters.drop(outcome)
             return outcome
         counters.corrupted += flipped
         counters.delayed += extra_delay > 0
         if spread < 0:  # the sum of delay and jitter is at least 0
-            spread = max(spread, -line.delay)
-        if copy or skip or extra_delay:
-            is_accepted = line.put_any(now, frame, spread, None, skip=skip, extra_delay=extra_delay)
-        else:
-            is_accepted = line.put(now, frame, spread)
-        if not is_accepted:
+            spread = max(spread, -self.line.delay)
+        if not self._put(now, frame, spread, extra_delay, skip):
             counters.queue += 1
             return Outcome.QUEUE
         counters.reordered += skip
         if copy:
             counters.duplicated += 1
-            counters.queue += not line.put_any(now, frame, spread, None, skip=skip, extra_delay=extra_delay)
+            counters.queue += not self._put(now, frame, spread, extra_delay, skip)
         return _ACCEPTED
+
+    def _put(self, now: int, frame: bytes, spread: int, extra_delay: int, skip: bool) -> bool:
+        """Put a frame on the line. Arguments and result as for `Line.put_out_of_order`."""
+        if skip or extra_delay:
+            return self.line.put_out_of_order(now, FrameInFlight(frame), spread, extra_delay, skip=skip)
+        return self.line.put(now, FrameInFlight(frame), spread)
 
     def poll(self, now: int) -> list[Delivery]:
         """Return the frames that are due by now, in the order in which they arrive."""
         line, size = self.line, 0
         deliveries: list[Delivery] = []
         while line.due <= now:
-            arrival = line.take()
-            frame = arrival.frame
-            size += len(frame)
-            deliveries.append((arrival.due, frame))
+            arrived = line.take()
+            size += len(arrived.data)
+            deliveries.append((arrived.due, arrived.data))
         self.counters.delivered += len(deliveries)
         self.counters.delivered_bytes += size
         return deliveries
@@ -176,7 +162,7 @@ class LinkDirection:
         self.fates.count(frame, frames)
         self.counters.offered += frames
         self._extra_segments += frames - 1
-        self.line.put(now, frame)
+        self.line.put(now, FrameInFlight(frame))
 
     def count_gso(self, frames: int, extra_bytes: int) -> None:
         """Count a GSO frame that `poll` has returned. frames: number of its segments. extra_bytes: bytes of the segments

@@ -7,12 +7,13 @@ no sockets: time is an argument, `deadline` is the time of the next poll, and fr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from testbed.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:  # not imported at run time: modules that only use Plug need no models
     from testbed.fabric.direction_counters import Counters
+    from testbed.fabric.heap_events import HeapEntry
     from testbed.fates.stage import FateOptions, FateStage
     from testbed.spec.kinds import Kind
     from testbed.spec.layout import DirectionName, Impairment, Layout, Switch
@@ -26,11 +27,6 @@ Table = Mapping[str, int]
 OnDrop = Callable[[int, str, int, str, str, bytes], object]
 """Callback for a frame that a switch does not forward, or truncates: time, switch, input port, the action ("loses a
 frame"), the reason, the frame."""
-
-
-HeapEntry = tuple[int, int, Callable[[Any], object] | None, Any]
-"""Event of a loop's heap: time, sequence number, callback, argument. Without a callback the argument's method `call` is
-called with the time, unless its `sequence` is another one by then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,16 +29,21 @@ NEVER: Final = (1 << 62) - 1
 _ALWAYS_CHECK: Final = -1
 
 
-class Arrival:
-    """A frame on a line. due: when it arrives. entry: its flow, if already classified. following: the next in order."""
+class FrameInFlight:
+    """A frame on its way: one object for all lines that it passes, one after the other.
 
-    __slots__ = ("due", "entry", "following", "frame")
+    destination: its MAC. entry: its flow, if already classified. due: when it arrives at the end of its line. following: the
+    next frame there, in order.
+    """
 
-    def __init__(self, due: int, frame: bytes, entry: FlowEntry | None) -> None:
-        self.due = due
-        self.frame = frame
-        self.entry = entry
-        self.following: Arrival | None = None
+    __slots__ = ("data", "destination", "due", "entry", "following")
+
+    def __init__(self, data: bytes) -> None:
+        self.data: Final = data
+        self.destination: Final = data[:6]
+        self.entry: FlowEntry | None = None
+        self.due = NEVER
+        self.following: FrameInFlight | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,9 @@ class Line:
 
     def __init__(self, now: int) -> None:
         self.due = NEVER
-        self._first: Arrival | None = None  # of the frames in order
-        self._newest: Arrival | None = None  # the last of them
-        self._out_of_order: list[tuple[int, int, Arrival]] = []  # heap of frames out of order: due, number, arrival
+        self._first: FrameInFlight | None = None  # of the frames in order
+        self._newest: FrameInFlight | None = None  # the last of them
+        self._out_of_order: list[tuple[int, int, FrameInFlight]] = []  # heap of frames out of order: due, number, frame
         self._seq = 0
         self._last = now  # arrival of the last frame in order
         self.busy = now
@@ -94,10 +99,10 @@ class Line:
     @property
     def in_flight(self) -> int:
         """Number of frames in the queue and in flight."""
-        frames, arrival = len(self._out_of_order), self._first
-        while arrival is not None:
-            frames, arrival = frames + 1, arrival.following
-        return frames
+        count, frame = len(self._out_of_order), self._first
+        while frame is not None:
+            count, frame = count + 1, frame.following
+        return count
 
     @property
     def queue(self) -> tuple[int, int]:
@@ -145,14 +150,16 @@ class Line:
             self._limit * self._byte_numerator // self._byte_denominator - 1 if can_skip_check else _ALWAYS_CHECK
         )
 
-    def put(self, now: int, frame: bytes, spread: int = 0, entry: FlowEntry | None = None) -> bool:
-        """Put a frame on the line. spread: nanoseconds added to the delay; the sum is at least 0. entry: its flow, if
-        already classified. False: it does not fit into the queue."""
-        if not self.is_plain:
-            return self.put_any(now, frame, spread, entry)
+    def put(self, now: int, frame: FrameInFlight, spread: int = 0) -> bool:
+        """Put a frame on the line, behind those in order: it does not arrive before them. spread: nanoseconds added to the
+        delay; the sum is at least 0. False: it does not fit into the queue."""
         end = now
-        if self._rate:
-            size, start = len(frame), self.busy
+        if not self.is_plain:
+            end = self._send(now, len(frame.data))
+            if end < 0:
+                return False
+        elif self._rate:
+            size, start = len(frame.data), self.busy
             units = size * self._byte_numerator
             if start > now:
                 units += self._busy_fraction
@@ -168,24 +175,36 @@ class Line:
                     self._waiting_bytes = 0
             self.busy = end
             self._busy_fraction = units % self._byte_denominator
-        self._append(end + self.delay + spread, frame, entry)
+        due = end + self.delay + spread
+        if due < self._last:
+            due = self._last
+        frame.due = self._last = due
+        if self._first is None or self._newest is None:
+            self._first = frame
+            if due < self.due:
+                self.due = due
+        else:
+            self._newest.following = frame
+        self._newest = frame
         return True
 
-    def put_any(
-        self,
-        now: int,
-        frame: bytes,
-        spread: int = 0,
-        entry: FlowEntry | None = None,
-        *,
-        skip: bool = False,
-        extra_delay: int = 0,
-    ) -> bool:
-        """Put a frame on a line of any shape, in or out of order; otherwise as `put`. skip: it skips the delay, and may
-        overtake frames. extra_delay: nanoseconds; later frames may overtake it."""
-        size = len(frame)
-        if self._is_busy(now) and not self._has_room(now, size):
+    def put_out_of_order(self, now: int, frame: FrameInFlight, spread: int, extra_delay: int, *, skip: bool) -> bool:
+        """Put a frame on the line that may overtake others, or be overtaken; otherwise as `put`. extra_delay: nanoseconds.
+        skip: it skips the delay."""
+        end = self._send(now, len(frame.data))
+        if end < 0:
             return False
+        frame.due = due = end + extra_delay if skip else end + self.delay + spread + extra_delay
+        self._seq += 1
+        heapq.heappush(self._out_of_order, (due, self._seq, frame))
+        if due < self.due:
+            self.due = due
+        return True
+
+    def _send(self, now: int, size: int) -> int:
+        """Send a frame on a line of any shape; return when its last bit is sent, or -1 if the queue has no room for it."""
+        if self._is_busy(now) and not self._has_room(now, size):
+            return -1
         end = now
         if self._rate:
             start = self.busy
@@ -204,42 +223,20 @@ class Line:
             self.busy = end
             self._waiting.append((start, size))
             self._waiting_bytes += size
-        delay = self.delay + spread
-        if not (skip or extra_delay):
-            self._append(end + delay, frame, entry)
-            return True
-        due = end + extra_delay if skip else end + delay + extra_delay
-        self._seq += 1
-        heapq.heappush(self._out_of_order, (due, self._seq, Arrival(due, frame, entry)))
-        if due < self.due:
-            self.due = due
-        return True
+        return end
 
-    def _append(self, due: int, frame: bytes, entry: FlowEntry | None) -> None:
-        """Put a sent frame behind those in order: it does not arrive before them."""
-        if due < self._last:
-            due = self._last
-        self._last = due
-        arrival = Arrival(due, frame, entry)
-        if self._first is None or self._newest is None:
-            self._first = arrival
-            if due < self.due:
-                self.due = due
-        else:
-            self._newest.following = arrival
-        self._newest = arrival
-
-    def take(self) -> Arrival:
+    def take(self) -> FrameInFlight:
         """Remove and return the frame that arrives next; at equal times, frames in order come first. Requires `due`."""
         first, out_of_order = self._first, self._out_of_order
         if first is None or (out_of_order and out_of_order[0][0] < first.due):
-            arrival = heapq.heappop(out_of_order)[2]
+            frame = heapq.heappop(out_of_order)[2]
         else:
-            arrival = first
+            frame = first
             self._first = first = first.following
+            frame.following = None
         due = NEVER if first is None else first.due
         self.due = out_of_order[0][0] if out_of_order and out_of_order[0][0] < due else due
-        return arrival
+        return frame
 
     def _is_busy(self, now: int) -> bool:
         """Whether a frame that is put now must wait."""

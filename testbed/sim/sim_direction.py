@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from testbed.engine.loop import Loop
@@ -23,6 +24,8 @@ _NO_CALLBACKS: Final[deque[_SentCallback]] = deque()
 class Driver:
     """Polls a network at its deadlines, unless it has its events in the loop's heap."""
 
+    __slots__ = ("_is_busy", "_is_polled", "_network", "_timer")
+
     def __init__(self, loop: Loop, network: Network) -> None:
         self._network = network
         self._timer = loop.timer(self._on_timer)
@@ -31,10 +34,14 @@ class Driver:
         if isinstance(network, SharesHeap):
             network.share(loop.heap, loop.next_sequence)
 
-    def offer(self, now: int, channel: Channel, frame: bytes) -> bool:
-        """Offer a NIC's frame to the network; False if it must wait."""
+    def offer_to(self, channel: Channel) -> Callable[[int, bytes], bool]:
+        """Return a function that offers a NIC's frame to a channel of the network; it returns False if the frame must
+        wait."""
+        return partial(self._offer, channel) if self._is_polled else channel.offer
+
+    def _offer(self, channel: Channel, now: int, frame: bytes) -> bool:
         is_accepted = channel.offer(now, frame)
-        if self._is_polled and not self._is_busy:
+        if not self._is_busy:
             self._timer.set(self._network.deadline)
         return is_accepted
 
@@ -51,8 +58,8 @@ class SimDirection(Port):
 
     __slots__ = (
         "_accepted_count",
-        "_driver",
         "_entrance",
+        "_offer",
         "_sent_callbacks",
         "_waiting_frames",
         "channel",
@@ -63,7 +70,7 @@ class SimDirection(Port):
 
     def __init__(self, link: Link, direction: DirectionName, channel: Channel, driver: Driver) -> None:
         forward = direction == "forward"
-        self._driver = driver
+        self._offer = driver.offer_to(channel)
         self._entrance = channel.entrance
         self._waiting_frames: deque[bytes] = _NO_FRAMES
         self._accepted_count = 0  # number of frames accepted after they waited
@@ -117,7 +124,7 @@ class SimDirection(Port):
 
     def enter(self, now: int, frame: bytes) -> bool:
         """Send a frame of a NIC; return whether it waits."""
-        if self._waiting_frames or not self._driver.offer(now, self.channel, frame):
+        if self._waiting_frames or not self._offer(now, frame):
             if self._waiting_frames is _NO_FRAMES:
                 self._waiting_frames = deque()
             self._waiting_frames.append(frame)
@@ -156,7 +163,7 @@ class SimDirection(Port):
     def _send_waiting(self, now: int) -> None:
         """Send waiting frames: the link accepts frames again."""
         waiting_frames = self._waiting_frames
-        while waiting_frames and self._driver.offer(now, self.channel, waiting_frames[0]):
+        while waiting_frames and self._offer(now, waiting_frames[0]):
             waiting_frames.popleft()
             self._accepted_count += 1
             while self._sent_callbacks and self._sent_callbacks[0][0] <= self._accepted_count:

@@ -12,21 +12,12 @@ from typing import Final, Protocol
 
 from testbed.fabric.direction import LinkDirection
 from testbed.fabric.direction_counters import Counters
-from testbed.fabric.interface import HeapEntry, Receive, discard
-from testbed.fabric.line import NEVER
+from testbed.fabric.heap_events import Events, HeapEvent
+from testbed.fabric.interface import Receive, discard
+from testbed.fabric.line import NEVER, FrameInFlight
 from testbed.fates.flows import MAX_PATH, FlowEntry, Flows, draw_along_path
 from testbed.fates.stage import FateOptions, FateStage
 from testbed.spec.layout import DirectionName, Impairment
-
-
-class Events:
-    """Where channels put their events. next_sequence: returns a new sequence number, greater than those before."""
-
-    __slots__ = ("heap", "next_sequence")
-
-    def __init__(self, heap: list[HeapEntry], next_sequence: Callable[[], int]) -> None:
-        self.heap = heap
-        self.next_sequence = next_sequence
 
 
 class SwitchInput(Protocol):
@@ -45,12 +36,12 @@ class SwitchInput(Protocol):
     @property
     def learns(self) -> bool: ...
 
-    def receive(self, now: int, frame: bytes, entry: FlowEntry | None) -> object:
-        """Receive a frame. entry: its flow, if already classified."""
+    def receive(self, now: int, frame: FrameInFlight) -> None:
+        """Receive a frame."""
         ...
 
 
-class Channel:
+class Channel(HeapEvent):
     """One direction of a link. Implements `fabric.interface.Channel`; it is its own entrance. Times never go backwards.
 
     receive: the sink of frames, unless it ends at a switch. on_space: never called. sequence: sequence of the valid entry in
@@ -58,7 +49,7 @@ class Channel:
     """
 
     __slots__ = (
-        "_direction", "_fates", "_heap", "_is_instant", "_line", "_next", "_observer", "_on_leave", "_reverse",
+        "_counters", "_direction", "_fates", "_heap", "_is_instant", "_line", "_next", "_observer", "_on_leave", "_reverse",
         "_switch", "_table", "_wake", "is_cut", "lost", "on_space", "receive", "sequence",
     )  # fmt: skip
 
@@ -75,11 +66,12 @@ class Channel:
         self._direction: Final = LinkDirection(link, direction, impairment, options)
         self._fates: Final = self._direction.fates
         self._line: Final = self._direction.line
+        self._counters: Final = self._direction.counters
         self._heap: Final = events.heap
         self._next: Final = events.next_sequence
         self._on_leave = on_leave
         self._wake = NEVER  # when the valid entry in the heap is due
-        self.sequence = 0
+        self.sequence: int = 0
         self.on_space: Callable[[int], object] | None = None
         self._observer: Receive | None = None
         self.receive: Receive = discard
@@ -102,12 +94,12 @@ class Channel:
 
     @property
     def counters(self) -> Counters:
-        return self._direction.counters
+        return self._counters
 
     @property
     def overflowed(self) -> int:
         """Frames dropped because the queue was full."""
-        return self._direction.counters.queue
+        return self._counters.queue
 
     @property
     def in_flight(self) -> int:
@@ -116,31 +108,38 @@ class Channel:
 
     def offer(self, now: int, frame: bytes) -> bool:
         """Send a NIC's frame. Returns True: the queue drops frames that it has no room for."""
-        self.enter(now, frame, None)
+        self.enter(now, FrameInFlight(frame))
         return True
 
-    def enter(self, now: int, frame: bytes, entry: FlowEntry | None) -> None:
-        """Send a frame. entry: its flow, if already classified.
+    def enter(self, now: int, frame: FrameInFlight) -> None:
+        """Send a frame of a NIC or a switch.
 
         A frame that takes no time to the next switch, and whose destination is in the switch's table, goes on at once: links
         and switches without delay need no events.
         """
-        if entry is None and self._fates.loss:
-            entry = self._classify(frame)
-        following = self._next_at_once(frame, entry) if self._is_instant else None
+        fates, line, counters = self._fates, self._line, self._counters
+        following = verdict = None
         if self.is_cut:
             self.lost += 1
-            following = None
-        elif following is None:
-            self._direction.offer(now, frame, entry)
-            if self._line.due < self._wake:
+        else:
+            counters.offered += 1
+            if not fates.is_idle:
+                if fates.loss and frame.entry is None:
+                    frame.entry = self._classify(frame.data)
+                verdict = fates.decide(now, frame.data, frame.entry)
+            if verdict is not None:
+                self._direction.apply(now, verdict)
+            elif self._is_instant and (following := self._next_at_once(frame)) is not None:
+                counters.delivered += 1
+                counters.delivered_bytes += len(frame.data)
+            elif not line.put(now, frame):
+                counters.queue += 1
+            if line.due < self._wake:
                 self._arm()
-        elif not self._direction.pass_at_once(now, frame, entry):
-            following = None
         if self._observer is not None:
-            self._observer(now, frame)
+            self._observer(now, frame.data)
         if following is not None:
-            following.enter(now, frame, entry)
+            following.enter(now, frame)
 
     def observe(self, observer: Receive | None) -> None:
         """Call `observer` after each frame that enters, also if it is lost; None: no longer."""
@@ -149,11 +148,9 @@ class Channel:
     def connect_switch(self, switch: SwitchInput | None) -> None:
         """Deliver frames to a switch from now on; None: to `receive`."""
         self._switch = switch
-        if switch is None:
-            self._table = self._reverse = None
-            return
-        self._reverse = switch.out
-        self._table = None if switch.learns else switch.table
+        self._reverse = None if switch is None else switch.out
+        self._table = None if switch is None or switch.learns else switch.table
+        self._is_instant = self._takes_no_time()
 
     def leave(self) -> None:
         """Remove the direction; its frames in flight are lost."""
@@ -174,16 +171,15 @@ class Channel:
 
     def call(self, now: int) -> None:
         """Deliver the frames that are due. For the owner of the heap only."""
-        counters, line, switch = self._direction.counters, self._line, self._switch
+        counters, line, switch = self._counters, self._line, self._switch
         while line.due <= now:
-            arrival = line.take()
-            frame = arrival.frame
+            frame = line.take()
             counters.delivered += 1
-            counters.delivered_bytes += len(frame)
+            counters.delivered_bytes += len(frame.data)
             if switch is None:
-                self.receive(now, frame)
+                self.receive(now, frame.data)
             else:
-                switch.receive(now, frame, arrival.entry)
+                switch.receive(now, frame)
         self._wake = NEVER
         if line.due != NEVER:
             self._arm()
@@ -194,16 +190,18 @@ class Channel:
         self.sequence = sequence = self._next()
         heappush(self._heap, (due, sequence, None, self))
 
-    def _next_at_once(self, frame: bytes, entry: FlowEntry | None) -> Channel | None:
+    def _next_at_once(self, frame: FrameInFlight) -> Channel | None:
         """Return the direction that a frame reaches without delay, if it passes: it must be in the switch's table, and no
         frame in flight."""
         if self._table is None or self._line.due != NEVER:
             return None
-        channel = self._table.get(frame[:6] if entry is None else entry.destination)
+        channel = self._table.get(frame.destination)
         return None if channel is self._reverse else channel
 
     def _takes_no_time(self) -> bool:
-        """Whether frames take no time, and can only pass or be lost independently."""
+        """Whether frames take no time to a switch that needs not learn, and can only pass or be lost independently."""
+        if self._table is None:
+            return False
         fates, line = self._fates, self._line
         is_simple = fates.is_idle or (fates.loss > 0 and not fates.takes_rules)
         return is_simple and line.is_instant and not line.delay

@@ -11,7 +11,7 @@ from typing import Final
 
 from testbed.fabric.ethernet.channel import Channel, SwitchInput
 from testbed.fabric.interface import Table
-from testbed.fates.flows import FlowEntry
+from testbed.fabric.line import FrameInFlight
 
 STATIC: Final = "static"
 TREE: Final = "tree "
@@ -37,19 +37,19 @@ class Port(SwitchInput):
     def learns(self) -> bool:
         return False
 
-    def receive(self, now: int, frame: bytes, entry: FlowEntry | None) -> None:
-        """Forward a frame without delay. entry: its flow, if already classified."""
-        channel = self.table.get(frame[:6] if entry is None else entry.destination)
+    def receive(self, now: int, frame: FrameInFlight) -> None:
+        """Forward a frame without delay."""
+        channel = self.table.get(frame.destination)
         if channel is None:
-            self._flood(now, frame)
+            self._flood(now, frame.data)
         elif channel is not self.out:
-            channel.enter(now, frame, entry)
+            channel.enter(now, frame)
 
     def _flood(self, now: int, frame: bytes) -> None:
         if frame[:5] == _RESERVED and frame[5] < 16:
             return
         for channel in self._floods:
-            channel.enter(now, frame, None)
+            channel.enter(now, FrameInFlight(frame))
 
 
 class LearningPort(Port):
@@ -61,16 +61,16 @@ class LearningPort(Port):
     def learns(self) -> bool:
         return True
 
-    def receive(self, now: int, frame: bytes, entry: FlowEntry | None) -> None:
+    def receive(self, now: int, frame: FrameInFlight) -> None:
         table, out = self.table, self.out
-        source = frame[6:12]
+        source = frame.data[6:12]
         if table.get(source) is not out and source and not source[0] & _GROUP:
             table[source] = out
-        channel = table.get(frame[:6] if entry is None else entry.destination)
+        channel = table.get(frame.destination)
         if channel is None:
-            self._flood(now, frame)
+            self._flood(now, frame.data)
         elif channel is not out:
-            channel.enter(now, frame, entry)
+            channel.enter(now, frame)
 
 
 class Switch:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
-from heapq import heappop
 from typing import Final
 
-from testbed.fabric.ethernet.channel import Channel, Events
+from testbed.fabric.ethernet.channel import Channel
 from testbed.fabric.ethernet.ethernet_switch import Switch
-from testbed.fabric.interface import HeapEntry, Plug, Table
+from testbed.fabric.heap_events import Events, HeapEntry
+from testbed.fabric.interface import Plug, Table
 from testbed.fates.flows import Classifier
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import DirectionName, Impairment
@@ -22,7 +21,7 @@ class Network:
     """
 
     def __init__(self) -> None:
-        self._events: Final = Events([], itertools.count(1).__next__)
+        self._events: Final = Events()
         self._on_leave: Final = self._leave
         self._is_shared = False  # whether the driver's heap has the events
         self._switches: dict[str, Switch] = {}
@@ -30,7 +29,7 @@ class Network:
 
     def share(self, heap: list[HeapEntry], next_sequence: Callable[[], int]) -> None:
         """Put all events into the driver's heap. Call it before links join."""
-        self._events.heap, self._events.next_sequence = heap, next_sequence
+        self._events.share(heap, next_sequence)
         self._is_shared = True
 
     @property
@@ -72,13 +71,8 @@ class Network:
 
     def poll(self, now: int) -> None:
         """Process all events that are due."""
-        heap = self._events.heap
-        while not self._is_shared and heap and heap[0][0] <= now:
-            when, sequence, callback, argument = heappop(heap)
-            if callback is not None:
-                callback(argument)
-            elif argument.sequence == sequence:
-                argument.call(when)
+        if not self._is_shared:
+            self._events.call_due(now)
 
     def _leave(self, channel: Channel) -> None:
         for switch in self._switches.values():
