@@ -105,16 +105,16 @@ KINDS: Final[dict[int, Kind]] = {
 }
 """Formats of the summaries of frames, by the values of KIND."""
 
-_pack_frame = struct.Struct("!6s6sHHBBBBIIIIHH").pack
-_unpack_frame = FRAME.unpack_from
-_pack_frame_behind = struct.Struct("!28sIIHH").pack
-_unpack_frame_behind = struct.Struct("!28xIIHHI").unpack_from
-_pack_message = struct.Struct("!6s6sHHBBBBIIIIHH").pack
-_unpack_message = MESSAGE.unpack_from
-_pack_message_rest = struct.Struct("!HHIII").pack
-_pack_message_behind = struct.Struct("!28sIIHH").pack
-_unpack_message_behind = struct.Struct("!28xIIHHIHHIII").unpack_from
-_pack_check = struct.Struct("!I").pack
+_pack_frame: Final = struct.Struct("!6s6sHHBBBBIIIIHH").pack
+_unpack_frame: Final = FRAME.unpack_from
+_pack_frame_behind: Final = struct.Struct("!28sIIHH").pack
+_unpack_frame_behind: Final = struct.Struct("!28xIIHHI").unpack_from
+_pack_message: Final = struct.Struct("!6s6sHHBBBBIIIIHH").pack
+_unpack_message: Final = MESSAGE.unpack_from
+_pack_message_rest: Final = struct.Struct("!HHIII").pack
+_pack_message_behind: Final = struct.Struct("!28sIIHH").pack
+_unpack_message_behind: Final = struct.Struct("!28xIIHHIHHIII").unpack_from
+_pack_check: Final = struct.Struct("!I").pack
 
 
 def type_of(raw: Buffer) -> int:

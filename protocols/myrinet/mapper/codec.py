@@ -73,9 +73,9 @@ KINDS: Final[dict[int, Kind]] = {
 }
 """Formats of the summaries of frames, by the values of KIND."""
 
-_pack_frame = struct.Struct("!6s6sHHBHHIIIHHHH").pack
-_unpack_frame = FRAME.unpack_from
-_pack_check = struct.Struct("!I").pack
+_pack_frame: Final = struct.Struct("!6s6sHHBHHIIIHHHH").pack
+_unpack_frame: Final = FRAME.unpack_from
+_pack_check: Final = struct.Struct("!I").pack
 
 
 def pack_frame(
