@@ -689,9 +689,10 @@ def _complete_parent(parent: SendCompletion, last: Completion[Envelope]) -> None
 
 class ObjectReceive:
     """A receive of an object. completion: completes with an envelope whose length is that of the pickle; fails as a receive
-    does, and with ERR_TYPE if the message is not an object. first_receive: the receive of the first message."""
+    does, and with ERR_TYPE if the message is not an object. data: the pickle, when complete. first_receive: the receive
+    of the first message."""
 
-    __slots__ = ("_contexts", "_data", "_device", "_envelope", "completion", "first_receive")
+    __slots__ = ("_contexts", "_device", "_envelope", "completion", "data", "first_receive")
 
     def __init__(
         self,
@@ -704,22 +705,22 @@ class ObjectReceive:
         """contexts: as for `send_pickled`. probe_result: the first message, if a probe has claimed it."""
         self._device = device
         self._contexts = contexts
-        self._data = memoryview(bytearray(FIRST_SIZE))
+        self.data = memoryview(bytearray(FIRST_SIZE))
         self._envelope: Envelope
         if probe_result is None:
-            self.first_receive = device.receive(source, contexts[0], tag, self._data)
+            self.first_receive = device.receive(source, contexts[0], tag, self.data)
         else:
-            self.first_receive = device.receive_claimed(probe_result, contexts[0], self._data)
+            self.first_receive = device.receive_claimed(probe_result, contexts[0], self.data)
         self.completion: Completion[Envelope] = Completion("%s", self.first_receive)
         self.first_receive.add_callback(self._on_first_message)
 
     def load(self) -> object:
         """Unpickle the complete object; an empty message gives None, as in mpi4py. Raises MPIError (ERR_TYPE) if the bytes
         are not a pickle, and the exceptions of unpickling."""
-        if not self._data:
+        if not self.data:
             return None
         try:
-            return pickler.loads(self._data)
+            return pickler.loads(self.data)
         except (pickle.UnpicklingError, EOFError) as error:
             raise _not_an_object(self._envelope) from error
 
@@ -732,21 +733,21 @@ class ObjectReceive:
         if envelope is CANCELLED:
             self.completion.complete(envelope)
             return
-        if length != FIRST_SIZE or self._data[: len(_MAGIC)] != _MAGIC:
+        if length != FIRST_SIZE or self.data[: len(_MAGIC)] != _MAGIC:
             self._envelope = envelope
-            self._data = self._data[:length]
+            self.data = self.data[:length]
             self.completion.complete(envelope)
             return
-        _, continuation, size = _HEADER.unpack_from(self._data)
+        _, continuation, size = _HEADER.unpack_from(self.data)
         self._envelope = Envelope(source, tag, size)
-        begin = self._data[_HEADER.size :]
+        begin = self.data[_HEADER.size :]
         try:
-            self._data = memoryview(bytearray(size))
+            self.data = memoryview(bytearray(size))
         except (MemoryError, OverflowError):
             self.completion.fail(MPIError(ERR_NO_MEM, f"no memory for an object of {size} bytes", self._envelope))
             return
-        self._data[:_FIRST_PAYLOAD] = begin
-        rest = self._device.receive(source, self._contexts[1], continuation, self._data[_FIRST_PAYLOAD:])
+        self.data[:_FIRST_PAYLOAD] = begin
+        rest = self._device.receive(source, self._contexts[1], continuation, self.data[_FIRST_PAYLOAD:])
         rest.add_callback(self._on_continuation)
 
     def _on_continuation(self, rest: Completion[Envelope]) -> None:

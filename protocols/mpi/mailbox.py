@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import FailureRecipient, ReceiveCompletion, SendCompletion, null_transfer, pickler
+from protocols.mpi.device import FailureRecipient, ReceiveCompletion, SendCompletion, null_transfer
 from protocols.mpi.iovec import Data
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
@@ -82,10 +82,6 @@ class MailboxReceive(ReceiveCompletion):
     @property
     def first_receive(self) -> MailboxReceive:
         return self
-
-    def load(self) -> object:
-        """Unpickle the received object."""
-        return pickler.loads(self.data)
 
 
 class Mailbox:

@@ -102,6 +102,19 @@ def test_an_exception_in_a_script_is_reported_with_its_node_and_traceback(tmp_pa
     assert str(raised.value).endswith("MPIError: rank must be 0 to 1, got 7")
 
 
+@pytest.mark.parametrize("protocol", ["emp", "am2"])
+def test_an_object_that_is_none_names_the_ranks_whose_collective_calls_differ(tmp_path: Path, protocol: str) -> None:
+    script = write_script(tmp_path, "comm.Barrier() if comm.rank == 0 else comm.bcast(None, 0)")
+    with pytest.raises(ProgramError) as raised:
+        testbed.run(STAR, script, protocol=protocol, mode="sim")
+    frames, message = str(raised.value).split("protocols.mpi.mpi_errors.MPIError: ")
+    assert message == (
+        "bcast: rank 1 expects an object from rank 0, which has sent 0 bytes that are none: their calls do not agree"
+    )
+    assert frames.count("File ") == 1
+    assert 'script.py", line 3' in frames
+
+
 def test_a_stalled_script_is_reported_with_each_ranks_operation_and_line(tmp_path: Path) -> None:
     script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with pytest.raises(StalledError) as raised:

@@ -3,13 +3,14 @@ tag that no other call uses."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE
-from protocols.mpi.device import Device, ObjectReceive, SendCompletion, pickle_object, send_object
+from protocols.mpi.device import Device, ObjectReceive, SendCompletion, pickle_object, pickler, send_object
 from protocols.mpi.mailbox import MailboxReceive
 from protocols.mpi.mpi_errors import ERR_TRUNCATE, Envelope, MPIError
 
@@ -140,7 +141,7 @@ class Exchange:
     async def receive_object(self, source: int) -> Any:
         incoming = self.begin_receive_object(source)
         await self.wait_for(incoming.completion)
-        return incoming.load()
+        return self.load(source, incoming)
 
     async def sendrecv_objects(self, destination: int, obj: object, source: int) -> Any:
         """Send an object to a rank and receive one from a rank concurrently."""
@@ -148,7 +149,19 @@ class Exchange:
         send = self.begin_send_object(destination, obj)
         await self.wait_for(incoming.completion)
         await self.wait_for(send)
-        return incoming.load()
+        return self.load(source, incoming)
+
+    def load(self, source: int, incoming: ObjectReceive | MailboxReceive) -> Any:
+        """Unpickle a received object, and raise the exceptions of unpickling. Raises MPIError (ERR_TRUNCATE) if the message
+        is no pickle: its sender has made another call."""
+        try:
+            return pickler.loads(incoming.data)
+        except (pickle.UnpicklingError, EOFError):
+            raise MPIError(
+                ERR_TRUNCATE,
+                f"{self.call}: rank {self.rank} expects an object from rank {source}, which has sent {len(incoming.data)} "
+                "bytes that are none: their calls do not agree",
+            ) from None
 
     def begin_receive_object(self, source: int) -> ObjectReceive | MailboxReceive:
         incoming: ObjectReceive | MailboxReceive

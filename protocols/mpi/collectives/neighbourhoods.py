@@ -58,4 +58,7 @@ async def exchange_objects(exchange: Exchange, neighbourhood: Neighbourhood, dat
             await exchange.wait_for(receive.completion)
     for send in sends:
         await exchange.wait_for(send)
-    return [None if receive is None else receive.load() for receive in receives]
+    return [
+        None if receive is None else exchange.load(source, receive)
+        for source, receive in zip(neighbourhood.sources, receives, strict=True)
+    ]
