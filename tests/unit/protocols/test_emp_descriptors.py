@@ -365,7 +365,7 @@ def test_a_descriptor_that_the_nic_refuses_fails_its_transfer() -> None:
     send = host.post_send(1, 0, bytes(2 * PAGE))
     host._memory.unpin(1 << 32)  # the page that the descriptor names
     host._memory.pin(memoryview(b"x"))
-    host._transfers[0].pinned_segments = [(2 << 32, 0)]
+    host._transfers[0].address = 2 << 32
     on_doorbell(0, doorbells[0])
     with pytest.raises(EmpError, match="refused"):
         send.result()
