@@ -12,6 +12,7 @@ import pytest
 from testbed import Cluster, CommandTimeoutError, RunningCluster
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
+from testbed.errors import NotFoundError
 from testbed.kernel import namespaces
 from testbed.kernel.children import in_child
 from testbed.kernel.processes import Identity, identity
@@ -43,6 +44,15 @@ def test_down_ends_an_uncooperative_program(cluster: RunningCluster, program: st
     processes = runaway_programs.start_program(cluster["n1"], program)
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["ends with its process", "lasting"])
+def test_a_program_after_the_clusters_end_is_refused_with_that_reason(machine: Machine, keep: bool) -> None:  # noqa: ARG001
+    with Cluster.star(2).up("ending", keep=keep) as cluster:
+        node = cluster["n1"]
+    for start in (node.run, node.popen):
+        with pytest.raises(NotFoundError, match=r"^cluster ending has been taken down$"):
+            start(["true"])
 
 
 def test_the_error_of_a_program_that_hangs_has_its_output(machine: Machine) -> None:  # noqa: ARG001  taken before the cluster is up
