@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import testbed
 from testbed import Cluster, CommandTimeoutError, RunningCluster
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
@@ -53,6 +55,18 @@ def test_a_program_after_the_clusters_end_is_refused_with_that_reason(machine: M
     for start in (node.run, node.popen):
         with pytest.raises(NotFoundError, match=r"^cluster ending has been taken down$"):
             start(["true"])
+
+
+def test_a_fault_or_run_after_the_clusters_end_is_refused_with_that_reason(machine: Machine) -> None:  # noqa: ARG001
+    with Cluster.star(2).up("ending") as cluster:
+        fault = cluster.inject("n1", loss="5%")
+    for change in (partial(cluster.inject, "n1", loss="1%"), partial(cluster.cut, "n1"), cluster.heal):
+        with pytest.raises(NotFoundError, match=r"^no cluster is named ending; none is up$"):
+            change()
+    fault.lift()
+    with pytest.raises(NotFoundError, match=r"^cluster ending has been taken down$"):
+        testbed.run(cluster, "pingpong")
+    assert not Store().names()
 
 
 def test_the_error_of_a_program_that_hangs_has_its_output(machine: Machine) -> None:  # noqa: ARG001  taken before the cluster is up
