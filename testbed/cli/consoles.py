@@ -107,21 +107,18 @@ def seconds_of(duration: str | None) -> float:
 
 
 def to_seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
-    """Parse an option in seconds, above 0, as its callback: ``2.5``, or with a unit, as for --for: ``2500ms``."""
+    """Parse an option in seconds, as its callback: ``2.5``, or with a unit, as for --for: ``2500ms``."""
     if text is None:
         return None
     from testbed.spec.units import UnitError, parse_duration
 
-    seconds = 0.0
-    with suppress(UnitError):
-        seconds = parse_duration(text) / 1e9
     with suppress(ValueError):
-        seconds = float(text)
-    if not seconds > 0:  # nor is it "nan"
-        raise click.BadParameter(
-            f"found {text!r}, expected seconds above 0, or a duration with its unit: 2.5 or 2500ms"
-        )
-    return seconds
+        return float(text)  # of any size: `check_seconds` has the limits
+    try:
+        return parse_duration(text) / 1e9
+    except UnitError as error:
+        expected = "expected seconds, or a duration with its unit: 2.5 or 2500ms"
+        raise click.BadParameter(f"found {text!r}, {expected}") from error
 
 
 def in_words(seconds: float) -> str:

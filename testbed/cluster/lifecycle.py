@@ -114,6 +114,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -
     cancels the change. A change that fails is rolled back. Raises NotFoundError, ConflictError, KernelError, and the errors
     of `decide`.
     """
+    store.existing(name)  # the lock would make its directory
     with store.locked(name, LOCK_TIMEOUT):
         before = store.choose(name)
         if before.end_reason:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import testbed
 from testbed import Cluster, CommandTimeoutError, RunningCluster
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
+from testbed.errors import NotFoundError
 from testbed.kernel import namespaces
 from testbed.kernel.children import in_child
 from testbed.kernel.processes import Identity, identity
@@ -43,6 +46,27 @@ def test_down_ends_an_uncooperative_program(cluster: RunningCluster, program: st
     processes = runaway_programs.start_program(cluster["n1"], program)
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["ends with its process", "lasting"])
+def test_a_program_after_the_clusters_end_is_refused_with_that_reason(machine: Machine, keep: bool) -> None:  # noqa: ARG001
+    with Cluster.star(2).up("ending", keep=keep) as cluster:
+        node = cluster["n1"]
+    for start in (node.run, node.popen):
+        with pytest.raises(NotFoundError, match=r"^cluster ending has been taken down$"):
+            start(["true"])
+
+
+def test_a_fault_or_run_after_the_clusters_end_is_refused_with_that_reason(machine: Machine) -> None:  # noqa: ARG001
+    with Cluster.star(2).up("ending") as cluster:
+        fault = cluster.inject("n1", loss="5%")
+    for change in (partial(cluster.inject, "n1", loss="1%"), partial(cluster.cut, "n1"), cluster.heal):
+        with pytest.raises(NotFoundError, match=r"^no cluster is named ending; none is up$"):
+            change()
+    fault.lift()
+    with pytest.raises(NotFoundError, match=r"^cluster ending has been taken down$"):
+        testbed.run(cluster, "pingpong")
+    assert not Store().names()
 
 
 def test_the_error_of_a_program_that_hangs_has_its_output(machine: Machine) -> None:  # noqa: ARG001  taken before the cluster is up

@@ -66,9 +66,12 @@ def node_context(store: Store, state: State, name: str) -> NodeContext:
     node, or if the node's namespace does not exist."""
     node = node_of(state, name)
     path = state.namespaces.get(name, "")
+    exists = state.has_namespace(name)
+    if (state.end_reason or not exists) and state.name not in store.names():
+        raise NotFoundError(f"cluster {state.name} has been taken down")
     if state.end_reason:
         raise NotFoundError(state.end_reason)
-    if not state.has_namespace(name):
+    if not exists:
         raise NotFoundError(
             f"node {name} of cluster {state.name} is gone: its network namespace no longer exists; "
             f"'testbed up' makes it again, 'testbed down --name {state.name}' removes the rest"

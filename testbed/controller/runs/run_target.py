@@ -176,7 +176,10 @@ def _spread_target(cluster: SpreadCluster, live: bool, seed: int | None) -> RunT
 def _running_target(cluster: RunningCluster, live: bool) -> RunTarget:
     state = cluster.state
     if live and state.end_reason:
-        raise NotFoundError(state.end_reason)
+        from testbed.cluster.records.state import Store
+
+        is_down = cluster.name not in Store().names()
+        raise NotFoundError(f"cluster {cluster.name} has been taken down" if is_down else state.end_reason)
     base = Path(state.origin).parent if os.path.isfile(state.origin) else Path()
     return RunTarget(cluster.name, state.origin, base, state.layout, "", cluster if live else None, live)
 

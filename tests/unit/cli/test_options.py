@@ -27,11 +27,11 @@ def test_without_the_option_its_default_holds() -> None:
     assert CliRunner().invoke(wait).output == "60\n"
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "0s", "nan", "2m", "soon", ""])
+@pytest.mark.parametrize("text", ["2m", "-2s", "soon", ""])
 def test_other_seconds_are_refused_with_both_forms(text: str) -> None:
     result = CliRunner().invoke(wait, ["--timeout", text])
     assert result.exit_code == 2
-    assert f"found {text!r}, expected seconds above 0, or a duration with its unit: 2.5 or 2500ms" in result.output
+    assert f"found {text!r}, expected seconds, or a duration with its unit: 2.5 or 2500ms" in result.output
 
 
 def test_a_command_in_place_of_a_workload_names_the_option_that_runs_it() -> None:
