@@ -27,7 +27,7 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes import warm_parent
 from testbed.runtime.nodes.control_channel import Channel
 from testbed.runtime.nodes.node_process import ByRank, NicReport
-from testbed.runtime.nodes.program_output import last_output, read_end
+from testbed.runtime.nodes.program_output import describe_death, describe_status, last_output
 from testbed.runtime.nodes.run_orders import ModelFault, RunOrders
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.spec.units import format_duration
@@ -39,7 +39,6 @@ _START_DELAY: Final = 5_000_000
 """Nanoseconds from "go" to time 0 of a dilated run."""
 
 _REPLY_TIMEOUT: Final = 1.0  # s for nodes to report what they wait for
-_MAX_ERROR_OUTPUT: Final = 2_000  # bytes of a log's end in an error message
 _CHECKS: Final = 10  # number of checks of progress during `patience`
 
 
@@ -320,7 +319,7 @@ class Run:
         for name, messages in self._messages.items():
             answer = messages.get("waiting")
             if name in self._ended:
-                sentences[name] = [_describe_status(self._ended[name])]
+                sentences[name] = [describe_status(self._ended[name])]
             else:
                 sentences[name] = (
                     [str(sentence) for sentence in answer]
@@ -419,9 +418,7 @@ class Run:
 
     def _death(self, name: str) -> NodeDiedError:
         """Make the error of a dead node process."""
-        output = read_end(self._logs / f"{name}.log", _MAX_ERROR_OUTPUT)
-        message = f"{name}: its process {_describe_status(self._ended[name])}" + (f":\n{output}" if output else "")
-        return NodeDiedError(message, [name])
+        return NodeDiedError(describe_death(self._ended[name], self._logs, name), [name])
 
     def _receive(self, deadline: float) -> bool:
         """Wait for messages until the deadline, and handle them; return whether there was one. deadline: as in
@@ -479,8 +476,3 @@ class Run:
                 if line.startswith("State:"):
                     return f"it does not answer; its process's state is {line.removeprefix('State:').strip()}"
         return "it does not answer"
-
-
-def _describe_status(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"

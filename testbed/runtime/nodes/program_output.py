@@ -1,4 +1,4 @@
-"""The ends of the logs to which programs print, for the errors of runs."""
+"""Ends of programs, as the errors of runs describe them: with the last lines of the logs to which they print."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 from testbed.engine.tracebacks import program_traceback
 from testbed.errors import ScriptError
 
+_MAX_ERROR_OUTPUT: Final = 2_000  # bytes of a log's end in an error message
 _MAX_END: Final = 4_000  # bytes of a log's end
 _MAX_NODE_LINES: Final = 10
 _MAX_LINES: Final = 100  # of all nodes
@@ -20,14 +21,14 @@ def last_output(logs: Path, nodes: Iterable[str]) -> list[str]:
     none."""
     lines = []
     for node in nodes:
-        end = read_end(logs / f"{node}.log", _MAX_END)
+        end = _read_end(logs / f"{node}.log", _MAX_END)
         lines += [f"  {node}: {line}" for line in end.splitlines()[-_MAX_NODE_LINES:]]
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"  and {len(lines) - _MAX_LINES:,} lines more in {logs}"]
     return ["the last output of the programs:", *lines] if lines else []
 
 
-def read_end(log: Path, size: int) -> str:
+def _read_end(log: Path, size: int) -> str:
     """Read the text of at most `size` bytes at the end of a file; empty if there is no file."""
     try:
         with log.open("rb") as file:
@@ -42,3 +43,15 @@ def describe_failure(error: BaseException, logs: Path, node: str) -> str:
     before, such as the usage of its arguments. The node's log must be flushed."""
     reason = program_traceback(error)
     return "\n".join([reason, *last_output(logs, [node])]) if isinstance(error, ScriptError) else reason
+
+
+def describe_death(status: int, logs: Path, node: str) -> str:
+    """Describe the death of a node process, with what it printed. status: as of `os.waitpid`."""
+    output = _read_end(logs / f"{node}.log", _MAX_ERROR_OUTPUT)
+    return f"{node}: its process {describe_status(status)}" + (f":\n{output}" if output else "")
+
+
+def describe_status(status: int) -> str:
+    """Describe the end of a process. status: as of `os.waitpid`."""
+    code = os.waitstatus_to_exitcode(status)
+    return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
