@@ -52,12 +52,12 @@ class _MessageParts(NamedTuple):
 
 def _parse(message: Message, write: bool, is_vector: bool = False) -> _MessageParts:
     if not isinstance(message, list | tuple):
-        return _MessageParts(*view_bytes(message, write))
+        return _MessageParts(*view_bytes(message, write, is_typed=False))
     if not 1 <= len(message) <= 4:
         raise MPIError(
             ERR_BUFFER, f"a message has 1 to 4 parts [buffer, count, displacement, datatype], got {len(message)}"
         )
-    view, item = view_bytes(message[0], write)
+    view, item = view_bytes(message[0], write, any(isinstance(part, Datatype | str) for part in message[1:]))
     parts = list(message[1:])
     datatype = None
     if parts and isinstance(parts[-1], Datatype | str):

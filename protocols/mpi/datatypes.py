@@ -6,6 +6,7 @@ architecture."""
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from struct import calcsize
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _NULL: Final = "MPI_DATATYPE_NULL"
+_OTHER_BYTE_ORDER: Final = (">", "!") if sys.byteorder == "little" else ("<",)
+"""Beginnings of the formats of buffers whose items are not in the machine's byte order."""
 _KINDS: Final = {
     "c": "S", "?": "b", **dict.fromkeys("bhilq", "i"), **dict.fromkeys("BHILQ", "u"), **dict.fromkeys("fdg", "f"),
     **dict.fromkeys("FDG", "c"),
@@ -475,8 +478,9 @@ class Datatype(Handle):
         return Datatype(name, "", spans, min(offsets) + self.lb, max(offsets) - min(offsets) + self.extent)
 
 
-def view_bytes(buffer: object, write: bool) -> tuple[memoryview, int]:
-    """Return a view of a buffer's bytes, and the bytes per item."""
+def view_bytes(buffer: object, write: bool, is_typed: bool = True) -> tuple[memoryview, int]:
+    """Return a view of a buffer's bytes, and the bytes per item. is_typed: whether a datatype says what the bytes are.
+    Otherwise, items in another byte order raise MPIError (ERR_BUFFER), since their receiver does not know it."""
     if buffer is None:
         return memoryview(bytearray()), 1
     try:
@@ -496,6 +500,12 @@ def view_bytes(buffer: object, write: bool) -> tuple[memoryview, int]:
     if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
         raise ArgumentKeyError(
             ERR_TYPE, "the buffer's items are references to Python objects: use send and recv for objects"
+        )
+    if not is_typed and view.itemsize > 1 and view.format.startswith(_OTHER_BYTE_ORDER):
+        raise ArgumentBufferError(
+            ERR_BUFFER,
+            f"the buffer's items are {'big' if sys.byteorder == 'little' else 'little'}-endian: convert them, or name their "
+            "datatype, [buffer, datatype], to transfer their bytes",
         )
     # A view with a zero in its shape cannot be cast.
     return (view.cast("B") if view.nbytes else memoryview(bytearray())), view.itemsize or 1

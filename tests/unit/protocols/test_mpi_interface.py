@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import pickle
+import sys
 from typing import Any
 
 import pytest
 
 from testbed.mpi import MPI
 from tests.unit.protocols.emp_ranks import Ranks, run_blocking
+
+OTHER_BYTE_ORDER = (
+    (ctypes.c_double.__ctype_be__ if sys.byteorder == "little" else ctypes.c_double.__ctype_le__) * 1  # type: ignore[attr-defined]
+)()
+"""A buffer of one number that is not in the machine's byte order."""
 
 NULLS: list[Any] = [
     MPI.COMM_NULL, MPI.REQUEST_NULL, MPI.MESSAGE_NULL, MPI.GROUP_NULL, MPI.INFO_NULL, MPI.ERRHANDLER_NULL, MPI.OP_NULL,
@@ -435,6 +442,8 @@ def test_programs_may_subclass_communicators() -> None:
         (TypeError, lambda comm: comm.Send("abc", 0)),
         (TypeError, lambda comm: comm.Send([1, 2, 3], 0)),
         (BufferError, lambda comm: comm.Recv(b"abc", 0)),
+        (BufferError, lambda comm: comm.Send(OTHER_BYTE_ORDER, 0)),
+        (BufferError, lambda comm: comm.Recv([OTHER_BYTE_ORDER, 1], 0)),
         (BufferError, lambda comm: comm.Send(memoryview(bytes(9))[::2], 0)),
         (KeyError, lambda comm: comm.Send([bytearray(8), "zz"], 0)),
         (ValueError, lambda comm: comm.scatter([1, 2, 3], root=0)),
