@@ -55,7 +55,9 @@ def exchange(peer: int, rounds: int) -> Program:
             await send
             await receives[-1]
             if receives[-1].result().status is not Status.SUCCESS:
-                while not lost:  # a pull that the dead process's node refuses fails its receive before the notice arrives
+                while (
+                    not lost
+                ):  # a pull that the dead process's node refuses fails its receive before the notice arrives
                     await driver.loop.sleep(1_000_000)
                 return lost[0].name
             assert bytes(buffer[:size]) == bytes([number % 251]) * size
