@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import time
@@ -183,15 +184,26 @@ def test_programs_that_spin_or_poll_forever_are_reported() -> None:
 
 
 def test_thousands_of_pending_transfers_are_summarized() -> None:
-    async def post_receives(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
+    """Equal ones are merged, and of different ones the first are named."""
+
+    async def post_equal(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         for _ in range(5_000):
             endpoint.receive(bytearray(8))
         await endpoint.receive(bytearray(8))
 
-    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": post_receives}) as run:
+    async def post_different(endpoint: emp.Endpoint, node: ProgramNode) -> None:
+        comm = Comm(mpi.device(endpoint))
+        for tag in range(300):
+            await comm.Irecv(bytearray(4), 1 - node.number, tag)
+        await comm.Recv(bytearray(4), 1 - node.number, 300)
+
+    with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": post_equal}) as run:
         waiting = wait_until_stuck(run, 0.5).waiting["n1"]
-    assert len(waiting) < 100
-    assert waiting[-1].startswith("and 4,9")
+    assert waiting[-1] == "host: a message (5,001 times)"
+    with Cluster.star(2).up() as cluster, agents(cluster, emp.plug(), EMP, {"n1": post_different}) as run:
+        waiting = wait_until_stuck(run, 0.5).waiting["n1"]
+    assert len(waiting) < 110
+    assert re.fullmatch(r"and \d+ more", waiting[-1])
 
 
 def test_a_slow_run_with_progress_is_not_stuck() -> None:
