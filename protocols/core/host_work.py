@@ -15,7 +15,6 @@ A kind without a cost in the profile takes no time. The results of a run list bu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Final, Protocol, cast
 
 from protocols.core.completion import Completion
@@ -50,24 +49,6 @@ LIBRARY: Final = "library"
 
 ANYWHERE: Final = -1
 """Source of bytes that are not in any core's cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of one kind of work. fixed: nanoseconds per call. rate: bit/s; 0: bytes take no time. same_rate: rate for
-    bytes that the working core itself touched last; shared_rate: for bytes last touched by a core that shares a cache with
-    it; 0: as `rate`. Raises ValueError for negative values."""
-
-    fixed: int = 0
-    rate: int = 0
-    same_rate: int = 0
-    shared_rate: int = 0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value < 0:
-                raise ValueError(f"{field.name} must be 0 or more, got {value}")
 
 
 class HostWork(Protocol):

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from protocols.core.host_work import Cost
-
 SECOND: Final = 10**9
 
 PROCESSOR_COSTS: Final = ("receive", "ring", "tick", "fetched", "stored", "sent", "send", "transfer", "show")
@@ -24,6 +22,24 @@ STRUCTURE_FIELDS: Final = (
     "hosted", "polled", "busy_waiting", "timeslice", "cores", "cores_per_cache",
 )  # fmt: skip
 """The fields that describe structure, and are not costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of one kind of work. fixed: nanoseconds per call. rate: bit/s; 0: bytes take no time. same_rate: rate for
+    bytes that the working core itself touched last; shared_rate: for bytes last touched by a core that shares a cache with
+    it; 0: as `rate`. Raises ValueError for negative values."""
+
+    fixed: int = 0
+    rate: int = 0
+    same_rate: int = 0
+    shared_rate: int = 0
+
+    def __post_init__(self) -> None:
+        for key in self.__slots__:
+            value = getattr(self, key)
+            if value < 0:
+                raise ValueError(f"{key} must be 0 or more, got {value}")
 
 
 @dataclass(frozen=True, slots=True)

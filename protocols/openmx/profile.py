@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from protocols.core.host_work import COPY, INTERRUPT, OFFLOAD, RETURN, SOFTIRQ, SWITCH, TRAP, WAKE, Cost
-from protocols.core.profile import SECOND, Profile
+from protocols.core.host_work import COPY, INTERRUPT, OFFLOAD, RETURN, SOFTIRQ, SWITCH, TRAP, WAKE
+from protocols.core.profile import SECOND, Cost, Profile
 from protocols.openmx import driver_endpoint
 from protocols.openmx.driver_endpoint import DRIVER, LOOKUP
 from protocols.openmx.endpoint import EVENT, REQUEST

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.core.host_work import TRAP, Cost
-from protocols.core.profile import Profile
+from protocols.core.host_work import TRAP
+from protocols.core.profile import Cost, Profile
 from protocols.ssam.host import DISPATCH, FORMAT
 from protocols.ssam.sba100 import (
     CELL_CALL,

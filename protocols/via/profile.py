@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.core.host_work import COPY, INTERRUPT, SOFTIRQ, SWITCH, TRAP, Cost
-from protocols.core.profile import SECOND, Profile
+from protocols.core.host_work import COPY, INTERRUPT, SOFTIRQ, SWITCH, TRAP
+from protocols.core.profile import SECOND, Cost, Profile
 from protocols.mpi.via.endpoint import MPI
 from protocols.via.card import AGENT, REGISTER
 

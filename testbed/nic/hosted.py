@@ -30,10 +30,9 @@ from protocols.core.host_work import (
     SWITCH,
     TRAP,
     WAKE,
-    Cost,
     HostWork,
 )
-from protocols.core.profile import Profile
+from protocols.core.profile import Cost, Profile
 from protocols.core.protocol import Steer
 from testbed.engine.failures import ETHERNET_HEADER, frame_too_long
 from testbed.engine.loop import Loop, VirtualClock

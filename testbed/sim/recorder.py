@@ -155,7 +155,7 @@ class NicWatcher:
         )
         self._work = work = host_work(nic)
         self.spend, self.offload, self.read_frames, self.bind = work.spend, work.offload, work.read_frames, work.bind
-        self.caught_up = work.caught_up
+        self.caught_up, self.receiving_core = work.caught_up, work.receiving_core
         on_doorbell, deliver = nic.on_doorbell, nic.deliver_completion
 
         def traced_doorbell(now: int, index: int) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from protocols.core.firmware import Adapter
-from protocols.core.host_work import SWITCH, Cost
-from protocols.core.profile import Profile
+from protocols.core.host_work import SWITCH
+from protocols.core.profile import Cost, Profile
 from protocols.core.protocol import Steering, select_hash
 from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.server import Core, Server

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import testbed
 from protocols.core.profile import IDEAL, Profile
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record, Replay
@@ -148,3 +149,20 @@ def test_without_a_folder_directions_and_nics_are_not_wrapped() -> None:
         kinds = {type(wrapper).__name__ for wrapper in simulation.network.link_directions.values()}
         kinds |= {type(node.nic).__name__ for node in simulation.nodes.values()}
         assert kinds == {"SimDirection", "ImmediateNic"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "profile"),
+    [("openmx", "openmx-2009"), ("via", "lam-via-2000"), ("ssam", "sparcstation-20"), ("emp", "emp-2001")],
+)
+def test_a_recorded_run_takes_the_times_of_an_unrecorded_one(tmp_path: Path, protocol: str, profile: str) -> None:
+    """Also where the work of the hosts' cores has costs."""
+    kind = {"kind": "atm"} if protocol == "ssam" else {}
+    rows = [
+        testbed.run(
+            Description.star(2, delay="1us", **kind), "pingpong", protocol=protocol, profile=profile, mode="sim",
+            settings={"sizes": (4, 4_096), "count": 5}, output=tmp_path / str(capture), capture=capture,
+        ).rows
+        for capture in (False, True)
+    ]  # fmt: skip
+    assert rows[0] == rows[1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from protocols.core.host_work import Cost
+from protocols.core.profile import Cost
 from protocols.ssam.profile import SPARCSTATION_1, SPARCSTATION_20
 from protocols.ssam.sba100 import BATCH, CELL_READ, KINDS, READ_CALL, READ_TRAP, WRITE_CALL, WRITE_TRAP
 from testbed.controller.papers.reproduction import Reproduction, reproduce

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import testbed
-from protocols.core.host_work import COPY, INTERRUPT, Cost
-from protocols.core.profile import SECOND, Profile
+from protocols.core.host_work import COPY, INTERRUPT
+from protocols.core.profile import SECOND, Cost, Profile
 from protocols.mpi.via.endpoint import MPI
 from protocols.via import tcp_costs
 from protocols.via.card import AGENT

@@ -7,7 +7,7 @@
     [work.copy]               # work on host cores, by kind
     rate = "2gbit"
 
-All keys are those of `protocols.core.profile.Profile` and `protocols.core.host_work.Cost`.
+All keys are those of `Profile` and `Cost` in `protocols.core.profile`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from protocols.core.host_work import STANDARD, Cost
-from protocols.core.profile import IDEAL, Profile
+from protocols.core.host_work import STANDARD
+from protocols.core.profile import IDEAL, Cost, Profile
 from protocols.core.protocol import Protocol
 from testbed.errors import (
     DescriptionError,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocols.core.host_work import Cost
-from protocols.core.profile import IDEAL, PROCESSOR_COSTS, Profile
+from protocols.core.profile import IDEAL, PROCESSOR_COSTS, Cost, Profile
 from protocols.emp.profile import EMP_2001, EMP_2002
 from protocols.emp.protocol import PROTOCOL
 from testbed.controller.runs.profiles import profile_of, profile_values

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from protocols.core.firmware import Adapter, Agent
-from protocols.core.host_work import TRAP, Cost
-from protocols.core.profile import Profile
+from protocols.core.host_work import TRAP
+from protocols.core.profile import Cost, Profile
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Core
 from testbed.nic.hosted import HostedNic, HostSide

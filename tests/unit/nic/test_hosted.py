@@ -18,10 +18,9 @@ from protocols.core.host_work import (
     TRAP,
     WAKE,
     ZERO_COST_WORK,
-    Cost,
     host_work,
 )  # fmt: skip
-from protocols.core.profile import Profile
+from protocols.core.profile import Cost, Profile
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Core
 from testbed.nic.hosted import HostedNic, HostSide
