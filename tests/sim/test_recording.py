@@ -156,7 +156,7 @@ def test_without_a_folder_directions_and_nics_are_not_wrapped() -> None:
     [("openmx", "openmx-2009"), ("via", "lam-via-2000"), ("ssam", "sparcstation-20"), ("emp", "emp-2001")],
 )
 def test_a_recorded_run_takes_the_times_of_an_unrecorded_one(tmp_path: Path, protocol: str, profile: str) -> None:
-    """Also where the work of the hosts' cores has costs."""
+    """The work of the hosts' cores has costs."""
     kind = {"kind": "atm"} if protocol == "ssam" else {}
     rows = [
         testbed.run(

@@ -12,6 +12,8 @@ from testbed.errors import ScriptError
 
 _MAX_END: Final = 4_000  # bytes of a log's end
 _MAX_DEATH: Final = 2_000  # and of that of a process that has died
+_MAX_CRASH: Final = 32_000  # with the list of extension modules, below, that Python writes when it crashes
+_EXTENSION_MODULES: Final = "Extension modules: "
 _MAX_NODE_LINES: Final = 10
 _MAX_LINES: Final = 100  # of all nodes
 
@@ -47,7 +49,8 @@ def describe_failure(error: BaseException, logs: Path, node: str) -> str:
 
 def describe_death(status: int, logs: Path, node: str) -> str:
     """Describe the death of a node's process, with the last that it printed. status: as `os.wait` returns it."""
-    output = _read_end(logs / f"{node}.log", _MAX_DEATH)
+    lines = _read_end(logs / f"{node}.log", _MAX_CRASH).splitlines()
+    output = "\n".join([line for line in lines if not line.startswith(_EXTENSION_MODULES)])[-_MAX_DEATH:].strip()
     return f"{node}: its process {describe_status(status)}" + (f":\n{output}" if output else "")
 
 
