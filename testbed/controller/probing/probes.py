@@ -460,10 +460,11 @@ class _Session:
             if not arrival:
                 continue
             arrived += 1
-            if arrival - departure < path.plan.skip_below:
+            delay = delay_of(departure, arrival)
+            if delay < path.plan.skip_below:
                 skipped += 1
             elif index % self._bursts[number] == 0:
-                delays.append(arrival - departure)
+                delays.append(delay)
         arrived = min(sent, arrived + track.unreadable)
         frames, size = self._other_counts[number]
         return ProbeResult(
@@ -479,6 +480,12 @@ class _Session:
             self._overrun[path.source] + self._overrun[path.sink],
             self._seconds,
         )
+
+
+def delay_of(departure: int, arrival: int) -> int:
+    """Return a probe's delay from its times of the wall clock, which may have been set back between them: then it is 0, and
+    not that of a frame that skipped the link's delay."""
+    return max(0, arrival - departure)
 
 
 def device_counters(path: str) -> dict[str, Counters]:

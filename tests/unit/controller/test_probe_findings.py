@@ -10,7 +10,7 @@ import pytest
 from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down, rate_of_queued
 from testbed.controller.probing.probe_plan import plan_for
-from testbed.controller.probing.probes import ProbeResult, TrainResult
+from testbed.controller.probing.probes import ProbeResult, TrainResult, delay_of
 from testbed.controller.verdict.thresholds import TABLE
 from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.spec.layout import Impairment
@@ -266,3 +266,9 @@ def test_no_frame_passes_a_link_that_is_down() -> None:
     assert finding.grade is Grade.TRUSTED
     (finding,) = judge_down(subject(Impairment()), replace(result, arrived=1), TABLE)
     assert finding.grade is Grade.INVALID
+
+
+def test_a_probe_that_arrives_before_its_departure_by_the_wall_clock_has_no_delay() -> None:
+    """It would count as reordered on a link without delay."""
+    assert delay_of(1_000, 998) == 0
+    assert delay_of(1_000, 3_500) == 2_500
