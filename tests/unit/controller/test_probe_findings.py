@@ -269,6 +269,6 @@ def test_no_frame_passes_a_link_that_is_down() -> None:
 
 
 def test_a_probe_that_arrives_before_its_departure_by_the_wall_clock_has_no_delay() -> None:
-    """It would count as reordered on a link without delay."""
+    """Otherwise it would count as reordered on a link without delay."""
     assert delay_of(1_000, 998) == 0
     assert delay_of(1_000, 3_500) == 2_500
