@@ -103,8 +103,9 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         counters.frames_received += 1
         cached = self._cached_headers.get(frame[: self._prefix_size])
         if cached is None:
-            self._receive_uncached(now, frame)
-            return
+            cached = self._read_header(now, frame)
+            if cached is None:
+                return
         kind = cached.kind
         try:
             if kind == TYPE_MESSAGE:
@@ -127,44 +128,25 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         else:
             counters.stale += 1  # `Peers.admit` has handled the restart
 
-    def _receive_uncached(self, now: int, frame: bytes) -> None:
-        """Handle a frame without a cached header, such as a peer's first frame of a kind in its incarnation."""
+    def _read_header(self, now: int, frame: bytes) -> CachedHeader | None:
+        """Read and cache the header of a frame whose header is not cached: a peer's first frame of a kind, for example.
+        None: the frame is dropped."""
         card, codec = self._card, self._codec
-        counters = card.counters
         if not frame.startswith(card.address):  # a switch that has not learned the address floods the frame
-            counters.strangers += 1
-            return
+            card.counters.strangers += 1
+            return None
         try:
             if codec.type_of(frame) == TYPE_MESSAGE:
-                (
-                    _, address, flags, unit, sender, receiver, message_id, frame_number, _, source, destination, tag,
-                    total, oldest, payload,
-                ) = codec.unpack_message(frame)  # fmt: skip
-                cached = self._cache_header(
-                    now, frame, address, TYPE_MESSAGE, flags, unit, sender, receiver, message_id, frame_number
+                kind = TYPE_MESSAGE
+                _, address, flags, unit, sender, receiver, message_id, frame_number, *_ = codec.unpack_message(frame)
+            else:
+                _, address, kind, flags, unit, sender, receiver, message_id, frame_number, *_ = codec.unpack_frame(
+                    frame
                 )
-                if cached is None:
-                    return
-                if frame_number:
-                    counters.malformed += 1
-                else:
-                    self._receiver.on_first_frame(cached, message_id, source, destination, tag, total, oldest, payload)
-                return
-            _, address, kind, flags, unit, sender, receiver, message_id, frame_number, status, payload = (
-                codec.unpack_frame(frame)
-            )
         except MalformedError as error:
             self._count_malformed(error)
-            return
-        cached = self._cache_header(now, frame, address, kind, flags, unit, sender, receiver, message_id, frame_number)
-        if cached is None:
-            return
-        if kind == TYPE_DATA:
-            self._receiver.on_later_frame(cached, message_id, frame_number, payload)
-        elif status == STATUS_OK:
-            self._sender.on_acknowledgement(now, cached.peer, message_id, frame_number)
-        else:
-            counters.stale += 1  # `Peers.admit` has handled the restart
+            return None
+        return self._cache_header(now, frame, address, kind, flags, unit, sender, receiver, message_id, frame_number)
 
     def _cache_header(
         self,
