@@ -66,13 +66,14 @@ class ProcessEngine:
         try:
             yield executor
         except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
                 if child not in earlier_children:
                     child.terminate()
             raise
         finally:
-            executor.shutdown()
+            # Waits for the executor's thread: at the interpreter's exit it could close the pipe that wakes it just as
+            # concurrent.futures writes to it.
+            executor.shutdown(cancel_futures=True)
 
 
 def map_unordered(

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,17 @@ def test_an_error_names_its_point_and_follows_the_earlier_results() -> None:
 def test_the_death_of_a_process_is_a_one_line_error() -> None:
     with pytest.raises(EngineError, match="died while it computed 7 or a point in parallel"):
         list(map_unordered(ProcessEngine(2), die, [7]))
+
+
+def test_an_interruption_leaves_neither_a_process_nor_a_thread() -> None:
+    threads = threading.enumerate()
+    with pytest.raises(KeyboardInterrupt), ProcessEngine(2).open() as executor:
+        started = executor.submit(current_pid, 0).result()
+        pending = [executor.submit(sleep_and_return_pid, 60) for _ in range(5)]
+        raise KeyboardInterrupt
+    assert threading.enumerate() == threads
+    assert not Path(f"/proc/{started}").exists()
+    assert all(future.cancelled() or isinstance(future.exception(), BrokenExecutor) for future in pending)
 
 
 def test_the_process_engine_uses_other_processes_and_the_serial_engine_this_one() -> None:
