@@ -138,12 +138,10 @@ class LinkDirection:
 
     def poll(self, now: int) -> list[Delivery]:
         """Return the frames that are due by now, in the order in which they arrive."""
-        line, size = self.line, 0
-        deliveries: list[Delivery] = []
-        while line.due <= now:
-            arrived = line.take()
-            size += len(arrived.data)
-            deliveries.append((arrived.due, arrived.data))
+        deliveries = self.line.take_due(now)
+        size = 0
+        for _, frame in deliveries:
+            size += len(frame)
         self.counters.delivered += len(deliveries)
         self.counters.delivered_bytes += size
         return deliveries

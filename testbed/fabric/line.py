@@ -238,6 +238,22 @@ class Line:
         self.due = out_of_order[0][0] if out_of_order and out_of_order[0][0] < due else due
         return frame
 
+    def take_due(self, now: int) -> list[tuple[int, bytes]]:
+        """Remove and return the frames that are due by now, each with its due time, in the order of `take`."""
+        due: list[tuple[int, bytes]] = []
+        if self._out_of_order:
+            while self.due <= now:
+                taken = self.take()
+                due.append((taken.due, taken.data))
+            return due
+        frame = self._first
+        while frame is not None and frame.due <= now:
+            due.append((frame.due, frame.data))
+            frame = frame.following
+        self._first = frame
+        self.due = NEVER if frame is None else frame.due
+        return due
+
     def _is_busy(self, now: int) -> bool:
         """Whether a frame that is put now must wait."""
         if self._rate:

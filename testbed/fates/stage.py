@@ -228,6 +228,9 @@ class FateStage:
         if injected is not None and injected.version != self._version:
             self._collect_rules()
         self._n = number = self._n + 1
+        if self._passes_all:
+            flows.count(frame)
+            return None
         if self._numbers is not None and self._has_other_random_fates:
             self._numbers[self._index] = (
                 number + number if self._gemodel is None else number + number + self._gemodel.is_bad
@@ -236,8 +239,6 @@ class FateStage:
             count = flows.count_loss(flows.entry(frame) if entry is None else entry, self.loss)
             return None if count is None else self.log_loss(count)
         count, located = flows.count(frame)
-        if self._passes_all:
-            return None
         rule_fate: Fate | None = None
         if self._active_rules:
             rule_fate = self._apply_rules(now, frame, located, count)
