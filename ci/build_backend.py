@@ -1,5 +1,5 @@
 """Build backend: setuptools, and with NETNS_TESTBED_COMPILE=1 the modules listed in `pyproject.toml` compiled by mypyc, and
-the frame path in C.
+the modules written in C.
 
 Without the variable nothing is compiled and no compiler is needed; the same files then run interpreted.
 NETNS_TESTBED_OPTIMIZE is the compiler's level of optimization, 0 to 3; 2 by default.
@@ -31,7 +31,7 @@ _MYPYC: Final = "mypy>=2.0"
 _C_FILES: Final = "build/compiled/c"
 _OBJECTS: Final = f"build/compiled/objects-O{_LEVEL}"
 _LINKED: Final = Path("build/compiled/linked")  # the level of what was linked last
-_NATIVE: Final = "testbed/kernel/native_frames.c"
+_NATIVE: Final = ("testbed/fates/native_hash.c", "testbed/kernel/native_frames.c")
 
 
 def modules() -> list[str]:
@@ -41,7 +41,7 @@ def modules() -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """Translate the modules to C, and return them with the native one. SystemExit without a compiler or Python's headers."""
+    """Translate the modules to C, and return them with those in C. SystemExit without a compiler or Python's headers."""
     compiler = shlex.split(os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc"))[0]
     if shutil.which(compiler) is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
         sys.exit(f"NETNS_TESTBED_COMPILE=1 needs a C compiler, {compiler}, and Python's headers, Python.h")
@@ -61,8 +61,11 @@ def extensions() -> list[Extension]:
     for extension in result:
         extension.include_dirs.append(f"{_C_FILES}/protocols")  # where the headers of a group with that name are
     stable_abi = [("Py_LIMITED_API", "0x030B0000")]
-    name = _NATIVE.removesuffix(".c").replace("/", ".")
-    return [*result, Extension(name, [_NATIVE], define_macros=stable_abi, py_limited_api=True)]
+    native = [
+        Extension(path.removesuffix(".c").replace("/", "."), [path], define_macros=stable_abi, py_limited_api=True)
+        for path in _NATIVE
+    ]
+    return [*result, *native]
 
 
 class CompileChanged(build_ext):
@@ -98,10 +101,10 @@ class CompileChanged(build_ext):
 
 
 class WithBackend(sdist):
-    """A source distribution that has this file, too, and the native module's source: it is built by it."""
+    """A source distribution that has this file, too, and the native modules' sources: it is built by it."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        super().make_release_tree(base_dir, [*files, "ci/build_backend.py", _NATIVE])
+        super().make_release_tree(base_dir, [*files, "ci/build_backend.py", *_NATIVE])
 
 
 class _Backend(build_meta._BuildMetaBackend):

@@ -15,7 +15,8 @@ import math
 from collections.abc import MutableSequence, Sequence
 from typing import Final, TypeVar
 
-from testbed.fates.fate_hash import GOLDEN, MASK, MULTIPLIER_1, MULTIPLIER_2, absorb
+from testbed.fates.fate_hash import absorb, draw
+from testbed.fates.interpreted_hash import MASK
 
 T = TypeVar("T")
 
@@ -28,17 +29,16 @@ _WORD_VALUES: Final = 1 << 64
 class Source:
     """A stream of draws. start: 0 to 2^64 - 1."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_drawn", "_start")
 
     def __init__(self, start: int) -> None:
-        self._state = start
+        self._start = start
+        self._drawn = 0
 
     def word(self) -> int:
         """Draw 64 random bits."""
-        self._state = word = (self._state + GOLDEN) & MASK
-        word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
-        word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
-        return word ^ (word >> 31)
+        self._drawn += 1
+        return draw(self._start, self._drawn)
 
     def random(self) -> float:
         """Draw a multiple of 2^-53 from 0 up to, but not including, 1."""

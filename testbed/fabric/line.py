@@ -16,7 +16,6 @@ from typing import Final
 
 from testbed.fabric.delivery_trace import DeliveryTrace, Opportunities, parse_delivery_trace
 from testbed.fabric.wire_time import NS_PER_SECOND, default_queue, wire_size
-from testbed.fates.flows import FlowEntry
 from testbed.fates.text_files import text_of
 from testbed.spec.layout import Impairment
 
@@ -32,16 +31,14 @@ _ALWAYS_CHECK: Final = -1
 class FrameInFlight:
     """A frame on its way: one object for all lines that it passes, one after the other.
 
-    destination: its MAC. entry: its flow, if already classified. due: when it arrives at the end of its line. following: the
-    next frame there, in order.
+    destination: its MAC. due: when it arrives at the end of its line. following: the next frame there, in order.
     """
 
-    __slots__ = ("data", "destination", "due", "entry", "following")
+    __slots__ = ("data", "destination", "due", "following")
 
     def __init__(self, data: bytes) -> None:
         self.data: Final = data
         self.destination: Final = data[:6]
-        self.entry: FlowEntry | None = None
         self.due = NEVER
         self.following: FrameInFlight | None = None
 

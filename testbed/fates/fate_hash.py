@@ -20,18 +20,17 @@ and per flow a start and n. Test vectors: tests/unit/fates/vectors.json.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
-from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
-MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
-"""2^64 divided by the golden ratio, odd: SplitMix64's increment."""
+from testbed.fates.interpreted_hash import MASK
 
-MULTIPLIER_1: Final = 0xBF58_476D_1CE4_E5B9
-MULTIPLIER_2: Final = 0x94D0_49BB_1331_11EB
-"""The multipliers of Stafford's variant 13."""
+try:
+    from testbed.fates import native_hash as steps  # of the compiled build
+except ImportError:
+    from testbed.fates import interpreted_hash as steps  # type: ignore[no-redef]  # the same functions
+
+chain: Final = steps.chain
+draw: Final = steps.draw
 
 # Streams of the independent draws of one frame. A change of these numbers would change all fates.
 LOSS: Final = 1
@@ -46,75 +45,15 @@ TRANSITION: Final = 7
 STATE_LOSS: Final = 8
 """Gilbert-Elliott: whether the frame is lost in its state. Steps with the direction."""
 
-LANE: Final = 16
-"""Bytes per state in `chains`."""
-
 CERTAIN: Final = 1 << 53
 """The threshold of probability 1."""
 
 DIRECTIONS: Final = ("forward", "backward")
 
 
-def mix64(word: int) -> int:
-    """Mix a word: a bijection of the 64-bit words in which every bit of the result depends on every bit of the word."""
-    word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
-    word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
-    return word ^ (word >> 31)
-
-
 def absorb(state: int, word: int) -> int:
     """Return the chain's next state. word: below 2^64."""
-    return mix64(((state + GOLDEN) & MASK) ^ word)
-
-
-def chain(state: int, words: tuple[int, ...]) -> int:
-    """Absorb all words; inlined for speed, since every flow needs it. Absorbing one more word 0 gives a stream's first
-    draw."""
-    for word in words:
-        word ^= (state + GOLDEN) & MASK
-        word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
-        word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
-        state = word ^ (word >> 31)
-    return state
-
-
-class _Lanes(NamedTuple):
-    """Constants for several words in one integer. Each has a lane of twice its width, so that products do not overflow into
-    the next lane. ones: a 1 in each lane."""
-
-    ones: int
-    mask: int
-    golden: int
-    size: int
-    unpack: Callable[[bytes], tuple[int, ...]]
-
-
-@cache
-def _lanes(count: int) -> _Lanes:
-    ones = sum([1 << 8 * LANE * index for index in range(count)])
-    return _Lanes(ones, ones * MASK, ones * GOLDEN, LANE * count, Struct("<" + "Q8x" * count).unpack)
-
-
-def chains(states: bytes, words: tuple[int, ...]) -> tuple[int, ...]:
-    """Compute `chain` for several states and the same words at once: for six states in a third of the time. states: LANE
-    bytes each, little-endian."""
-    ones, mask, golden, size, unpack = _lanes(len(states) // LANE)
-    state = int.from_bytes(states, "little")
-    for word in words:
-        state = ((state + golden) & mask) ^ word * ones
-        state = (((state ^ (state >> 30)) & mask) * MULTIPLIER_1) & mask
-        state = (((state ^ (state >> 27)) & mask) * MULTIPLIER_2) & mask
-        state = (state ^ (state >> 31)) & mask
-    return unpack(state.to_bytes(size, "little"))
-
-
-def draw(start: int, n: int) -> int:
-    """Return the n-th number of a stream, 64 bits: mix64(start + n * GOLDEN); inlined for speed, since every frame needs it.
-    n counts from 1."""
-    word = (start + n * GOLDEN) & MASK
-    word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
-    word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
-    return word ^ (word >> 31)
+    return chain(state, (word,))
 
 
 def threshold(probability: float) -> int:
@@ -136,10 +75,8 @@ def direction_key(seed: int, link: str, direction: str) -> int:
     if not 0 <= seed <= MASK:
         raise ValueError(f"seed must be 0 to 2^64 - 1, got {seed}")
     name = link.encode()
-    state = absorb(absorb(0, seed), len(name))
-    for offset in range(0, len(name), 8):
-        state = absorb(state, int.from_bytes(name[offset : offset + 8], "little"))
-    return absorb(state, DIRECTIONS.index(direction))
+    name_words = [int.from_bytes(name[offset : offset + 8], "little") for offset in range(0, len(name), 8)]
+    return chain(0, (seed, len(name), *name_words, DIRECTIONS.index(direction)))
 
 
 def flow_words(ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> tuple[int, ...]:

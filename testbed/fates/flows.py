@@ -15,7 +15,7 @@ it on some datapaths only. An IEEE 802.3 length field counts as EtherType 0. No 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
@@ -72,34 +72,25 @@ class Flow(NamedTuple):
 class Kind(NamedTuple):
     """The common part of flows that differ only in their addresses.
 
-    located: result of `locate` for their frames, at least for cached frames. words: the words absorbed after the addresses
-    for the first draw for losses. tail: for flows identified by a frame's first bytes, the bytes after the addresses;
-    several tails may belong to one flow.
+    located: result of `locate` for their frames, at least for cached frames. tail: for flows identified by a frame's first
+    bytes, the bytes after the addresses; several tails may belong to one flow.
     """
 
     ethertype: int
     key: tuple[int, ...]
     located: Located
-    words: tuple[int, ...]
     tail: bytes = b""
 
 
 class FlowEntry:
     """A flow in its classifier: one object for all its frames, so that a direction's look-up only compares identities.
 
-    destination, source: the MACs, as bytes objects shared by all flows. path: the directions that its first frame will
-    cross, in this order, as far as they can be determined; None: not determined yet. draws: the frame's draws on the
-    path. draws_used: number of directions of the path that the frame has crossed, stored here since it takes a fraction
-    of the memory that it would take in the directions.
+    destination, source: the MACs, as bytes objects shared by all flows.
     """
 
-    __slots__ = ("_flow", "destination", "draws", "draws_used", "kind", "path", "source")
-    path: Sequence[Flows] | None
-    draws: Sequence[int]
+    __slots__ = ("_flow", "destination", "kind", "source")
 
     def __init__(self, destination: bytes, source: bytes, kind: Kind) -> None:
-        self.path = None
-        self.draws_used = 0
         self.destination: Final = destination
         self.source: Final = source
         self.kind: Final = kind
@@ -113,12 +104,11 @@ class FlowEntry:
             self._flow = Flow(kind.ethertype, _number(self.destination), _number(self.source), kind.key)
         return self._flow
 
-    @property
-    def loss_words(self) -> tuple[int, ...]:
-        """The words to absorb for the first draw for losses."""
-        kind = self.kind
-        destination, source = _number(self.destination), _number(self.source)
-        return (destination << 16 | kind.ethertype, source << 16 | len(kind.key), *kind.words)
+    def start(self, key: int, stream: int) -> int:
+        """Return the start of the flow's stream of draws in a direction with that key."""
+        kind, destination, source = self.kind, _number(self.destination), _number(self.source)
+        flow_key = fate_hash.flow_key(key, kind.ethertype, destination, source, kind.key)
+        return fate_hash.absorb(flow_key, stream)
 
 
 class FlowCount:
@@ -128,7 +118,7 @@ class FlowCount:
     counts are persistent.
     """
 
-    __slots__ = ("_key", "_known", "_loss", "_starts", "cell", "epoch", "n")
+    __slots__ = ("_entry", "_key", "_loss", "_starts", "cell", "epoch", "n")
 
     cell: Cell
 
@@ -136,18 +126,18 @@ class FlowCount:
         self.epoch = epoch
         self.n = n
         self._key = key
-        self._known = entry
+        self._entry = entry
         self._loss = -1  # start of the stream for losses, often the only one that is read; -1: not computed yet
         self._starts: dict[int, int] | None = None  # of the other streams
 
     @property
     def flow(self) -> Flow:
-        return self._known.flow
+        return self._entry.flow
 
     def loss_start(self) -> int:
         """Return the start of the draws for losses."""
         if self._loss < 0:
-            self._loss = fate_hash.chain(self._key, self._known.loss_words[:-1])
+            self._loss = self._entry.start(self._key, fate_hash.LOSS)
         return self._loss
 
     def start(self, stream: int) -> int:
@@ -157,16 +147,12 @@ class FlowCount:
             starts = self._starts = {}
         start = starts.get(stream)
         if start is None:
-            start = starts[stream] = fate_hash.chain(self._key, (*self._known.loss_words[:-2], stream))
+            start = starts[stream] = self._entry.start(self._key, stream)
         return start
 
 
-_NO_FLOW: Final = FlowEntry(b"", b"", Kind(0, (), NOT_LOCATED, (fate_hash.LOSS, 0)))
+_NO_FLOW: Final = FlowEntry(b"", b"", Kind(0, (), NOT_LOCATED))
 _SEEN_ONCE: Final = FlowCount(_NO_FLOW, 0, 0, 1)  # marks a flow that has had one frame
-
-_MIN_PATH: Final = 3  # directions of a path; for fewer, drawing one by one is as fast
-MAX_PATH: Final = 16
-"""Maximum of directions of a path, for `draw_along_path`."""
 
 PlainFields = tuple[bytes, int, int, int, int]
 """Fields of a plain IPv4 frame, equal for all frames of a flow except for the bit "don't fragment"."""
@@ -178,8 +164,8 @@ class Classifier:
     """Classifier of frames into flows, with caches. Directions with the same fields may share one."""
 
     __slots__ = (
-        "_head_ethertypes", "_key_getters", "_kinds", "_known", "_macs", "_other_kinds", "_readers", "_tails",
-        "_uncached", "by_head", "by_key", "by_port", "head", "routed_key_getters",
+        "_by_key", "_head_ethertypes", "_key_getters", "_kinds", "_known", "_macs", "_other_kinds", "_readers", "_tails",
+        "_uncached", "by_head", "by_port", "head",
     )  # fmt: skip
 
     def __init__(self, fields: Fields) -> None:
@@ -196,8 +182,7 @@ class Classifier:
         addresses and their kind's tail."""
         self._tails: dict[bytes, Kind] = {}  # of those flows
         self._kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}  # the same, by EtherType and key
-        self.by_key: dict[object, FlowEntry] = {}
-        """Cache of frames by Ethernet header and the bytes of the flow key."""
+        self._by_key: dict[object, FlowEntry] = {}  # cache of frames by Ethernet header and the bytes of the flow key
         spans = {
             ethertype: by_begin
             for ethertype in self._readers
@@ -220,12 +205,6 @@ class Classifier:
             for ethertype, by_begin in spans.items()
             if ethertype not in self._head_ethertypes
         }
-        self.routed_key_getters: Final = {
-            ethertype.to_bytes(2, "big"): take
-            for ethertype, take in self._key_getters.items()
-            if fields.is_routed(ethertype)
-        }
-        """Functions that get the keys of `by_key`, by the bytes of an EtherType whose header may follow a source route."""
         self._uncached = {IPV4, IPV6, *TAGS, *self._readers}
 
     def mac(self, address: bytes) -> bytes:
@@ -253,14 +232,14 @@ class Classifier:
         ethertype = int.from_bytes(frame[12:14], "big")
         if ethertype in self._head_ethertypes:
             head = frame[: self.head]
-            entry = self.by_head.get(head) or self.find_by_head(head, frame)
+            entry = self.by_head.get(head) or self._find_by_head(head, frame)
             return entry, entry.kind.located
         take = self._key_getters.get(ethertype)
         if take is not None:
-            return self._look_up(self.by_key, take(frame), frame)
+            return self._look_up(self._by_key, take(frame), frame)
         if ethertype in self._uncached:
             return self._find(frame)
-        return self._look_up(self.by_key, frame[:14], frame)
+        return self._look_up(self._by_key, frame[:14], frame)
 
     def _look_up(self, shortcut: dict[Key, FlowEntry], key: Key, frame: bytes) -> tuple[FlowEntry, Located]:
         entry = shortcut.get(key)
@@ -283,13 +262,12 @@ class Classifier:
             ethertype, key = flow.ethertype, flow.key
             kind = self._other_kinds.get((ethertype, key, located))
             if kind is None:
-                words = tuple([value & fate_hash.MASK for value in key])
-                kind = Kind(ethertype, key, located, (*words, fate_hash.LOSS, 0))
+                kind = Kind(ethertype, key, located)
                 self._other_kinds[ethertype, key, located] = kind
             entry = self._known[flow] = FlowEntry(self.mac(frame[:6]), self.mac(frame[6:12]), kind)
         return entry, located
 
-    def find_by_head(self, head: bytes, frame: bytes) -> FlowEntry:
+    def _find_by_head(self, head: bytes, frame: bytes) -> FlowEntry:
         """Return the flow of a frame whose first bytes, `head`, are not cached.
 
         In all-to-all traffic there are as many flows as frames, so that their common part is computed only once.
@@ -316,7 +294,7 @@ class Classifier:
         flow = flow_of(frame, self._readers, located)
         kind = self._kinds.get((flow.ethertype, flow.key))
         if kind is None:
-            kind = Kind(flow.ethertype, flow.key, located, (*flow.key, fate_hash.LOSS, 0), tail)
+            kind = Kind(flow.ethertype, flow.key, located, tail)
             self._kinds[flow.ethertype, flow.key] = kind
         if len(self._tails) < MAX_CACHED:
             self._tails[tail] = kind
@@ -326,13 +304,11 @@ class Classifier:
 class Flows:
     """The flows of one direction since its impairment was set.
 
-    In all-to-all traffic there are nearly as many flows as frames. So for a flow's first frame only a mark is stored; if the
-    flow's path is known, in the flow itself.
+    In all-to-all traffic there are nearly as many flows as frames. So for a flow's first frame only a mark is stored.
     """
 
     __slots__ = (
-        "_by_head", "_by_key", "_by_port", "_counted", "_epoch", "_find", "_find_by_head", "_head", "_key", "_lane",
-        "_routed_key_getters", "_tallies", "_within",
+        "_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key", "_tallies", "_within",
     )  # fmt: skip
 
     def __init__(
@@ -343,14 +319,10 @@ class Flows:
         self._tallies = tallies
         self._within = within
         self._key = key
-        self._lane = key.to_bytes(fate_hash.LANE, "little")
         self._epoch = epoch
         self._find = classifier.find
-        self._find_by_head = classifier.find_by_head
         self._by_port = classifier.by_port
         self._by_head = classifier.by_head
-        self._by_key = classifier.by_key
-        self._routed_key_getters = classifier.routed_key_getters
         self._head = classifier.head
         self._counted: dict[FlowEntry, FlowCount] = {}
 
@@ -369,11 +341,9 @@ class Flows:
         if count is None:
             if self._tallies is not None:
                 count = self._resume_count(entry, self._tallies)
-            elif not entry.draws_used or not self._has_used_draw(entry):
+            else:
                 self._counted[entry] = _SEEN_ONCE
                 return FlowCount(entry, self._key, self._epoch, 1), located
-            else:
-                count = _SEEN_ONCE
         if count is _SEEN_ONCE:
             count = self._counted[entry] = FlowCount(entry, self._key, self._epoch, 1)
         count.n += 1
@@ -389,67 +359,12 @@ class Flows:
             numbers, index = count.cell
             numbers[index] = count.n
 
-    def entry(self, frame: bytes) -> FlowEntry:
-        """Return the entry of the frame's flow, for `count_loss`."""
-        if len(frame) >= _PLAIN_IPV4_SIZE and frame[12] == _IPV4_FIRST_BYTE:  # as in `count`
-            return self._by_port.get(_read_plain_ipv4(frame)) or self._find(frame)[0]
-        head = frame[: self._head]
-        entry = self._by_head.get(head)
-        if entry is not None:
-            return entry
-        take = self._routed_key_getters.get(frame[_ETHERTYPE:ETHERNET_HEADER])
-        if take is not None and (entry := self._by_key.get(take(frame))) is not None:
-            return entry
-        return self._find_by_head(head, frame)
-
-    def count_loss(self, entry: FlowEntry, threshold: int) -> FlowCount | None:
-        """Count a frame that may only have an independent loss; return its flow if it is lost: if its draw is below the
-        threshold, see `fate_hash.threshold`."""
-        count = self._counted.get(entry)
-        if count is None and self._tallies is not None:
-            count = self._resume_count(entry, self._tallies)
-        if count is None:
-            path, draws_used = entry.path, entry.draws_used
-            if path and draws_used < len(path) and path[draws_used] is self:
-                draws = entry.draws[draws_used]
-                entry.draws_used = draws_used = draws_used + 1
-                if draws_used == len(path):
-                    entry.draws = ()
-                return None if draws >> 11 >= threshold else FlowCount(entry, self._key, self._epoch, 1)
-            if not draws_used or not self._has_used_draw(entry):
-                self._counted[entry] = _SEEN_ONCE
-                draws = fate_hash.chain(self._key, entry.loss_words)
-                return None if draws >> 11 >= threshold else FlowCount(entry, self._key, self._epoch, 1)
-            count = _SEEN_ONCE
-        if count is _SEEN_ONCE:
-            count = self._counted[entry] = FlowCount(entry, self._key, self._epoch, 1)
-        count.n = n = count.n + 1
-        if self._tallies is not None:
-            numbers, index = count.cell
-            numbers[index] = n
-        return count if fate_hash.draw(count.loss_start(), n) >> 11 < threshold else None
-
     def _resume_count(self, entry: FlowEntry, tallies: Tallies) -> FlowCount:
         """Return the stored count of a flow, before its first frame in this process."""
         numbers, index = cell = tallies.cell(tuple(entry.flow), self._within)
         count = self._counted[entry] = FlowCount(entry, self._key, self._epoch, numbers[index])
         count.cell = cell
         return count
-
-    def _has_used_draw(self, entry: FlowEntry) -> bool:
-        """Whether the flow's first frame has crossed this direction on its path."""
-        path = entry.path
-        return path is not None and self in path[: entry.draws_used]
-
-
-def draw_along_path(entry: FlowEntry, path: Sequence[Flows]) -> None:
-    """Compute all draws of a flow's first frame for the directions that it will cross, in this order. If it takes another
-    path, draws are computed one by one."""
-    if len(path) < _MIN_PATH:
-        entry.path = ()
-        return
-    entry.draws = fate_hash.chains(b"".join([flows._lane for flows in path]), entry.loss_words)
-    entry.path = path
 
 
 def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | None = None) -> Flow:

@@ -17,7 +17,7 @@ from testbed.fates import fate_hash
 from testbed.fates import records as fates
 from testbed.fates.fate_counters import Numbers, Outcome, Tallies
 from testbed.fates.field_changes import apply_changes, choose_bits, flip_bits, resolve
-from testbed.fates.flows import Classifier, FlowCount, FlowEntry, Flows
+from testbed.fates.flows import Classifier, FlowCount, Flows
 from testbed.fates.header_fields import Fields, Located
 from testbed.fates.headers import standard_fields
 from testbed.fates.jitter import Jitter, parse_trace, table_of
@@ -74,7 +74,7 @@ class Verdict(NamedTuple):
     flipped: bool = False
 
 
-LOST: Final = Verdict(Outcome.LOSS)
+_LOST: Final = Verdict(Outcome.LOSS)
 _DROPPED_BY_RULE: Final = Verdict(Outcome.RULE)
 _LOST_BY_GEMODEL: Final = Verdict(Outcome.GEMODEL)
 _LOST_BY_PATTERN: Final = Verdict(Outcome.PATTERN)
@@ -87,7 +87,7 @@ class FateStage:
         "_active_rules", "_classifier", "_declared", "_epoch", "_gemodel", "_has_other_random_fates",
         "_has_random_fates", "_has_rules", "_impairment", "_index", "_injected", "_jitter", "_key", "_link", "_log",
         "_n", "_name", "_numbers", "_passes_all", "_pattern", "_steps", "_tallies", "_thresholds", "_version", "flows",
-        "is_idle", "loss",
+        "is_idle", "only_loses",
     )  # fmt: skip
 
     def __init__(
@@ -113,8 +113,8 @@ class FateStage:
         self.is_idle = False
         """Whether every frame passes, and no rule can be injected."""
         self._passes_all = False  # every frame passes, until the rules change
-        self.loss = 0
-        """Threshold (`fate_hash.threshold`) of the independent loss, if no other fate is possible; otherwise 0."""
+        self.only_loses = False
+        """Whether every frame passes unchanged or is lost independently, until the rules change."""
         self._active_rules: list[CompiledRule] = []
         fields = rules.fields if rules is not None else options.fields or _STANDARD_FIELDS
         tallies = rules.tallies if rules is not None else None
@@ -218,9 +218,8 @@ class FateStage:
         """Maximum nanoseconds of jitter added to the delay; for an unbounded distribution a typical value."""
         return max(self._steps) if self._steps else self._impairment.jitter
 
-    def decide(self, now: int, frame: bytes, entry: FlowEntry | None = None) -> Verdict | None:
-        """Decide on the next frame; return None if it passes unchanged. Frames are not counted if `is_idle`. entry: its
-        flow, if already classified."""
+    def decide(self, now: int, frame: bytes) -> Verdict | None:
+        """Decide on the next frame; return None if it passes unchanged. Frames are not counted if `is_idle`."""
         flows = self.flows
         if flows is None:
             return None
@@ -235,9 +234,6 @@ class FateStage:
             self._numbers[self._index] = (
                 number + number if self._gemodel is None else number + number + self._gemodel.is_bad
             )
-        if self.loss:
-            count = flows.count_loss(flows.entry(frame) if entry is None else entry, self.loss)
-            return None if count is None else self.log_loss(count)
         count, located = flows.count(frame)
         rule_fate: Fate | None = None
         if self._active_rules:
@@ -258,11 +254,6 @@ class FateStage:
             count, _ = self.flows.count(frame)  # a flow's counts are stored from its second frame on
             self.flows.count_more(count, frames - 2)
 
-    def log_loss(self, count: FlowCount) -> Verdict:
-        """Log the independent loss of a frame of a flow."""
-        self._record(count, fates.LOSS, fates.DROP)
-        return LOST
-
     def _decide_by_chance(
         self, frame: bytes, number: int, count: FlowCount, rule_fate: Fate | None, located: Located
     ) -> Verdict | None:
@@ -271,7 +262,8 @@ class FateStage:
         loss, corrupt, duplicate, reorder = self._thresholds
         is_gemodel_loss = self._gemodel is not None and self._gemodel.step(number)
         if loss and _draw(count.loss_start(), n) >> 11 < loss:
-            return self.log_loss(count)
+            self._record(count, fates.LOSS, fates.DROP)
+            return _LOST
         if rule_fate is None and not self._has_other_random_fates:
             return None
         if is_gemodel_loss:
@@ -336,7 +328,7 @@ class FateStage:
             self._active_rules = injected.compiled_rules(self._link, self._name) + self._active_rules
             self._version = injected.version
         self._passes_all = not (self._active_rules or self._has_random_fates)
-        self.loss = 0 if self._active_rules or self._has_other_random_fates else self._thresholds[0]
+        self.only_loses = not (self._active_rules or self._has_other_random_fates)
 
 
 def restarts(before: Impairment, after: Impairment) -> bool:

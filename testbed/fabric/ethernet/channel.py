@@ -15,7 +15,6 @@ from testbed.fabric.direction_counters import Counters
 from testbed.fabric.heap_events import Events, HeapEvent
 from testbed.fabric.interface import Receive, discard
 from testbed.fabric.line import NEVER, FrameInFlight
-from testbed.fates.flows import MAX_PATH, FlowEntry, Flows, draw_along_path
 from testbed.fates.stage import FateOptions, FateStage
 from testbed.spec.layout import DirectionName, Impairment
 
@@ -124,9 +123,7 @@ class Channel(HeapEvent):
         else:
             counters.offered += 1
             if not fates.is_idle:
-                if fates.loss and frame.entry is None:
-                    frame.entry = self._classify(frame.data)
-                verdict = fates.decide(now, frame.data, frame.entry)
+                verdict = fates.decide(now, frame.data)
             if verdict is not None:
                 self._direction.apply(now, verdict)
             elif self._is_instant and (following := self._next_at_once(frame)) is not None:
@@ -203,27 +200,5 @@ class Channel(HeapEvent):
         if self._table is None:
             return False
         fates, line = self._fates, self._line
-        is_simple = fates.is_idle or (fates.loss > 0 and not fates.takes_rules)
+        is_simple = fates.only_loses and not fates.takes_rules
         return is_simple and line.is_instant and not line.delay
-
-    def _classify(self, frame: bytes) -> FlowEntry | None:
-        """Return the flow of a frame that may be lost independently."""
-        flows = self._fates.flows
-        if flows is None or self._fates.takes_rules:
-            return None
-        entry = flows.entry(frame)
-        if entry.path is None:
-            draw_along_path(entry, self._path(entry.destination))
-        return entry
-
-    def _path(self, destination: bytes) -> list[Flows]:
-        """The directions that a frame for that MAC takes from this one on, as long as they only have independent loss."""
-        path: list[Flows] = []
-        channel: Channel | None = self
-        while channel is not None and len(path) < MAX_PATH:
-            fates, switch = channel._fates, channel._switch
-            if not fates.loss or fates.flows is None or fates.flows in path:
-                break
-            path.append(fates.flows)
-            channel = None if switch is None else switch.table.get(destination)
-        return path

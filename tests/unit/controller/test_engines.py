@@ -113,10 +113,11 @@ def test_the_death_of_a_process_is_a_one_line_error() -> None:
 
 def test_an_interruption_leaves_neither_a_process_nor_a_thread() -> None:
     threads = threading.enumerate()
-    with pytest.raises(KeyboardInterrupt), ProcessEngine(2).open() as executor:
-        started = executor.submit(current_pid, 0).result()
-        pending = [executor.submit(sleep_and_return_pid, 60) for _ in range(5)]
-        raise KeyboardInterrupt
+    opened = ProcessEngine(2).open()
+    executor = opened.__enter__()
+    started = executor.submit(current_pid, 0).result()
+    pending = [executor.submit(sleep_and_return_pid, 60) for _ in range(5)]
+    assert not opened.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert threading.enumerate() == threads
     assert not Path(f"/proc/{started}").exists()
     assert all(future.cancelled() or isinstance(future.exception(), BrokenExecutor) for future in pending)
