@@ -15,8 +15,7 @@ import math
 from collections.abc import MutableSequence, Sequence
 from typing import Final, TypeVar
 
-from testbed.fates.fate_hash import absorb, draw
-from testbed.fates.interpreted_hash import MASK
+from testbed.fates.fate_hash import MASK, absorb, draw
 
 T = TypeVar("T")
 

@@ -19,18 +19,17 @@ and per flow a start and n. Test vectors: tests/unit/fates/vectors.json.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Final
 
-from testbed.fates.interpreted_hash import MASK
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
+"""2^64 divided by the golden ratio, odd: SplitMix64's increment."""
 
-try:
-    from testbed.fates import native_hash as steps  # of the compiled build
-except ImportError:
-    from testbed.fates import interpreted_hash as steps  # type: ignore[no-redef]  # the same functions
-
-chain: Final = steps.chain
-draw: Final = steps.draw
+MULTIPLIER_1: Final = 0xBF58_476D_1CE4_E5B9
+MULTIPLIER_2: Final = 0x94D0_49BB_1331_11EB
+"""The multipliers of Stafford's variant 13."""
 
 # Streams of the independent draws of one frame. A change of these numbers would change all fates.
 LOSS: Final = 1
@@ -49,6 +48,28 @@ CERTAIN: Final = 1 << 53
 """The threshold of probability 1."""
 
 DIRECTIONS: Final = ("forward", "backward")
+
+
+def chain(state: int, words: tuple[int, ...]) -> int:
+    """Absorb all words, each below 2^64; return the chain's next state."""
+    for word in words:
+        word ^= (state + GOLDEN) & MASK
+        word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
+        word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
+        state = word ^ (word >> 31)
+    return state
+
+
+def draw(start: int, n: int) -> int:
+    """Return the n-th number of a stream, 64 bits. n counts from 1."""
+    word = (start + n * GOLDEN) & MASK
+    word = ((word ^ (word >> 30)) * MULTIPLIER_1) & MASK
+    word = ((word ^ (word >> 27)) * MULTIPLIER_2) & MASK
+    return word ^ (word >> 31)
+
+
+with contextlib.suppress(ImportError):  # the compiled build has both in C, see `native_hash.c`
+    from testbed.fates.native_hash import chain, draw  # noqa: F401
 
 
 def absorb(state: int, word: int) -> int:

@@ -107,8 +107,8 @@ class FlowEntry:
     def start(self, key: int, stream: int) -> int:
         """Return the start of the flow's stream of draws in a direction with that key."""
         kind, destination, source = self.kind, _number(self.destination), _number(self.source)
-        flow_key = fate_hash.flow_key(key, kind.ethertype, destination, source, kind.key)
-        return fate_hash.absorb(flow_key, stream)
+        words = fate_hash.flow_words(kind.ethertype, destination, source, kind.key)
+        return fate_hash.chain(key, (*words, stream))
 
 
 class FlowCount:

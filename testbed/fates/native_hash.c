@@ -1,6 +1,6 @@
 /* The hash's steps, native: the compiled build's `chain` and `draw`.
 
-   `testbed/fates/interpreted_hash.py` has the same two functions in Python, with their documentation; tests hold both
+   `testbed/fates/fate_hash.py` has the same two functions in Python, with their documentation; tests hold both
    against each other. Python's integers of more than 30 bits are objects with several digits, so that a step takes them
    a third of a microsecond.
 

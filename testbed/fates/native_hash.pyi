@@ -1,4 +1,4 @@
-"""The functions of `native_hash.c`, which are those of `interpreted_hash` in C."""
+"""The functions of `native_hash.c`, which are those of `fate_hash` in C."""
 
-from testbed.fates.interpreted_hash import chain as chain
-from testbed.fates.interpreted_hash import draw as draw
+def chain(state: int, words: tuple[int, ...]) -> int: ...
+def draw(start: int, n: int) -> int: ...

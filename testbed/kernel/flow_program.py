@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from testbed.fates import fate_hash
 from testbed.fates.header_fields import (
     ETHERNET_HEADER,
     IPV4,
@@ -22,7 +23,6 @@ from testbed.fates.header_fields import (
     TAGS,
     Field,
 )
-from testbed.fates.interpreted_hash import MASK
 from testbed.kernel.bpf_assembler import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Program, Register
 
 WORD: Final = 8
@@ -216,7 +216,7 @@ def _read_field(program: Program, guarded: GuardedField, stack_offset: int) -> N
 def _check_guards(program: Program, guarded: GuardedField, absent: str) -> None:
     for guard, value in guarded.guards:
         _check_guards(program, guard, absent)
-        if not 0 <= value <= MASK:  # no field has it
+        if not 0 <= value <= fate_hash.MASK:  # no field has it
             program.jump(absent)
             return
         _load_field(program, guard.field, absent)

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.fates import fate_hash
-from testbed.fates.interpreted_hash import GOLDEN, MULTIPLIER_1, MULTIPLIER_2
 from testbed.kernel.bpf import BPF_NOEXIST
 from testbed.kernel.bpf_assembler import R0, R1, R2, R3, R4, R5, R7, R8, R10, Program, Register
 from testbed.kernel.flow_program import (
@@ -221,7 +220,7 @@ def _check_flow(program: Program, losses: Losses) -> None:
     program.load(R2, R0, 0, 8)
     program.label("number known")
     program.add(R1, 1)
-    program.constant(R3, GOLDEN)
+    program.constant(R3, fate_hash.GOLDEN)
     program.mul(R1, R3)
     program.add(R1, R2)
     _mix(program, R1, R2, R3)
@@ -288,7 +287,7 @@ def _counter(name: str) -> int:
 
 def _mix(program: Program, word: Register, scratch: Register, scratch_2: Register) -> None:
     """Compute word = mix64(word); the scratch registers are clobbered."""
-    for shift, multiplier in ((30, MULTIPLIER_1), (27, MULTIPLIER_2)):
+    for shift, multiplier in ((30, fate_hash.MULTIPLIER_1), (27, fate_hash.MULTIPLIER_2)):
         program.mov(scratch, word)
         program.rsh(scratch, shift)
         program.xor(word, scratch)
@@ -301,7 +300,7 @@ def _mix(program: Program, word: Register, scratch: Register, scratch_2: Registe
 
 def _absorb(program: Program, state: Register, word: Register) -> None:
     """Compute state = absorb(state, word). R2 and R3 are clobbered."""
-    program.constant(R2, GOLDEN)
+    program.constant(R2, fate_hash.GOLDEN)
     program.add(state, R2)
     program.xor(state, word)
     _mix(program, state, R2, R3)
@@ -309,7 +308,7 @@ def _absorb(program: Program, state: Register, word: Register) -> None:
 
 def _draw(program: Program, to: Register, n: Register, start: int) -> None:
     """Compute to = draw(start, n) >> 11. R1 and R3 are clobbered."""
-    program.constant(to, GOLDEN)
+    program.constant(to, fate_hash.GOLDEN)
     program.mul(to, n)
     program.constant(R1, start)
     program.add(to, R1)

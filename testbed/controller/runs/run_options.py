@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 from protocols.core.profile import Profile
 from testbed.controller.runs.execution import Companion, ProgressCallback
 from testbed.errors import DescriptionError, Problem, UnsupportedError
-from testbed.fates.interpreted_hash import MASK
+from testbed.fates.fate_hash import MASK
 from testbed.registry import DEFAULT_PROTOCOL
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.engine.sources import Source, source
-from testbed.fates.fate_hash import direction_key, draw
-from testbed.fates.interpreted_hash import GOLDEN, MASK
+from testbed.fates.fate_hash import GOLDEN, MASK, direction_key, draw
 
 # Published with SplitMix64 (Vigna's splitmix64.c): the first outputs from state 1234567.
 SPLITMIX64 = (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.fates import fate_hash
+from testbed.fates.fate_hash import MASK
 from testbed.fates.field_changes import choose_bits
-from testbed.fates.interpreted_hash import MASK
 from testbed.fates.loss_models import GilbertElliott
 from tests.unit.fates.statistical_checks import check_share
 
