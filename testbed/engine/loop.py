@@ -20,22 +20,20 @@ latency of the machine is small in comparison. The wall clock is `testbed.kernel
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heappop
 from types import FrameType
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, Protocol, TypeVar
 
 from testbed.engine.coroutines import sleeper
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import stack_frames
 from testbed.engine.waitables import CancelledError, DeadlockError
-from testbed.fabric.heap_events import HeapEntry, HeapEvent
+from testbed.fabric.event_queue import NOW, EventQueue, ScheduledEvent, Timer
 
 T = TypeVar("T")
-A = TypeVar("A")
 
 _MAX_BURST: Final = 1_000
 """Maximum of task steps between two checks of the descriptors, so that tasks that wake each other do not starve them."""
@@ -56,9 +54,6 @@ _MAX_IDLE_POLLS: Final = 35_000
 
 _MIN_DILATED_POLL: Final = 1_000
 """Minimum of nanoseconds that a poll takes on a dilated clock, so that the machine can keep up."""
-
-NOW: Final = object()
-"""Placeholder in the heap for the argument of a callback that is called with the time."""
 
 
 class Waiter(Protocol):
@@ -142,38 +137,6 @@ class DilatedClock(VirtualClock):
         self._waiter.unwatch(descriptor)
 
 
-class Timer(HeapEvent):
-    """A callback whose time can be changed. At most one of its entries in the heap is valid."""
-
-    __slots__ = ("_callback", "_loop", "sequence", "when")
-
-    def __init__(self, loop: Loop, callback: Callable[[int], object]) -> None:
-        self._loop = loop
-        self._callback = callback
-        self.sequence: int = 0
-        """Sequence number of the valid entry in the loop's heap; 0: none."""
-        self.when: int | None = None
-        """When the callback will be called, or None."""
-
-    def set(self, when: int | None) -> None:
-        """Set the time of the call (None: never). Replaces the previous time."""
-        if when == self.when:
-            return
-        self.when = when
-        if when is None:
-            self.sequence = 0
-        else:
-            loop = self._loop
-            self.sequence = sequence = loop.next_sequence()
-            heappush(loop.heap, (when, sequence, None, self))
-
-    def call(self, now: int) -> None:
-        """Call the callback, which is due. For the loop only."""
-        self.when = None
-        self.sequence = 0
-        self._callback(now)
-
-
 def _ignore(_: BaseException) -> None:
     """Do nothing: the default of `Loop.on_failure`."""
 
@@ -192,10 +155,13 @@ class Loop:
         self.in_task = False
         """Whether a step of a task runs at this moment. For tasks to set."""
         self._run_frame: FrameType | None = None  # of `run`, or of its caller if `run` is compiled and has no frame
-        # The next three attributes are for timers and tasks only.
-        self.heap: Final[list[HeapEntry]] = []
+        self.events: Final = EventQueue()
+        """Callbacks, timers, sleeping tasks, and events of networks."""
+        self.at: Final = self.events.at
+        """Calls callback(argument) once at time `when`, or callback(now) without an argument. Use a timer for a call that
+        may be cancelled."""
         self.woken: Final[deque[Task[Any]]] = deque()
-        self.next_sequence: Final = itertools.count(1).__next__
+        """Tasks to run before the next event. For tasks only."""
         self._waiter = waiter
         self._wait: Final = waiter.wait
         self._watched: dict[int, Callable[[int], object]] = {}
@@ -216,26 +182,17 @@ class Loop:
         self.on_poll: Callable[[Task[Any], bool], object] | None = None
         """Called on a virtual clock with a task that polls: True when a poll begins, False when it ends."""
         self.poll_time: Final = poll_time
-        self._stop_timer: Final = Timer(self, lambda _: self.stop())
-        self._poll_timer: Final = Timer(self, self._end_polls)
+        self._stop_timer: Final = Timer(self.events, lambda _: self.stop())
+        self._poll_timer: Final = Timer(self.events, self._end_polls)
         self._poll_count = 0  # consecutive polls without any other event
         self._is_extended = False  # whether the current polls were extended
-        self._next_event: int | None = None  # `next_time` when the last poll ended
+        self._next_event: int | None = None  # time of the next event when the last poll ended
         self._last_scheduled = 0  # `scheduled` when the last poll ended
-        self._internal_entries = 0  # heap entries of `_poll_timer` and `_stop_timer`
+        self._internal_entries = 0  # queue entries of `_poll_timer` and `_stop_timer`
 
     def timer(self, callback: Callable[[int], object]) -> Timer:
         """Make a timer that is not set yet and calls callback(now)."""
-        return Timer(self, callback)
-
-    @overload
-    def at(self, when: int, callback: Callable[[int], object]) -> None: ...
-    @overload
-    def at(self, when: int, callback: Callable[[A], object], argument: A) -> None: ...
-    def at(self, when: int, callback: Callable[[Any], object], argument: object = NOW) -> None:
-        """Call callback(argument) once at time `when`; callback(now) without an argument. Use a timer for a call that may be
-        cancelled."""
-        heappush(self.heap, (when, self.next_sequence(), callback, argument))
+        return Timer(self.events, callback)
 
     def watch(self, descriptor: int, callback: Callable[[int], object]) -> None:
         """Call callback(now) whenever the descriptor is readable."""
@@ -274,8 +231,7 @@ class Loop:
 
     def scheduled(self) -> int:
         """Return how many callbacks, timers and sleeps have been set so far."""
-        self._internal_entries += 1  # the sequence number drawn below
-        return self.next_sequence() - self._internal_entries
+        return self.events.scheduled - self._internal_entries
 
     def stop_at(self, when: int | None) -> None:
         """Stop `run` at time `when` (None: not at all). Unlike an event, it does not end polls."""
@@ -293,8 +249,8 @@ class Loop:
 
     def _end_polls(self, now: int) -> None:
         """End the polls that are due, unless they are extended."""
-        next_event = self.next_time()
-        if next_event is not None and self.heap[0][3] is self._stop_timer:
+        next_event = self.events.next_time()
+        if next_event is not None and self.events.entries[0][3] is self._stop_timer:
             next_event = None
         if self._dilated is None and self._extend_polls(now, next_event):
             return
@@ -433,11 +389,11 @@ class Loop:
     def turn(self) -> None:
         """Wait once, then call the callbacks that are ready or due."""
         now = self.now
-        heap = self.heap
+        heap = self.events.entries
         woken = self.woken
         polling = self.polling
         polls = len(polling)
-        deadline = self.next_time() if heap else None
+        deadline = self.events.next_time() if heap else None
         for descriptor in self._wait(now() if woken or polls else deadline):
             on_ready = self._watched.get(descriptor)
             if on_ready is not None:  # another callback may have unwatched it
@@ -456,21 +412,11 @@ class Loop:
             if callback is not None:
                 callback(time if argument is NOW else argument)
             else:
-                event: HeapEvent = argument
+                event: ScheduledEvent = argument
                 if event.sequence == sequence:
                     event.call(time)
             if woken:
                 self.run_woken(now())
-
-    def next_time(self) -> int | None:
-        """Return the time of the heap's first valid entry, or None."""
-        heap = self.heap
-        while heap:
-            when, sequence, callback, argument = heap[0]
-            if callback is not None or argument.sequence == sequence:
-                return when
-            heappop(heap)  # its timer has been changed
-        return None
 
     def run_woken(self, now: int) -> None:
         """Run the woken tasks and the tasks that they wake, at most `_MAX_BURST` steps."""
@@ -483,7 +429,7 @@ class Loop:
 
     def _run_virtual(self, clock: VirtualClock) -> None:
         """Run on a virtual clock, without waiting for descriptors."""
-        heap = self.heap
+        heap = self.events.entries
         woken = self.woken
         pop = heappop
         next_woken = woken.popleft
@@ -494,7 +440,7 @@ class Loop:
             elif heap:
                 when, sequence, callback, argument = pop(heap)
                 if callback is None:
-                    event: HeapEvent = argument
+                    event: ScheduledEvent = argument
                     if event.sequence == sequence:
                         if when > now:
                             clock.time = now = when
@@ -510,10 +456,10 @@ class Loop:
     def _run_dilated(self, clock: DilatedClock) -> None:
         """Run as on a virtual clock, but no event before the base clock has reached its time. Descriptors come first: their
         callbacks may schedule events before those that are due."""
-        heap = self.heap
+        events = self.events
         woken = self.woken
         while self.running:
-            ready = self._wait(clock.time if woken else self.next_time())
+            ready = self._wait(clock.time if woken else events.next_time())
             reached = clock.reached()
             for descriptor in ready:
                 on_ready = self._watched.get(descriptor)
@@ -523,10 +469,10 @@ class Loop:
                 if woken:
                     woken.popleft().call(clock.time)
                     continue
-                when = self.next_time()
+                when = events.next_time()
                 if when is None or when > reached:
                     break
-                _, _, callback, argument = heappop(heap)
+                _, _, callback, argument = heappop(events.entries)
                 clock.time = now = max(when, clock.time)
                 if callback is None:
                     argument.call(now)

@@ -11,14 +11,13 @@ delivered first, so that an item passed to a task is never lost.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
-from heapq import heappush
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from testbed.engine.coroutines import await_chain, suspended_frames
 from testbed.engine.tracebacks import Stacked, program_line
 from testbed.engine.waitables import Awaited, CancelledError, Event, Waitable
-from testbed.fabric.heap_events import HeapEvent
+from testbed.fabric.event_queue import ScheduledEvent
 
 if TYPE_CHECKING:
     from testbed.engine.loop import Loop
@@ -33,7 +32,7 @@ _POLL_DISPLAY_TIME: Final = 1_000_000  # ns after its last poll in which a runni
 _START: Final = Event("its turn to begin")
 
 
-class Task(Waitable, HeapEvent, Generic[T]):
+class Task(Waitable, ScheduledEvent, Generic[T]):
     """A coroutine that a loop runs. ``await task`` returns its result or raises its error.
 
     An exception that no task awaits when it is raised ends the loop's run, with the task's name in a note.
@@ -64,7 +63,7 @@ class Task(Waitable, HeapEvent, Generic[T]):
         self.service = service
         """Whether the task may wait forever."""
         self.sequence: int = 0
-        """Sequence number of the entry in the loop's heap that wakes the task; 0: none."""
+        """Sequence number of the event that wakes the task; 0: none."""
         self.last_poll: int | None = None
         """Time of the last poll, in nanoseconds; None: the task has not polled."""
         self.poll_time = 0
@@ -203,8 +202,7 @@ class Task(Waitable, HeapEvent, Generic[T]):
             loop.in_task = False
         if type(awaited) is int:
             self._waiting = awaited
-            self.sequence = sequence = loop.next_sequence()
-            heappush(loop.heap, (awaited, sequence, None, self))
+            self.sequence = loop.events.schedule(awaited, self)
         elif awaited.done:  # type: ignore[union-attr]  # isinstance would satisfy mypy, but is slower
             self._waiting = awaited
             self.last_poll = loop.now()

@@ -13,7 +13,7 @@ from testbed.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:  # not imported at run time: modules that only use Plug need no models
     from testbed.fabric.direction_counters import Counters
-    from testbed.fabric.heap_events import HeapEntry
+    from testbed.fabric.event_queue import EventQueue
     from testbed.fates.stage import FateOptions, FateStage
     from testbed.spec.kinds import Kind
     from testbed.spec.layout import DirectionName, Impairment, Layout, Switch
@@ -130,11 +130,12 @@ class Network(Protocol):
 
 
 @runtime_checkable
-class SharesHeap(Protocol):
-    """A network that can put its events into its driver's heap, in order with the driver's own events of the same time."""
+class UsesEventQueue(Protocol):
+    """A network that can schedule its events in its driver's queue, in order with the driver's own events of the same
+    time."""
 
-    def share(self, heap: list[HeapEntry], next_sequence: Callable[[], int]) -> None:
-        """Put all events into that heap, before any link joins; the network has no deadline then."""
+    def use_event_queue(self, events: EventQueue) -> None:
+        """Schedule all events in that queue. Called before any link joins; the network has no deadline then."""
         ...
 
 

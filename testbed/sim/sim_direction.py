@@ -9,7 +9,7 @@ from typing import Final
 
 from testbed.engine.loop import Loop
 from testbed.fabric.direction_counters import Counters
-from testbed.fabric.interface import Channel, Network, Receive, SharesHeap
+from testbed.fabric.interface import Channel, Network, Receive, UsesEventQueue
 from testbed.nic.immediate import Port
 from testbed.spec.layout import DirectionName, Impairment, Link
 
@@ -22,7 +22,7 @@ _NO_CALLBACKS: Final[deque[_SentCallback]] = deque()
 
 
 class Driver:
-    """Polls a network at its deadlines, unless it has its events in the loop's heap."""
+    """Polls a network at its deadlines, unless it has its events in the loop's queue."""
 
     __slots__ = ("_is_busy", "_is_polled", "_network", "_timer")
 
@@ -30,9 +30,9 @@ class Driver:
         self._network = network
         self._timer = loop.timer(self._on_timer)
         self._is_busy = False
-        self._is_polled = not isinstance(network, SharesHeap)
-        if isinstance(network, SharesHeap):
-            network.share(loop.heap, loop.next_sequence)
+        self._is_polled = not isinstance(network, UsesEventQueue)
+        if isinstance(network, UsesEventQueue):
+            network.use_event_queue(loop.events)
 
     def offer_to(self, channel: Channel) -> Callable[[int, bytes], bool]:
         """Return a function that offers a NIC's frame to a channel of the network; it returns False if the frame must

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from protocols.core.firmware import Adapter, Agent, Host
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Core
 from testbed.engine.tasks import Task, Work
 from testbed.nic.immediate import ImmediateNic
@@ -21,7 +21,8 @@ class SimNode:
     unfinished tasks started by its programs, with their coroutines; a crash cancels them, too.
     """
 
-    def __init__(self, loop: Loop, rank: Rank, core: Core) -> None:
+    def __init__(self, clock: VirtualClock, loop: Loop, rank: Rank, core: Core) -> None:
+        self._clock = clock
         self._loop = loop
         self.name: Final = rank.name
         self.number: Final = rank.number
@@ -41,11 +42,11 @@ class SimNode:
 
     def now(self) -> int:
         """Nanoseconds since the start of the simulation."""
-        return self._loop.now()
+        return self._clock.time
 
     def reached(self) -> int:
         """When the core will have posted all NIC requests made so far, ns: the current time for the calling program."""
-        return max(self._loop.now(), self.nic.posted)
+        return max(self._clock.time, self.nic.posted)
 
     async def sleep(self, nanoseconds: int) -> None:
         """Let time pass without using the core."""

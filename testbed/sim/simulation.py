@@ -146,7 +146,7 @@ class Simulation:
             host = self.hosts.get(rank.node)
             if host is None:
                 continue
-            self.nodes[rank.name] = sim_node = SimNode(self.loop, rank, host.cores[rank.core])
+            self.nodes[rank.name] = sim_node = SimNode(self._clock, self.loop, rank, host.cores[rank.core])
             host.ranks.append(sim_node)
             adapter = Adapter(
                 rank.number,
@@ -221,7 +221,7 @@ class Simulation:
         finally:
             self.loop.stop_at(None)
         if not all(task.done for task in self._tasks):
-            raise self._stalled(f"{timeout} ns have passed" if self.loop.heap else _NOTHING_LEFT)
+            raise self._stalled(f"{timeout} ns have passed" if self.loop.events else _NOTHING_LEFT)
 
     def run_until(self, when: int) -> None:
         """Run until a time, whether or not programs end. Events scheduled for that exact time after this call stay

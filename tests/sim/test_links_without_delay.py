@@ -67,7 +67,7 @@ class Tree:
 def test_a_frame_through_six_links_takes_one_event() -> None:
     tree = Tree()
     tree.send(0, 15)
-    assert len(tree.loop.heap) == 1
+    assert len(tree.loop.events) == 1
     ends = [direction.end for direction in tree.link_directions.values() if direction.in_flight]
     assert [end.owner for end in ends] == ["n16"]
     assert [direction.counters.delivered for direction in tree.link_directions.values()].count(1) == 5

@@ -81,7 +81,8 @@ def test_arrivals_and_counters_equal_those_of_the_wire_model(
         while True:  # an event of that time may only be scheduled by an earlier one
             loop.at(end, lambda _: loop.stop())
             loop.run()
-            if not loop.heap or loop.heap[0][0] > end:
+            next_time = loop.events.next_time()
+            if next_time is None or next_time > end:
                 break
 
     now = 0
@@ -155,7 +156,7 @@ def test_a_receiver_may_send_frames_in_the_same_direction() -> None:
     direction.enter(0, bytes(60))
     loop.run()
     assert arrived == [10, 20, 20, 30, 30]
-    assert loop.heap == []
+    assert not loop.events
 
 
 def test_a_restored_link_delivers_frames_again() -> None:

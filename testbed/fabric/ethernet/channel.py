@@ -1,18 +1,17 @@
-"""Channel: one direction of an Ethernet link, as events in a heap.
+"""Channel: one direction of an Ethernet link, as events in a queue.
 
-One entry in the heap stands for all frames in a direction: the next time at which one arrives. So a frame costs one entry
+One entry in the queue stands for all frames in a direction: the next time at which one arrives. So a frame costs one entry
 per link that it crosses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from heapq import heappush
 from typing import Final, Protocol
 
 from testbed.fabric.direction import LinkDirection
 from testbed.fabric.direction_counters import Counters
-from testbed.fabric.heap_events import Events, HeapEvent
+from testbed.fabric.event_queue import EventQueue, ScheduledEvent
 from testbed.fabric.interface import Receive, discard
 from testbed.fabric.line import NEVER, FrameInFlight
 from testbed.fates.stage import FateOptions, FateStage
@@ -40,15 +39,15 @@ class SwitchInput(Protocol):
         ...
 
 
-class Channel(HeapEvent):
+class Channel(ScheduledEvent):
     """One direction of a link. Implements `fabric.interface.Channel`; it is its own entrance. Times never go backwards.
 
     receive: the sink of frames, unless it ends at a switch. on_space: never called. sequence: sequence of the valid entry in
-    the heap, whose argument is the channel.
+    the queue, whose event is the channel.
     """
 
     __slots__ = (
-        "_counters", "_direction", "_fates", "_heap", "_is_instant", "_line", "_next", "_observer", "_on_leave", "_reverse",
+        "_counters", "_direction", "_events", "_fates", "_is_instant", "_line", "_observer", "_on_leave", "_reverse",
         "_switch", "_table", "_wake", "is_cut", "lost", "on_space", "receive", "sequence",
     )  # fmt: skip
 
@@ -58,7 +57,7 @@ class Channel(HeapEvent):
         direction: DirectionName,
         impairment: Impairment,
         options: FateOptions,
-        events: Events,
+        events: EventQueue,
         on_leave: Callable[[Channel], object],
     ) -> None:
         """on_leave: called by `leave`. Raises the errors of `LinkDirection`."""
@@ -66,10 +65,9 @@ class Channel(HeapEvent):
         self._fates: Final = self._direction.fates
         self._line: Final = self._direction.line
         self._counters: Final = self._direction.counters
-        self._heap: Final = events.heap
-        self._next: Final = events.next_sequence
+        self._events: Final = events
         self._on_leave = on_leave
-        self._wake = NEVER  # when the valid entry in the heap is due
+        self._wake = NEVER  # when the valid entry in the queue is due
         self.sequence: int = 0
         self.on_space: Callable[[int], object] | None = None
         self._observer: Receive | None = None
@@ -167,7 +165,7 @@ class Channel(HeapEvent):
         self._is_instant = self._takes_no_time()
 
     def call(self, now: int) -> None:
-        """Deliver the frames that are due. For the owner of the heap only."""
+        """Deliver the frames that are due. For the owner of the queue only."""
         counters, line, switch = self._counters, self._line, self._switch
         while line.due <= now:
             frame = line.take()
@@ -182,10 +180,9 @@ class Channel(HeapEvent):
             self._arm()
 
     def _arm(self) -> None:
-        """Put an entry for the next arrival into the heap, which is before that of the valid entry."""
+        """Schedule the next arrival, which is before the one that is scheduled."""
         self._wake = due = self._line.due
-        self.sequence = sequence = self._next()
-        heappush(self._heap, (due, sequence, None, self))
+        self.sequence = self._events.schedule(due, self)
 
     def _next_at_once(self, frame: FrameInFlight) -> Channel | None:
         """Return the direction that a frame reaches without delay, if it passes: it must be in the switch's table, and no

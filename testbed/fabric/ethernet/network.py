@@ -1,13 +1,13 @@
-"""Network of Ethernet switches: events of its links, in its own heap or in its driver's."""
+"""Network of Ethernet switches: events of its links, in its own queue or in its driver's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from testbed.fabric.ethernet.channel import Channel
 from testbed.fabric.ethernet.ethernet_switch import Switch
-from testbed.fabric.heap_events import Events, HeapEntry
+from testbed.fabric.event_queue import EventQueue
 from testbed.fabric.interface import Plug, Table
 from testbed.fates.flows import Classifier
 from testbed.fates.stage import FateOptions
@@ -15,28 +15,27 @@ from testbed.spec.layout import DirectionName, Impairment
 
 
 class Network:
-    """Ethernet switches, and the channels between them and to NICs. Implements `fabric.interface.Network` and `SharesHeap`.
+    """Ethernet switches, and the channels between them and to NICs. Implements `interface.Network` and `UsesEventQueue`.
 
     A cable at a switch is in use from the next `keep` on.
     """
 
     def __init__(self) -> None:
-        self._events: Final = Events()
+        self._events = EventQueue()
         self._on_leave: Final = self._leave
-        self._is_shared = False  # whether the driver's heap has the events
+        self._is_polled = True  # False: the driver's queue has the events
         self._switches: dict[str, Switch] = {}
         self._classifier: Classifier | None = None  # of the links
 
-    def share(self, heap: list[HeapEntry], next_sequence: Callable[[], int]) -> None:
-        """Put all events into the driver's heap. Call it before links join."""
-        self._events.share(heap, next_sequence)
-        self._is_shared = True
+    def use_event_queue(self, events: EventQueue) -> None:
+        """Schedule all events in the driver's queue. Call it before links join."""
+        self._events = events
+        self._is_polled = False
 
     @property
     def deadline(self) -> int | None:
-        """When to poll next; None: never, or the driver's heap has the events."""
-        heap = self._events.heap
-        return None if self._is_shared or not heap else heap[0][0]
+        """When to poll next; None: never, or the driver's queue has the events."""
+        return self._events.next_time() if self._is_polled else None
 
     @property
     def switches(self) -> Mapping[str, Mapping[str, int]]:
@@ -71,7 +70,7 @@ class Network:
 
     def poll(self, now: int) -> None:
         """Process all events that are due."""
-        if not self._is_shared:
+        if self._is_polled:
             self._events.call_due(now)
 
     def _leave(self, channel: Channel) -> None:

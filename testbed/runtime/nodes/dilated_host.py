@@ -154,7 +154,7 @@ class DilatedHost:
         """Attach each rank to a NIC with an agent, or to a function of the NIC. wrap_host: wraps the host library for the
         NIC."""
         for rank, adapter in zip(ranks, adapters, strict=True):
-            node = SimNode(self.loop, rank, self.host.cores[rank.core])
+            node = SimNode(self.clock, self.loop, rank, self.host.cores[rank.core])
             self.ranks.append(node)
             node.adapter = adapter
             node.nic = nic = self.host.nic(node, adapter)

@@ -85,7 +85,7 @@ class Driver(engine_loop.Waiter):
         if polling:
             return self._poll()
         next_frame, receive, now = self._wire.next_frame, self._receive, time.monotonic_ns
-        woken, heap, deferred = loop.woken, loop.heap, nic.deferred
+        woken, events, deferred = loop.woken, loop.events, nic.deferred
         due: int | None = 0  # the firmware's deadline when it was read last; 0: read it again
         until, spin, patience = 0, self.spin, self.patience
         while True:
@@ -126,7 +126,7 @@ class Driver(engine_loop.Waiter):
                     nic.flush()
                 nic.is_prompt = now() - moment < _PROMPT_TIME
                 # Otherwise only a frame or a watched descriptor can wake a task.
-                if woken or heap or polling or not loop.running:
+                if woken or events or polling or not loop.running:
                     return ()
             elif deferred:
                 nic.flush()
@@ -149,7 +149,7 @@ class Driver(engine_loop.Waiter):
         if received or ticked or ready or self.loop.woken:
             self._pause.poll_succeeded()
         elif (end := self._pause.poll_failed(moment)) is not None:
-            ends = (end, self._firmware.deadline, self.loop.next_time())
+            ends = (end, self._firmware.deadline, self.loop.events.next_time())
             ready = self._sleep(min(when for when in ends if when is not None))
             if self._receive_frames() or ready:
                 self._pause.poll_succeeded()

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from protocols.core.firmware import Buffer
-from testbed.engine.loop import Loop, Timer
+from testbed.engine.loop import Loop
+from testbed.fabric.event_queue import Timer
 from testbed.fabric.stop_go import ADDRESS, ASK_INTERVAL, Outlet
 from testbed.kernel.frame_socket import BUFFER, FrameSocket
 

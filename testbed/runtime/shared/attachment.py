@@ -194,7 +194,7 @@ class HostDriver:
         if polling:
             return self._poll()
         take, announce_sleep = nic.completions.take, nic.completions.announce_sleep
-        woken, heap = loop.woken, loop.heap
+        woken, events = loop.woken, loop.events
         until, turns, sched_yield, has_yielded = now() + self.spin, 0, os.sched_yield, False
         while True:
             indexes = take(_MAX_BATCH)
@@ -208,7 +208,7 @@ class HostDriver:
                 if woken:
                     loop.run_woken(now())
                     # Otherwise only a completion or a watched descriptor can wake a task.
-                    if woken or heap or polling or not loop.running:
+                    if woken or events or polling or not loop.running:
                         return ()
                 until, has_yielded = now() + self.spin, False
             if not turns % _CHECK_INTERVAL:
@@ -249,7 +249,7 @@ class HostDriver:
         if had_completions or ready or self.loop.woken:
             self._pause.poll_succeeded()
         elif (end := self._pause.poll_failed(moment)) is not None and self._nic.completions.announce_sleep():
-            due = self.loop.next_time()
+            due = self.loop.events.next_time()
             ready = self._sleep(end if due is None else min(end, due))
             if self._take_completions() or ready:
                 self._pause.poll_succeeded()

@@ -9,7 +9,7 @@ import pytest
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.fabric.ethernet.channel import Channel
 from testbed.fabric.ethernet.fabric import FABRIC
-from testbed.fabric.interface import Plug, SharesHeap, Table
+from testbed.fabric.interface import Plug, Table, UsesEventQueue
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
@@ -180,11 +180,11 @@ def test_a_cut_cable_a_rule_and_a_full_queue_lose_frames() -> None:
     assert len(star.arrivals) == 2
 
 
-def test_events_in_a_shared_heap_are_ordered_with_those_of_the_loop() -> None:
+def test_events_in_the_queue_of_a_loop_are_ordered_with_those_of_the_loop() -> None:
     loop, order = Loop(VirtualClock()), list[str]()
     network = FABRIC.network()
-    assert isinstance(network, SharesHeap)
-    network.share(loop.heap, loop.next_sequence)
+    assert isinstance(network, UsesEventQueue)
+    network.use_event_queue(loop.events)
     channel = network.join("a--b", "forward", Impairment(delay=DELAY), FateOptions(3, fields=known_fields()))
     channel.receive = lambda _, received: order.append(f"frame {received[-1]}")
     loop.at(DELAY, lambda _: order.append("before"))
