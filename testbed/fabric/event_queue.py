@@ -39,7 +39,7 @@ class EventQueue:
 
     def __init__(self) -> None:
         self.entries: Final[list[Entry]] = []
-        """Heap of all entries, also invalid ones. For the loop that owns the queue."""
+        """Heap of all entries, also invalid ones. For the loop that owns the queue, and its waiter."""
         self.scheduled = 0
         """Number of callbacks and events that have been scheduled so far."""
 

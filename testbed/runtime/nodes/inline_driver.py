@@ -85,7 +85,7 @@ class Driver(engine_loop.Waiter):
         if polling:
             return self._poll()
         next_frame, receive, now = self._wire.next_frame, self._receive, time.monotonic_ns
-        woken, events, deferred = loop.woken, loop.events, nic.deferred
+        woken, events, deferred = loop.woken, loop.events.entries, nic.deferred
         due: int | None = 0  # the firmware's deadline when it was read last; 0: read it again
         until, spin, patience = 0, self.spin, self.patience
         while True:

@@ -194,7 +194,7 @@ class HostDriver:
         if polling:
             return self._poll()
         take, announce_sleep = nic.completions.take, nic.completions.announce_sleep
-        woken, events = loop.woken, loop.events
+        woken, events = loop.woken, loop.events.entries
         until, turns, sched_yield, has_yielded = now() + self.spin, 0, os.sched_yield, False
         while True:
             indexes = take(_MAX_BATCH)
