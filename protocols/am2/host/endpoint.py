@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
 from enum import IntFlag
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from protocols.active_messages.am_errors import RuleError, Status
-from protocols.active_messages.endpoint_names import ANY, NONE, EndpointName
+from protocols.active_messages.endpoint_names import ANY, NONE
 from protocols.am2 import page as layout
 from protocols.am2.host.inbox import ErrorHandler, Handler, Inbox
-from protocols.am2.host.outbox import Destination, Outbox
+from protocols.am2.host.outbox import SendSide
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from protocols.am2.host.library import ActiveMessages
 
 _REQUEST: Final = 0
-_RULE: Final = "a request's handler may only reply, by its token, and a reply's handler may send nothing"
 
 
 class Events(IntFlag):
@@ -35,14 +34,7 @@ class Events(IntFlag):
     """AM_NOTEMPTY: a message has arrived and is not handled yet, or one was returned."""
 
 
-class Translation(NamedTuple):
-    """AM_GetTranslationName, AM_GetTranslationTag: name and tag of a destination in the translation table."""
-
-    name: EndpointName
-    tag: int
-
-
-class Endpoint:
+class Endpoint(SendSide):
     """One endpoint (ep_t), allocated by its bundle.
 
     Delivery guarantees: each message is handled once, or returned to its sender's error handler; only a message
@@ -63,29 +55,19 @@ class Endpoint:
 
     def __init__(self, library: ActiveMessages, bundle: Bundle, number: int, last_request: int) -> None:
         """For the bundle only. last_request: number of the last request of the former endpoint with this number."""
-        settings = library.settings
-        self.library: Final = library
+        super().__init__(library, number, last_request)
         self.bundle = bundle
-        self.name: Final = EndpointName(library.node, number)
-        """AM_GetEndpointName: the name by which other endpoints map it."""
-        self.outbox: Final = Outbox(
-            number, library.nic, library.memory, library.max_medium, last_request, library.observer
-        )
-        self.inbox: Final = Inbox(self, settings.handlers, library.max_medium)
+        self.inbox: Final = Inbox(self, library.settings.handlers, library.max_medium)
         self.backing: Final = memoryview(bytearray(layout.SIZE))
         """Page of the endpoint while it is not resident."""
         self.used = 0
         """Value of the library's `used` at the endpoint's last use."""
-        self._destinations: dict[tuple[int, int, int], Destination] = {}  # by node, endpoint and tag
-        self._translations: list[Destination | None] = [None] * settings.translations
-        self._credits = settings.credits
         self._tag = NONE
         self._mask = Events.NOT_EMPTY
         self.has_events = True
         """Whether the event mask selects an event; cached, since tests of flags are slow."""
         self._segment: memoryview | None = None
         self._mapped_segment: memoryview | None = None  # the NIC writes bulk messages there
-        self._must_load = False  # a request could not be sent because the endpoint is not resident
         self._doubtful_requests: list[int] = []  # unreachable requests, whether accepted or not
         self._change: Completion[None] | None = None
 
@@ -150,60 +132,6 @@ class Endpoint:
     def error_handler(self, handler: ErrorHandler | None) -> None:
         self.inbox.error_handler = handler
 
-    # Translations.
-
-    def map(self, index: int, name: EndpointName, tag: int) -> None:
-        """AM_Map: map an index of the translation table to an endpoint and its tag. Raises ValueError for an index
-        that does not exist or is taken (AM_ERR_IN_USE), and for an invalid name or tag."""
-        if not 0 <= index < len(self._translations):
-            raise ValueError(f"index must be 0 to {len(self._translations) - 1}, got {index}")
-        if self._translations[index] is not None:
-            raise ValueError(f"index {index} is in use: unmap it first")
-        node, endpoint = name
-        if not 0 <= node < self.library.size or not 0 <= endpoint <= 0xFFFF or not NONE <= tag <= ANY:
-            raise ValueError(
-                f"node must be 0 to {self.library.size - 1}, endpoint 0 to {0xFFFF}, and tag 0 to {ANY}, got node {node}, "
-                f"endpoint {endpoint}, tag {tag}"
-            )
-        destinations = self._destinations
-        destination = destinations.get((node, endpoint, tag))
-        if destination is None:
-            destination = destinations[node, endpoint, tag] = Destination(node, endpoint, tag, self._credits)
-        destination.mapping_count += 1
-        self._translations[index] = destination
-
-    def map_any(self, name: EndpointName, tag: int) -> int:
-        """AM_MapAny: map the first free index and return it. Raises LookupError if none is free."""
-        for index, destination in enumerate(self._translations):
-            if destination is None:
-                self.map(index, name, tag)
-                return index
-        raise LookupError(f"all {len(self._translations)} indexes of the translation table are in use: unmap one first")
-
-    def unmap(self, index: int) -> None:
-        """AM_UnMap: clear an index of the table. Requests in flight end as usual. If a destination is mapped again after its
-        last index was cleared, it has all its credits."""
-        destination = self._destination(index)
-        self._translations[index] = None
-        destination.mapping_count -= 1
-        if not destination.mapping_count:
-            del self._destinations[destination.key]
-
-    def translation(self, index: int) -> Translation | None:
-        """AM_GetTranslationName, AM_GetTranslationTag, AM_GetTranslationInuse: return the translation of an index;
-        None: it is not in use."""
-        destination = self._translations[index]
-        return None if destination is None else Translation(destination.name, destination.tag)
-
-    @property
-    def translations(self) -> int:
-        """AM_GetNumTranslations: number of indexes of the table."""
-        return len(self._translations)
-
-    def credits(self, index: int) -> int:
-        """Return the number of requests that can be sent to this destination before a reply is required."""
-        return self._destination(index).credits
-
     def unanswered(self, index: int) -> list[tuple[int, tuple[int, ...]]]:
         """Return handlers and arguments of the requests to this destination whose reply, or return, has not been handled."""
         destination = self._destination(index)
@@ -220,34 +148,6 @@ class Endpoint:
         return ended + pending
 
     # Requests.
-
-    def try_request(self, index: int, handler: int, *arguments: int) -> bool:
-        """AM_RequestM, without waiting: send a short request. Returns False, with no effect, if there is no credit or
-        no room, or if the endpoint is not resident: then call `wait_for_room`, or poll. index: in the translation table.
-        handler: handler of the destination, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
-
-        Raises ValueError for invalid arguments, LookupError for an empty index, and RuleError within a handler.
-        """
-        destination = self._translations[index]
-        if destination is None:
-            raise self._unmapped(index)
-        if self.library.handling_endpoint is not None:
-            raise RuleError(_RULE)
-        if self.outbox.page is None:
-            self._must_load = True
-        return destination.credits > 0 and self.outbox.request(destination, handler, arguments)
-
-    def try_request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> bool:
-        """AM_RequestIM, without waiting: send a request with at most `ActiveMessages.max_medium` bytes of data for the
-        handler; otherwise as `try_request`."""
-        destination = self._may_send(index)
-        return destination.credits > 0 and self.outbox.medium(destination, handler, arguments, data)
-
-    def try_request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
-        """AM_RequestXferAsyncM: send a request with data for the destination's segment, from byte `offset` on, of any
-        length that fits; the handler is called when all data has arrived. Otherwise as `try_request`."""
-        destination = self._may_send(index)
-        return destination.credits > 0 and self.outbox.bulk(destination, handler, arguments, data, offset)
 
     async def request(self, index: int, handler: int, *arguments: int) -> None:
         """AM_RequestM: wait for a credit and room, and send a short request. Handles messages that arrive at the bundle
@@ -501,20 +401,3 @@ class Endpoint:
             layout.set_segment_length(page, min(length, layout.segment_length(page)))
             layout.set_address(page, layout.SEGMENT, memory.address_of(self._mapped_segment))
             layout.set_segment_length(page, length)
-
-    def _destination(self, index: int) -> Destination:
-        destination = self._translations[index] if 0 <= index < len(self._translations) else None
-        if destination is None:
-            raise self._unmapped(index)
-        return destination
-
-    def _may_send(self, index: int) -> Destination:
-        if self.library.handling_endpoint is not None:
-            raise RuleError(_RULE)
-        destination = self._destination(index)
-        if self.outbox.page is None:
-            self._must_load = True
-        return destination
-
-    def _unmapped(self, index: int) -> LookupError:
-        return LookupError(f"index {index} of endpoint {self.name.endpoint}'s translation table is empty: map it first")

@@ -1,12 +1,13 @@
-"""An endpoint's send side: the two rings of its messages, and the copies of their data until the messages are
-answered."""
+"""An endpoint's send side: its translation table, the two rings of its messages, and the copies of their data until the
+messages are answered."""
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from protocols.active_messages.endpoint_names import EndpointName, MessageContent, RequestName
+from protocols.active_messages.am_errors import RuleError
+from protocols.active_messages.endpoint_names import ANY, NONE, EndpointName, MessageContent, RequestName
 from protocols.active_messages.observer import Observer
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
@@ -14,6 +15,9 @@ from protocols.am2.host.token import Origin
 from protocols.am2.nic_memory import HostEndpointFrames
 from protocols.core.firmware import Buffer, HostActions
 from protocols.core.memory import PAGE
+
+if TYPE_CHECKING:
+    from protocols.am2.host.library import ActiveMessages
 
 _REQUEST: Final = 0
 _REPLY: Final = 1
@@ -27,6 +31,7 @@ _NEXT_SLOT: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layou
 _MAX_ARGUMENTS: Final = layout.MAX_ARGUMENTS
 _IN_FLIGHT: Final = (layout.READY, layout.IN_FLIGHT, layout.RETURNED)
 _NO_DATA: Final = b""
+_RULE: Final = "a request's handler may only reply, by its token, and a reply's handler may send nothing"
 
 
 class Destination:
@@ -49,14 +54,21 @@ class Destination:
         return EndpointName(self.node, self.endpoint)
 
 
+class Translation(NamedTuple):
+    """AM_GetTranslationName, AM_GetTranslationTag: name and tag of a destination in the translation table."""
+
+    name: EndpointName
+    tag: int
+
+
 PendingRequest = tuple[Destination, int, tuple[int, ...]]
 """A request that has not ended: destination, handler and arguments."""
 
 
 class Outbox:
-    """Send side of one endpoint. page: the present location of the rings; None: the host may not write there. last_request:
-    number of the last request. pending: requests that have not ended, by number. observer: notified of each message before
-    the NIC is.
+    """The two rings of one endpoint. page: their present location; None: the host may not write there. last_request: number
+    of the last request. pending: requests that have not ended, by number. observer: notified of each message before the NIC
+    is.
 
     `request`, `reply`, `medium` and `bulk` return False if no slot is free. A request takes a credit, which must be
     available. handler, arguments: as in frames.
@@ -359,6 +371,122 @@ class Outbox:
             self.pending[number] = destination, handler, arguments
             destination.credits -= 1
         self._next_slots[ring] = _NEXT_SLOT[slot]
+
+
+class SendSide:
+    """Send side of one endpoint: its translation table, and the requests that it sends without waiting. `Endpoint` is the
+    rest of it."""
+
+    def __init__(self, library: ActiveMessages, number: int, last_request: int) -> None:
+        """last_request: see `Outbox`."""
+        settings = library.settings
+        self.library: Final = library
+        self.name: Final = EndpointName(library.node, number)
+        """AM_GetEndpointName: the name by which other endpoints map it."""
+        self.outbox: Final = Outbox(
+            number, library.nic, library.memory, library.max_medium, last_request, library.observer
+        )
+        self._destinations: dict[tuple[int, int, int], Destination] = {}  # by node, endpoint and tag
+        self._translations: list[Destination | None] = [None] * settings.translations
+        self._credits = settings.credits
+        self._must_load = False  # a request could not be sent because the endpoint is not resident
+
+    def map(self, index: int, name: EndpointName, tag: int) -> None:
+        """AM_Map: map an index of the translation table to an endpoint and its tag. Raises ValueError for an index
+        that does not exist or is taken (AM_ERR_IN_USE), and for an invalid name or tag."""
+        if not 0 <= index < len(self._translations):
+            raise ValueError(f"index must be 0 to {len(self._translations) - 1}, got {index}")
+        if self._translations[index] is not None:
+            raise ValueError(f"index {index} is in use: unmap it first")
+        node, endpoint = name
+        if not 0 <= node < self.library.size or not 0 <= endpoint <= 0xFFFF or not NONE <= tag <= ANY:
+            raise ValueError(
+                f"node must be 0 to {self.library.size - 1}, endpoint 0 to {0xFFFF}, and tag 0 to {ANY}, got node {node}, "
+                f"endpoint {endpoint}, tag {tag}"
+            )
+        destinations = self._destinations
+        destination = destinations.get((node, endpoint, tag))
+        if destination is None:
+            destination = destinations[node, endpoint, tag] = Destination(node, endpoint, tag, self._credits)
+        destination.mapping_count += 1
+        self._translations[index] = destination
+
+    def map_any(self, name: EndpointName, tag: int) -> int:
+        """AM_MapAny: map the first free index and return it. Raises LookupError if none is free."""
+        for index, destination in enumerate(self._translations):
+            if destination is None:
+                self.map(index, name, tag)
+                return index
+        raise LookupError(f"all {len(self._translations)} indexes of the translation table are in use: unmap one first")
+
+    def unmap(self, index: int) -> None:
+        """AM_UnMap: clear an index of the table. Requests in flight end as usual. If a destination is mapped again after its
+        last index was cleared, it has all its credits."""
+        destination = self._destination(index)
+        self._translations[index] = None
+        destination.mapping_count -= 1
+        if not destination.mapping_count:
+            del self._destinations[destination.key]
+
+    def translation(self, index: int) -> Translation | None:
+        """AM_GetTranslationName, AM_GetTranslationTag, AM_GetTranslationInuse: return the translation of an index;
+        None: it is not in use."""
+        destination = self._translations[index]
+        return None if destination is None else Translation(destination.name, destination.tag)
+
+    @property
+    def translations(self) -> int:
+        """AM_GetNumTranslations: number of indexes of the table."""
+        return len(self._translations)
+
+    def credits(self, index: int) -> int:
+        """Return the number of requests that can be sent to this destination before a reply is required."""
+        return self._destination(index).credits
+
+    def try_request(self, index: int, handler: int, *arguments: int) -> bool:
+        """AM_RequestM, without waiting: send a short request. Returns False, with no effect, if there is no credit or
+        no room, or if the endpoint is not resident: then call `wait_for_room`, or poll. index: in the translation table.
+        handler: handler of the destination, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
+
+        Raises ValueError for invalid arguments, LookupError for an empty index, and RuleError within a handler.
+        """
+        destination = self._translations[index]
+        if destination is None:
+            raise self._unmapped(index)
+        if self.library.handling_endpoint is not None:
+            raise RuleError(_RULE)
+        if self.outbox.page is None:
+            self._must_load = True
+        return destination.credits > 0 and self.outbox.request(destination, handler, arguments)
+
+    def try_request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> bool:
+        """AM_RequestIM, without waiting: send a request with at most `ActiveMessages.max_medium` bytes of data for the
+        handler; otherwise as `try_request`."""
+        destination = self._may_send(index)
+        return destination.credits > 0 and self.outbox.medium(destination, handler, arguments, data)
+
+    def try_request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
+        """AM_RequestXferAsyncM: send a request with data for the destination's segment, from byte `offset` on, of any
+        length that fits; the handler is called when all data has arrived. Otherwise as `try_request`."""
+        destination = self._may_send(index)
+        return destination.credits > 0 and self.outbox.bulk(destination, handler, arguments, data, offset)
+
+    def _destination(self, index: int) -> Destination:
+        destination = self._translations[index] if 0 <= index < len(self._translations) else None
+        if destination is None:
+            raise self._unmapped(index)
+        return destination
+
+    def _may_send(self, index: int) -> Destination:
+        if self.library.handling_endpoint is not None:
+            raise RuleError(_RULE)
+        destination = self._destination(index)
+        if self.outbox.page is None:
+            self._must_load = True
+        return destination
+
+    def _unmapped(self, index: int) -> LookupError:
+        return LookupError(f"index {index} of endpoint {self.name.endpoint}'s translation table is empty: map it first")
 
 
 def _ring_of(destination: Destination | Origin) -> int:

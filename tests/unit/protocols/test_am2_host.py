@@ -11,8 +11,9 @@ import pytest
 from protocols.active_messages.am_errors import Returned, Status
 from protocols.active_messages.endpoint_names import ANY, EndpointName
 from protocols.am2 import page as layout
-from protocols.am2.host.endpoint import Endpoint, Events, Translation
+from protocols.am2.host.endpoint import Endpoint, Events
 from protocols.am2.host.library import ActiveMessages, ResourceError
+from protocols.am2.host.outbox import Translation
 from protocols.am2.host.segment_driver import Residence
 from protocols.am2.nic_memory import NicMemory
 from protocols.am2.settings import Settings
