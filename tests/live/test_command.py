@@ -18,7 +18,7 @@ import pytest
 
 from testbed import Cluster
 from testbed.cli.documents import schema_of
-from testbed.kernel import syscalls
+from testbed.kernel import capabilities, syscalls
 from tests.live.testbed_command import TESTBED, assert_error, testbed
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -400,6 +400,18 @@ def test_down_without_a_cluster_is_an_error() -> None:
 
 def test_a_kernel_datapath_for_a_modelled_switch_is_rejected() -> None:
     assert_error(testbed("up", "now-1998", "--datapath", "netem"), 3, "links of kind myrinet are in the relay")
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_up_rejects_a_datapath_that_the_kernel_lacks_before_anything_is_made(options: tuple[str, ...]) -> None:
+    """On a machine with netem, the test checks that the cluster comes up instead."""
+    result = testbed("up", "star-2", "--datapath", "netem", *options)
+    if capabilities.probe_capabilities().netem:
+        assert result.returncode == 0
+        testbed("down", "--all")
+        return
+    assert_error(result, 3, "'--datapath netem' is not possible: this kernel has no netem", "'testbed doctor' says how")
+    assert "no cluster is up" in testbed("status").stdout
 
 
 def test_declared_impairments_are_in_force_unless_excluded() -> None:
