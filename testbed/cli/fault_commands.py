@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json, seconds_of
+from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json, print_warnings, seconds_of
 
 if TYPE_CHECKING:
     from testbed.cluster.faults.fault_injection import Injected
@@ -354,5 +354,4 @@ def print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle:
         echo(f"healed {injection.number}: {injection.what}")
     if not lifted:
         echo("nothing was injected")
-    for sentence in idle:
-        echo(f"warning: {sentence}", err=True)
+    print_warnings(idle)

@@ -124,6 +124,27 @@ def test_validation_errors_are_printed_as_json(tmp_path: Path) -> None:
     assert any(problem["suggestion"] == "name" for problem in document["problems"])
 
 
+def test_nics_of_different_mtus_in_one_network_are_a_warning(tmp_path: Path) -> None:
+    description = tmp_path / "mtus.toml"
+    description.write_text(
+        'name = "mtus"\n[[switch]]\nname = "s1"\n[[node]]\nname = "n1"\n[[node]]\nname = "n2"\nnic = [{ mtu = 9000 }]\n'
+        '[[link]]\nends = ["n1", "s1"]\n[[link]]\nends = ["n2", "s1"]\n'
+    )
+    sentence = (
+        "the network of switch s1 has NICs of different MTUs, n2:eth0 with 9,000 and n1:eth0 with 1,500 bytes: longer "
+        "frames to n1:eth0 are dropped"
+    )
+    validated = testbed("validate", str(description))
+    assert validated.stdout.startswith("mtus is valid")
+    for result in (validated, testbed("up", str(description), "--dry-run"), testbed("up", str(description))):
+        assert (result.returncode, result.stderr) == (0, f"warning: {sentence}\n")
+    for command in ("validate", "up"):
+        document = json.loads(testbed(command, str(description), "--json").stdout)
+        jsonschema.validate(document, schema_of(command))
+        assert document["warnings"] == [sentence]
+    assert testbed("down").returncode == 0
+
+
 def test_graph_prints_dot_or_a_tree() -> None:
     dot = testbed("graph", "--dot", "ring-4").stdout
     assert dot.startswith("graph")
