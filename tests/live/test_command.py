@@ -469,12 +469,16 @@ def test_inject_reports_its_changes_and_the_round_trip_and_heal_removes_them() -
     assert one_direction.returncode == 0
     forward, backward = (links()[1][direction]["impairment"] for direction in ("forward", "backward"))
     assert (forward, backward) == ({"rate": 10**8}, {})
+    two_nodes = testbed("inject", "n3", "n4", "--loss", "1%", "--direction", "out")
+    assert two_nodes.stdout.startswith("3: loss 1% on n3, n4 (out) (2 links: 2 by ")
+    losses = [[link[direction]["impairment"] for direction in ("forward", "backward")] for link in links()[2:]]
+    assert losses == [[{"loss": 0.01}, {}]] * 2
     assert testbed("heal", "1").stdout == "healed 1: delay 2ms, loss 5% on n1\n"
-    assert testbed("heal").stdout == "healed 2: rate 100mbit on n2--s1 (n2-s1)\n"
+    assert testbed("heal").stdout == "healed 2: rate 100mbit on n2--s1 (n2-s1)\nhealed 3: loss 1% on n3, n4 (out)\n"
     assert testbed("heal").stdout == "nothing was injected\n"
     assert {link["datapath"] for link in links()} == {"direct"}
     event_names = [line.split()[1] for line in testbed("events").stdout.splitlines()]
-    assert [event for event in event_names if event in ("inject:", "heal:")] == ["inject:", "inject:", "heal:", "heal:"]
+    assert [event for event in event_names if event in ("inject:", "heal:")] == ["inject:"] * 3 + ["heal:"] * 3
 
 
 REJECTED: list[tuple[tuple[str, ...], int, list[str]]] = [
