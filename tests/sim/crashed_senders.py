@@ -42,6 +42,16 @@ async def program(comm: Comm, node: Node) -> list[Received]:
     return received
 
 
+def failed_receives(folder: Path, cluster: Cluster, crash_time: int, **options: Any) -> int:
+    """Run `stream`, and crash rank 1 at a time, ns; return the number of receives that failed."""
+    scenario = Scenario(name="crash", faults=(Crash(on="n2", at=f"{crash_time}ns"),))
+    result = testbed.run(cluster, stream, scenario=scenario, output=folder, timeout=60.0, check=True, **options)
+    assert result.checks is not None
+    assert result.checks.passed, result.checks.to_text()
+    failures: int = result.results["n1"]
+    return failures
+
+
 def received_by_master(folder: Path, cluster: Cluster, **options: Any) -> list[Received]:
     """Run the program; return the master's receives."""
     scenario = Scenario(name="crash", faults=(Crash(on="n2", at=f"{CRASH_TIME}ns"),))
@@ -52,3 +62,30 @@ def received_by_master(folder: Path, cluster: Cluster, **options: Any) -> list[R
     assert result.checks.passed, result.checks.to_text()
     received: list[Received] = result.results["n1"]
     return received
+
+
+_SIZES: Final = (40, 5_000, 60_000)
+_ROUNDS: Final = 8
+
+
+async def stream(comm: Comm, node: Node) -> int:
+    """Let all other ranks stream messages of several sizes to rank 0, which receives them from any source; rank 1 crashes.
+    Rank 0 returns the number of its failed receives when it has received all messages of the others."""
+    del node
+    if comm.rank:
+        for number in range(_ROUNDS * len(_SIZES)):
+            await comm.Send(bytes([comm.rank]) * _SIZES[number % len(_SIZES)], 0)
+        return 0
+    missing = (comm.size - 2) * _ROUNDS * len(_SIZES)
+    failures = 0
+    while missing:
+        buffer, status = bytearray(max(_SIZES)), Status()
+        try:
+            await comm.Recv(buffer, ANY_SOURCE, status=status)
+        except MPIError:
+            failures += 1
+        else:
+            source, count = status.Get_source(), status.Get_count()
+            assert buffer[:count] == bytes([source]) * count
+            missing -= source != 1
+    return failures
