@@ -42,7 +42,7 @@ class Counters:
     strangers: int = 0
     """Dropped: from an unknown peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from an earlier incarnation of the peer, or for one of this NIC."""
+    """Dropped: from an earlier incarnation of the peer, or from one that has crashed, or for an earlier one of this NIC."""
     unknown: int = 0
     """Dropped: data from a peer of which no header has arrived yet."""
     early: int = 0

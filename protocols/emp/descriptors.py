@@ -51,6 +51,8 @@ NO_MESSAGE: Final = 9
 """A probe without WAIT has found no message."""
 CANCELLED: Final = 10
 """The host has cancelled a receive before a message matched it."""
+CRASHED: Final = 11
+"""The host has reported that the peer's program has crashed, and the rest of the message will not come."""
 
 # kind: the operation, the format, and whether the tag is a wildcard.
 SEND: Final = 0

@@ -43,6 +43,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         "_card",
         "_codec",
         "_counters",
+        "_crashed_peers",
         "_loopback_frames",
         "_nodes",
         "_peers",
@@ -66,6 +67,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._card = Card(adapter, nic, memory, descriptors, settings, codec)
         self.settings = settings
         self._announcements: Announcements[int] | None = None  # set by `take_over`
+        self._crashed_peers: set[int] = set()  # until a later incarnation is known
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._counters = self._card.counters
@@ -179,6 +181,9 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
                 if standing is Standing.MISDIRECTED:
                     card.reject_frame(peer, flags, unit, message_id, frame_number)
                 return None
+            if peer.number in self._crashed_peers:  # the rest of its message will not come
+                counters.stale += 1
+                return None
         elif sender != card.incarnation or not peers.admit(now, peer, receiver, self):
             counters.stale += 1
             return None
@@ -197,7 +202,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
 
     def on_doorbell(self, now: int, index: int) -> None:
         """Start the transfer of a descriptor, or execute its command. Doorbells above those of the descriptors cancel
-        receives."""
+        receives, and those above report crashed peers."""
         card, descriptors = self._card, self._card.descriptors
         if not 0 <= index < descriptors.count:
             self._on_other_doorbell(index)
@@ -242,10 +247,20 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
     def _on_other_doorbell(self, index: int) -> None:
         """Handle a doorbell that passes no descriptor."""
         descriptor_count = self._card.descriptors.count
+        number = index - 2 * descriptor_count
         if descriptor_count <= index < 2 * descriptor_count:
             self._receiver.cancel(index - descriptor_count)
+        elif 0 <= number < self._nodes and number != self._card.number:
+            self._on_peer_crashed(self._peers.peer(number))
         else:
             self._counters.invalid += 1
+
+    def _on_peer_crashed(self, peer: Peer) -> None:
+        """Drop the incomplete messages of a peer whose program has crashed, and its data frames that still arrive, until it
+        has restarted. Its acknowledgements are taken: they complete sends."""
+        self._crashed_peers.add(peer.number)
+        self._cached_headers.clear()
+        self._receiver.on_peer_crashed(peer)
 
     def _set_unit(self, index: int, kind: int, peer: int, unit: int) -> None:
         """Set the frames per collection of messages that begin from now on; messages in flight keep theirs, which their
@@ -287,11 +302,13 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
     # Implements `protocols.core.peers.PeerEvents`.
 
     def on_peer_introduced(self, now: int, peer: Peer) -> None:
+        self._crashed_peers.discard(peer.number)
         peer.unit = 0  # the cached first bytes of frames to it are invalid
         self._sender.on_peer_introduced(now, peer)
 
     def on_peer_restarting(self, peer: Peer) -> None:
         self._counters.restarts += 1
+        self._crashed_peers.discard(peer.number)
         self._receiver.on_peer_restarted(peer)
 
     def on_peer_restarted(self, now: int, peer: Peer) -> None:

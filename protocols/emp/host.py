@@ -120,6 +120,7 @@ class ProbeResult(NamedTuple):
 
 _FAILURES: Final = {
     stat.RESTARTED: "node {} has restarted: whether the message had arrived is not known",
+    stat.CRASHED: "node {} has crashed: the rest of its message will not come",
     stat.GAVE_UP: "node {} has acknowledged nothing within the time limit (give_up)",
     stat.ABANDONED: "node {} has given the message up",
     stat.INVALID: "the NIC refused the descriptor",
@@ -244,6 +245,13 @@ class Endpoint(Host):
             if transfer is receive:
                 self._nic.ring_doorbell(self._descriptors.count + index, _WORD_SIZE, 0)
                 return
+
+    def report_crash(self, peer: int) -> None:
+        """Report that a node's program has crashed, which its NIC cannot tell: receives that have matched an incomplete
+        message from it fail, its messages without a receive are forgotten, and no other message matches a receive until
+        it has restarted. Other receives, and sends to it, wait for its restart."""
+        if 0 <= peer < self.size and peer != self.number:
+            self._nic.ring_doorbell(2 * self._descriptors.count + peer, _WORD_SIZE, 0)
 
     async def send(self, destination: int, tag: int, data: Buffer) -> None:
         """Send a message, and wait until the peer has acknowledged it; otherwise as `post_send`."""

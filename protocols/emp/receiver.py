@@ -256,6 +256,10 @@ class Receiver:
         peer.expected_id = None
         self._drop(peer, list(peer.incoming_messages.values()), stat.RESTARTED)
 
+    def on_peer_crashed(self, peer: Peer) -> None:
+        """Drop the incomplete messages of a peer whose program has crashed."""
+        self._drop(peer, list(peer.incoming_messages.values()), stat.CRASHED)
+
     def pending_work(self) -> list[str]:
         """Return a sentence for each waiting receive, each incomplete message, and each message without a receive."""
         sentences = []

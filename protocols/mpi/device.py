@@ -34,7 +34,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from protocols.mpi.endpoints import ConnectingEndpoint, DroppingEndpoint, MatchingEndpoint, ScatteringEndpoint
+from protocols.mpi.endpoints import (
+    ConnectingEndpoint,
+    CrashAwareEndpoint,
+    DroppingEndpoint,
+    MatchingEndpoint,
+    ScatteringEndpoint,
+)
 from protocols.mpi.iovec import Data, IoVec
 from protocols.mpi.mpi_errors import (
     CANCELLED,
@@ -405,6 +411,13 @@ class Device:
         self._in_progress = 0
         self._pumping = False
         self._continuation = -1
+
+    def on_crash(self, rank: int, restarts: bool) -> None:
+        """Handle the launcher's report that a rank has crashed. restarts: it will be started again; then the protocol ends
+        its transfers, when it learns of the new incarnation."""
+        self.rank_failures.report(rank)
+        if not restarts and isinstance(self._endpoint, CrashAwareEndpoint):
+            self._endpoint.report_crash(rank)
 
     async def connect(self) -> None:
         """Connect the ranks before the program begins, if the protocol has connections. Raises MPIError."""

@@ -152,6 +152,9 @@ class EmpEndpoint:
         operation.add_callback(partial(_complete_probe, completion))
         return True
 
+    def report_crash(self, rank: int) -> None:
+        self._host.report_crash(rank)
+
     def _receive(
         self,
         post: Callable[[], Completion[ReceiveResult]],

@@ -114,6 +114,16 @@ class DroppingEndpoint(MatchingEndpoint, Protocol):
 
 
 @runtime_checkable
+class CrashAwareEndpoint(MatchingEndpoint, Protocol):
+    """An endpoint that does not wait for the rest of a crashed rank's messages."""
+
+    def report_crash(self, rank: int) -> None:
+        """Report that a rank has crashed and will not restart: receives that have matched an incomplete message from it
+        fail with ERR_PROC_FAILED, and its incomplete messages without a receive are discarded."""
+        ...
+
+
+@runtime_checkable
 class ConnectingEndpoint(MatchingEndpoint, Protocol):
     """An endpoint whose ranks must be connected before they exchange messages."""
 

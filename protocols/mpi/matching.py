@@ -19,7 +19,7 @@ from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import ProbeResult, ReceiveCompletion, SendCompletion
-from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.mpi_errors import CANCELLED, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
 MATCHED: Final = 0xFFFF
 """Context of the messages that report the match of a synchronous message to its sender."""
@@ -199,6 +199,12 @@ class MatchingQueues:
         for arrivals in self._unexpected.values():
             if arrival in arrivals:
                 arrivals.remove(arrival)
+
+    def fail_crashed(self, rank: int, arrivals: Iterable[Arrival]) -> None:
+        """Fail the incomplete messages of a rank that has crashed."""
+        error = MPIError(ERR_PROC_FAILED, f"rank {rank} has crashed: the rest of its message will not come")
+        for arrival in arrivals:
+            self.fail_arrival(arrival, error)
 
     def track_synchronous(self, peer: int, envelope: Envelope, completion: Completion[Envelope]) -> int | None:
         """Track a synchronous message that is being sent; `completion` completes when it is matched, possibly before all of

@@ -152,6 +152,9 @@ class OpenMxEndpoint:
             )
         )
 
+    def report_crash(self, rank: int) -> None:
+        self._endpoint.report_crash(self._partner(rank))
+
     def _on_connection_lost(self, partner: Partner, status: Status) -> None:
         """Fail the receives and probes that name a rank whose connection is lost."""
         error = MPIError(ERR_PROC_FAILED, f"rank {partner.node}: {status.name}")

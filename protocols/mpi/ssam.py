@@ -77,9 +77,10 @@ class Pair:
     """State for one node, in one session. outgoing: queue of items to it. number: number of the next offer to it. offered:
     long messages to it, by number, until they are granted. sent: completed sends to it, each with the count of answered
     requests at which its message has arrived. incoming: a partly received message. offers: long messages from it, by number,
-    until they are matched. granted: and then until their bytes arrive."""
+    until they are matched. granted: and then until their bytes arrive. has_crashed: the node has, and messages from it that
+    still arrive are discarded."""
 
-    __slots__ = ("granted", "incoming", "number", "offered", "offers", "outgoing", "sent")
+    __slots__ = ("granted", "has_crashed", "incoming", "number", "offered", "offers", "outgoing", "sent")
 
     def __init__(self, send: Callable[[Item], bool]) -> None:
         """send: see `OutgoingQueue`."""
@@ -90,6 +91,17 @@ class Pair:
         self.incoming: Incoming | None = None
         self.offers: dict[int, Arrival] = {}
         self.granted: dict[int, tuple[Arrival, int]] = {}
+        self.has_crashed = False
+
+    def take_arrivals(self) -> list[Arrival]:
+        """Remove the incomplete messages from the node, and return them."""
+        arrivals = [*self.offers.values(), *(arrival for arrival, _ in self.granted.values())]
+        if self.incoming is not None:
+            arrivals.insert(0, self.incoming.arrival)
+        self.incoming = None
+        self.offers.clear()
+        self.granted.clear()
+        return arrivals
 
 
 class SsamEndpoint(SoftwareMatchingEndpoint):
@@ -185,6 +197,8 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
 
     def _on_message(self, source: int, data: bytes) -> Reply | None:
         context, tag, length = _MESSAGE.unpack_from(data)
+        if self._pair(source).has_crashed:
+            return None
         arrival = self.matching.arrive(source, context, tag, length)
         self._begin(source, Incoming(arrival, length), data[_MESSAGE.size :])
         return None
@@ -199,6 +213,8 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
 
     def _on_offer(self, source: int, data: bytes) -> Reply | None:
         number, context, tag, length = _OFFER.unpack(data)
+        if self._pair(source).has_crashed:
+            return None
         arrival = self.matching.arrive(source, context, tag, length, partial(self._grant_offer, source, number))
         if arrival.receive is None:
             self._pair(source).offers[number] = arrival
@@ -239,6 +255,11 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
 
     # Failures.
 
+    def report_crash(self, rank: int) -> None:
+        pair = self._pair(rank)
+        pair.has_crashed = True
+        self.matching.fail_crashed(rank, pair.take_arrivals())
+
     def _on_returned(self, returned: Returned) -> None:
         self._end_session(returned.node, returned.reason)
 
@@ -257,10 +278,7 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         sends = [completion for _, completion in pair.sent]
         sends += [item.completion for item in pair.outgoing.items if item.completion is not None]
         sends += [completion for _, completion, _ in pair.offered.values()]
-        arrivals = [*pair.offers.values(), *(arrival for arrival, _ in pair.granted.values())]
-        if pair.incoming is not None:
-            arrivals.insert(0, pair.incoming.arrival)
-        self.matching.fail_transfers(node, error, sends, arrivals)
+        self.matching.fail_transfers(node, error, sends, pair.take_arrivals())
 
 
 def _cells(handler: int, header: bytes, data: memoryview) -> Iterator[Cell]:

@@ -122,6 +122,10 @@ class Endpoint:
         """End a connection (mx_disconnect): sends in progress fail."""
         partner.disconnect()
 
+    def report_crash(self, partner: Partner) -> None:
+        """Report that a partner's program has crashed: its incomplete messages, and large messages to it, fail."""
+        partner.abandon_messages(Status.ENDPOINT_CLOSED)
+
     # Messages.
 
     def isend(

@@ -162,6 +162,13 @@ class Partner:
         if self.state != states.UNCONNECTED:
             self.lose("disconnect", Status.ENDPOINT_CLOSED)
 
+    def abandon_messages(self, status: Status) -> None:
+        """Fail the partner's incomplete messages with `status`, and refuse what still arrives in this session."""
+        if self.state == states.CONNECTED:
+            partials, self._partials, self._early = self._partials, {}, {}
+            self._begin_receiving()
+            self._endpoint.incoming.forget_partner(self, list(partials.values()), status)
+
     def receive_request(self, event: Event) -> None:
         """Handle the partner's connection request, and answer it."""
         last_session, last_number = self._last_request

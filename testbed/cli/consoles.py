@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -89,6 +89,12 @@ def format_of(kind: str) -> int:
 def print_json(kind: str, document: Mapping[str, object], *, line: bool = False) -> None:
     """Print a document with its kind and format version. line: on one line, for streams of documents."""
     echo(to_json({"format": format_of(kind), "kind": kind, **document}, indent=None if line else 2))
+
+
+def print_warnings(sentences: Iterable[str]) -> None:
+    """Print warnings on standard error."""
+    for sentence in sentences:
+        echo(f"warning: {sentence}", err=True)
 
 
 def seconds_of(duration: str | None) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from testbed.cli.collector import collector_off
-from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json, print_warnings
 from testbed.cli.progress_display import step_progress
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 @json_option
 @collector_off()
 def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
-    """Check a description and summarize the cluster; all errors are reported together, each with its location."""
+    """Check a description and summarize the cluster; all errors are reported together, each with its location.
+
+    NICs of different MTUs in one network are a warning.
+    """
     from testbed.cluster.records.status import summary
     from testbed.errors import DescriptionError
     from testbed.spec.layout_json import to_json
@@ -40,10 +43,13 @@ def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
             {"path": p.path, "found": p.found, "expected": p.expected, "suggestion": p.suggestion}
             for p in error.problems
         ]
-        print_json("validate", {"valid": False, "origin": error.source, "problems": problems})
+        print_json("validate", {"valid": False, "origin": error.source, "problems": problems, "warnings": []})
         raise click.exceptions.Exit(error.exit_code) from error
+    warnings = loaded.description.warnings()
+    print_warnings(warnings)
     if as_json:
-        print_json("validate", {"valid": True, "origin": loaded.origin, "problems": [], "layout": to_json(layout)})
+        document = {"valid": True, "origin": loaded.origin, "problems": [], "warnings": warnings}
+        print_json("validate", {**document, "layout": to_json(layout)})
     elif as_toml:
         echo(to_toml(loaded.description), nl=False)
     else:

@@ -261,6 +261,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         operations=_with_description(_list(_TEXT), "executed operations, or with dry_run planned ones"),
         impaired=_list(_IMPAIRED),
         former=_with_description(_list(_TEXT), "clusters that are still up from this file, under former names"),
+        warnings=_with_description(_list(_TEXT), "NICs of different MTUs in one network"),
     ),
     "inject": _object(
         cluster=_TEXT,
@@ -531,8 +532,14 @@ DOCUMENTS: Mapping[str, Schema] = {
     "down": _object(clusters=_list(_TEXT)),
     "gc": _object(findings=_list(_object(what=_TEXT, removed=_FLAG, reason=_TEXT))),
     "validate": {
-        **_object(valid=_FLAG, origin=_TEXT, problems=_list(_PROBLEM), layout=_LAYOUT),
-        "required": ["origin", "problems", "valid"],  # an invalid description has no layout
+        **_object(
+            valid=_FLAG,
+            origin=_TEXT,
+            problems=_list(_PROBLEM),
+            warnings=_with_description(_list(_TEXT), "NICs of different MTUs in one network"),
+            layout=_LAYOUT,
+        ),
+        "required": ["origin", "problems", "valid", "warnings"],  # an invalid description has no layout
     },
     "scenario-check": _object(
         name=_TEXT,

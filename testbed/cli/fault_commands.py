@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json, seconds_of
+from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json, print_warnings, seconds_of
 
 if TYPE_CHECKING:
     from testbed.cluster.faults.fault_injection import Injected
@@ -58,7 +58,7 @@ def impairment_options(command: Command, *, files: bool = True) -> Command:
 
 
 @click.command("inject", short_help="Impair links of a running cluster.")
-@click.argument("target", metavar="LINK|NODE|@TAG|all")
+@click.argument("target", nargs=-1, required=True, metavar="LINK|NODE|@TAG|all ...")
 @impairment_options
 @click.option(
     "--rule", "rules", multiple=True, metavar="'RULE'", help="A fault rule: 'drop tcp.dport == 5001 and nth(3)'."
@@ -72,7 +72,7 @@ def impairment_options(command: Command, *, files: bool = True) -> Command:
 @name_option
 @json_option
 def inject_command(
-    target: str,
+    target: tuple[str, ...],
     rules: Sequence[str],
     replay: str | None,
     direction: str,
@@ -85,6 +85,7 @@ def inject_command(
 
     \b
     testbed inject n1 --loss 5% --delay 2ms              all links of n1, both directions
+    testbed inject n1 n2 --loss 5%                       all links of n1 and n2: one injection
     testbed inject n1--s1 --rate 100mbit --direction n1-s1
     testbed inject all --rule 'drop udp and nth(3)' --for 10s
     testbed inject @rack1 --loss 5% --direction out      what all nodes of a tag send
@@ -354,5 +355,4 @@ def print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle:
         echo(f"healed {injection.number}: {injection.what}")
     if not lifted:
         echo("nothing was injected")
-    for sentence in idle:
-        echo(f"warning: {sentence}", err=True)
+    print_warnings(idle)

@@ -17,6 +17,7 @@ from testbed.cli.consoles import (
     json_option,
     name_option,
     print_json,
+    print_warnings,
     stop_descriptor,
 )
 from testbed.cli.progress_display import step_progress
@@ -25,7 +26,7 @@ from testbed.spec.layout import Impairment, Layout
 
 if TYPE_CHECKING:
     from testbed.cluster.lifecycle import ApplyResult
-    from testbed.cluster.records.state import State, Store
+    from testbed.cluster.records.state import Store
     from testbed.spec.layout import ConfiguredDatapath
 
 
@@ -103,11 +104,12 @@ def up_command(
         _take_down_former(store, former)
         former = []
     took = time.monotonic() - start_time
-    operations = [str(operation) for operation in outcome.operations]
+    warnings = loaded.description.warnings()
     if as_json:
-        _print_up_json(outcome.state, operations, cluster, loaded.origin, former, dry_run=dry_run)
+        _print_up_json(outcome, cluster, loaded.origin, former, warnings, dry_run=dry_run)
     else:
         _print_up(outcome, cluster, summary(layout), took, dry_run=dry_run)
+    print_warnings(warnings)
     for former_name in former:
         echo(
             f"warning: {former_name} is still up: the file's cluster was called so before; "
@@ -126,8 +128,9 @@ def _take_down_former(store: Store, former: Sequence[str]) -> None:
 
 
 def _print_up_json(
-    state: State, operations: Sequence[str], cluster: str, origin: str, former: Sequence[str], *, dry_run: bool
+    outcome: ApplyResult, cluster: str, origin: str, former: Sequence[str], warnings: Sequence[str], *, dry_run: bool
 ) -> None:
+    state = outcome.state
     impaired_links = [
         {"name": link, "datapath": datapath, "notes": list(state.notes.get(link, ()))}
         for link, datapath in state.datapaths.items()
@@ -138,9 +141,10 @@ def _print_up_json(
             "cluster": cluster,
             "origin": origin,
             "dry_run": dry_run,
-            "operations": operations,
+            "operations": [str(operation) for operation in outcome.operations],
             "impaired": impaired_links,
             "former": former,
+            "warnings": warnings,
         },
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json, to_seconds
+from testbed.cli.consoles import echo, json_option, print_json, print_warnings, to_seconds
 from testbed.cli.machine_group import file_argument, reachable, running_workers
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def up_command(
     with running_workers(file) as running:
         plan = spread.plan_spread(running, layout, cluster, constraints)
         done = {} if dry_run else spread.up(running, plan, cluster, loaded.origin, datapath)
+    print_warnings(loaded.description.warnings())
     operations = {machine: part["operations"] for machine, part in done.items()}
     if as_json:
         print_json("machines-up", {"cluster": cluster, "dry_run": dry_run, "operations": operations, **_plan_document(plan),

@@ -42,7 +42,7 @@ def _print(cluster: str, injected: SpreadInjected, as_json: bool) -> None:
 @click.command("inject")
 @file_argument
 @cluster_argument
-@click.argument("target", metavar="LINK|NODE|@TAG|all")
+@click.argument("target", nargs=-1, required=True, metavar="LINK|NODE|@TAG|all ...")
 @partial(impairment_options, files=False)
 @click.option("--rule", "rules", multiple=True, metavar="'RULE'", help="A fault rule: 'drop udp and nth(3)'.")
 @click.option(
@@ -53,7 +53,7 @@ def _print(cluster: str, injected: SpreadInjected, as_json: bool) -> None:
 def inject_command(
     file: Path,
     cluster: str,
-    target: str,
+    target: tuple[str, ...],
     rules: Sequence[str],
     direction: str,
     duration: str | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json, show_phase
+from testbed.cli.consoles import echo, json_option, print_json, print_warnings, show_phase
 
 if TYPE_CHECKING:
     from testbed.controller.conformance.suite import Result
@@ -75,8 +75,7 @@ def list_command(as_json: bool) -> None:
         if settings or protocol.profiles:
             echo(f"{protocol.name}: {settings or 'no settings'}")
             echo(f"    profiles: {', '.join(protocol.profiles) or 'none'}")
-    for sentence in problems():
-        echo(f"warning: {sentence}", err=True)
+    print_warnings(problems())
 
 
 @protocol_command.command("check")

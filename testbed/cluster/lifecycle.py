@@ -64,7 +64,7 @@ def up(
     The change succeeds completely or is rolled back; KernelError names the operation that failed and why. Raises
     ConflictError if the name belongs to a cluster of another file and `replace_other` is not set.
     """
-    check_supported(desired.layout)
+    check_supported(desired.layout, desired.asked)
     with (
         _holder(store, desired, dry_run=dry_run) as holder_client,
         _tidy_on_failure(store),

@@ -47,7 +47,7 @@ def bring_up(
     state = store.read(name)
     running = state if state is not None and not state.abandoned else None
     if running is not None and running.origin != origin and replace_other and not dry_run:
-        check_supported(layout)  # fail before the other cluster is removed
+        check_supported(layout, asked)  # fail before the other cluster is removed
         removal.down(store, name)
         running = None
     if running is not None and running.holder is not None:

@@ -392,6 +392,18 @@ def choose(
     raise UnsupportedError("no datapath can carry this here: " + "; ".join(rejected))
 
 
+_ANY_OF: Final[Mapping[str, tuple[str, ...]]] = {"netem": ("netem",), "tc": ("bpf", "tbf"), "relay": ("relay",)}
+"""Datapath -> capabilities of which one suffices to carry some impairment."""
+
+
+def unavailable_reason(datapath: str, capabilities: Capabilities) -> str:
+    """Return why this machine has nothing of a datapath, so that it can carry no impairment; empty if it has some of it."""
+    needs = _ANY_OF[datapath]
+    if any(getattr(capabilities, need) for need in needs):
+        return ""
+    return "; ".join(capabilities.missing_reason(need) for need in needs)
+
+
 def _assess_link(
     datapath: Datapath, forward: Impairment, backward: Impairment, capabilities: Capabilities, refusal: Refusal
 ) -> tuple[list[str], list[str]]:

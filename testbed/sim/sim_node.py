@@ -29,7 +29,7 @@ class SimNode:
         self.rank: Final = rank
         self.core = core
         self.tasks: Final[dict[Task[object], Work[object]]] = {}
-        self.departure_callbacks: Final[list[Callable[[int], object]]] = []
+        self.departure_callbacks: Final[list[Callable[[int, bool], object]]] = []
         """Functions to call with each rank that crashes."""
         self.nic: ImmediateNic
         self.agent: Agent

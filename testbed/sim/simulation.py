@@ -271,7 +271,7 @@ class Simulation:
         for rank in host.ranks:
             for peer in self.nodes.values():
                 for callback in peer.departure_callbacks:
-                    callback(rank.number)
+                    callback(rank.number, restarts)
         if restarts:
             self._unfinished += len(interrupted_programs)
 

@@ -28,6 +28,7 @@ from testbed.spec.elements import (
 from testbed.spec.parser import read
 from testbed.spec.tag_tables import add_tags
 from testbed.spec.validation import Parts, check
+from testbed.spec.wiring import mtu_warnings
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -109,6 +110,10 @@ class Description(Heading):
             problems.append(NO_NODE)
         if problems:
             raise DescriptionError(self.name, problems)
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each part that is valid and probably a mistake: NICs of different MTUs in one network."""
+        return mtu_warnings(self.nodes, self.switches, self.links, self.defaults.mtu)
 
     @classmethod
     def load(cls, source: str | Path) -> Self:

@@ -3,7 +3,7 @@
 NIC names: as written at a link's end; otherwise the node's declared NICs with names other than ethN, in their order;
 otherwise the next free ethN in link order. Switch ports: as written at the end; otherwise the next free number from 1 in
 link order. A segment is a set of elements connected by switches, or a single link between two nodes; segments are ordered
-by their first link.
+by their first link. NICs of different MTUs on one segment are permitted, with a warning.
 """
 
 from __future__ import annotations
@@ -111,3 +111,27 @@ def _segments(ends: Sequence[tuple[End, End] | None], is_switch: dict[str, bool]
         nics = tuple(end for end in ends_of_segment if not is_switch[end.owner])
         segments.append(Segment(tuple(switches), nics, tuple(indices)))
     return tuple(segments)
+
+
+def mtu_warnings(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link], default: int) -> list[str]:
+    """Return a sentence for each segment with NICs of different MTUs, in the segments' order. default: MTU of the NICs that
+    declare none."""
+    if all(nic.mtu in (None, default) for node in nodes for nic in node.nics):
+        return []  # without the wiring of a large cluster
+    wiring = wire(nodes, switches, links)
+    mtus = {end: nic.mtu or default for end, nic in wiring.declared.items()}
+    sentences = []
+    for segment in wiring.segments:
+        by_mtu: dict[int, End] = {}  # the first NIC with each MTU
+        for nic in segment.nics:
+            by_mtu.setdefault(mtus.get(nic, default), nic)
+        if len(by_mtu) > 1:
+            low, high = min(by_mtu), max(by_mtu)
+            owners = (
+                f"switch {segment.switches[0]}" if segment.switches else " and ".join(nic.owner for nic in segment.nics)
+            )
+            sentences.append(
+                f"the network of {owners} has NICs of different MTUs, {by_mtu[high]} with {high:,} and {by_mtu[low]} with "
+                f"{low:,} bytes: longer frames to {by_mtu[low]} are dropped"
+            )
+    return sentences

@@ -18,7 +18,7 @@ import pytest
 
 from testbed import Cluster
 from testbed.cli.documents import schema_of
-from testbed.kernel import syscalls
+from testbed.kernel import capabilities, syscalls
 from tests.live.testbed_command import TESTBED, assert_error, testbed
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -122,6 +122,27 @@ def test_validation_errors_are_printed_as_json(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert not document["valid"]
     assert any(problem["suggestion"] == "name" for problem in document["problems"])
+
+
+def test_nics_of_different_mtus_in_one_network_are_a_warning(tmp_path: Path) -> None:
+    description = tmp_path / "mtus.toml"
+    description.write_text(
+        'name = "mtus"\n[[switch]]\nname = "s1"\n[[node]]\nname = "n1"\n[[node]]\nname = "n2"\nnic = [{ mtu = 9000 }]\n'
+        '[[link]]\nends = ["n1", "s1"]\n[[link]]\nends = ["n2", "s1"]\n'
+    )
+    sentence = (
+        "the network of switch s1 has NICs of different MTUs, n2:eth0 with 9,000 and n1:eth0 with 1,500 bytes: longer "
+        "frames to n1:eth0 are dropped"
+    )
+    validated = testbed("validate", str(description))
+    assert validated.stdout.startswith("mtus is valid")
+    for result in (validated, testbed("up", str(description), "--dry-run"), testbed("up", str(description))):
+        assert (result.returncode, result.stderr) == (0, f"warning: {sentence}\n")
+    for command in ("validate", "up"):
+        document = json.loads(testbed(command, str(description), "--json").stdout)
+        jsonschema.validate(document, schema_of(command))
+        assert document["warnings"] == [sentence]
+    assert testbed("down").returncode == 0
 
 
 def test_graph_prints_dot_or_a_tree() -> None:
@@ -402,6 +423,18 @@ def test_a_kernel_datapath_for_a_modelled_switch_is_rejected() -> None:
     assert_error(testbed("up", "now-1998", "--datapath", "netem"), 3, "links of kind myrinet are in the relay")
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_up_rejects_a_datapath_that_the_kernel_lacks_before_anything_is_made(options: tuple[str, ...]) -> None:
+    """On a machine with netem, the test checks that the cluster comes up instead."""
+    result = testbed("up", "star-2", "--datapath", "netem", *options)
+    if capabilities.probe_capabilities().netem:
+        assert result.returncode == 0
+        testbed("down", "--all")
+        return
+    assert_error(result, 3, "'--datapath netem' is not possible: this kernel has no netem", "'testbed doctor' says how")
+    assert "no cluster is up" in testbed("status").stdout
+
+
 def test_declared_impairments_are_in_force_unless_excluded() -> None:
     up = testbed("up", "emp-2001", "--datapath", "relay")
     assert up.returncode == 0
@@ -436,12 +469,16 @@ def test_inject_reports_its_changes_and_the_round_trip_and_heal_removes_them() -
     assert one_direction.returncode == 0
     forward, backward = (links()[1][direction]["impairment"] for direction in ("forward", "backward"))
     assert (forward, backward) == ({"rate": 10**8}, {})
+    two_nodes = testbed("inject", "n3", "n4", "--loss", "1%", "--direction", "out")
+    assert two_nodes.stdout.startswith("3: loss 1% on n3, n4 (out) (2 links: 2 by ")
+    losses = [[link[direction]["impairment"] for direction in ("forward", "backward")] for link in links()[2:]]
+    assert losses == [[{"loss": 0.01}, {}]] * 2
     assert testbed("heal", "1").stdout == "healed 1: delay 2ms, loss 5% on n1\n"
-    assert testbed("heal").stdout == "healed 2: rate 100mbit on n2--s1 (n2-s1)\n"
+    assert testbed("heal").stdout == "healed 2: rate 100mbit on n2--s1 (n2-s1)\nhealed 3: loss 1% on n3, n4 (out)\n"
     assert testbed("heal").stdout == "nothing was injected\n"
     assert {link["datapath"] for link in links()} == {"direct"}
     event_names = [line.split()[1] for line in testbed("events").stdout.splitlines()]
-    assert [event for event in event_names if event in ("inject:", "heal:")] == ["inject:", "inject:", "heal:", "heal:"]
+    assert [event for event in event_names if event in ("inject:", "heal:")] == ["inject:"] * 3 + ["heal:"] * 3
 
 
 REJECTED: list[tuple[tuple[str, ...], int, list[str]]] = [

@@ -96,6 +96,12 @@ def test_an_exception_in_a_script_is_reported_with_its_node_and_traceback(star: 
     assert "ZeroDivisionError" in str(raised.value)
 
 
+def test_a_script_that_raises_keyboard_interrupt_fails_the_run(star: RunningCluster, tmp_path: Path) -> None:
+    script = write_script(tmp_path, "if comm.rank == 1: raise KeyboardInterrupt", "comm.Recv(bytearray(4), 1)")
+    with pytest.raises(ProgramError, match=r"^n2: (.|\n)*script.py\", line 3(.|\n)*\nKeyboardInterrupt"):
+        testbed.run(star, script, output=tmp_path / "run")
+
+
 def test_the_error_of_a_script_that_exits_has_what_it_printed_before(star: RunningCluster, tmp_path: Path) -> None:
     with pytest.raises(ProgramError) as raised:
         testbed.run(star, write_script(tmp_path, *USAGE_ERROR))

@@ -132,7 +132,7 @@ class _ReceiveWatch:
 
     def _watch_drops(self) -> None:
         drop, drop_abandoned = Receiver._drop, Receiver._drop_abandoned
-        events = {stat.ABANDONED: "sender gave up", stat.RESTARTED: "peer restarted"}
+        events = {stat.ABANDONED: "sender gave up", stat.RESTARTED: "peer restarted", stat.CRASHED: "peer crashed"}
 
         def watched_drop(receiver: Receiver, peer: Peer, messages: list[IncomingMessage], status: int) -> None:
             before = [state_of(receiver, peer, message.id) for message in messages]

@@ -1,4 +1,5 @@
-"""Swarm of EMP under restarts: NICs restart during the traffic, and senders give up messages.
+"""Swarm of EMP under restarts: NICs restart during the traffic, one after a report of its crash, and senders give up
+messages.
 
 A message in flight may be returned to its sender, whether it has arrived or not. No message may arrive twice, not at two
 incarnations of a NIC either, nor with wrong contents. Every posted operation completes, with its message or an error, or
@@ -116,7 +117,7 @@ async def exchange_after_restart(endpoint: Matching, node: SimNode, nodes: int, 
 
 def inject_stale_frames(simulation: Simulation, rng: Source, offset: int) -> None:
     """Send a NIC well-formed acknowledgements of messages that it has not sent, and data of former or unknown
-    incarnations; ring its doorbell for unwritten descriptors.
+    incarnations; ring its doorbells for unwritten descriptors, and doorbells that it does not have.
 
     offset: number added to the adapters' incarnations.
     """
@@ -156,13 +157,24 @@ def inject_stale_frames(simulation: Simulation, rng: Source, offset: int) -> Non
         )
         victim.nic.receive(simulation.now(), acknowledgement)
     for index in (rng.below(640), 640 + rng.below(1000)):
-        victim.agent.firmware.on_doorbell(simulation.now(), index)
+        # Between those of cancellations and those that no NIC has are the reports of crashes.
+        number = index if index < 2 * 640 else index + len(simulation.nodes)
+        victim.agent.firmware.on_doorbell(simulation.now(), number)
+
+
+def report_crash(simulation: Simulation, crashed: str) -> None:
+    """Report a node's crash to all other nodes, as a launcher does."""
+    for name, node in simulation.nodes.items():
+        if name != crashed:
+            host = node.agent.host
+            assert isinstance(host, emp.Endpoint)
+            host.report_crash(simulation.nodes[crashed].number)
 
 
 def run(seed: int) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
     case = draw(seed)
-    rng = source(seed, "restarts")
+    rng, reported = source(seed, "restarts"), source(seed, "reported crashes")
     timeout = dict(case.settings)["timeout"]
     settings = {**dict(case.settings), "give_up": rng.choice((0, 2 * timeout, 8 * timeout)), "held": 640}
     offset = rng.choice((0, INCARNATION_OFFSET))
@@ -189,10 +201,15 @@ def run(seed: int) -> Counter[str]:
                 simulation.spawn(node.name, receive_messages, case, received_numbers[node.name], final[node.name])
             )
         inject_stale_frames(simulation, rng, offset)
-        for time in sorted(rng.below(case.until) for _ in range(1 + rng.below(4))):
+        restarts = [(rng.below(case.until), False) for _ in range(1 + rng.below(4))]
+        for time, is_reported in sorted([*restarts, (reported.below(case.until), True)]):
             simulation.run_until(time)
-            inject_stale_frames(simulation, rng, offset)
-            restarted = rng.choice(layout.nodes).name
+            if is_reported:
+                restarted = reported.choice(layout.nodes).name
+                report_crash(simulation, restarted)
+            else:
+                inject_stale_frames(simulation, rng, offset)
+                restarted = rng.choice(layout.nodes).name
             rows.update(simulation.nodes[restarted].agent.firmware.counter_values())
             simulation.restart(restarted)
             programs.append(

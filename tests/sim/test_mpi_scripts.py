@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from testbed.observe.recorded import read_run
 from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
+from testbed.workloads.form import Comm, Node
 from testbed.workloads.lookup import choose
 from tests.sim.mpi_script_files import POOL, USAGE_ERROR, with_testbed_import, write_script
 
@@ -145,6 +147,47 @@ def test_a_script_that_exits_with_an_error_code_fails_the_run(tmp_path: Path, en
     with pytest.raises(ProgramError, match=message):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
+
+
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, also where a background shell makes the tests ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_a_script_that_raises_keyboard_interrupt_fails_the_run(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "if comm.rank == 1: raise KeyboardInterrupt", "comm.Recv(bytearray(4), 1)")
+    with pytest.raises(ProgramError) as raised:
+        testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
+    assert str(raised.value).startswith("n2: Traceback")
+    assert 'script.py", line 3' in str(raised.value)
+    assert str(raised.value).endswith("\nKeyboardInterrupt")
+    assert read_run(tmp_path / "run").status == "failed"
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_a_task_that_raises_keyboard_interrupt_fails_the_run(tmp_path: Path) -> None:
+    async def fail() -> None:
+        raise KeyboardInterrupt
+
+    async def work(_: Comm, node: Node) -> None:
+        await node.spawn(fail(), "failing")
+
+    with pytest.raises(ProgramError) as raised:
+        testbed.run(STAR, work, mode="sim", output=tmp_path / "run")
+    assert str(raised.value).startswith("n1: Traceback")
+    assert str(raised.value).endswith("\nKeyboardInterrupt")
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_a_signal_during_a_script_interrupts_the_run(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import signal", "signal.raise_signal(signal.SIGINT)")
+    with pytest.raises(KeyboardInterrupt):
+        testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
+    assert read_run(tmp_path / "run").status == "interrupted"
 
 
 def test_children_of_a_script_exit_by_themselves(tmp_path: Path) -> None:

@@ -285,6 +285,15 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         if renew:
             self._send_queues.wake(pair)
 
+    def report_crash(self, rank: int) -> None:
+        pair = self._pairs.get(rank)
+        if pair is None:
+            return
+        arriving = pair.reject_messages()
+        for incoming in arriving:
+            self._staging.hold_back(rank, incoming.slots)
+        self.matching.fail_crashed(rank, [incoming.arrival for incoming in arriving])
+
     def _unanswered_messages(self, pair: Pair) -> list[int]:
         """Return the numbers of the session's messages with unanswered requests."""
         unanswered = self._endpoint.unanswered(pair.translation) if pair.translation >= 0 else []

@@ -262,6 +262,13 @@ class Pair:
         self._begin()
         return ended
 
+    def reject_messages(self) -> list[Incoming]:
+        """Reject what still arrives in this session, since the peer has crashed; return its incomplete messages."""
+        self.incoming = None
+        arriving, self.arriving = list(self.arriving.values()), {}
+        self.early.clear()
+        return arriving
+
     def next_message(self, context: int, tag: int, data: memoryview, completion: SendCompletion) -> Outgoing:
         """Make the next message to the peer."""
         self.numbered = number = self.numbered + 1 & MASK

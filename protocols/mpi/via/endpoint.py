@@ -220,6 +220,15 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             reason = "has restarted or ended the connection" if is_ended else "and this rank have lost their connection"
             self._end_connection(pair, f"{reason} ({report.error.name})")
 
+    def report_crash(self, rank: int) -> None:
+        pair = self.pairs.get(rank)
+        if pair is None:
+            return
+        pair.has_crashed = True
+        arrival, pair.arrival = pair.arrival, None
+        if arrival is not None:
+            self.matching.fail_crashed(rank, [arrival])
+
     def _end_connection(self, pair: Pair, reason: str) -> None:
         """End a connection: fail all transfers in progress."""
         if pair.is_lost:
@@ -304,6 +313,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
     def _receive_part(self, pair: Pair, context: int, tag: int, total: int, offset: int, data: memoryview) -> None:
         """Copy a part of a message from the RDMA area."""
         arrival, work, end = pair.arrival, self._host.work, offset + len(data)
+        if pair.has_crashed:
+            return
         if not offset:
             work.spend(MPI)
             arrival = self.matching.arrive(pair.peer, context, tag, total)

@@ -86,7 +86,8 @@ class LostPartError(Exception):
 
 class Pair:
     """The connection with one rank. vi: None until it is created. writable, readable: registered memory. is_open: the peer
-    has sent the address of its area. is_lost: the connection has ended. arrival: the message that is being received. opened:
+    has sent the address of its area. is_lost: the connection has ended. has_crashed: the rank has, and the parts of messages
+    that still arrive are discarded. arrival: the message that is being received. opened:
     completes when `is_open`. registered: memory of messages, to deregister when a lost connection is closed. is_starved: the
     queue waits for a descriptor of the NIC.
 
@@ -126,6 +127,7 @@ class Pair:
         self.is_connected = False
         self.is_open = False
         self.is_lost = False
+        self.has_crashed = False
         self.arrival: Arrival | None = None
         self.opened: Completion[None] = Completion("a connection to rank %s", peer)
         self.registered: list[Memory] = []

@@ -48,7 +48,7 @@ class Injected:
 def inject(
     store: Store,
     name: str,
-    target: str,
+    target: str | tuple[str, ...],
     keys: Mapping[str, object],
     *,
     rules: Sequence[str] = (),
@@ -58,10 +58,10 @@ def inject(
 ) -> Injected:
     """Set impairments on links of a running cluster, in both directions unless `direction` names one.
 
-    target: as for `injections.links_of`. keys: impairment keys with canonical values, as from `Impairments.explicit`.
-    replay: the path of a log of fates that replaces random decisions. seconds: time after which the injection heals by
-    itself; 0: never. The injection applies to the first frame offered after this returns. Raises NotFoundError,
-    DescriptionError for contradictions, RuleError, UnsupportedError if no datapath supports it here.
+    target: one or several, each as for `injections.links_of`. keys: impairment keys with canonical values, as from
+    `Impairments.explicit`. replay: the path of a log of fates that replaces random decisions. seconds: time after which
+    the injection heals by itself; 0: never. The injection applies to the first frame offered after this returns. Raises
+    NotFoundError, DescriptionError for contradictions, RuleError, UnsupportedError if no datapath supports it here.
     """
 
     def make(state: State, number: int) -> Injection:
@@ -76,7 +76,7 @@ def inject(
 def compose_impairment(
     layout: Layout,
     injected: Sequence[Injection],
-    target: str,
+    target: str | tuple[str, ...],
     keys: Mapping[str, object],
     *,
     rules: Sequence[str] = (),
@@ -90,7 +90,8 @@ def compose_impairment(
     _check_rate(layout, injected, directions, keys)
     parts = [describe_impairments(keys, rules)] if keys or rules else []
     parts += [f"replay of {replay}"] if replay else []
-    what = f"{', '.join(parts)} on {target}" + (f" ({direction})" if direction else "")
+    where = target if isinstance(target, str) else ", ".join(target)
+    what = f"{', '.join(parts)} on {where}" + (f" ({direction})" if direction else "")
     placed_rules = tuple((place, text) for place in directions for text in rules)
     return Injection(0, what, directions if keys or replay else (), dict(keys), placed_rules, replay)
 

@@ -232,11 +232,12 @@ def links_of(layout: Layout, target: str) -> list[Link]:
     raise NotFoundError(_no_link(layout, target))
 
 
-def places(layout: Layout, target: str, direction: str) -> tuple[DirectionKey, ...]:
-    """Resolve a user's target and direction to directions of links: see `links_of` and `places_of`. A tag stands for all
-    elements that have it."""
+def places(layout: Layout, target: str | tuple[str, ...], direction: str) -> tuple[DirectionKey, ...]:
+    """Resolve a user's target, or several, and direction to directions of links: see `links_of` and `places_of`. A tag
+    stands for all elements that have it."""
+    targets = (target,) if isinstance(target, str) else target
     selected = [
-        place for name in expand_tags(layout, [target]) for place in places_of(links_of(layout, name), name, direction)
+        place for name in expand_tags(layout, targets) for place in places_of(links_of(layout, name), name, direction)
     ]
     return tuple(dict.fromkeys(selected))
 

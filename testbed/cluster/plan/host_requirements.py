@@ -10,7 +10,7 @@ from pathlib import Path
 from testbed.cluster.records.state import default_root
 from testbed.errors import UnsupportedError
 from testbed.kernel import cgroups
-from testbed.spec.layout import Layout
+from testbed.spec.layout import ConfiguredDatapath, Layout
 
 _SYSCTL = "user.max_net_namespaces"
 _NAMESPACES = Path("/proc/sys", *_SYSCTL.split("."))
@@ -22,9 +22,12 @@ store."""
 _DESCRIPTORS = 2  # per namespace, while the cluster is built
 
 
-def check_supported(layout: Layout) -> None:
-    """Raise UnsupportedError with every reason why this layout cannot be brought up here."""
-    reasons = [*_numbers(layout), *_nodes(layout)]
+def check_supported(layout: Layout, asked: ConfiguredDatapath = "auto") -> None:
+    """Raise UnsupportedError with every reason why this layout cannot be brought up here.
+
+    asked: the datapath of links that do not specify one.
+    """
+    reasons = [*_numbers(layout), *_nodes(layout), *_datapaths(layout, asked)]
     if reasons:
         raise UnsupportedError(
             "\n".join([f"{layout.name} cannot be brought up:", *(f"  {reason}" for reason in reasons)])
@@ -72,6 +75,34 @@ def _nodes(layout: Layout) -> list[str]:
             if refusal := _directory_problem(Path(target)):
                 reasons.append(f"node {node.name}: {target} {refusal}")
     return reasons
+
+
+def _datapaths(layout: Layout, asked: ConfiguredDatapath) -> list[str]:
+    """Return a sentence for each datapath that is selected by name and missing here: no injection could use it.
+
+    Links of modelled networks are left out, because only the relay carries them.
+    """
+    origins: dict[str, str] = {}
+    for link in layout.links:
+        if link.model is None:
+            if link.datapath == "auto":
+                origins.setdefault(asked, f"'--datapath {asked}'")
+            else:
+                origins.setdefault(link.datapath, f'datapath = "{link.datapath}" of {link.name}')
+    named = origins.keys() - {"auto", "direct"}
+    if not named:
+        return []
+    # These import encoders that an unimpaired cluster does not need.
+    from testbed.kernel.capabilities import probe_capabilities
+    from testbed.kernel.datapaths import unavailable_reason
+
+    capabilities = probe_capabilities()
+    return [
+        f"{origin} is not possible: {reason}; 'testbed doctor' says how to enable it, and without it testbed selects a "
+        "datapath for each link"
+        for datapath, origin in origins.items()
+        if datapath in named and (reason := unavailable_reason(datapath, capabilities))
+    ]
 
 
 def _placement_problem(target: Path) -> str:

@@ -206,8 +206,8 @@ def _unreachable_node(layout: Layout) -> LaidOutNode | None:
     return next((node for end, node in first_nics.items() if end not in reached), None)
 
 
-DepartureCallback = Callable[[int], object]
-"""Called with the number of a rank that has crashed."""
+DepartureCallback = Callable[[int, bool], object]
+"""Called with the number of a rank that has crashed, and whether it will restart."""
 
 
 def _report_none(_: DepartureCallback) -> None:
@@ -240,7 +240,7 @@ async def run_rank(
         device.rank_failures.report(
             number, "was restarted, and is not a member of the communicators of its former life"
         )
-    on_departures(device.rank_failures.report)
+    on_departures(device.on_crash)
     try:
         await device.connect()
     except MPIError as error:  # not of a call of the program

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn, TextIO, cast
+from typing import Final, NoReturn, Self, TextIO, cast
 
 from protocols.core.firmware import Host
 from testbed.controller.runs.execution import Closable, Execution, Plan, ProgressCallback, RunTimeoutError, run_rank
@@ -120,7 +120,8 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         for companion in plan.companions:
             assert rules is not None
             companion.simulated(simulation, rules)
-        output = _Output(simulation.loop, files.logs)
+        interruption = stack.enter_context(_Interruption())
+        output = _Output(simulation.loop, files.logs, interruption)
         clock = _CoreClock if plan.is_priced else _SimClock
         starts: Counter[str] = Counter()
 
@@ -133,9 +134,9 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
                 return await run_rank(plan, files, names, node.number, endpoint, node_clock, count, on_departures)
             except (ProgramError, FirmwareError):  # raised by an awaited task or the NIC
                 raise
-            except (Exception, SystemExit) as error:  # any error of a program is reported with its traceback
-                output.write_traceback(error)
-                output.flush()
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                interruption.check(error)
+                output.write_traceback(error)  # of any error of a program
                 raise ProgramError(f"{node.name}: {describe_failure(error, files.logs, node.name)}") from error
 
         for name in names:
@@ -171,6 +172,39 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         switches = {name: dict(counts) for name, counts in simulation.network.switches.items()}
         verdict = replace(SIMULATED, notes=(*SIMULATED.notes, *_full_queues(simulation)))
     return Execution(results, counters, verdict, usage=usage if plan.is_priced else {}, switches=switches)
+
+
+class _Interruption:
+    """Tells Ctrl-C during this block from a KeyboardInterrupt that a program raises itself."""
+
+    __slots__ = ("_handler", "_has_come")
+
+    def __init__(self) -> None:
+        self._has_come = False
+        self._handler = signal.getsignal(signal.SIGINT)
+
+    def __enter__(self) -> Self:
+        if self._is_noted():
+            signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._is_noted():
+            signal.signal(signal.SIGINT, self._handler)
+
+    def check(self, error: BaseException) -> None:
+        """Raise an error again if Ctrl-C has caused it."""
+        if self._has_come and isinstance(error, KeyboardInterrupt):
+            raise error
+
+    def _is_noted(self) -> bool:
+        """Signals come in the main thread only, and those without a Python handler raise nothing."""
+        return threading.current_thread() is threading.main_thread() and callable(self._handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._has_come = True
+        assert callable(self._handler)
+        self._handler(number, frame)
 
 
 @contextlib.contextmanager
@@ -264,8 +298,9 @@ class _CoreClock(_SimClock):
 class _Output(io.TextIOBase):
     """Standard output of all programs. The output of a task goes to its node's log."""
 
-    def __init__(self, loop: Loop, logs: Path) -> None:
+    def __init__(self, loop: Loop, logs: Path, interruption: _Interruption) -> None:
         self._loop = loop
+        self._interruption = interruption
         self._logs = logs
         self._nodes: dict[int, str] = {}  # by task number
         self._files: dict[str, TextIO] = {}
@@ -285,7 +320,8 @@ class _Output(io.TextIOBase):
             return await work
         except FirmwareError:
             raise
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
+            self._interruption.check(error)
             self.write_traceback(error)
             raise ProgramError(f"{node.name}: {program_traceback(error)}") from error
         finally:
@@ -312,6 +348,7 @@ class _Output(io.TextIOBase):
         """Write the traceback of the running program to its log, unless programs are being cancelled."""
         if not self.is_cancelling:
             self.write(complete_traceback(error))
+            self.flush()
 
     def flush(self) -> None:
         for file in self._files.values():

@@ -214,7 +214,7 @@ class _Node:
         self._port: VethPort | SharedNodeNic
         self._driver: Driver | DilatedHost | HostDriver
         self._agents: list[_RankAgent] = []
-        self._departure_callbacks: list[Callable[[int], object]] = []
+        self._departure_callbacks: list[Callable[[int, bool], object]] = []
         self._programs: list[Task[object]] = []
         if placement.model is not None:
             self._wire, dilated = build_dilated_host(orders, placement.device, placement.model, starts, wrap_host)
@@ -319,7 +319,7 @@ class _Node:
             self._driver.loop.stop()
         elif message[0] == "departed":
             for callback in self._departure_callbacks:
-                callback(cast(int, message[1]))
+                callback(*cast("tuple[int, bool]", message[1]))
         elif self._dilated is not None:
             self._dilated.apply_fault(cast("ModelFault", message[1]))
 

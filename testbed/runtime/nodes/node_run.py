@@ -192,17 +192,17 @@ class Run:
         while node not in self._ended:
             if not self._receive(deadline):
                 raise StuckError(f"{node}: its process has not ended {TIMEOUT:g} s after SIGKILL", {})
-        self._report_departure(node)
+        self._report_departure(node, restarts)
 
-    def _report_departure(self, node: str) -> None:
-        """Notify the other node processes that a node's ranks have crashed."""
+    def _report_departure(self, node: str, restarts: bool) -> None:
+        """Notify the other node processes that a node's ranks have crashed, and whether they will restart."""
         crashed = next(placement for placement in self._orders.placements if placement.name == node)
         adapters = crashed.model.adapters if crashed.model is not None else (crashed.adapter,)
         for name, channel in self._channels.items():
             if name != node and name not in self._ended:
                 for adapter in adapters:
                     with contextlib.suppress(ConnectionError):  # it has just ended
-                        channel.send("departed", adapter.number)
+                        channel.send("departed", (adapter.number, restarts))
 
     def restart(self, node: str) -> None:
         """Restart a node process that `crash` has ended, with a new incarnation of its NIC and its program from the

@@ -86,7 +86,7 @@ class ProgramNode:
     """The node on which a host program runs, for the program. number: the rank. numbers: rank name -> number. loop: with its
     clock and tasks, ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how
     often the node has been started in this run. adopt: called with each task that the program spawns. departure_callbacks:
-    called with the number of each rank that crashes."""
+    called with the number of each rank that crashes, and whether it will restart."""
 
     name: str
     number: int
@@ -95,7 +95,7 @@ class ProgramNode:
     model: Model | None = None
     starts: int = 1
     adopt: Callable[[Task[object]], object] = _ignore
-    departure_callbacks: list[Callable[[int], object]] = field(default_factory=list)
+    departure_callbacks: list[Callable[[int, bool], object]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ def test_a_tag_selects_links_that_have_it_and_all_links_of_nodes_that_have_it() 
 def test_directions_are_relative_to_each_tagged_element() -> None:
     assert places(STAR, "@client", "out") == ((NAMES[0], "forward"), (NAMES[1], "forward"))
     assert places(STAR, "@client", "in") == ((NAMES[0], "backward"), (NAMES[1], "backward"))
+    assert places(STAR, ("n1", "@client"), "out") == places(STAR, "@client", "out")
     assert places(STAR, "@slow", "") == tuple(
         (name, direction) for name in NAMES[1:3] for direction in ("forward", "backward")
     )

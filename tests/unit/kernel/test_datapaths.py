@@ -8,7 +8,7 @@ import pytest
 
 from testbed.errors import UnsupportedError
 from testbed.kernel import datapaths, netem
-from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Capabilities, Choice, Fit, assess, choose
+from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Capabilities, Choice, Fit, assess, choose, unavailable_reason
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import ConfiguredDatapath, Datapath, Impairment
 
@@ -230,6 +230,20 @@ def test_features_that_the_machine_lacks_are_rejected_with_the_reason() -> None:
     assert refusal("netem", DELAY, WITHOUT_NETEM) == "the datapath 'netem' cannot carry this: no netem"
     assert refusal("tc", LOSS, ROOTLESS) == "the datapath 'tc' cannot carry this: needs root"
     assert refusal("tc", RATE, replace(ALL, tbf=False)).endswith("this machine does not have it")
+
+
+def test_a_datapath_is_unavailable_where_the_machine_has_nothing_of_it() -> None:
+    assert unavailable_reason("netem", WITHOUT_NETEM) == "no netem"
+    assert unavailable_reason("relay", replace(ALL, relay=False, reasons={"relay": "no socket"})) == "no socket"
+    bare = replace(ROOTLESS, tbf=False, reasons={"bpf": "needs root", "tbf": "no tbf"})
+    assert unavailable_reason("tc", bare) == "needs root; no tbf"
+
+
+@pytest.mark.parametrize("datapath", LADDER[1:])
+def test_a_datapath_is_available_where_it_carries_some_impairments(datapath: Datapath) -> None:
+    assert unavailable_reason(datapath, ALL) == ""
+    assert unavailable_reason("tc", ROOTLESS) == ""  # it has rates
+    assert unavailable_reason("netem", replace(ALL, netem_seed=False, netem_duplicate=False)) == ""
 
 
 def test_tc_needs_only_the_requested_capabilities() -> None:
