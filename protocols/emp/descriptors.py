@@ -24,10 +24,13 @@ from protocols.core.memory import DmaMemory, Page, Scatter, Span, UnpinnedError
 
 SIZE: Final = 20
 _HEAD: Final = struct.Struct("!BBHQHIH")  # stat, kind, length of the page, address, peer, tag, number of pages
+Head = tuple[int, int, int, int, int, int, int]
+"""A descriptor's head: stat, kind, length of the page, address, peer, tag, number of pages."""
+
 pack_head: Final = _HEAD.pack_into
 """Write a descriptor's head into the NIC's memory: stat, kind, length, address, peer, tag, number of pages."""
 unpack_head: Final = _HEAD.unpack_from
-"""Read a descriptor's head; fields as for `pack_head`."""
+"""Read a descriptor's head, a `Head`."""
 _PAGES: Final = struct.Struct("!QHQH")  # two pages
 _ENTRY: Final = struct.Struct("!QH")  # one page
 

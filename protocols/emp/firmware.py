@@ -207,7 +207,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         if not 0 <= index < descriptors.count:
             self._on_other_doorbell(index)
             return
-        status, kind, length, address, peer, tag, count = unpack_head(descriptors.memory, index * SIZE)
+        head: stat.Head = unpack_head(descriptors.memory, index * SIZE)
+        status, kind, length, address, peer, tag, count = head
         if status != stat.NIC or card.in_use[index]:
             card.counters.invalid += 1  # owned by the host, or already in use: it must not be changed
             return

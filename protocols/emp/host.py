@@ -267,7 +267,8 @@ class Endpoint(Host):
         if transfer is None:
             self._complete_query(index)
             return False
-        status, _, _, length, transfer.peer, transfer.tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
+        head: stat.Head = unpack_head(self._descriptors.memory, index * SIZE)
+        status, _, _, length, transfer.peer, transfer.tag, _ = head
         self._release(index, transfer, length)
         result = _new_tuple(
             ReceiveResult, (transfer.peer, transfer.tag, length)

@@ -22,6 +22,7 @@ from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
 from testbed.runtime.nodes.inline_nic import InlineNic
 from testbed.runtime.nodes.patience import Patience, PollPause
+from testbed.runtime.nodes.veth_port import FlowControlPort
 
 _CHECK_INTERVAL: Final = 64  # frames in a row after which deadlines and other descriptors are checked
 _MAX_POLLED: Final = 256  # maximum frames in a poll: more than arrive while a program sleeps for 1 ms
@@ -49,7 +50,7 @@ class Driver(engine_loop.Waiter):
         nic.fail = self.loop.fail
         self._ticks = TickCount()
         self._firmware = firmware
-        self._receive = nic.frame_handler(firmware)
+        self._control = nic.port if isinstance(nic.port, FlowControlPort) else None
         self._has_input_fifo = has_input_fifo
         self._frames_in_a_row = 0
         self.patience: Final = patience
@@ -84,7 +85,7 @@ class Driver(engine_loop.Waiter):
         polling = loop.polling
         if polling:
             return self._poll()
-        next_frame, receive, now = self._wire.next_frame, self._receive, time.monotonic_ns
+        next_frame, control, now = self._wire.next_frame, self._control, time.monotonic_ns
         woken, events, deferred = loop.woken, loop.events.entries, nic.deferred
         due: int | None = 0  # the firmware's deadline when it was read last; 0: read it again
         until, spin, patience = 0, self.spin, self.patience
@@ -112,7 +113,8 @@ class Driver(engine_loop.Waiter):
             due = 0
             nic.busy = True
             try:
-                receive(moment, frame)
+                if control is None or not control.on_control_frame(frame):
+                    firmware.receive(moment, frame)
                 if nic.completions:
                     nic.deliver_completions()
             except Exception as error:
@@ -159,7 +161,8 @@ class Driver(engine_loop.Waiter):
 
     def _receive_frames(self) -> int:
         """Pass the waiting frames to the firmware; return their number. The firmware's deferred frames are sent at once."""
-        nic, next_frame, receive, now = self._nic, self._wire.next_frame, self._receive, time.monotonic_ns
+        nic, firmware, control = self._nic, self._firmware, self._control
+        next_frame, now = self._wire.next_frame, time.monotonic_ns
         if nic.deferred:
             nic.flush()
         limit = _MAX_DRAINED if self._has_input_fifo else _MAX_POLLED
@@ -169,7 +172,9 @@ class Driver(engine_loop.Waiter):
                 return received
             nic.busy = True
             try:
-                receive(now(), frame)
+                moment = now()
+                if control is None or not control.on_control_frame(frame):
+                    firmware.receive(moment, frame)
                 if nic.completions:
                     nic.deliver_completions()
             except Exception as error:

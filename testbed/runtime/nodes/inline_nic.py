@@ -20,7 +20,7 @@ from protocols.core.firmware import Agent, Buffer, Firmware, Nic
 from testbed.engine.failures import failure
 from testbed.errors import FirmwareError
 from testbed.nic.completions import CompletingNic
-from testbed.runtime.nodes.veth_port import FlowControlPort, VethPort
+from testbed.runtime.nodes.veth_port import VethPort
 
 
 class InlineNic(CompletingNic, Nic):
@@ -29,7 +29,7 @@ class InlineNic(CompletingNic, Nic):
 
     __slots__ = (
         "_agent",
-        "_on_doorbell",
+        "_firmware",
         "_transmit",
         "busy",
         "deferred",
@@ -49,30 +49,17 @@ class InlineNic(CompletingNic, Nic):
         """Whether programs reply quickly, so that frames may be deferred."""
         self.fail: Callable[[FirmwareError], object] = _ignore
         """Called with the error of a doorbell, which a program may catch."""
-        self._on_doorbell: Callable[[int, int], None]
+        self._firmware: Firmware
 
     def attach(self, agent: Agent) -> None:
         """Set the agent that the NIC serves, before its first action."""
         self._agent = agent
         self.deliver_completion = agent.host.on_completion
-        self._on_doorbell = agent.firmware.on_doorbell
+        self._firmware = agent.firmware
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         """Read bytes from host memory."""
         return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
-
-    def frame_handler(self, firmware: Firmware) -> Callable[[int, bytes], None]:
-        """Return the function to be called with received frames: the firmware's, or one that first handles the control
-        frames of a port with flow control."""
-        receive, port = firmware.receive, self.port
-        if not isinstance(port, FlowControlPort):
-            return receive
-
-        def receive_without_control(now: int, frame: bytes) -> None:
-            if not port.on_control_frame(frame):
-                receive(now, frame)
-
-        return receive_without_control
 
     def send(self, frame: Buffer) -> bool | None:
         try:
@@ -106,7 +93,7 @@ class InlineNic(CompletingNic, Nic):
         was_busy = self.busy  # the host may ring while it handles a completion
         self.busy = True
         try:
-            self._on_doorbell(time.monotonic_ns(), index)
+            self._firmware.on_doorbell(time.monotonic_ns(), index)
             if self.completions:
                 self.deliver_completions()
         except Exception as error:
