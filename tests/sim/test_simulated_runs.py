@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,7 +74,7 @@ async def send_a_mebibyte(comm: Comm, node: Node) -> None:  # noqa: ARG001
 
 
 async def interrupt(comm: Comm, node: Node) -> None:  # noqa: ARG001
-    raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)  # as Ctrl-C does
 
 
 async def return_unsupported_result(comm: Comm, node: Node) -> object:  # noqa: ARG001
