@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -147,14 +146,6 @@ def test_a_script_that_exits_with_an_error_code_fails_the_run(tmp_path: Path, en
     with pytest.raises(ProgramError, match=message):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
-
-
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt, also where a background shell makes the tests ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
 @pytest.mark.usefixtures("_interruptible")

@@ -120,6 +120,7 @@ def test_a_program_that_never_ends_times_out_and_its_line_is_reported(tmp_path: 
         testbed.run(STAR, sleep_forever, mode="sim", timeout=0.5)
 
 
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupted_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         testbed.run(STAR, interrupt, mode="sim", output=tmp_path / "run")
