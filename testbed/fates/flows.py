@@ -27,7 +27,6 @@ from testbed.fates.header_fields import (
     IPV6,
     MAX_HOPS,
     MIN_ETHERTYPE,
-    NOT_LOCATED,
     ROUTE_BYTE,
     TAGS,
     Fields,
@@ -85,15 +84,17 @@ class Kind(NamedTuple):
 class FlowEntry:
     """A flow in its classifier: one object for all its frames, so that a direction's look-up only compares identities.
 
-    destination, source: the MACs, as bytes objects shared by all flows.
+    destination, source: the MACs, as bytes objects shared by all flows. counted_once: marks of the directions that have
+    counted one frame of it.
     """
 
-    __slots__ = ("_flow", "destination", "kind", "source")
+    __slots__ = ("_flow", "counted_once", "destination", "kind", "source")
 
     def __init__(self, destination: bytes, source: bytes, kind: Kind) -> None:
         self.destination: Final = destination
         self.source: Final = source
         self.kind: Final = kind
+        self.counted_once: Final[list[object]] = []
         self._flow: Flow | None = None
 
     @property
@@ -150,9 +151,6 @@ class FlowCount:
             start = starts[stream] = self._entry.start(self._key, stream)
         return start
 
-
-_NO_FLOW: Final = FlowEntry(b"", b"", Kind(0, (), NOT_LOCATED))
-_SEEN_ONCE: Final = FlowCount(_NO_FLOW, 0, 0, 1)  # marks a flow that has had one frame
 
 PlainFields = tuple[bytes, int, int, int, int]
 """Fields of a plain IPv4 frame, equal for all frames of a flow except for the bit "don't fragment"."""
@@ -304,11 +302,12 @@ class Classifier:
 class Flows:
     """The flows of one direction since its impairment was set.
 
-    In all-to-all traffic there are nearly as many flows as frames. So for a flow's first frame only a mark is stored.
+    In all-to-all traffic there are nearly as many flows as frames. So of a flow's first frame only a mark is stored, in the
+    flow's list of them, which takes less memory than an entry in each direction.
     """
 
     __slots__ = (
-        "_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key", "_tallies", "_within",
+        "_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key", "_mark", "_tallies", "_within",
     )  # fmt: skip
 
     def __init__(
@@ -325,6 +324,7 @@ class Flows:
         self._by_head = classifier.by_head
         self._head = classifier.head
         self._counted: dict[FlowEntry, FlowCount] = {}
+        self._mark: Final = object()
 
     def count(self, frame: bytes) -> tuple[FlowCount, Located]:
         """Count a frame; return its flow with its n, this frame included, and the result of `locate`. The flow is valid
@@ -341,11 +341,12 @@ class Flows:
         if count is None:
             if self._tallies is not None:
                 count = self._resume_count(entry, self._tallies)
-            else:
-                self._counted[entry] = _SEEN_ONCE
+            elif self._mark not in entry.counted_once:
+                entry.counted_once.append(self._mark)
                 return FlowCount(entry, self._key, self._epoch, 1), located
-        if count is _SEEN_ONCE:
-            count = self._counted[entry] = FlowCount(entry, self._key, self._epoch, 1)
+            else:
+                entry.counted_once.remove(self._mark)
+                count = self._counted[entry] = FlowCount(entry, self._key, self._epoch, 1)
         count.n += 1
         if self._tallies is not None:
             numbers, index = count.cell
