@@ -37,10 +37,11 @@ settings.register_profile(
 settings.load_profile("long" if LONG else "ci")
 
 _collector = parts.Collector()
+_peak = parts.Peak()
 _unexplained = pytest.StashKey[list[str]]()
 _unmet = pytest.StashKey[dict[str, int]]()
 _notes = pytest.StashKey[list[str]]()
-_peaks = pytest.StashKey[list[int]]()
+_peaks = pytest.StashKey[list[tuple[int, str]]]()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    del nodeid
+    _peak.note(nodeid)
     _collector.collect()
 
 
@@ -126,7 +127,7 @@ class _Reports:
     def pytest_testnodedown(self, node: Any) -> None:
         """Collect the skipped files of an ended process of a distributed run, which no report names."""
         report = getattr(node, "workeroutput", {})
-        self.stash[_peaks].append(report.get("peak", 0))
+        self.stash[_peaks].append(tuple(report.get("peak", (0, ""))))
         self.stash[_unexplained] += [skip for skip in report.get("files", ()) if skip not in self.stash[_unexplained]]
 
 
@@ -135,16 +136,17 @@ def _reason(longrepr: object) -> str:
 
 
 def _too_much(config: pytest.Config) -> bool:
-    return max(config.stash[_peaks]) > parts.MAX_MEMORY
+    return max(config.stash[_peaks])[0] > parts.MAX_MEMORY
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     config = session.config
-    config.stash[_peaks].append(parts.peak_memory())
+    _peak.note("the end of the tests")
+    config.stash[_peaks].append(_peak.value)
     if (output := getattr(config, "workeroutput", None)) is not None:
         files = [skip for skip in config.stash[_unexplained] if "::" not in skip.partition(": ")[0]]
-        output.update(peak=parts.peak_memory(), files=files)
+        output.update(peak=_peak.value, files=files)
     yield
     spoilt = config.stash[_unexplained] or _too_much(config)
     if STRICT and spoilt and session.exitstatus == pytest.ExitCode.OK:
@@ -159,10 +161,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for text, count in sorted(config.stash[_unmet].items())
     ]
     wrong = [f"skipped without a requirement{fails}: {skip}" for skip in config.stash[_unexplained]]
-    peak = max(config.stash[_peaks])
+    peak, test = max(config.stash[_peaks])
     if _too_much(config):
         most = f"more than {parts.MAX_MEMORY / 1e6:,.0f}"
-        wrong.append(f"a process of the tests has taken {peak / 1e6:,.0f} MB, {most}{fails}: what does it keep?")
+        wrong.append(
+            f"a process of the tests has taken {peak / 1e6:,.0f} MB, {most}{fails}, by {test}: what does it keep?"
+        )
     for line in notes:
         terminalreporter.line(line)
     for line in unmet:

@@ -127,6 +127,17 @@ def peak_memory() -> int:
     return int(status["VmHWM"].split()[0]) * 1024
 
 
+class Peak:
+    """Peak memory of this process, and the test in which it was reached."""
+
+    def __init__(self) -> None:
+        self.value: tuple[int, str] = (0, "")
+
+    def note(self, test: str) -> None:
+        """Note that a test has ended."""
+        self.value = max(self.value, (peak_memory(), test), key=lambda reached: reached[0])
+
+
 class Collector:
     """Collects garbage when the process has grown: Python does so only once a quarter of all objects are new, which in a
     process of thousands of tests lets some simulations' memory add up to a gigabyte."""

@@ -57,6 +57,7 @@ def test_a_script_without_progress_of_time_is_abandoned_and_named(name: str, tmp
     assert "\nthe last output of the programs:\n  n1: rank 0 begins" in message
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'CollectiveCalls.Barrier' was never awaited")  # it ends between both
 @pytest.mark.parametrize(("delay", "stands_still"), [("0us", True), ("10us", False)])
 def test_a_program_that_waits_for_a_time_which_does_not_come_is_told_why(
     delay: str, stands_still: bool, tmp_path: Path
