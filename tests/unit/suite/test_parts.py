@@ -41,6 +41,10 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
+WHERE = r"(tests/\S+::\S+|the end of the tests)"
+"""Where a process, of the tests or the one that distributes them, has taken most memory."""
+
+
 def run(suite: Path, *arguments: str, part: str, strict: bool = False, third: str = "") -> tuple[int, str, str]:
     """Run a part of the suite; return exit code, output and summary. third: seed that selects a third of the files."""
     summary = suite / "summary"
@@ -107,8 +111,8 @@ def test_a_requested_file_of_the_other_part_is_deselected(suite: Path) -> None:
 def test_exceeding_the_memory_limit_fails_a_strict_run_also_in_several_processes(suite: Path) -> None:
     code, output, _ = run(suite, part="beside")
     assert code == pytest.ExitCode.OK
-    assert re.search(r"more than 1, by (\S+::\S+|the end of the tests): what does it keep\?", output)
+    assert re.search(rf"more than 1, by {WHERE}: what does it keep\?", output)
     code, _, summary = run(suite, "--numprocesses=2", part="beside", strict=True)
     assert code == pytest.ExitCode.TESTS_FAILED
-    assert "more than 1 (strict: fails), by tests/" in summary
+    assert re.search(rf"more than 1 \(strict: fails\), by {WHERE}: what", summary)
     assert summary.count(f"{build()}, beside each other: ") == 2, "one line for each run, and none for its processes"
