@@ -135,8 +135,11 @@ def test_a_partner_on_the_node_of_a_killed_process_is_notified_and_its_slot_can_
     """Messages up to 4 KiB are events, longer ones are copied once; neither are frames."""
     with Cluster.star(1).up() as cluster, nodes(cluster, 3, DRIVER, ETHERTYPE, siblings=True) as running:
         victim, partner = running.host("n1", exchange(0, 0), 1), running.host("n1", exchange(1, 0), 0)
-        listener = running.host("n1", connect_and_wait(1), 2)
         eventually(lambda: running.report("n1")["counted"]["shared_pull"] > 20, "messages are exchanged")
+        connects = running.report("n1")["counted"]["shared_connect"]
+        listener = running.host("n1", connect_and_wait(1), 2)
+        answered = connects + 2  # its request and the answer
+        eventually(lambda: running.report("n1")["counted"]["shared_connect"] >= answered, "the listener is connected")
         victim.kill()
         assert partner.result() == "ENDPOINT_CLOSED"
         assert listener.result() == "ENDPOINT_CLOSED"
@@ -153,9 +156,10 @@ def test_partners_of_a_killed_process_are_notified_and_its_slot_can_be_reused() 
     """One partner exchanges messages with it, another has only connected."""
     with Cluster.star(3).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as running:
         victim, partner = running.host("n2", exchange(1, 0), 1), running.host("n1", exchange(3, 0), 1)
-        listener = running.host("n3", connect_and_wait(3), 1)
         others = [running.host("n1", exchange(2, 200), 0), running.host("n2", exchange(0, 200), 0)]
         eventually(lambda: running.report("n1")["counted"]["recv_messages"] > 20, "messages are exchanged")
+        listener = running.host("n3", connect_and_wait(3), 1)
+        eventually(lambda: running.report("n3")["counted"]["recv_messages"] > 0, "the listener is connected")
         victim.kill()
         assert partner.result() == "ENDPOINT_CLOSED"
         assert listener.result() == "ENDPOINT_CLOSED"
