@@ -80,10 +80,6 @@ class LinkDirection:
         """Return the bytes and frames that wait to be sent."""
         return self.line.queued(now)
 
-    def idle_rules(self) -> list[str]:
-        """Return a sentence for each of the impairment's rules that has never decided a fate."""
-        return self.fates.idle_rules()
-
     def change(
         self,
         now: int,

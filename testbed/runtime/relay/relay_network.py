@@ -21,10 +21,9 @@ from testbed.fabric.interface import Channel, Network
 from testbed.fabric.stop_go import ADDRESS, ASK, GO, STOP, ControlFrame, decode, encode
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.packet_socket import PacketSocket
-from testbed.runtime.relay.direction_orders import ForwardedLink, InjectedRules, LinkOptions, texts_of
-from testbed.runtime.relay.lateness import Lateness
+from testbed.runtime.relay.forwarded_link import ForwardedDirection, ForwardedLink, InjectedRules, LinkOptions
 from testbed.runtime.relay.orders import DIRECTIONS, RelayedDirection, RelayedLink
-from testbed.spec.layout import DirectionName
+from testbed.spec.layout import DirectionName, Impairment
 
 SOCKET_BUFFER_SIZE: Final = 32 << 20
 """Maximum bytes in the buffer of each packet socket, if the machine permits it."""
@@ -95,22 +94,19 @@ class Driver:
         self._arrived.clear()
 
 
-class ChannelForwarder:
-    """One direction of a link. Reports and watches use the attributes that it shares with `relay.Forwarder`.
+class ChannelForwarder(ForwardedDirection):
+    """One direction of a link of a modelled network.
 
     lateness: at a NIC that receives, of frames sent after the time at which they left the network; at a NIC that sends, of
     frames read after the network had passed the time at which they were received.
     """
 
-    __slots__ = ("_driver", "_due", "_sink", "channel", "gso_frames", "injected", "lateness", "segmented")
+    __slots__ = ("_driver", "_due", "_sink", "channel")
 
     def __init__(self, driver: Driver, channel: Channel, injected: InjectedRules, sink: PacketSocket | None) -> None:
         """sink: the socket of the NIC at its end; None: it ends at a switch."""
+        super().__init__(injected)
         self.channel: Final = channel
-        self.injected: Final = injected
-        self.lateness = Lateness()
-        self.gso_frames = 0
-        self.segmented = 0
         self._driver = driver
         self._sink = sink
         self._due: list[Delivery] = []
@@ -125,6 +121,10 @@ class ChannelForwarder:
     def in_flight(self) -> int:
         """Number of frames inside the network."""
         return self.channel.in_flight
+
+    def change(self, now: int, impairment: Impairment, files: Mapping[str, str]) -> None:
+        """Set another impairment, as `Channel.change`."""
+        self.channel.change(now, impairment, files)
 
     def _receive(self, now: int, frame: bytes) -> None:
         self._due.append((now, frame))
@@ -267,13 +267,12 @@ class Uplink:
         return deliveries
 
 
-class ModelledLink(ForwardedLink):
+class ModelledLink(ForwardedLink[ChannelForwarder]):
     """A link of a modelled network."""
 
     def __init__(self, link: RelayedLink, driver: Driver, options: LinkOptions) -> None:
         """Open the sockets and join the network. OSError if an interface does not exist."""
         super().__init__(link, options)
-        self.directions: Final[dict[str, ChannelForwarder]] = {}
         self.uplinks: Final[dict[str, Uplink]] = {}
         """Uplinks, by the direction in which the NIC sends."""
         self._driver = driver
@@ -300,22 +299,11 @@ class ModelledLink(ForwardedLink):
         return ChannelForwarder(self._driver, channel, injected, sink)
 
     def change(self, link: RelayedLink, files: Mapping[str, str]) -> None:
-        """Apply new orders to frames received from now on. Raises the errors of `Channel.change` and
-        `InjectedRules.set`."""
-        texts = texts_of(link, files)
-        if (link, texts) == (self.link, self._texts):
-            return
-        self.catch_up()
-        now = self._loop.now()
-        for name, forwarder in self.directions.items():
-            before: RelayedDirection = getattr(self.link, name)
-            after: RelayedDirection = getattr(link, name)
-            if (after.impairment, texts[name]) != (before.impairment, self._texts[name]):
-                forwarder.channel.change(now, after.impairment, files)
-            forwarder.injected.set(now, after.rules)
+        """Apply new orders, as `ForwardedLink.change`."""
+        super().change(link, files)
+        for forwarder in self.directions.values():
             forwarder.channel.entrance.is_cut = link.is_cut
         self._driver.settle()
-        self.link, self._texts = link, texts
 
     def catch_up(self) -> None:
         """Offer all frames that have been received."""

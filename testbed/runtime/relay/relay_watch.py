@@ -28,8 +28,9 @@ from testbed.fates.fate_counters import Outcome
 from testbed.fates.records import Record
 from testbed.kernel.filesystem import names_in
 from testbed.runtime.calls import NotListeningError, call
+from testbed.runtime.relay.link_forwarder import LinkForwarder
 from testbed.runtime.relay.orders import DIRECTIONS, RelayPaths
-from testbed.runtime.relay.relay import AnyLink, LinkForwarder
+from testbed.runtime.relay.relay import AnyLink
 from testbed.runtime.relay.relay_network import ModelledLink
 
 QUEUE_FULL: Final = "queue full"

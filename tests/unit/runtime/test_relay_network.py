@@ -17,7 +17,7 @@ from testbed.fabric.stop_go import ASK, GO, STOP, ControlFrame, decode, encode
 from testbed.fates.headers import standard_fields
 from testbed.kernel.packet_socket import Arena
 from testbed.runtime.relay import relay_network
-from testbed.runtime.relay.direction_orders import LinkOptions
+from testbed.runtime.relay.forwarded_link import LinkOptions
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.runtime.relay.relay_network import Driver, ModelledLink
 from testbed.spec.layout import Impairment

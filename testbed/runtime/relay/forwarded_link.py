@@ -1,23 +1,28 @@
-"""Options, injected rules and files of the directions that the relay forwards."""
+"""What the relay's links have in common: orders, sockets, and directions with injected rules and statistics.
+
+`link_forwarder` has links between two interfaces, `relay_network` those of modelled networks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Generic, TypeVar
 
 from testbed.engine.loop import Loop
+from testbed.fabric.direction_counters import Counters
 from testbed.fates.fate_counters import Tallies
 from testbed.fates.flows import Classifier
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record, Replay
 from testbed.fates.rules import Handle, RuleSet
-from testbed.fates.stage import FateOptions
+from testbed.fates.stage import FateOptions, FateStage
 from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.runtime.logs import read_log
+from testbed.runtime.relay.lateness import Lateness
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
-from testbed.spec.layout import DirectionName
+from testbed.spec.layout import DirectionName, Impairment
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +48,21 @@ class LinkOptions:
         return options, rules
 
 
-class Model(Protocol):
-    """The model of a direction."""
-
-    def idle_rules(self) -> list[str]:
-        """Return a sentence for each of the impairment's own rules that has never decided a fate."""
-        ...
-
-
 class InjectedRules:
     """The injected rules in force on one direction."""
 
-    __slots__ = ("_direction", "_handles", "_model", "_rules")
+    __slots__ = ("_direction", "_handles", "_rules", "_stage")
 
     def __init__(
-        self, now: int, model: Model, rules: RuleSet, relayed: RelayedDirection, direction: tuple[str, DirectionName]
+        self,
+        now: int,
+        stage: FateStage,
+        rules: RuleSet,
+        relayed: RelayedDirection,
+        direction: tuple[str, DirectionName],
     ) -> None:
-        """rules: the model's. direction: link and direction. Raises the errors of `set` and of `read_log`."""
-        self._model: Final = model
+        """rules: the stage's. direction: link and direction. Raises the errors of `set` and of `read_log`."""
+        self._stage: Final = stage
         self._direction: Final = direction
         self._rules: Final = rules
         self._handles: dict[str, Handle] = {}
@@ -83,11 +85,45 @@ class InjectedRules:
 
     def idle(self) -> list[str]:
         """Return a sentence for each rule that has never decided a fate, including lifted and declared rules."""
-        return [*self._model.idle_rules(), *self._rules.idle_rules()]
+        return [*self._stage.idle_rules(), *self._rules.idle_rules()]
 
 
-class ForwardedLink:
-    """A link that this process forwards: its orders, and its packet sockets, by the direction whose frames they receive.
+class ForwardedDirection:
+    """A direction of a link that this process forwards.
+
+    injected: its injected rules. lateness: of its frames. gso_frames: number of GSO frames of several segments that were
+    forwarded unsegmented. segmented: number of GSO frames that were segmented here.
+    """
+
+    __slots__ = ("gso_frames", "injected", "lateness", "segmented")
+
+    def __init__(self, injected: InjectedRules) -> None:
+        self.injected: Final = injected
+        self.lateness: Final = Lateness()
+        self.gso_frames = 0
+        self.segmented = 0
+
+    @property
+    def counters(self) -> Counters:
+        """Counters of its frames, by result."""
+        raise NotImplementedError
+
+    @property
+    def in_flight(self) -> int:
+        """Number of frames that have entered and have not left yet."""
+        raise NotImplementedError
+
+    def change(self, now: int, impairment: Impairment, files: Mapping[str, str]) -> None:
+        """Set another impairment. Raises the errors of `LinkDirection.change`."""
+        raise NotImplementedError
+
+
+D = TypeVar("D", bound=ForwardedDirection)
+
+
+class ForwardedLink(Generic[D]):
+    """A link that this process forwards: its orders, its directions by name, and its packet sockets, by the direction whose
+    frames they receive.
 
     link: its orders.
     """
@@ -97,11 +133,32 @@ class ForwardedLink:
         self.seed = options.seed
         self._texts = texts_of(link, options.files)
         self._loop = options.loop
+        self.directions: Final[dict[str, D]] = {}
         self._sockets: dict[str, PacketSocket] = {}
 
     def follows(self, link: RelayedLink, seed: int, files: Mapping[str, str]) -> bool:
         """Whether these are the link's present orders."""
         return (link, seed, texts_of(link, files)) == (self.link, self.seed, self._texts)
+
+    def change(self, link: RelayedLink, files: Mapping[str, str]) -> None:
+        """Apply new orders to frames received from now on. Raises the errors of `ForwardedDirection.change` and
+        `InjectedRules.set`."""
+        texts = texts_of(link, files)
+        if (link, texts) == (self.link, self._texts):
+            return
+        self.catch_up()  # frames received before the change have the former impairment
+        now = self._loop.now()
+        for name, direction in self.directions.items():
+            before: RelayedDirection = getattr(self.link, name)
+            after: RelayedDirection = getattr(link, name)
+            if (after.impairment, texts[name]) != (before.impairment, self._texts[name]):
+                direction.change(now, after.impairment, files)
+            direction.injected.set(now, after.rules)
+        self.link, self._texts = link, texts
+
+    def catch_up(self) -> None:
+        """Offer all frames that have been received."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the sockets."""
