@@ -31,7 +31,7 @@ _MYPYC: Final = "mypy>=2.0"
 _C_FILES: Final = "build/compiled/c"
 _OBJECTS: Final = f"build/compiled/objects-O{_LEVEL}"
 _LINKED: Final = Path("build/compiled/linked")  # the level of what was linked last
-_NATIVE: Final = ("testbed/fates/native_hash.c", "testbed/kernel/native_frames.c")
+_NATIVE: Final = ("testbed/fabric/native_heap.c", "testbed/fates/native_hash.c", "testbed/kernel/native_frames.c")
 
 
 def modules() -> list[str]:

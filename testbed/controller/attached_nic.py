@@ -52,10 +52,10 @@ from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.offloads import Offloads
 from testbed.mpi.attached_world import AttachedRank, bind_names
 from testbed.registry import DEFAULT_PROTOCOL
-from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.node_process import build_inline_nic
 from testbed.runtime.nodes.run_orders import ProgramNode, RunOrders
+from testbed.runtime.nodes.veth_port import incarnation
 from testbed.runtime.shared.attach_protocol import NoAgentError
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.sockets.protocol import KernelProtocol

@@ -23,7 +23,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from heapq import heappop
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -31,6 +30,7 @@ from testbed.engine.coroutines import sleeper
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import stack_frames
 from testbed.engine.waitables import CancelledError, DeadlockError
+from testbed.fabric.event_heap import heappop
 from testbed.fabric.event_queue import NOW, EventQueue, ScheduledEvent, Timer
 
 T = TypeVar("T")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import Any, Final, Protocol, TypeVar, overload
+
+from testbed.fabric.event_heap import Heap, heappop, heappush
 
 A = TypeVar("A")
 
@@ -27,18 +28,13 @@ class ScheduledEvent(Protocol):
         ...
 
 
-Entry = tuple[int, int, Callable[[Any], object] | None, Any]
-"""Time, sequence number, callback and argument; without a callback the argument is a `ScheduledEvent`. Any: `at` checks
-that an argument fits its callback, which the type of a list with many kinds of callbacks cannot."""
-
-
 class EventQueue:
     """Callbacks and events, by time and then by the order in which they were scheduled."""
 
     __slots__ = ("entries", "scheduled")
 
     def __init__(self) -> None:
-        self.entries: Final[list[Entry]] = []
+        self.entries: Final = Heap()
         """Heap of all entries, also invalid ones. For the loop that owns the queue, and its waiter."""
         self.scheduled = 0
         """Number of callbacks and events that have been scheduled so far."""

@@ -29,7 +29,6 @@ from testbed.kernel import syscalls
 from testbed.kernel.daemons import write_output_to
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.setns import enter
-from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.control_channel import Channel
 from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.inline_nic import InlineNic
@@ -37,7 +36,7 @@ from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.program_output import describe_failure
 from testbed.runtime.nodes.run_orders import NodePlacement, ProgramNode, RunOrders
 from testbed.runtime.nodes.run_progress import Progress
-from testbed.runtime.nodes.veth_port import AskTimer, FlowControlPort, VethPort, make_port, open_socket
+from testbed.runtime.nodes.veth_port import AskTimer, FlowControlPort, VethPort, incarnation, make_port, open_socket
 from testbed.runtime.shared.attachment import HostDriver
 from testbed.runtime.shared.node_agents import SharedNodeNic
 

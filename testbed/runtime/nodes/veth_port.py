@@ -1,13 +1,14 @@
 """Port of a live NIC: sends its frames on a packet socket. In a network with back-pressure, frames wait in the port while
-the network does not accept any (see `fabric.stop_go`)."""
+the network does not accept any (see `fabric.stop_go`). `incarnation` tells a NIC that starts from its predecessors."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Final
 
-from protocols.core.firmware import Buffer
+from protocols.core.firmware import FIRST, Buffer
 from testbed.engine.loop import Loop
 from testbed.fabric.event_queue import Timer
 from testbed.fabric.stop_go import ADDRESS, ASK_INTERVAL, Outlet
@@ -16,6 +17,12 @@ from testbed.kernel.frame_socket import BUFFER, FrameSocket
 SOCKET_BUFFER_SIZE: Final = 128 << 20
 """Maximum bytes in the buffer of a socket with flow control, with the kernel's overhead for each frame; the kernel allocates
 only what it needs."""
+
+
+def incarnation() -> int:
+    """Return the incarnation of a NIC that starts now: milliseconds since boot, as a 32-bit serial number; never 0 nor
+    FIRST, at which simulated NICs start to count."""
+    return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000) % (0xFFFF_FFFF - FIRST) + FIRST + 1
 
 
 class VethPort:

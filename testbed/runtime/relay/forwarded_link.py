@@ -1,4 +1,4 @@
-"""What the relay's links have in common: orders, sockets, and directions with injected rules and statistics.
+"""Common parts of the links that the relay forwards: orders, sockets, and directions with injected rules and statistics.
 
 `link_forwarder` has links between two interfaces, `relay_network` those of modelled networks.
 """

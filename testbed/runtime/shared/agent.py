@@ -34,8 +34,7 @@ from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.packet_options import join_fanout
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import calls
-from testbed.runtime.incarnations import incarnation
-from testbed.runtime.nodes.veth_port import make_port, open_socket
+from testbed.runtime.nodes.veth_port import incarnation, make_port, open_socket
 from testbed.runtime.shared import attach_protocol
 from testbed.runtime.shared.functions import MAX_FUNCTIONS, AttachedHost, Function, Wire
 from testbed.runtime.shared.region import Layout, Region

@@ -175,7 +175,7 @@ def test_a_contradictory_change_is_rejected_and_has_no_effect() -> None:
     with pytest.raises(ValueError, match="no field"):
         wire.change(1, Impairment(rules=("drop tpc.dport == 3",)))
     assert wire.impairment == Impairment(delay=5, loss=0.5, rules=("drop arp",))
-    assert wire.idle_rules() == ["the rule 'drop arp' has never matched a frame"]
+    assert wire.fates.idle_rules() == ["the rule 'drop arp' has never matched a frame"]
 
 
 @pytest.mark.parametrize(

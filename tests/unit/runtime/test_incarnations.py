@@ -7,7 +7,7 @@ import time
 import pytest
 
 from protocols.core.firmware import FIRST
-from testbed.runtime.incarnations import incarnation
+from testbed.runtime.nodes.veth_port import incarnation
 
 MILLISECOND = 1_000_000
 PERIOD = 2**32 - 2

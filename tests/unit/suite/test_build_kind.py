@@ -21,8 +21,8 @@ def test_the_build_kind_matches_its_modules() -> None:
     suffixes = {COMPILED: EXTENSION_SUFFIXES, INTERPRETED: SOURCE_SUFFIXES}[build()]
     files = [str(import_module(module[:-3].replace("/", ".")).__file__) for module in MODULES]
     assert not [file for file in files if not file.endswith(tuple(suffixes))]
-    native = [find_spec(name) is not None for name in ("testbed.fates.native_hash", "testbed.kernel.native_frames")]
-    assert native == [build() == COMPILED] * 2
+    names = ("testbed.fabric.native_heap", "testbed.fates.native_hash", "testbed.kernel.native_frames")
+    assert [find_spec(name) is not None for name in names] == [build() == COMPILED] * 3
 
 
 def test_the_checkout_of_the_compiled_build_is_compiled() -> None:

@@ -1,0 +1,25 @@
+"""Heap of a queue's entries: a list with the functions of heapq. In the compiled build it is that of `native_heap.c`, which
+compares the entries' times and sequence numbers as integers of the machine, not as objects."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Entry", "Heap", "heappop", "heappush"]
+
+Entry = tuple[int, int, Callable[[Any], object] | None, Any]
+"""Time, sequence number, callback and argument; without a callback the argument is a `ScheduledEvent`. Any: `EventQueue.at`
+checks that an argument fits its callback, which the type of a heap with many kinds of callbacks cannot."""
+
+if TYPE_CHECKING:
+
+    class Heap(list[Entry]):
+        """Entries, the first one at index 0. For `heappush` and `heappop` only."""
+
+else:
+    Heap = list
+    with contextlib.suppress(ImportError):
+        from testbed.fabric.native_heap import Heap, heappop, heappush
