@@ -11,6 +11,7 @@ NETNS_TESTBED_OPTIMIZE is the compiler's level of optimization, 0 to 3; 2 by def
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -19,6 +20,7 @@ import tomllib
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from struct import calcsize
 from typing import Any, Final
 
 from setuptools import Distribution, Extension, build_meta, setup
@@ -28,7 +30,11 @@ from setuptools.command.sdist import sdist
 WANTED: Final = os.environ.get("NETNS_TESTBED_COMPILE") == "1"
 _LEVEL: Final = os.environ.get("NETNS_TESTBED_OPTIMIZE", "2")
 _MYPYC: Final = "mypy>=2.0"
-_C_FILES: Final = "build/compiled/c"
+_GENERATED: Final = Path("build/compiled/generated")  # by mypyc
+_C_FILES: Final = Path("build/compiled/c")  # the same files, as they are compiled
+_LITERAL: Final = re.compile(r"(?<== )CPyStatics\[(\d+)\]")
+_INCLUDES: Final = re.compile(r"(?:#include .*\n)+")
+_SIZE: Final = re.compile(r"(?<=^extern PyObject \*CPyStatics)\[\d+\];", re.MULTILINE)
 _OBJECTS: Final = f"build/compiled/objects-O{_LEVEL}"
 _LINKED: Final = Path("build/compiled/linked")  # the level of what was linked last
 _NATIVE: Final = ("testbed/fabric/native_heap.c", "testbed/fates/native_hash.c", "testbed/kernel/native_frames.c")
@@ -55,17 +61,55 @@ def extensions() -> list[Extension]:
         opt_level=_LEVEL,
         debug_level="0",
         multi_file=True,
-        target_dir=_C_FILES,
+        target_dir=str(_GENERATED),
         group_name="protocols.compiled",
     )
+    separate_literals()
     for extension in result:
-        extension.include_dirs.append(f"{_C_FILES}/protocols")  # where the headers of a group with that name are
+        extension.sources = [path.replace(str(_GENERATED), str(_C_FILES)) for path in extension.sources]
+        extension.depends = [path.replace(str(_GENERATED), str(_C_FILES)) for path in extension.depends]
+        extension.include_dirs += [str(_C_FILES), f"{_C_FILES}/protocols"]  # the headers of a group with that name
     stable_abi = [("Py_LIMITED_API", "0x030B0000")]
     native = [
         Extension(path.removesuffix(".c").replace("/", "."), [path], define_macros=stable_abi, py_limited_api=True)
         for path in _NATIVE
     ]
     return [*result, *native]
+
+
+def separate_literals() -> None:
+    """Write mypyc's C files so that each has names of its own for its literals; write only files that have changed.
+
+    mypyc numbers the literals of all modules together, so a new one would change nearly all files. Here each file numbers
+    its own, and the file with the table of literals defines their names as places in the table: for the linker, so that the
+    code stays as it was.
+    """
+    symbols: list[str] = []
+    tables: list[Path] = []
+    for path in sorted(_GENERATED.rglob("*.[ch]")):
+        text, target = path.read_text(), _C_FILES / path.relative_to(_GENERATED)
+        if re.search(r"^PyObject \*CPyStatics\[", text, re.MULTILINE):
+            tables.append(path)
+            continue
+        stem = "_".join(path.relative_to(_GENERATED).with_suffix("").parts)
+        names = {
+            number: f"CPyLiteral_{stem}_{order}" for order, number in enumerate(dict.fromkeys(_LITERAL.findall(text)))
+        }
+        for number, name in names.items():
+            place = f"CPyStatics + {int(number) * calcsize('P')}"
+            symbols.append(f'asm(".globl {name}\\n.hidden {name}\\n.set {name}, {place}");\n')
+        text = _LITERAL.sub(lambda literal, names=names: names[literal[1]], text)
+        declared = [f'extern PyObject *{name} __attribute__((visibility("hidden")));\n' for name in names.values()]
+        text = _INCLUDES.sub(lambda lines, declared=declared: lines[0] + "".join(declared), text, count=1)
+        _write_changed(target, _SIZE.sub("[];", text))
+    for path in tables:
+        _write_changed(_C_FILES / path.relative_to(_GENERATED), path.read_text() + "".join(symbols))
+
+
+def _write_changed(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 class CompileChanged(build_ext):

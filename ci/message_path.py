@@ -70,11 +70,11 @@ REASONS = """The aim is at most twelve files. EMP, AM-II and SSAM reach it in si
 program's own process. The other paths are longer. Each of their files has a subject of its own
 ([below](#subjects-of-the-files)):
 
-- Costs add two or three files: the executor reserves resources (`server.py`), whose ends are events (`event_queue.py`),
-  which the loop calls if the path has to wait (`loop.py`). AM-II then passes through thirteen and EMP through fourteen: the
-  call, MPI's device, the completion that the call awaits, the adapter of MPI to the protocol, the host library, the executor
-  with its resources and its events, the firmware's dispatch, its sending half, the packing of the frame, and the port; and
-  EMP's host memory, which the host library pins and the firmware reads, or the sessions with peers of MPI on AM-II.
+- Costs add two files: the executor reserves resources (`server.py`), whose ends are events (`event_queue.py`). EMP and
+  AM-II then pass through thirteen: the call, MPI's device, the completion that the call awaits, the adapter of MPI to the
+  protocol, the host library, the executor with its resources and its events, the firmware's dispatch, its sending half, the
+  packing of the frame, and the port; and EMP's host memory, which the host library pins and the firmware reads, or the
+  sessions with peers of MPI on AM-II.
 - In a dilated run, the cable between model and machine records how late a frame is (`dilated_host.py`), and the port counts
   the frames that the kernel does not accept (`veth_port.py`).
 - The path through a shared NIC crosses two processes: the host's side of the NIC (`attachment.py`), the ring between both

@@ -51,7 +51,7 @@ class FirmwareEvent:
 class EventProcessor:
     """The event queues of one processor. server: accounts for its busy time and for the events' waiting time."""
 
-    __slots__ = ("_is_busy", "_last_kind", "_loop", "_on_start", "pending", "server")
+    __slots__ = ("_current", "_last_kind", "_loop", "_on_start", "pending", "server")
 
     def __init__(self, name: str, loop: Loop, on_start: Callable[[int], object]) -> None:
         """on_start: called whenever the processor has taken an event."""
@@ -60,13 +60,13 @@ class EventProcessor:
         """Waiting events, by kind."""
         self._loop = loop
         self._on_start = on_start
-        self._is_busy = False
+        self._current: FirmwareEvent | None = None  # the event that it handles; until it has ended, others wait
         self._last_kind = RECEIVED
 
     def add(self, now: int, kind: int, event: FirmwareEvent) -> None:
         """Start an event, or queue it if the processor is busy. An idle processor has no queued events."""
         event.queued_at = now
-        if self._is_busy:
+        if self._current is not None:
             self.pending[kind].append(event)
         else:
             self._last_kind = kind
@@ -79,10 +79,10 @@ class EventProcessor:
             server.waited += now - event.queued_at
             event.start_time = now
             done = server.reserve(now, event.cost)
-            self._is_busy = True
+            self._current = event
             self._on_start(now)
             if event.cost:
-                self._loop.at(done, self._end, event)
+                self._loop.at(done, self._end)
                 return
             self._finish(now, event)
             event = self._next()
@@ -96,16 +96,16 @@ class EventProcessor:
                     return pending[kind].popleft()
         return None
 
-    def _end(self, event: FirmwareEvent) -> None:
-        now = self._loop.now()
-        self._finish(now, event)
+    def _end(self, now: int) -> None:
+        assert self._current is not None
+        self._finish(now, self._current)
         self._start(now, self._next())
 
     def _finish(self, now: int, event: FirmwareEvent) -> None:
         """Complete an event. Events that this causes are queued."""
         if event.callback is not None:
             event.callback(now)
-        self._is_busy = False
+        self._current = None
 
 
 class _Outgoing:

@@ -11,7 +11,7 @@ MAX_FILES = 12
 LONGER = {
     "VIA, simulated": 17,
     "Open-MX, simulated": 14,
-    "EMP, simulated with costs": 14,
+    "EMP, simulated with costs": 13,
     "AM-II, simulated with costs": 13,
     "VIA, simulated with costs": 20,
     "Open-MX, simulated with costs": 16,
@@ -24,9 +24,9 @@ LONGER = {
     "Open-MX, live, by the agent of a shared NIC": 18,
     "EMP, dilated": 15,
     "AM-II, dilated": 16,
-    "VIA, dilated": 22,
+    "VIA, dilated": 21,
     "Open-MX, dilated": 17,
-    "SSAM, dilated": 16,
+    "SSAM, dilated": 15,
 }
 """Paths of more files than that; the page gives the reasons."""
 

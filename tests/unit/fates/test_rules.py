@@ -114,7 +114,7 @@ def test_an_injected_rule_comes_before_those_of_the_description(rules: RuleSet) 
     with rules.add(0, "duplicate"):
         assert wire.offer(0, udp()) is Outcome.ACCEPTED
     assert wire.offer(0, udp()) is Outcome.RULE
-    assert wire.idle_rules() == ["the rule 'drop tcp.dport == 99' has never matched a frame"]
+    assert wire.fates.idle_rules() == ["the rule 'drop tcp.dport == 99' has never matched a frame"]
 
 
 def test_a_rule_holds_from_when_it_is_added_until_it_is_lifted(rules: RuleSet) -> None:
