@@ -68,12 +68,6 @@ def draw(start: int, n: int) -> int:
     return word ^ (word >> 31)
 
 
-with contextlib.suppress(ImportError):  # the compiled build has both in C, see `native_hash.c`
-    from testbed.fates import native_hash
-
-    chain, draw = native_hash.chain, native_hash.draw
-
-
 def absorb(state: int, word: int) -> int:
     """Return the chain's next state. word: below 2^64."""
     return chain(state, (word,))
@@ -107,6 +101,21 @@ def flow_words(ethertype: int, destination: int, source: int, fields: tuple[int,
     return (destination << 16 | ethertype, source << 16 | len(fields), *[value & MASK for value in fields])
 
 
+def flow_start(
+    key: int, ethertype: int, destination: bytes, source: bytes, fields: tuple[int, ...], stream: int
+) -> int:
+    """Return the start of one of a flow's streams of draws. key: the direction's. destination, source: MACs of 6 bytes, less
+    in a frame that is cut off."""
+    words = flow_words(ethertype, int.from_bytes(destination, "big"), int.from_bytes(source, "big"), fields)
+    return chain(key, (*words, stream))
+
+
 def flow_key(key: int, ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> int:
     """Return the state from which the hashes of one flow start. key: the direction's."""
     return chain(key, flow_words(ethertype, destination, source, fields))
+
+
+with contextlib.suppress(ImportError):  # the compiled build has these in C, see `native_hash.c`
+    from testbed.fates import native_hash
+
+    chain, draw, flow_start = native_hash.chain, native_hash.draw, native_hash.flow_start

@@ -107,9 +107,8 @@ class FlowEntry:
 
     def start(self, key: int, stream: int) -> int:
         """Return the start of the flow's stream of draws in a direction with that key."""
-        kind, destination, source = self.kind, _number(self.destination), _number(self.source)
-        words = fate_hash.flow_words(kind.ethertype, destination, source, kind.key)
-        return fate_hash.chain(key, (*words, stream))
+        kind = self.kind
+        return fate_hash.flow_start(key, kind.ethertype, self.destination, self.source, kind.key, stream)
 
 
 class FlowCount:

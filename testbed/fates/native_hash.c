@@ -1,6 +1,6 @@
-/* The hash's steps, native: the compiled build's `chain` and `draw`.
+/* The hash's steps, native: the compiled build's `chain`, `draw` and `flow_start`.
 
-   `testbed/fates/fate_hash.py` has the same two functions in Python, with their documentation; tests hold both
+   `testbed/fates/fate_hash.py` has the same functions in Python, with their documentation; tests hold both
    against each other. Python's integers of more than 30 bits are objects with several digits, so that a step takes them
    a third of a microsecond.
 
@@ -26,29 +26,52 @@ static int read_word(PyObject *number, uint64_t *word)
     return *word == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static int check_count(const char *name, Py_ssize_t given)
+static uint64_t absorb(uint64_t state, uint64_t word) { return mix64((state + GOLDEN) ^ word); }
+
+static int check_count(const char *name, Py_ssize_t given, Py_ssize_t expected)
 {
-    if (given == 2)
+    if (given == expected)
         return 0;
-    PyErr_Format(PyExc_TypeError, "%s takes 2 arguments, not %zd", name, given);
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected, given);
     return -1;
+}
+
+static int check_tuple(const char *name, PyObject *words)
+{
+    if (PyTuple_Check(words))
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s takes a tuple of words", name);
+    return -1;
+}
+
+/* Read an address of up to 6 bytes. -1: it is none, and the error is set. */
+static int read_address(PyObject *bytes, uint64_t *address)
+{
+    char *octets;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(bytes, &octets, &size))
+        return -1;
+    if (size > 6) {
+        PyErr_Format(PyExc_ValueError, "a MAC has 6 bytes, not %zd", size);
+        return -1;
+    }
+    *address = 0;
+    for (Py_ssize_t i = 0; i < size; i++)
+        *address = *address << 8 | (unsigned char)octets[i];
+    return 0;
 }
 
 static PyObject *chain(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
 {
     (void)module;
     uint64_t state, word;
-    if (check_count("chain", given) || read_word(arguments[0], &state))
+    if (check_count("chain", given, 2) || read_word(arguments[0], &state) || check_tuple("chain", arguments[1]))
         return NULL;
-    if (!PyTuple_Check(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "chain takes a tuple of words");
-        return NULL;
-    }
     Py_ssize_t count = PyTuple_Size(arguments[1]);
     for (Py_ssize_t i = 0; i < count; i++) {
         if (read_word(PyTuple_GetItem(arguments[1], i), &word))
             return NULL;
-        state = mix64((state + GOLDEN) ^ word);
+        state = absorb(state, word);
     }
     return PyLong_FromUnsignedLongLong(state);
 }
@@ -57,14 +80,35 @@ static PyObject *draw(PyObject *module, PyObject *const *arguments, Py_ssize_t g
 {
     (void)module;
     uint64_t start, n;
-    if (check_count("draw", given) || read_word(arguments[0], &start) || read_word(arguments[1], &n))
+    if (check_count("draw", given, 2) || read_word(arguments[0], &start) || read_word(arguments[1], &n))
         return NULL;
     return PyLong_FromUnsignedLongLong(mix64(start + n * GOLDEN));
+}
+
+static PyObject *flow_start(PyObject *module, PyObject *const *arguments, Py_ssize_t given)
+{
+    (void)module;
+    uint64_t state, ethertype, destination, source, stream;
+    if (check_count("flow_start", given, 6) || read_word(arguments[0], &state) || read_word(arguments[1], &ethertype)
+        || read_address(arguments[2], &destination) || read_address(arguments[3], &source)
+        || check_tuple("flow_start", arguments[4]) || read_word(arguments[5], &stream))
+        return NULL;
+    Py_ssize_t count = PyTuple_Size(arguments[4]);
+    state = absorb(state, destination << 16 | ethertype);
+    state = absorb(state, source << 16 | (uint64_t)count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        uint64_t word = PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(arguments[4], i)); /* of a wider field, the lowest 64 */
+        if (word == (uint64_t)-1 && PyErr_Occurred())
+            return NULL;
+        state = absorb(state, word);
+    }
+    return PyLong_FromUnsignedLongLong(absorb(state, stream));
 }
 
 static PyMethodDef methods[] = {
     {"chain", (PyCFunction)(void (*)(void))chain, METH_FASTCALL, NULL},
     {"draw", (PyCFunction)(void (*)(void))draw, METH_FASTCALL, NULL},
+    {"flow_start", (PyCFunction)(void (*)(void))flow_start, METH_FASTCALL, NULL},
     {0},
 };
 

@@ -20,6 +20,7 @@ from tests.unit.native_modules import native_module
 pytestmark = pytest.mark.requires("compiler", "python-headers")
 
 WORDS = st.integers(0, MASK)
+MACS = st.binary(max_size=6)
 
 
 @cache
@@ -46,6 +47,17 @@ def test_draws_are_equal(start: int, n: int) -> None:
     assert native.draw(start, n) == interpreted_hash().draw(start, n)
 
 
+@given(WORDS, st.integers(0, 0xFFFF), MACS, MACS, st.lists(st.integers(0, 2**70), max_size=4).map(tuple), WORDS)
+def test_starts_of_streams_are_equal(
+    key: int, ethertype: int, destination: bytes, source: bytes, fields: tuple[int, ...], stream: int
+) -> None:
+    arguments = key, ethertype, destination, source, fields, stream
+    start = interpreted_hash().flow_start(*arguments)
+    assert native_module("testbed.fates.native_hash").flow_start(*arguments) == start
+    of_flow = interpreted_hash().flow_key(key, ethertype, int.from_bytes(destination), int.from_bytes(source), fields)
+    assert start == interpreted_hash().absorb(of_flow, stream)
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "error"),
     [
@@ -58,6 +70,12 @@ def test_draws_are_equal(start: int, n: int) -> None:
         ("draw", (-1, 1), OverflowError),
         ("draw", (0, 1.5), TypeError),
         ("draw", (0, 1, 2), TypeError),
+        ("flow_start", (0, 0, b"", b"", ()), TypeError),
+        ("flow_start", (0, 0, "", b"", (), 1), TypeError),
+        ("flow_start", (0, 0, b"", bytes(7), (), 1), ValueError),
+        ("flow_start", (0, 0, b"", b"", [], 1), TypeError),
+        ("flow_start", (0, 0, b"", b"", ("1",), 1), TypeError),
+        ("flow_start", (MASK + 1, 0, b"", b"", (), 1), OverflowError),
     ],
 )
 def test_an_argument_that_is_no_word_is_refused(
