@@ -22,4 +22,6 @@ if TYPE_CHECKING:
 else:
     Heap = list
     with contextlib.suppress(ImportError):
-        from testbed.fabric.native_heap import Heap, heappop, heappush
+        from testbed.fabric import native_heap
+
+        Heap, heappop, heappush = native_heap.Heap, native_heap.heappop, native_heap.heappush
