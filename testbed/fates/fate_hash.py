@@ -104,10 +104,10 @@ def flow_words(ethertype: int, destination: int, source: int, fields: tuple[int,
 def flow_start(
     key: int, ethertype: int, destination: bytes, source: bytes, fields: tuple[int, ...], stream: int
 ) -> int:
-    """Return the start of one of a flow's streams of draws. key: the direction's. destination, source: MACs of 6 bytes, less
-    in a frame that is cut off."""
-    words = flow_words(ethertype, int.from_bytes(destination, "big"), int.from_bytes(source, "big"), fields)
-    return chain(key, (*words, stream))
+    """Return the start of one of a flow's streams of draws. key: the direction's. destination, source: MACs; those of a
+    frame that is cut off are read as if zeros followed."""
+    numbers = int.from_bytes(destination.ljust(6, b"\0"), "big"), int.from_bytes(source.ljust(6, b"\0"), "big")
+    return chain(key, (*flow_words(ethertype, *numbers, fields), stream))
 
 
 def flow_key(key: int, ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> int:

@@ -44,7 +44,7 @@ static int check_tuple(const char *name, PyObject *words)
     return -1;
 }
 
-/* Read an address of up to 6 bytes. -1: it is none, and the error is set. */
+/* Read an address of 6 bytes; if it has less, zeros follow. -1: it is none, and the error is set. */
 static int read_address(PyObject *bytes, uint64_t *address)
 {
     char *octets;
@@ -56,8 +56,8 @@ static int read_address(PyObject *bytes, uint64_t *address)
         return -1;
     }
     *address = 0;
-    for (Py_ssize_t i = 0; i < size; i++)
-        *address = *address << 8 | (unsigned char)octets[i];
+    for (Py_ssize_t i = 0; i < 6; i++)
+        *address = *address << 8 | (i < size ? (unsigned char)octets[i] : 0);
     return 0;
 }
 

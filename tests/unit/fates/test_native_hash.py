@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from testbed.fates import fate_hash
 from testbed.fates.fate_hash import MASK
+from testbed.fates.flows import flow_of
 from tests.unit.native_modules import native_module
 
 pytestmark = pytest.mark.requires("compiler", "python-headers")
@@ -54,7 +55,8 @@ def test_starts_of_streams_are_equal(
     arguments = key, ethertype, destination, source, fields, stream
     start = interpreted_hash().flow_start(*arguments)
     assert native_module("testbed.fates.native_hash").flow_start(*arguments) == start
-    of_flow = interpreted_hash().flow_key(key, ethertype, int.from_bytes(destination), int.from_bytes(source), fields)
+    flow = flow_of(destination.ljust(6, b"\0") + source, {})
+    of_flow = interpreted_hash().flow_key(key, ethertype, flow.destination, flow.source, fields)
     assert start == interpreted_hash().absorb(of_flow, stream)
 
 
