@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ class InjectedRules:
         return [*self._stage.idle_rules(), *self._rules.idle_rules()]
 
 
-class ForwardedDirection:
+class ForwardedDirection(ABC):
     """A direction of a link that this process forwards.
 
     injected: its injected rules. lateness: of its frames. gso_frames: number of GSO frames of several segments that were
@@ -104,24 +105,24 @@ class ForwardedDirection:
         self.segmented = 0
 
     @property
+    @abstractmethod
     def counters(self) -> Counters:
         """Counters of its frames, by result."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def in_flight(self) -> int:
         """Number of frames that have entered and have not left yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def change(self, now: int, impairment: Impairment, files: Mapping[str, str]) -> None:
         """Set another impairment. Raises the errors of `LinkDirection.change`."""
-        raise NotImplementedError
 
 
 D = TypeVar("D", bound=ForwardedDirection)
 
 
-class ForwardedLink(Generic[D]):
+class ForwardedLink(ABC, Generic[D]):
     """A link that this process forwards: its orders, its directions by name, and its packet sockets, by the direction whose
     frames they receive.
 
@@ -156,9 +157,9 @@ class ForwardedLink(Generic[D]):
             direction.injected.set(now, after.rules)
         self.link, self._texts = link, texts
 
+    @abstractmethod
     def catch_up(self) -> None:
         """Offer all frames that have been received."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the sockets."""
