@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -114,6 +116,15 @@ def test_markup_in_names_is_escaped(tmp_path: Path) -> None:
     )
     for tag in ("<b>", "<script>", "<i>", "<u>"):
         assert tag not in html
+
+
+def test_a_slow_machine_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = rich_run(tmp_path / "a"), rich_run(tmp_path / "b", protocol="tcp")
+    usual = page(tmp_path, *runs)
+    clock = count(step=2)  # Matplotlib finds that placing a legend took two seconds
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert page(tmp_path, *runs) == usual
+    assert next(clock) > 0  # a legend was placed
 
 
 def test_equal_runs_have_equal_pages(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from testbed.observe.papers import UNITS, is_measured_by
 from testbed.observe.report.columns import Kind
 from testbed.observe.report.pages import Table
 from testbed.observe.report.plots import (
-    INK,
     LINES,
     PAPER,
     Plot,
+    add_legend,
     format_tick,
     new_figure,
     series_style,
@@ -192,7 +192,7 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
         axes.set_xlabel(curve.axes[0])
         axes.set_title(curve.axes[1])
         if any(line.label for line in lines) or paper is not None:
-            axes.legend(labelcolor=INK)
+            add_legend(axes)
         svg = to_svg(figure, curve.name, alt_text)
     return Plot(curve.name, curve.title, svg, caption, alt_text, _table(curve, lines, paper))
 

@@ -17,6 +17,7 @@ from testbed.observe.report.plots import (
     LINES,
     SERIES,
     Plot,
+    add_legend,
     format_tick,
     new_figure,
     series_style,
@@ -84,7 +85,7 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
             axes.set_ylim(bottom=0)
             axes.set_xlim(edges[0], edges[-1])
         if has_multiple_runs:
-            histogram.legend(labelcolor=INK)
+            add_legend(histogram)
         svg = to_svg(figure, "distribution", alt_text)
     rows = [
         [run.label if has_multiple_runs else run.title, f"{sample.took.size:,}", format_time(float(sample.took.min())),

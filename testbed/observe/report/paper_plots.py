@@ -26,6 +26,7 @@ from testbed.observe.report.plots import (
     SERIES,
     WIDTH,
     Plot,
+    add_legend,
     format_tick,
     new_figure,
     set_ticks,
@@ -109,7 +110,7 @@ def _figure_plot(name: str, figure: PaperFigure, curves: Sequence[_DrawnCurve]) 
             axes.set_ylim(0, 1.08 * max(values))
         axes.set_xlabel(figure.axes[0])
         axes.set_title(figure.axes[1])
-        axes.legend(labelcolor=INK)
+        add_legend(axes)
         svg = to_svg(drawing, name, alt_text)
     return Plot(name, figure.name, svg, caption, alt_text, _figure_table(figure, curves))
 
@@ -170,7 +171,7 @@ def _row_plot(name: str, title: str, unit: str, rows: Sequence[Compared]) -> Plo
         axes.set_yticks(list(row_positions), [row.name for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
-        axes.legend(labelcolor=INK)
+        add_legend(axes)
         svg = to_svg(drawing, name, alt_text)
     return Plot(name, title, svg, caption, alt_text)
 

@@ -87,6 +87,11 @@ def new_figure(height: float, width: float = WIDTH) -> Iterator[Figure]:
         yield figure
 
 
+def add_legend(axes: Axes, title: str | None = None) -> None:
+    """Add a legend where it covers the least of what is drawn."""
+    axes.legend(labelcolor=INK, title=title, loc="best")  # by default the same, but with a warning if it takes a second
+
+
 def to_svg(figure: Figure, name: str, alt_text: str) -> Markup:
     """Write a figure as SVG within a page. name: makes its identifiers unique."""
     buffer = io.StringIO()

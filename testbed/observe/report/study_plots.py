@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from testbed.observe.comparing.run_samples import is_measure
 from testbed.observe.format.quantities import format_value, heading
 from testbed.observe.report.pages import Table
-from testbed.observe.report.plots import INK, LINES, MARKERS, SERIES, Plot, new_figure, set_up_axis, to_svg
+from testbed.observe.report.plots import LINES, MARKERS, SERIES, Plot, add_legend, new_figure, set_up_axis, to_svg
 from testbed.spec import units
 
 CONFIDENCE: Final = 0.95
@@ -141,7 +141,7 @@ def _plot(name: str, measure: str, roles: _Arrangement, estimates: Mapping[Key, 
             panel.set_title(f"{roles.facet} {facet}" if roles.facet else heading(measure))
         panels[0].set_ylim(bottom=0)  # the axis is shared; set after all panels are drawn
         if roles.line:
-            panels[0].legend(labelcolor=INK, title=roles.line)
+            add_legend(panels[0], roles.line)
         svg = to_svg(figure, name, alt_text)
     return Plot(name, title, svg, caption, alt_text, _table(measure, roles, estimates))
 
