@@ -8,7 +8,6 @@ returned. A NIC with costs (`priced`) delivers at simulated times, by events of 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -22,7 +21,7 @@ class CompletingNic:
 
     def __init__(self, deliver_completion: Callable[[int], object]) -> None:
         """deliver_completion: called with each descriptor returned to the host."""
-        self.completions: Final[deque[int]] = deque()
+        self.completions: Final[list[int]] = []
         self.deliver_completion = deliver_completion
         self._is_delivering = False
 
@@ -44,6 +43,6 @@ class CompletingNic:
         self._is_delivering = True
         try:
             while self.completions:
-                self.deliver_completion(self.completions.popleft())
+                self.deliver_completion(self.completions.pop(0))
         finally:
             self._is_delivering = False

@@ -522,7 +522,7 @@ class PricedNic(ImmediateNic):
         self._loop.at(self._use_core(now, 0, self._profile.notice), self.deliver_completion, index)
 
     def _deliver_next(self, _now: int) -> None:
-        self.deliver_completion(self.completions.popleft())
+        self.deliver_completion(self.completions.pop(0))
 
     def _use_core(self, now: int, cost: int, on_bus: int) -> int:
         """Occupy the host's core, and then the bus; return when both are done."""

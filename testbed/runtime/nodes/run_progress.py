@@ -41,21 +41,21 @@ class Progress:
         return _ProgressHost(host, self._times[program * _WORDS_APART : (program + 1) * _WORDS_APART])
 
 
-class _ProgressHost:
+class _ProgressHost(Host):
     """A wrapped host library. It costs a call and a reading of the clock for each transfer, and nothing per frame."""
 
-    __slots__ = ("library", "on_completion", "pending_work")
+    __slots__ = ("_last_time", "library")
 
     def __init__(self, host: Host, last_time: memoryview[int]) -> None:
         """last_time: one word, the time of the last progress."""
-        host_on_completion, now = host.on_completion, time.monotonic_ns
+        self.library: Final = host
+        self._last_time = last_time
 
-        def on_completion(index: int) -> bool | None:
-            if host_on_completion(index) is False:
-                return False
-            last_time[0] = now()
-            return None
+    def on_completion(self, index: int) -> bool | None:
+        if self.library.on_completion(index) is False:
+            return False
+        self._last_time[0] = time.monotonic_ns()
+        return None
 
-        self.on_completion = on_completion
-        self.library = host
-        self.pending_work = host.pending_work
+    def pending_work(self) -> list[str]:
+        return self.library.pending_work()
