@@ -16,7 +16,7 @@ from protocols.core.memory import DmaMemory
 from protocols.emp import descriptors as stat
 from protocols.emp.codec import FRAME_SIZE, STATUS_OK, STATUS_RESTARTED, TYPE_ACK
 from protocols.emp.counters import Counters
-from protocols.emp.descriptors import SIZE, Descriptors, pack_head
+from protocols.emp.descriptors import SIZE, Descriptors, pack_result
 from protocols.emp.settings import Settings
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Card:
     def return_descriptor(self, index: int, status: int, length: int, peer: int, tag: int) -> None:
         """Return a descriptor to the host. length: bytes of the message."""
         self.in_use[index] = 0
-        pack_head(self.descriptors.memory, index * SIZE, status, 0, 0, length, peer, tag, 0)
+        pack_result(self.descriptors.memory, index * SIZE, status, length, peer, tag)
         self.nic.post_completion(index)
 
     def reject_descriptor(self, index: int, peer: int, tag: int) -> None:

@@ -31,6 +31,14 @@ pack_head: Final = _HEAD.pack_into
 """Write a descriptor's head into the NIC's memory: stat, kind, length, address, peer, tag, number of pages."""
 unpack_head: Final = _HEAD.unpack_from
 """Read a descriptor's head, a `Head`."""
+_RESULT: Final = struct.Struct("!B3xQHI2x")  # the same bytes: stat, length of the message, peer, tag
+Result = tuple[int, int, int, int]
+"""What a returned descriptor says: stat, length of the message, peer, tag."""
+
+pack_result: Final = _RESULT.pack_into
+"""Write a returned descriptor into the NIC's memory: stat, length of the message, peer, tag; its other fields are 0."""
+unpack_result: Final = _RESULT.unpack_from
+"""Read a returned descriptor, a `Result`."""
 _PAGES: Final = struct.Struct("!QHQH")  # two pages
 _ENTRY: Final = struct.Struct("!QH")  # one page
 

@@ -23,7 +23,7 @@ from protocols.emp.descriptors import (
     chain_length,
     pack_head,
     pack_page_list,
-    unpack_head,
+    unpack_result,
 )
 from protocols.emp.firmware import Firmware
 from protocols.emp.myrinet import codec as routed_codec
@@ -267,8 +267,8 @@ class Endpoint(Host):
         if transfer is None:
             self._complete_query(index)
             return False
-        head: stat.Head = unpack_head(self._descriptors.memory, index * SIZE)
-        status, _, _, length, transfer.peer, transfer.tag, _ = head
+        returned: stat.Result = unpack_result(self._descriptors.memory, index * SIZE)
+        status, length, transfer.peer, transfer.tag = returned
         self._release(index, transfer, length)
         result = _new_tuple(
             ReceiveResult, (transfer.peer, transfer.tag, length)
@@ -292,7 +292,7 @@ class Endpoint(Host):
 
     def _complete_query(self, index: int) -> None:
         """Complete the probe or command whose descriptor has been returned."""
-        status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
+        status, length, peer, tag = unpack_result(self._descriptors.memory, index * SIZE)
         self._free(index, 1)
         command = self._commands.pop(index, None)
         if command is not None:
