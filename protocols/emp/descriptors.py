@@ -33,7 +33,7 @@ unpack_head: Final = _HEAD.unpack_from
 """Read a descriptor's head, a `Head`."""
 _RESULT: Final = struct.Struct("!B3xQHI2x")  # the same bytes: stat, length of the message, peer, tag
 Result = tuple[int, int, int, int]
-"""What a returned descriptor says: stat, length of the message, peer, tag."""
+"""A returned descriptor: stat, length of the message, peer, tag."""
 
 pack_result: Final = _RESULT.pack_into
 """Write a returned descriptor into the NIC's memory: stat, length of the message, peer, tag; its other fields are 0."""

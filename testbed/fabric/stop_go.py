@@ -54,7 +54,7 @@ class ControlFrame:
 
 
 def encode(control: ControlFrame, header: bytes) -> bytes:
-    """Encode a control frame. head: the NIC's address and its EtherType."""
+    """Encode a control frame. header: source address and EtherType."""
     return append_crc(ADDRESS + header, _FORMAT.pack(TYPE, control.kind, control.count & _COUNT_MASK, control.window))
 
 
@@ -95,7 +95,7 @@ class Outlet:
         header: bytes,
         on_hold: Callable[[], object],
     ) -> None:
-        """head: see `encode`."""
+        """header: see `encode`."""
         self.waiting_frames: Final[deque[Frame]] = deque()
         """Waiting frames, in order."""
         self._sent_waiting = 0  # number of frames sent after they waited
@@ -116,7 +116,7 @@ class Outlet:
     def send(self, frame: Frame) -> bool:
         """Send a frame now, or as soon as the network accepts it; return whether it waits. The caller must not change the
         frame afterwards."""
-        if self.sent == self._next_request and not self._renew_window():
+        if self.waiting_frames or (self.sent == self._next_request and not self._renew_window()):
             self.waiting_frames.append(frame)
             if len(self.waiting_frames) == 1:
                 self._on_hold()
@@ -126,7 +126,7 @@ class Outlet:
         return False
 
     def when_sent(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when all frames that wait now have been sent."""
+        """Call `callback` when all frames that wait now have been sent. Only valid while frames wait."""
         self._sent_callbacks.append((self._sent_waiting + len(self.waiting_frames), callback))
 
     def on_control_frame(self, frame: bytes) -> bool:
@@ -163,7 +163,7 @@ class Outlet:
         self._sent_callbacks.clear()
 
     def _renew_window(self) -> bool:
-        """Request a new window, unless `sent` has reached the limit; return whether more frames may be sent."""
+        """Request a new window if `sent` is below the limit; return whether it is."""
         if self.sent == self._limit:
             return False
         self._ask()

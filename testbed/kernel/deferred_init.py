@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Final
 
 _PUBLIC: Final = ("__all__", "__version__")
-"""Dunder attributes that a package defines; Python itself looks others up, which must not run the ``__init__``."""
+"""Dunder names whose look-up runs the ``__init__``; Python's import system looks others up, which must not run it."""
 
 
 class _UninitializedPackage(ModuleType):
@@ -26,7 +26,11 @@ class _UninitializedPackage(ModuleType):
         if importlib.util.find_spec(f"{self.__name__}.{name}") is not None:
             return importlib.import_module(f"{self.__name__}.{name}")
         ModuleType.__setattr__(self, "__class__", ModuleType)
-        spec.loader.exec_module(self)
+        try:
+            spec.loader.exec_module(self)
+        except BaseException:
+            self.__class__ = _UninitializedPackage  # the next look-up tries again
+            raise
         return getattr(self, name)
 
 

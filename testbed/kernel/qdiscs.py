@@ -1,7 +1,7 @@
 """The queueing discipline at the root of an interface: the request that sets it, and its state in a dump.
 
-The kernel changes a discipline in place, with the frames in it, if handle and kind stay. Another handle, or none, makes
-a new one, and the frames queued in the old one are lost. So each kind has a handle of its own here, and a root discipline
+The kernel changes a discipline in place, with the frames in it, if handle and kind stay. Another kind or handle makes a
+new one, and the frames queued in the old one are lost. So each kind has a handle of its own here, and a root discipline
 that is to stay is never removed.
 
 Sizes: a discipline can have a table of the bytes that a frame of each size counts (TCA_STAB). It is in the core of traffic
@@ -54,12 +54,12 @@ _SIZES = struct.Struct(
 # An attribute's length is a number of 16 bits, with its header of 4 bytes; the table is nested in one with the 24 bytes of
 # struct tc_sizespec; all three have a header and are padded to words. An entry has 2 bytes.
 _MAX_SLOTS = (0xFFFC - 3 * 4 - 24) // 2
-_LARGEST_ENTRY = 0xFFFF
+_MAX_ENTRY = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class SizeTable:
-    """Bytes that frames of 0, 1, 2, ... bytes count."""
+    """A size table (TCA_STAB). sizes: for frames of 0, 1, 2, ... bytes, the bytes that they count against the rate."""
 
     sizes: tuple[int, ...]
 
@@ -81,10 +81,10 @@ def size_table(counts: Callable[[int], int], mtu: int) -> SizeTable:
             f"most, and this one is {mtu:,}"
         )
     sizes = tuple(counts(size) for size in range(slots))
-    if max(sizes) > _LARGEST_ENTRY:
+    if max(sizes) > _MAX_ENTRY:
         raise UnsupportedError(
-            f"in the kernel's table of frame sizes a frame counts {_LARGEST_ENTRY:,} bytes at most, and on this link up "
-            f"to {max(sizes):,}"
+            f"overhead and cells make a frame up to {max(sizes):,} bytes long, and the kernel's table of frame sizes allows "
+            f"{_MAX_ENTRY:,}"
         )
     return SizeTable(sizes)
 

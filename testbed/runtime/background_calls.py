@@ -1,7 +1,8 @@
 """Run blocking system calls concurrently with an event loop.
 
 Closing a packet socket, or making it stop receiving, waits until no processor uses it any more: about ten milliseconds,
-in which a relay would forward nothing. Many such calls in parallel take as long as one.
+in which a relay would forward nothing. Many such calls in parallel take as long as one, since they wait for the same grace
+period.
 """
 
 from __future__ import annotations
@@ -33,17 +34,21 @@ class BackgroundCalls:
         os.close(self._eventfd)
 
     def run(self, calls: Sequence[Callable[[], object]], on_done: Callable[[], object]) -> None:
-        """Start the calls, which must not raise, without waiting for them. The loop calls `on_done` after the last one
-        has returned."""
+        """Start the calls, without waiting for them. The loop calls `on_done` after the last one has returned. If a call
+        raises, its thread ends; `on_done` is called all the same."""
         pending = deque(calls)
-        running = min(len(pending), _MAX_THREADS)
-        if not running:
-            self._finish(on_done)
-            return
+        running = 1  # threads that are not done, this one included
         lock = threading.Lock()
 
-        def run_pending() -> None:
+        def leave() -> None:
             nonlocal running
+            with lock:
+                running -= 1
+                is_last = not running
+            if is_last:
+                self._finish(on_done)
+
+        def run_pending() -> None:
             try:
                 while True:
                     try:
@@ -51,15 +56,18 @@ class BackgroundCalls:
                     except IndexError:
                         break
                     call()
-            finally:  # `on_done` is called even if a call raises
-                with lock:
-                    running -= 1
-                    is_last = not running
-                if is_last:
-                    self._finish(on_done)
+            finally:
+                leave()
 
-        for _ in range(running):
-            threading.Thread(target=run_pending, daemon=True).start()
+        for _ in range(min(len(pending), _MAX_THREADS)):
+            with lock:
+                running += 1
+            try:
+                threading.Thread(target=run_pending, daemon=True).start()
+            except RuntimeError:  # the system has no room for another thread: this one makes the remaining calls
+                run_pending()
+                break
+        leave()
 
     def _finish(self, on_done: Callable[[], object]) -> None:
         with self._callbacks_lock:

@@ -21,7 +21,8 @@ class FieldInfo:
     """A key of an element.
 
     default: REQUIRED if the key has no default. default_factory: makes the default. key: name in TOML, if it differs. late:
-    checks the value last, together with the values of the previous keys. schema: additions to the JSON Schema.
+    called with the validated value, and with the valid values of the keys declared before this one. schema:
+    additions to the JSON Schema.
     """
 
     __slots__ = ("default", "default_factory", "description", "key", "late", "schema")
@@ -75,7 +76,7 @@ class Element(Validated):
     _validators: ClassVar[Mapping[str, Validator] | None] = None
 
     def __init_subclass__(cls, *, init: bool = True) -> None:
-        """init: False, for type checkers, if a base class defines the constructor of its subclasses (PEP 681)."""
+        """init: not used at run time; False tells type checkers that a base class defines the constructor (PEP 681)."""
         super().__init_subclass__()
         fields: dict[str, FieldInfo] = {}
         for base in reversed(cls.__mro__[1:]):

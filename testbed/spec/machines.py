@@ -39,7 +39,7 @@ SMALLEST_UNDERLAY_MTU = 576
 def _word(value: str) -> str:
     """Check a host name or a user: it becomes a command-line argument, and must not look like an option."""
     if not value or value.startswith("-") or not value.isprintable() or any(sign in value for sign in " @/"):
-        raise MismatchError("a name or an address without spaces, '@' and '/', and without '-' in front")
+        raise MismatchError("a name or an address that does not begin with '-' and has no space, '@' or '/'")
     return value
 
 
@@ -48,8 +48,15 @@ def _underlay(value: str) -> str:
         address = ipaddress.ip_address(value)
     except ValueError:
         raise MismatchError("an IPv4 or IPv6 address without a prefix length, such as '192.168.7.1'") from None
-    if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_link_local:
-        raise MismatchError("a unicast address that is not loopback or link-local")
+    if (
+        address.is_multicast
+        or address.is_loopback
+        or address.is_unspecified
+        or address.is_link_local
+        or str(address) == "255.255.255.255"
+        or (address.version == 6 and (address.scope_id or address.ipv4_mapped))
+    ):
+        raise MismatchError("a unicast address that is not loopback or link-local, without a zone")
     return str(address)
 
 
@@ -103,10 +110,22 @@ def load(path: str | Path) -> Machines:
     file = Path(path)
     machines = parse(table_of(read_text(file), str(path)), str(path))
     base = file.absolute().parent
-    with_absolute_keys = (
-        machine.model_copy(update={"key": str(base / Path(machine.key).expanduser())}) if machine.key else machine
-        for machine in machines.machines
-    )
+    problems: list[Problem] = []
+    with_absolute_keys: list[Machine] = []
+    for place, machine in enumerate(machines.machines):
+        key = machine.key
+        try:
+            absolute = str(base / Path(key).expanduser()) if key else None
+        except RuntimeError:  # '~user', who has no home directory
+            problems.append(
+                Problem(
+                    f"{item('machine', place, machine.name)}.key", format_value(key), "a home directory that exists"
+                )
+            )
+            continue
+        with_absolute_keys.append(machine.model_copy(update={"key": absolute}) if key else machine)
+    if problems:
+        raise DescriptionError(str(path), problems)
     return Machines(machines=tuple(with_absolute_keys))
 
 
@@ -115,7 +134,8 @@ def parse(data: Mapping[str, object], source: str = "TOML") -> Machines:
     known = ("machine",)
     problems = [
         Problem("", f"unknown key {format_value(key)}", f"the key {join_alternatives(known)}", nearest(key, known))
-        for key in data.keys() - set(known)
+        for key in data
+        if key not in known
     ]
     if not data.get("machine"):
         problems.append(Problem("", "no machine", "tables that begin with [[machine]]"))

@@ -1,7 +1,8 @@
 """Resolve a description to a layout: absent values are chosen deterministically.
 
-An edit of the description changes the layout as little as possible: MACs depend only on names, addresses on names and
-numbers in them. Names of NICs and numbers of ports are assigned in link order, so that additions at the end change nothing.
+An edit of the description changes the layout as little as possible: MACs depend only on names, addresses on names, on
+numbers in them, and on the place of their segment among all segments. Names of NICs and numbers of ports are assigned in
+link order, so that additions at the end change nothing.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.machines.machine_report import DISTRIBUTION
@@ -59,17 +60,19 @@ class DaskHere:
 
 
 class DaskScheduler:
-    """Engine of the workers that a scheduler has when the engine is made."""
+    """Engine on a remote scheduler. width: number of its workers' threads when the engine is made."""
 
     def __init__(self, address: str, certificates: Certificates) -> None:
-        """address: ``tls://HOST:PORT``. Raises UnsupportedError for an address without TLS, NotFoundError for a missing
-        file, TestbedError for a scheduler that does not answer or has no workers, UnsupportedError for workers without this
-        version of testbed."""
+        """address: ``tls://HOST:PORT``. Raises UnsupportedError for an address without TLS or port, NotFoundError for a
+        missing file, TestbedError for a scheduler that does not answer or has no workers, UnsupportedError for workers
+        without this version of testbed."""
         if not address.startswith(_TLS):
             raise UnsupportedError(
                 f"scheduler {address}: without TLS anybody on its network could run programs on its workers; "
                 f"use {_TLS}HOST:PORT"
             )
+        if not _has_port(address):
+            raise UnsupportedError(f"scheduler {address}: expected {_TLS}HOST:PORT")
         for file in (certificates.authority, certificates.certificate, certificates.key):
             if not file.is_file():
                 raise NotFoundError(f"scheduler {address}: there is no file {file}")
@@ -106,6 +109,13 @@ class DaskScheduler:
             yield client
 
 
+def _has_port(address: str) -> bool:
+    try:
+        return bool(urlsplit(address).hostname and urlsplit(address).port)
+    except ValueError:
+        return False
+
+
 def check_versions(client: Client) -> None:
     """Check that all workers have this version of testbed. Raises UnsupportedError."""
     local_version = metadata.version(DISTRIBUTION)
@@ -113,5 +123,6 @@ def check_versions(client: Client) -> None:
         if found != local_version:
             present = f"has testbed {found}" if isinstance(found, str) else f"has no testbed ({found})"
             raise UnsupportedError(
-                f"worker {worker} {present}, and this is testbed {local_version}: install that one there"
+                f"worker {worker} {present}, and this is testbed {local_version}: install testbed {local_version} "
+                "on that worker"
             )

@@ -70,6 +70,31 @@ def test_too_few_repetitions_are_undecided_and_the_required_number_is_reported(t
     assert "run --repeat 5" in comparison.output
 
 
+def test_a_large_ratio_whose_interval_includes_one_is_undecided(tmp_path: Path) -> None:
+    ours, theirs = (
+        write_run(
+            tmp_path / name,
+            [{"node": "n1", "trip_ns": value, "repeat": at} for at, value in enumerate(values)],
+            repeat=4,
+        )
+        for name, values in (("a", [100, 101, 130, 99]), ("b", [150, 160, 101, 155]))
+    )
+    comparison = run_compare(ours, theirs)
+    assert comparison.exit_code == 0
+    assert "undecided" in comparison.output
+    assert "the ratio may as well be 1" in comparison.output
+
+
+def test_what_one_side_alone_has_measured_is_noted(tmp_path: Path) -> None:
+    ours = write_run(
+        tmp_path / "a", [{"size_bytes": 4, "p50_ns": 10, "rate_bit_s": 5}, {"size_bytes": 8, "p50_ns": 10}]
+    )
+    theirs = write_run(tmp_path / "b", [{"size_bytes": 4, "p50_ns": 10}])
+    output = " ".join(run_compare(ours, theirs).output.split())
+    assert "1 point was measured on one side only: left out" in output
+    assert "measured on one side only, and left out: rate_bit_s" in output
+
+
 def test_simulations_are_compared_exactly_only_with_equal_seeds(tmp_path: Path) -> None:
     first, slower = (
         write_run(tmp_path / name, ping_pong_rows(factor), mode="sim") for name, factor in (("a", 1), ("b", 1.1))

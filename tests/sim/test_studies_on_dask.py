@@ -200,6 +200,14 @@ if LONG:
             4,
             "there is no file a",
         ),
+        *[
+            (
+                ["--scheduler", address, *["--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"]],
+                3,
+                f"scheduler {address}: expected tls://HOST:PORT",
+            )
+            for address in ("tls://lab", "tls://", "tls://lab:port", "tls://lab:99999")
+        ],
     ],
 )
 def test_invalid_scheduler_options_are_errors_with_the_reason(

@@ -19,7 +19,7 @@ class Ethernet:
     kind: ClassVar[Kind] = ETHERNET
 
     def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Network:  # noqa: ARG002
-        """Make an empty network: its switches take no time, and all drops are fates or full queues of links."""
+        """Make an empty network. Its switches take no time and drop nothing, so that both arguments are unused."""
         return Network()
 
     def table(self, layout: Layout, switch: Switch) -> Table:  # noqa: ARG002

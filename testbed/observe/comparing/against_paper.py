@@ -59,7 +59,7 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
         *run_samples.notes,
         f"{paper.citation}; measured on the paper's hardware",
     ]
-    if any(result.judgement is Judgement.UNDECIDED for result in results):
+    if any(result.judgement is Judgement.UNDECIDED and result.ratio.low is None for result in results):
         notes.append(f"undecided: {min_samples_to_constant(risk)} repetitions that are all worse would be significant")
     profile = run_samples.parameter("profile")
     differences = [f"profile ({paper.profile}, {profile})"] if profile != paper.profile else []

@@ -32,7 +32,7 @@ class Judgement(Enum):
     WORSE = "worse"
     BETTER = "better"
     UNDECIDED = "undecided"
-    """The medians differ by more than the threshold, but there are too few samples for significance."""
+    """The ratio is beyond the threshold, but its interval includes 1, or there are too few samples for an interval."""
     SAME = "no difference"
 
 
@@ -59,8 +59,8 @@ class ComparedMeasure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of a comparison. measured: the worst first. differences: between the runs' parameters, as text. notes:
-    sentences."""
+    """Result of a comparison. measured: sorted by judgement, as its members are. differences: between the runs' parameters,
+    as text. notes: sentences."""
 
     measured: tuple[ComparedMeasure, ...]
     threshold: float
@@ -76,8 +76,8 @@ class Comparison:
 
 
 def compare(ours: Path, theirs: Path, threshold: float = THRESHOLD, measures: Sequence[str] = ()) -> Comparison:
-    """Compare theirs with ours; each is a run's folder or a folder of runs of one kind. measures: compare only these
-    keys.
+    """Compare theirs, the candidate, with ours, the baseline; each is a run's folder or a folder of runs of one
+    kind. measures: compare only these keys.
 
     Raises NotComparableError for different workloads and for runs without a common measure, and the errors of `read_runs`.
     """
@@ -106,12 +106,17 @@ def compare_samples(
     shared = select_measures(shared, measures)
     risk = RISK / len(shared)
     compared = [_compared(key, our_samples, their_samples, threshold, risk) for key in shared]
-    notes = [*our_samples.notes, *their_samples.notes, *_one_sided_note(our_samples, their_samples)]
-    if any(result.judgement is Judgement.UNDECIDED for result in compared):
+    notes = [*our_samples.notes, *their_samples.notes, *_one_sided_notes(our_samples, their_samples)]
+    undecided = [result.ratio for result in compared if result.judgement is Judgement.UNDECIDED]
+    if any(ratio.low is None for ratio in undecided):
         needed = min_samples(risk)
         notes.append(
             f"undecided: too few repetitions for a significant difference; {needed} on each side, all worse, would "
             f"suffice (run --repeat {needed}, or compare fewer measures)"
+        )
+    if any(ratio.low is not None for ratio in undecided):
+        notes.append(
+            "undecided: the repetitions vary so much that the ratio may as well be 1; more of them narrow its interval"
         )
     return Comparison(tuple(sort_by_judgement(compared)), threshold, tuple(differences), tuple(notes))
 
@@ -129,10 +134,8 @@ def judge(ratio: Ratio, sense: Sense, threshold: float) -> Judgement:
     """Judge a ratio: it matters if it is beyond the threshold and significant."""
     if sense is Sense.NONE or 1 - threshold <= ratio.value <= 1 + threshold:
         return Judgement.SAME
-    if ratio.low is None:
-        return Judgement.UNDECIDED
     if not ratio.excludes_one:
-        return Judgement.SAME
+        return Judgement.UNDECIDED
     return Judgement.WORSE if (ratio.value > 1) is (sense is Sense.LESS) else Judgement.BETTER
 
 
@@ -174,8 +177,20 @@ def _differences(ours: RunSamples, theirs: RunSamples) -> list[str]:
     return [*differing("", *parameters), *differing("setting ", ours.settings, theirs.settings)]
 
 
-def _one_sided_note(ours: RunSamples, theirs: RunSamples) -> list[str]:
-    """Return a note on points that only one side has measured."""
+def _one_sided_notes(ours: RunSamples, theirs: RunSamples) -> list[str]:
+    """Return notes on points, and on measures of other points, that only one side has."""
     our_points, their_points = ({point for point, _ in side.values} for side in (ours, theirs))
-    missing = len(our_points ^ their_points)
-    return [f"{missing} points were measured on one side only, and are left out"] if missing else []
+    notes = []
+    if count := len(our_points ^ their_points):
+        points = "1 point was" if count == 1 else f"{count} points were"
+        notes.append(f"{points} measured on one side only: left out")
+    shared = our_points & their_points
+    one_sided = [
+        measure
+        for side, other in ((ours, theirs), (theirs, ours))
+        for point, measure in side.values
+        if point in shared and (point, measure) not in other.values
+    ]
+    if one_sided:
+        notes.append(f"measured on one side only, and left out: {', '.join(dict.fromkeys(one_sided))}")
+    return notes

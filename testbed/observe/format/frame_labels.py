@@ -17,14 +17,14 @@ from testbed.observe.format.frame_format import formatters
 _ARP: Final = 0x0806
 _ICMP, _TCP, _UDP, _ICMP6 = 1, 6, 17, 58
 _TCP_FLAGS: Final = "FSRPAUEW"  # from the lowest bit
-_IPV4_PROTOCOL: Final = {_ICMP: "ICMP", _TCP: "TCP", _UDP: "UDP", _ICMP6: "ICMPv6"}
-_ECHO: Final = {
+_IP_PROTOCOL_NAMES: Final = {_ICMP: "ICMP", _TCP: "TCP", _UDP: "UDP", _ICMP6: "ICMPv6"}
+_ICMP_TYPE_NAMES: Final = {
     (_ICMP, 8): "echo request",
     (_ICMP, 0): "echo reply",
     (_ICMP6, 128): "echo request",
     (_ICMP6, 129): "echo reply",
-    (_ICMP6, 135): "who has",
-    (_ICMP6, 136): "neighbour is at",
+    (_ICMP6, 135): "neighbour solicitation",
+    (_ICMP6, 136): "neighbour advertisement",
 }
 
 
@@ -46,8 +46,14 @@ def _describe(frame: bytes, nics: Mapping[bytes, str]) -> str:
     addresses = f"{nics.get(source) or source.hex(':')} > {nics.get(destination) or destination.hex(':')}"
     if ethertype in (IPV4, IPV6):
         offset, size = (network + 12, 4) if ethertype == IPV4 else (network + 8, 16)
+        version = _number(frame, network, 1) >> 4
+        if version != (4 if ethertype == IPV4 else 6):
+            return f"{addresses} EtherType 0x{ethertype:04x} with IP version {version}"
         addresses = f"{_address(frame, offset, size)} > {_address(frame, offset + size, size)}"
-        return f"{addresses} {_describe_ip(frame, protocol, transport)}"
+        try:
+            return f"{addresses} {_describe_ip(frame, protocol, transport)}"
+        except IndexError:
+            return f"{addresses} {_protocol_name(protocol)}, cut short"
     if ethertype == _ARP:
         return _describe_arp(frame, network)
     shared = formatters().get(ethertype)
@@ -62,7 +68,7 @@ def _describe(frame: bytes, nics: Mapping[bytes, str]) -> str:
 
 
 def _describe_ip(frame: bytes, protocol: int, offset: int) -> str:
-    name = _IPV4_PROTOCOL.get(protocol, f"protocol {protocol}")
+    name = _protocol_name(protocol)
     if offset < 0:
         return f"{name}, a later fragment or broken"
     if protocol in (_TCP, _UDP):
@@ -73,10 +79,16 @@ def _describe_ip(frame: bytes, protocol: int, offset: int) -> str:
         name += f" [{letters}] seq {_number(frame, offset + 4, 4)} ack {_number(frame, offset + 8, 4)}"
     elif protocol in (_ICMP, _ICMP6):
         kind = frame[offset]
-        name += f" {_ECHO.get((protocol, kind), f'type {kind} code {frame[offset + 1]}')}"
-        if _ECHO.get((protocol, kind), "").startswith("echo"):
+        name += f" {_ICMP_TYPE_NAMES.get((protocol, kind), f'type {kind} code {frame[offset + 1]}')}"
+        if _ICMP_TYPE_NAMES.get((protocol, kind), "").startswith("echo"):
             name += f" {_number(frame, offset + 4, 2)} seq {_number(frame, offset + 6, 2)}"
+        elif (protocol, kind) in _ICMP_TYPE_NAMES:
+            name += f" of {_address(frame, offset + 8, 16)}"
     return name
+
+
+def _protocol_name(protocol: int) -> str:
+    return _IP_PROTOCOL_NAMES.get(protocol, f"protocol {protocol}")
 
 
 def _describe_arp(frame: bytes, offset: int) -> str:

@@ -1,5 +1,5 @@
-"""The protocol in the simulation: its workload, and the conformance checks that take a second (`testbed protocol check`
-makes all of them)."""
+"""The protocol in the simulation: its workload, and the conformance checks in a small scope (`testbed protocol check` makes
+all of them, in the full scope)."""
 
 from __future__ import annotations
 

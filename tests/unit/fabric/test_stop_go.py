@@ -150,6 +150,15 @@ def test_incomplete_and_foreign_control_frames_are_ignored() -> None:
     assert not FakeCable().outlet.on_control_frame(bytes(26))
 
 
+def test_a_frame_sent_by_a_callback_follows_those_that_wait() -> None:
+    cable = FakeCable()
+    send(cable, 1)
+    cable.outlet.when_sent(lambda: send(cable, 9))
+    send(cable, 2, 3)
+    cable.on_control_frame(GO, 0, 100)
+    assert cable.frames() == numbered(1, 2, 3, 9)
+
+
 @given(st.lists(st.sampled_from(["send", "network", "stop", "leak"]), max_size=300), st.integers(1, 9))
 def test_at_most_one_window_is_in_flight_and_everything_arrives_in_order(steps: list[str], window: int) -> None:
     """The network answers in order, stops and resumes at random, and the cable sometimes loses a frame."""

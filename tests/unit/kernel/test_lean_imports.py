@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,26 @@ def test_a_missing_name_is_an_attribute_error() -> None:
         "print(json.dumps(hasattr(pyroute2, 'IPRoutes')))",
     ]
     assert output_of(*lines) is False
+
+
+def test_a_failed_initialization_is_repeated(tmp_path: Path) -> None:
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "__init__.py").write_text(
+        "import os\nif 'FAIL' in os.environ:\n    raise ImportError\nvalue = 7\n"
+    )
+    lines = [
+        f"import os; sys.path.insert(0, {str(tmp_path)!r}); os.environ['FAIL'] = '1'",
+        "from testbed.kernel.deferred_init import defer_init",
+        "defer_init('late')",
+        "import late",
+        "errors = 0",
+        "for _ in range(2):",
+        "    try: late.value",
+        "    except ImportError: errors += 1",
+        "del os.environ['FAIL']",
+        "print(json.dumps([errors, late.value, type(late).__name__]))",
+    ]
+    assert output_of(*lines) == [2, 7, "module"]
 
 
 def test_an_already_imported_package_is_not_changed() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6
+from scapy.layers.inet6 import ICMPv6EchoRequest, ICMPv6ND_NS, IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet
 
@@ -51,6 +51,19 @@ A, B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 def test_a_frame_is_described_by_its_type(frame: Packet, expected: str) -> None:
     raw = bytes(frame)
     assert label(raw) == f"{expected}, {len(raw)} bytes"
+
+
+def test_a_broken_frame_is_labelled_as_far_as_possible() -> None:
+    frame = bytes(ETHER / IP(src="10.0.0.1", dst="10.0.0.2") / TCP(sport=1024, dport=80))
+    assert label(frame[:42]) == "10.0.0.1 > 10.0.0.2 TCP, cut short, 42 bytes"
+    wrong_version = frame[:14] + b"\x55" + frame[15:]
+    assert label(wrong_version) == f"{A.hex(':')} > {B.hex(':')} EtherType 0x0800 with IP version 5, 54 bytes"
+    assert label(frame[:14]) == "cut short, 14 bytes"
+
+
+def test_neighbour_discovery_is_labelled_with_its_target() -> None:
+    frame = bytes(ETHER / IPv6(src="fd00::1", dst="ff02::1:ff00:2") / ICMPv6ND_NS(tgt="fd00::2"))
+    assert label(frame).startswith("fd00::1 > ff02::1:ff00:2 ICMPv6 neighbour solicitation of fd00::2, ")
 
 
 def test_frames_of_emp_are_labelled_with_type_and_message() -> None:

@@ -170,6 +170,22 @@ def test_the_callback_follows_any_number_of_calls(loop: Loop) -> None:
     assert len(calls) == 500
 
 
+def test_calls_for_which_no_thread_can_start_are_made_all_the_same(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started, calls = threading.Thread.start, [], []
+
+    def start_two(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    with contextlib.closing(BackgroundCalls(loop)) as background:
+        background.run([lambda: calls.append(1)] * 20, loop.stop)
+        loop.run()
+    assert (len(started), len(calls)) == (2, 20)
+
+
 # Orders and events
 
 

@@ -78,14 +78,31 @@ def test_all_errors_are_reported_at_once_with_the_nearest_key() -> None:
             "[[machine]]\nname = 'a'\nunderlay = '10.0.0.1'\n[[machine]]\nname = 'b'\nunderlay = 'fd00::1'",
             "one version for all machines",
         ),
-        ("[[machine]]\nname = 'a'\naddress = '-oProxyCommand=x'", "without '-' in front"),
-        ("[[machine]]\nname = 'a'\nunderlay = '127.0.0.1'", "not loopback"),
+        ("[[machine]]\nname = 'a'\naddress = '-oProxyCommand=x'", "does not begin with '-'"),
+        *[
+            (f"[[machine]]\nname = 'a'\nunderlay = '{address}'", "not loopback")
+            for address in ("127.0.0.1", "255.255.255.255", "fd00::1%eth0", "::ffff:127.0.0.1")
+        ],
         ("[[machine]]\nname = 'a'\nunderlay_mtu = 100", "at least 576"),
         ("[[machines]]\nname = 'a'", "did you mean 'machine'?"),
     ],
 )
 def test_an_invalid_machine_is_rejected_with_the_reason(text: str, message: str) -> None:
     assert any(message in line for line in problems_of(text))
+
+
+def test_a_key_below_an_unknown_home_directory_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text('[[machine]]\nname = "a"\nkey = "~nobody-of-that-name/id"\n')
+    with pytest.raises(DescriptionError) as caught:
+        load(tmp_path / "lab.toml")
+    (problem,) = caught.value.problems
+    assert str(problem).startswith("machine[1] (a).key: found '~nobody-of-that-name/id'")
+
+
+def test_unknown_keys_are_reported_in_the_order_of_the_file() -> None:
+    names = ["maschine", "zone", "apple", "lab"]
+    problems = problems_of("\n".join(f"{name} = 1" for name in names) + '\n[[machine]]\nname = "a"\n')
+    assert [problem.split("'")[1] for problem in problems] == names
 
 
 def test_machines_can_be_constructed_in_python() -> None:
