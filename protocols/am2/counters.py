@@ -17,7 +17,7 @@ class Counters:
     """Counters of one NIC, of packets unless stated otherwise."""
 
     packets_sent: int = 0
-    """Message packets, sent for the first time."""
+    """Message packets sent, without resends on the same channel."""
     packets_resent: int = 0
     """Packets resent after a timeout, after a refusal, or after the peer's first frame in its incarnation."""
     packets_received: int = 0
@@ -27,6 +27,7 @@ class Counters:
     messages_delivered: int = 0
     """Messages put into an endpoint's ring."""
     acknowledgements_sent: int = 0
+    """ACKs and NACKs of messages, repeated ones included."""
     acknowledgements_received: int = 0
     """First acknowledgements of packets."""
     refusals_received: int = 0
@@ -53,7 +54,7 @@ class Counters:
     old: int = 0
     """Dropped: outdated copies."""
     dropped: int = 0
-    """Dropped by a NIC without acknowledgements (`Settings.reliable`): no room, or no endpoint."""
+    """Not delivered by a NIC without acknowledgements (`Settings.reliable`), for any reason."""
 
     returned: int = 0
     """Messages returned to their sender."""

@@ -159,8 +159,9 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             return
         peer = cached.peer
         if not self._reliable:
-            if self._receiver.deliver(peer, body):
+            if reason := self._receiver.deliver(peer, body):
                 counters.dropped += 1
+                counters.malformed += reason == MALFORMED
             return
         receive_table = peer.receive_table
         if channel >= receive_table.channel_count:

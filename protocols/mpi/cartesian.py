@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterable, Sequence
+from math import isqrt, prod
+from operator import index
 from typing import NamedTuple
 
 from protocols.mpi.collectives.neighbourhoods import Neighbourhood
@@ -46,6 +47,8 @@ class Grid(NamedTuple):
     def shift(self, rank: int, direction: int, distance: int) -> tuple[int, int]:
         """Return the source and destination ranks of a shift by `distance` points along dimension `direction`; PROC_NULL
         beyond the end of a dimension that is not periodic. Raises MPIError: ERR_DIMS for an invalid dimension."""
+        if not self.dims:
+            raise MPIError(ERR_DIMS, "the grid has no dimensions, along which to shift")
         if not 0 <= direction < len(self.dims):
             raise MPIError(ERR_DIMS, f"direction must be 0 to {len(self.dims) - 1}, got {direction}")
         point = self.coordinates(rank)
@@ -59,7 +62,7 @@ class Grid(NamedTuple):
 
     def neighbourhood(self, rank: int) -> Neighbourhood:
         """Return the edges of a rank: to the lower and the upper neighbour in each dimension. MPI 4.1, section 8.6: a block
-        sent to a lower neighbour is received as one of an upper neighbour, also where both are one rank."""
+        sent to the lower neighbour arrives as the block from the receiver's upper neighbour, also if both are one rank."""
         neighbours = [neighbour for dimension in range(len(self.dims)) for neighbour in self.shift(rank, dimension, 1)]
         return Neighbourhood(neighbours, neighbours, [edge ^ 1 for edge in range(len(neighbours))])
 
@@ -69,20 +72,27 @@ def make_grid(dims: Sequence[int], periods: Sequence[bool] | bool | None, size: 
     Raises MPIError: ERR_DIMS for invalid dimensions, ERR_ARG for too many points."""
     if periods is None or isinstance(periods, bool):
         periods = [bool(periods)] * len(dims)
-    if len(periods) != len(dims) or any(extent < 1 for extent in dims):
-        raise MPIError(
-            ERR_DIMS, f"dims must be 1 or more, with one of periods for each, got {list(dims)} and {list(periods)}"
-        )
-    grid = Grid(tuple(dims), tuple(map(bool, periods)))
+    extents = [index(extent) for extent in dims]
+    if len(periods) != len(extents):
+        raise ArgumentValueError(ERR_DIMS, f"{len(periods)} periods for {len(extents)} dims")
+    if any(extent < 1 for extent in extents):
+        raise MPIError(ERR_DIMS, f"dims must be 1 or more, got {extents}")
+    grid = Grid(tuple(extents), tuple(map(bool, periods)))
     if grid.size > size:
-        raise MPIError(ERR_ARG, f"a grid of {list(dims)} needs {grid.size} ranks, the communicator has {size}")
+        raise MPIError(ERR_ARG, f"a grid of {extents} needs {grid.size} ranks, the communicator has {size}")
     return grid
 
 
 def compute_dims(nodes: int, dims: int | Sequence[int]) -> list[int]:
     """Return extents whose product is `nodes`, as close to each other as possible and not increasing. dims: the number of
-    dimensions, or their extents, of which zeros are to be computed. Raises MPIError (ERR_DIMS) if there are none."""
-    extents = [0] * dims if isinstance(dims, int) else list(dims)
+    dimensions, or their extents, of which zeros are to be computed. Raises MPIError (ERR_DIMS) if no such extents
+    exist."""
+    if isinstance(dims, Iterable):
+        extents = [index(extent) for extent in dims]
+    elif dims < 0:
+        raise MPIError(ERR_DIMS, f"the number of dimensions must be 0 or more, got {dims}")
+    else:
+        extents = [0] * index(dims)
     fixed = prod(extent for extent in extents if extent)
     free = [dimension for dimension, extent in enumerate(extents) if not extent]
     if nodes < 1 or any(extent < 0 for extent in extents) or nodes % fixed or (not free and nodes != fixed):
@@ -100,9 +110,15 @@ def _balanced_factors(number: int, parts: int, max_factor: int | None = None) ->
     max_factor = number if max_factor is None else max_factor
     if parts == 1:
         return [number] if number <= max_factor else []
-    for first in range(1, min(number, max_factor) + 1):
-        if number % first == 0 and first**parts >= number:
+    for first in _divisors(number):
+        if first <= max_factor and first**parts >= number:
             rest = _balanced_factors(number // first, parts - 1, first)
             if rest:
                 return [first, *rest]
     return []
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors of a number, in order."""
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return small + [number // divisor for divisor in reversed(small) if divisor * divisor != number]

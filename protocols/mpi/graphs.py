@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index as to_int
 from typing import NamedTuple
 
 from protocols.mpi.collectives.neighbourhoods import Neighbourhood
@@ -30,7 +31,7 @@ class Graph(NamedTuple):
         return list(self.edges[self.ends[rank - 1] if rank else 0 : self.ends[rank]])
 
     def neighbourhood(self, rank: int) -> Neighbourhood:
-        """Return the edges of a rank, each of which leads both ways."""
+        """Return the edges of a rank to its neighbours and from them; the graph must be symmetric, as MPI requires."""
         neighbours = self.neighbours(rank)
         return Neighbourhood(neighbours, neighbours, range(len(neighbours)))
 
@@ -49,14 +50,17 @@ class DistributedGraph(NamedTuple):
 def make_graph(index: Sequence[int], edges: Sequence[int], size: int) -> Graph:
     """Make a graph of at most `size` ranks. index: the ends in `Graph`, or with a 0 before them, as mpi4py allows. Raises
     MPIError (ERR_ARG) if it does not describe the edges."""
-    if index and index[0] == 0 and len(index) > 1 and index[-1] == len(edges):
-        index = index[1:]
-    if list(index) != sorted(index) or (index[-1] if index else 0) != len(edges):
-        raise MPIError(ERR_ARG, f"index must increase up to the number of edges, {len(edges)}, got {list(index)}")
-    if len(index) > size:
-        raise MPIError(ERR_ARG, f"a graph of {len(index)} ranks, the communicator has {size}")
-    _check_ranks(edges, len(index))
-    return Graph(tuple(index), tuple(edges))
+    ends, neighbours = _numbers(index), _numbers(edges)
+    if len(ends) > 1 and ends[0] == 0 and ends[-1] == len(neighbours):
+        ends = ends[1:]
+    if any(end < 0 for end in ends) or ends != sorted(ends) or (ends[-1] if ends else 0) != len(neighbours):
+        raise MPIError(
+            ERR_ARG, f"index must not decrease from 0 on, and end at the number of edges, {len(neighbours)}, got {ends}"
+        )
+    if len(ends) > size:
+        raise MPIError(ERR_ARG, f"a graph of {len(ends)} ranks, the communicator has {size}")
+    _check_ranks(neighbours, len(ends))
+    return Graph(tuple(ends), tuple(neighbours))
 
 
 def adjacent_edges(
@@ -66,20 +70,20 @@ def adjacent_edges(
     destination_weights: Sequence[int] | None,
     size: int,
 ) -> DistributedGraph:
-    """Make the edges of a rank from what it passes: None for no edges, and for no weights. size: of the communicator. Raises
-    MPIError: ERR_RANK, and ERR_ARG for another number of weights than of edges."""
-    sources, destinations = sources or (), destinations or ()
-    _check_ranks((*sources, *destinations), size)
+    """Make the edges of a rank from what it passes. sources, destinations: None: no edges. Weights: None: the edges have
+    none. size: of the communicator. Raises MPIError: ERR_RANK, and ERR_ARG for another number of weights than of edges."""
+    incoming, outgoing = tuple(_numbers(sources)), tuple(_numbers(destinations))
+    _check_ranks((*incoming, *outgoing), size)
     if source_weights is None and destination_weights is None:
-        return DistributedGraph(tuple(sources), tuple(destinations), None)
-    weights = tuple(source_weights or ()), tuple(destination_weights or ())
-    if (len(weights[0]), len(weights[1])) != (len(sources), len(destinations)):
+        return DistributedGraph(incoming, outgoing, None)
+    weights = tuple(_numbers(source_weights)), tuple(_numbers(destination_weights))
+    if (len(weights[0]), len(weights[1])) != (len(incoming), len(outgoing)):
         raise ArgumentValueError(
             ERR_ARG,
-            f"{len(weights[0])} and {len(weights[1])} weights for {len(sources)} sources and {len(destinations)} "
+            f"{len(weights[0])} and {len(weights[1])} weights for {len(incoming)} sources and {len(outgoing)} "
             "destinations",
         )
-    return DistributedGraph(tuple(sources), tuple(destinations), weights)
+    return DistributedGraph(incoming, outgoing, weights)
 
 
 def listed_edges(
@@ -91,15 +95,17 @@ def listed_edges(
 ) -> list[Edge]:
     """Return the edges that a rank lists: degrees[k] ones begin at sources[k]. weights: None: all are 1. Raises MPIError:
     ERR_RANK and ERR_ARG."""
-    _check_ranks((*sources, *destinations), size)
-    if len(degrees) != len(sources) or any(degree < 0 for degree in degrees) or sum(degrees) != len(destinations):
+    begins, counts, ends = _numbers(sources), _numbers(degrees), _numbers(destinations)
+    _check_ranks((*begins, *ends), size)
+    if len(counts) != len(begins) or any(count < 0 for count in counts) or sum(counts) != len(ends):
         raise ArgumentValueError(
-            ERR_ARG, f"degrees {list(degrees)} do not fit {len(sources)} sources and {len(destinations)} destinations"
+            ERR_ARG, f"degrees {counts} do not fit {len(begins)} sources and {len(ends)} destinations"
         )
-    if weights is not None and len(weights) != len(destinations):
-        raise ArgumentValueError(ERR_ARG, f"{len(weights)} weights for {len(destinations)} edges")
-    begins = [source for source, degree in zip(sources, degrees, strict=True) for _ in range(degree)]
-    return list(zip(begins, destinations, weights or [1] * len(destinations), strict=True))
+    edge_weights = [1] * len(ends) if weights is None else _numbers(weights)
+    if len(edge_weights) != len(ends):
+        raise ArgumentValueError(ERR_ARG, f"{len(edge_weights)} weights for {len(ends)} edges")
+    edge_sources = [source for source, count in zip(begins, counts, strict=True) for _ in range(count)]
+    return list(zip(edge_sources, ends, edge_weights, strict=True))
 
 
 def edges_of(rank: int, edges: Sequence[Edge], is_weighted: bool) -> DistributedGraph:
@@ -112,6 +118,11 @@ def edges_of(rank: int, edges: Sequence[Edge], is_weighted: bool) -> Distributed
         tuple(destination for destination, _ in outgoing),
         weights if is_weighted else None,
     )
+
+
+def _numbers(values: Iterable[int] | None) -> list[int]:
+    """Return a sequence of integers, which may be a NumPy array; none for None."""
+    return [] if values is None else [to_int(value) for value in values]
 
 
 def _check_ranks(ranks: Sequence[int], size: int) -> None:

@@ -6,6 +6,7 @@ All ranks must make the same choice, so it depends only on arguments that MPI re
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Mapping
 from typing import Final
 
@@ -30,7 +31,7 @@ _MEDIUM_ALLTOALL: Final = 32_768
 _FEW_ALLTOALL: Final = 8  # ranks
 
 
-class Algorithms(dict[str, str]):
+class Algorithms(UserDict[str, str]):
     """Names of the algorithms that a program chooses, by call: ``comm.algorithms["Bcast"] = "scatter_allgather"``. Raises
     MPIError (ERR_ARG) for an unknown name."""
 
@@ -71,5 +72,5 @@ def allreduce(size: int, length: int, commutes: bool, items: int) -> str:
 
 
 def _is_undivided(size: int, length: int, commutes: bool, items: int) -> bool:
-    """Whether each rank reduces the complete message instead of a part."""
+    """Whether each rank reduces whole messages, instead of one part of them."""
     return length <= _SHORT_REDUCE or not commutes or items < 1 << (size.bit_length() - 1)

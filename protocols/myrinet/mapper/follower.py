@@ -40,7 +40,7 @@ class Follower:
         """Do nothing: there is no deadline."""
 
     def unreachable(self, now: int, number: int) -> None:
-        """Do nothing: the function with the mapper detects it by its messages."""
+        """Do nothing: the mapper finds an unreachable peer by the messages of its own function, or by its checks."""
 
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
         """Handle a frame, valid or not. Probes reach all functions; only the mapper answers them."""

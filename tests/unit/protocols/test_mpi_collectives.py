@@ -502,6 +502,10 @@ def test_an_unknown_algorithm_is_rejected() -> None:
     async def program(comm: Comm) -> None:
         with pytest.raises(MPIError, match="no algorithm 'fast'") as raised:
             comm.algorithms["Bcast"] = "fast"
+        with pytest.raises(MPIError, match="no algorithm 'fast'"):
+            comm.algorithms.update(Bcast="fast")
+        with pytest.raises(MPIError, match="no algorithm 'fast'"):
+            comm.algorithms.setdefault("Bcast", "fast")
         assert raised.value.Get_error_class() == ERR_ARG
         comm.algorithms["Bcast"] = "scatter_allgather"
         copy = await comm.Dup()

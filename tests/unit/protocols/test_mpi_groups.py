@@ -76,6 +76,27 @@ def test_fixed_dimensions_stay_unchanged() -> None:
         assert raised.value.Get_error_class() == ERR_DIMS
 
 
+def test_dimensions_of_a_large_number_are_computed_from_its_divisors() -> None:
+    assert compute_dims(100_000_007, 2) == [100_000_007, 1]  # a prime
+    assert prod(compute_dims(2**20 * 3**6, 4)) == 2**20 * 3**6
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert compute_dims(12, np.int64(2)) == [4, 3]
+    assert compute_dims(12, np.array([0, 3])) == [4, 3]
+    assert make_grid(np.array([2, 3]), np.array([True, False]), 6).dims == (2, 3)
+
+
+def test_another_number_of_periods_than_of_dimensions_is_a_value_error_too() -> None:
+    with pytest.raises(ValueError, match="1 periods for 2 dims") as raised:
+        make_grid([2, 2], [True], 4)
+    assert isinstance(raised.value, MPIError)
+    with pytest.raises(MPIError, match="0 or more"):
+        compute_dims(1, -1)
+    with pytest.raises(MPIError, match="no dimensions"):
+        make_grid([], None, 1).shift(0, 0, 1)
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
 def test_ranks_and_coordinates_are_inverse_and_opposite_shifts_cancel(dims: list[int], data: st.DataObject) -> None:
     periods = [data.draw(st.booleans()) for _ in dims]

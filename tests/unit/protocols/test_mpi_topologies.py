@@ -21,6 +21,7 @@ from protocols.mpi import (
     Comm,
 )
 from protocols.mpi.comm import Cartcomm, Distgraphcomm, Graphcomm
+from protocols.mpi.graphs import adjacent_edges, listed_edges, make_graph
 from protocols.mpi.mpi_errors import MPIError
 from testbed.mpi import MPI
 from tests.unit.protocols.emp_ranks import Ranks, run_blocking
@@ -180,6 +181,21 @@ def test_invalid_topologies_are_rejected() -> None:
         assert comm.Graph_map([], []) == UNDEFINED
 
     Ranks(1).run(program)
+
+
+def test_edges_of_numpy_arrays_are_those_of_lists() -> None:
+    assert make_graph(np.array([1, 2]), np.array([1, 0]), 4) == make_graph([1, 2], [1, 0], 4)
+    for zero in ([0], np.array([0])):
+        assert adjacent_edges(zero, zero, None, None, 4) == ((0,), (0,), None)
+        assert adjacent_edges(zero, zero, zero, zero, 4).weights == ((0,), (0,))
+        assert listed_edges(zero, [1], np.array([1]), zero, 4) == [(0, 1, 0)]
+
+
+def test_an_index_that_does_not_describe_the_edges_is_an_error() -> None:
+    for index in ([-1, 2], [2, 1], [1, 3], []):
+        with pytest.raises(MPIError, match="index must not decrease") as raised:
+            make_graph(index, [0, 1], 4)
+        assert raised.value.Get_error_class() == ERR_ARG
 
 
 def test_topologies_have_mpi4pys_names_for_blocking_programs() -> None:
