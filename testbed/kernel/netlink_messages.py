@@ -58,10 +58,8 @@ TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
 TCA_U32_CLASSID, TCA_U32_SEL, TCA_U32_ACT, TCA_U32_INDEV = 1, 5, 7, 8
 _SELECTOR: Final = struct.Struct("=BBBxHHhhI")  # struct tc_u32_sel: flags, offset's shift, number of keys, ...
 _KEY: Final = struct.Struct(">II8x")  # struct tc_u32_key: mask, value; at offset 0
-_ALL: Final = (_KEY.pack(0, 0),)
-"""Keys of u32 that match every frame."""
-_NONE: Final = (_KEY.pack(1, 0), _KEY.pack(1, 1))
-"""Keys of u32 that match no frame."""
+_NEVER: Final = (_KEY.pack(1, 0), _KEY.pack(1, 1))
+"""Keys of u32 that match no frame: the last bit of the first 32 is to be 0 and 1."""
 _ANY_CLASS: Final = struct.pack(
     "=I", 0x0001_0001
 )  # a hook has no classes: a filter without an action needs one to match
@@ -380,8 +378,11 @@ def allow_from(index: int, input_name: str) -> bytes:
     return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_STAGE, options)
 
 
-def _u32(index: int, side: int, priority: int, handle: int, options: bytes, keys: tuple[bytes, ...] = _ALL) -> bytes:
-    """Add a filter of u32: kernels without cls_matchall have it."""
+def _u32(index: int, side: int, priority: int, handle: int, options: bytes, keys: tuple[bytes, ...] = ()) -> bytes:
+    """Add a filter of u32, which matches every frame unless it has keys. Kernels without cls_matchall have u32.
+
+    A key, even one with mask 0, matches only frames that have all 4 bytes at its offset.
+    """
     selector = _SELECTOR.pack(TC_U32_TERMINAL, 0, len(keys), 0, 0, 0, 0, 0) + b"".join(keys)
     options += attribute(TCA_U32_SEL, selector)
     body = attribute(TCA_KIND, b"u32\0") + attribute(TCA_OPTIONS, options)
@@ -401,7 +402,7 @@ def _redirection(out: int) -> bytes:
 def prepare_redirection(index: int, priority: int) -> bytes:
     """Add a filter that matches nothing. Adding the first filter of a priority, and removing the last one, takes
     milliseconds; with this filter, redirections are added and removed at once. EEXIST if it exists already."""
-    return _u32(index, TC_H_CLSACT_INGRESS, priority, _PLACEHOLDER, b"", _NONE)
+    return _u32(index, TC_H_CLSACT_INGRESS, priority, _PLACEHOLDER, b"", _NEVER)
 
 
 def remove_redirection(index: int, priority: int, handle: int = 0) -> bytes:

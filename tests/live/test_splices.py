@@ -339,6 +339,23 @@ def test_a_kernel_datapath_forwards_a_spliced_link(spliceable: tuple[RunningClus
     ping(cluster, "n1", "n2")
 
 
+@pytest.mark.parametrize("datapath", ["direct", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
+def test_frames_below_ethernets_minimum_pass_unchanged(spliceable: tuple[RunningCluster, str], datapath: str) -> None:
+    """A veth pair neither pads short frames nor drops them: every filter must match a frame that has no payload."""
+    cluster, link = spliceable
+    change_services(cluster, {link: LinkService("tc", RATE, RATE)} if datapath == "tc" else {})
+    with node_sockets.nic_sockets(cluster) as nics:
+        for source, target in (("n1", "n2"), ("n2", "n1")):
+            header = node_sockets.mac(cluster, target) + node_sockets.mac(cluster, source) + b"\x88\xb5"
+            frames = [header + bytes(range(size)) for size in (0, 1, 2, 3, 4, 46)]
+            for frame in frames:
+                assert nics[source].send(frame) == len(frame)
+            arrived: list[bytes] = []
+            while len(arrived) < len(frames) and select.select([nics[target]], [], [], 1)[0]:
+                arrived += node_sockets.received(nics[target])
+            assert arrived == frames
+
+
 @pytest.mark.requires("bpf")
 def test_broadcasts_in_a_ring_of_spliced_links_arrive_once(machine: Machine) -> None:  # noqa: ARG001
     """A broadcast reaches every node exactly once."""

@@ -105,13 +105,13 @@ def test_a_clsact_qdisc_is_packed_as_pyroute2_encodes_it(kind: str, index: int) 
     assert packed == bytes(message.data)
 
 
-def u32_filter(fields: dict[str, int], options: list[tuple[str, object]], keys: list[str]) -> bytes:
-    """Encode a filter of u32 by pyroute2, without the flag that it sets on one of the nested attributes."""
+def u32_filter(fields: dict[str, int], options: list[tuple[str, object]]) -> bytes:
+    """Encode a filter of u32 that has no keys by pyroute2, without the flag that it sets on one of the nested attributes."""
     message = tcmsg()
     message["header"]["type"], message["header"]["flags"] = netlink_messages.RTM_NEWTFILTER, netlink_messages.CREATE
     for name, value in fields.items():
         message[name] = value
-    selector = ("TCA_U32_SEL", {"flags": netlink_messages.TC_U32_TERMINAL, "keys": keys})
+    selector = ("TCA_U32_SEL", {"flags": netlink_messages.TC_U32_TERMINAL, "keys": []})
     message["attrs"] = [("TCA_KIND", "u32"), ("TCA_OPTIONS", {"attrs": [*options, selector]})]
     message.encode()
     return bytes(message.data).replace(bytes.fromhex("24000280"), bytes.fromhex("24000200"))
@@ -132,18 +132,18 @@ def test_filters_are_packed_as_pyroute2_encodes_them(index: int, out: int, name:
     incoming, outgoing = netlink_messages.TC_H_CLSACT_INGRESS, netlink_messages.TC_H_CLSACT_EGRESS
     fields = {"index": index, "handle": netlink_messages.PREPARED, "parent": incoming, "info": 3 << 16 | ETH_P_ALL}
     assert netlink_messages.redirect_incoming(index, out, 3, netlink_messages.PREPARED) == u32_filter(
-        fields, [redirection(out)], ["0x0/0x0+0"]
+        fields, [redirection(out)]
     )
     fields = {"index": index, "handle": 0, "parent": outgoing, "info": PATCH_PRIORITY << 16 | ETH_P_ALL}
-    assert netlink_messages.redirect_outgoing(index, out) == u32_filter(fields, [redirection(out)], ["0x0/0x0+0"])
+    assert netlink_messages.redirect_outgoing(index, out) == u32_filter(fields, [redirection(out)])
     arrived = ("TCA_U32_INDEV", f"{name}\0")
     exceptions = {
-        1: (netlink_messages.discard_from(index, name), redirection(1)),
-        2: (netlink_messages.allow_from(index, name), ("TCA_U32_CLASSID", 0x0001_0001)),
+        1: (netlink_messages.discard_from(index, name), [redirection(1)]),
+        2: (netlink_messages.allow_from(index, name), [("TCA_U32_CLASSID", 0x0001_0001)]),
     }
-    for handle, (packed, option) in exceptions.items():
+    for handle, (packed, options) in exceptions.items():
         fields |= {"handle": handle, "info": EXCEPTION_PRIORITY << 16 | ETH_P_ALL}
-        assert packed == u32_filter(fields, [arrived, option], ["0x0/0x0+0"])
+        assert packed == u32_filter(fields, [arrived, *options])
 
 
 def test_bring_up_imports_nothing_of_pyroute2s_traffic_control() -> None:
