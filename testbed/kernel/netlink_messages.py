@@ -55,14 +55,11 @@ IFA_F_NODAD = 0x02
 NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
-TCA_U32_CLASSID, TCA_U32_SEL, TCA_U32_ACT, TCA_U32_INDEV = 1, 5, 7, 8
+TCA_U32_SEL, TCA_U32_ACT, TCA_U32_INDEV = 5, 7, 8
 _SELECTOR: Final = struct.Struct("=BBBxHHhhI")  # struct tc_u32_sel: flags, offset's shift, number of keys, ...
 _KEY: Final = struct.Struct(">II8x")  # struct tc_u32_key: mask, value; at offset 0
 _NEVER: Final = (_KEY.pack(1, 0), _KEY.pack(1, 1))
 """Keys of u32 that match no frame: the last bit of the first 32 is to be 0 and 1."""
-_ANY_CLASS: Final = struct.pack(
-    "=I", 0x0001_0001
-)  # a hook has no classes: a filter without an action needs one to match
 
 _CLSACT = attribute(TCA_KIND, b"clsact\0")
 
@@ -374,8 +371,7 @@ def discard_from(index: int, input_name: str) -> bytes:
 
 def allow_from(index: int, input_name: str) -> bytes:
     """Except outgoing frames of `index` that arrived on the interface `input_name` from `redirect_outgoing`."""
-    options = _arrived_on(input_name) + attribute(TCA_U32_CLASSID, _ANY_CLASS)
-    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_STAGE, options)
+    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_STAGE, _arrived_on(input_name))
 
 
 def _u32(index: int, side: int, priority: int, handle: int, options: bytes, keys: tuple[bytes, ...] = ()) -> bytes:
