@@ -143,12 +143,12 @@ def _try_bridge(route: RouteSocket) -> None:
 
 def _try_forwarding(route: RouteSocket) -> None:
     route.execute(
-        [netlink_messages.set_bridge_port(101, 0, 0), netlink_messages.add_forwarding(101, "02:00:00:00:00:01")]
+        [netlink_messages.set_bridge_port(101, 0, 0), netlink_messages.add_fdb_entry(101, "02:00:00:00:00:01")]
     )
 
 
 def _try_redirection(route: RouteSocket) -> None:
-    route.execute([netlink_messages.add_clsact(102), netlink_messages.redirect_incoming(102, 101)])
+    route.execute([netlink_messages.add_clsact(102), netlink_messages.redirect_ingress(102, 101)])
 
 
 def _try_diversion(route: RouteSocket) -> None:

@@ -63,10 +63,11 @@ _NEVER: Final = (_KEY.pack(1, 0), _KEY.pack(1, 1))
 
 _CLSACT = attribute(TCA_KIND, b"clsact\0")
 
-# Handles in u32's first table of a hook: a filter that matches nothing, and a redirection.
+# Handles of u32 filters in table 0x800, the first that the kernel makes for the filters of a clsact qdisc: a filter that
+# matches nothing, and a redirection, which is tried before it.
 _PLACEHOLDER, PREPARED = 0x8000_0900, 0x8000_0801
 
-# At the egress side, in the order in which they are tried.
+# Handles of the exceptions at the egress side, in whichever table the kernel makes for them; the lower one is tried first.
 _FROM_PATCH, _FROM_STAGE = 1, 2
 
 _LOOPBACK = 1  # of every namespace
@@ -75,14 +76,14 @@ Attribute: TypeAlias = "tuple[str, object]"
 
 
 def _message(
-    layer: type[ifinfmsg] | type[ifaddrmsg] | type[rtmsg] | type[ndmsg],
-    kind: int,
+    message_class: type[ifinfmsg] | type[ifaddrmsg] | type[rtmsg] | type[ndmsg],
+    message_type: int,
     flags: int,
     fields: Mapping[str, object],
     attributes: list[Attribute],
 ) -> Message:
-    message = layer()
-    message["header"]["type"] = kind
+    message = message_class()
+    message["header"]["type"] = message_type
     message["header"]["flags"] = NLM_F_REQUEST | flags
     for name, value in fields.items():
         message[name] = value
@@ -160,9 +161,10 @@ def make_veth(
 def make_vxlan(
     name: Text, local: Ip, remote: Ip, vni: U32, index: U32, mtu: U32, namespace: U32, mac: Mac | None = None
 ) -> Message:
-    """Make a point-to-point VXLAN interface in another namespace, down; its packets are those of the socket's namespace.
+    """Make a point-to-point VXLAN interface in another namespace, down.
 
-    It learns no addresses: all frames go to `remote`. RFC 7348 has the port.
+    Its encapsulated packets are sent and received in the namespace of the netlink socket. It learns no addresses: all
+    frames go to `remote`. RFC 7348 has the port.
     """
     group, source = (
         f"IFLA_VXLAN_{end}{'6' if ':' in address else ''}" for end, address in (("GROUP", remote), ("LOCAL", local))
@@ -260,7 +262,7 @@ def set_bridge_port(index: U32, learning: Fixed, flooding: Fixed) -> Message:
 
 
 @shaped
-def flush_learned(index: U32) -> Message:
+def flush_fdb(index: U32) -> Message:
     """Flush the addresses that a switch has learned; its static forwarding entries stay."""
     flush = _nested(("IFLA_BR_FDB_FLUSH", True))
     bridge = _nested(("IFLA_INFO_KIND", "bridge"), ("IFLA_INFO_DATA", flush))
@@ -268,30 +270,30 @@ def flush_learned(index: U32) -> Message:
 
 
 @shaped
-def flush_port(index: U32) -> Message:
+def flush_port_fdb(index: U32) -> Message:
     """Flush the addresses that a switch has learned at a port; static forwarding entries stay."""
     flush = _nested(("IFLA_BRPORT_FLUSH", True))
     slave = _nested(("IFLA_INFO_SLAVE_KIND", "bridge"), ("IFLA_INFO_SLAVE_DATA", flush))
     return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_LINKINFO", slave)])
 
 
-def _forwarding(kind: int, flags: int, port: int, mac: str) -> Message:
+def _fdb_entry(message_type: int, flags: int, port: int, mac: str) -> Message:
     fields = {"family": AF_BRIDGE, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER}
-    return _message(ndmsg, kind, flags, fields, [("NDA_LLADDR", mac)])
+    return _message(ndmsg, message_type, flags, fields, [("NDA_LLADDR", mac)])
 
 
 @shaped
-def add_forwarding(port: U32, mac: Mac) -> Message:
+def add_fdb_entry(port: U32, mac: Mac) -> Message:
     """Add a static forwarding entry: frames for `mac` leave the switch by `port`. Replaces the present entry."""
-    return _forwarding(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, port, mac)
+    return _fdb_entry(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, port, mac)
 
 
 @shaped
-def remove_forwarding(port: U32, mac: Mac) -> Message:
-    return _forwarding(RTM_DELNEIGH, 0, port, mac)
+def remove_fdb_entry(port: U32, mac: Mac) -> Message:
+    return _fdb_entry(RTM_DELNEIGH, 0, port, mac)
 
 
-# Adding an address that the interface has already changes nothing.
+# Adding an address that the interface has already changes nothing; adding an existing route replaces its gateway.
 _ADD = NLM_F_CREATE | NLM_F_REPLACE
 
 
@@ -299,7 +301,7 @@ def _family(address: str) -> int:
     return AF_INET6 if ":" in address else AF_INET
 
 
-def _address(kind: int, flags: int, index: int, prefix: int, address: str) -> Message:
+def _address(message_type: int, flags: int, index: int, prefix: int, address: str) -> Message:
     family = _family(address)
     # IPv6 duplicate-address detection would keep the address unusable for a second, and the plan has no duplicates.
     fields = {
@@ -309,7 +311,7 @@ def _address(kind: int, flags: int, index: int, prefix: int, address: str) -> Me
         "flags": IFA_F_NODAD if family == AF_INET6 else 0,
     }
     attribute = "IFA_LOCAL" if family == AF_INET else "IFA_ADDRESS"
-    return _message(ifaddrmsg, kind, flags, fields, [(attribute, address)])
+    return _message(ifaddrmsg, message_type, flags, fields, [(attribute, address)])
 
 
 @shaped
@@ -322,7 +324,7 @@ def remove_ip(index: U32, address: Ip, prefix: Fixed) -> Message:
     return _address(RTM_DELADDR, 0, index, prefix, address)
 
 
-def _route(kind: int, flags: int, network: str, prefix: int, gateway: str) -> Message:
+def _route(message_type: int, flags: int, network: str, prefix: int, gateway: str) -> Message:
     fields = {
         "family": _family(network),
         "dst_len": prefix,
@@ -331,7 +333,7 @@ def _route(kind: int, flags: int, network: str, prefix: int, gateway: str) -> Me
         "scope": RT_SCOPE_UNIVERSE,
         "type": RTN_UNICAST,
     }
-    return _message(rtmsg, kind, flags, fields, [("RTA_DST", network), ("RTA_GATEWAY", gateway)])
+    return _message(rtmsg, message_type, flags, fields, [("RTA_DST", network), ("RTA_GATEWAY", gateway)])
 
 
 @shaped
@@ -345,11 +347,11 @@ def remove_ip_route(network: Ip, prefix: Fixed, gateway: Ip) -> Message:
 
 
 def add_clsact(index: int) -> bytes:
-    """Add the hook for filters on an interface's frames, unless it has one."""
+    """Add the clsact qdisc, which holds filters on an interface's frames, unless the interface has one."""
     return _clsact(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE, index)
 
 
-def redirect_incoming(index: int, out: int, priority: int = JOIN_PRIORITY, handle: int = 0) -> bytes:
+def redirect_ingress(index: int, out: int, priority: int = JOIN_PRIORITY, handle: int = 0) -> bytes:
     """Redirect every frame that comes in on `index` to leave by `out`: one direction of a cable between two interfaces.
 
     handle: `PREPARED` where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
@@ -357,7 +359,7 @@ def redirect_incoming(index: int, out: int, priority: int = JOIN_PRIORITY, handl
     return _u32(index, TC_H_CLSACT_INGRESS, priority, handle, _redirection(out))
 
 
-def redirect_outgoing(index: int, out: int) -> bytes:
+def redirect_egress(index: int, out: int) -> bytes:
     """Redirect every frame that leaves by `index`, and that no other filter there takes, to leave by `out`."""
     return _u32(index, TC_H_CLSACT_EGRESS, PATCH_PRIORITY, 0, _redirection(out))
 
@@ -370,7 +372,7 @@ def discard_from(index: int, input_name: str) -> bytes:
 
 
 def allow_from(index: int, input_name: str) -> bytes:
-    """Except outgoing frames of `index` that arrived on the interface `input_name` from `redirect_outgoing`."""
+    """Exempt outgoing frames of `index` that arrived on the interface `input_name` from `redirect_egress`."""
     return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_STAGE, _arrived_on(input_name))
 
 
@@ -402,13 +404,13 @@ def prepare_redirection(index: int, priority: int) -> bytes:
 
 
 def remove_redirection(index: int, priority: int, handle: int = 0) -> bytes:
-    """Undo `redirect_incoming`; with handle `PREPARED` the prepared filter stays, with 0 it is removed, too. ENOENT if there
-    is no redirection, EINVAL without a hook."""
+    """Undo `redirect_ingress`; with handle `PREPARED` the prepared filter stays, with 0 it is removed, too. ENOENT if there
+    is no redirection, EINVAL without a clsact qdisc."""
     return _remove_filter(index, TC_H_CLSACT_INGRESS, priority, handle)
 
 
-def remove_outgoing(index: int, priority: int = PATCH_PRIORITY) -> bytes:
-    """Undo `redirect_outgoing`; for EXCEPTION_PRIORITY, `discard_from` and `allow_from`. Refused like
+def remove_egress_filters(index: int, priority: int = PATCH_PRIORITY) -> bytes:
+    """Undo `redirect_egress`; for EXCEPTION_PRIORITY, `discard_from` and `allow_from`. Refused like
     `remove_redirection`."""
     return _remove_filter(index, TC_H_CLSACT_EGRESS, priority, 0)
 
@@ -419,13 +421,16 @@ def _remove_filter(index: int, side: int, priority: int, handle: int) -> bytes:
 
 
 def remove_clsact(index: int) -> bytes:
-    """Remove the hook with all its filters."""
+    """Remove the clsact qdisc with all its filters."""
     return _clsact(RTM_DELQDISC, NLM_F_REQUEST, index)
 
 
-def _clsact(kind: int, flags: int, index: int) -> bytes:
-    """Pack a request about an interface's hook: every cable at a switch gets one, impaired or not."""
-    return message(kind, flags, TC_MESSAGE.pack(0, index, 0xFFFF_0000, TC_H_CLSACT, 0) + _CLSACT)
+def _clsact(message_type: int, flags: int, index: int) -> bytes:
+    """Pack a request about an interface's clsact qdisc.
+
+    Every port of a switch gets one, impaired or not: this does not import pyroute2's messages of traffic control.
+    """
+    return message(message_type, flags, TC_MESSAGE.pack(0, index, 0xFFFF_0000, TC_H_CLSACT, 0) + _CLSACT)
 
 
 def add_qdisc(index: int, kind: str) -> bytes:

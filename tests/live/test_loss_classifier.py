@@ -109,7 +109,7 @@ def cable() -> Iterator[Cable]:
             netlink_messages.make_veth(f"n{number}.eth0", index, 1500, end.descriptor, "eth0", NIC)
             for number, index, end in ((1, IN, ends[0]), (2, OUT, ends[1]))
         ]
-        wire.route.execute([*veths, netlink_messages.add_clsact(IN), netlink_messages.redirect_incoming(IN, OUT)])
+        wire.route.execute([*veths, netlink_messages.add_clsact(IN), netlink_messages.redirect_ingress(IN, OUT)])
         for end in ends:
             end.route.execute([netlink_messages.set_up(NIC)])
         sender, receiver = (

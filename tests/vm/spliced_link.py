@@ -56,7 +56,7 @@ class SplicedLink:
                 netlink_messages.make_veth("receiver", RECEIVER, MTU, opened.descriptor, "b", B),
                 *(netlink_messages.set_up(index) for index in (SENDER, A, B, RECEIVER)),
                 netlink_messages.add_clsact(A),
-                netlink_messages.redirect_incoming(A, B),
+                netlink_messages.redirect_ingress(A, B),
             ]
         )
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.htons(3))

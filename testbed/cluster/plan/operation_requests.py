@@ -118,13 +118,13 @@ def _port_change(operation: _PortChange) -> bytes:
         case SetPort(_, index, learning, flooding):
             return netlink_messages.set_bridge_port(index, int(learning), int(flooding))
         case AddForwarding(_, _, index, mac):
-            return netlink_messages.add_forwarding(index, mac)
+            return netlink_messages.add_fdb_entry(index, mac)
         case RemoveForwarding(_, index, mac):
-            return netlink_messages.remove_forwarding(index, mac)
+            return netlink_messages.remove_fdb_entry(index, mac)
         case ForgetLearned(_, index):
-            return netlink_messages.flush_learned(index)
+            return netlink_messages.flush_fdb(index)
         case ForgetPort(_, index):
-            return netlink_messages.flush_port(index)
+            return netlink_messages.flush_port_fdb(index)
 
 
 def _redirection(operation: _Redirection) -> list[bytes]:
@@ -136,8 +136,8 @@ def _redirection(operation: _Redirection) -> list[bytes]:
             return [
                 netlink_messages.add_clsact(a),
                 netlink_messages.add_clsact(b),
-                netlink_messages.redirect_incoming(a, b),
-                netlink_messages.redirect_incoming(b, a),
+                netlink_messages.redirect_ingress(a, b),
+                netlink_messages.redirect_ingress(b, a),
             ]
         case Part(_, index):
             return [netlink_messages.remove_clsact(index)]
@@ -145,8 +145,8 @@ def _redirection(operation: _Redirection) -> list[bytes]:
             return [netlink_messages.prepare_redirection(index, staging)]
         case Redirect(_, index, _, out, prepared):
             if prepared:
-                return [netlink_messages.redirect_incoming(index, out, staging, prepared_handle)]
-            return [netlink_messages.add_clsact(index), netlink_messages.redirect_incoming(index, out, staging)]
+                return [netlink_messages.redirect_ingress(index, out, staging, prepared_handle)]
+            return [netlink_messages.add_clsact(index), netlink_messages.redirect_ingress(index, out, staging)]
         case EndRedirect(_, index, prepared):
             return [netlink_messages.remove_redirection(index, staging, prepared_handle if prepared else 0)]
 
@@ -155,15 +155,17 @@ def _egress_change(operation: _EgressChange) -> list[bytes]:
     match operation:
         case PrepareEgress(_, index, patch, stage):
             return [
-                netlink_messages.remove_outgoing(index, netlink.EXCEPTION_PRIORITY),  # of an earlier plan
+                netlink_messages.remove_egress_filters(index, netlink.EXCEPTION_PRIORITY),  # of an earlier plan
                 netlink_messages.discard_from(index, patch),
                 netlink_messages.allow_from(index, stage),
             ]
         case RedirectEgress(_, index, _, patch_index):
-            return [netlink_messages.redirect_outgoing(index, patch_index)]
+            return [netlink_messages.redirect_egress(index, patch_index)]
         case EndEgress(_, index, prepared):
-            end = [netlink_messages.remove_outgoing(index)]
-            return end if prepared else [*end, netlink_messages.remove_outgoing(index, netlink.EXCEPTION_PRIORITY)]
+            end = [netlink_messages.remove_egress_filters(index)]
+            return (
+                end if prepared else [*end, netlink_messages.remove_egress_filters(index, netlink.EXCEPTION_PRIORITY)]
+            )
 
 
 def _diversion(operation: _Diversion) -> list[bytes]:

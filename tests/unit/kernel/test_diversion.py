@@ -167,7 +167,7 @@ def test_diversions_are_read_back() -> None:
 
 def test_other_filters_are_no_diversions() -> None:
     def test(route: RouteSocket) -> None:
-        route.execute([netlink_messages.redirect_incoming(PORT, TAP)])
+        route.execute([netlink_messages.redirect_ingress(PORT, TAP)])
         assert rtnl_dump.wire_contents(route).diversions == {}
         assert rtnl_dump.wire_contents(route).redirections == {PORT: TAP}
 
@@ -182,7 +182,7 @@ def test_a_prepared_redirection_redirects_no_frames() -> None:
         route.execute(
             [
                 netlink_messages.prepare_redirection(PORT, STAGE_PRIORITY),
-                netlink_messages.redirect_incoming(PORT, TAP, JOIN_PRIORITY),
+                netlink_messages.redirect_ingress(PORT, TAP, JOIN_PRIORITY),
             ]
         )
         for number in range(4):

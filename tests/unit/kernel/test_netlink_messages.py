@@ -55,7 +55,7 @@ def encoded_directly(function: Callable[..., bytes], values: dict[str, object]) 
 
 
 def test_requests_of_every_kind_are_tested() -> None:
-    assert {"make_bridge", "make_veth", "add_forwarding", "add_ip_route", "flush_learned"} <= SHAPED.keys()
+    assert {"make_bridge", "make_veth", "add_fdb_entry", "add_ip_route", "flush_fdb"} <= SHAPED.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SHAPED))
@@ -131,11 +131,11 @@ def redirection(out: int) -> tuple[str, object]:
 def test_filters_are_packed_as_pyroute2_encodes_them(index: int, out: int, name: str) -> None:
     incoming, outgoing = netlink_messages.TC_H_CLSACT_INGRESS, netlink_messages.TC_H_CLSACT_EGRESS
     fields = {"index": index, "handle": netlink_messages.PREPARED, "parent": incoming, "info": 3 << 16 | ETH_P_ALL}
-    assert netlink_messages.redirect_incoming(index, out, 3, netlink_messages.PREPARED) == u32_filter(
+    assert netlink_messages.redirect_ingress(index, out, 3, netlink_messages.PREPARED) == u32_filter(
         fields, [redirection(out)]
     )
     fields = {"index": index, "handle": 0, "parent": outgoing, "info": PATCH_PRIORITY << 16 | ETH_P_ALL}
-    assert netlink_messages.redirect_outgoing(index, out) == u32_filter(fields, [redirection(out)])
+    assert netlink_messages.redirect_egress(index, out) == u32_filter(fields, [redirection(out)])
     arrived = ("TCA_U32_INDEV", f"{name}\0")
     exceptions = {
         1: (netlink_messages.discard_from(index, name), [redirection(1)]),
@@ -149,7 +149,7 @@ def test_filters_are_packed_as_pyroute2_encodes_them(index: int, out: int, name:
 def test_bring_up_imports_nothing_of_pyroute2s_traffic_control() -> None:
     program = (
         "import sys; from testbed.kernel import netlink_messages as messages\n"
-        "messages.redirect_incoming(1, 2); messages.remove_redirection(1, 4); messages.add_qdisc(1, 'fq')\n"
+        "messages.redirect_ingress(1, 2); messages.remove_redirection(1, 4); messages.add_qdisc(1, 'fq')\n"
         "print([name for name in sys.modules if 'tcmsg' in name])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
