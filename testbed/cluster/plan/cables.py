@@ -110,12 +110,12 @@ class Joins:
         draft = self._draft
         needed = {draft.index(end) for _, *ends in draft.wiring.joins for end in ends}
         needed |= {draft.index(end) for end in draft.wiring.hooked}
-        needed |= diversions.indexes() | stages.redirecting()
+        needed |= diversions.indexes() | stages.redirected_indexes()
         for device, interface in draft.kept_in_wire().items():
             if interface.index in self._joined:
                 continue
-            if interface in stages.late_ends:
-                stages.unhooked |= {interface.index} - needed
+            if interface in stages.redirections_to_remove_last:
+                stages.clsact_to_remove |= {interface.index} - needed
                 continue
             if interface.index in draft.wire.redirections or (
                 interface.index in draft.wire.hooks and interface.index not in needed

@@ -24,6 +24,7 @@ from testbed.kernel.qdiscs import Qdisc
 from testbed.kernel.rtnl_dump import Contents
 
 Discipline: TypeAlias = SetNetem | SetShaper | SetLoss
+"""A qdisc (netem or a shaper) or a loss classifier of a direction."""
 
 
 def disciplines(
@@ -37,8 +38,10 @@ def disciplines(
     seed: int,
     files: Mapping[str, str],
 ) -> list[Discipline]:
-    """Derive the disciplines of a link's free ends and its stage. before: the link's previous service, if known. index:
-    returns a device's interface index. mtu: MTU of the link. seed: the cluster's. files: path -> text.
+    """Derive the classifiers of a link's free ends and the qdiscs of its stage.
+
+    before: the link's previous service, if known. index: returns a device's interface index. mtu: MTU of the link. seed:
+    the cluster's. files: path -> text.
 
     Raises UnsupportedError for impairments that the datapath does not support, BrokenFileError and NotFoundError for files.
     """
@@ -67,7 +70,7 @@ def disciplines(
 
 
 def changes_in_place(desired: SetNetem | SetShaper, qdisc: Qdisc | None) -> bool:
-    """Whether the existing discipline can be changed without replacing it."""
+    """Whether the existing qdisc can be changed without replacing it."""
     if qdisc is None or not _is_ours(desired, qdisc):
         return False
     if isinstance(desired, SetNetem):

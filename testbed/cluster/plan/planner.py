@@ -41,7 +41,7 @@ def plan(
 
     link_services: link services of the layout's links. files: path -> text of the tables that their impairments name.
     no_gso: devices on which no GSO frames may be sent, whatever their links are. keeps_settings: nodes that have all their
-    NICs keep the addresses, routes and forwarding that programs in them have set, such as routing daemons.
+    NICs keep the addresses, routes and forwarding that programs such as routing daemons have set.
 
     Raises ValueError if a link that is declared direct is to be impaired or cut; UnsupportedError, BrokenFileError and
     NotFoundError for datapaths and files of links.
@@ -62,7 +62,7 @@ def plan(
     diversions.end_unneeded()
     stages.restore_short_paths()
     joins.part(diversions, stages)
-    stages.remove_disciplines()
+    stages.remove_qdiscs_and_classifiers()
     make_tunnels(draft, ports)
     for cable in draft.wiring.cables:
         make_cable(draft, ports, cable)
@@ -72,7 +72,7 @@ def plan(
             draft.set_up(cable.near)
             draft.set_up(cable.far)
     offloads.lower()
-    stages.set_disciplines()
+    stages.set_qdiscs_and_classifiers()
     joins.make()
     stages.take_long_paths()
     ports.flush_learned()
@@ -84,7 +84,7 @@ def plan(
     for node in desired.nodes:
         if node.name not in kept_nodes:
             node_settings.configure(draft, node)
-    stages.end_late()
+    stages.remove_last_redirections()
     draft.operations += draft.late_removals
     diversions.await_carriers()
     diversions.divert(running)
@@ -92,21 +92,24 @@ def plan(
 
 
 def _remove_obsolete(draft: Draft, ports: SwitchPorts) -> None:
-    """Remove objects that the layout does not have. Patches that stages may still use are removed late."""
+    """Remove objects that the layout does not have.
+
+    Patch and stage interfaces that may still carry frames are removed at the end.
+    """
     nodes = {node.name for node in draft.desired.nodes}
     wire_indexes = {interface.index for interface in draft.wire.interfaces.values()}
     desired = set(draft.wiring.wire_devices)
-    patches = {end for name in draft.wire.interfaces for end in _additions(name)}
-    additions_of_kept = {end for _, name in draft.kept_in_wire() for end in _additions(name)}
+    patches_and_stages = {end for name in draft.wire.interfaces for end in _patch_and_stage(name)}
+    beside_kept = {end for _, name in draft.kept_in_wire() for end in _patch_and_stage(name)}
     for name, interface in draft.wire.interfaces.items():
         if name == "lo" or interface.kind in _KERNEL_KINDS or (namespace_names.WIRE, name) in draft.kept:
             continue
         removal = RemoveDevice(namespace_names.WIRE, name, interface.index)
-        if name in additions_of_kept and (namespace_names.WIRE, name) not in desired:
+        if name in beside_kept and (namespace_names.WIRE, name) not in desired:
             draft.late_removals.append(removal)
             continue
         draft.operations.append(removal)
-        if interface.kind == "veth" and interface.peer in wire_indexes and name not in patches:
+        if interface.kind == "veth" and interface.peer in wire_indexes and name not in patches_and_stages:
             ports.rerouted = True
     draft.operations += _obsolete_nics(draft, nodes)
     for key in draft.existing.namespaces:
@@ -126,8 +129,8 @@ def _obsolete_nics(draft: Draft, nodes: set[str]) -> Iterator[RemoveDevice]:
             yield RemoveDevice(key, name, nic.index)
 
 
-def _additions(device: str) -> tuple[str, ...]:
-    """Return the additional interfaces that an impaired link may have beside this device."""
+def _patch_and_stage(device: str) -> tuple[str, ...]:
+    """Return the names of the patch and stage interfaces that an impaired link may have beside this device."""
     return (*namespace_names.patch(device), *namespace_names.stage(device))
 
 

@@ -1,11 +1,16 @@
-"""Stages of impaired links in a plan: their disciplines, and the short and the long path of their frames.
+"""Stages of impaired links in a plan: their qdiscs and loss classifiers, and the short and the long path of their frames.
+
+`veth_wiring` defines spliced links and their *patches* and *stages*, which are additional veth pairs. On the *short path*
+of a link, frames pass through neither, as if the link were not impaired. On the *long path*, they are redirected through
+the stage, and at a switch also through the patch.
 
 A running link is spliced and restored without losing a frame, and its two paths never carry a frame at the same time.
 Before frames take the long path, everything on it is ready: patch and stage are up and can send, offloads are off,
-disciplines are set, and the redirections are prepared. Then frames that leave the switch by the cable's end are redirected
-to the patch, and frames that arrive there to the stage: each by one request, so that a frame takes one path or the other.
-Restoring the short path is among the first operations of a plan, in the same order; then the switch's learned addresses at
-the patch are flushed, and the stage is drained. A change that replaces a discipline in use restores the short path first.
+qdiscs and classifiers are set, and the redirections are prepared. Then frames that leave the switch by the cable's end are
+redirected to the patch, and frames that arrive there to the stage: each by one request, so that a frame takes one path or
+the other. Restoring the short path is among the first operations of a plan, in the same order; then the switch's learned
+addresses at the patch are flushed, and the stage is drained. A change that replaces a qdisc in use restores the short path
+first.
 """
 
 from __future__ import annotations
@@ -41,8 +46,8 @@ if TYPE_CHECKING:
 class Stages:
     """The stages of the links of a plan whose datapath is netem or tc.
 
-    late_ends: interfaces whose redirections, in force or prepared, end after all other operations. unhooked: indexes of
-    those whose hooks are removed then.
+    redirections_to_remove_last: interfaces whose redirections, in force or prepared, are removed after all other
+    operations. clsact_to_remove: indexes of those whose clsact qdiscs are removed then, with the redirections.
     """
 
     def __init__(self, draft: Draft, ports: SwitchPorts, files: Mapping[str, str]) -> None:
@@ -50,18 +55,17 @@ class Stages:
         self._ports = ports
         self._stages = draft.wiring.stages
         self._spliced_ports = {stage.port for stage in self._stages.values()}
-        self.late_ends: list[Interface] = []
-        self.unhooked: set[int] = set()
-        self._disciplines = self._desired_disciplines(files)
-        self._staged = (
-            self._already_staged()
-        )  # links whose frames already take the long path, with unreplaced disciplines
+        self.redirections_to_remove_last: list[Interface] = []
+        self.clsact_to_remove: set[int] = set()
+        self._qdiscs_and_classifiers = self._desired_qdiscs_and_classifiers(files)
+        # Links whose frames already take the long path, through qdiscs that are not replaced
+        self._staged = self._already_staged()
         redirections = draft.wire.staged
         self._redirected = {
             interface.index: out for interface in draft.kept.values() if (out := redirections.get(interface.index))
         }
 
-    def redirecting(self) -> set[int]:
+    def redirected_indexes(self) -> set[int]:
         """Return the indexes at which frames are to be redirected to a stage or from it."""
         return {self._draft.index(at) for stage in self._stages.values() for at, _ in stage.redirections}
 
@@ -70,9 +74,9 @@ class Stages:
         ports = [stage.port for name, stage in self._stages.items() if name not in self._staged]
         return {patch_of(port) for port in ports if port is not None}
 
-    # Disciplines and classifiers
+    # Qdiscs and classifiers
 
-    def _desired_disciplines(self, files: Mapping[str, str]) -> list[Discipline]:
+    def _desired_qdiscs_and_classifiers(self, files: Mapping[str, str]) -> list[Discipline]:
         if not self._stages:
             return []
         from testbed.cluster.plan.disciplines import disciplines  # encoders, which an unimpaired cluster does not need
@@ -94,10 +98,10 @@ class Stages:
             )
         ]
 
-    def remove_disciplines(self) -> None:
-        """Remove disciplines and classifiers of kept devices, unless others replace them."""
-        with_classifier = {desired.index for desired in self._disciplines if isinstance(desired, SetLoss)}
-        with_qdisc = {desired.index for desired in self._disciplines if not isinstance(desired, SetLoss)}
+    def remove_qdiscs_and_classifiers(self) -> None:
+        """Remove qdiscs and classifiers of kept devices, unless others replace them."""
+        with_classifier = {desired.index for desired in self._qdiscs_and_classifiers if isinstance(desired, SetLoss)}
+        with_qdisc = {desired.index for desired in self._qdiscs_and_classifiers if not isinstance(desired, SetLoss)}
         untouched = with_classifier | self._draft.parted
         for device, interface in self._draft.kept_in_wire().items():
             if interface.index in self._draft.wire.qdiscs and interface.index not in with_qdisc:
@@ -105,21 +109,23 @@ class Stages:
             if interface.index in self._draft.wire.classifiers and interface.index not in untouched:
                 self._draft.operations.append(RemoveLoss(device[1], interface.index))
 
-    def set_disciplines(self) -> None:
-        """Set the disciplines and classifiers that are not in force."""
-        if not self._disciplines:
+    def set_qdiscs_and_classifiers(self) -> None:
+        """Set the qdiscs and classifiers that are not in force."""
+        if not self._qdiscs_and_classifiers:
             return
         from testbed.cluster.plan.disciplines import in_force
 
         draft = self._draft
-        for desired in self._disciplines:
+        for desired in self._qdiscs_and_classifiers:
             if not in_force(desired, draft.wire) or (isinstance(desired, SetLoss) and desired.index in draft.parted):
                 draft.operations.append(desired)
 
-    def _replaced_disciplines(self) -> set[int]:
-        """Return the indexes at which a discipline is added, replaced or removed."""
+    def _replaced_qdiscs(self) -> set[int]:
+        """Return the indexes at which a qdisc is added, replaced or removed."""
         qdiscs = self._draft.wire.qdiscs
-        by_index = {desired.index: desired for desired in self._disciplines if not isinstance(desired, SetLoss)}
+        by_index = {
+            desired.index: desired for desired in self._qdiscs_and_classifiers if not isinstance(desired, SetLoss)
+        }
         replaced = qdiscs.keys() - by_index.keys()
         if by_index:
             from testbed.cluster.plan.disciplines import changes_in_place
@@ -134,7 +140,7 @@ class Stages:
     def _already_staged(self) -> set[str]:
         draft = self._draft
         kept = draft.kept_indexes()
-        replaced = self._replaced_disciplines()
+        replaced = self._replaced_qdiscs()
         staged = set()
         for name, stage in self._stages.items():
             outs = {draft.index(at): draft.index(out) for at, out in stage.redirections}
@@ -173,19 +179,19 @@ class Stages:
             stage_end = draft.wire.interfaces.get(end)
             if stage_end is not None and stage_end.index in draft.wire.qdiscs and name not in self._staged:
                 draft.operations.append(Drain(name, end, stage_end.index))
-        redirecting = self.redirecting()
+        redirected_indexes = self.redirected_indexes()
         for interface in redirected:
             if interface.name in patched and (namespace_names.WIRE, interface.name) in draft.kept:
-                if interface.index in redirecting:  # its present redirection is to a removed interface
+                if interface.index in redirected_indexes:  # its present redirection is to a removed interface
                     self._end_redirection(interface)
                 else:
-                    self.late_ends.append(interface)
+                    self.redirections_to_remove_last.append(interface)
 
     def _to_restore(self, stage_ends: Set[str]) -> list[Interface]:
         """Return the interfaces whose frames take a long path that ends or changes."""
         draft = self._draft
         unchanged = {draft.index(at) for name in self._staged for at, _ in self._stages[name].redirections}
-        exits = {  # frames that are in a stage, or have left the switch for it, go through
+        exits = {  # redirections out of a stage, and from a patch into it, stay: frames may still be on the long path
             draft.index(at): draft.index(out)
             for stage in self._stages.values()
             for at, out in stage.redirections[: 2 if stage.port is None else 3]
@@ -217,7 +223,7 @@ class Stages:
         self._end_redirection(interface, prepared=True)
         draft.operations.append(ForgetPort(patch.name, patch.index))
         if (namespace_names.WIRE, interface.name) not in self._spliced_ports:
-            self.late_ends.append(interface)
+            self.redirections_to_remove_last.append(interface)
 
     def _plugged_patch(self, port: Interface) -> Interface | None:
         """Return the patch beside a port, if it is plugged in."""
@@ -273,15 +279,17 @@ class Stages:
         if self._redirected.get(index) != out_index:
             self._draft.operations.append(Redirect(at[1], index, out[1], out_index, prepared))
 
-    def end_late(self) -> None:
-        """End the redirections of `late_ends`, except those that a new stage has replaced: a port of a switch may have
-        become an end of a link between nodes."""
-        redirecting = self.redirecting()
-        for interface in self.late_ends:
-            if interface.index in self.unhooked:
+    def remove_last_redirections(self) -> None:
+        """Remove the redirections of `redirections_to_remove_last`, except those that a new stage has replaced.
+
+        A new stage replaces one if a port of a switch has become an end of a link between nodes.
+        """
+        redirected_indexes = self.redirected_indexes()
+        for interface in self.redirections_to_remove_last:
+            if interface.index in self.clsact_to_remove:
                 self._draft.operations.append(Part(interface.name, interface.index))
                 continue
             if self._plugged_patch(interface):
                 self._draft.operations.append(EndEgress(interface.name, interface.index))
-            if interface.index not in redirecting:
+            if interface.index not in redirected_indexes:
                 self._draft.operations.append(EndRedirect(interface.name, interface.index))
