@@ -273,7 +273,7 @@ def test_a_run_is_shown_with_its_progress_and_links_to_its_report(page: Browser,
     page.until("document.querySelector('.runs li').textContent.includes('repetition')", 60)
     assert running.wait(60) in (0, 8, 9)  # 8, 9: degraded or invalid on a busy machine
     page.until("['trusted', 'degraded', 'invalid'].includes(document.querySelector('.runs .label').textContent)")
-    assert page.evaluate("[...document.querySelectorAll('.runs .what')].map(what => what.title.split('/')[1])") == [
+    assert page.evaluate("[...document.querySelectorAll('.runs .description')].map(text => text.title.split('/')[1])") == [
         "udp-live", "tcp-live",
     ]  # fmt: skip
     policy = "fetch(document.querySelector('.runs a').href).then(page => page.headers.get('content-security-policy'))"

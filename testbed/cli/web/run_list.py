@@ -9,9 +9,10 @@ import asyncio
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from heapq import nlargest
+from heapq import heappush, heappushpop
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,16 +41,15 @@ class RunList:
             progress.close()
 
     def folder(self, name: str) -> Path | None:
-        """Return the folder of a run that `sample` has returned; None for any other name."""
+        """Return the folder of a run that `refresh` has returned; None for any other name."""
         return self._directory / name if name in self._ended or name in self._running else None
 
-    def sample(self) -> JSON:
-        """Return the last runs, the latest first."""
+    def refresh(self) -> JSON:
+        """Read what has changed, and return the last runs, the latest first."""
         names = self._latest()
         self._remove_others(names)
         for name in names - self._ended.keys() - self._running.keys() - self._unreadable:
-            if (self._directory / name / RUN).exists():
-                self._running[name] = _Progress(name, self._directory / name)
+            self._running[name] = _Progress(name, self._directory / name)
         shown = dict(self._ended)
         for name, progress in list(self._running.items()):
             try:
@@ -63,14 +63,24 @@ class RunList:
         return sorted(shown.values(), key=_start_time, reverse=True)
 
     def _latest(self) -> set[str]:
-        """Return the names of the most recently changed runs, at most `_MAX_SHOWN`; of a run in a series, "SERIES/RUN"."""
-        runs = []
+        """Return the names of the most recently changed runs, at most `_MAX_SHOWN`; of a run in a series, "SERIES/RUN".
+
+        Folders that changed before all of the runs found so far are not opened: a series changes when a run is added.
+        """
+        latest: list[tuple[int, str]] = []  # a heap: the first one changed earliest
         for changed, name in _subfolders(self._directory):
+            if len(latest) == _MAX_SHOWN and changed < latest[0][0]:
+                break
             if (self._directory / name / RUN).exists():
-                runs.append((changed, name))
+                runs = [(changed, name)]
             else:
-                runs += [(changed, f"{name}/{run}") for changed, run in _subfolders(self._directory / name)]
-        return {name for _, name in nlargest(_MAX_SHOWN, runs)}
+                runs = [(time, f"{name}/{run}") for time, run in _runs_of_series(self._directory / name)]
+            for entry in runs:
+                if len(latest) < _MAX_SHOWN:
+                    heappush(latest, entry)
+                else:
+                    heappushpop(latest, entry)
+        return {name for _, name in latest}
 
     def _remove_others(self, names: set[str]) -> None:
         """Remove all other runs from the lists."""
@@ -81,15 +91,21 @@ class RunList:
         self._unreadable &= names
 
 
+def _runs_of_series(directory: Path) -> Iterator[tuple[int, str]]:
+    """Return the most recently changed runs of a series, as `_subfolders`, at most `_MAX_SHOWN`."""
+    runs = ((changed, name) for changed, name in _subfolders(directory) if (directory / name / RUN).exists())
+    return islice(runs, _MAX_SHOWN)
+
+
 def _subfolders(directory: Path) -> list[tuple[int, str]]:
-    """Return the time of the last change and the name of the most recently changed subfolders, at most `_MAX_SHOWN`."""
+    """Return the time of the last change and the name of each subfolder, the most recently changed first."""
     changed = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
         for entry in entries:
             with suppress(OSError):  # removed meanwhile
                 if entry.is_dir():
                     changed.append((entry.stat().st_mtime_ns, entry.name))
-    return nlargest(_MAX_SHOWN, changed)
+    return sorted(changed, reverse=True)
 
 
 class _Progress:
@@ -116,14 +132,14 @@ class _Progress:
         return {
             "name": printable(self._name),
             "began": float(run.parameters.get("began", 0)),
-            "what": printable(
+            "description": printable(
                 " ".join(str(run.parameters.get(key) or "") for key in ("cluster", "workload", "protocol", "mode"))
             ),
             "status": status,
             "grade": str((run.result.get("verdict") or {}).get("grade", "")),
             "error": printable(str(run.result.get("error", ""))),
             "progress": "" if self.has_ended else self._progress_text(run),
-            "share": None if self.has_ended else self._share(run),
+            "fraction_done": None if self.has_ended else self._fraction_done(run),
         }
 
     def _progress_text(self, run: RecordedRun) -> str:
@@ -133,8 +149,8 @@ class _Progress:
         repetition = f"repetition {max(1, self._repetition)} of {repeat}, " if repeat > 1 else ""
         return f"{repetition}{rows:,} row{'s' if rows != 1 else ''}, {seconds}"
 
-    def _share(self, run: RecordedRun) -> float | None:
-        """Return the share of the repetitions that are done; None for a single repetition."""
+    def _fraction_done(self, run: RecordedRun) -> float | None:
+        """Return the fraction of the repetitions that are done; None for a single repetition."""
         repeat = int(run.parameters.get("repeat", 1))
         return max(0, self._repetition - 1) / repeat if repeat > 1 else None
 

@@ -92,7 +92,7 @@ class View:
             due = time.monotonic() + self._interval
             agents = any(wants_agents(viewer.wishes) for viewer in self._viewers)
             self._snapshot = self._sampler.sample(agents=agents)
-            self._common["runs"] = self._runs.sample()
+            self._common["runs"] = self._runs.refresh()
             self._notify()
 
     def _notify(self) -> None:

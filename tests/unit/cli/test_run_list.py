@@ -19,8 +19,8 @@ from testbed.kernel.processes import identity
 from tests.report.synthetic_runs import ping_pong_rows, verdict, write_run
 
 
-def sample_document(runs: RunList) -> list[dict[str, Any]]:
-    document: list[dict[str, Any]] = json.loads(json.dumps(runs.sample()))
+def refreshed_document(runs: RunList) -> list[dict[str, Any]]:
+    document: list[dict[str, Any]] = json.loads(json.dumps(runs.refresh()))
     return document
 
 
@@ -34,15 +34,15 @@ def test_a_run_in_progress_shows_its_repetition_its_rows_and_then_its_result(tmp
     begins = [{"time": 1, "event": "repetition begins", "number": number} for number in (1, 2, 3)]
     folder = write_run(tmp_path / "a", ping_pong_rows(), events=begins, result={}, repeat=4, process=str(identity()))
     runs = RunList(tmp_path)
-    (run,) = sample_document(runs)
-    assert (run["what"], run["status"], run["grade"]) == ("star-4 pingpong emp live", "running", "")
+    (run,) = refreshed_document(runs)
+    assert (run["description"], run["status"], run["grade"]) == ("star-4 pingpong emp live", "running", "")
     assert run["progress"].startswith("repetition 3 of 4, 4 rows, ")
-    assert run["share"] == 0.5
+    assert run["fraction_done"] == 0.5
     with (folder / "rows.jsonl").open("a") as file:
         file.write('{"node": "n1"}\n{"incomplete')
-    assert ", 5 rows, " in sample_document(runs)[0]["progress"]
+    assert ", 5 rows, " in refreshed_document(runs)[0]["progress"]
     (folder / "result.json").write_text(json.dumps({"format": 1, "status": "done", "verdict": verdict("degraded")}))
-    (run,) = sample_document(runs)
+    (run,) = refreshed_document(runs)
     assert (run["status"], run["grade"], run["progress"]) == ("done", "degraded", "")
     runs.close()
 
@@ -52,7 +52,7 @@ def test_the_runs_of_a_series_are_listed_separately_with_separate_reports(tmp_pa
         for member in ("emp-sim", "tcp-live"):
             write_run(tmp_path / "runs" / series / member, ping_pong_rows(), protocol=member)
     runs = RunList(tmp_path / "runs")
-    shown = {run["name"]: run["what"] for run in sample_document(runs)}
+    shown = {run["name"]: run["description"] for run in refreshed_document(runs)}
     assert sorted(shown) == ["first/emp-sim", "first/tcp-live", "second/emp-sim", "second/tcp-live"]
     assert shown["second/tcp-live"] == "star-4 pingpong tcp-live live"
     folder = runs.folder("second/emp-sim")
@@ -63,11 +63,11 @@ def test_the_runs_of_a_series_are_listed_separately_with_separate_reports(tmp_pa
     runs.close()
 
 
-def test_a_single_repetition_has_no_share_of_progress(tmp_path: Path) -> None:
+def test_a_single_repetition_has_no_fraction_done(tmp_path: Path) -> None:
     write_run(tmp_path / "a", result={}, process=str(identity()))
     runs = RunList(tmp_path)
-    (run,) = sample_document(runs)
-    assert (run["status"], run["share"]) == ("running", None)
+    (run,) = refreshed_document(runs)
+    assert (run["status"], run["fraction_done"]) == ("running", None)
     assert run["progress"].startswith("0 rows, ")
     runs.close()
 
@@ -78,26 +78,26 @@ def test_a_single_repetition_has_no_share_of_progress(tmp_path: Path) -> None:
 )
 def test_a_run_without_a_result_whose_process_has_ended_was_killed(tmp_path: Path, process: Any, status: str) -> None:
     write_run(tmp_path / "a", result={}, process=process())
-    assert [run["status"] for run in sample_document(RunList(tmp_path))] == [status]
+    assert [run["status"] for run in refreshed_document(RunList(tmp_path))] == [status]
 
 
 def test_a_failed_run_shows_its_error(tmp_path: Path) -> None:
     write_run(tmp_path / "a", result={"status": "failed", "error": "n2 <b>is gone</b>\x1b[2J"})
-    (run,) = sample_document(RunList(tmp_path))
+    (run,) = refreshed_document(RunList(tmp_path))
     assert (run["status"], run["error"]) == ("failed", "n2 <b>is gone</b>\\x1b[2J")
 
 
 def test_runs_appear_the_latest_first_and_disappear_with_their_folders(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     runs = RunList(folder)
-    assert sample_document(runs) == []
+    assert refreshed_document(runs) == []
     write_run(folder / "b", began=2.0)
     write_run(folder / "a", began=3.0)
     (folder / "not a run").mkdir()
     (folder / "file").write_text("")
-    assert [run["name"] for run in sample_document(runs)] == ["a", "b"]
+    assert [run["name"] for run in refreshed_document(runs)] == ["a", "b"]
     shutil.rmtree(folder / "a")
-    assert [run["name"] for run in sample_document(runs)] == ["b"]
+    assert [run["name"] for run in refreshed_document(runs)] == ["b"]
     assert runs.folder("a") is None
     assert runs.folder("b") == folder / "b"
     assert runs.folder("..") is None
@@ -111,8 +111,30 @@ def test_only_the_latest_of_many_runs_are_shown(tmp_path: Path) -> None:
         (folder / "run.json").write_text(json.dumps({"format": 1, "began": float(number)}))
         os.utime(folder, (number, number))
     runs = RunList(tmp_path)
-    assert [run["name"] for run in sample_document(runs)] == [str(number) for number in range(32, 2, -1)]
+    assert [run["name"] for run in refreshed_document(runs)] == [str(number) for number in range(32, 2, -1)]
     assert runs.folder("0") is None
+
+
+@pytest.mark.parametrize("parent", ["", "series"])
+def test_newer_folders_that_are_not_runs_hide_no_run(tmp_path: Path, parent: str) -> None:
+    directory = tmp_path / parent
+    write_run(directory / "old")
+    os.utime(directory / "old", (1, 1))
+    for number in range(31):
+        (directory / f"other {number}").mkdir()
+    runs = RunList(tmp_path)
+    assert [run["name"] for run in refreshed_document(runs)] == [f"{parent}/old" if parent else "old"]
+
+
+def test_old_runs_of_a_series_do_not_hide_newer_runs_in_folders_of_their_own(tmp_path: Path) -> None:
+    for number in range(30):
+        write_run(tmp_path / "series" / str(number), began=float(number))
+        os.utime(tmp_path / "series" / str(number), (number, number))
+    for name in ("newer", "newest"):
+        write_run(tmp_path / name, began=100.0)
+        os.utime(tmp_path / name, (100, 100))
+    names = {run["name"] for run in refreshed_document(RunList(tmp_path))}
+    assert names == {"newer", "newest", *(f"series/{number}" for number in range(2, 30))}
 
 
 def test_a_damaged_run_does_not_hide_others(tmp_path: Path) -> None:
@@ -121,14 +143,14 @@ def test_a_damaged_run_does_not_hide_others(tmp_path: Path) -> None:
     (tmp_path / "b" / "run.json").write_text("{")
     runs = RunList(tmp_path)
     for _ in range(2):
-        assert [run["name"] for run in sample_document(runs)] == ["a"]
+        assert [run["name"] for run in refreshed_document(runs)] == ["a"]
 
 
 def test_an_event_with_an_invalid_number_is_no_repetition(tmp_path: Path) -> None:
     events = [{"event": "repetition begins", "number": number} for number in ("2", None, [1], 1)]
     write_run(tmp_path / "a", events=events, result={}, repeat=2, process=str(identity()))
     runs = RunList(tmp_path)
-    assert sample_document(runs)[0]["progress"].startswith("repetition 1 of 2")
+    assert refreshed_document(runs)[0]["progress"].startswith("repetition 1 of 2")
     runs.close()
 
 

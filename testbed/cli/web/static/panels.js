@@ -163,18 +163,18 @@ export function showRuns(place, runs) {
     list, runs, (run) => run.name,
     (run) =>
       html("li", {},
-        html("span", { className: "what" }), html("span", { className: "label" }), html("progress", { ariaLabel: "progress" }),
+        html("span", { className: "description" }), html("span", { className: "label" }), html("progress", { ariaLabel: "progress" }),
         html("span", { className: "muted" }),
         html("a", { href: `runs/${encodeURIComponent(run.name)}`, target: "_blank", rel: "noopener" }, "Report")),
     (item, run) => {
-      const [what, label, bar, words] = item.children;
-      setText(what, run.what);
-      setAttribute(what, "title", run.name);
+      const [description, label, bar, words] = item.children;
+      setText(description, run.description);
+      setAttribute(description, "title", run.name);
       setText(label, run.grade || run.status);
       setAttribute(label, "class", `label ${run.grade || run.status}`);
       bar.hidden = run.status !== "running";
-      if (run.share === null) bar.removeAttribute("value");
-      else bar.value = run.share;
+      if (run.fraction_done === null) bar.removeAttribute("value");
+      else bar.value = run.fraction_done;
       setText(words, run.progress || run.error || run.name);
     },
   );
