@@ -4,6 +4,8 @@ page's."""
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
 from testbed.observe.report.pages import TEMPLATES, Table
-from testbed.observe.report.plots import Plot
+from testbed.observe.report.plots import MAX_SERIES, Plot
 from testbed.observe.report.run_events import FaultPeriod
 from testbed.observe.report.run_summary import summarize_run
 from testbed.observe.report.samples import Samples
@@ -124,6 +126,28 @@ def test_the_papers_points_are_drawn_only_for_runs_of_its_protocol(tmp_path: Pat
     assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alt_text
     assert "SC 2001" in of_emp.caption
     assert "paper" not in of_tcp.alt_text + of_tcp.caption
+
+
+def test_each_run_has_a_line_of_its_own_which_is_the_same_in_the_legend_and_both_plots(tmp_path: Path) -> None:
+    rows = [*ping_pong_rows(), *message_rows(5 * SECOND)]
+    runs = [summarize_run(write_run(tmp_path / f"{number}", rows), f"run {number}") for number in range(MAX_SERIES)]
+    plot = next(plot for plot in distributions(runs) if plot.name == "distribution")
+    styles = Counter(line_styles(plot.svg))
+    assert len(styles) == MAX_SERIES
+    assert set(styles.values()) == {3}  # the outline of the histogram, its line in the legend, the cumulative curve
+
+
+def line_styles(svg: str) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield colour and dashes, in units of the line's width, of each line of a series that is not filled."""
+    for style in re.findall(r' style="(fill: none; [^"]*)"', svg):
+        if colour := re.search(r"stroke: (var\(--series-\d\))", style):
+            width = re.search(r"stroke-width: ([\d.]+)", style)
+            dashes = re.search(r"stroke-dasharray: ([\d., ]+)", style)
+            assert width is not None
+            yield (
+                colour[1],
+                tuple(round(float(dash) / float(width[1]), 2) for dash in dashes[1].split(",")) if dashes else (),
+            )
 
 
 def test_zero_times_are_not_plotted_on_a_logarithmic_axis(tmp_path: Path) -> None:

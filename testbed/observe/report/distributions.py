@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator
@@ -29,7 +29,7 @@ from testbed.observe.report.samples import Samples, samples
 
 _QUANTILE_KEYS: Final = (("min_ns", 0.0), ("p50_ns", 0.5), ("p90_ns", 0.9), ("p99_ns", 0.99), ("p999_ns", 0.999))
 _PERCENTILES: Final = numpy.array([0.5, 0.9, 0.99, 0.999])
-_TAILS: Final = (0.5, 0.1, 0.01, 0.001)
+_TAIL_PROBABILITIES: Final = (0.5, 0.1, 0.01, 0.001)
 _BINS: Final = 60
 _CDF_POINTS: Final = 400
 _MAX_LINES: Final = 8
@@ -41,9 +41,9 @@ def distributions(runs: Sequence[RunSummary]) -> list[Plot]:
     samples_of_runs = [(index, run, sample) for index, run in enumerate(runs) if (sample := samples(run)) is not None]
     if samples_of_runs:
         plots.append(_sample_plot(samples_of_runs, len(runs) > 1))
-    tails = [line for index, run in enumerate(runs) for line in _tails(index, run, len(runs) > 1)]
-    if tails:
-        plots.append(_percentile_plot(tails, len(runs) > 1))
+    curves = [line for index, run in enumerate(runs) for line in _percentile_curves(index, run, len(runs) > 1)]
+    if curves:
+        plots.append(_percentile_plot(curves, len(runs) > 1))
     return plots
 
 
@@ -62,21 +62,17 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
     with new_figure(2.9) as figure:
         histogram, cumulative = figure.subplots(1, 2)
         for run_index, run, sample in samples_of_runs:
-            colour, label = SERIES[run_index % len(SERIES)], run.label if has_multiple_runs else None
-            outline = LINES[run_index // len(SERIES)]
+            style, label = _line_style(run_index), run.label if has_multiple_runs else None
             count, _ = numpy.histogram(numpy.clip(sample.took, edges[0], None), edges)
-            histogram.stairs(count / sample.took.size, edges, color=colour, alpha=0.25, fill=True)
-            histogram.stairs(
-                count / sample.took.size, edges, color=colour, linewidth=1.2, linestyle=outline, label=label
-            )
+            histogram.stairs(count / sample.took.size, edges, color=style["color"], alpha=0.25, fill=True)
+            histogram.stairs(count / sample.took.size, edges, linewidth=1.2, label=label, **style)
             shares = numpy.linspace(0, 1, _CDF_POINTS + 1)
             cumulative.plot(
                 numpy.maximum(_quantile_values(numpy.sort(sample.took), shares), edges[0]),
                 shares,
-                color=colour,
-                linestyle=LINES[run_index % len(LINES)],
+                **style,
             )
-        for axes, title in ((histogram, "share of messages"), (cumulative, "cumulative share")):
+        for axes, title in ((histogram, "share of samples"), (cumulative, "cumulative share")):
             axes.set_title(title)
             set_up_axis(axes, "x", "took_ns", log=log)
             if log:
@@ -95,11 +91,20 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
     ]  # fmt: skip
     table = Table("Percentiles", ["run", "sample", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
     first = samples_of_runs[0][2]
+    span = "the shortest positive to the longest value; zeros are drawn at its start" if log else \
+        "the shortest to the longest value"  # fmt: skip
     caption = (
         f"Time of each {first.quantity}, from {first.source}: histogram and cumulative distribution. All values are "
-        f"included; the axis ends at the shortest and the longest."
+        f"included; the axis spans {span}."
     )
     return Plot("distribution", "Distribution of times", svg, caption, alt_text, table)
+
+
+def _line_style(run_index: int) -> dict[str, Any]:
+    """Return colour and line style of a run, as keywords of Matplotlib's functions: different ones for the first
+    `MAX_SERIES` runs, and a change of both from one run to the next."""
+    colour, turn = run_index % len(SERIES), run_index // len(SERIES)
+    return {"color": SERIES[colour], "linestyle": LINES[(colour + turn) % len(LINES)]}
 
 
 def _quantile_values(ordered: Numbers, shares: Numbers) -> Numbers:
@@ -113,11 +118,12 @@ def _quantile_text(values: Numbers) -> str:
     return f"from {format_time(float(low))}, median {format_time(float(median))}, 99th percentile {format_time(float(high))}"
 
 
-_Tail = tuple[int, int, str, list[float]]  # run, line within the run, label, a time for each of _TAILS
+_PercentileCurve = tuple[int, int, str, list[float]]
+"""Run, curve within the run, label, and a time for each of `_TAIL_PROBABILITIES`."""
 
 
-def _tails(run_index: int, run: RunSummary, has_multiple_runs: bool) -> list[_Tail]:
-    tails: list[_Tail] = []
+def _percentile_curves(run_index: int, run: RunSummary, has_multiple_runs: bool) -> list[_PercentileCurve]:
+    curves: list[_PercentileCurve] = []
     for kind in run.kinds:
         if not all(kind.is_numeric(key) for key, _ in _QUANTILE_KEYS):
             continue
@@ -130,8 +136,8 @@ def _tails(run_index: int, run: RunSummary, has_multiple_runs: bool) -> list[_Ta
                 value if isinstance(value, str) else f"{'' if by == 'size_bytes' else f'{by} '}{format_tick(by, value)}"
             )
             label = " ".join(part for part in (run.label if has_multiple_runs else "", group) if part)
-            tails.append((run_index, number, label, _medians(kind, by, value)))
-    return tails
+            curves.append((run_index, number, label, _medians(kind, by, value)))
+    return curves
 
 
 def _medians(kind: Kind, by: str, value: float | str) -> list[float]:
@@ -140,31 +146,32 @@ def _medians(kind: Kind, by: str, value: float | str) -> list[float]:
     return list(rows.select(col(key).median() for key, share in _QUANTILE_KEYS if share).row(0))
 
 
-def _percentile_plot(tails: Sequence[_Tail], has_multiple_runs: bool) -> Plot:
-    descriptions = [f"{label}: {format_time(times[0])} to {format_time(times[-1])}" for *_, label, times in tails]
+def _percentile_plot(curves: Sequence[_PercentileCurve], has_multiple_runs: bool) -> Plot:
+    descriptions = [f"{label}: {format_time(times[0])} to {format_time(times[-1])}" for *_, label, times in curves]
     alt_text = f"Percentiles of times, from the median to the 99.9th. {'; '.join(descriptions)}."
-    with new_figure(max(3.3, 0.5 + 0.2 * len(tails))) as figure:  # the legend has a line per curve
+    with new_figure(max(3.3, 0.5 + 0.2 * len(curves))) as figure:  # the legend has a line per curve
         axes = figure.add_subplot()
-        for run, number, label, times in tails:
+        for run, number, label, times in curves:
             series = run if has_multiple_runs else number
             style = LINES[number % len(LINES)] if has_multiple_runs else "-"
-            axes.plot(_TAILS, times, linestyle=style, label=label, **series_style(series))
+            axes.plot(_TAIL_PROBABILITIES, times, linestyle=style, label=label, **series_style(series))
         axes.set_xscale("log")
         axes.set_xlim(0.7, 0.0007)
-        axes.xaxis.set_major_locator(FixedLocator(_TAILS))
+        axes.xaxis.set_major_locator(FixedLocator(_TAIL_PROBABILITIES))
         axes.xaxis.set_minor_locator(FixedLocator([]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"p{100 * (1 - value):.4g}"))
-        if all(time > 0 for *_, times in tails for time in times):
+        if all(time > 0 for *_, times in curves for time in times):
             set_up_axis(axes, "y", "took_ns", log=True)
         else:
             set_up_axis(axes, "y", "took_ns")
         axes.set_xlabel("percentile")
-        axes.set_title("time that this share of messages does not exceed")
+        axes.set_title("time that this share of samples does not exceed")
         axes.legend(labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5))
         svg = to_svg(figure, "percentiles", alt_text)
-    rows = [[label, *(format_time(time) for time in times)] for *_, label, times in tails]
+    rows = [[label, *(format_time(time) for time in times)] for *_, label, times in curves]
     table = Table("Percentiles as a table", ["", "p50", "p90", "p99", "p99.9"], rows)
     caption = (
-        "Each percentile covers all messages; the median over several repetitions. A flat line is a constant time."
+        "Each percentile covers all samples of a repetition. With several repetitions, the median of each percentile is "
+        "shown. A flat line is a constant time."
     )
     return Plot("percentiles", "Percentiles of times", svg, caption, alt_text, table)
