@@ -9,15 +9,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protocols.core.protocol import Protocol
-from testbed.controller.conformance.candidate import candidate
+from testbed.controller.conformance import restart_checks
+from testbed.controller.conformance.candidate import Candidate, candidate
 from testbed.controller.conformance.case_checks import run_case, run_schedule
 from testbed.controller.conformance.suite import CHECKS, Scope, State, check, find_check
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+from testbed.fabric.interface import Receive
 from testbed.registry import PROTOCOLS, load, offered
+from testbed.sim.simulation import Simulation
 from tests.sim.package_mutants import MUTANTS, PackageMutant
 from tests.sim.written_packages import copy_template, on_path, write_template
 
@@ -92,6 +96,39 @@ def test_a_failing_case_is_reduced_and_repeated_with_the_printed_option(parcel: 
     with on_path(parcel):
         assert check("parcel", "fates", case=case).state is State.PASSED
         assert exchange in case
+
+
+def test_a_late_frame_arrives_after_frames_of_the_next_incarnation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames that follow the late one are on the link at the restart, and are still of its incarnation."""
+    received: list[bytes] = []
+    starts: list[int] = []  # by trial, the index of the first frame of the next incarnation
+    late_frames: list[tuple[int, int]] = []  # by trial, the number of frames before the late one, and its index
+
+    class RecordedLateFrame(restart_checks._LateFrame):
+        def __init__(self, receive: Receive, number: int, before: int) -> None:
+            def record(now: int, frame: bytes) -> None:
+                if self.has_restarted and not self.is_under_way and len(late_frames) < len(starts):
+                    late_frames.append((before, len(received)))
+                received.append(frame)
+                receive(now, frame)
+
+            super().__init__(record, number, before)
+
+    def send_anew(candidate: Candidate, pair: Simulation, *rest: Any) -> None:
+        ((_, direction),) = [item for item in pair.network.link_directions.items() if item[0][1] == "forward"]
+        starts.append(len(received) + direction.in_flight)
+        original_send_anew(candidate, pair, *rest)
+
+    original_send_anew = restart_checks._send_anew
+    monkeypatch.setattr(restart_checks, "_LateFrame", RecordedLateFrame)
+    monkeypatch.setattr(restart_checks, "_send_anew", send_anew)
+    for number in range(4):
+        for before in (1, 3):
+            restart_checks._restart_with_late_frame(candidate("emp"), 5_000, number, before)
+    assert len(starts) == 8
+    assert [index for _, index in late_frames] == [
+        start + before for start, (before, _) in zip(starts, late_frames, strict=True)
+    ]
 
 
 def test_an_inapplicable_check_returns_the_reason() -> None:

@@ -25,12 +25,12 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
 
-RESTARTS: Final = (100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND)
-"""Virtual times of restarts. At 100 Mbit/s, 100,000 bytes take 8 ms. At the first time, at most the announcement of a long
-message has arrived; at the others, a part of its data."""
+RESTART_TIMES_NS: Final = (100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND)
+"""Virtual times of restarts. At 100 Mbit/s, 100,000 bytes take 8 ms. At the first time, at most the rendezvous request of a
+long message has arrived; at the others, a part of its data."""
 LATE_FRAMES: Final = 5
 """Number of the first frames of an incarnation, each of which is late in one trial."""
-FRAMES_BEFORE: Final = 3
+MAX_FRAMES_BEFORE_LATE: Final = 3
 """Maximum number of frames of the next incarnation that arrive before a late one."""
 LATE_SIZE: Final = 5_000
 """Size of messages with a late frame, bytes."""
@@ -46,13 +46,13 @@ def restarted_peers(candidate: Candidate) -> None:
     """Restart the receiver of a message, before it posts a receive, and the sender, at several times; then the sender while
     a frame is late, and the receiver often."""
     for size in candidate.sizes(100, 5_000, 100_000):
-        for moment in RESTARTS:
+        for moment in RESTART_TIMES_NS:
             for synchronous in (False, True):
                 _restart_receiver(candidate, size, moment, synchronous)
             _restart_sender(candidate, size, moment)
     if not candidate.protocol.needs_order:
         for number in range(LATE_FRAMES):
-            for before in range(1, FRAMES_BEFORE + 1):
+            for before in range(1, MAX_FRAMES_BEFORE_LATE + 1):
                 _restart_with_late_frame(candidate, min(LATE_SIZE, candidate.max_message_size), number, before)
     _restart_often(candidate)
 
@@ -129,7 +129,7 @@ class _Receiver:
     """Program that receives messages until that of the sender's second incarnation has arrived."""
 
     def __init__(self, size: int) -> None:
-        self.messages: Final = [content(life, size) for life in (1, 2)]
+        self.messages: Final = [content(incarnation, size) for incarnation in (1, 2)]
         self.has_ended = False
 
     async def __call__(self, device: Device, _node: SimNode) -> None:
@@ -139,8 +139,12 @@ class _Receiver:
             if await _end_or_fail(buffer.completion):
                 received = buffer.content
                 if received not in expected:
-                    kind = "one came twice, or late" if received in self.messages else "a mixture came"
-                    raise Violation(f"of two messages of {len(received)} bytes, by two lives of their sender, {kind}")
+                    error = (
+                        "one arrived twice or out of date" if received in self.messages else "the content mixes both"
+                    )
+                    raise Violation(
+                        f"two messages of {len(received)} bytes, sent by two incarnations of their sender: {error}"
+                    )
                 del expected[: expected.index(received) + 1]
         self.has_ended = True
 
@@ -171,9 +175,7 @@ def _send_anew(candidate: Candidate, pair: Simulation, receiver: _Receiver, when
     _start(candidate, pair, "n1", partial(_send_until_received, receiver.messages[1]))
     if not _run_for(pair, lambda: receiver.has_ended, TIMEOUT, SECOND):
         size = len(receiver.messages[0])
-        raise Violation(
-            f"the message of {size} bytes of a sender that restarts {when}, and sends it anew, never arrives"
-        )
+        raise Violation(f"sender restarted {when}: the {size}-byte message of its next incarnation never arrives")
 
 
 class _LateFrame:
@@ -184,12 +186,18 @@ class _LateFrame:
         self._receive = receive
         self._frames_before_late = number
         self._frames_of_next_incarnation = before
+        self._frames_in_flight = 0  # of the incarnation that has ended
         self._late: bytes | None = None
         self.has_restarted = False
 
     @property
     def is_under_way(self) -> bool:
         return self._late is not None
+
+    def restart(self, in_flight: int) -> None:
+        """Count frames of the next incarnation from now on. in_flight: frames already on the link, which arrive first."""
+        self._frames_in_flight = in_flight
+        self.has_restarted = True
 
     def take(self, now: int, frame: bytes) -> None:
         if self._late is None and self._frames_before_late >= 0:
@@ -198,7 +206,9 @@ class _LateFrame:
                 self._late = frame
                 return
         self._receive(now, frame)
-        if self.has_restarted and self._late is not None:
+        if self._frames_in_flight:
+            self._frames_in_flight -= 1
+        elif self.has_restarted and self._late is not None:
             self._frames_of_next_incarnation -= 1
             if not self._frames_of_next_incarnation:
                 late, self._late = self._late, None
@@ -216,7 +226,7 @@ def _restart_with_late_frame(candidate: Candidate, size: int, number: int, befor
         _start(candidate, pair, "n1", partial(_send_once, receiver.messages[0]))
         if not _run_for(pair, lambda: late.is_under_way, SECOND, 10 * MICROSECOND):
             return  # the message has fewer frames
-        late.has_restarted = True
+        late.restart(direction.in_flight)
         _send_anew(candidate, pair, receiver, f"while its frame {number + 1} is under way")
 
 
@@ -245,8 +255,8 @@ def _restart_often(candidate: Candidate) -> None:
         survivor = _start(candidate, pair, "n1", be_greeted)
         last = _start(candidate, pair, "n2", greet)
         (link,) = pair.layout.links
-        for life in range(RESTART_COUNT + 1):
-            if life:
+        for restarts in range(RESTART_COUNT + 1):
+            if restarts:
                 pair.cut(link.name)
                 for program in (send_all, be_greeted):
                     pair.spawn("n1", _connected, survivor, program)
@@ -254,9 +264,9 @@ def _restart_often(candidate: Candidate) -> None:
                 pair.restart("n2")
                 pair.restore(link.name)
                 last = _start(candidate, pair, "n2", greet)
-            if not _run_for(pair, lambda: ends[0] + greetings[0] == 2 * life + 1, TIMEOUT, MILLISECOND):  # noqa: B023
+            if not _run_for(pair, lambda: ends[0] + greetings[0] == 2 * restarts + 1, TIMEOUT, MILLISECOND):  # noqa: B023
                 raise Violation(
-                    f"after {life} restarts of a node, transfers with it never end: {survivor.pending_work()[:3]}"
+                    f"after {restarts} restarts of a node, transfers with it never end: {survivor.pending_work()[:3]}"
                 )
         _exchange_at_last(pair, survivor, last)
         check_released(references)
