@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from testbed.cli.consoles import echo, json_option, print_json, print_warnings, to_seconds
-from testbed.cli.machine_group import file_argument, reachable, running_workers
+from testbed.cli.machine_group import file_argument, reachable_workers, running_workers
 
 if TYPE_CHECKING:
     from testbed.machines.machine_check import MachineFinding
@@ -240,7 +240,7 @@ def down_command(file: Path, cluster: str, as_json: bool) -> None:
     from testbed.errors import NotFoundError
     from testbed.machines import spread
 
-    with reachable(file) as (running, unreachable):
+    with reachable_workers(file) as (running, unreachable):
         try:
             stopped = spread.down(running, cluster)
         except NotFoundError:
@@ -291,7 +291,7 @@ def _attach(file: Path, cluster: str, node: str, command: Sequence[str], **envir
 
     if not command:
         raise click.UsageError("which program? Write: testbed machines exec FILE CLUSTER NODE -- COMMAND [ARGUMENT]...")
-    with reachable(file) as (running, unreachable):
+    with reachable_workers(file) as (running, unreachable):
         try:
             state = spread_state(running, cluster)
             chosen = node_of(state.layout, node) if node.startswith(SELECTOR) else node
@@ -312,7 +312,7 @@ def status_command(file: Path, cluster: str, as_json: bool) -> None:
     """Show a cluster's nodes and links, machine by machine. Exit code 1 if a machine cannot be reached."""
     from testbed.machines import spread
 
-    with reachable(file) as (running, unreachable):
+    with reachable_workers(file) as (running, unreachable):
         parts = spread.status(running, cluster)
     if as_json:
         print_json("machines-status", {"cluster": cluster, "machines": parts, "unreachable": unreachable})

@@ -38,10 +38,10 @@ class _Machines(click.Group):
 
 @click.group("machines", cls=_Machines, short_help="Spread a cluster over several machines.")
 def machines_command() -> None:
-    """Clusters over the machines of a FILE, which are reached by ssh.
+    """Run one cluster across the machines listed in FILE, reached by ssh.
 
     Each machine holds its part as an ordinary cluster: 'testbed down' and 'testbed gc' work there, too. 'testbed schema
-    machines' has all keys of FILE.
+    machines' lists all keys of FILE.
     """
 
 
@@ -56,10 +56,10 @@ def running_workers(file: Path) -> Iterator[Mapping[str, RemoteWorker]]:
 
 
 @contextmanager
-def reachable(file: Path) -> Iterator[tuple[Mapping[str, RemoteWorker], dict[str, str]]]:
-    """Yield the workers of the reachable machines and, by machine, a sentence on each unreachable machine."""
-    from testbed.machines.remote_workers import reachable_workers
+def reachable_workers(file: Path) -> Iterator[tuple[Mapping[str, RemoteWorker], dict[str, str]]]:
+    """Yield the workers of the reachable machines and, by machine, the error message for each unreachable machine."""
+    from testbed.machines import remote_workers
     from testbed.spec.machines import load
 
-    with reachable_workers(load(file).machines) as (running, unreachable):
+    with remote_workers.reachable_workers(load(file).machines) as (running, unreachable):
         yield running, {machine: str(error) for machine, error in unreachable.items()}

@@ -59,7 +59,7 @@ from testbed.runtime.nodes.veth_port import incarnation
 from testbed.runtime.shared.attach_protocol import NoAgentError
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.sockets.protocol import KernelProtocol
-from testbed.spec.placement import addresses_of, nodes_of, one_each
+from testbed.spec.placement import addresses_of, nodes_of, one_rank_per_node
 from testbed.workloads.form import Node
 
 T = TypeVar("T")
@@ -164,12 +164,12 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         )
     adapter = Adapter(
         number,
-        addresses_of(layout, one_each(layout)),
+        addresses_of(layout, one_rank_per_node(layout)),
         node.nics[0].mtu,
         incarnation(),
         routed=name in layout.source_routed_nodes(),
         ordered=layout.keeps_order(),
-        names=nodes_of(one_each(layout)),
+        names=nodes_of(one_rank_per_node(layout)),
     )
     numbers = {node.name: number for number, node in enumerate(nodes)}
     orders = RunOrders(nic_protocol.plug, ethertype, (), {}, numbers, spin)

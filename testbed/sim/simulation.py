@@ -37,7 +37,7 @@ from testbed.sim.sim_host import FunctionPort, PollAccounts, Prices, SimHost
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import BOTH, DirectionName, End, Impairment, Layout
 from testbed.spec.model import Description
-from testbed.spec.placement import addresses_of, hosts_of, nodes_of, ranks_of
+from testbed.spec.placement import addresses_of, first_local_ranks, nodes_of, ranks_of
 from testbed.spec.resolver import resolve
 
 Result = TypeVar("Result")
@@ -139,7 +139,7 @@ class Simulation:
                     self._clock, self.loop, node, prices.of(node.name), out, prices.steering
                 )
         ranks = ranks_of(self.layout)
-        addresses, hosts, names = addresses_of(self.layout, ranks), hosts_of(ranks), nodes_of(ranks)
+        addresses, hosts, names = addresses_of(self.layout, ranks), first_local_ranks(ranks), nodes_of(ranks)
         routed, ordered = self.layout.source_routed_nodes(), self.layout.keeps_order()
         mtus = {node.name: node.nics[0].mtu for node in self.layout.nodes if node.nics}
         for rank in ranks:

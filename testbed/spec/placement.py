@@ -47,14 +47,14 @@ def ranks_of(layout: Layout) -> tuple[Rank, ...]:
     return tuple(ranks)
 
 
-def one_each(layout: Layout) -> tuple[Rank, ...]:
+def one_rank_per_node(layout: Layout) -> tuple[Rank, ...]:
     """Return one rank for each node, regardless of the layout."""
     return tuple([Rank(node.name, number, node.name, 0, 0) for number, node in enumerate(layout.nodes)])
 
 
 def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layout:
-    """Place `per_node` ranks on each node without configured ranks, on its cores in turn. cores: cores of each node, their
-    number. Raises UnsupportedError for an invalid number of ranks."""
+    """Place `per_node` ranks on each node without configured ranks, on its cores in turn. cores: number of cores of
+    each node. Raises UnsupportedError for an invalid number of ranks."""
     if not 1 <= per_node <= MAX_RANKS:
         raise UnsupportedError(f"ranks per node must be 1 to {MAX_RANKS}, got {per_node}")
     if per_node == 1:
@@ -66,19 +66,19 @@ def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layou
     return replace(layout, nodes=tuple(nodes))
 
 
-def address_of(node: bytes, function: int) -> bytes:
+def address_of(nic_mac: bytes, function: int) -> bytes:
     """Return the MAC address of a NIC's function: the NIC's address with the function added to the first byte's upper six
     bits, which are free in locally administered addresses. Function 0 has the NIC's address."""
     if not function:
-        return node
-    return bytes([((node[0] + 4 * function) & 0xFC) | 2]) + node[1:]
+        return nic_mac
+    return bytes([((nic_mac[0] + 4 * function) & 0xFC) | 2]) + nic_mac[1:]
 
 
-def hosts_of(ranks: Sequence[Rank]) -> tuple[int, ...]:
+def first_local_ranks(ranks: Sequence[Rank]) -> tuple[int, ...]:
     """Return for each rank the number of the first rank of its node; empty if each node has one rank."""
     firsts: dict[str, int] = {}
-    hosts = tuple([firsts.setdefault(rank.node, rank.number) for rank in ranks])
-    return hosts if len(firsts) < len(ranks) else ()
+    first_ranks = tuple([firsts.setdefault(rank.node, rank.number) for rank in ranks])
+    return first_ranks if len(firsts) < len(ranks) else ()
 
 
 def nodes_of(ranks: Sequence[Rank]) -> tuple[str, ...]:
@@ -90,12 +90,19 @@ def addresses_of(layout: Layout, ranks: Sequence[Rank]) -> tuple[bytes, ...]:
     """Return the MAC address of each rank; zeros if the node has no NIC. Raises UnsupportedError for a duplicate address."""
     by_node = {node.name: node for node in layout.nodes}
     addresses = tuple([_address(by_node[rank.node], rank.function) for rank in ranks])
-    nonzero = [address for address in addresses if any(address)]
-    if len(set(nonzero)) < len(nonzero):
-        raise UnsupportedError(
-            "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
-        )
+    require_distinct_addresses([rank.name for rank in ranks], addresses)
     return addresses
+
+
+def require_distinct_addresses(names: Sequence[str], addresses: Sequence[bytes]) -> None:
+    """Raise UnsupportedError if two ranks have the same MAC address, except zeros. names: of the ranks."""
+    owners: dict[bytes, str] = {}
+    for name, address in zip(names, addresses, strict=True):
+        if any(address) and owners.setdefault(address, name) != name:
+            raise UnsupportedError(
+                f"ranks {owners[address]} and {name} would both have MAC {address.hex(':')}; choose NIC addresses that "
+                f"differ in the last five bytes"
+            )
 
 
 def _address(node: Node, function: int) -> bytes:

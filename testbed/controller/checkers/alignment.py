@@ -1,5 +1,7 @@
 """Assign the receives of one channel to its sends, in order, so that as few completed sends as possible have no receive.
 
+A channel has the messages from one rank to another with one communicator context and one tag (`match_messages`).
+
 Contents may repeat: a restarted program sends the same bytes again, and nothing shows which of the two sends a receive got.
 Therefore every assignment that keeps order and contents explains the history, and the one of least cost is used. It is
 found by best-first search (A*, Hart, Nilsson, Raphael 1968), which branches only where it may be better to skip a send in
@@ -70,7 +72,8 @@ def _indices(path: _Path) -> list[int]:
 
 
 def fits(send: Send, receive: Receive) -> bool:
-    """Whether the receive may have got this send. A truncated message is only known to be longer than the buffer."""
+    """Whether the receive may have got this send. A receive with an error is a truncated one: `match_messages` leaves out
+    failed receives without a message. Of a truncated message it is only known that it is longer than the buffer."""
     if receive.error:
         return send.size > receive.size
     return send.digest == receive.digest and send.size == receive.received_size

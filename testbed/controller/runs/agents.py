@@ -33,7 +33,7 @@ from testbed.runtime.nodes.run_orders import Dilation, NodeModel, NodePlacement,
 from testbed.runtime.relay import orders as relay_orders
 from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.spec.layout import Layout
-from testbed.spec.placement import Rank, addresses_of, hosts_of, nodes_of, one_each
+from testbed.spec.placement import Rank, addresses_of, first_local_ranks, nodes_of, one_rank_per_node
 
 SPIN = 50_000
 """Nanoseconds for which node processes poll for a frame before they sleep, if processors outnumber processes."""
@@ -97,7 +97,7 @@ def agents(
         )
     placement = placement or Placement()
     layout = state.layout.with_all_nodes
-    ranks = placement.ranks or one_each(layout)
+    ranks = placement.ranks or one_rank_per_node(layout)
     for name in programs.keys() - {rank.name for rank in ranks}:
         node_programs.node_of(state, name)
     places = _node_placements(
@@ -136,7 +136,7 @@ def _node_placements(
     state = cluster.state
     layout = state.layout.with_all_nodes
     nodes = {node.name: node for node in layout.nodes}
-    addresses, hosts, names = addresses_of(layout, ranks), hosts_of(ranks), nodes_of(ranks)
+    addresses, hosts, names = addresses_of(layout, ranks), first_local_ranks(ranks), nodes_of(ranks)
     # Links of other machines and the network between machines may reorder frames.
     routed, ordered = state.layout.source_routed_nodes(), state.layout.part is None and state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)

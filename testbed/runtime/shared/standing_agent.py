@@ -17,7 +17,7 @@ from testbed.runtime.shared.agent import NicConfig, SharedAgent
 from testbed.runtime.shared.functions import MAX_FUNCTIONS
 from testbed.runtime.supervision import Supervision
 from testbed.spec.layout import Layout
-from testbed.spec.placement import address_of
+from testbed.spec.placement import address_of, require_distinct_addresses
 
 NAME: Final = "nic {}"
 """Name of the process; the placeholder stands for the node."""
@@ -44,12 +44,9 @@ def nic_configs(layout: Layout, protocol: str, functions: int, spin: int = 0) ->
     addresses = tuple(
         address_of(owner, function) if any(owner) else owner for owner in owners for function in range(functions)
     )
-    nonzero = [address for address in addresses if any(address)]
-    if len(set(nonzero)) < len(nonzero):
-        raise UnsupportedError(
-            "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
-        )
-    hosts_of = tuple(number - number % functions for number in range(len(addresses))) if functions > 1 else ()
+    suffixes = [f".{function}" for function in range(functions)] if functions > 1 else [""]
+    require_distinct_addresses([node.name + suffix for node in layout.nodes for suffix in suffixes], addresses)
+    first_local_ranks = tuple(number - number % functions for number in range(len(addresses))) if functions > 1 else ()
     names = tuple([node.name for node in layout.nodes for _ in range(functions)])
     configs = {}
     routed, ordered = layout.source_routed_nodes(), layout.keeps_order()
@@ -64,7 +61,7 @@ def nic_configs(layout: Layout, protocol: str, functions: int, spin: int = 0) ->
                     nic.mtu,
                     routed=node.name in routed,
                     ordered=ordered,
-                    hosts=hosts_of,
+                    hosts=first_local_ranks,
                     names=names,
                 )
                 for function in range(functions)

@@ -12,7 +12,7 @@ from testbed.workloads.nas.problem_classes import IsClass
 
 _BITS: Final = 46
 _SEED: Final = 314_159_265
-_FACTOR: Final = 5**13
+_MULTIPLIER: Final = 5**13
 _MODULUS: Final = 1 << _BITS
 _NUMBERS_PER_KEY: Final = 4  # random numbers
 _CHUNK_KEYS: Final = 1 << 20  # keys per chunk
@@ -24,12 +24,14 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 def states(first: int, count: int) -> Array:
     """Return x(first), x(first + 1), ...: `count` of them, 1 or more."""
     sequence = np.empty(count, np.uint64)
-    sequence[0] = _SEED * pow(_FACTOR, first, _MODULUS) % _MODULUS
+    sequence[0] = _SEED * pow(_MULTIPLIER, first, _MODULUS) % _MODULUS
     filled = 1
     while filled < count:
         step = min(filled, count - filled)
         # Products wrap at 2^64, which is a multiple of 2^46, so that their low 46 bits are right.
-        np.multiply(sequence[:step], np.uint64(pow(_FACTOR, filled, _MODULUS)), out=sequence[filled : filled + step])
+        np.multiply(
+            sequence[:step], np.uint64(pow(_MULTIPLIER, filled, _MODULUS)), out=sequence[filled : filled + step]
+        )
         filled += step
     sequence &= np.uint64(_MODULUS - 1)
     return sequence
@@ -48,7 +50,7 @@ def stream(first: int) -> Iterator[float]:
 
 
 def make_keys(problem: IsClass, first: int, count: int) -> Array:
-    """Return keys of the sequence: a quarter of the greatest key times the sum of four random numbers."""
+    """Return keys of the sequence: floor(Bmax × sum / 4) of the sum of four random numbers, Bmax = 2^log_max."""
     sums = states(_NUMBERS_PER_KEY * first + 1, _NUMBERS_PER_KEY * count).reshape(count, _NUMBERS_PER_KEY).sum(axis=1)
     keys: Array = (sums >> np.uint64(_BITS - problem.log_max + 2)).astype(np.int32)
     return keys

@@ -6,11 +6,12 @@ from typing import cast
 
 import pytest
 
+from testbed.errors import UnsupportedError
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import MAX_FUNCTIONS, Wire
 from testbed.runtime.shared.workers import make_inboxes
-from testbed.spec.placement import address_of
+from testbed.spec.placement import address_of, require_distinct_addresses
 
 ETHERNET = bytes(8)
 
@@ -40,6 +41,14 @@ def test_functions_have_distinct_addresses(own_address: bytes) -> None:
         assert address[0] & 1 == 0  # unicast
         assert address[0] & 2  # locally administered
         assert address[1:] == own_address[1:]
+
+
+def test_ranks_of_the_same_address_are_named() -> None:
+    address = b"\x02\0\0\0\0\1"
+    addresses = [address, address_of(address, 1), address_of(address, 1), bytes(6), bytes(6)]
+    with pytest.raises(UnsupportedError, match=r"ranks n1.1 and n2 would both have MAC 06:00:00:00:00:01; choose"):
+        require_distinct_addresses(["n1.0", "n1.1", "n2", "n3", "n4"], addresses)
+    require_distinct_addresses(["n1.0", "n1.1", "n3", "n4"], [*addresses[:2], *addresses[3:]])
 
 
 def test_frames_between_functions_are_delivered_locally_and_all_others_leave() -> None:
