@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from testbed.lazy_dataclass import dataclass
 
-if TYPE_CHECKING:  # not imported at run time: modules that only use Plug need no models
+if TYPE_CHECKING:  # not imported at run time: modules that only use SwitchPort need no models
     from testbed.fabric.direction_counters import Counters
     from testbed.fabric.event_queue import EventQueue
     from testbed.fates.stage import FateOptions, FateStage
@@ -30,7 +30,7 @@ frame"), the reason, the frame."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plug:
+class SwitchPort:
     """A port of a switch."""
 
     switch: str
@@ -38,14 +38,14 @@ class Plug:
 
 
 class Entrance(Protocol):
-    """Where frames enter a channel: its cable, fates and counters. is_cut: the cable is pulled: frames that enter are lost,
+    """Where frames enter a channel: its link state, fates and counters. is_cut: the link is down; entering frames are lost,
     frames in flight arrive."""
 
     is_cut: bool
 
     @property
     def lost(self) -> int:
-        """Number of frames that entered while the cable was pulled."""
+        """Number of frames that entered while the link was down."""
         ...
 
     @property
@@ -64,8 +64,8 @@ class Entrance(Protocol):
 
 
 class Channel(Protocol):
-    """One direction of a link. entrance: its cable, fates and counters. receive: called with frames that arrive at a NIC.
-    on_space: called with the time when a NIC may repeat a rejected offer."""
+    """One direction of a link. entrance: its link state, fates and counters. receive: called with frames that arrive at a
+    NIC. on_space: called with the time when a NIC may repeat a rejected offer."""
 
     @property
     def entrance(self) -> Entrance: ...
@@ -103,11 +103,11 @@ class Network(Protocol):
         ...
 
     @property
-    def switches(self) -> Mapping[str, Mapping[str, int]]:
+    def switch_counters(self) -> Mapping[str, Mapping[str, int]]:
         """Counters of each switch: dropped or truncated frames, by cause."""
         ...
 
-    def keep(self, tables: Mapping[str, Table]) -> None:
+    def set_switches(self, tables: Mapping[str, Table]) -> None:
         """Add missing switches, remove all others, and install the tables. tables: by switch. Called after links have
         joined or left."""
         ...
@@ -118,10 +118,12 @@ class Network(Protocol):
         direction: DirectionName,
         impairment: Impairment,
         options: FateOptions,
-        start: Plug | None = None,
-        end: Plug | None = None,
+        start: SwitchPort | None = None,
+        end: SwitchPort | None = None,
     ) -> Channel:
-        """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `Entrance`."""
+        """Add a direction of a link from one port to another; None: a NIC. Raises DescriptionError for contradictory
+        impairments, UnsupportedError for impairments that the fabric lacks and for ports that it cannot connect,
+        BrokenFileError for an invalid file, and RuleError for an invalid rule."""
         ...
 
     def poll(self, now: int) -> None:
@@ -155,8 +157,8 @@ class Fabric(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A path from a node's NIC to another NIC, or back to itself. hops: its switches, with input and output ports."""
+class Path:
+    """Path from a node's NIC to another NIC, or back to itself. hops: its switches, with input and output ports."""
 
     source: str
     sink: str
@@ -167,12 +169,13 @@ class Way:
 class Routing(Protocol):
     """A fabric that can send a frame along a given path."""
 
-    def leads(self, layout: Layout, way: Way) -> bool:
+    def has_route(self, layout: Layout, path: Path) -> bool:
         """Whether frames can take this path."""
         ...
 
-    def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:
-        """Make a frame that takes the path. frame: as it arrives, at most 60 bytes."""
+    def build_frame(self, layout: Layout, path: Path, frame: bytes) -> bytes:
+        """Build a frame that takes the path. frame: Ethernet header and payload as the receiver sees them, at most 60 bytes,
+        so that it fits into one ATM cell."""
         ...
 
 

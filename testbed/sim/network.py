@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from testbed import fabrics
 from testbed.engine.loop import Loop
-from testbed.fabric.interface import Fabric, Plug, Receive
+from testbed.fabric.interface import Fabric, Receive, SwitchPort
 from testbed.fabric.interface import Network as Model
 from testbed.fates.flows import Classifier
 from testbed.fates.header_fields import Fields
@@ -52,7 +52,7 @@ class Network:
             self._models[kind] = fabric, model, Driver(loop, model)
         for link in layout.links:
             _, model, driver = self._models[link.kind]
-            a, b = (Plug(end.owner, int(end.port)) if end.owner in switches else None for end in (link.a, link.b))
+            a, b = (SwitchPort(end.owner, int(end.port)) if end.owner in switches else None for end in (link.a, link.b))
             for direction in BOTH:
                 impairment, start, end = (link.forward, a, b) if direction == "forward" else (link.backward, b, a)
                 channel = model.join(link.name, direction, impairment, options, start, end)
@@ -62,7 +62,9 @@ class Network:
                 self.link_directions[link.name, direction] = link_direction
                 self._outgoing[link_direction.source] = self._incoming[link_direction.end] = link_direction
         for kind, (fabric, model, _) in self._models.items():
-            model.keep({switch.name: fabric.table(layout, switch) for switch in layout.switches if switch.kind == kind})
+            model.set_switches(
+                {switch.name: fabric.table(layout, switch) for switch in layout.switches if switch.kind == kind}
+            )
 
     def outgoing(self, end: End) -> SimDirection:
         """The direction that starts at this end."""
@@ -77,6 +79,8 @@ class Network:
         self._incoming[end].set_receiver(receive if self._recording is None else self._recording.arriving(end, receive))
 
     @property
-    def switches(self) -> dict[str, Mapping[str, int]]:
+    def switch_counters(self) -> dict[str, Mapping[str, int]]:
         """The counters of each modelled switch, by cause."""
-        return {name: counters for _, model, _ in self._models.values() for name, counters in model.switches.items()}
+        return {
+            name: counters for _, model, _ in self._models.values() for name, counters in model.switch_counters.items()
+        }

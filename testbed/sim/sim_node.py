@@ -1,4 +1,4 @@
-"""A rank in the simulation: its core, its NIC with the agent, and the time functions of its programs."""
+"""Environment of one rank's programs in the simulation: its core, its NIC (firmware and host library) and its time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.spec.placement import Rank
 
 
 class SimNode:
-    """The environment of the programs of a node, or of one of its ranks.
+    """Environment of the programs of one rank; a node with a single rank has one `SimNode`, named like the node.
 
     core: the core that its programs are bound to, charged with their computation and the host's costs of NIC access. tasks:
     unfinished tasks started by its programs, with their coroutines; a crash cancels them, too.
@@ -29,8 +29,8 @@ class SimNode:
         self.rank: Final = rank
         self.core = core
         self.tasks: Final[dict[Task[object], Work[object]]] = {}
-        self.departure_callbacks: Final[list[Callable[[int, bool], object]]] = []
-        """Functions to call with each rank that crashes."""
+        self.crash_callbacks: Final[list[Callable[[int, bool], object]]] = []
+        """Called with the number of each rank that crashes, and whether it will restart."""
         self.nic: ImmediateNic
         self.agent: Agent
         self.adapter: Adapter
@@ -44,8 +44,8 @@ class SimNode:
         """Nanoseconds since the start of the simulation."""
         return self._clock.time
 
-    def reached(self) -> int:
-        """When the core will have posted all NIC requests made so far, ns: the current time for the calling program."""
+    def program_time(self) -> int:
+        """Current time as the program sees it, ns: now, or when the core will have posted the NIC requests made so far."""
         return max(self._clock.time, self.nic.posted)
 
     async def sleep(self, nanoseconds: int) -> None:
@@ -61,12 +61,12 @@ class SimNode:
         self.core = core
 
     def end_tasks(self) -> None:
-        """Cancel all tasks."""
+        """Cancel all tasks, and forget the crash callbacks, which the programs have set."""
         for task in self.tasks:
             task.cancel()
         self.close_unstarted()
         self.tasks.clear()
-        self.departure_callbacks.clear()
+        self.crash_callbacks.clear()
 
     def close_unstarted(self) -> None:
         """Close the coroutines of tasks that have ended before their first step: they will not be awaited."""
@@ -74,14 +74,15 @@ class SimNode:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
 
-    def losses(self) -> list[str]:
-        """Describe the frames that the NIC could not take, in a sentence; empty if there were none."""
+    def oversize_drops(self) -> list[str]:
+        """Describe, in a sentence, the frames that the NIC dropped as longer than its MTU allows; empty if none."""
         nic, mtu = self.nic, self.adapter.mtu
         if not nic.oversized:
             return []
+        frames = f"{nic.oversized} frame{'s' if nic.oversized != 1 else ''}"
         return [
-            f"{self.name}, NIC: {nic.oversized} frames were longer than its MTU, {mtu}, lets it take: lost, of up to "
-            f"{nic.max_oversized} bytes"
+            f"{self.name}, NIC: dropped {frames} longer than the MTU of {mtu} bytes allows (longest {nic.max_oversized} "
+            f"bytes)"
         ]
 
     def pending_work(self) -> list[str]:

@@ -270,7 +270,7 @@ class Simulation:
             rank.end_tasks()
         for rank in host.ranks:
             for peer in self.nodes.values():
-                for callback in peer.departure_callbacks:
+                for callback in peer.crash_callbacks:
                     callback(rank.number, restarts)
         if restarts:
             self._unfinished += len(interrupted_programs)
@@ -311,7 +311,7 @@ class Simulation:
             link_direction.is_cut = False
 
     def pending_work(self, innermost: FrameType | None = None) -> list[str]:
-        """Describe each condition that a program, a host or a firmware waits for, in a sentence, after the losses that may
+        """Describe each condition that a program, a host or a firmware waits for, in a sentence, after the drops that may
         be the cause. innermost: frame of the running stack, if any."""
         frames = self.loop.task_frames(innermost)
         current = self.loop.current if frames else None
@@ -321,8 +321,8 @@ class Simulation:
             line = program_line(frames) or program_line(current.frames())
             last_poll = f"; it polled last at {current.last_poll} ns" if current.last_poll is not None else ""
             sentences.insert(0, f"{current.name} runs" + (f", at {line}" if line else "") + last_poll)
-        losses = [sentence for node in self.nodes.values() for sentence in node.losses()]
-        return losses + sentences + [sentence for node in self.nodes.values() for sentence in node.pending_work()]
+        drops = [sentence for node in self.nodes.values() for sentence in node.oversize_drops()]
+        return drops + sentences + [sentence for node in self.nodes.values() for sentence in node.pending_work()]
 
     def last_transfer_time(self) -> str:
         """Describe when and where the last transfer ended, in a sentence."""

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.entrance import Entrance
-from testbed.fabric.interface import OnDrop, Plug, Receive, Table, discard
+from testbed.fabric.interface import OnDrop, Receive, SwitchPort, Table, discard
 from testbed.fates.stage import FateOptions
 from testbed.spec.kinds import Kind
 from testbed.spec.layout import DirectionName, Impairment, Layout, Switch
@@ -30,8 +30,8 @@ RING = Kind(
 
 
 class Channel:
-    def __init__(self, rings: Rings, entrance: Entrance, delay: int, plug: Plug) -> None:
-        self.entrance, self.delay, self.plug = entrance, delay, plug
+    def __init__(self, rings: Rings, entrance: Entrance, delay: int, port: SwitchPort) -> None:
+        self.entrance, self.delay, self.port = entrance, delay, port
         self.receive: Receive = discard
         self.on_space: Callable[[int], object] | None = None
         self.in_flight = 0
@@ -60,7 +60,7 @@ class Channel:
 
     def leave(self) -> None:
         self.receive = discard
-        self._rings.rings[self.plug.switch].out.pop(self.plug.port, None)
+        self._rings.rings[self.port.switch].out.pop(self.port.port, None)
 
 
 class Ring:
@@ -83,21 +83,21 @@ class Rings:
         return self._heap[0][0] if self._heap else None
 
     @property
-    def switches(self) -> Mapping[str, Mapping[str, int]]:
+    def switch_counters(self) -> Mapping[str, Mapping[str, int]]:
         return {name: ring.counters for name, ring in self.rings.items()}
 
-    def keep(self, tables: Mapping[str, Table]) -> None:
+    def set_switches(self, tables: Mapping[str, Table]) -> None:
         self.rings = {name: self.rings.get(name) or Ring() for name in tables}
 
     def join(
         self, link: str, direction: DirectionName, impairment: Impairment, options: FateOptions,
-        start: Plug | None = None, end: Plug | None = None,
+        start: SwitchPort | None = None, end: SwitchPort | None = None,
     ) -> Channel:  # fmt: skip
         if start and end:
             raise UnsupportedError(f"{link}: a ring has stations, and no cable to another ring")
-        plug = start or end or Plug("", 0)
+        port = start or end or SwitchPort("", 0)
         entrance = Entrance(link, direction, impairment, options, RING)
-        channel = Channel(self, entrance, impairment.delay, plug)
+        channel = Channel(self, entrance, impairment.delay, port)
         if start:
             self.rings.setdefault(start.switch, Ring()).out[start.port] = channel
         return channel
@@ -113,8 +113,8 @@ class Rings:
 
     def wait(self, now: int, channel: Channel, frame: bytes) -> None:
         """A frame waits at its station for the token."""
-        ring = self.rings.setdefault(channel.plug.switch, Ring())
-        ring.waiting[channel.plug.port].append((channel, frame))
+        ring = self.rings.setdefault(channel.port.switch, Ring())
+        ring.waiting[channel.port.port].append((channel, frame))
         self._pass_on(now, ring)
 
     def _pass_on(self, now: int, ring: Ring) -> None:
@@ -131,7 +131,7 @@ class Rings:
 
     def _go_round(self, now: int, channel: Channel, frame: bytes) -> None:
         """Deliver a sent frame to its destination, or to all other stations while its port is unknown."""
-        ring, port = self.rings[channel.plug.switch], channel.plug.port
+        ring, port = self.rings[channel.port.switch], channel.port.port
         ring.is_busy = False
         ring.learned[frame[6:12]] = port
         known_port = ring.learned.get(frame[:6])
@@ -147,7 +147,7 @@ class Rings:
         if not ports:
             ring.counters[NOBODY] += 1
             if self._on_drop is not None:
-                self._on_drop(now, channel.plug.switch, port, "loses a frame", "nobody else is on the ring", frame)
+                self._on_drop(now, channel.port.switch, port, "loses a frame", "nobody else is on the ring", frame)
         if channel.on_space is not None:
             channel.on_space(now)
         self._pass_on(now, ring)

@@ -104,7 +104,7 @@ def test_cells_take_a_shortest_path_between_all_nodes_of_a_ring() -> None:
                 distance = abs(source.number // 2 - destination.number // 2)
                 switches = min(distance, 6 - distance) + 1
                 assert time - start_time == pytest.approx((switches + 1) * CELL_TIME, abs=8)
-        assert all(not any(counters.values()) for counters in simulation.network.switches.values())
+        assert all(not any(counters.values()) for counters in simulation.network.switch_counters.values())
 
 
 def test_a_full_output_fifo_leaves_cells_in_the_nic_until_the_fibre_has_sent_one() -> None:

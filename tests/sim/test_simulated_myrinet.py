@@ -46,7 +46,7 @@ def assert_no_drops(simulation: Simulation) -> None:
     """Check that no link or switch dropped a frame, as no link is impaired."""
     directions = simulation.network.link_directions.values()
     assert sum(direction.counters.dropped + direction.lost + direction.in_flight for direction in directions) == 0
-    assert not any(sum(counters.values()) for counters in simulation.network.switches.values())
+    assert not any(sum(counters.values()) for counters in simulation.network.switch_counters.values())
 
 
 def test_nodes_of_the_now_exchange_frames_across_subclusters_without_drops() -> None:
@@ -147,7 +147,7 @@ def test_frames_that_a_switch_does_not_forward_are_captured_traced_and_counted(t
     with Simulation(layout, plug, folder=tmp_path) as simulation:
         ring_doorbells(simulation, [(0, 2), (0, 3)])
         simulation.run_until(SECOND)
-        counters = simulation.network.switches["s1"]
+        counters = simulation.network.switch_counters["s1"]
         assert {cause: count for cause, count in counters.items() if count} == {"no_cable": 1, "no_port": 1}
     assert b"without a cable" in (tmp_path / CAPTURE).read_bytes()
     assert '"node": "s1", "what": "loses a frame", "port": 1' in (tmp_path / TRACE).read_text()
@@ -169,7 +169,7 @@ def test_switches_truncate_deadlocked_worms_after_the_configured_timeout(tmp_pat
         simulation.run_until(999_000)
         assert not any(sender.arrivals or sender.invalid for sender in plug.senders)
         simulation.run_until(SECOND)
-        assert [counters["truncated"] for counters in simulation.network.switches.values()] == [0, 1, 1, 1]
+        assert [counters["truncated"] for counters in simulation.network.switch_counters.values()] == [0, 1, 1, 1]
         assert sum(direction.in_flight for direction in simulation.network.link_directions.values()) == 0
     assert [len(sender.arrivals) for sender in plug.senders] == [0, 1, 0, 0]
     assert [len(sender.invalid) for sender in plug.senders] == [1, 0, 1, 1]

@@ -59,14 +59,14 @@ class Incast:
                 self.counters = {
                     node.name: Counter(node.agent.firmware.counter_values()) for node in simulation.nodes.values()
                 }
-                self.switch = simulation.network.switches["s1"]
+                self.switch = simulation.network.switch_counters["s1"]
 
     async def _send(self, library: Library, node: SimNode) -> None:
         for number in range(REQUESTS):
             await library.request(0, COUNT, bytes((number,)))
         while library.pending_work():
             await library.poll()
-        self.ended[node.number] = node.reached()
+        self.ended[node.number] = node.program_time()
 
     async def _receive(self, library: Library, node: SimNode) -> None:  # noqa: ARG002
         def count(source: int, data: bytes) -> None:

@@ -13,7 +13,7 @@ from testbed.cluster.plan.link_services import LinkService
 from testbed.cluster.plan.veth_wiring import all_free_ends, taps
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
 from testbed.fabric.direction import LinkDirection
-from testbed.fabric.interface import Plug
+from testbed.fabric.interface import SwitchPort
 from testbed.fates.flows import Classifier
 from testbed.fates.records import Replay
 from testbed.fates.rules import RuleSet
@@ -103,9 +103,11 @@ class DatapathSelector:
             )
         raise UnsupportedError("\n".join(lines))
 
-    def _plugs(self, link: Link) -> tuple[Plug | None, Plug | None]:
+    def _plugs(self, link: Link) -> tuple[SwitchPort | None, SwitchPort | None]:
         """Return the ports of modelled switches at a link's ends."""
-        a, b = (Plug(end.owner, int(end.port)) if end.owner in self._modelled else None for end in (link.a, link.b))
+        a, b = (
+            SwitchPort(end.owner, int(end.port)) if end.owner in self._modelled else None for end in (link.a, link.b)
+        )
         return a, b
 
     def _link_service(self, link: Link, sides: list[InForce], *, down: bool) -> tuple[LinkService, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from typing import Final
 from testbed import fabrics
 from testbed.controller.probing.expectations import Chance, Expectation
 from testbed.controller.probing.probe_plan import Plan, plan_for
-from testbed.fabric.interface import Routing, Way
+from testbed.fabric.interface import Path, Routing
 from testbed.spec.layout import DirectionName, End, Impairment, Layout, Link
 
 THERE_AND_BACK: Final = "there and back"
@@ -119,10 +119,10 @@ class _Graph:
         fabric = fabrics.fabric(link.kind)
         assert isinstance(fabric, Routing)
         source, sink = ends[0], self.other_end(ends[-1])
-        route = Way(source.owner, sink.owner, hops)
-        if not fabric.leads(self._layout, route):
+        route = Path(source.owner, sink.owner, hops)
+        if not fabric.has_route(self._layout, route):
             return None
-        return RoutedPath(link.name, direction, source, sink, crossed, partial(fabric.along, self._layout, route))
+        return RoutedPath(link.name, direction, source, sink, crossed, partial(fabric.build_frame, self._layout, route))
 
 
 def combine(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectation:

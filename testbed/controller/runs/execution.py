@@ -206,11 +206,11 @@ def _unreachable_node(layout: Layout) -> LaidOutNode | None:
     return next((node for end, node in first_nics.items() if end not in reached), None)
 
 
-DepartureCallback = Callable[[int, bool], object]
+CrashCallback = Callable[[int, bool], object]
 """Called with the number of a rank that has crashed, and whether it will restart."""
 
 
-def _report_none(_: DepartureCallback) -> None:
+def _report_none(_: CrashCallback) -> None:
     """Discard the callback: no crash is reported."""
 
 
@@ -222,11 +222,12 @@ async def run_rank(
     host: Host,
     clock: Clock,
     starts: int = 1,
-    on_departures: Callable[[DepartureCallback], object] = _report_none,
+    register_crash_callback: Callable[[CrashCallback], object] = _report_none,
 ) -> object:
     """Run the workload on one rank, with the host library of its NIC. files: for its rows and history. starts: number of
-    times that the program has been started, this one included. on_departures: registers a callback for crashed ranks.
-    Raises UnsupportedError for a protocol with too few contexts, TestbedError if it connects ranks first and that fails."""
+    times that the program has been started, this one included. register_crash_callback: registers a callback for crashed
+    ranks. Raises UnsupportedError for a protocol with too few contexts, TestbedError if it connects ranks first and that
+    fails."""
     name = names[number]
     write_row = partial(_write_numbered, files) if files.number else files.rows.write
     history = UnbufferedLines(files.history / f"{name}.jsonl")
@@ -240,7 +241,7 @@ async def run_rank(
         device.rank_failures.report(
             number, "was restarted, and is not a member of the communicators of its former life"
         )
-    on_departures(device.on_crash)
+    register_crash_callback(device.on_crash)
     try:
         await device.connect()
     except MPIError as error:  # not of a call of the program

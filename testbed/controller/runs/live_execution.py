@@ -51,7 +51,7 @@ def run_live(cluster: RunningCluster, plan: Plan, files: RepetitionFiles) -> Exe
         if isinstance(protocol, KernelProtocol):
             await protocol.connect(endpoint, node.loop, addresses)
         return await run_rank(
-            plan, files, names, node.number, endpoint, clock(node), node.starts, node.departure_callbacks.append
+            plan, files, names, node.number, endpoint, clock(node), node.starts, node.crash_callbacks.append
         )
 
     programs = {rank.name: rank_program for rank in plan.ranks if rank.node in local_nodes}
@@ -140,7 +140,7 @@ class ModelClock:
         self._loop = node.loop
         self._model = node.model
         self._adopt = node.adopt
-        self.now = node.model.reached
+        self.now = node.model.program_time
         self.compute = node.model.compute
 
     def spawn(self, work: Work[object], name: str) -> Task[object]:

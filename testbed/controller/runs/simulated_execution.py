@@ -130,8 +130,8 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
             starts[node.name] += 1
             try:
                 node_clock = clock(simulation, node, output)
-                count, on_departures = starts[node.name], node.departure_callbacks.append
-                return await run_rank(plan, files, names, node.number, endpoint, node_clock, count, on_departures)
+                count, register = starts[node.name], node.crash_callbacks.append
+                return await run_rank(plan, files, names, node.number, endpoint, node_clock, count, register)
             except (ProgramError, FirmwareError):  # raised by an awaited task or the NIC
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -169,7 +169,7 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         }  # crashed programs have no result
         counters = {name: dict(node.agent.firmware.counter_values()) for name, node in simulation.nodes.items()}
         usage = {name: usages_of(host.servers, host.name, simulation.now()) for name, host in simulation.hosts.items()}
-        switches = {name: dict(counts) for name, counts in simulation.network.switches.items()}
+        switches = {name: dict(counts) for name, counts in simulation.network.switch_counters.items()}
         verdict = replace(SIMULATED, notes=(*SIMULATED.notes, *_full_queues(simulation)))
     return Execution(results, counters, verdict, usage=usage if plan.is_priced else {}, switches=switches)
 
@@ -288,11 +288,11 @@ class _CoreClock(_SimClock):
 
     def __init__(self, simulation: Simulation, node: SimNode, output: _Output) -> None:
         super().__init__(simulation, node, output)
-        self.now = node.reached
+        self.now = node.program_time
         self.sleep = self._sleep
 
     async def _sleep(self, nanoseconds: int) -> None:
-        await until(self._node.reached() + nanoseconds)
+        await until(self._node.program_time() + nanoseconds)
 
 
 class _Output(io.TextIOBase):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.atm.cell import ETHERNET, cells_of
 from testbed.fabric.entrance import Entrance
-from testbed.fabric.interface import Plug, Receive, discard
+from testbed.fabric.interface import Receive, SwitchPort, discard
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.stage import FateOptions
 from testbed.spec.kinds import ATM
@@ -43,8 +43,8 @@ class Channel:
         impairment: Impairment,
         options: FateOptions,
         network: Network,
-        start: Plug | None,
-        end: Plug | None,
+        start: SwitchPort | None,
+        end: SwitchPort | None,
     ) -> None:
         """Raises the errors of `Entrance`."""
         self.entrance: Final = Entrance(link, direction, impairment, options, ATM)

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from protocols.atm.cell import ETHERNET, MAX_NODES, PAYLOAD, circuit, header
 from testbed.errors import UnsupportedError
 from testbed.fabric.atm.network import DEFAULT, Network, Settings
-from testbed.fabric.interface import OnDrop, Table, Way
+from testbed.fabric.interface import OnDrop, Path, Table
 from testbed.spec.kinds import ATM, Kind
 from testbed.spec.layout import Layout, Switch
 
@@ -34,15 +34,15 @@ class Atm:
             )
         return {str(number): switch.forwarding.get(mac, 0) for number, mac in enumerate(_macs(layout))}
 
-    def leads(self, layout: Layout, way: Way) -> bool:
-        """Whether the circuit between the ends of a way follows it."""
-        sink = _macs(layout)[_node_number(layout, way.sink)]
+    def has_route(self, layout: Layout, path: Path) -> bool:
+        """Whether the circuit between the ends of a path follows it."""
+        sink = _macs(layout)[_node_number(layout, path.sink)]
         tables = {switch.name: switch.forwarding for switch in layout.switches}
-        return all(tables[switch].get(sink) == output for switch, _, output in way.hops)
+        return all(tables[switch].get(sink) == output for switch, _, output in path.hops)
 
-    def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:
-        """Put the bytes after a frame's Ethernet header into a cell of the circuit between the ends of a way."""
-        numbers = _node_number(layout, way.source), _node_number(layout, way.sink)
+    def build_frame(self, layout: Layout, path: Path, frame: bytes) -> bytes:
+        """Put the bytes after a frame's Ethernet header into a cell of the circuit between the ends of a path."""
+        numbers = _node_number(layout, path.source), _node_number(layout, path.sink)
         payload = frame[ETHERNET : ETHERNET + PAYLOAD].ljust(PAYLOAD, b"\0")
         return frame[:ETHERNET] + header(circuit(*numbers, len(layout.nodes))) + payload
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from protocols.atm.cell import CELL, HEADER, circuit_of, is_intact, nodes_of
 from testbed.fabric.atm.channel import Channel, cell_in
-from testbed.fabric.interface import OnDrop, Plug, Table
+from testbed.fabric.interface import OnDrop, SwitchPort, Table
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import DirectionName, Impairment
 
@@ -122,11 +122,11 @@ class Network:
         return self._heap[0][0] if self._heap else None
 
     @property
-    def switches(self) -> Mapping[str, Mapping[str, int]]:
+    def switch_counters(self) -> Mapping[str, Mapping[str, int]]:
         """Counters of each switch: dropped cells, by cause."""
         return {name: switch.counters for name, switch in self._switches.items()}
 
-    def keep(self, tables: Mapping[str, Table]) -> None:
+    def set_switches(self, tables: Mapping[str, Table]) -> None:
         """Add missing switches, remove all others, and install the tables. tables: by switch."""
         for name in self._switches.keys() - tables.keys():
             del self._switches[name]
@@ -139,14 +139,14 @@ class Network:
         direction: DirectionName,
         impairment: Impairment,
         options: FateOptions,
-        start: Plug | None = None,
-        end: Plug | None = None,
+        start: SwitchPort | None = None,
+        end: SwitchPort | None = None,
     ) -> Channel:
         """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `Entrance`."""
         channel = Channel(link, direction, impairment, options, self, start, end)
-        for plug in (start, end):
-            if plug is not None:
-                self._switches.setdefault(plug.switch, Switch())
+        for port in (start, end):
+            if port is not None:
+                self._switches.setdefault(port.switch, Switch())
         if start is not None:
             self._switches[start.switch].plug(start.port, channel)
         return channel
@@ -168,23 +168,23 @@ class Network:
         self._sequence += 1
         heappush(self._heap, (when, self._sequence, callback, frame))
 
-    def forward(self, now: int, plug: Plug, frame: bytes) -> None:
+    def forward(self, now: int, port: SwitchPort, frame: bytes) -> None:
         """Forward a cell that has arrived at a port."""
-        switch = self._switches.get(plug.switch)
+        switch = self._switches.get(port.switch)
         if switch is None:
             return  # removed while the cell was in flight
         out = switch.output(cell_in(frame))
         if isinstance(out, str):
-            self._count_drop(now, plug, out, frame)
+            self._count_drop(now, port, out, frame)
         elif not out.enter(now, frame):
-            self._count_drop(now, plug, FULL, frame)
+            self._count_drop(now, port, FULL, frame)
 
     def drop_at_full_buffer(self, now: int, channel: Channel, frame: bytes) -> None:
         """Count a cell dropped at a switch's full output buffer."""
         assert channel.start is not None
         self._count_drop(now, channel.start, FULL, frame)
 
-    def _count_drop(self, now: int, plug: Plug, cause: str, frame: bytes) -> None:
-        self._switches[plug.switch].counters[cause] += 1
+    def _count_drop(self, now: int, port: SwitchPort, cause: str, frame: bytes) -> None:
+        self._switches[port.switch].counters[cause] += 1
         if self._on_drop is not None:
-            self._on_drop(now, plug.switch, plug.port, "loses a cell", CAUSES[cause], frame)
+            self._on_drop(now, port.switch, port.port, "loses a cell", CAUSES[cause], frame)

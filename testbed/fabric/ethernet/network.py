@@ -8,7 +8,7 @@ from typing import Final
 from testbed.fabric.ethernet.channel import Channel
 from testbed.fabric.ethernet.ethernet_switch import Switch
 from testbed.fabric.event_queue import EventQueue
-from testbed.fabric.interface import Plug, Table
+from testbed.fabric.interface import SwitchPort, Table
 from testbed.fates.flows import Classifier
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import DirectionName, Impairment
@@ -38,11 +38,11 @@ class Network:
         return self._events.next_time() if self._is_polled else None
 
     @property
-    def switches(self) -> Mapping[str, Mapping[str, int]]:
+    def switch_counters(self) -> Mapping[str, Mapping[str, int]]:
         """Empty: links lose frames, the switches none."""
         return {}
 
-    def keep(self, tables: Mapping[str, Table]) -> None:
+    def set_switches(self, tables: Mapping[str, Table]) -> None:
         """Add missing switches, remove all others, and install the tables. tables: by switch."""
         for name in self._switches.keys() - tables.keys():
             self._switches.pop(name).remove()
@@ -56,8 +56,8 @@ class Network:
         direction: DirectionName,
         impairment: Impairment,
         options: FateOptions,
-        start: Plug | None = None,
-        end: Plug | None = None,
+        start: SwitchPort | None = None,
+        end: SwitchPort | None = None,
     ) -> Channel:
         """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `LinkDirection`."""
         channel = Channel(link, direction, impairment, options, self._events, self._on_leave)

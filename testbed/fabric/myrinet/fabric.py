@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from testbed.fabric.interface import OnDrop, Table, Way
+from testbed.fabric.interface import OnDrop, Path, Table
 from testbed.fabric.myrinet.network import Network
 from testbed.fabric.myrinet.route import append_crc, route_byte
 from testbed.fabric.myrinet.settings import DEFAULT, Settings
@@ -29,13 +29,13 @@ class Myrinet:
         """Return an empty table: switches forward by the routes in the frames."""
         return {}
 
-    def leads(self, layout: Layout, way: Way) -> bool:  # noqa: ARG002
+    def has_route(self, layout: Layout, path: Path) -> bool:  # noqa: ARG002
         """Return True: a source route can take any path."""
         return True
 
-    def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:  # noqa: ARG002
+    def build_frame(self, layout: Layout, path: Path, frame: bytes) -> bytes:  # noqa: ARG002
         """Prepend a route to a frame's packet, and append the CRC-8. Raises ValueError if ports are too far apart."""
-        route = bytes([route_byte(output - input_) for _, input_, output in way.hops])
+        route = bytes([route_byte(output - input_) for _, input_, output in path.hops])
         return append_crc(frame[:ETHERNET_HEADER], route + frame[ETHERNET_HEADER:])
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
-from testbed.fabric.interface import OnDrop, Plug, Table, discard
+from testbed.fabric.interface import OnDrop, SwitchPort, Table, discard
 from testbed.fabric.myrinet.channel import DEFERRED, NIC, Channel
 from testbed.fabric.myrinet.route import strip_route_byte, truncate
 from testbed.fabric.myrinet.settings import DEFAULT, Settings
@@ -48,11 +48,11 @@ class Network:
         )  # start of waiting, and worm; includes worms that no longer wait
 
     @property
-    def switches(self) -> Mapping[str, Mapping[str, int]]:
+    def switch_counters(self) -> Mapping[str, Mapping[str, int]]:
         """Counters of each switch: dropped or truncated frames, by cause."""
         return {name: switch.counters for name, switch in self._switches.items()}
 
-    def keep(self, tables: Mapping[str, Table]) -> None:
+    def set_switches(self, tables: Mapping[str, Table]) -> None:
         """Add missing switches and remove all others. tables: by switch, not used."""
         for name in self._switches.keys() - tables.keys():
             del self._switches[name]
@@ -65,8 +65,8 @@ class Network:
         direction: DirectionName,
         impairment: Impairment,
         options: FateOptions,
-        start: Plug | None = None,
-        end: Plug | None = None,
+        start: SwitchPort | None = None,
+        end: SwitchPort | None = None,
     ) -> Channel:
         """Add a direction of a link from one port to another; None: a NIC. Raises the errors of `Entrance`."""
         channel = Channel(link, direction, impairment, options, self)

@@ -213,7 +213,7 @@ class _Node:
         self._port: VethPort | SharedNodeNic
         self._driver: Driver | DilatedHost | HostDriver
         self._agents: list[_RankAgent] = []
-        self._departure_callbacks: list[Callable[[int, bool], object]] = []
+        self._crash_callbacks: list[Callable[[int, bool], object]] = []
         self._programs: list[Task[object]] = []
         if placement.model is not None:
             self._wire, dilated = build_dilated_host(orders, placement.device, placement.model, starts, wrap_host)
@@ -246,7 +246,7 @@ class _Node:
         orders = self._orders
         node = ProgramNode(
             rank.name, rank.number, orders.numbers, self._loop, rank.model, self._starts,
-            departure_callbacks=self._departure_callbacks,
+            crash_callbacks=self._crash_callbacks,
         )  # fmt: skip
         if self._dilated is not None and rank.model is not None:
             node = replace(node, adopt=partial(self._dilated.adopt, rank.model))
@@ -317,7 +317,7 @@ class _Node:
         if message[0] == "stop":
             self._driver.loop.stop()
         elif message[0] == "departed":
-            for callback in self._departure_callbacks:
+            for callback in self._crash_callbacks:
                 callback(*cast("tuple[int, bool]", message[1]))
         elif self._dilated is not None:
             self._dilated.apply_fault(cast("ModelFault", message[1]))

@@ -68,8 +68,8 @@ class Model(Protocol):
 
     core: Core
 
-    def reached(self) -> int:
-        """Return the time at which the core has finished the program's posts to the NIC."""
+    def program_time(self) -> int:
+        """Return the current time as the program sees it, ns: when the core has finished its posts to the NIC."""
         ...
 
     async def compute(self, nanoseconds: int) -> None:
@@ -85,7 +85,7 @@ def _ignore(_: object) -> None:
 class ProgramNode:
     """The node on which a host program runs, for the program. number: the rank. numbers: rank name -> number. loop: with its
     clock and tasks, ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how
-    often the node has been started in this run. adopt: called with each task that the program spawns. departure_callbacks:
+    often the node has been started in this run. adopt: called with each task that the program spawns. crash_callbacks:
     called with the number of each rank that crashes, and whether it will restart."""
 
     name: str
@@ -95,7 +95,7 @@ class ProgramNode:
     model: Model | None = None
     starts: int = 1
     adopt: Callable[[Task[object]], object] = _ignore
-    departure_callbacks: list[Callable[[int, bool], object]] = field(default_factory=list)
+    crash_callbacks: list[Callable[[int, bool], object]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from testbed.errors import UnreadableStateError, reason_of
-from testbed.fabric.interface import Plug
+from testbed.fabric.interface import SwitchPort
 from testbed.json_text import LastDocument, check, loads
 from testbed.kernel.filesystem import read_text, replace_file
 from testbed.lazy_dataclass import dataclass
@@ -41,8 +41,8 @@ class RelayedLink:
 
     a, b: its ends in the wire namespace; frames of the forward direction arrive on a. taps: the interfaces at which the
     relay receives the frames that arrive on a and b; empty: a and b themselves. fabric: the kind of its network if that
-    is modelled, or empty; plugs: ports of modelled switches, instead of a and b. is_cut: its cable is pulled. gso: whether
-    the senders of the forward and the backward direction have GSO on.
+    is modelled, or empty; switch_ports: ports of modelled switches, instead of a and b. is_cut: its cable is pulled. gso:
+    whether the senders of the forward and the backward direction have GSO on.
     """
 
     name: str
@@ -51,7 +51,7 @@ class RelayedLink:
     forward: RelayedDirection = field(default_factory=RelayedDirection)
     backward: RelayedDirection = field(default_factory=RelayedDirection)
     fabric: str = ""
-    plugs: tuple[Plug | None, Plug | None] = (None, None)
+    switch_ports: tuple[SwitchPort | None, SwitchPort | None] = (None, None)
     is_cut: bool = False
     taps: tuple[str, str] = ("", "")
     gso: tuple[bool, bool] = (False, False)
@@ -152,7 +152,7 @@ class Orders:
                 _direction_from_json(link["forward"]),
                 _direction_from_json(link["backward"]),
                 link.get("fabric", ""),
-                _plugs_from_json(link.get("plugs", (None, None))),
+                _switch_ports_from_json(link.get("plugs", (None, None))),
                 link.get("is_cut", False),
                 _pair(link.get("taps", ("", ""))),
                 _pair(link.get("gso", (False, False))),
@@ -168,13 +168,13 @@ def _plugs_to_json(link: RelayedLink) -> dict[str, Any]:
         return {}
     return {
         "fabric": link.fabric,
-        "plugs": [plug and [plug.switch, plug.port] for plug in link.plugs],
+        "plugs": [port and [port.switch, port.port] for port in link.switch_ports],
         "is_cut": link.is_cut,
     }
 
 
-def _plugs_from_json(plugs: Any) -> tuple[Plug | None, Plug | None]:
-    a, b = (Plug(*plug) if plug else None for plug in plugs)
+def _switch_ports_from_json(ports: Any) -> tuple[SwitchPort | None, SwitchPort | None]:
+    a, b = (SwitchPort(*port) if port else None for port in ports)
     return a, b
 
 

@@ -139,7 +139,7 @@ class Process:
                 name: {direction: _direction_report(link, direction, self._loop.now()) for direction in DIRECTIONS}
                 for name, link in self._relay.links.items()
             },
-            "switches": self._relay.switches(),
+            "switches": self._relay.switch_counters(),
             "idle_rules": self._relay.idle_rules(),
         }
 

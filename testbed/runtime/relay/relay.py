@@ -62,8 +62,8 @@ class Relay:
             self.links[name] = self._add_link(link, orders, log)
         for fabric, driver in self._drivers.items():
             links = [link for link in orders.links if link.fabric == fabric]
-            plugs = [plug for link in links for plug in link.plugs if plug is not None]
-            driver.network.keep({plug.switch: orders.tables.get(plug.switch, {}) for plug in plugs})
+            ports = [port for link in links for port in link.switch_ports if port is not None]
+            driver.network.set_switches({port.switch: orders.tables.get(port.switch, {}) for port in ports})
         return early
 
     def _check(self, link: RelayedLink, orders: Orders) -> None:
@@ -121,10 +121,10 @@ class Relay:
         self._background.run([packet_socket.close for packet_socket in link.sockets().values()], lambda: None)
         return early
 
-    def switches(self) -> dict[str, dict[str, int]]:
+    def switch_counters(self) -> dict[str, dict[str, int]]:
         """Return the counters of each modelled switch, by cause."""
         networks = [driver.network for driver in self._drivers.values()]
-        return {name: dict(counters) for network in networks for name, counters in network.switches.items()}
+        return {name: dict(counters) for network in networks for name, counters in network.switch_counters.items()}
 
     def idle_rules(self) -> list[str]:
         """Return a sentence for each rule that has never decided a fate, including lifted rules and those of released
@@ -136,7 +136,7 @@ class Relay:
 def _keeps_sockets(before: RelayedLink, after: RelayedLink) -> bool:
     """Whether the link keeps its sockets and counts. A new replay starts with the first frame, so it needs new ones."""
     old, new = (
-        (link.a, link.b, link.taps, link.fabric, link.plugs, link.forward.replay, link.backward.replay)
+        (link.a, link.b, link.taps, link.fabric, link.switch_ports, link.forward.replay, link.backward.replay)
         for link in (before, after)
     )
     return old == new

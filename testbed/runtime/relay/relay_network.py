@@ -291,7 +291,7 @@ class ModelledLink(ForwardedLink[ChannelForwarder]):
     def _make_forwarder(self, name: DirectionName, sink: PacketSocket | None, options: LinkOptions) -> ChannelForwarder:
         relayed: RelayedDirection = getattr(self.link, name)
         fates, rules = options.fates()
-        a, b = self.link.plugs
+        a, b = self.link.switch_ports
         start, end = (a, b) if name == "forward" else (b, a)
         channel = self._driver.network.join(self.link.name, name, relayed.impairment, fates, start, end)
         channel.entrance.is_cut = self.link.is_cut

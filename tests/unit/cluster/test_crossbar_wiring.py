@@ -17,7 +17,7 @@ from testbed.errors import UnsupportedError
 from testbed.kernel import capabilities
 from testbed.kernel.datapaths import Capabilities
 from testbed.kernel.offloads import Offloads
-from testbed.runtime.relay.orders import Orders, Plug
+from testbed.runtime.relay.orders import Orders, SwitchPort
 from testbed.spec.dilation import slow_layout
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import ConfiguredDatapath, Layout
@@ -72,10 +72,10 @@ def test_crossbars_and_their_cables_are_not_kernel_objects() -> None:
 
 def test_the_relay_gets_the_ports_of_its_links_and_one_process_forwards_all_of_them() -> None:
     orders = decide_datapaths(layout()).orders
-    assert {link.name: (link.a, link.b, link.plugs) for link in orders.links} == {
-        "n1:eth0--s1:1": ("n1.eth0", "", (None, Plug("s1", 1))),
-        "n2:eth0--s2:1": ("n2.eth0", "", (None, Plug("s2", 1))),
-        TRUNK: ("", "", (Plug("s1", 3), Plug("s2", 2))),
+    assert {link.name: (link.a, link.b, link.switch_ports) for link in orders.links} == {
+        "n1:eth0--s1:1": ("n1.eth0", "", (None, SwitchPort("s1", 1))),
+        "n2:eth0--s2:1": ("n2.eth0", "", (None, SwitchPort("s2", 1))),
+        TRUNK: ("", "", (SwitchPort("s1", 3), SwitchPort("s2", 2))),
     }
     for processes in range(1, 9):
         assert len(set(replace(orders, processes=processes).processes_of().values())) == 1

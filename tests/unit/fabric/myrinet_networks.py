@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from testbed.fabric.interface import Plug
+from testbed.fabric.interface import SwitchPort
 from testbed.fabric.myrinet.channel import Channel
 from testbed.fabric.myrinet.network import Network
 from testbed.fabric.myrinet.route import append_crc, route_byte
@@ -51,8 +51,8 @@ class MyrinetNetwork:
             impairment = (impairments or {}).get(name, NO_IMPAIRMENT)
             for direction, (source, end) in zip(BOTH, ((a, b), (b, a)), strict=True):
                 options = FateOptions(7, rules=rules, log=self.log.append)
-                start_plug, end_plug = (Plug(*end_point) if end_point[1] else None for end_point in (source, end))
-                channel = self.network.join(name, direction, impairment, options, start_plug, end_plug)
+                start_port, end_port = (SwitchPort(*end_point) if end_point[1] else None for end_point in (source, end))
+                channel = self.network.join(name, direction, impairment, options, start_port, end_port)
                 self.channels[source, end] = channel
                 if not source[1]:
                     self._nic_links[source[0]] = channel
@@ -77,7 +77,7 @@ class MyrinetNetwork:
         return now
 
     def counter(self, cause: str) -> int:
-        return sum(counters[cause] for counters in self.network.switches.values())
+        return sum(counters[cause] for counters in self.network.switch_counters.values())
 
     def _pump(self, now: int, nic: str) -> None:
         queue = self._queues[nic]

@@ -15,7 +15,7 @@ from protocols.atm.fields import ETHERTYPE
 from testbed.errors import UnsupportedError
 from testbed.fabric.atm.channel import Channel
 from testbed.fabric.atm.network import BAD_HEADER, FULL, NO_CABLE, NO_CIRCUIT, Network, Settings
-from testbed.fabric.interface import Plug
+from testbed.fabric.interface import SwitchPort
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
@@ -50,12 +50,12 @@ class Star:
         self.down: list[Channel] = []
         options = FateOptions(7, rules=rules, fields=known_fields())
         for number in range(nodes):
-            port, impaired = Plug("s1", number + 1), impairment or Impairment()
+            port, impaired = SwitchPort("s1", number + 1), impairment or Impairment()
             link, forward, backward = f"n{number}--s1", "forward", "backward"
             self.up.append(self._join(link, forward, impaired, options, None, port))
             self.down.append(self._join(link, backward, impaired, options, port, None))
             self.down[number].receive = self._receiver(number)
-        self.network.keep({"s1": {str(number): number + 1 for number in range(nodes)}})
+        self.network.set_switches({"s1": {str(number): number + 1 for number in range(nodes)}})
 
     def _join(
         self,
@@ -63,8 +63,8 @@ class Star:
         direction: str,
         impairment: Impairment,
         options: FateOptions,
-        start: Plug | None,
-        end: Plug | None,
+        start: SwitchPort | None,
+        end: SwitchPort | None,
     ) -> Channel:
         names: dict[str, DirectionName] = {"forward": "forward", "backward": "backward"}
         return self.network.join(link, names[direction], impairment, options, start, end)
@@ -159,7 +159,7 @@ def test_a_switchs_full_output_buffer_drops_cells_and_counts_them() -> None:
             assert star.send(0, source, senders, number)
     star.run()
     arrived = len(star.arrivals[senders])
-    lost_cells = star.network.switches["s1"][FULL]
+    lost_cells = star.network.switch_counters["s1"][FULL]
     assert arrived + lost_cells == senders * cells
     assert lost_cells == star.down[senders].entrance.counters.queue == len(star.dropped)
     assert arrived == cells + buffer, "one in each cell time, and those in the buffer when the last ones arrive"
@@ -186,7 +186,7 @@ def test_a_switch_discards_frames_that_it_cannot_forward(cell: bytes, cause: str
     assert star.up[0].offer(0, HEAD + cell)
     star.run()
     assert star.arrivals == [[], []]
-    assert {name: count for name, count in star.network.switches["s1"].items() if count} == {cause: 1}
+    assert {name: count for name, count in star.network.switch_counters["s1"].items() if count} == {cause: 1}
 
 
 def test_a_circuit_to_a_port_without_a_cable_drops_its_cells() -> None:
@@ -194,16 +194,16 @@ def test_a_circuit_to_a_port_without_a_cable_drops_its_cells() -> None:
     star.down[2].leave()
     star.send(0, 0, 2)
     star.run()
-    assert star.network.switches["s1"][NO_CABLE] == 1
+    assert star.network.switch_counters["s1"][NO_CABLE] == 1
 
 
 def test_the_cells_of_a_removed_switch_are_dropped() -> None:
     star = Star(2)
     star.send(0, 0, 1)
-    star.network.keep({})
+    star.network.set_switches({})
     star.run()
     assert star.arrivals == [[], []]
-    assert star.network.switches == {}
+    assert star.network.switch_counters == {}
 
 
 def test_each_cell_of_a_frame_has_its_own_fate() -> None:

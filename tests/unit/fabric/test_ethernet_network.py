@@ -9,7 +9,7 @@ import pytest
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.fabric.ethernet.channel import Channel
 from testbed.fabric.ethernet.fabric import FABRIC
-from testbed.fabric.interface import Plug, Table, UsesEventQueue
+from testbed.fabric.interface import SwitchPort, Table, UsesEventQueue
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
@@ -40,11 +40,11 @@ class Star:
         self.table = table
         options = FateOptions(3, rules=rules, fields=known_fields())
         for node in range(1, nodes + 1):
-            plug = Plug("s1", node)
-            self.up[node] = self.network.join(f"n{node}--s1", "forward", impairment, options, end=plug)
-            self.down[node] = self.network.join(f"n{node}--s1", "backward", impairment, options, start=plug)
+            port = SwitchPort("s1", node)
+            self.up[node] = self.network.join(f"n{node}--s1", "forward", impairment, options, end=port)
+            self.down[node] = self.network.join(f"n{node}--s1", "backward", impairment, options, start=port)
             self.down[node].receive = partial(self._receive, node)
-        self.network.keep({"s1": table})
+        self.network.set_switches({"s1": table})
 
     def _receive(self, node: int, now: int, received: bytes) -> None:
         self.arrivals.append((now, node, received))
@@ -95,7 +95,7 @@ def test_a_switch_forgets_only_addresses_learned_at_removed_cables(star: Star) -
     star.destinations()
     for channel in (star.up[1], star.down[1]):
         channel.leave()
-    star.network.keep({"s1": LEARNING})
+    star.network.set_switches({"s1": LEARNING})
     for destination in (1, 2):
         star.send(10_000, 3, destination, destination)
     star.run()
@@ -137,14 +137,14 @@ def test_frames_in_flight_to_a_link_that_leaves_are_lost(star: Star) -> None:
     star.down[2].leave()
     star.run()
     assert star.destinations() == [3]
-    star.network.keep({"s1": LEARNING})
+    star.network.set_switches({"s1": LEARNING})
     star.send(10_000, 3, 2)
     star.run()
     assert star.destinations() == [1]
 
 
 def test_a_removed_switch_gets_no_frames(star: Star) -> None:
-    star.network.keep({})
+    star.network.set_switches({})
     star.send(0, 1, 2)
     star.run()
     assert star.destinations() == []

@@ -95,7 +95,7 @@ def test_a_frame_to_an_unconnected_port_is_counted_and_does_not_block(steps: lis
     net.send(0, "n2", frame(steps, 4000), frame([1], mark=1))
     net.run()
     assert [(name, port, reason) for _, name, port, reason in net.dropped] == [("s", 2, cause)]
-    assert net.network.switches["s"] == {**dict.fromkeys(CAUSES, 0), cause: 1}
+    assert net.network.switch_counters["s"] == {**dict.fromkeys(CAUSES, 0), cause: 1}
     assert [mark_of(arrived) for _, arrived in net.arrivals["n3"]] == [1]
 
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from testbed.engine.loop import Loop
-from testbed.fabric.interface import Plug
+from testbed.fabric.interface import SwitchPort
 from testbed.fabric.myrinet.network import Network
 from testbed.fabric.myrinet.route import append_crc, is_intact, route_byte
 from testbed.fabric.myrinet.settings import Settings
@@ -112,7 +112,9 @@ class Pair:
         relayed = RelayedDirection(impairment or Impairment())
         self.links = [
             self.forward(
-                RelayedLink(f"n{number}--s1:{number}", f"n{number}", "", relayed, plugs=(None, Plug("s1", number)))
+                RelayedLink(
+                    f"n{number}--s1:{number}", f"n{number}", "", relayed, switch_ports=(None, SwitchPort("s1", number))
+                )
             )
             for number in (1, 2)
         ]
@@ -248,13 +250,13 @@ def test_a_released_link_leaves_a_port_without_a_cable_until_another_is_plugged_
     pair.links[1].release()
     pair.send(1)
     pair.clock.run(MILLISECOND)
-    assert pair.driver.network.switches["s1"]["no_cable"] == 1
-    pair.forward(RelayedLink("n3--s1:2", "n3", "", plugs=(None, Plug("s1", 2))))
+    assert pair.driver.network.switch_counters["s1"]["no_cable"] == 1
+    pair.forward(RelayedLink("n3--s1:2", "n3", "", switch_ports=(None, SwitchPort("s1", 2))))
     pair.send(2)
     pair.clock.run(2 * MILLISECOND)
     assert [int.from_bytes(frame[16:18], "big") for frame in Interface.instances["n3"].frames()] == [2]
-    pair.driver.network.keep({})
-    assert not pair.driver.network.switches
+    pair.driver.network.set_switches({})
+    assert not pair.driver.network.switch_counters
 
 
 def test_a_switch_has_the_ports_that_its_cables_need_and_at_least_eight() -> None:
@@ -262,9 +264,9 @@ def test_a_switch_has_the_ports_that_its_cables_need_and_at_least_eight() -> Non
     pair.send(1, delta=7)
     pair.send(2, delta=8)
     pair.clock.run(MILLISECOND)
-    counters = pair.driver.network.switches["s1"]
+    counters = pair.driver.network.switch_counters["s1"]
     assert (counters["no_cable"], counters["no_port"]) == (1, 1)
-    pair.forward(RelayedLink("n9--s1:9", "n9", "", plugs=(None, Plug("s1", 9))))
+    pair.forward(RelayedLink("n9--s1:9", "n9", "", switch_ports=(None, SwitchPort("s1", 9))))
     pair.send(3, delta=8)
     pair.clock.run(2 * MILLISECOND)
     assert len(Interface.instances["n9"].frames()) == 1
