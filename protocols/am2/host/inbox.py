@@ -10,7 +10,7 @@ from protocols.active_messages.am_errors import Returned, ReturnedError, Status
 from protocols.active_messages.endpoint_names import EndpointName, MessageContent, RequestName
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_SHORT
-from protocols.am2.host.token import IS_REPLY, MAY_REPLY, OVER, Token
+from protocols.am2.host.token import IS_REPLY, LIBRARY_HANDLER, MAY_REPLY, OVER, Token
 
 if TYPE_CHECKING:
     from protocols.am2.host.endpoint import Endpoint
@@ -26,9 +26,6 @@ _READ_ARGUMENTS: Final = layout.READ_ARGUMENTS
 _ARGUMENTS_OFFSET: Final = layout.ARGUMENTS_OFFSET
 _NEXT_SLOT: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
 _REPLY: Final = 1
-_LIBRARY_HANDLER: Final = 0
-"""Handler of the library's own replies. Without arguments, such a reply only returns a credit. Otherwise it returns the
-request: its arguments are a Status, the request's handler, and the request's arguments."""
 _NO_DATA: Final = memoryview(b"")
 _MAX_RETURNED_ARGUMENTS: Final = layout.MAX_ARGUMENTS - 2
 """Arguments of a request that fit into the library's reply that returns it."""
@@ -128,12 +125,12 @@ class Inbox:
         del self._pending[message]
         destination.credits += 1
         arguments = _READ_ARGUMENTS[count](page, entry_offset + _ARGUMENTS_OFFSET)
-        if number == _LIBRARY_HANDLER:
+        if number == LIBRARY_HANDLER:
             page[entry_offset] = layout.FREE
             if arguments:
                 self._handle_library_return(EndpointName(node, endpoint), message, arguments)
             elif self._observer is not None:
-                content = MessageContent(_LIBRARY_HANDLER, (), _NO_DATA)
+                content = MessageContent(LIBRARY_HANDLER, (), _NO_DATA)
                 self._observer.reply_handled(self._endpoint.name.endpoint, message, (node, endpoint), content)
             return
         origin = self._origin
@@ -177,7 +174,7 @@ class Inbox:
         finally:
             library.handling_endpoint = None
             if token.state == MAY_REPLY:
-                token.reply(_LIBRARY_HANDLER)
+                token.reply_by_library()
             token.state = OVER
             if library.driver.has_deferred:
                 library.driver.run_deferred()
@@ -219,7 +216,7 @@ class Inbox:
             if form not in (FORM_SHORT, FORM_BULK):
                 page[entry_offset] = layout.FREE
             if token.state == MAY_REPLY:
-                token.reply(_LIBRARY_HANDLER)
+                token.reply_by_library()
             token.state = OVER
             if library.driver.has_deferred:
                 library.driver.run_deferred()
@@ -239,7 +236,7 @@ class Inbox:
         """Return a message for which no handler is set: a request to its sender, a reply to this endpoint's error
         handler."""
         if token.state == MAY_REPLY:
-            token.reply(_LIBRARY_HANDLER, Status.BAD_HANDLER, number, *arguments[:_MAX_RETURNED_ARGUMENTS])
+            token.reply_by_library(Status.BAD_HANDLER, number, *arguments[:_MAX_RETURNED_ARGUMENTS])
         else:  # the sender of this reply no longer knows its request
             self._report_return(
                 Returned(Status.BAD_HANDLER, True, token.source, number, arguments, token.origin.message, _NO_DATA)
@@ -262,7 +259,7 @@ class Inbox:
             if self._observer is not None:
                 request = RequestName(node, incarnation, endpoint, message)
                 self._observer.reply_returned(self._endpoint.name.endpoint, request, Status(status).words)
-            must_report = number != _LIBRARY_HANDLER or count > 0  # otherwise the reply has only returned a credit
+            must_report = number != LIBRARY_HANDLER or count > 0  # otherwise the reply has only returned a credit
         elif (pending := self._pending.pop(message, None)) is None:
             must_report = False  # the request has been replied to, and only acknowledgements were lost
         else:

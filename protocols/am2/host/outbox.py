@@ -29,6 +29,8 @@ _FREE: Final = layout.FREE
 _READY: Final = layout.READY
 _NEXT_SLOT: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
 _MAX_ARGUMENTS: Final = layout.MAX_ARGUMENTS
+_ARGUMENT: Final = struct.Struct("!I")
+_MAX_HANDLER: Final = 255
 _IN_FLIGHT: Final = (layout.READY, layout.IN_FLIGHT, layout.RETURNED)
 _NO_DATA: Final = b""
 _RULE: Final = "a request's handler may only reply, by its token, and a reply's handler may send nothing"
@@ -119,6 +121,8 @@ class Outbox:
 
     def request(self, destination: Destination, handler: int, arguments: tuple[int, ...]) -> bool:
         """Send a short request."""
+        if not handler:  # it would be packed, and refused by the destination
+            raise ValueError(_values_error(handler, arguments))
         page = self.page
         if page is None:
             return False
@@ -136,7 +140,7 @@ class Outbox:
             )  # fmt: skip
         except (struct.error, IndexError):
             page[entry_offset] = layout.FREE
-            raise ValueError(_arguments_error(arguments)) from None
+            raise ValueError(_values_error(handler, arguments)) from None
         page[entry_offset] = _READY  # written last, so that the NIC finds a complete entry or none
         self.last_request = number
         self.pending[number] = destination, handler, arguments
@@ -148,7 +152,7 @@ class Outbox:
         return True
 
     def reply(self, destination: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
-        """Send a short reply."""
+        """Send a short reply. handler: 0 for the library's own reply, which calls no handler."""
         page = self.page
         if page is None:
             return False
@@ -166,7 +170,7 @@ class Outbox:
             )  # fmt: skip
         except (struct.error, IndexError):
             page[entry_offset] = layout.FREE
-            raise ValueError(_arguments_error(arguments)) from None
+            raise ValueError(_values_error(handler, arguments)) from None
         page[entry_offset] = _READY
         self._next_slots[_REPLY] = _NEXT_SLOT[slot]
         if self.observer is not None:
@@ -226,7 +230,9 @@ class Outbox:
     ) -> bool:
         """Send a bulk request or reply; otherwise as `medium`. offset: in the destination's segment."""
         size = len(data)
-        if offset < 0 or offset + size > _MASK:
+        if offset < 0:
+            raise ValueError(f"offset must be 0 or more, got {offset}")
+        if offset + size > _MASK:
             raise ValueError(f"{size} bytes at offset {offset}: a segment has at most {_MASK} bytes")
         ring = _ring_of(destination)
         page = self._page_with_room(ring)
@@ -351,6 +357,8 @@ class Outbox:
         address: int,
         offset: int,
     ) -> None:
+        if not handler:
+            raise ValueError(_values_error(handler, arguments))
         if isinstance(destination, Origin):
             ring, number, incarnation = _REPLY, destination.message, destination.incarnation
         else:
@@ -364,7 +372,7 @@ class Outbox:
             )  # fmt: skip
         except (struct.error, IndexError):
             page[entry_offset] = layout.FREE
-            raise ValueError(_arguments_error(arguments)) from None
+            raise ValueError(_values_error(handler, arguments)) from None
         page[entry_offset] = _READY
         if isinstance(destination, Destination):
             self.last_request = number
@@ -430,7 +438,9 @@ class SendSide:
 
     def translation(self, index: int) -> Translation | None:
         """AM_GetTranslationName, AM_GetTranslationTag, AM_GetTranslationInuse: return the translation of an index;
-        None: it is not in use."""
+        None: it is not in use. Raises LookupError for an index that does not exist."""
+        if not 0 <= index < len(self._translations):
+            raise self._unmapped(index)
         destination = self._translations[index]
         return None if destination is None else Translation(destination.name, destination.tag)
 
@@ -448,9 +458,10 @@ class SendSide:
         no room, or if the endpoint is not resident: then call `wait_for_room`, or poll. index: in the translation table.
         handler: handler of the destination, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
 
-        Raises ValueError for invalid arguments, LookupError for an empty index, and RuleError within a handler.
+        Raises ValueError for an invalid handler or argument, LookupError for an index that is empty or does not exist, and
+        RuleError within a handler.
         """
-        destination = self._translations[index]
+        destination = self._translations[index] if 0 <= index < len(self._translations) else None
         if destination is None:
             raise self._unmapped(index)
         if self.library.handling_endpoint is not None:
@@ -486,6 +497,8 @@ class SendSide:
         return destination
 
     def _unmapped(self, index: int) -> LookupError:
+        if not 0 <= index < len(self._translations):
+            return LookupError(f"index must be 0 to {len(self._translations) - 1}, got {index}")
         return LookupError(f"index {index} of endpoint {self.name.endpoint}'s translation table is empty: map it first")
 
 
@@ -493,5 +506,13 @@ def _ring_of(destination: Destination | Origin) -> int:
     return _REPLY if isinstance(destination, Origin) else _REQUEST
 
 
-def _arguments_error(arguments: tuple[int, ...]) -> str:
-    return f"arguments {arguments}: at most {_MAX_ARGUMENTS} integers from 0 to {_MASK}; a handler's number is from 1 to 255"
+def _values_error(handler: int, arguments: tuple[object, ...]) -> str:
+    """Describe the value that an entry cannot have."""
+    if not 1 <= handler <= _MAX_HANDLER:
+        return f"handler must be 1 to {_MAX_HANDLER}, got {handler}"
+    for position, argument in enumerate(arguments):
+        try:
+            _ARGUMENT.pack(argument)
+        except struct.error:
+            return f"argument {position} must be an integer from 0 to {_MASK}, got {argument!r}"
+    return f"a message has at most {_MAX_ARGUMENTS} arguments, got {len(arguments)}"

@@ -15,6 +15,9 @@ MAY_REPLY: Final = 0
 HAS_REPLIED: Final = 1
 IS_REPLY: Final = 2
 OVER: Final = 3
+LIBRARY_HANDLER: Final = 0
+"""Handler of the library's own replies. Without arguments, such a reply only returns a credit. Otherwise it returns the
+request: its arguments are a Status, the request's handler, and the request's arguments."""
 _REASONS: Final = {
     HAS_REPLIED: "this request has been replied to: a handler replies once",
     IS_REPLY: "a reply's handler may send nothing",
@@ -72,7 +75,14 @@ class Token:
         """
         if self.state:
             raise RuleError(_REASONS[self.state])
+        if not handler:  # that of `reply_by_library`
+            raise ValueError("handler must be 1 to 255, got 0")
         self._send_reply(self.origin, handler, arguments)
+        self.state = HAS_REPLIED
+
+    def reply_by_library(self, *arguments: int) -> None:
+        """Send the library's own reply. arguments: see `LIBRARY_HANDLER`."""
+        self._send_reply(self.origin, LIBRARY_HANDLER, arguments)
         self.state = HAS_REPLIED
 
     def reply_medium(self, handler: int, data: Buffer, *arguments: int) -> None:

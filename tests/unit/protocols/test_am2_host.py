@@ -15,6 +15,7 @@ from protocols.am2.host.endpoint import Endpoint, Events
 from protocols.am2.host.library import ActiveMessages, ResourceError
 from protocols.am2.host.outbox import Translation
 from protocols.am2.host.segment_driver import Residence
+from protocols.am2.host.token import MAY_REPLY, Token
 from protocols.am2.nic_memory import NicMemory
 from protocols.am2.settings import Settings
 from protocols.core.firmware import Adapter
@@ -140,31 +141,70 @@ def test_requests_to_an_empty_index_are_refused() -> None:
         lambda: endpoint.try_request_medium(5, 1, b""),
         lambda: endpoint.try_request_bulk(5, 1, b"", 0),
         lambda: endpoint.unmap(5),
-        lambda: endpoint.credits(300),
+        lambda: endpoint.credits(5),
     ):
         with pytest.raises(LookupError, match="translation table is empty"):
             call()
 
 
-@pytest.mark.parametrize("arguments", [(-1,), (1 << 32,), tuple(range(17))])
-def test_invalid_arguments_are_rejected_without_effect(arguments: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("index", [-1, 3])
+def test_an_index_outside_of_the_translation_table_is_refused(index: int) -> None:
+    endpoint = Host(Settings(translations=3)).endpoint()
+    endpoint.map(2, REMOTE, 8)
+    for call in (
+        lambda: endpoint.try_request(index, 5),
+        lambda: endpoint.try_request_medium(index, 5, b""),
+        lambda: endpoint.try_request_bulk(index, 5, b"", 0),
+        lambda: endpoint.translation(index),
+        lambda: endpoint.unmap(index),
+        lambda: endpoint.credits(index),
+    ):
+        with pytest.raises(LookupError, match=f"index must be 0 to 2, got {index}"):
+            call()
+    assert endpoint.credits(2) == 4
+
+
+@pytest.mark.parametrize(
+    ("handler", "arguments", "message"),
+    [
+        (1, (-1,), "argument 0 must be an integer from 0 to 4294967295, got -1"),
+        (1, (7, 1 << 32), "argument 1 must be an integer from 0 to 4294967295, got 4294967296"),
+        (1, tuple(range(17)), "at most 16 arguments, got 17"),
+        (0, (), "handler must be 1 to 255, got 0"),
+        (-1, (), "handler must be 1 to 255, got -1"),
+        (256, (1,), "handler must be 1 to 255, got 256"),
+    ],
+)
+def test_an_invalid_handler_or_argument_is_rejected_without_effect(
+    handler: int, arguments: tuple[int, ...], message: str
+) -> None:
     host = Host()
     endpoint = host.endpoint()
-    with pytest.raises(ValueError, match="at most 16 integers"):
-        endpoint.try_request(0, 1, *arguments)
-    with pytest.raises(ValueError, match="at most 16 integers"):
-        endpoint.try_request_medium(0, 1, b"data", *arguments)
-    assert (endpoint.credits(0), host.doorbells) == (4, [])
+    token = Token(endpoint)
+    token.state = MAY_REPLY
+    for call in (
+        lambda: endpoint.try_request(0, handler, *arguments),
+        lambda: endpoint.try_request_medium(0, handler, b"data", *arguments),
+        lambda: endpoint.try_request_bulk(0, handler, b"data", 0, *arguments),
+        lambda: token.reply(handler, *arguments),
+        lambda: token.reply_medium(handler, b"data", *arguments),
+        lambda: token.reply_bulk(handler, b"data", 0, *arguments),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert (endpoint.credits(0), host.doorbells, token.state) == (4, [], MAY_REPLY)
     assert endpoint.outbox.is_idle
     assert endpoint.try_request(0, 1, 1)
 
 
-def test_oversized_data_is_rejected_without_effect() -> None:
+def test_data_that_fits_nowhere_is_rejected_without_effect() -> None:
     endpoint = Host().endpoint()
     with pytest.raises(ValueError, match="at most 1024"):
         endpoint.try_request_medium(0, 1, bytes(1025))
     with pytest.raises(ValueError, match="a segment has at most"):
         endpoint.try_request_bulk(0, 1, b"x", (1 << 32) - 1)
+    with pytest.raises(ValueError, match="offset must be 0 or more, got -1"):
+        endpoint.try_request_bulk(0, 1, b"x", -1)
     assert endpoint.credits(0) == 4
 
 
