@@ -194,7 +194,7 @@ class Endpoint:
 
     def ibuffered(self, request: Request) -> bool:
         """Whether the buffer of a send may be reused (mx_ibuffered)."""
-        return request.done or (request.peer is not None and len(request.buffer) <= request.peer.max_eager)
+        return request.done or request.is_buffered
 
     # Completion.
 
@@ -365,14 +365,17 @@ class Endpoint:
         if not forget:
             request.add_callback(self._finished.add)
         if to.is_self:
+            request.is_buffered = True
             self.incoming.send_to_itself(request, synchronous)
         elif synchronous or len(data) > to.max_eager:
             self._large.send(to, request, match_info)
         elif len(data) <= SMALL_MAX:
+            request.is_buffered = True
             outgoing = Outgoing(Op.SEND, request, match_info, len(data))
             outgoing.data = bytes(data)
             to.submit(outgoing)
         else:
+            request.is_buffered = True
             outgoing = Outgoing(Op.SEND_MEDIUM, request, match_info, len(data), -(-len(data) // self._fragment_size))
             outgoing.address = self.memory.pin_page(memoryview(bytes(data)))
             self.work.spend(COPY, len(data))

@@ -33,11 +33,14 @@ class Result:
 class Request(Completion[Result]):
     """A send or receive in progress; done when the program may reuse the buffer. It never fails: see `Result.status`.
 
+    is_buffered: the bytes of a send have been copied, so that the program may reuse the buffer before the request is done.
     on_arrival: callback of a send, called once with the final status when the message is acknowledged or lost, which may
     be after the request is done.
     """
 
-    __slots__ = ("buffer", "context", "is_receive", "is_settled", "mask", "match_info", "on_arrival", "peer", "pull")
+    __slots__ = (
+        "buffer", "context", "is_buffered", "is_receive", "is_settled", "mask", "match_info", "on_arrival", "peer", "pull",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Request(Completion[Result]):
         self.context: Final = context
         self.peer = peer
         self.is_receive: Final = receive
+        self.is_buffered = False
         self.is_settled = False
         self.on_arrival: Callable[[Status], object] | None = None
         self.pull = -1

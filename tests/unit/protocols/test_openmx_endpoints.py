@@ -625,6 +625,27 @@ def test_ibuffered_returns_whether_the_buffer_is_free() -> None:
     assert not pair.ends[0].ibuffered(large_send)
 
 
+def test_ibuffered_is_false_while_the_receiver_pulls_from_the_buffer_of_a_short_synchronous_send() -> None:
+    pair = EndpointPair()
+    sender, receiver = pair.ends
+    send = sender.issend([bytearray(b"x")], sender.partner(1), 5)
+    pair.deliver_frames()
+    assert pinned_count(pair) > 0
+    assert not sender.ibuffered(send)
+    receive = receiver.irecv(bytearray(1), 5)
+    pair.finish(send, receive)
+    assert sender.ibuffered(send)
+
+
+def test_ibuffered_is_false_for_a_receive_in_progress() -> None:
+    pair = EndpointPair()
+    pair.is_lost = lambda frame: kind_of(frame) == "MEDIUM" and frame[42] == 1  # its second fragment
+    _, request = pair.receive(10_000)
+    pair.send(pattern(10_000))
+    pair.deliver_frames()
+    assert not pair.ends[1].ibuffered(request)
+
+
 def test_the_error_handler_receives_failed_requests() -> None:
     pair = EndpointPair()
     statuses: list[Status] = []
