@@ -85,12 +85,12 @@ class PropertyCalls(Transfers):
         delete_fn: DeleteAttribute = None,
         nopython: bool = False,  # noqa: ARG003
     ) -> int:
-        """Create an attribute key. copy_fn, delete_fn: see `comm_properties`. nopython: ignored; for mpi4py's signature."""
+        """Create a keyval. copy_fn, delete_fn: see `comm_properties`. nopython: ignored; for mpi4py's signature."""
         return create_keyval(copy_fn, delete_fn)
 
     @classmethod
     def Free_keyval(cls, keyval: int) -> int:
-        """Free an attribute key; returns KEYVAL_INVALID."""
+        """Free a keyval; returns KEYVAL_INVALID. Attributes that have it keep their values until they are deleted."""
         return free_keyval(keyval)
 
     def Get_attr(self, keyval: int) -> Any:

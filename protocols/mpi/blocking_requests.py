@@ -135,7 +135,7 @@ class Request(BlockingWrapper[requests.Request]):
         """Whether both are handles of one request, or both are REQUEST_NULL."""
         return isinstance(other, Request) and (self.wrapped is other.wrapped or not (self or other))
 
-    __hash__ = object.__hash__
+    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def Free(self) -> None:
         """Free the request: it becomes REQUEST_NULL, and its transfer continues. Raises MPIError (ERR_REQUEST) for
@@ -176,12 +176,11 @@ class Request(BlockingWrapper[requests.Request]):
 class Prequest(Request):
     """Blocking wrapper of `requests.Prequest`."""
 
-    __slots__ = ("_is_freed", "_persistent")
+    __slots__ = ("_persistent",)
 
     def __init__(self, request: requests.Prequest | Request | None = None, run: Run | None = None) -> None:
         super().__init__(request, run)
         self._persistent = self.wrapped if isinstance(self.wrapped, requests.Prequest) else None
-        self._is_freed = self._persistent is None
 
     def Start(self) -> None:
         """Start the transfer."""
@@ -194,16 +193,15 @@ class Prequest(Request):
             handle.Start()
 
     def Free(self) -> None:
-        """Free the request, which cannot be used afterwards: it becomes REQUEST_NULL."""
+        """Free the request, which cannot be used afterwards: this and all other handles of it become REQUEST_NULL."""
         self._persistent_or_error().Free()
-        self._is_freed = True
 
     def __bool__(self) -> bool:
-        return not self._is_freed
+        return self._persistent is not None and not self._persistent.is_freed
 
     def _persistent_or_error(self) -> requests.Prequest:
-        if self._persistent is None or self._is_freed:
-            raise MPIError(ERR_REQUEST, "the persistent request was freed")
+        if self._persistent is None:
+            raise MPIError(ERR_REQUEST, "the persistent request is REQUEST_NULL")
         return self._persistent
 
 

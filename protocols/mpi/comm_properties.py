@@ -23,7 +23,7 @@ from protocols.mpi.info import Info
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_KEYVAL, Handle, MPIError, last_used_code
 
 CopyAttribute = Callable[[Any, int, Any], Any] | bool | None
-"""(communicator, key, value) -> the duplicate's value, or NotImplemented to omit the attribute; True: copy the value;
+"""(communicator, keyval, value) -> the duplicate's value, or NotImplemented to omit the attribute; True: copy the value;
 False, None: omit the attribute."""
 DeleteAttribute = Callable[[Any, int, Any], object] | None
 
@@ -58,8 +58,9 @@ class Errhandler(Handle):
         return f"<Errhandler: {('ERRHANDLER_NULL', 'ERRORS_RETURN', 'ERRORS_ARE_FATAL', 'ERRORS_ABORT')[self.number]}>"
 
     def Free(self) -> None:
-        """Free this handle."""
-        self.number = 0
+        """Free this handle: it becomes ERRHANDLER_NULL. The predefined handles themselves stay valid, as in mpi4py."""
+        if not any(self is constant for constant in (ERRORS_RETURN, ERRORS_ARE_FATAL, ERRORS_ABORT)):
+            self.number = 0
 
 
 ERRHANDLER_NULL: Final = Errhandler()
@@ -71,13 +72,20 @@ ERRORS_ABORT: Final = Errhandler.from_number(3)
 """Like ERRORS_ARE_FATAL."""
 
 
-class _Key(NamedTuple):
+class _Keyval(NamedTuple):
     copy: CopyAttribute
     delete: DeleteAttribute
 
 
-_keys: dict[int, _Key] = {}
-_next_key: Final = count(100).__next__
+class _Attribute(NamedTuple):
+    """An attribute of one communicator. keyval: its functions, which may be called after the keyval was freed."""
+
+    keyval: _Keyval
+    value: Any
+
+
+_keyvals: dict[int, _Keyval] = {}  # those that are not freed
+_next_keyval: Final = count(100).__next__
 _FIXED: Final = {HOST: PROC_NULL, IO: PROC_NULL, WTIME_IS_GLOBAL: False, APPNUM: UNDEFINED, LASTUSEDCODE: None}
 """Predefined attributes with equal values for all communicators."""
 
@@ -88,74 +96,96 @@ class Properties:
     __slots__ = ("_attributes", "_fixed", "errhandler", "info", "is_predefined", "name", "processor")
 
     def __init__(self, name: str = "", processor: str = "", fixed: dict[int, object] | None = None) -> None:
-        """name: name of a predefined communicator. fixed: predefined attributes of this communicator, by key."""
+        """name: name of a predefined communicator. fixed: predefined attributes of this communicator, by keyval."""
         self.name = name
         self.is_predefined: Final = bool(name)
         self.processor = processor
         self.info = Info.Create()
         self.errhandler = ERRORS_RETURN
         self._fixed: Final = _FIXED | (fixed or {})
-        self._attributes: dict[int, Any] = {}
+        self._attributes: dict[int, _Attribute] = {}
 
-    def get(self, key: int) -> Any:
-        """Return an attribute's value; None if it was not set. Raises MPIError (ERR_KEYVAL) for an unknown key, as do the
-        other methods."""
-        if key == LASTUSEDCODE:
+    def get(self, keyval: int) -> Any:
+        """Return an attribute's value; None if it was not set. Raises MPIError (ERR_KEYVAL) for an invalid keyval, as do the
+        other methods. A freed keyval is valid for the attributes that have it, until they are deleted."""
+        if keyval == LASTUSEDCODE:
             return last_used_code()
-        return self._fixed[key] if key in self._fixed else self._attributes.get(_check_key(key))
+        if keyval in self._fixed:
+            return self._fixed[keyval]
+        attribute = self._attributes.get(keyval)
+        if attribute is None:
+            _keyval_of(keyval)
+            return None
+        return attribute.value
 
-    def set(self, comm: object, key: int, value: Any) -> None:
+    def set(self, comm: object, keyval: int, value: Any) -> None:
         """Set an attribute; the former value is deleted first."""
-        if key in self._fixed:
-            raise MPIError(ERR_KEYVAL, f"the predefined attribute {key} cannot be changed")
-        if _check_key(key) in self._attributes:
-            self.delete(comm, key)
-        self._attributes[key] = value
+        self._check_changeable(keyval)
+        functions = _keyval_of(keyval)
+        self._delete_value(comm, keyval)
+        self._attributes[keyval] = _Attribute(functions, value)
 
-    def delete(self, comm: object, key: int) -> None:
-        delete = _keys[_check_key(key)].delete if key not in self._fixed else None
-        if key in self._attributes:
-            if delete is not None:
-                delete(comm, key, self._attributes[key])
-            del self._attributes[key]
+    def delete(self, comm: object, keyval: int) -> None:
+        """Delete an attribute, if it is set."""
+        self._check_changeable(keyval)
+        if keyval not in self._attributes:
+            _keyval_of(keyval)
+        self._delete_value(comm, keyval)
 
     def copy_to(self, comm: object, copy: Properties) -> None:
-        """Copy error handler, info, and the attributes with a copy function to the properties of a duplicate."""
+        """Copy error handler, info, and the attributes whose keyval allows copying to the properties of a duplicate."""
         copy.errhandler = self.errhandler
         copy.info = self.info.Dup()
-        for key, value in self._attributes.items():
-            copy_function = _keys[key].copy
+        for keyval, (functions, value) in self._attributes.items():
+            copy_function = functions.copy
             new_value = (
-                copy_function(comm, key, value)
+                copy_function(comm, keyval, value)
                 if callable(copy_function)
                 else value
                 if copy_function
                 else NotImplemented
             )
             if new_value is not NotImplemented:
-                copy._attributes[key] = new_value
+                copy._attributes[keyval] = _Attribute(functions, new_value)
 
     def free(self, comm: object) -> None:
         """Delete all attributes."""
-        for key in list(self._attributes):
-            self.delete(comm, key)
+        for keyval in list(self._attributes):
+            self._delete_value(comm, keyval)
+
+    def _check_changeable(self, keyval: int) -> None:
+        if keyval in self._fixed:
+            raise MPIError(ERR_KEYVAL, f"the predefined attribute {keyval} cannot be changed")
+
+    def _delete_value(self, comm: object, keyval: int) -> None:
+        attribute = self._attributes.get(keyval)
+        if attribute is not None:
+            if attribute.keyval.delete is not None:
+                attribute.keyval.delete(comm, keyval, attribute.value)
+            del self._attributes[keyval]
 
 
 def create_keyval(copy: CopyAttribute, delete: DeleteAttribute) -> int:
-    """Return a new attribute key."""
-    key = _next_key()
-    _keys[key] = _Key(copy, delete)
-    return key
+    """Return a new keyval."""
+    keyval = _next_keyval()
+    _keyvals[keyval] = _Keyval(copy, delete)
+    return keyval
 
 
-def free_keyval(key: int) -> int:
-    """Free an attribute key; attributes that have it keep their values. Returns KEYVAL_INVALID."""
-    if key not in _keys:
-        raise MPIError(ERR_KEYVAL if key == KEYVAL_INVALID else ERR_ARG, f"no attribute has the key {key}")
+def free_keyval(keyval: int) -> int:
+    """Free a keyval: no further attribute can have it; those that have it keep their values. Returns KEYVAL_INVALID."""
+    if keyval not in _keyvals:
+        raise MPIError(ERR_KEYVAL if keyval == KEYVAL_INVALID else ERR_ARG, _invalid(keyval))
+    del _keyvals[keyval]
     return KEYVAL_INVALID
 
 
-def _check_key(key: int) -> int:
-    if key not in _keys:
-        raise MPIError(ERR_KEYVAL, f"no attribute has the key {key}")
-    return key
+def _keyval_of(number: int) -> _Keyval:
+    keyval = _keyvals.get(number)
+    if keyval is None:
+        raise MPIError(ERR_KEYVAL, _invalid(number))
+    return keyval
+
+
+def _invalid(keyval: int) -> str:
+    return f"invalid keyval {keyval}: not returned by Create_keyval, freed, or predefined"

@@ -35,7 +35,8 @@ class CollectivePrequest(Prequest):
         self._release = release
 
     def Free(self) -> None:
-        """Free the request once its call is complete."""
+        """Free the request, and its context once its call is complete."""
+        super().Free()
         if self.active:
             self._completion.add_callback(self._release)
         else:

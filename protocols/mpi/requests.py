@@ -290,9 +290,9 @@ class Request:
 
 class Prequest(Request):
     """A persistent request: a transfer that `Start` can begin repeatedly. It is inactive before `Start`, and after a wait or
-    test has completed it."""
+    test has completed it. `Start` and `Free` of a freed request raise MPIError (ERR_REQUEST)."""
 
-    __slots__ = ("_begin",)
+    __slots__ = ("_begin", "is_freed")
 
     def __init__(
         self,
@@ -305,9 +305,11 @@ class Prequest(Request):
         super().__init__(unstarted, None, is_receive, device, ranks)
         self._begin = begin
         self.active = False
+        self.is_freed = False
 
     async def Start(self) -> None:
         """Start the transfer. Raises MPIError (ERR_REQUEST) while it is active."""
+        self._check_not_freed()
         if self.active:
             raise MPIError(ERR_REQUEST, "a persistent request that is active cannot be started")
         self._completion = completion = self._begin()
@@ -324,7 +326,13 @@ class Prequest(Request):
             await request.Start()
 
     def Free(self) -> None:
-        """Free the request, which cannot be used afterwards."""
+        """Free the request; a transfer in progress continues."""
+        self._check_not_freed()
+        self.is_freed = True
+
+    def _check_not_freed(self) -> None:
+        if self.is_freed:
+            raise MPIError(ERR_REQUEST, "the persistent request was freed")
 
 
 def _are_complete(requests: Sequence[Request]) -> bool:

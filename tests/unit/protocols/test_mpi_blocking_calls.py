@@ -314,3 +314,22 @@ def test_persistent_collective_calls_block_and_are_null_once_freed() -> None:
         return bool(request)
 
     assert run_blocking(Ranks(2), program, program) == [False, False]
+
+
+def test_a_freed_persistent_request_is_null_through_every_handle() -> None:
+    def program() -> None:
+        data = bytearray(1)
+        request = MPI.COMM_WORLD.Send_init(data, MPI.PROC_NULL)
+        earlier = MPI.Prequest(request)
+        request.Free()
+        for handle in (request, earlier, MPI.Prequest(request)):
+            assert not handle
+            assert handle == MPI.REQUEST_NULL
+            for call in (handle.Start, handle.Free):
+                with pytest.raises(MPIError, match="was freed") as raised:
+                    call()
+                assert raised.value.Get_error_class() == MPI.ERR_REQUEST
+        with pytest.raises(MPIError, match="is REQUEST_NULL"):
+            MPI.Prequest().Start()
+
+    run_blocking(Ranks(1), program)

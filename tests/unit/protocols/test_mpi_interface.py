@@ -36,6 +36,14 @@ def test_a_null_handle_is_false_and_equals_only_null_handles_of_its_class(null: 
             kind(other_value) if kind is not MPI.Datatype or other_value != "abc" else kind(1)
 
 
+@pytest.mark.parametrize(
+    "handle", [MPI.REQUEST_NULL, MPI.MESSAGE_NULL, MPI.ERRHANDLER_NULL], ids=lambda null: type(null).__name__
+)
+def test_handles_whose_equality_changes_have_no_hash(handle: Any) -> None:
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(handle)
+
+
 def test_comm_null_rejects_every_call() -> None:
     for call in (
         MPI.COMM_NULL.Get_size,
@@ -117,6 +125,11 @@ def test_freed_and_completed_handles_become_null() -> None:
         for predefined in (MPI.COMM_WORLD, MPI.COMM_SELF):
             with pytest.raises(MPI.Exception, match="cannot be freed"):
                 predefined.Free()
+        errhandler = world.Get_errhandler()
+        errhandler.Free()
+        assert errhandler == MPI.ERRHANDLER_NULL
+        MPI.ERRORS_RETURN.Free()
+        assert world.Get_errhandler() == MPI.ERRORS_RETURN != MPI.ERRHANDLER_NULL
 
     run_blocking(Ranks(1), program)
 
@@ -144,10 +157,55 @@ def test_attributes_are_copied_and_deleted_by_the_functions_of_their_keys() -> N
         assert world.Get_attr(MPI.TAG_UB) == world.tag_ub
         assert world.Get_attr(MPI.UNIVERSE_SIZE) == 1
         assert world.Get_attr(MPI.WTIME_IS_GLOBAL) is False
-        for call in (lambda: world.Set_attr(MPI.TAG_UB, 1), lambda: world.Get_attr(MPI.KEYVAL_INVALID)):
+        for call in (
+            lambda: world.Set_attr(MPI.TAG_UB, 1),
+            lambda: world.Delete_attr(MPI.TAG_UB),
+            lambda: world.Get_attr(MPI.KEYVAL_INVALID),
+        ):
             with pytest.raises(MPI.Exception) as raised:
                 call()
             assert raised.value.Get_error_class() == MPI.ERR_KEYVAL
+
+    run_blocking(Ranks(1), program)
+
+
+def test_a_freed_keyval_is_valid_only_for_attributes_that_have_it() -> None:
+    def program() -> None:
+        world, deleted = MPI.COMM_WORLD, []
+
+        def delete(_comm: MPI.Comm, _keyval: int, value: int) -> None:
+            deleted.append(value)
+
+        keyval = MPI.Comm.Create_keyval(True, delete)
+        world.Set_attr(keyval, 7)
+        assert MPI.Comm.Free_keyval(keyval) == MPI.KEYVAL_INVALID
+        assert world.Get_attr(keyval) == 7
+        copy = world.Dup()
+        assert copy.Get_attr(keyval) == 7
+        copy.Free()
+        world.Delete_attr(keyval)
+        assert deleted == [7, 7]
+        for call in (
+            lambda: world.Set_attr(keyval, 1),
+            lambda: world.Get_attr(keyval),
+            lambda: world.Delete_attr(keyval),
+            lambda: MPI.Comm.Free_keyval(keyval),
+        ):
+            with pytest.raises(MPI.Exception, match=f"invalid keyval {keyval}"):
+                call()
+
+    run_blocking(Ranks(1), program)
+
+
+def test_an_attribute_with_a_freed_keyval_cannot_be_set_again() -> None:
+    def program() -> None:
+        keyval = MPI.Comm.Create_keyval()
+        MPI.COMM_WORLD.Set_attr(keyval, 7)
+        MPI.Comm.Free_keyval(keyval)
+        with pytest.raises(MPI.Exception, match="invalid keyval") as raised:
+            MPI.COMM_WORLD.Set_attr(keyval, 8)
+        assert raised.value.Get_error_class() == MPI.ERR_KEYVAL
+        assert MPI.COMM_WORLD.Get_attr(keyval) == 7
 
     run_blocking(Ranks(1), program)
 
