@@ -13,6 +13,7 @@ message shows that the one before was lost; then the connection ends, since the 
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -173,8 +174,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             return
         self._allocated += 1
         try:
-            pair.writable = await self._register(pair.writable_size, rdma_write=True)
-            pair.readable = await self._register(pair.readable_size, rdma_write=False)
+            pair.writable = await self._register(pair, pair.writable_size, rdma_write=True)
+            pair.readable = await self._register(pair, pair.readable_size, rdma_write=False)
             pair.vi = vi = await host.create_vi(ptag, receive_cq=self._cq)
             self._by_vi[vi] = pair
             vi.send_queue.notify(partial(self._on_send_done, pair, vi))
@@ -190,7 +191,9 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             remedy = "; its NIC may have no descriptors left, more slots allow more (--firmware slots=...)"
             self._end_connection(pair, f"cannot be connected: {error}{remedy if is_rejected else ''}")
             if pair.vi is None:
-                self._allocated -= 1
+                with suppress(ViaError):  # all slots of the NIC are in use: it accepts no command
+                    await self._free_memory(pair)
+                self._free_allocated()
 
     def _limit_opening(self, pair: Pair) -> None:
         """End a connection whose peer does not send its greeting within `connect_timeout`: it may have died. Raises
@@ -204,9 +207,16 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         if not pair.opened.done:
             self._end_connection(pair, "cannot be connected: it has accepted, and is silent since")
 
-    async def _register(self, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
+    async def _register(self, pair: Pair, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
+        """Allocate and register memory of a connection. Raises ViaError, MemoryError."""
         view = self._host.allocate(size)
-        return view, await self._host.register(view, self._ptag, rdma_write=rdma_write)
+        try:
+            memory = await self._host.register(view, self._ptag, rdma_write=rdma_write)
+        except (ViaError, MemoryError):
+            self._host.release(view)
+            raise
+        pair.regions.append((view, memory))
+        return view, memory
 
     def _on_error(self, report: ErrorReport) -> None:
         vi = report.vi
@@ -259,12 +269,16 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         try:
             while self._lost_pairs:
                 await self._close(*self._lost_pairs.popleft())
-                self._allocated -= 1
                 self._pump_starved()
-                if self._unopened:
-                    drive(self._open(self._unopened.popleft()))
+                self._free_allocated()
         finally:
             self._is_closing = False
+
+    def _free_allocated(self) -> None:
+        """Count a closed connection's slots as free, and open a connection that waits for slots."""
+        self._allocated -= 1
+        if self._unopened:
+            drive(self._open(self._unopened.popleft()))
 
     async def _close(self, pair: Pair, vi: Vi) -> None:
         """Free a lost connection's VI and memory."""
@@ -272,7 +286,12 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         self._posted -= 1
         self._by_vi.pop(vi, None)
         await vi.destroy()
-        for view, memory in (pair.writable, pair.readable):
+        await self._free_memory(pair)
+
+    async def _free_memory(self, pair: Pair) -> None:
+        """Free a connection's memory. Raises ViaError."""
+        while pair.regions:
+            view, memory = pair.regions.pop()
             await self._host.deregister(memory)
             self._host.release(view)
         for memory in pair.registered:

@@ -85,11 +85,11 @@ class LostPartError(Exception):
 
 
 class Pair:
-    """The connection with one rank. vi: None until it is created. writable, readable: registered memory. is_open: the peer
-    has sent the address of its area. is_lost: the connection has ended. has_crashed: the rank has, and the parts of messages
-    that still arrive are discarded. arrival: the message that is being received. opened:
-    completes when `is_open`. registered: memory of messages, to deregister when a lost connection is closed. is_starved: the
-    queue waits for a descriptor of the NIC.
+    """The connection with one rank. vi: None until it is created. writable, readable: registered memory. regions: both, as
+    far as they are registered. is_open: the peer has sent the address of its area. is_lost: the connection has ended.
+    has_crashed: the rank has, and the parts of messages that still arrive are discarded. arrival: the message that is being
+    received. opened: completes when `is_open`. registered: memory of messages, to deregister when a lost connection is
+    closed. is_starved: the queue waits for a descriptor of the NIC.
 
     The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. The peer counts `sent_parts` and
     `written` as its `received_parts` and `consumed`.
@@ -131,6 +131,7 @@ class Pair:
         self.arrival: Arrival | None = None
         self.opened: Completion[None] = Completion("a connection to rank %s", peer)
         self.registered: list[Memory] = []
+        self.regions: list[tuple[memoryview, Memory]] = []
         self.writable: tuple[memoryview, Memory]
         self.readable: tuple[memoryview, Memory]
         self._area: Segment

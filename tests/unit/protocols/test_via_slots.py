@@ -12,6 +12,7 @@ from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.via.endpoint import ViaEndpoint
 from protocols.via.host import ViaNic, plug
 from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import MAX_VIS
 from tests.unit.protocols.host_programs import run
 from tests.unit.protocols.list_wires import Wires
 
@@ -135,6 +136,19 @@ def test_too_few_slots_for_a_connection_are_an_error() -> None:
     ranks = Ranks(2, slots=8)
     [error] = run(ranks.wires, try_send(ranks.comms[0], 1))
     assert "cannot be connected: the NIC's 8 descriptors suffice for 0 connections" in error
+
+
+def test_a_connection_that_cannot_be_opened_leaves_no_registered_memory() -> None:
+    ranks = Ranks(2)
+    host = cast(ViaNic, ranks.wires.agents[0].host)
+    [vi] = run(ranks.wires, host.create_vi(1))
+    host._vis |= dict.fromkeys(range(MAX_VIS), vi)
+    for _ in range(3):
+        [error] = run(ranks.wires, try_send(ranks.comms[0], 1))
+        assert f"rank 1 cannot be connected: all {MAX_VIS} VIs exist" in error
+        assert host.registered == 0
+    host._vis = {vi.number: vi}
+    assert run(ranks.wires, try_send(ranks.comms[0], 1), receive_text(ranks.comms[1], 0)) == ["", "data"]
 
 
 def test_messages_are_sent_in_parts_no_longer_than_a_transfer_of_the_provider() -> None:
