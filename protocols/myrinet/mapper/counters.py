@@ -14,7 +14,7 @@ class Counters:
     answers_received: int = 0
     """First answers to probes, and first returns of loopback probes."""
     late_answers: int = 0
-    """Answers to a probe that was answered before or has expired."""
+    """Answers to a try that has expired, to a probe that was answered before, and to a probe of a batch that has ended."""
     silent: int = 0
     """Probes given up after all tries."""
     answers_sent: int = 0

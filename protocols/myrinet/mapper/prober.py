@@ -198,7 +198,7 @@ class Prober:
 
     def stop(self) -> None:
         self._batch = None
-        for sent in (*self._queue, *self._waiting.values()):
+        for sent in (*self._queue, *self._waiting.values(), *(sent for _, sent in self._sent.values())):
             sent.done = True
         self._queue.clear()
         self._waiting.clear()
@@ -212,7 +212,7 @@ class Prober:
             return
         self._timeout.add(now - when)
         batch = self._batch
-        if sent.number != number:
+        if sent.number != number or sent.done or batch is None:
             self._counters.late_answers += 1
         if sent.done or batch is None:
             return

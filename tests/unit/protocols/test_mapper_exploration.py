@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from protocols.myrinet.mapper.counters import Counters
 from protocols.myrinet.mapper.explorer import explore
 from protocols.myrinet.mapper.network_map import ContradictionError, Port, Topology
-from protocols.myrinet.mapper.prober import Answer, HostAnswer, Probe
+from protocols.myrinet.mapper.prober import Answer, HostAnswer, Pacer, Probe, Prober
+from protocols.myrinet.mapper.settings import Settings
 from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, plug_cables
 
 # Two routes lead to switch d, which has a further neighbour; only a has a host.
@@ -81,3 +83,48 @@ def test_only_one_known_host_is_probed_on_a_cable_to_another_switch() -> None:
     topology, requested = explore_network(plug_cables([*hosts, ("a", "b"), ("a", "c"), ("b", "c")]))
     assert len(topology.ends) == 3
     assert len([probe for probe in requested if probe.host and len(probe.route) == 3]) <= 12
+
+
+class SingleTry:
+    """Batch of loopback probes, each with one try, all of them needed."""
+
+    once = True
+    is_patient = False
+
+    def __init__(self, count: int) -> None:
+        self.probes = [Probe(False, (number, 0, -number)) for number in range(count)]
+        self.answered_probes: list[Probe] = []
+
+    def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+        return True
+
+    def answered(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
+        self.answered_probes.append(probe)
+
+
+def test_an_answer_after_the_last_try_has_expired_is_late() -> None:
+    counters, numbers, settings = Counters(), list[int](), Settings()
+    prober = Prober(settings, counters, Pacer(1, 10), lambda _, number: numbers.append(number))
+    prober.run(0, batch := SingleTry(2))
+    prober.answer(settings.timeout - 1, numbers[1], None)
+    prober.on_timer(settings.timeout)
+    assert (counters.silent, prober.busy) == (1, False)
+    prober.answer(settings.timeout + 1, numbers[0], None)
+    assert (counters.answers_received, counters.late_answers) == (1, 1)
+    assert batch.answered_probes == [batch.probes[1]]
+
+
+def test_an_answer_to_a_probe_that_the_previous_batch_no_longer_needed_does_not_reach_the_next_batch() -> None:
+    class UntilAnswered(SingleTry):
+        def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+            return not self.answered_probes
+
+    counters, numbers, settings = Counters(), list[int](), Settings()
+    prober = Prober(settings, counters, Pacer(1, 10), lambda _, number: numbers.append(number))
+    prober.run(0, UntilAnswered(2))
+    prober.answer(settings.timeout - 1, numbers[0], None)
+    prober.on_timer(settings.timeout)
+    assert not prober.busy
+    prober.run(settings.timeout, batch := SingleTry(2))
+    prober.answer(settings.timeout + 1, numbers[1], None)
+    assert (counters.late_answers, batch.answered_probes) == (1, [])
