@@ -80,11 +80,11 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         nic: FirmwareActions,
         frames: NicEndpointFrames | None,
         settings: Settings,
-        mapping: MapperSettings | None = None,
+        mapper_settings: MapperSettings | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> None:
-        """frames: frames of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
-        and routes are passed to `install`. on_delivery: called for each delivered message."""
+        """frames: frames of the only host; None: hosts `attach`. mapper_settings: settings of the mapper; None: there is no
+        mapper, and routes are passed to `install`. on_delivery: called for each delivered message."""
         self.settings: Final = adapt_settings(settings, adapter)
         self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
@@ -108,8 +108,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._mapping_port = MappingPort(card, self._install)
         self._adapter = adapter
         self._mapper: Mapper | Follower | None = None
-        if adapter.routed and mapping is not None:
-            self._mapper = mapper_of(adapter, self._send_mapping, self._install, mapping)
+        if adapter.routed and mapper_settings is not None:
+            self._mapper = mapper_of(adapter, self._send_mapping, self._install, mapper_settings)
             self._is_mapper_started = self._has_few_deadlines = False
 
     @property

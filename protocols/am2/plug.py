@@ -20,9 +20,9 @@ _MAPPER_SETTINGS = MapperSettings()
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Settings):
-    """Settings of a run. watch: nanoseconds between the mapper's checks (see its settings); the leading mapper is considered
-    lost after ten of them. mapper: "firmware": a part of each NIC; "daemon": each node's program runs
-    `host.mapper_daemon`."""
+    """Settings of a run. watch: nanoseconds between the mapper's checks of the map. The leading mapper is considered down
+    after its setting `patience`, here max(1 s, 10 × watch), without a frame from it. mapper: "firmware": a part of each NIC;
+    "daemon": each node's program runs `host.mapper_daemon`."""
 
     watch: int = _MAPPER_SETTINGS.watch
     mapper: Literal["firmware", "daemon"] = "firmware"
@@ -32,26 +32,27 @@ def configured_plug(configuration: Configuration) -> Plug:
     """Make AM-II's plug from the settings of a run."""
     settings = Settings(**{setting.name: getattr(configuration, setting.name) for setting in fields(Settings)})
     if configuration.mapper == "daemon":
-        return plug(settings, mapping=None)
+        return plug(settings, mapper_settings=None)
     watch = configuration.watch
     return plug(
-        settings, mapping=replace(_MAPPER_SETTINGS, watch=watch, patience=max(_MAPPER_SETTINGS.patience, 10 * watch))
+        settings,
+        mapper_settings=replace(_MAPPER_SETTINGS, watch=watch, patience=max(_MAPPER_SETTINGS.patience, 10 * watch)),
     )
 
 
 def plug(
     settings: Settings | None = None,
     *,
-    mapping: MapperSettings | None = _MAPPER_SETTINGS,
+    mapper_settings: MapperSettings | None = _MAPPER_SETTINGS,
     on_delivery: DeliveryCallback | None = None,
 ) -> Plug:
-    """Make AM-II's plug. mapping: settings of the mapper that each NIC has on a source-routed network; None: no mapper,
-    routes are passed to `Firmware.install`. on_delivery: called for each message that a NIC delivers."""
+    """Make AM-II's plug. mapper_settings: settings of the mapper that each NIC has on a source-routed network; None: no
+    mapper, routes are passed to `Firmware.install`. on_delivery: called for each message that a NIC delivers."""
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         nic_settings = settings if settings is not None else Settings()
         memory = NicMemory(nic_settings.frames)
-        firmware = Firmware(adapter, nic, memory, nic_settings, mapping, on_delivery)
+        firmware = Firmware(adapter, nic, memory, nic_settings, mapper_settings, on_delivery)
         return Agent(firmware, ActiveMessages(adapter, nic, memory, firmware.settings))
 
     return build

@@ -34,14 +34,14 @@ _REGION_SUBJECT_BITS: Final = 2 * layout.SUBJECT_BITS
 def split_driver(
     settings: Settings | None = None,
     *,
-    mapping: MapperSettings | None = _MAPPING,
+    mapper_settings: MapperSettings | None = _MAPPING,
     on_delivery: DeliveryCallback | None = None,
 ) -> SplitDriver:
     """Make AM-II's split driver; arguments as for `plug`."""
     nic_settings = settings if settings is not None else Settings()
 
     def make_nic(adapter: Adapter, nic: SharedActions) -> Nic:
-        return Nic(adapter, nic, nic_settings, mapping, on_delivery)
+        return Nic(adapter, nic, nic_settings, mapper_settings, on_delivery)
 
     def make_host(
         adapter: Adapter, nic: HostActions, memory: Allocating, descriptors: memoryview, host_slot: HostSlot
@@ -66,11 +66,13 @@ class Nic:
         adapter: Adapter,
         nic: SharedActions,
         settings: Settings,
-        mapping: MapperSettings | None = None,
+        mapper_settings: MapperSettings | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> None:
         self.adapter: Final = adapter
-        self.firmware: Final = Firmware(adapter, _HostRouter(nic, settings), None, settings, mapping, on_delivery)
+        self.firmware: Final = Firmware(
+            adapter, _HostRouter(nic, settings), None, settings, mapper_settings, on_delivery
+        )
         self._frames_by_host: dict[int, SharedNicFrames] = {}
 
     def attach(self, now: int, host: int, memory: SharedDmaMemory, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002

@@ -153,7 +153,7 @@ class Run:
 def run(case: Case) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
     ledger = Ledger(case)
-    nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, on_delivery=ledger.on_delivery)
+    nics = plug(Settings(**dict(case.settings)), mapper_settings=MAPPING, on_delivery=ledger.on_delivery)
     profile = replace(WITH_COSTS, doorbell=case.doorbell_cost) if case.doorbell_cost else IDEAL
     with Simulation(case.layout(), nics, profile=profile, seed=case.seed) as simulation:
         try:

@@ -41,7 +41,7 @@ class Distributor:
     def deadline(self) -> int | None:
         """Time at which `on_timer` is due, or None."""
         if self._queue and len(self._in_flight) < self._settings.parts:
-            return self._pacer.free
+            return self._pacer.next_send_time
         return self._timers.deadline
 
     def has_table_for(self, host: int) -> bool:

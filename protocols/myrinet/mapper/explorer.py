@@ -57,7 +57,7 @@ class Entry:
 class FirstHop:
     """Batch that finds out what is at the other end of the NIC's own cable."""
 
-    once = False
+    has_retries = True
     is_patient = True
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class FirstHop:
         self.host: HostAnswer | None = None
         self.switch = False
 
-    def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+    def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
         return not self.switch and self.host is None
 
     def answered(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
@@ -75,7 +75,7 @@ class FirstHop:
 class Scan:
     """Batch that finds out which ports of the entries' switches have hosts, or lead to switches."""
 
-    once = False
+    has_retries = True
     is_patient = False
 
     def __init__(self, entries: Sequence[Entry], ports: int, hosts: bool, at: dict[int, Port]) -> None:
@@ -88,13 +88,13 @@ class Scan:
                     route = (*entry.route, port)
                     self.probes.append(Probe(hosts, route if hosts else loop(route), (index, port)))
 
-    def wanted(self, probe: Probe) -> bool:
-        index, port = probe.about
+    def is_wanted(self, probe: Probe) -> bool:
+        index, port = probe.target
         entry = self._entries[index]
         return not entry.known and port not in entry.used and port in span(entry.used, self._ports)
 
     def answered(self, probe: Probe, answer: Answer) -> None:
-        index, port = probe.about
+        index, port = probe.target
         entry = self._entries[index]
         entry.used.add(port)
         if answer is None:
@@ -107,7 +107,7 @@ class Scan:
 class Comparison:
     """Batch that tests whether an entry leads to one of these switches, at one of these ports."""
 
-    once = False
+    has_retries = True
     is_patient = False
 
     def __init__(self, entry: Entry, places: Sequence[Port], routes: Sequence[Route]) -> None:
@@ -118,15 +118,15 @@ class Comparison:
         ]
         self.place: Port | None = None
 
-    def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+    def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
         return self.place is None
 
     def answered(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
-        self.place = self._places[probe.about[0]]
+        self.place = self._places[probe.target[0]]
 
 
-def explore(me: int, ports: int, lossy: Callable[[], bool]) -> Asking:
-    """Explore the network. me: the mapper's own number. ports: maximum ports of a switch. lossy: whether probes have
+def explore(me: int, ports: int, has_losses: Callable[[], bool]) -> Asking:
+    """Explore the network. me: the mapper's own number. ports: maximum ports of a switch. has_losses: whether probes have
     been lost, so that silence of a port proves little."""
     topology = Topology(me)
     first = FirstHop()
@@ -135,12 +135,12 @@ def explore(me: int, ports: int, lossy: Callable[[], bool]) -> Asking:
         topology.hosts[first.host.number] = first.host
     if not first.switch:
         return topology
-    return (yield from _Exploration(topology, ports, lossy).levels())
+    return (yield from _Exploration(topology, ports, has_losses).levels())
 
 
 class _Exploration:
-    def __init__(self, topology: Topology, ports: int, lossy: Callable[[], bool]) -> None:
-        self._map, self._ports, self._lossy = topology, ports, lossy
+    def __init__(self, topology: Topology, ports: int, has_losses: Callable[[], bool]) -> None:
+        self._map, self._ports, self._has_losses = topology, ports, has_losses
         self._hostless: list[int] = []
         self._open: dict[int, set[int]] = {}  # for each switch, its ports to unidentified switches
 
@@ -217,7 +217,7 @@ class _Exploration:
         """Whether the entry's ports may be those of a switch, entered by a port."""
         ports = {switch + port for switch in entry.switches}
         known = self._open[switch] | set(self._map.ends[switch])
-        if self._lossy():
+        if self._has_losses():
             together = ports | known
             return max(together) - min(together) < self._ports
         return ports == known

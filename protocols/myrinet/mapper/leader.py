@@ -44,16 +44,18 @@ class MapListener(Protocol):
         ...
 
 
-def lead(me: int, settings: Settings, counters: Counters, lossy: Callable[[], bool], listener: MapListener) -> Duty:
+def lead(
+    me: int, settings: Settings, counters: Counters, has_losses: Callable[[], bool], listener: MapListener
+) -> Duty:
     """Lead until the generator is closed. It first yields a pause of 0, so that the time can be sent to it."""
     yield Pause(0)
     while True:
         counters.explorations += 1
         try:
-            topology = yield from _explore(me, settings, lossy)
+            topology = yield from _explore(me, settings, has_losses)
             if listener.is_doubtful(topology):
                 yield Pause(settings.patience)
-                topology = yield from _explore(me, settings, lossy)
+                topology = yield from _explore(me, settings, has_losses)
         except ContradictionError:
             counters.contradictions += 1
             yield Pause(settings.timeout)
@@ -62,8 +64,8 @@ def lead(me: int, settings: Settings, counters: Counters, lossy: Callable[[], bo
         yield from _watch(topology, settings, counters, listener)
 
 
-def _explore(me: int, settings: Settings, lossy: Callable[[], bool]) -> Generator[Batch | Pause, int, Topology]:
-    exploration = explore(me, settings.ports, lossy)
+def _explore(me: int, settings: Settings, has_losses: Callable[[], bool]) -> Generator[Batch | Pause, int, Topology]:
+    exploration = explore(me, settings.ports, has_losses)
     try:
         while True:
             yield next(exploration)

@@ -22,13 +22,13 @@ class MapCheck:
     a switch without a host, is missing, or a different host has answered. missing: hosts that have not answered. Valid after
     the batch."""
 
-    once = False
+    has_retries = True
     is_patient = False
 
     def __init__(self, topology: Topology) -> None:
         self._map = topology
         self.probes = list(_probes(topology))
-        self._silent = sum(not probe.host for probe in self.probes)
+        self._silent = sum(not probe.is_to_host for probe in self.probes)
         self._is_different = False
         self.answers: dict[int, HostAnswer] = {}
 
@@ -40,13 +40,13 @@ class MapCheck:
     def missing(self) -> list[int]:
         return [number for number in self._map.hosts if number not in self.answers]
 
-    def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+    def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
         return not self._is_different
 
     def answered(self, probe: Probe, answer: Answer) -> None:
         if answer is None:
             self._silent -= 1
-        elif answer.number == probe.about[0]:
+        elif answer.number == probe.target[0]:
             self.answers[answer.number] = answer
         else:
             self._is_different = True
@@ -57,7 +57,7 @@ class AbsenceCheck:
     is_wrong: a switch is silent, too, or a different host has answered, or there is no switch. Valid after the
     batch."""
 
-    once = False
+    has_retries = True
     is_patient = True
 
     def __init__(self, topology: Topology, missing: list[int]) -> None:
@@ -71,13 +71,13 @@ class AbsenceCheck:
     def is_wrong(self) -> bool:
         return self._is_different or bool(self._silent)
 
-    def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+    def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
         return not self._is_different
 
     def answered(self, probe: Probe, answer: Answer) -> None:
         if answer is None:
-            self._silent.discard(probe.about[0])
-        elif answer.number == probe.about[0]:
+            self._silent.discard(probe.target[0])
+        elif answer.number == probe.target[0]:
             self.gone.discard(answer.number)
         else:
             self._is_different = True
@@ -87,7 +87,7 @@ class SilentPortCheck:
     """Batch that tests whether hosts or switches have appeared at silent ports. hosts: new hosts by port. is_wrong: a
     switch has appeared, or a host that is at another port of the map. Valid after the batch."""
 
-    once = True
+    has_retries = False
     is_patient = False
 
     def __init__(self, topology: Topology, ports: int, slices: int, turn: int) -> None:
@@ -100,7 +100,7 @@ class SilentPortCheck:
         self.hosts: dict[Port, HostAnswer] = {}
         self.is_wrong = False
 
-    def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+    def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
         return not self.is_wrong
 
     def answered(self, probe: Probe, answer: Answer) -> None:
@@ -109,7 +109,7 @@ class SilentPortCheck:
         if answer is None or answer.number in known or not topology.routes:
             self.is_wrong = True
         else:
-            self.hosts[Port(*probe.about)] = answer
+            self.hosts[Port(*probe.target)] = answer
 
 
 def _silent(topology: Topology, ports: int) -> list[tuple[Port, Route]]:

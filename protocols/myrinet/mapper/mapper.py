@@ -183,7 +183,7 @@ class Mapper:
         self._lead_at = self._proof = self._probed_by = None
         self._leader = self.station.number
         self.counters.elections += 1
-        self._task = lead(self.station.number, self.settings, self.counters, lambda: self._prober.lossy, self)
+        self._task = lead(self.station.number, self.settings, self.counters, lambda: self._prober.has_losses, self)
         next(self._task)
         self._resume_at = now
 
@@ -234,7 +234,7 @@ class Mapper:
 
     def _send_probe(self, probe: Probe, number: int) -> None:
         route = route_bytes(probe.route)
-        if probe.host:
+        if probe.is_to_host:
             self._post(KIND_PROBE, route, BROADCAST, number=number, payload=route)
         else:
             self._post(KIND_LOOP, route, self.station.address, number=number)

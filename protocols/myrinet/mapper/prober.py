@@ -2,8 +2,8 @@
 
 Silence means that the port is not connected, or that a probe or its answer was lost. The number of tries depends on the
 number of cables on the route of the probe and its answer, and on the measured loss: the unanswered tries of probes that
-were answered later. The time-out depends on the measured answer times, since hosts may be busy. A late answer is
-accepted as long as its batch needs it.
+were answered later. The time-out depends on the measured answer times, since hosts may be busy. An answer to an
+earlier try is accepted until the probe's last try expires.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from protocols.myrinet.envelope import Route
 from protocols.myrinet.mapper.counters import Counters
 from protocols.myrinet.mapper.settings import Settings
 
-_FALSE_SILENCE: Final = 1e-5
+_False_SILENCE: Final = 1e-5
 """Approximate probability that a connected port is mistaken for a silent one."""
-_REMEMBERED: Final = 1024
+_MAX_REMEMBERED_PROBES: Final = 1024
 """Number of recent probes whose late answers are recognised."""
 _PRIOR: Final = (1, 100)
 """Initial estimate: tries lost, and cables that tries have taken."""
@@ -38,13 +38,13 @@ class Pacer:
         self._when = 0  # due time of the next frame at equal intervals
 
     @property
-    def free(self) -> int:
+    def next_send_time(self) -> int:
         """Time from which a frame may be sent."""
         return self._when - self._slack
 
     def take(self, now: int) -> bool:
         """Count a frame and return True if it may be sent now."""
-        if now < self.free:
+        if now < self.next_send_time:
             return False
         self._when = max(self._when, now) + self._interval
         return True
@@ -63,16 +63,17 @@ class HostAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe. route: to a host; for a switch, there and back. about: the switch (or entry) and port that it tests."""
+    """A probe. route: to the host, or from this NIC through the switch and back. target: the switch (or entry) and port that
+    it tests."""
 
-    host: bool
+    is_to_host: bool
     route: Route
-    about: tuple[int, int] = (0, 0)
+    target: tuple[int, int] = (0, 0)
 
     @property
     def cables(self) -> int:
         """Number of cables on the route of the probe and its answer."""
-        return (1 + self.host) * (len(self.route) + 1)
+        return (1 + self.is_to_host) * (len(self.route) + 1)
 
 
 Answer = HostAnswer | None
@@ -86,8 +87,8 @@ class Batch(Protocol):
     def probes(self) -> Sequence[Probe]: ...
 
     @property
-    def once(self) -> bool:
-        """Whether there are no retries."""
+    def has_retries(self) -> bool:
+        """Whether a probe that is not answered is sent again."""
         ...
 
     @property
@@ -95,7 +96,7 @@ class Batch(Protocol):
         """Whether the time-out doubles with each try: silence would change the map, and the hosts may be busy."""
         ...
 
-    def wanted(self, probe: Probe) -> bool:
+    def is_wanted(self, probe: Probe) -> bool:
         """Whether the probe's answer is still needed."""
         ...
 
@@ -103,7 +104,7 @@ class Batch(Protocol):
 
 
 @dataclass(slots=True)
-class _Try:
+class _ProbeState:
     """State of a probe. number: number of its last try. done: it is answered, or all tries have expired."""
 
     probe: Probe
@@ -113,8 +114,9 @@ class _Try:
 
 
 class _AnswerTimeout:
-    """Time-out of probes: three times the median of the last answer times. The median excludes the rare answers that
-    waited until the network resolved a deadlock."""
+    """Time-out of probes: three times the median of the last answer times, at least the minimum and at most the maximum; the
+    minimum before the first answer. The median excludes the rare answers that waited until the network resolved a
+    deadlock."""
 
     __slots__ = ("_last", "_maximum", "_minimum")
 
@@ -123,7 +125,7 @@ class _AnswerTimeout:
         self._last: deque[int] = deque(maxlen=64)
 
     @property
-    def time(self) -> int:
+    def timeout(self) -> int:
         last = self._last
         return min(max(3 * sorted(last)[len(last) // 2], self._minimum), self._maximum) if last else self._minimum
 
@@ -135,6 +137,7 @@ class Prober:
     """Runner of batches, one at a time. send: sends a probe with a number."""
 
     __slots__ = (
+        "_answer_timeout",
         "_batch",
         "_cables",
         "_counters",
@@ -145,7 +148,6 @@ class Prober:
         "_send",
         "_sent",
         "_settings",
-        "_timeout",
         "_timers",
         "_waiting",
     )  # fmt: skip
@@ -155,11 +157,11 @@ class Prober:
     ) -> None:
         self._settings, self._counters, self._pacer, self._send = settings, counters, pacer, send
         self._batch: Batch | None = None
-        self._queue: deque[_Try] = deque()
-        self._waiting: dict[int, _Try] = {}
+        self._queue: deque[_ProbeState] = deque()
+        self._waiting: dict[int, _ProbeState] = {}
         self._timers: Timers[int] = Timers()
-        self._timeout = _AnswerTimeout(settings.timeout, settings.longest_timeout)
-        self._sent: dict[int, tuple[int, _Try]] = {}  # recent probes by number: send time, state
+        self._answer_timeout = _AnswerTimeout(settings.timeout, settings.longest_timeout)
+        self._sent: dict[int, tuple[int, _ProbeState]] = {}  # recent probes by number: send time, state
         self._number = 0
         self._lost, self._cables = _PRIOR
 
@@ -169,31 +171,31 @@ class Prober:
         return self._batch is not None
 
     @property
-    def lossy(self) -> bool:
+    def has_losses(self) -> bool:
         """Whether probes were lost that should have been answered."""
         return self._lost > _PRIOR[0]
 
     def tries(self, probe: Probe) -> int:
         """Return the number of tries for a probe."""
-        settings, lost = self._settings, self._lost / self._cables
-        if lost >= 1:
+        settings, loss_per_cable = self._settings, self._lost / self._cables
+        if loss_per_cable >= 1:
             return settings.max_tries
-        loss = 1 - (1 - lost) ** probe.cables
-        tries = log(_FALSE_SILENCE) / log(loss) if loss < 1 else settings.max_tries
+        loss = 1 - (1 - loss_per_cable) ** probe.cables
+        tries = log(_False_SILENCE) / log(loss) if loss < 1 else settings.max_tries
         return min(max(ceil(tries), settings.min_tries), settings.max_tries)
 
     @property
     def deadline(self) -> int | None:
         """Time at which `on_timer` is due, or None."""
         if self._queue and len(self._waiting) < self._settings.window:
-            return self._pacer.free
+            return self._pacer.next_send_time
         return self._timers.deadline
 
     def run(self, now: int, batch: Batch) -> None:
         """Start a batch; an unfinished batch is cancelled."""
         self.stop()
         self._batch = batch
-        self._queue.extend(map(_Try, batch.probes))
+        self._queue.extend(map(_ProbeState, batch.probes))
         self.on_timer(now)
 
     def stop(self) -> None:
@@ -207,10 +209,10 @@ class Prober:
     def answer(self, now: int, number: int, answer: Answer) -> None:
         """Handle the answer to the probe of that number."""
         when, sent = self._sent.pop(number, (0, None))
-        if sent is None or sent.probe.host != (answer is not None):
+        if sent is None or sent.probe.is_to_host != (answer is not None):
             self._counters.late_answers += 1
             return
-        self._timeout.add(now - when)
+        self._answer_timeout.add(now - when)
         batch = self._batch
         if sent.number != number or sent.done or batch is None:
             self._counters.late_answers += 1
@@ -232,16 +234,16 @@ class Prober:
             return
         for number in self._timers.expired(now):
             sent = self._waiting.pop(number)
-            if not batch.wanted(sent.probe):
+            if not batch.is_wanted(sent.probe):
                 continue
-            if sent.tries < (1 if batch.once else self.tries(sent.probe)):
+            if sent.tries < (self.tries(sent.probe) if batch.has_retries else 1):
                 self._queue.append(sent)
             else:
                 sent.done = True
                 self._counters.silent += 1
         queue, waiting, settings = self._queue, self._waiting, self._settings
         while queue and len(waiting) < settings.window:
-            if queue[0].done or not batch.wanted(queue[0].probe):
+            if queue[0].done or not batch.is_wanted(queue[0].probe):
                 queue.popleft()
                 continue
             if not self._pacer.take(now):
@@ -251,9 +253,9 @@ class Prober:
             self._number = sent.number = number = self._number + 1 & 0xFFFF_FFFF
             waiting[number] = sent
             self._sent[number] = now, sent
-            if len(self._sent) > _REMEMBERED:
+            if len(self._sent) > _MAX_REMEMBERED_PROBES:
                 del self._sent[next(iter(self._sent))]
-            wait = self._timeout.time
+            wait = self._answer_timeout.timeout
             if batch.is_patient:
                 wait = min(wait << sent.tries - 1, settings.longest_timeout)
             self._timers.set(number, now + wait)

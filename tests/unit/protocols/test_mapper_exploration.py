@@ -19,24 +19,24 @@ DIAMOND = plug_cables([(0, "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"),
 
 def explore_network(
     cables: list[Cable],
-    lossy: bool = False,
+    has_losses: bool = False,
     is_lost: Callable[[Probe], bool] = lambda _: False,
     change_answer: Callable[[Answer], Answer] = lambda answer: answer,
 ) -> tuple[Topology, list[Probe]]:
     """Return the map of the network, and the requested probes."""
     network = Myrinet(cables, leaders=[])
-    exploration = explore(0, 8, lambda: lossy)
+    exploration = explore(0, 8, lambda: has_losses)
     probes: list[Probe] = []
     try:
         while True:
             batch = next(exploration)
             for probe in batch.probes:
-                if not batch.wanted(probe):
+                if not batch.is_wanted(probe):
                     continue
                 probes.append(probe)
                 end, _ = network.leads_to(0, probe.route)
-                if isinstance(end, int) and (probe.host or end == 0) and not is_lost(probe):
-                    batch.answered(probe, change_answer(HostAnswer(end, 1, address(end)) if probe.host else None))
+                if isinstance(end, int) and (probe.is_to_host or end == 0) and not is_lost(probe):
+                    batch.answered(probe, change_answer(HostAnswer(end, 1, address(end)) if probe.is_to_host else None))
     except StopIteration as stop:
         return stop.value, probes
 
@@ -54,9 +54,9 @@ def test_in_a_lossy_network_a_switch_is_recognized_though_one_of_its_ports_is_si
 
     assert (1, 1) in explore_network(DIAMOND)[0].routes  # d was first entered from b
     assert any(map(is_lost, explore_network(DIAMOND)[1]))
-    assert len(explore_network(DIAMOND, lossy=True, is_lost=is_lost)[0].ends) == 5
+    assert len(explore_network(DIAMOND, has_losses=True, is_lost=is_lost)[0].ends) == 5
     with pytest.raises(ContradictionError):
-        explore_network(DIAMOND, lossy=False, is_lost=is_lost)
+        explore_network(DIAMOND, has_losses=False, is_lost=is_lost)
 
 
 def test_a_host_in_two_places_is_a_contradiction() -> None:
@@ -82,20 +82,20 @@ def test_only_one_known_host_is_probed_on_a_cable_to_another_switch() -> None:
     hosts: list[tuple[str | int, str | int]] = [(0, "a"), (1, "b"), (2, "b"), (3, "b"), (4, "c")]
     topology, requested = explore_network(plug_cables([*hosts, ("a", "b"), ("a", "c"), ("b", "c")]))
     assert len(topology.ends) == 3
-    assert len([probe for probe in requested if probe.host and len(probe.route) == 3]) <= 12
+    assert len([probe for probe in requested if probe.is_to_host and len(probe.route) == 3]) <= 12
 
 
 class SingleTry:
     """Batch of loopback probes, each with one try, all of them needed."""
 
-    once = True
+    has_retries = False
     is_patient = False
 
     def __init__(self, count: int) -> None:
         self.probes = [Probe(False, (number, 0, -number)) for number in range(count)]
         self.answered_probes: list[Probe] = []
 
-    def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+    def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
         return True
 
     def answered(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
@@ -116,7 +116,7 @@ def test_an_answer_after_the_last_try_has_expired_is_late() -> None:
 
 def test_an_answer_to_a_probe_that_the_previous_batch_no_longer_needed_does_not_reach_the_next_batch() -> None:
     class UntilAnswered(SingleTry):
-        def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
+        def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
             return not self.answered_probes
 
     counters, numbers, settings = Counters(), list[int](), Settings()

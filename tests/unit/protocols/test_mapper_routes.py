@@ -194,12 +194,12 @@ def test_a_pacer_passes_a_burst_and_then_the_mean_rate(steps: list[int], interva
     now, passed_times = 0, []
     for step in steps:
         now += step
-        free_at = pacer.free
+        free_at = pacer.next_send_time
         while pacer.take(now):
             assert now >= free_at
             passed_times.append(now)
-            free_at = pacer.free
-        assert now < pacer.free <= now + interval
+            free_at = pacer.next_send_time
+        assert now < pacer.next_send_time <= now + interval
     assert len(passed_times) >= burst
     for first in range(len(passed_times)):
         for last in range(first, len(passed_times)):
