@@ -31,7 +31,7 @@ _NEXT_SLOT: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layou
 _MAX_ARGUMENTS: Final = layout.MAX_ARGUMENTS
 _ARGUMENT: Final = struct.Struct("!I")
 _MAX_HANDLER: Final = 255
-_IN_FLIGHT: Final = (layout.READY, layout.IN_FLIGHT, layout.RETURNED)
+_UNFINISHED_STATES: Final = (layout.READY, layout.IN_FLIGHT, layout.RETURNED)
 _NO_DATA: Final = b""
 _RULE: Final = "a request's handler may only reply, by its token, and a reply's handler may send nothing"
 
@@ -72,8 +72,8 @@ class Outbox:
     of the last request. pending: requests that have not ended, by number. observer: notified of each message before the NIC
     is.
 
-    `request`, `reply`, `medium` and `bulk` return False if no slot is free. A request takes a credit, which must be
-    available. handler, arguments: as in frames.
+    `request`, `reply`, `medium` and `bulk` return False if no slot is free, or if the endpoint is not resident. A request
+    takes a credit, which must be available. handler, arguments: as in frames.
     """
 
     __slots__ = (
@@ -286,7 +286,7 @@ class Outbox:
         return {
             layout.READ_ENTRY(page, entry_offset)[13]
             for entry_offset in entry_offsets
-            if page[entry_offset] in _IN_FLIGHT
+            if page[entry_offset] in _UNFINISHED_STATES
         }
 
     def request_notification(self) -> None:
@@ -382,8 +382,8 @@ class Outbox:
 
 
 class SendSide:
-    """Send side of one endpoint: its translation table, and the requests that it sends without waiting. `Endpoint` is the
-    rest of it."""
+    """Send side of one endpoint: its translation table, and the requests that it sends without waiting. Base class of
+    `Endpoint`."""
 
     def __init__(self, library: ActiveMessages, number: int, last_request: int) -> None:
         """last_request: see `Outbox`."""
