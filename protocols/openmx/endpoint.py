@@ -1,7 +1,9 @@
-"""An endpoint: MX's calls and their implementation. The docstring of each call has its name in MX.
+"""An endpoint: MX's calls and their implementation. The docstring of each call has its name in MX::
 
-endpoint = openmx.open_endpoint(key=7) partner = await endpoint.connect(node=1, endpoint=0, key=7) send =
-endpoint.isend([b"hello"], partner, match_info=5) result = await endpoint.wait(send)
+endpoint = openmx.open_endpoint(key=7)
+partner = await endpoint.connect(node=1, endpoint=0, key=7)
+send = endpoint.isend([b"hello"], partner, match_info=5)
+result = await endpoint.wait(send)
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ REQUEST: Final = "request"
 class Endpoint:
     """An open endpoint (mx_endpoint_t). index: its number on the node. session: number of this opening of the endpoint.
 
-    on_unexpected: called with source, match information and length of each unexpected message; the message is discarded
-    if it returns True (mx_register_unexp_handler). on_error: called with the status of each unsuccessful request,
-    before the request is done (mx_set_error_handler). on_lost: called with a partner whose connection has ended, and
-    the status.
-    """
+    on_unexpected: called with source, match information and length of each unexpected message; the message is discarded if
+    it returns True (mx_register_unexp_handler). on_error: called with the status of each receive or send that fails
+    (mx_set_error_handler): before a receive is done; for a send, when its message is lost, which may be after the send is
+    done. It is not called for cancelled receives, nor for receives and messages to the endpoint itself that `close` ends.
+    on_lost: called with a partner whose connection has ended, and the status."""
 
     def __init__(self, library: Library, index: int, key: int, session: int, queues: ReceiveQueues) -> None:
         self.index: Final = index
@@ -79,7 +81,7 @@ class Endpoint:
         self._ring_memory: Final = memory
         self._ring: Final = ReceiveRing(memory, self.settings.entries, self._fragment_size)
 
-    def begin(self) -> None:
+    def open(self) -> None:
         """Open the endpoint in the driver. Completions may arrive before this returns."""
         command = Command(Op.OPEN, self.index)
         command.session, command.length, command.address = self.session, self.settings.entries, self._ring_address
@@ -205,8 +207,8 @@ class Endpoint:
         return self._finished.take(request) if request.done else None
 
     async def wait(self, request: Request, timeout: int = 0) -> Result | None:
-        """Wait for a request (mx_wait). timeout: nanoseconds, rounded up to ticks, after which the result is
-        None; 0: none."""
+        """Wait for a request (mx_wait). timeout: nanoseconds after which the result is None, rounded up to
+        ticks; 0: wait forever."""
         if not timeout:
             await request
         else:
@@ -297,13 +299,13 @@ class Endpoint:
             if not request.done:
                 request.finish(SUCCESS, len(request.buffer), len(request.buffer))
 
-    def forget_partner(
+    def fail_messages(
         self, partner: Partner, outgoing: list[Outgoing], partials: list[Incoming], status: Status
     ) -> None:
         """Fail the messages of a partner that are in progress."""
         for message in outgoing:
             self.finish_send(message, status)
-        self.incoming.forget_partner(partner, partials, status)
+        self.incoming.fail_messages(partner, partials, status)
         if self.on_lost is not None:
             self.on_lost(partner, status)
 
@@ -451,7 +453,7 @@ class Endpoint:
             self._set_alarm()
 
     def _tick_after(self, timeout: int) -> int:
-        """Return the first tick after a time-out in nanoseconds; 0: never."""
+        """Return a tick that is at least `timeout` nanoseconds from now; 0 for no time-out: wait forever."""
         return self.ticks + 1 + -(-timeout // self.settings.tick) if timeout else 0
 
     def _check_open(self) -> None:

@@ -82,7 +82,7 @@ class Library(Host):
         session = (self._incarnation + _SESSION * self._open_count) & 0xFFFF_FFFF
         self._open_count += 1
         endpoint = self._endpoints[index] = Endpoint(self, index, key, session, queues)
-        endpoint.begin()
+        endpoint.open()
         return endpoint
 
     def _migrate(self, index: int) -> None:

@@ -123,7 +123,7 @@ class IncomingMessages:
         if not incoming.missing and incoming.receive is not None:
             self._deliver(incoming, incoming.receive)
 
-    def forget_partner(self, partner: Partner, partials: list[Incoming], status: Status) -> None:
+    def fail_messages(self, partner: Partner, partials: list[Incoming], status: Status) -> None:
         """Discard a partner's incomplete messages, and fail their receives."""
         for incoming in [*partials, *self.queues.unpulled(partner)]:
             self.queues.forget(incoming)
@@ -132,7 +132,7 @@ class IncomingMessages:
         for incoming in self._claimed:
             if incoming.source is partner and (incoming.missing or incoming.region >= 0):
                 incoming.error = status
-        self.large.forget_partner(partner, status)
+        self.large.fail_messages(partner, status)
 
     def finish(self, incoming: Incoming, receive: Request, status: Status) -> None:
         """Complete a receive with the status of its message."""

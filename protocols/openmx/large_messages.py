@@ -54,12 +54,12 @@ class LargeMessages:
         """Describe each message that waits to be pulled."""
         return [f"{sending.request}, until {sending.partner} has pulled it" for sending in self._sending.values()]
 
-    def forget_partner(self, partner: Partner, status: Status) -> None:
+    def fail_messages(self, partner: Partner, status: Status) -> None:
         """Fail the messages of a partner that are in progress."""
         for waiting in [waiting for waiting in self._unregistered if waiting[0] is partner]:
             self._unregistered.remove(waiting)
             assert waiting[1].request is not None
-            waiting[1].request.settle(status)
+            self._endpoint.settle(waiting[1].request, status)
         for region, sending in list(self._sending.items()):
             if sending.partner is partner:
                 self._end_sending(region, sending, status)

@@ -167,7 +167,7 @@ class Partner:
         if self.state == states.CONNECTED:
             partials, self._partials, self._early = self._partials, {}, {}
             self._begin_receiving()
-            self._endpoint.incoming.forget_partner(self, list(partials.values()), status)
+            self._endpoint.incoming.fail_messages(self, list(partials.values()), status)
 
     def receive_request(self, event: Event) -> None:
         """Handle the partner's connection request, and answer it."""
@@ -272,7 +272,7 @@ class Partner:
         unacked, queue = self._unacked, self._queue
         self._unacked, self._queue, self._frames, self.pending_acks = deque(), deque(), 0, 0
         partials, self._partials, self._early = self._partials, {}, {}
-        self._endpoint.forget_partner(self, [*unacked, *queue], list(partials.values()), status)
+        self._endpoint.fail_messages(self, [*unacked, *queue], list(partials.values()), status)
         self._connected(status)
 
     def _begin_connecting(self) -> None:

@@ -656,6 +656,16 @@ def test_the_error_handler_receives_failed_requests() -> None:
     assert statuses == [Status.TRUNCATED]
 
 
+def test_the_error_handler_receives_failed_sends_that_wait_for_a_region() -> None:
+    pair = EndpointPair()
+    statuses: list[Status] = []
+    pair.ends[0].on_error = statuses.append
+    requests = [pair.send(pattern(40_000)) for _ in range(300)]
+    pair.ends[0].disconnect(pair.partners[0])
+    assert statuses == [Status.ENDPOINT_CLOSED] * 300
+    assert all(request.done for request in requests)
+
+
 # Closing.
 
 
