@@ -4,10 +4,11 @@ The receive queues of all VIs have one completion queue, so that receives from a
 are kept in a list (`protocols.mpi.matching`). A synchronous send completes when the receiver reports the match.
 
 Both ranks of a pair request a peer-to-peer connection: one because it has a message, the other in answer to the request.
-A send completes when its last part has been copied. When a connection is lost, transfers in progress fail, and the next
-message connects again. A rank has as many connections as the NIC has descriptors for; a further connection fails, with an
-error that names the setting, and the request of a further peer is rejected. Over an unreliable provider the number of a
-message shows that the one before was lost; then the connection ends, since the paper leaves recovery to future work.
+A send completes when its last part has been copied or, for memory registered on the fly, when its last RDMA write
+completes. When a connection is lost, transfers in progress fail, and the next message connects again. The NIC's slots, which
+hold descriptors and commands, limit a rank's connections: a further one fails, with an error that names the setting, and the
+request of a further peer is rejected. At the unreliable delivery level, a gap in the sequence numbers reveals a lost
+message; the connection then ends, since the paper leaves recovery to future work.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ MPI: Final = "mpi"
 _DISCRIMINATOR: Final = b"mpi"
 _MIN_DEPTH: Final = 8
 """Minimum receive descriptors of a VI."""
-_COMMANDS: Final = 16
-"""Slots of the NIC for commands, which no connection uses; two of them wait all the time."""
+_COMMAND_SLOTS: Final = 16
+"""Slots of the NIC that are reserved for commands; two are always occupied by pending commands."""
 
 
 class ViaEndpoint(SoftwareMatchingEndpoint):
@@ -50,7 +51,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         self.max_message_size = 1 << 30
         self._host = host
         self._depth = min(host.settings.depth, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
-        self._max_connections = max(0, min(host.size - 1, (host.settings.slots - _COMMANDS) // (self._depth + 1)))
+        self._max_connections = max(0, min(host.size - 1, (host.settings.slots - _COMMAND_SLOTS) // (self._depth + 1)))
         self._allocated = 0  # connections that use slots, or will use them
         self._posted = 0  # connections whose receives are posted
         self._unopened: deque[Pair] = deque()  # connections that wait until lost ones are closed
@@ -101,7 +102,9 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
 
     def _has_room(self) -> bool:
         """Whether a send leaves enough slots for commands, and for the receives of all further connections."""
-        return self._host.free_descriptors > _COMMANDS // 2 + (self._max_connections - self._posted) * (self._depth + 1)
+        return self._host.free_descriptors > _COMMAND_SLOTS // 2 + (self._max_connections - self._posted) * (
+            self._depth + 1
+        )
 
     def _pump_starved(self) -> None:
         for pair in list(self.pairs.values()):
@@ -133,7 +136,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 and existing.is_connected
                 and existing.vi.joined != request.number
             ):
-                self._end_connection(existing, "has ended the connection")
+                self._end_connection(existing, f"rank {existing.peer} has ended the connection")
             if existing is None or existing.is_lost:
                 if len(self.pairs) < self._max_connections:
                     self._connect(request.node)
@@ -159,14 +162,15 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         if host.settings.max_transfer < MIN_TRANSFER:
             self._end_connection(
                 pair,
-                f"cannot be connected: max_transfer must be {MIN_TRANSFER} or more, got {host.settings.max_transfer}",
+                f"rank {pair.peer} cannot be connected: max_transfer must be {MIN_TRANSFER} or more, "
+                f"got {host.settings.max_transfer}",
             )
             return
         if len(self.pairs) > self._max_connections:
             self._end_connection(
                 pair,
-                f"cannot be connected: the NIC's {host.settings.slots} descriptors suffice for "
-                f"{self._max_connections} connections; more slots allow more (--firmware slots=...)",
+                f"rank {pair.peer} cannot be connected: the NIC's {host.settings.slots} slots suffice for "
+                f"{self._max_connections} connections; set more with --firmware slots=...",
             )
             return
         if self._allocated >= self._max_connections:
@@ -184,28 +188,32 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 vi.post_receive(descriptor)
             await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.connect_timeout or host.settings.give_up)
             pair.is_connected = True
-            self._limit_opening(pair)
+            self._arm_greeting_timeout(pair)
             pair.greet()
         except (ViaError, MemoryError) as error:
             is_rejected = isinstance(error, ViaError) and error.result is Result.REJECT
-            remedy = "; its NIC may have no descriptors left, more slots allow more (--firmware slots=...)"
-            self._end_connection(pair, f"cannot be connected: {error}{remedy if is_rejected else ''}")
+            remedy = "; its NIC may have no slots left, set more with --firmware slots=..." if is_rejected else ""
+            self._end_connection(pair, f"rank {pair.peer} cannot be connected: {error}{remedy}")
             if pair.vi is None:
                 with suppress(ViaError):  # all slots of the NIC are in use: it accepts no command
                     await self._free_memory(pair)
                 self._free_allocated()
 
-    def _limit_opening(self, pair: Pair) -> None:
+    def _arm_greeting_timeout(self, pair: Pair) -> None:
         """End a connection whose peer does not send its greeting within `connect_timeout`: it may have died. Raises
         ViaError."""
         timeout = self._host.settings.connect_timeout
         if timeout and not pair.is_open:
-            cancel = self._host.alarm(timeout, partial(self._expire_opening, pair))
+            cancel = self._host.alarm(timeout, partial(self._on_greeting_timeout, pair))
             pair.opened.add_callback(lambda _: cancel())
 
-    def _expire_opening(self, pair: Pair) -> None:
+    def _on_greeting_timeout(self, pair: Pair) -> None:
         if not pair.opened.done:
-            self._end_connection(pair, "cannot be connected: it has accepted, and is silent since")
+            self._end_connection(
+                pair,
+                f"rank {pair.peer} accepted the connection but sent no greeting within "
+                f"{self._host.settings.connect_timeout / 1e9:g} s (connect_timeout)",
+            )
 
     async def _register(self, pair: Pair, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
         """Allocate and register memory of a connection. Raises ViaError, MemoryError."""
@@ -228,7 +236,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         ):  # a frame was dropped, at the unreliable level
             is_ended = report.error is AsyncError.CONN_LOST
             reason = "has restarted or ended the connection" if is_ended else "and this rank have lost their connection"
-            self._end_connection(pair, f"{reason} ({report.error.name})")
+            self._end_connection(pair, f"rank {pair.peer} {reason} ({report.error.name})")
 
     def report_crash(self, rank: int) -> None:
         pair = self.pairs.get(rank)
@@ -240,13 +248,13 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             self.matching.fail_crashed(rank, [arrival])
 
     def _end_connection(self, pair: Pair, reason: str) -> None:
-        """End a connection: fail all transfers in progress."""
+        """End a connection: fail all transfers in progress. reason: the error's text."""
         if pair.is_lost:
             return
         pair.is_lost = True
         if self.pairs.get(pair.peer) is pair:
             del self.pairs[pair.peer]
-        error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {reason}")
+        error = MPIError(ERR_PROC_FAILED, reason)
         outgoing = [message for message in (*pair.released, *pair.queue) if message is not None]
         self.matching.fail_transfers(
             pair.peer,
@@ -313,7 +321,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         try:
             pair.received(descriptor, self._receive_part)
         except LostPartError:
-            self._end_connection(pair, "has sent a message that was lost")
+            self._end_connection(pair, f"a message from rank {pair.peer} was lost")
             return
         pair.pump()
         if pair.is_open and not pair.opened.done:

@@ -56,7 +56,7 @@ def test_a_connection_beyond_the_slots_fails_with_an_error_that_names_the_settin
     assert results[:CONNECTIONS] == [""] * CONNECTIONS
     assert results[RANK_COUNT - 1 :] == ["data"] * CONNECTIONS
     for peer, error in enumerate(results[CONNECTIONS : RANK_COUNT - 1], CONNECTIONS + 1):
-        assert f"rank {peer} cannot be connected: the NIC's 64 descriptors suffice for 5 connections" in error
+        assert f"rank {peer} cannot be connected: the NIC's 64 slots suffice for 5 connections" in error
         assert "slots=" in error
 
 
@@ -128,14 +128,14 @@ def test_a_later_message_to_a_rank_beyond_the_slots_fails_too() -> None:
     async def send() -> None:
         await ranks.comms[0].Send(b"data", RANK_COUNT - 1, 1)
 
-    with pytest.raises(MPIError, match="cannot be connected: the NIC's 64 descriptors suffice for 5 connections"):
+    with pytest.raises(MPIError, match="cannot be connected: the NIC's 64 slots suffice for 5 connections"):
         run(ranks.wires, send())
 
 
 def test_too_few_slots_for_a_connection_are_an_error() -> None:
     ranks = Ranks(2, slots=8)
     [error] = run(ranks.wires, try_send(ranks.comms[0], 1))
-    assert "cannot be connected: the NIC's 8 descriptors suffice for 0 connections" in error
+    assert "cannot be connected: the NIC's 8 slots suffice for 0 connections" in error
 
 
 def test_a_connection_that_cannot_be_opened_leaves_no_registered_memory() -> None:
