@@ -15,11 +15,11 @@ from protocols.mpi.blocking_requests import (
     MESSAGE_NO_PROC,
     MESSAGE_NULL,
     REQUEST_NULL,
+    CallCoroutine,
+    CoroutineRunner,
     Message,
     Prequest,
     Request,
-    Run,
-    Work,
     blocking,
     nonblocking,
     persistent,
@@ -44,8 +44,8 @@ from protocols.mpi.info import Info
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_TOPOLOGY, MPIError, check_type
 
 __all__ = [
-    "COMM_NULL", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm",
-    "Message", "Prequest", "Request", "Run", "Topocomm", "Work",
+    "COMM_NULL", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "CallCoroutine", "Cartcomm", "Comm", "CoroutineRunner",
+    "Distgraphcomm", "Graphcomm", "Message", "Prequest", "Request", "Topocomm",
 ]  # fmt: skip
 
 _GUIDED: Final = (COMM_TYPE_HW_GUIDED, COMM_TYPE_RESOURCE_GUIDED)
@@ -61,7 +61,7 @@ class Comm(PropertyCalls):
     def __new__(
         cls,
         comm: coroutine_comm.Comm | Comm | None = None,
-        run: Run | None = None,
+        run: CoroutineRunner | None = None,
         properties: Properties | None = None,
     ) -> Self:
         """comm: the communicator to wrap; a Comm is wrapped again, as a second handle."""
@@ -79,7 +79,7 @@ class Comm(PropertyCalls):
     def __init__(
         self,
         comm: coroutine_comm.Comm | Comm | None = None,
-        run: Run | None = None,
+        run: CoroutineRunner | None = None,
         properties: Properties | None = None,
     ) -> None:
         """Do nothing: as in mpi4py, `__new__` makes the handle, to which a subclass may pass another communicator."""
@@ -158,8 +158,8 @@ class Comm(PropertyCalls):
             raise MPIError(ERR_ARG, f"split_type must be COMM_TYPE_SHARED or UNDEFINED, got {split_type}")
         resource = info.get("mpi_hw_resource_type") if info and split_type in _GUIDED else None
         is_shared = split_type == COMM_TYPE_SHARED or resource == "mpi_shared_memory"
-        processors = self.run(self.wrapped.allgather(self.properties.processor))
-        color = processors.index(self.properties.processor) if is_shared else UNDEFINED
+        processors = self.run(self.wrapped.allgather(self.properties.processor_name))
+        color = processors.index(self.properties.processor_name) if is_shared else UNDEFINED
         return self.Split(color, key)
 
     def Idup(self, info: Info | None = None) -> tuple[Self, Request]:  # noqa: ARG002  mpi4py's
@@ -192,7 +192,7 @@ class Comm(PropertyCalls):
         return _WRAPPERS[type(comm)](comm, self.run, self._derived_properties(comm))
 
     def _derived_properties(self, comm: coroutine_comm.Comm | None) -> Properties:
-        properties = properties_of(comm, self.properties.processor)
+        properties = properties_of(comm, self.properties.processor_name)
         properties.errhandler = self.properties.errhandler
         return properties
 
@@ -482,7 +482,7 @@ _TOPOLOGIES: Final[Mapping[type, int]] = {
 def properties_of(comm: coroutine_comm.Comm | None, processor: str, name: str = "") -> Properties:
     """Make the properties of a new communicator. processor: name of the rank's node."""
     if comm is None:
-        return Properties(processor=processor)
+        return Properties(processor_name=processor)
     fixed: dict[int, object] = {TAG_UB: comm.tag_ub, UNIVERSE_SIZE: comm.size}
     return Properties(name, processor, fixed)
 

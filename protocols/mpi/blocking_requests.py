@@ -24,14 +24,14 @@ A = TypeVar("A")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-Work = Coroutine[Any, None, T]
+CallCoroutine = Coroutine[Any, None, T]
 """Coroutine of an ``async def`` in this package: it yields the completions that it awaits, and is sent None."""
 
 
-class Run(Protocol):
+class CoroutineRunner(Protocol):
     """A function that drives a coroutine to its end, and returns its result or raises its exception."""
 
-    def __call__(self, work: Work[T], /) -> T: ...
+    def __call__(self, coroutine: CallCoroutine[T], /) -> T: ...
 
 
 class BlockingWrapper(Handle, Generic[A]):
@@ -39,7 +39,7 @@ class BlockingWrapper(Handle, Generic[A]):
 
     __slots__ = ("__weakref__", "run", "wrapped")
 
-    def __init__(self, wrapped: A, run: Run) -> None:
+    def __init__(self, wrapped: A, run: CoroutineRunner) -> None:
         self.wrapped = wrapped
         self.run = run
 
@@ -53,7 +53,9 @@ class BlockingWrapper(Handle, Generic[A]):
         """Call the error handler, if the object has one, before an error is raised."""
 
 
-def blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[BlockingWrapper[Any], P], T]:
+def blocking(
+    method: Callable[Concatenate[A, P], CallCoroutine[T]],
+) -> Callable[Concatenate[BlockingWrapper[Any], P], T]:
     @wraps(method)
     def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -66,7 +68,7 @@ def blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatena
 
 
 def nonblocking(
-    method: Callable[Concatenate[A, P], Work[requests.Request]],
+    method: Callable[Concatenate[A, P], CallCoroutine[requests.Request]],
 ) -> Callable[Concatenate[BlockingWrapper[Any], P], Request]:
     @wraps(method)
     def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> Request:
@@ -80,7 +82,7 @@ def nonblocking(
 
 
 def persistent(
-    method: Callable[Concatenate[A, P], Work[requests.Prequest]],
+    method: Callable[Concatenate[A, P], CallCoroutine[requests.Prequest]],
 ) -> Callable[Concatenate[BlockingWrapper[Any], P], Prequest]:
     @wraps(method)
     def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> Prequest:
@@ -94,7 +96,7 @@ def persistent(
 
 
 def for_requests(
-    method: Callable[Concatenate[Sequence[requests.Request], P], Work[T]],
+    method: Callable[Concatenate[Sequence[requests.Request], P], CallCoroutine[T]],
 ) -> Callable[Concatenate[type[Request], Sequence[Request], P], T]:
     @wraps(method)
     def call(_: type[Request], handles: Sequence[Request], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -111,8 +113,8 @@ class Request(BlockingWrapper[requests.Request]):
 
     __slots__ = ()
 
-    def __init__(self, request: requests.Request | Request | None = None, run: Run | None = None) -> None:
-        """request: may also be a Request, of which this becomes another handle."""
+    def __init__(self, request: requests.Request | Request | None = None, run: CoroutineRunner | None = None) -> None:
+        """request: a request, or a handle to copy."""
         if request is None:
             request = requests.Request(null_transfer())
             request.active = False
@@ -178,7 +180,7 @@ class Prequest(Request):
 
     __slots__ = ("_persistent",)
 
-    def __init__(self, request: requests.Prequest | Request | None = None, run: Run | None = None) -> None:
+    def __init__(self, request: requests.Prequest | Request | None = None, run: CoroutineRunner | None = None) -> None:
         super().__init__(request, run)
         self._persistent = self.wrapped if isinstance(self.wrapped, requests.Prequest) else None
 
@@ -193,7 +195,7 @@ class Prequest(Request):
             handle.Start()
 
     def Free(self) -> None:
-        """Free the request, which cannot be used afterwards: this and all other handles of it become REQUEST_NULL."""
+        """Free the request, which cannot be used afterwards: all handles of it become REQUEST_NULL."""
         self._persistent_or_error().Free()
 
     def __bool__(self) -> bool:
@@ -211,8 +213,10 @@ class Message(BlockingWrapper[mpi_messages.Message]):
 
     __slots__ = ()
 
-    def __init__(self, message: mpi_messages.Message | Message | None = None, run: Run | None = None) -> None:
-        """message: may also be a Message, of which this becomes another handle."""
+    def __init__(
+        self, message: mpi_messages.Message | Message | None = None, run: CoroutineRunner | None = None
+    ) -> None:
+        """message: a message, or a handle to copy."""
         if message is None:
             message = mpi_messages.Message.null()
         if isinstance(message, Message):
@@ -271,11 +275,11 @@ class Message(BlockingWrapper[mpi_messages.Message]):
         return message
 
 
-def run_completed(work: Work[T], /) -> T:
-    """Run a coroutine that does not wait, since its transfers are complete."""
+def run_completed(coroutine: CallCoroutine[T], /) -> T:
+    """Drive a coroutine whose transfers are complete; resume its yields at once."""
     while True:
         try:
-            work.send(None)
+            coroutine.send(None)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
 

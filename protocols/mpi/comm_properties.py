@@ -91,15 +91,15 @@ _FIXED: Final = {HOST: PROC_NULL, IO: PROC_NULL, WTIME_IS_GLOBAL: False, APPNUM:
 
 
 class Properties:
-    """Properties of one communicator. processor: name of this rank's node."""
+    """Properties of one communicator. processor_name: name of this rank's node."""
 
-    __slots__ = ("_attributes", "_fixed", "errhandler", "info", "is_predefined", "name", "processor")
+    __slots__ = ("_attributes", "_fixed", "errhandler", "info", "is_predefined", "name", "processor_name")
 
-    def __init__(self, name: str = "", processor: str = "", fixed: dict[int, object] | None = None) -> None:
+    def __init__(self, name: str = "", processor_name: str = "", fixed: dict[int, object] | None = None) -> None:
         """name: name of a predefined communicator. fixed: predefined attributes of this communicator, by keyval."""
         self.name = name
         self.is_predefined: Final = bool(name)
-        self.processor = processor
+        self.processor_name = processor_name
         self.info = Info.Create()
         self.errhandler = ERRORS_RETURN
         self._fixed: Final = _FIXED | (fixed or {})

@@ -104,7 +104,7 @@ class Handle(metaclass=_SubsetMeta):
 class MissingNameError(AttributeError):
     """Access to a name that this subset of mpi4py lacks."""
 
-    is_about_a_call: Final = True
+    is_caller_error: Final = True
 
 
 def missing_attribute(cls: type, name: str) -> AttributeError:
@@ -116,7 +116,9 @@ def missing_attribute(cls: type, name: str) -> AttributeError:
 
 def missing_name(name: str) -> MissingNameError:
     """Make the error for a name of MPI that this subset lacks."""
-    return MissingNameError(f"MPI.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
+    return MissingNameError(
+        f"MPI has no attribute {name} (testbed implements a subset of mpi4py: docs/protocols/mpi.md)"
+    )
 
 
 def check_type(value: object, cls: type) -> None:
@@ -147,10 +149,10 @@ class MPIError(RuntimeError):
     """mpi4py's MPI.Exception: an invalid call, or a failed transfer. It equals, and is ordered by, its error code.
 
     envelope: envelope of the message, for a receive that failed after a message arrived; its length counts the bytes that
-    are in the buffer. is_about_a_call: its traceback ends with the program's line (`testbed.engine.tracebacks`).
+    are in the buffer. is_caller_error: its traceback ends with the program's line (`testbed.engine.tracebacks`).
     """
 
-    is_about_a_call: Final = True
+    is_caller_error: Final = True
 
     def __init__(self, error_class: int = SUCCESS, message: str = "", envelope: Envelope | None = None) -> None:
         """error_class: an error class, or an error code of the program's own. message: default: the string of the class."""

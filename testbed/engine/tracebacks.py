@@ -44,7 +44,7 @@ class Stacked(Protocol):
 def program_traceback(error: BaseException) -> str:
     """Format an error's traceback, starting with the program's first frame; without such a frame, all of it.
 
-    If the error is a TypeError, or its class has a true `is_about_a_call` (MPI errors), only the program's frames are
+    If the error is a TypeError, or its class has a true `is_caller_error` (MPI errors), only the program's frames are
     shown: the error is in the call, not in the code that detected it. A FirmwareError, or a TestbedError without a frame of
     a program, gives only its message.
     """
@@ -105,7 +105,7 @@ def _trim_to_program(formatted: traceback.TracebackException, error: BaseExcepti
     if first is None:
         return False
     del formatted.stack[:first]
-    if isinstance(error, TypeError) or getattr(error, "is_about_a_call", False):
+    if isinstance(error, TypeError) or getattr(error, "is_caller_error", False):
         if formatted.__context__ is not None and all(
             _is_internal(frame.filename) for frame in formatted.__context__.stack
         ):

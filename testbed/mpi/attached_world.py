@@ -17,7 +17,9 @@ class AttachedRank:
     """Rank of this process, with the interface of `mpi_programs.Program`. now: its clock, nanoseconds. name: the
     rank's."""
 
-    def __init__(self, world: comm.Comm, complete: blocking_calls.Run, now: Callable[[], int], name: str) -> None:
+    def __init__(
+        self, world: comm.Comm, complete: blocking_calls.CoroutineRunner, now: Callable[[], int], name: str
+    ) -> None:
         """world: all nodes. complete: runs a coroutine to its end, and raises RuntimeError within one that it runs
         already."""
         self.now: Final = now

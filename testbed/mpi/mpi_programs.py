@@ -39,7 +39,7 @@ _SINGLE: Final = (
 class MisplacedCallError(RuntimeError):
     """A call from another thread or another rank's program than its communicator's."""
 
-    is_about_a_call: Final = True
+    is_caller_error: Final = True
 
 
 class Program(greenlet):
@@ -86,9 +86,9 @@ class Program(greenlet):
                 awaited = go_on(switch)
         return awaited
 
-    def wait_for(self, work: blocking_calls.Work[T], /) -> T:
-        """Run a coroutine for the program and return its result; see `blocking_calls.Run`. Raises MisplacedCallError to
-        other callers."""
+    def wait_for(self, work: blocking_calls.CallCoroutine[T], /) -> T:
+        """Run a coroutine for the program and return its result; see `blocking_calls.CoroutineRunner`. Raises
+        MisplacedCallError to other callers."""
         if threading.get_ident() != self._thread:
             work.close()
             self._misused = (

@@ -270,18 +270,17 @@ def test_isendrecv_returns_one_request() -> None:
 
 
 def test_a_missing_name_raises_an_error_with_a_hint() -> None:
-    with pytest.raises(AttributeError, match=r"MPI.Win is not in testbed's subset of mpi4py \(docs/protocols/mpi.md\)"):
+    hint = r" \(testbed implements a subset of mpi4py: docs/protocols/mpi.md\)$"
+    with pytest.raises(AttributeError, match="^MPI has no attribute Win" + hint):
         MPI.Win  # noqa: B018
-    with pytest.raises(
-        AttributeError, match=r"MPI.Comm.Spawn is not in testbed's subset of mpi4py \(docs/protocols/mpi.md\)"
-    ):
+    with pytest.raises(AttributeError, match="^MPI has no attribute Comm.Spawn" + hint):
         MPI.COMM_NULL.Spawn  # noqa: B018
     for name, look_up in {
         "Comm.Get_parent": lambda: MPI.Comm.Get_parent,
         "Datatype.Create_darray": lambda: MPI.INT.Create_darray,
         "Status.tomemory": lambda: MPI.Status().tomemory,
     }.items():
-        with pytest.raises(AttributeError, match=f"^MPI.{name} is not in testbed's subset of mpi4py"):
+        with pytest.raises(AttributeError, match=f"^MPI has no attribute {name}" + hint):
             look_up()
     assert not hasattr(MPI.COMM_NULL, "__array_interface__")
 
