@@ -49,7 +49,8 @@ class Endpoint:
     it returns True (mx_register_unexp_handler). on_error: called with the status of each receive or send that fails
     (mx_set_error_handler): before a receive is done; for a send, when its message is lost, which may be after the send is
     done. It is not called for cancelled receives, nor for receives and messages to the endpoint itself that `close` ends.
-    on_lost: called with a partner whose connection has ended, and the status."""
+    on_lost: called with a partner whose connection has ended, and the status.
+    """
 
     def __init__(self, library: Library, index: int, key: int, session: int, queues: ReceiveQueues) -> None:
         self.index: Final = index

@@ -19,7 +19,7 @@ from protocols.myrinet.envelope import Route
 from protocols.myrinet.mapper.counters import Counters
 from protocols.myrinet.mapper.settings import Settings
 
-_False_SILENCE: Final = 1e-5
+_FALSE_SILENCE: Final = 1e-5
 """Approximate probability that a connected port is mistaken for a silent one."""
 _MAX_REMEMBERED_PROBES: Final = 1024
 """Number of recent probes whose late answers are recognised."""
@@ -181,7 +181,7 @@ class Prober:
         if loss_per_cable >= 1:
             return settings.max_tries
         loss = 1 - (1 - loss_per_cable) ** probe.cables
-        tries = log(_False_SILENCE) / log(loss) if loss < 1 else settings.max_tries
+        tries = log(_FALSE_SILENCE) / log(loss) if loss < 1 else settings.max_tries
         return min(max(ceil(tries), settings.min_tries), settings.max_tries)
 
     @property
