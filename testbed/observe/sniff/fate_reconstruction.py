@@ -2,8 +2,12 @@
 
 The classifier decides as `testbed.fates` does: by a frame's number within its flow or its direction. Its maps count
 frames. Once the number of one captured frame is known, the following frames are numbered in the order of capture. The
-clock is read before and after a count is read: if no frame passed around that time, the count is the number of the last
-frame before it. Under steady traffic two readings must agree.
+clock is read before and after a count is read. If all frames were captured in the millisecond before and none passed, the
+count is the number of the last frame before it. Under steady traffic two consecutive readings must agree, each after 20
+microseconds without a frame.
+
+Frames that the capture misses are counted by the classifier. The frames before such a gap keep their numbers, those after
+it are numbered by new readings, and those captured between two checks for missed frames remain undecided.
 
 If Gilbert-Elliott has processed many frames before a capture begins, its state is read with the count, and frames before
 that reading remain undecided. There are such frames only if the link was busy at that time.
@@ -14,7 +18,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from testbed.fates import fate_hash
@@ -22,6 +26,7 @@ from testbed.fates import records as fates
 from testbed.fates.flows import Classifier, Flow
 from testbed.fates.loss_models import GilbertElliott, Pattern
 from testbed.fields import known_fields
+from testbed.kernel.loss_classifier import losses_of, name_of
 from testbed.spec.layout import Impairment
 
 MIN_QUIET: Final = 1_000_000
@@ -35,8 +40,21 @@ MAX_STEPS: Final = 50_000
 _flows: Final = Classifier(known_fields())
 
 
+class Program(Protocol):
+    """A loss program in the kernel."""
+
+    @property
+    def id(self) -> int: ...
+
+
 class CountSource(Protocol):
-    """Counters and state of a `kernel.loss_classifier.Classifier`."""
+    """Name, program, counters and state of a `kernel.loss_classifier.Classifier`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def program(self) -> Program: ...
 
     def count(self, flow: Flow) -> int: ...
 
@@ -47,7 +65,8 @@ class CountSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A frame count read from a map at some time between `before` and `after`. bad: Gilbert-Elliott's state."""
+    """A frame count read from a map at some time between `before` and `after` (clock readings, ns). bad: Gilbert-Elliott's
+    state."""
 
     before: int
     number: int
@@ -55,95 +74,139 @@ class Reading:
     bad: bool = False
 
 
-@dataclass(slots=True)
 class FlowFrames:
-    """Frames of a flow, in the order of capture.
+    """Frames of a flow, in the order of capture, and their numbers.
 
-    passed: number of frames whose fate has been decided. waiting: capture times of the undecided frames. first: number of
-    the first captured frame, None if unknown; below 1 if it passed before the classifier existed. start: initial state of
-    the flow's random draws.
+    A frame's number is its position in the capture plus an offset, which is determined from a reading; below 1 if the frame
+    passed before the classifier existed.
     """
 
-    start: int
-    passed: int = 0
-    waiting: deque[int] = field(default_factory=deque)
-    first: int | None = None
-    readings: list[Reading] = field(default_factory=list)
+    __slots__ = ("_candidate", "_last", "_numbers", "_offset", "_passed", "_since", "readings", "start", "waiting")
 
-    def find_first(self, until: int) -> Reading | None:
-        """Find the number of the first frame; return the reading that determined it. until: time before which all frames are
-        captured."""
-        candidate: int | None = None
-        for reading in self.readings:
-            if reading.after > until:
-                break
-            passed, last = self.passed, 0
+    def __init__(self, start: int, since: int) -> None:
+        """start: initial state of the flow's random draws. since: time since which every frame of the flow is added."""
+        self.start: Final = start
+        self.waiting: deque[int] = deque()
+        """Capture times of the frames that have not been taken, without those in `_numbers`."""
+        self.readings: deque[Reading] = deque(maxlen=_MAX_READINGS)
+        """Readings that have not been evaluated."""
+        self._since = since  # the numbers of frames in `waiting` until then are unknown
+        self._last = since  # the later of `_since` and the time of the last frame taken from `waiting`
+        self._passed = 0  # frames taken from `waiting`
+        self._offset: int | None = None
+        self._candidate: int | None = None  # offset by the last reading, to be confirmed by the next
+        self._numbers: deque[int | None] = deque()  # of the next frames, which were captured before a gap
+
+    @property
+    def has_next(self) -> bool:
+        """Whether there is a frame that has not been taken."""
+        return bool(self._numbers or self.waiting)
+
+    def find_offset(self, until: int) -> Reading | None:
+        """Determine the offset; return the reading that determined it. until: time before which all frames are captured."""
+        while self.readings and self.readings[0].after <= until:
+            reading = self.readings.popleft()
+            position, last = self._passed, self._last
             for stamp in self.waiting:
                 if stamp > reading.after:
                     break
-                passed, last = passed + 1, stamp
+                position, last = position + 1, max(last, stamp)
             if last > reading.before - _MIN_SHORT_QUIET:
                 continue
-            first = reading.number - passed + 1
-            if first == candidate or last < reading.before - MIN_QUIET:
-                self.first = first
-                self.readings = []
+            offset = reading.number - position
+            if offset == self._candidate or last < reading.before - MIN_QUIET:
+                self._offset = offset
+                self.readings.clear()
                 return reading
-            candidate = first
+            self._candidate = offset
         return None
+
+    def take(self) -> int | None:
+        """Remove the next frame; return its number, None if unknown."""
+        return self._numbers.popleft() if self._numbers else self._take_waiting()
+
+    def mark_gap(self, start: int, end: int) -> None:
+        """Forget the offset: frames may be missing between these times. Frames until `start` keep their numbers."""
+        while self.waiting and self.waiting[0] <= start:
+            self._numbers.append(self._take_waiting())
+        self._forget_offset(end)
+
+    def restart(self, end: int) -> None:
+        """Forget the numbers of all frames until `end`: the flow is counted anew."""
+        self._numbers = deque([None] * len(self._numbers))
+        self._forget_offset(end)
+
+    def _forget_offset(self, since: int) -> None:
+        self._since = self._last = since
+        self._offset = self._candidate = None
+        self.readings.clear()
+
+    def _take_waiting(self) -> int | None:
+        stamp = self.waiting.popleft()
+        self._last = max(self._last, stamp)
+        self._passed += 1
+        return None if self._offset is None or stamp <= self._since else self._offset + self._passed
 
 
 class FateReconstruction:
-    """Fates of one direction with a loss classifier. undecided: frames whose fate could not be reconstructed."""
+    """Fates of one direction with a loss classifier. undecided: frames that at least one model may have lost, because their
+    number or its state is unknown, and that no other model has lost."""
 
     def __init__(
-        self, link: str, direction: str, seed: int, impairment: Impairment, before: FateReconstruction | None = None
+        self,
+        link: str,
+        direction: str,
+        seed: int,
+        impairment: Impairment,
+        since: int,
+        previous: FateReconstruction | None = None,
     ) -> None:
-        """before: the reconstruction for the previous classifier, which this classifier replaces."""
+        """since: time since which every frame is added. previous: the reconstruction for the classifier that this classifier
+        replaces."""
         self.undecided = 0
         self.losses: Final = impairment
-        self._previous = before
-        if before is not None:
-            before._previous = None
+        self.previous = previous
+        if previous is not None and not any(frames.has_next for _, frames in previous._all_frames()):
+            previous.previous = None
         self._key = fate_hash.direction_key(seed, link, direction)
+        self.classifier_name: Final = name_of(losses_of(self._key, impairment, known_fields()))
+        self._program: int | None = None  # the classifier's, at the last reading
+        self._since = since
         self._loss = fate_hash.threshold(impairment.loss)
         self._gemodel = GilbertElliott(impairment.gemodel, self._key) if impairment.gemodel else None
         self._pattern = Pattern(impairment.loss_pattern) if impairment.loss_pattern else None
         self._last_step = 0  # the last frame that Gilbert-Elliott has decided
+        self._state_reading: Reading | None = None  # the last reading that determined the direction's numbers
         self._flows: dict[Flow, FlowFrames] = {}
-        self._direction_frames = FlowFrames(0)
+        self._direction_frames = FlowFrames(0, since) if self._gemodel or self._pattern else None
         self._unknown: dict[Flow | None, FlowFrames] = {}
         self._base: tuple[int, Mapping[Flow, int], int] | None = (
             None  # reading of all flows: start time, counts, end time
         )
-        if self._gemodel or self._pattern:
+        if self._direction_frames is not None:
             self._unknown[None] = self._direction_frames
 
     def add(self, when: int, frame: bytes) -> None:
         """Count a captured frame that enters the direction."""
-        if self._loss:
-            flow = _flows.of(frame)[0]
-            flow_frames = self._flows.get(flow)
-            if flow_frames is None:
-                start = fate_hash.absorb(fate_hash.flow_key(self._key, *flow), fate_hash.LOSS)
-                flow_frames = self._flows[flow] = self._unknown[flow] = FlowFrames(start)
-                if self._base is not None:
-                    before, numbers, after = self._base
-                    flow_frames.readings.append(Reading(before, numbers.get(flow, 0), after))
-            flow_frames.waiting.append(when)
-        self._direction_frames.waiting.append(when)
-        if self._previous is not None:
-            self._previous.add(when, frame)
+        self._add(when, frame)
+        if self.previous is not None:
+            # The classifier before the previous one was replaced before this object was made.
+            self.previous._add(when, frame)
 
-    def forget(self) -> None:
-        """Discard the frame numbers after a gap in the capture; they are determined from new readings."""
-        self._base = None
-        for flow, flow_frames in self._flows.items():
-            flow_frames.first, flow_frames.readings = None, []
+    def take_over(self, when: int, frame: bytes) -> None:
+        """Count a frame that has been added to the previous reconstruction, and will be decided here."""
+        self._add(when, frame)
+
+    def mark_gap(self, start: int, end: int) -> None:
+        """Note that frames may be missing in the capture between these times. All captured frames until `start` have been
+        added. Later frames are numbered by new readings."""
+        self._find_numbers(start)
+        for flow, flow_frames in self._all_frames():
+            flow_frames.mark_gap(start, end)
             self._unknown[flow] = flow_frames
-        if self._gemodel or self._pattern:
-            self._direction_frames.first, self._direction_frames.readings = None, []
-            self._unknown[None] = self._direction_frames
+        self._base, self._since = None, end
+        if self.previous is not None:
+            self.previous.mark_gap(start, end)
 
     @property
     def needs_reading(self) -> bool:
@@ -151,7 +214,15 @@ class FateReconstruction:
         return bool(self._unknown) or (self._base is None and self._loss > 0)
 
     def read(self, classifier: CountSource, clock: Callable[[], int] = time.time_ns) -> None:
-        """Read the counts that are still needed. clock: clock of the frames' timestamps, in nanoseconds."""
+        """Read the counts that are still needed from the classifier on the interface. clock: clock of the frames'
+        timestamps, in nanoseconds."""
+        if classifier.name != self.classifier_name:
+            if self.previous is not None:  # has not been replaced yet
+                self.previous.read(classifier, clock)
+            return
+        if self._program not in (None, classifier.program.id):
+            self._restart(clock())
+        self._program = classifier.program.id
         if self._base is None and self._loss:
             # Read all flows now: the counts are lost when the classifier is removed.
             self._base = clock(), classifier.flows(), clock()
@@ -164,60 +235,110 @@ class FateReconstruction:
                 if self._gemodel is not None:
                     number, bad = number >> 1, bool(number & 1)
             flow_frames.readings.append(Reading(before, number, clock(), bad))
-            del flow_frames.readings[:-_MAX_READINGS]
 
     def decide(self, frame: bytes, until: int) -> tuple[str, str]:
         """Reconstruct the fate of the next frame: its cause and a text; both empty if it passes.
 
         Frames must be passed in the order of capture. until: time before which all frames are captured.
         """
-        losses: list[tuple[str, str]] = []
-        numbers: list[int] = []
-        self._find_numbers(until)
+        numbers = self._take(frame, until)
+        known = [number for number in numbers if number is not None]
+        is_earlier = bool(known) and max(known) <= 0  # it passed before the classifier existed
+        previous = self.previous
+        if previous is not None:
+            previous_numbers = previous._take(frame, until)
+            if is_earlier:
+                return previous._decide(frame, *previous_numbers)
+            if known:
+                self.previous = None  # all later frames are decided by this classifier
+        return ("", "") if is_earlier else self._decide(frame, *numbers)
+
+    def skip(self, frame: bytes, until: int) -> None:
+        """Pass over the next frame, whose fate is not needed. until: as for `decide`."""
+        self._take(frame, until)
+        if self.previous is not None:
+            self.previous._take(frame, until)
+
+    def _all_frames(self) -> list[tuple[Flow | None, FlowFrames]]:
+        direction = [] if self._direction_frames is None else [(None, self._direction_frames)]
+        return [*self._flows.items(), *direction]
+
+    def _add(self, when: int, frame: bytes) -> None:
         if self._loss:
             flow = _flows.of(frame)[0]
-            flow_frames = self._flows[flow]
-            number = self._next_number(flow_frames, numbers)
-            if number > 0 and fate_hash.draw(flow_frames.start, number) >> 11 < self._loss:
-                losses.append((fates.LOSS, f"frame {number} of flow {flow}"))
-        number = self._next_number(self._direction_frames, numbers if self._gemodel or self._pattern else [])
-        if self._gemodel is not None and self._gemodel_loses(number):
-            losses.append((fates.GEMODEL, f"frame {number} of the direction"))
-        if self._pattern is not None and number > 0 and self._pattern.loses(number):
-            losses.append((fates.PATTERN, f"frame {number} of the direction"))
-        if self._previous is not None and numbers and max(numbers) <= 0:
-            return self._previous.decide(frame, until)
-        if not losses:
-            return "", ""
-        cause, frame_number = losses[0]
-        return cause, f"dropped by {cause}, {frame_number}"
+            flow_frames = self._flows.get(flow)
+            if flow_frames is None:
+                start = fate_hash.absorb(fate_hash.flow_key(self._key, *flow), fate_hash.LOSS)
+                flow_frames = self._flows[flow] = self._unknown[flow] = FlowFrames(start, self._since)
+                if self._base is not None:
+                    before, numbers, after = self._base
+                    flow_frames.readings.append(Reading(before, numbers.get(flow, 0), after))
+            flow_frames.waiting.append(when)
+        if self._direction_frames is not None:
+            self._direction_frames.waiting.append(when)
+
+    def _restart(self, now: int) -> None:
+        """Follow the replacement of the classifier by an equal one, which counts from 1. It is unknown which of the frames
+        until now the new one has decided."""
+        for flow, flow_frames in self._all_frames():
+            flow_frames.restart(now)
+            self._unknown[flow] = flow_frames
+        self._base, self._since = None, now
+        self._state_reading, self._last_step = None, 0
+        if self._gemodel is not None:
+            self._gemodel = GilbertElliott(self.losses.gemodel, self._key)
 
     def _find_numbers(self, until: int) -> None:
         for flow, flow_frames in list(self._unknown.items()):
-            reading = flow_frames.find_first(until)
+            reading = flow_frames.find_offset(until)
             if reading is not None:
                 del self._unknown[flow]
-                if flow is None and self._gemodel is not None and reading.number > MAX_STEPS:
-                    self._gemodel.set_state(is_bad=reading.bad)
-                    self._last_step = reading.number
+                if flow is None:
+                    self._state_reading = reading
 
-    def _next_number(self, flow_frames: FlowFrames, numbers: list[int]) -> int:
-        """Return the number of the next frame; 0 if unknown or not needed."""
-        flow_frames.waiting.popleft()
-        flow_frames.passed += 1
-        if flow_frames.first is None:
-            if flow_frames is not self._direction_frames or self._gemodel or self._pattern:
-                self.undecided += 1
-            return 0
-        number = flow_frames.first + flow_frames.passed - 1
-        numbers.append(number)
-        return number
+    def _take(self, frame: bytes, until: int) -> tuple[int | None, int | None]:
+        """Remove the next frame; return its numbers in its flow and in the direction, None if unknown or not needed."""
+        self._find_numbers(until)
+        return (
+            self._flows[_flows.of(frame)[0]].take() if self._loss else None,
+            self._direction_frames.take() if self._direction_frames is not None else None,
+        )
 
-    def _gemodel_loses(self, number: int) -> bool:
-        """Whether Gilbert-Elliott loses frame `number`. Numbers must increase, except for frames before a reading."""
+    def _decide(self, frame: bytes, in_flow: int | None, in_direction: int | None) -> tuple[str, str]:
+        """Reconstruct the fate of a frame by its numbers in its flow and in the direction."""
+        is_unknown = (in_flow is None and self._loss > 0) or (
+            in_direction is None and self._direction_frames is not None
+        )
+        losses: list[tuple[str, str]] = []
+        if in_flow is not None and in_flow > 0:
+            flow = _flows.of(frame)[0]
+            if fate_hash.draw(self._flows[flow].start, in_flow) >> 11 < self._loss:
+                losses.append((fates.LOSS, f"frame {in_flow} of flow {flow}"))
+        if in_direction is not None and in_direction > 0:
+            if self._gemodel is not None:
+                is_lost = self._gemodel_loses(self._gemodel, in_direction)
+                is_unknown |= is_lost is None
+                if is_lost:
+                    losses.append((fates.GEMODEL, f"frame {in_direction} of the direction"))
+            if self._pattern is not None and self._pattern.loses(in_direction):
+                losses.append((fates.PATTERN, f"frame {in_direction} of the direction"))
+        if losses:
+            cause, frame_number = losses[0]
+            return cause, f"dropped by {cause}, {frame_number}"
+        self.undecided += is_unknown
+        return "", ""
+
+    def _gemodel_loses(self, gemodel: GilbertElliott, number: int) -> bool | None:
+        """Whether Gilbert-Elliott loses frame `number`; None if its state is unknown. Numbers must increase."""
+        if number > self._last_step + MAX_STEPS and self._state_reading is not None:
+            if number <= self._state_reading.number:
+                return None
+            gemodel.set_state(is_bad=self._state_reading.bad)
+            self._last_step = self._state_reading.number
+        if number <= self._last_step:
+            return None
         lost = False
-        if self._gemodel is not None:
-            while self._last_step < number:
-                self._last_step += 1
-                lost = self._gemodel.step(self._last_step)
+        while self._last_step < number:
+            self._last_step += 1
+            lost = gemodel.step(self._last_step)
         return lost

@@ -51,7 +51,8 @@ class FrameMerge:
     released. late: number of frames that arrived after later frames had been released."""
 
     def __init__(self, started: int) -> None:
-        """started: start time in nanoseconds; earlier frames are ignored."""
+        """started: start time in nanoseconds; earlier frames are not released, but counted for the reconstruction of later
+        fates."""
         self.unplaced = 0
         self.late = 0
         self._start_time = started
@@ -69,9 +70,10 @@ class FrameMerge:
         entered = self._entering.setdefault((point.link, point.direction), {}) if point.datapath == "relay" else None
         for when, left, frame in frames:
             if when <= released:
-                if when <= started:
+                if when > started:
+                    self.late += 1
+                elif reconstruction is None or left is mirrored:
                     continue
-                self.late += 1
             entering = left is not mirrored
             captured = CapturedFrame(when, point, entering, frame)
             seen.append(captured)
@@ -84,19 +86,22 @@ class FrameMerge:
                 reconstruction.add(when, frame)
 
     def reconstruct(self, point: Point, reconstruction: FateReconstruction, since: int) -> None:
-        """Apply a reconstruction to frames that were captured at the point since that time, before their classifier was
-        known."""
+        """Apply a reconstruction to frames that were captured at the point after that time, before their classifier was
+        known: frames without a reconstruction or with the previous one."""
         late = [
             seen
             for seen in self._frames
-            if seen.when >= since
+            if seen.when > since
             and seen.entering
-            and seen.reconstruction is None
+            and (seen.reconstruction is None or seen.reconstruction is reconstruction.previous)
             and _direction_of(seen.point) == _direction_of(point)
         ]
         for seen in sorted(late, key=_by_time):
+            if seen.reconstruction is None:
+                reconstruction.add(seen.when, seen.frame)
+            else:
+                reconstruction.take_over(seen.when, seen.frame)
             seen.reconstruction = reconstruction
-            reconstruction.add(seen.when, seen.frame)
 
     def add_fates(self, fates: Iterable[FrameFates]) -> None:
         """Add fates reported by the relay; their frames may be added later."""
@@ -114,6 +119,11 @@ class FrameMerge:
             for stamp in [stamp for stamp in entered if stamp <= until]:
                 del entered[stamp]
         self._released = until
+        ignored = bisect_right(released, self._start_time, key=_by_time)
+        for frame in released[:ignored]:
+            if frame.reconstruction is not None:
+                frame.reconstruction.skip(frame.frame, max(until, captured_until))
+        released = released[ignored:]
         for frame in released:
             if frame.reconstruction is not None:
                 cause, frame.fate = frame.reconstruction.decide(frame.frame, max(until, captured_until))

@@ -23,7 +23,7 @@ from testbed.kernel.loss_classifier import open_attached
 from testbed.kernel.netlink import RequestError
 from testbed.kernel.rtnl_monitor import Monitor
 from testbed.kernel.tpacket import Ring
-from testbed.observe.sniff.fate_reconstruction import FateReconstruction
+from testbed.observe.sniff.fate_reconstruction import MIN_QUIET, FateReconstruction
 from testbed.observe.sniff.frame_merge import CapturedFrame, FrameMerge
 from testbed.observe.sniff.points import Point, points
 from testbed.runtime.relay.relay_watch import Watch
@@ -67,8 +67,11 @@ class Sniffer:
         self._poll = select.poll()
         self._merge = FrameMerge(0)
         self._base_counts: dict[int, int] = {}  # frame count of an interface when its capture began or ended
+        self._counted_at = 0  # time of the last check for dropped frames
         self._next_release = 0  # time of the next release
         self._checked_at = 0  # time of the last check of the state
+        self._is_changing = False  # whether the cluster was being changed then
+        self._verify_classifiers = False  # whether classifiers may have been replaced since they were read
         links_of(store.choose(cluster).layout, target)
 
     def begin(self) -> None:
@@ -94,9 +97,13 @@ class Sniffer:
             interface.index: _frame_count_of(interface) for interface in rtnl_dump.interfaces(self._wire.route)
         }
         self._watch.catch_up(self._links())
-        self._read_classifiers()
-        for ring, _ in self._rings.values():
-            ring.update_counts().dropped = 0
+        if self._reconstructions:
+            time.sleep(2 * MIN_QUIET / 1e9)  # the first readings determine the frame numbers if no frame passes
+            self._read_classifiers()
+        for ring, point in self._rings.values():
+            if self._add_counts(ring, point):
+                self._mark_gap(point, self._counted_at, time.time_ns())
+        self.dropped.clear()
         self.begun = self._checked_at = time.time_ns()
         self._merge = FrameMerge(self.begun)
 
@@ -174,10 +181,14 @@ class Sniffer:
         now = time.time_ns()
         for ring, point in self._all_rings():
             reconstruction = self._reconstructions.get((point.link, point.direction))
-            if reconstruction is not None and ring.counts.dropped < ring.update_counts().dropped:
-                reconstruction.forget()
+            dropped = self._add_counts(ring, point)
+            counted_at = time.time_ns()
             while frames := ring.read():
                 self._merge.add(point, frames, reconstruction)
+            if dropped:
+                # All frames before the drop have been read: the kernel drops frames when all blocks are full.
+                self._mark_gap(point, self._counted_at, counted_at)
+        self._counted_at = now
         while self._retiring and self._retiring[0][0] < now:
             _, ring, point = self._retiring.pop(0)
             self._add_counts(ring, point)
@@ -188,19 +199,21 @@ class Sniffer:
         self._read_classifiers()
 
     def _read_classifiers(self) -> None:
-        """Read the frame counters of the loss classifiers whose fates are reconstructed, until the frame numbers are
-        known."""
+        """Read the frame counters of the loss classifiers whose fates are reconstructed, until the frame numbers are known,
+        and after changes of the cluster."""
         for ring, point in self._rings.values():
             reconstruction = self._reconstructions.get((point.link, point.direction))
-            if reconstruction is None or not reconstruction.needs_reading:
+            if reconstruction is None or not (reconstruction.needs_reading or self._verify_classifiers):
                 continue
             assert self._wire is not None  # opened by `begin`
             with suppress(FileNotFoundError), open_attached(self._wire.route, ring.index) as classifier:
                 if classifier is not None:
                     reconstruction.read(classifier)
+        self._verify_classifiers = self._is_changing
 
-    def _prepare_reconstructions(self, state: State, points: Iterable[Point]) -> None:
-        """Prepare a fate reconstruction for each loss classifier that is or will be in force."""
+    def _prepare_reconstructions(self, state: State, points: Iterable[Point], since: int) -> None:
+        """Prepare a fate reconstruction for each loss classifier that is or will be in force. since: time since which every
+        frame is captured."""
         links = {link.name: link for link in state.layout.links}
         reconstructions: dict[tuple[str, DirectionName], FateReconstruction] = {}
         for point in points:
@@ -211,11 +224,9 @@ class Sniffer:
                 continue
             reconstruction = self._reconstructions.get(key)
             if reconstruction is None or reconstruction.losses != losses:
-                first = reconstruction is None
-                reconstruction = FateReconstruction(*key, state.layout.seed, losses, reconstruction)
+                reconstruction = FateReconstruction(*key, state.layout.seed, losses, since, reconstruction)
                 self._all_reconstructions.append(reconstruction)
-                if first:
-                    self._merge.reconstruct(point, reconstruction, self._checked_at)
+                self._merge.reconstruct(point, reconstruction, since)
             reconstructions[key] = reconstruction
         self._reconstructions = reconstructions
 
@@ -230,6 +241,7 @@ class Sniffer:
         if self._monitor.drain() or (status.st_ino, status.st_mtime_ns) != self._state_stamp:
             state = self._read()
             if state is not None:
+                self._is_changing, self._verify_classifiers = state.phase != "up", True
                 self._open_current_rings(state, retry=True)
         self._checked_at = now
 
@@ -249,7 +261,7 @@ class Sniffer:
             current = points(state, links_of(state.layout, self._target))
         except NotFoundError:
             current = []  # removed from the cluster
-        self._prepare_reconstructions(state, current)
+        gaps: list[Point] = []  # where frames are missing
         by_key = {(point.namespace, point.device): point for point in current}
         for key, (ring, point) in list(self._rings.items()):
             if key in by_key and ring.is_current():
@@ -278,7 +290,14 @@ class Sniffer:
                 missing_frames = (
                     self._frame_count(ring) - self._base_counts.get(ring.index, 0) - ring.update_counts().received
                 )
-                self.dropped[str(point.end)] += max(0, missing_frames)
+                if missing_frames > 0:
+                    self.dropped[str(point.end)] += missing_frames
+                    gaps.append(point)
+        if not retry:
+            self._counted_at = time.time_ns()
+        self._prepare_reconstructions(state, current, self._checked_at if retry else self._counted_at)
+        for point in gaps:
+            self._mark_gap(point, self._checked_at - RELEASE_DELAY, time.time_ns())
 
     def _retire(self, key: tuple[str, str], ring: Ring, point: Point) -> None:
         """Stop capturing at a point after its last frames have been read."""
@@ -298,11 +317,20 @@ class Sniffer:
     def _all_rings(self) -> list[tuple[Ring, Point]]:
         return [*self._rings.values(), *((ring, point) for _, ring, point in self._retiring)]
 
-    def _add_counts(self, ring: Ring, point: Point) -> None:
+    def _mark_gap(self, point: Point, start: int, end: int) -> None:
+        """Note for the fate reconstruction that frames at a point are missing between these times."""
+        reconstruction = self._reconstructions.get((point.link, point.direction))
+        if reconstruction is not None:
+            reconstruction.mark_gap(start, end)
+
+    def _add_counts(self, ring: Ring, point: Point) -> int:
+        """Add the ring's counts; return the number of frames dropped since the last call."""
         counts = ring.update_counts()
-        self.dropped[str(point.end)] += counts.dropped
+        dropped = counts.dropped
+        self.dropped[str(point.end)] += dropped
         self.cut += counts.cut
         counts.dropped = counts.cut = 0
+        return dropped
 
     def _close_wire(self) -> None:
         if self._wire is not None:

@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.fates.flows import Flow
+from testbed.fates.records import PATTERN
+from testbed.observe.sniff.fate_reconstruction import FateReconstruction
 from testbed.observe.sniff.frame_merge import MAX_STAMP_DIFFERENCE, CapturedFrame, FrameMerge
 from testbed.observe.sniff.points import Point
 from testbed.runtime.relay.relay_watch import FrameFates
-from testbed.spec.layout import End
+from testbed.spec.layout import End, Impairment
 
 N1 = Point("l", End("n1", "eth0"), "forward", "/ns", "n1.eth0", True, "relay")
 N2 = Point("l", End("n2", "eth0"), "backward", "/ns", "n2.eth0", True, "relay")
+
+N1_BY_TC = replace(N1, datapath="tc")
+
+
+@dataclass
+class ReadClassifier:
+    """Stand-in for a classifier with a loss pattern, read after it has counted `frames` frames."""
+
+    reconstruction: FateReconstruction
+    frames: int
+    id: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.reconstruction.classifier_name
+
+    @property
+    def program(self) -> ReadClassifier:
+        return self
+
+    def count(self, flow: Flow) -> int:
+        raise NotImplementedError
+
+    def flows(self) -> dict[Flow, int]:
+        raise NotImplementedError
+
+    def state(self) -> int:
+        return self.frames
 
 
 def fate_of(stamp: int, frame: bytes, text: str = "dropped", direction: str = "forward") -> FrameFates:
@@ -97,6 +129,42 @@ def test_frames_before_the_capture_are_ignored() -> None:
     merge.add_fates([fate_of(90, b"a")])
     assert times_and_fates(merge.release(200)) == [(110, "")]
     assert (merge.unplaced, merge.late) == (0, 0)
+
+
+def test_frames_before_the_first_release_that_are_read_later_are_ignored() -> None:
+    merge = FrameMerge(100)
+    assert merge.release(50) == []
+    merge.add(N1, [(90, False, b"a"), (110, False, b"b")])
+    assert times_and_fates(merge.release(200)) == [(110, "")]
+
+
+def test_frames_before_the_capture_are_counted_for_later_fates() -> None:
+    """The classifier is read before two frames, which pass before the capture's start."""
+    begun, quiet = 10**18, 10**9
+    reconstruction = FateReconstruction("l", "forward", 3, Impairment(loss_pattern="3"), begun - 2 * quiet)
+    reconstruction.read(ReadClassifier(reconstruction, 0), lambda: begun - quiet // 2)
+    merge = FrameMerge(begun)
+    stamps = [begun - 20, begun - 10, begun + 10, begun + 20]
+    merge.add(N1_BY_TC, [(stamp, False, bytes(60)) for stamp in stamps], reconstruction)
+    released = merge.release(begun + quiet)
+    assert [(frame.when, frame.causes) for frame in released] == [(begun + 10, (PATTERN,)), (begun + 20, ())]
+    assert reconstruction.undecided == 0
+
+
+def test_frames_captured_before_a_replaced_classifier_is_noticed_are_decided_by_the_new_one() -> None:
+    start, second = 10**18, 10**9
+    old = FateReconstruction("l", "forward", 3, Impairment(loss_pattern="2"), start)
+    old.read(ReadClassifier(old, 0), lambda: start + second)
+    merge = FrameMerge(start)
+    merge.add(N1_BY_TC, [(start + number * second, False, bytes(60)) for number in range(2, 6)], old)
+    # The second frame was decided by the old classifier, the third and later by the new one.
+    checked_at = start + 2 * second
+    new = FateReconstruction("l", "forward", 3, Impairment(loss_pattern="1"), checked_at, old)
+    merge.reconstruct(N1_BY_TC, new, checked_at)
+    new.read(ReadClassifier(new, 2), lambda: start + 6 * second)
+    released = merge.release(start + 10 * second)
+    assert [frame.causes for frame in released] == [(), (PATTERN,), (PATTERN,), ()]
+    assert (old.undecided, new.undecided) == (0, 0)
 
 
 def test_a_late_frame_and_a_fate_without_a_frame_are_released_and_counted() -> None:
