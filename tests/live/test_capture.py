@@ -131,6 +131,27 @@ def test_a_fault_injected_later_is_reported_from_its_first_frame_on(tmp_path: Pa
     raise AssertionError(f"none of {_ATTEMPTS} captures was complete: {capture.result}")
 
 
+@pytest.mark.alone  # needs a machine that is in time
+@pytest.mark.requires("bpf")
+def test_losses_that_replace_others_during_a_capture_are_recorded(tmp_path: Path) -> None:
+    """The capture reports itself as incomplete where the machine is too busy to read the counts between the changes."""
+    with Cluster.back_to_back(loss="30%").up(datapath="tc") as cluster:
+        for attempt in range(_ATTEMPTS):
+            send_both_ways(cluster, 20)  # losses before the capture
+            before = read_counters(Store(), cluster.state).classifiers
+            with cluster.capture("n1--n2", tmp_path / f"{attempt}.pcapng") as capture:
+                send_both_ways(cluster)
+                with cluster.inject("n1", loss="60%"):
+                    send_both_ways(cluster)
+                send_both_ways(cluster, 20)
+            after = read_counters(Store(), cluster.state).classifiers
+            if capture.result.complete:
+                lost = sum(after[place].lost - before[place].lost for place in after)
+                assert capture.result.fates == {"loss": lost}, capture.result
+                return
+    raise AssertionError(f"none of {_ATTEMPTS} captures was complete: {capture.result}")
+
+
 def test_duplicates_corruption_and_rules_are_listed_where_the_frame_enters(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     rules = ["delay 3ms emp and nth(2)", "drop eth.type == 0x88b5 and nth(3)"]
